@@ -1,0 +1,52 @@
+//! Why an agent could not do its work. Worker failures are not errors; they are an `Outcome`.
+
+use std::io;
+
+use thiserror::Error;
+
+/// Why an agent could not do its work.
+#[derive(Debug, Error)]
+pub enum AgentError {
+    /// The program of the workers does not exist.
+    #[error("[Errno 2] No such file or directory: '{program}'")]
+    ProgramNotFound {
+        /// As the user wrote it.
+        program: String,
+    },
+    /// A worker could not be started.
+    #[error("start the worker with local rank {local_rank}: {source}")]
+    Spawn {
+        /// Which.
+        local_rank: u32,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// Log files or directories could not be made.
+    #[error("make {path} for the workers' logs: {source}")]
+    Logs {
+        /// Which path.
+        path: String,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The nodes did not find one another.
+    #[error(transparent)]
+    Rendezvous(#[from] rdzv_rendezvous::RendezvousError),
+    /// The store of the workers or of the agents failed.
+    #[error(transparent)]
+    Store(#[from] rdzv_store::StoreError),
+    /// The operating system refused something that an agent cannot do without.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+    /// An input of the plan cannot be used; the text says which and why.
+    #[error("{0}")]
+    Plan(String),
+}

@@ -1,0 +1,81 @@
+//! How a run ended.
+
+use std::path::PathBuf;
+
+use rdzv_core::rank::{LocalRank, Rank};
+use rdzv_core::time::Wall;
+
+/// How a run ended on this node.
+#[derive(Debug)]
+pub enum Outcome {
+    /// All workers of this node exited with 0.
+    Succeeded,
+    /// Workers failed and no restarts were left.
+    Failed {
+        /// All failures of the last attempt in the order in which they were seen.
+        failures: Vec<WorkerFailure>,
+        /// Index of the first failure by exit time among those that the agent did not cause.
+        root_cause: usize,
+    },
+    /// The agent was told to stop by a signal that it handles.
+    Signalled {
+        /// Its number.
+        signal: i32,
+        /// False if it came before the first worker was started.
+        workers_started: bool,
+    },
+    /// The agent itself could not go on: no rendezvous, program not found, log directory unusable.
+    Error(crate::AgentError),
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// It returned this code.
+    Code(i32),
+    /// This signal ended it.
+    Signal(i32),
+}
+
+impl Exit {
+    /// The reference's one number: the code, or minus the signal.
+    pub fn as_number(self) -> i32 {
+        match self {
+            Self::Code(code) => code,
+            Self::Signal(signal) => -signal,
+        }
+    }
+
+    /// Whether this is a success.
+    pub fn is_success(self) -> bool {
+        self == Self::Code(0)
+    }
+}
+
+/// One worker that failed.
+#[derive(Debug, Clone)]
+pub struct WorkerFailure {
+    /// Its local rank.
+    pub local_rank: LocalRank,
+    /// Its global rank.
+    pub rank: Rank,
+    /// Its process id.
+    pub pid: u32,
+    /// How it ended.
+    pub exit: Exit,
+    /// When: what its error file says, else when its exit was seen.
+    pub time: Wall,
+    /// True if the agent had signalled it before it ended.
+    pub stopped_by_agent: bool,
+    /// What it left behind, if anything.
+    pub error_file: Option<ErrorFile>,
+}
+
+/// What a worker left at `TORCHELASTIC_ERROR_FILE`.
+#[derive(Debug, Clone)]
+pub struct ErrorFile {
+    /// Where.
+    pub path: PathBuf,
+    /// Its JSON, or why it could not be read as that.
+    pub content: Result<serde_json::Value, String>,
+}

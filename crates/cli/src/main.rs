@@ -1,0 +1,2 @@
+//! The `rdzv` program.
+fn main() {}

@@ -1,0 +1,127 @@
+//! `host:port` texts, as `--rdzv-endpoint` and the init-method URLs write them.
+
+use std::fmt;
+
+use thiserror::Error;
+
+/// A host (name, IPv4 or IPv6 address without brackets) and a port.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Endpoint {
+    /// Name or address; an IPv6 address without its brackets.
+    pub host: String,
+    /// TCP port; 0 lets the host pick a free one.
+    pub port: u16,
+}
+
+/// Why a text is no endpoint. The texts are the reference's.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum EndpointError {
+    /// The part after the last colon is not a port.
+    #[error(
+        "The port number of the rendezvous endpoint '{0}' must be an integer between 0 and 65536."
+    )]
+    Port(String),
+    /// The part before it is not a host.
+    #[error(
+        "The hostname of the rendezvous endpoint '{0}' must be a dot-separated list of labels, an IPv4 address, or an IPv6 address."
+    )]
+    Host(String),
+}
+
+impl Endpoint {
+    /// Reads an endpoint; blank text means `localhost` with the default port.
+    ///
+    /// An IPv6 address needs brackets if a port follows (`[::1]:29500`); without them the text
+    /// after the last colon is taken for the port, as the reference does.
+    pub fn parse(text: &str, default_port: u16) -> Result<Self, EndpointError> {
+        let trimmed = text.trim();
+        if trimmed.is_empty() {
+            return Ok(Self {
+                host: "localhost".to_owned(),
+                port: default_port,
+            });
+        }
+        let bare_brackets = trimmed.starts_with('[') && trimmed.ends_with(']');
+        let (host, port) = match trimmed.rsplit_once(':') {
+            Some((host, port)) if !bare_brackets => (host, parse_port(port, text)?),
+            _ => (trimmed, default_port),
+        };
+        let host = host
+            .strip_prefix('[')
+            .and_then(|rest| rest.strip_suffix(']'))
+            .unwrap_or(host);
+        let valid = |letter: char| letter.is_alphanumeric() || "_.:-".contains(letter);
+        if host.is_empty() || !host.chars().all(valid) {
+            return Err(EndpointError::Host(text.to_owned()));
+        }
+        Ok(Self {
+            host: host.to_owned(),
+            port,
+        })
+    }
+}
+
+fn parse_port(digits: &str, whole: &str) -> Result<u16, EndpointError> {
+    let plausible =
+        (1..=5).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit());
+    match digits.parse() {
+        Ok(port) if plausible => Ok(port),
+        _ => Err(EndpointError::Port(whole.to_owned())),
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(formatter, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(formatter, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> (String, u16) {
+        let endpoint = Endpoint::parse(text, 29400).unwrap();
+        (endpoint.host, endpoint.port)
+    }
+
+    #[test]
+    fn the_forms_of_the_reference() {
+        assert_eq!(parsed(" "), ("localhost".into(), 29400));
+        assert_eq!(parsed("node-a"), ("node-a".into(), 29400));
+        assert_eq!(parsed("10.0.0.1:080"), ("10.0.0.1".into(), 80));
+        assert_eq!(parsed("[::1]:29500"), ("::1".into(), 29500));
+        assert_eq!(parsed("[::1]"), ("::1".into(), 29400));
+        assert_eq!(parsed("::1:5"), ("::1".into(), 5));
+    }
+
+    #[test]
+    fn bad_ports_and_hosts_are_refused() {
+        for text in ["a:", "a:65536", "a:x", "a:000001", "a:+1"] {
+            assert_eq!(
+                Endpoint::parse(text, 1),
+                Err(EndpointError::Port(text.into()))
+            );
+        }
+        for text in ["a b:1", "fe80::1%eth0:1", "http://a:1", ":1"] {
+            assert_eq!(
+                Endpoint::parse(text, 1),
+                Err(EndpointError::Host(text.into()))
+            );
+        }
+    }
+
+    #[test]
+    fn display_brackets_ipv6() {
+        let endpoint = Endpoint {
+            host: "::1".into(),
+            port: 5,
+        };
+        assert_eq!(endpoint.to_string(), "[::1]:5");
+        assert_eq!(Endpoint::parse(&endpoint.to_string(), 0).unwrap(), endpoint);
+    }
+}

@@ -1,0 +1,73 @@
+//! Every environment variable that rdzv sets for workers or reads, declared once.
+//!
+//! The names are the contract with worker scripts and with people's job files; this file is the
+//! only one that spells them. (The command-line defaults `PET_*` are spelt beside their flags.)
+
+macro_rules! variables {
+    ($($(#[$doc:meta])* $name:ident;)*) => {
+        $($(#[$doc])* pub const $name: &str = stringify!($name);)*
+    };
+}
+
+variables! {
+    /// Worker: global rank.
+    RANK;
+    /// Worker: rank within the node; `0` for all with `--virtual-local-rank`.
+    LOCAL_RANK;
+    /// Worker: number of workers in the job.
+    WORLD_SIZE;
+    /// Worker: number of workers on the node.
+    LOCAL_WORLD_SIZE;
+    /// Worker: rank of the node's agent in this round.
+    GROUP_RANK;
+    /// Worker: number of agents in this round.
+    GROUP_WORLD_SIZE;
+    /// Worker: the `--role`.
+    ROLE_NAME;
+    /// Worker: rank among the workers of the same role.
+    ROLE_RANK;
+    /// Worker: number of workers of the same role.
+    ROLE_WORLD_SIZE;
+    /// Worker: host of the store that the workers meet at.
+    MASTER_ADDR;
+    /// Worker: port of the store that the workers meet at.
+    MASTER_PORT;
+    /// Worker: the run id.
+    TORCHELASTIC_RUN_ID;
+    /// Worker: how many of the agent's restarts have been used.
+    TORCHELASTIC_RESTART_COUNT;
+    /// Worker: `--max-restarts`.
+    TORCHELASTIC_MAX_RESTARTS;
+    /// Worker: `True` if the agent hosts the store at the master address, so nobody else binds it.
+    TORCHELASTIC_USE_AGENT_STORE;
+    /// Worker: where to leave the error file; empty for nowhere. Launcher: where to put its own.
+    TORCHELASTIC_ERROR_FILE;
+    /// Worker: value of `--signals-to-handle`.
+    TORCHELASTIC_SIGNALS_TO_HANDLE;
+    /// Worker: inherited, else `1`.
+    TORCH_NCCL_ASYNC_ERROR_HANDLING;
+    /// Worker: inherited; `1` if absent and there are several local workers.
+    OMP_NUM_THREADS;
+    /// Worker: device list, divided with `--virtual-local-rank`.
+    CUDA_VISIBLE_DEVICES;
+    /// Worker: device list, divided with `--virtual-local-rank`.
+    HIP_VISIBLE_DEVICES;
+    /// Worker: path of the watchdog's named pipe, when there is one.
+    TORCHELASTIC_TIMER_FILE;
+    /// Launcher: the Python interpreter for workers.
+    PYTHON_EXEC;
+    /// Launcher: the active virtual environment, searched for an interpreter.
+    VIRTUAL_ENV;
+    /// Launcher: log level.
+    LOGLEVEL;
+    /// Launcher: default of `--log-line-prefix-template`.
+    TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE;
+    /// Launcher: default of `--shutdown-timeout`, in seconds.
+    TORCH_ELASTIC_SHUTDOWN_TIMEOUT;
+    /// Launcher: `1` leaves hosting the workers' store to the worker with rank 0.
+    TORCH_DISABLE_SHARE_RDZV_TCP_STORE;
+    /// Launcher: `1` computes ranks without an exchange; all nodes must have equal sizes.
+    TORCH_ELASTIC_WORKER_IDENTICAL;
+    /// URL rendezvous: `1` (default) or not; read for compatibility, our server has one backend.
+    USE_LIBUV;
+}

@@ -1,0 +1,1 @@
+//! The workers of one agent.

@@ -1,0 +1,163 @@
+//! Ranks and world sizes, and how they follow from who takes part.
+//!
+//! Nodes are ordered by group rank. The workers of one node have consecutive global ranks:
+//!
+//! ```text
+//!   node 0 (actor x 1)   node 1 (learner x 2)
+//!   local  0             local  0   1
+//!   global 0             global 1   2
+//!   role   0             role   0   1
+//! ```
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(
+            Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+        )]
+        #[serde(transparent)]
+        pub struct $name(pub u32);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(formatter)
+            }
+        }
+    };
+}
+
+number!(
+    /// A worker's number among all workers of the job (`RANK`).
+    Rank
+);
+number!(
+    /// A worker's number within its node (`LOCAL_RANK`).
+    LocalRank
+);
+number!(
+    /// An agent's number among the agents of a round (`GROUP_RANK`).
+    GroupRank
+);
+number!(
+    /// A worker's number among the workers of its role (`ROLE_RANK`).
+    RoleRank
+);
+
+/// What one agent says about itself in a round, and node 0 reads.
+///
+/// As JSON this is the value of the store key `torchelastic/role_info/<group rank>`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoleInfo {
+    /// The role of all its workers.
+    pub role: String,
+    /// Its group rank.
+    pub rank: GroupRank,
+    /// How many workers it starts.
+    pub local_world_size: u32,
+}
+
+/// What node 0 answers to each agent.
+///
+/// As a JSON array of four numbers this is the value of the store key
+/// `torchelastic/assigned_ranks/<group rank>`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "(u32, u32, u32, u32)", into = "(u32, u32, u32, u32)")]
+pub struct Assignment {
+    /// Global rank of the node's first worker.
+    pub base_rank: Rank,
+    /// Number of workers in the job.
+    pub world_size: u32,
+    /// Role rank of the node's first worker.
+    pub base_role_rank: RoleRank,
+    /// Number of workers of the node's role.
+    pub role_world_size: u32,
+}
+
+impl From<(u32, u32, u32, u32)> for Assignment {
+    fn from((base, world_size, base_role, role_world_size): (u32, u32, u32, u32)) -> Self {
+        Self {
+            base_rank: Rank(base),
+            world_size,
+            base_role_rank: RoleRank(base_role),
+            role_world_size,
+        }
+    }
+}
+
+impl From<Assignment> for (u32, u32, u32, u32) {
+    fn from(assignment: Assignment) -> Self {
+        (
+            assignment.base_rank.0,
+            assignment.world_size,
+            assignment.base_role_rank.0,
+            assignment.role_world_size,
+        )
+    }
+}
+
+/// The ranks of every node, from what the nodes said, given in the order of their group ranks.
+pub fn assign(nodes: &[RoleInfo]) -> Vec<Assignment> {
+    let world_size = nodes.iter().map(|node| node.local_world_size).sum();
+    let mut role_sizes: BTreeMap<&str, u32> = BTreeMap::new();
+    for node in nodes {
+        *role_sizes.entry(&node.role).or_default() += node.local_world_size;
+    }
+    let mut base = 0;
+    let mut role_bases: BTreeMap<&str, u32> = BTreeMap::new();
+    nodes
+        .iter()
+        .map(|node| {
+            let role_base = role_bases.entry(&node.role).or_default();
+            let assignment = Assignment {
+                base_rank: Rank(base),
+                world_size,
+                base_role_rank: RoleRank(*role_base),
+                role_world_size: role_sizes[node.role.as_str()],
+            };
+            base += node.local_world_size;
+            *role_base += node.local_world_size;
+            assignment
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(rank: u32, role: &str, size: u32) -> RoleInfo {
+        RoleInfo {
+            role: role.to_owned(),
+            rank: GroupRank(rank),
+            local_world_size: size,
+        }
+    }
+
+    #[test]
+    fn mixed_roles_and_sizes_get_consecutive_ranks() {
+        let assigned = assign(&[
+            node(0, "actor", 1),
+            node(1, "learner", 2),
+            node(2, "actor", 3),
+        ]);
+        let as_tuples: Vec<(u32, u32, u32, u32)> = assigned.into_iter().map(Into::into).collect();
+        assert_eq!(as_tuples, [(0, 6, 0, 4), (1, 6, 0, 2), (3, 6, 1, 4)]);
+    }
+
+    #[test]
+    fn json_forms_are_the_ones_on_the_wire() {
+        let info = serde_json::to_string(&node(1, "learner", 2)).unwrap();
+        assert_eq!(info, r#"{"role":"learner","rank":1,"local_world_size":2}"#);
+        let assignment = Assignment::from((1, 3, 0, 2));
+        assert_eq!(serde_json::to_string(&assignment).unwrap(), "[1,3,0,2]");
+        assert_eq!(
+            serde_json::from_str::<Assignment>(" [1, 3,0 ,2]").unwrap(),
+            assignment
+        );
+    }
+}

@@ -1,0 +1,1 @@
+//! The stores: keys, values, waiters, and the c10d wire.

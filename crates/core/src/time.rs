@@ -1,0 +1,112 @@
+//! Time as data. A shell reads the clocks once per event and passes the reading in.
+
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+/// A monotonic time: nanoseconds since an origin that the shell chose (usually its own start).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Mono(u64);
+
+impl Mono {
+    /// The origin.
+    pub const ZERO: Self = Self(0);
+
+    /// The time `elapsed` after the origin.
+    pub fn from_origin(elapsed: Duration) -> Self {
+        Self(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// How long after `earlier` this is; zero if it is not after it.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Mono {
+    type Output = Self;
+
+    fn add(self, duration: Duration) -> Self {
+        Self(
+            self.0
+                .saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)),
+        )
+    }
+}
+
+impl Sub<Mono> for Mono {
+    type Output = Duration;
+
+    fn sub(self, earlier: Mono) -> Duration {
+        self.since(earlier)
+    }
+}
+
+/// A wall-clock time: microseconds since the Unix epoch. Compared between nodes, never used for
+/// local deadlines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Wall(i64);
+
+impl Wall {
+    /// The time so many microseconds after the Unix epoch.
+    pub const fn from_unix_micros(micros: i64) -> Self {
+        Self(micros)
+    }
+
+    /// Microseconds since the Unix epoch.
+    pub const fn unix_micros(self) -> i64 {
+        self.0
+    }
+
+    /// Whole seconds since the Unix epoch, rounded down.
+    pub const fn unix_seconds(self) -> i64 {
+        self.0.div_euclid(1_000_000)
+    }
+}
+
+/// One reading of both clocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Now {
+    /// For deadlines and elapsed times.
+    pub mono: Mono,
+    /// For what is shown to people or compared between nodes.
+    pub wall: Wall,
+}
+
+/// How long to wait before the next try of something that failed: exponential with jitter.
+///
+/// `attempt` counts from 0, `jitter` is a fraction in `0.0..1.0` that the shell draws. The result
+/// is uniform in half to one and a half times `first * 1.5^attempt`, and never more than `most`.
+pub fn backoff(attempt: u32, jitter: f64, first: Duration, most: Duration) -> Duration {
+    let factor = 1.5_f64.powi(i32::try_from(attempt.min(64)).unwrap_or(64));
+    let interval = (first.as_secs_f64() * factor).min(most.as_secs_f64());
+    Duration::from_secs_f64((interval * (0.5 + jitter.clamp(0.0, 1.0))).min(most.as_secs_f64()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backoff_grows_and_is_bounded() {
+        let first = Duration::from_millis(500);
+        let most = Duration::from_secs(60);
+        assert_eq!(backoff(0, 0.0, first, most), Duration::from_millis(250));
+        assert_eq!(backoff(1, 0.5, first, most), Duration::from_millis(750));
+        assert_eq!(backoff(1000, 0.999, first, most), most);
+    }
+
+    #[test]
+    fn mono_arithmetic_saturates() {
+        let late = Mono::from_origin(Duration::from_secs(5));
+        assert_eq!(Mono::ZERO.since(late), Duration::ZERO);
+        assert_eq!(
+            late + Duration::MAX - late,
+            Duration::from_nanos(u64::MAX - 5_000_000_000)
+        );
+    }
+
+    #[test]
+    fn wall_seconds_round_down_before_the_epoch() {
+        assert_eq!(Wall::from_unix_micros(-1).unix_seconds(), -1);
+    }
+}

@@ -1,0 +1,169 @@
+//! What can go wrong with a store. Every error names the peer or file, the key and the time spent.
+
+use std::io;
+use std::time::Duration;
+
+use thiserror::Error;
+
+/// Why a store operation failed. Texts are fragments that read after "failed to …: ".
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// The keys did not appear in time.
+    #[error(
+        "wait timeout after {}ms, keys: {} (store {store}; still missing: {})",
+        .elapsed.as_millis(),
+        .keys.join(", "),
+        .missing.join(", ")
+    )]
+    WaitTimeout {
+        /// The store's address or path.
+        store: String,
+        /// All keys that were waited for.
+        keys: Vec<String>,
+        /// Those of them that were still absent at the end.
+        missing: Vec<String>,
+        /// How long was waited.
+        elapsed: Duration,
+    },
+    /// Not all members came to a barrier in time.
+    #[error(
+        "barrier timeout after {}ms, key: {key} (store {store}; {arrived} of {world_size} members came)",
+        .elapsed.as_millis()
+    )]
+    BarrierTimeout {
+        /// The store's address or path.
+        store: String,
+        /// The barrier's key.
+        key: String,
+        /// How many members had come, as far as the store says.
+        arrived: i64,
+        /// How many were expected.
+        world_size: i64,
+        /// How long was waited.
+        elapsed: Duration,
+    },
+    /// No connection could be made in time.
+    #[error(
+        "connect to the store at {peer} within {}ms ({attempts} attempts, the last: {reason}); \
+         check that rank 0 is running and that the address and port are right",
+        .elapsed.as_millis()
+    )]
+    Connect {
+        /// `host:port` as asked for, and the numeric address last tried.
+        peer: String,
+        /// How many connections were tried.
+        attempts: u32,
+        /// What the last one failed with.
+        reason: String,
+        /// How long it was tried.
+        elapsed: Duration,
+    },
+    /// The peer is there but does not speak the store protocol.
+    #[error("talk to {peer}: it is not a store ({found}); check the address and port")]
+    NotAStore {
+        /// Address of the peer.
+        peer: String,
+        /// What it said or did instead.
+        found: String,
+    },
+    /// The connection broke. The client object is dead from here on.
+    #[error(
+        "{operation} key {key}: the store at {peer} closed the connection after {}ms ({source}); \
+         its process has probably ended",
+        .elapsed.as_millis()
+    )]
+    Disconnected {
+        /// Address of the peer.
+        peer: String,
+        /// The operation that noticed it.
+        operation: &'static str,
+        /// The key it was about; empty if about none.
+        key: String,
+        /// How long the operation had been running.
+        elapsed: Duration,
+        /// The error of the socket.
+        #[source]
+        source: io::Error,
+    },
+    /// The store did not answer a request that it should have answered at once.
+    #[error(
+        "{operation} key {key}: the store at {peer} did not answer within {}ms",
+        .elapsed.as_millis()
+    )]
+    NoAnswer {
+        /// Address of the peer.
+        peer: String,
+        /// The operation.
+        operation: &'static str,
+        /// The key it was about; empty if about none.
+        key: String,
+        /// How long was waited.
+        elapsed: Duration,
+    },
+    /// The server could not be started.
+    #[error("listen on {address}: {source}")]
+    Listen {
+        /// The address asked for.
+        address: String,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// Not everybody joined at construction.
+    #[error(
+        "Timed out after {} seconds waiting for clients. {joined}/{expected} clients joined.",
+        .elapsed.as_secs()
+    )]
+    Join {
+        /// How many clients had joined.
+        joined: i64,
+        /// How many were expected.
+        expected: i64,
+        /// How long was waited.
+        elapsed: Duration,
+    },
+    /// A pop found nothing.
+    #[error("queue is empty: {key}")]
+    QueueEmpty {
+        /// The queue's name.
+        key: String,
+    },
+    /// The value under the key is not a number (`add`, `barrier`).
+    #[error("add to key {key}: its value {value:?} is not a number (stoll)")]
+    NotANumber {
+        /// The key.
+        key: String,
+        /// The beginning of its value.
+        value: String,
+    },
+    /// The store does not have this operation.
+    #[error("{operation} support is not implemented by {store}")]
+    Unsupported {
+        /// The operation.
+        operation: &'static str,
+        /// The store.
+        store: String,
+    },
+    /// An argument cannot be right: the text says which and why.
+    #[error("{0}")]
+    Argument(String),
+    /// A file of a file store could not be used.
+    #[error("{operation} the store file {path}: {source}")]
+    File {
+        /// Path of the file.
+        path: String,
+        /// What was tried.
+        operation: &'static str,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+    /// The store holds or sent something that cannot be.
+    #[error("read from {store}: {what}")]
+    Corrupt {
+        /// The store's address or path.
+        store: String,
+        /// What is wrong.
+        what: String,
+    },
+}

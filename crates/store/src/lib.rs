@@ -1,0 +1,14 @@
+//! Key/value stores for bootstrap, wire- and file-compatible with PyTorch.
+//!
+//! | store | lives in | use it for |
+//! |---|---|---|
+//! | `TcpStore` | a `TcpStoreServer` somewhere, reached over TCP | jobs on several hosts, and PyTorch peers |
+//! | `FileStore` | one file on a (shared) file system | jobs without a reachable port |
+//! | `HashStore` | this process | tests, single-process jobs |
+//! | `PrefixStore` | any of the others | a key space of one's own inside a shared store |
+
+mod error;
+mod store;
+
+pub use error::StoreError;
+pub use store::Store;

@@ -1,0 +1,132 @@
+//! The trait that all stores share: the reference's base API.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::StoreError;
+
+/// A shared map from keys to bytes, with waiting, counting and queues.
+///
+/// Every method may be called from several threads. Where nothing else is said, semantics are those
+/// of `torch.distributed.Store`. A `timeout` of `None` means [`Store::timeout`].
+pub trait Store: Send + Sync + Debug {
+    /// Stores a value, and wakes whoever waits for the key.
+    fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError>;
+
+    /// The value of a key; waits for the key up to the store's timeout.
+    fn get(&self, key: &str) -> Result<Bytes, StoreError>;
+
+    /// Adds to the decimal number under the key (absent counts as 0) and returns the sum.
+    fn add(&self, key: &str, delta: i64) -> Result<i64, StoreError>;
+
+    /// Stores `desired` if the key holds `expected` (or is absent and `expected` is empty), and
+    /// returns what the key holds then. For an absent key and a non-empty `expected` nothing is
+    /// stored and `expected` is returned, as in the reference.
+    fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Bytes, StoreError>;
+
+    /// Whether all keys are there.
+    fn check(&self, keys: &[&str]) -> Result<bool, StoreError>;
+
+    /// Waits until all keys are there.
+    fn wait(&self, keys: &[&str], timeout: Option<Duration>) -> Result<(), StoreError>;
+
+    /// Removes a key; tells whether it was there.
+    fn delete_key(&self, key: &str) -> Result<bool, StoreError>;
+
+    /// How many keys the store holds, its own bookkeeping keys included.
+    fn num_keys(&self) -> Result<u64, StoreError>;
+
+    /// All keys, in no order.
+    fn list_keys(&self) -> Result<Vec<String>, StoreError> {
+        Err(StoreError::Unsupported {
+            operation: "listKeys",
+            store: format!("{self:?}"),
+        })
+    }
+
+    /// Appends to the value of a key, or creates it.
+    fn append(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        let mut current = Bytes::new();
+        loop {
+            let desired = [&current[..], value].concat();
+            let held = self.compare_set(key, &current, &desired)?;
+            if held[..] == desired[..] {
+                return Ok(());
+            }
+            current = held;
+        }
+    }
+
+    /// The values of several keys, in their order; waits for all of them.
+    fn multi_get(&self, keys: &[&str]) -> Result<Vec<Bytes>, StoreError> {
+        keys.iter().map(|key| self.get(key)).collect()
+    }
+
+    /// Stores several values.
+    fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<(), StoreError> {
+        pairs
+            .iter()
+            .try_for_each(|(key, value)| self.set(key, value))
+    }
+
+    /// Whether `append`, `multi_get` and `multi_set` are single operations here.
+    fn has_extended_api(&self) -> bool {
+        false
+    }
+
+    /// Adds to the end of the queue of that name. Queues and keys have separate name spaces.
+    fn queue_push(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        let _ = (key, value);
+        Err(StoreError::Unsupported {
+            operation: "queue",
+            store: format!("{self:?}"),
+        })
+    }
+
+    /// Takes the first of the queue; if it is empty, waits when `block`, else
+    /// [`StoreError::QueueEmpty`].
+    fn queue_pop(&self, key: &str, block: bool) -> Result<Bytes, StoreError> {
+        let _ = (key, block);
+        Err(StoreError::Unsupported {
+            operation: "queue",
+            store: format!("{self:?}"),
+        })
+    }
+
+    /// How many values wait in the queue.
+    fn queue_len(&self, key: &str) -> Result<u64, StoreError> {
+        let _ = key;
+        Err(StoreError::Unsupported {
+            operation: "queue",
+            store: format!("{self:?}"),
+        })
+    }
+
+    /// Waits until `world_size` callers have come. A key is good for one barrier.
+    ///
+    /// This general form is the reference's: a counter `key/num_members` and a flag
+    /// `key/last_member`.
+    fn barrier(
+        &self,
+        key: &str,
+        world_size: u32,
+        timeout: Option<Duration>,
+    ) -> Result<(), StoreError> {
+        let flag = format!("{key}/last_member");
+        if self.add(&format!("{key}/num_members"), 1)? == i64::from(world_size) {
+            self.set(&flag, b"1")?;
+        }
+        self.wait(&[&flag], timeout)
+    }
+
+    /// How long waiting operations wait (default 300 s).
+    fn timeout(&self) -> Duration;
+
+    /// Changes [`Store::timeout`]; whole milliseconds.
+    fn set_timeout(&self, timeout: Duration);
+
+    /// A second handle to the same data that does not share this one's connection.
+    fn try_clone(&self) -> Result<Box<dyn Store>, StoreError>;
+}
