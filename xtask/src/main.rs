@@ -1,2 +1,59 @@
-//! Development tasks.
-fn main() {}
+//! `cargo xtask`: everything a developer runs here that is not plain cargo.
+//!
+//! | task | what it does |
+//! |---|---|
+//! | `test` | builds the workspace and runs every test, Rust and Python; fetches PyTorch once |
+//! | `ci` | formatting, lints, documentation, house rules, then `test` |
+//! | `tidy` | checks the house rules that a compiler cannot |
+//! | `bench launch`, `bench store` | rdzv and PyTorch side by side, alternating |
+//! | `fuzz [seconds]` | every fuzz target in turn |
+
+mod bench;
+mod ci;
+mod command;
+mod fuzz;
+mod test;
+mod tidy;
+mod venv;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask <task>
+
+  test                   build, then run every test: cargo test --workspace and the interop suite
+  ci                     fmt, clippy, doc, tidy, test
+  tidy                   the house rules that a compiler cannot check
+  bench launch [...]     starting, restarting and log throughput, against torchrun
+  bench store [...]      the TCP store server, against PyTorch's
+  fuzz [seconds]         run each fuzz target for that long (default 60)
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[String]) -> anyhow::Result<()> {
+    let Some((task, rest)) = arguments.split_first() else {
+        anyhow::bail!("no task given\n\n{USAGE}");
+    };
+    match task.as_str() {
+        "test" => test::run(rest),
+        "ci" => ci::run(),
+        "tidy" => tidy::run(),
+        "bench" => bench::run(rest),
+        "fuzz" => fuzz::run(rest),
+        "help" | "-h" | "--help" => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        other => anyhow::bail!("there is no task '{other}'\n\n{USAGE}"),
+    }
+}

@@ -1,0 +1,77 @@
+//! Running other programs: each step is announced, and a failure names the command that failed.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+
+/// The root of the workspace, whatever the current directory is.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("xtask is a folder of the workspace")
+        .to_path_buf()
+}
+
+/// The cargo that started this task, or else the one on `PATH`.
+pub(crate) fn cargo() -> Command {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(program);
+    command.current_dir(root());
+    command
+}
+
+/// The command as one line, for messages.
+pub(crate) fn line(command: &Command) -> String {
+    let mut words = vec![command.get_program().to_string_lossy().into_owned()];
+    words.extend(
+        command
+            .get_args()
+            .map(|word| word.to_string_lossy().into_owned()),
+    );
+    words.join(" ")
+}
+
+/// Runs `command` with the terminal's streams and fails unless it exits with 0.
+pub(crate) fn step(title: &str, command: &mut Command) -> anyhow::Result<()> {
+    let text = line(command);
+    println!("\n==> {title}\n    {text}");
+    let start = Instant::now();
+    let status = command
+        .stdin(Stdio::null())
+        .status()
+        .with_context(|| format!("failed to start `{text}`"))?;
+    if !status.success() {
+        bail!("{title} failed ({status}): {text}");
+    }
+    println!(
+        "    {title}: done in {:.1} s",
+        start.elapsed().as_secs_f64()
+    );
+    Ok(())
+}
+
+/// Runs `command` quietly and returns what it wrote to stdout; its stderr is part of the error.
+pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
+    let text = line(command);
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("failed to start `{text}`"))?;
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!("`{text}` failed ({}): {}", output.status, stderr.trim());
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("`{text}` printed no UTF-8"))
+}
+
+/// Whether `command` can be started and exits with 0; its output is dropped.
+pub(crate) fn succeeds(command: &mut Command) -> bool {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}

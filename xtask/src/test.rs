@@ -1,0 +1,53 @@
+//! `cargo xtask test`: every test there is, with one command, on a machine that has cargo and
+//! Python.
+//!
+//! Rust first, because it is quick to fail; then `interop/`, which holds real PyTorch against the
+//! binaries just built. PyTorch missing is a failure, never a skip.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+
+use crate::command::{cargo, output, root, step};
+use crate::venv;
+
+/// Extra arguments go to pytest, e.g. `-k queue`.
+pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
+    let python = venv::torch_python()?;
+    step(
+        "build",
+        cargo().args(["build", "--workspace", "--bins", "--examples", "--locked"]),
+    )?;
+    step(
+        "Rust tests",
+        cargo().args(["test", "--workspace", "--locked"]),
+    )?;
+
+    let built = target_folder()?.join("debug");
+    let launcher = built.join("rdzv");
+    let store_client = built.join("examples").join("store_client");
+    for program in [&launcher, &store_client] {
+        ensure!(program.is_file(), "{} was not built", program.display());
+    }
+    step(
+        "interop tests with PyTorch",
+        Command::new(python)
+            .current_dir(root())
+            .args(["-m", "pytest", "interop"])
+            .args(arguments)
+            .env("RDZV_BINARY", launcher)
+            .env("RDZV_STORE_CLIENT", store_client),
+    )
+}
+
+/// Where cargo puts what it builds.
+pub(crate) fn target_folder() -> anyhow::Result<PathBuf> {
+    let text = output(cargo().args(["metadata", "--format-version", "1", "--no-deps"]))?;
+    let metadata: serde_json::Value =
+        serde_json::from_str(&text).context("cargo metadata printed no JSON")?;
+    let folder = metadata["target_directory"].as_str();
+    Ok(PathBuf::from(
+        folder.context("cargo metadata names no target directory")?,
+    ))
+}
