@@ -1,0 +1,278 @@
+//! The file of a file store: an append-only log of records, and its replay.
+//!
+//! ```text
+//!   u32 key length | key | u32 value length | value        little-endian, no header, no padding
+//!
+//!   /k            a user's key `k`
+//!   -/k           the key `k` was deleted here (its value is empty)
+//!   refcount/     decimal: how many store objects are open on the file
+//!   cleanup/      decimal: how many have been closed
+//! ```
+//!
+//! The state is what remains when all records have been applied from the beginning: the last record
+//! of a key wins. A record that is cut short is one that its writer did not live to finish: it does
+//! not count, and whoever may write next cuts it off ([`Tail::Torn`]). Something that cannot be the
+//! beginning of a record means that the file is not a store's at all ([`Tail::Foreign`]); it must
+//! then not be touched.
+//!
+//! This module never opens a file; the shell reads from [`Journal::offset`] on and feeds what it
+//! found to [`Journal::replay`].
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use thiserror::Error;
+
+/// How many store objects are open on the file.
+pub const OPEN_COUNT: &[u8] = b"refcount/";
+
+/// How many store objects have been closed.
+pub const CLOSED_COUNT: &[u8] = b"cleanup/";
+
+/// Longest key that a record may have. No store has such keys; text or a program read as a record
+/// would declare longer ones, which tells a torn record from a file that is something else.
+pub const LONGEST_KEY: usize = 16 << 20;
+
+/// Bytes of each of the two length fields.
+const LENGTH: usize = 4;
+
+/// A key or value that a record's length field cannot express.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("a {what} of {length} bytes is too long for a store file (at most {most})")]
+pub struct TooLong {
+    /// `key` or `value`.
+    pub what: &'static str,
+    /// Its length in bytes.
+    pub length: usize,
+    /// The most that is allowed.
+    pub most: usize,
+}
+
+/// The raw key of a user's key.
+pub fn user_key(key: &str) -> Vec<u8> {
+    [b"/", key.as_bytes()].concat()
+}
+
+/// The raw key of the record that deletes a user's key.
+pub fn deletion_of(key: &str) -> Vec<u8> {
+    [b"-/", key.as_bytes()].concat()
+}
+
+/// One record, to be written with one write.
+pub fn encode(raw_key: &[u8], value: &[u8]) -> Result<Vec<u8>, TooLong> {
+    let key_length = length_field("key", raw_key.len(), LONGEST_KEY)?;
+    let value_length = length_field("value", value.len(), u32::MAX as usize)?;
+    Ok([&key_length, raw_key, &value_length, value].concat())
+}
+
+fn length_field(what: &'static str, length: usize, most: usize) -> Result<[u8; 4], TooLong> {
+    match u32::try_from(length) {
+        Ok(fits) if length <= most => Ok(fits.to_le_bytes()),
+        _ => Err(TooLong { what, length, most }),
+    }
+}
+
+/// What is left of a file behind its last whole record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tail {
+    /// Nothing.
+    Clean,
+    /// The beginning of a record.
+    Torn,
+    /// Something that no record begins with.
+    Foreign,
+}
+
+/// What a replay found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Replayed {
+    /// How many of the bytes were whole records.
+    pub consumed: usize,
+    /// What the rest is.
+    pub tail: Tail,
+}
+
+/// The state of a file store, as far as its file has been read.
+#[derive(Debug, Default, Clone)]
+pub struct Journal {
+    entries: BTreeMap<Vec<u8>, Bytes>,
+    offset: u64,
+}
+
+impl Journal {
+    /// Where the next record begins: the end of the last whole record that was applied.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Applies the whole records at the beginning of `bytes`, which were read at
+    /// [`Journal::offset`].
+    pub fn replay(&mut self, bytes: &[u8]) -> Replayed {
+        let mut consumed = 0;
+        let tail = loop {
+            match next_record(&bytes[consumed..]) {
+                Next::Record(key, value, length) => {
+                    self.apply(key, value);
+                    consumed += length;
+                }
+                Next::Tail(tail) => break tail,
+            }
+        };
+        self.offset += consumed as u64;
+        Replayed { consumed, tail }
+    }
+
+    fn apply(&mut self, raw_key: &[u8], value: &[u8]) {
+        if let Some(deleted) = raw_key.strip_prefix(b"-") {
+            self.entries.remove(deleted);
+        } else {
+            self.entries
+                .insert(raw_key.to_vec(), Bytes::copy_from_slice(value));
+        }
+    }
+
+    /// The value of a raw key.
+    pub fn get(&self, raw_key: &[u8]) -> Option<&Bytes> {
+        self.entries.get(raw_key)
+    }
+
+    /// Number of raw keys, the two counts included.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are no keys.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The users' keys, without the slash; the two counts are not among them.
+    pub fn user_keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.entries.keys().filter_map(|key| key.strip_prefix(b"/"))
+    }
+}
+
+enum Next<'a> {
+    Record(&'a [u8], &'a [u8], usize),
+    Tail(Tail),
+}
+
+fn next_record(bytes: &[u8]) -> Next<'_> {
+    if bytes.is_empty() {
+        return Next::Tail(Tail::Clean);
+    }
+    let Some((key, rest)) = field(bytes) else {
+        return Next::Tail(kind_of_tail(bytes));
+    };
+    if kind_of_tail(bytes) == Tail::Foreign {
+        return Next::Tail(Tail::Foreign);
+    }
+    match field(rest) {
+        Some((value, _)) => Next::Record(key, value, 2 * LENGTH + key.len() + value.len()),
+        None => Next::Tail(Tail::Torn),
+    }
+}
+
+/// A length and that many bytes, if they are all there.
+fn field(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<LENGTH>()?;
+    rest.split_at_checked(u32::from_le_bytes(*length) as usize)
+}
+
+/// Whether the bytes can be the beginning of a record, as far as its key can be seen.
+fn kind_of_tail(bytes: &[u8]) -> Tail {
+    let Some((length, key)) = bytes.split_first_chunk::<LENGTH>() else {
+        return Tail::Torn;
+    };
+    let length = u32::from_le_bytes(*length) as usize;
+    let seen = &key[..key.len().min(length)];
+    let begins = |whole: &[u8]| whole.starts_with(seen) && length == whole.len();
+    let plausible = (1..=LONGEST_KEY).contains(&length)
+        && (seen.is_empty()
+            || matches!(seen[0], b'/' | b'-')
+            || begins(OPEN_COUNT)
+            || begins(CLOSED_COUNT));
+    if plausible { Tail::Torn } else { Tail::Foreign }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn three_records() -> Vec<u8> {
+        [
+            encode(OPEN_COUNT, b"1").unwrap(),
+            encode(&user_key("a"), b"x").unwrap(),
+            encode(&deletion_of("a"), b"").unwrap(),
+        ]
+        .concat()
+    }
+
+    #[test]
+    fn the_last_record_wins_and_deletions_delete() {
+        let mut journal = Journal::default();
+        journal.replay(&encode(&user_key("-k"), b"1").unwrap());
+        journal.replay(&encode(&user_key("-k"), b"2").unwrap());
+        assert_eq!(journal.get(b"/-k").unwrap(), "2");
+        journal.replay(&encode(&deletion_of("-k"), b"").unwrap());
+        assert_eq!(journal.get(b"/-k"), None);
+        assert!(journal.is_empty());
+    }
+
+    #[test]
+    fn the_counts_are_keys_but_not_users_keys() {
+        let mut journal = Journal::default();
+        journal.replay(&encode(OPEN_COUNT, b"1").unwrap());
+        journal.replay(&encode(&user_key("refcount/"), b"mine").unwrap());
+        assert_eq!(journal.len(), 2);
+        assert_eq!(journal.user_keys().collect::<Vec<_>>(), [b"refcount/"]);
+        assert_eq!(journal.get(OPEN_COUNT).unwrap(), "1");
+    }
+
+    #[test]
+    fn a_torn_record_is_not_there_yet() {
+        let whole = three_records();
+        let ends = [18, 29, 40];
+        assert_eq!(whole.len(), ends[2]);
+        for cut in 0..=whole.len() {
+            let mut journal = Journal::default();
+            let replayed = journal.replay(&whole[..cut]);
+            let last_end = ends.iter().rev().find(|end| **end <= cut).copied();
+            assert_eq!(replayed.consumed, last_end.unwrap_or(0), "cut at {cut}");
+            let clean = cut == replayed.consumed;
+            assert_eq!(replayed.tail, if clean { Tail::Clean } else { Tail::Torn });
+            journal.replay(&whole[replayed.consumed..]);
+            assert_eq!(journal.offset(), whole.len() as u64);
+        }
+    }
+
+    #[test]
+    fn other_files_are_told_from_torn_ones() {
+        for foreign in [
+            &b"#!/bin/sh\necho hello\n"[..],
+            b"127.0.0.1 localhost\n",
+            b"\x7fELF\x02\x01\x01",
+            b"\0\0\0\0",
+            b"\x03\0\0\0abc\0\0\0\0",
+            b"\x09\0\0\0refcounts\0\0\0\0",
+        ] {
+            let mut journal = Journal::default();
+            assert_eq!(journal.replay(foreign).tail, Tail::Foreign, "{foreign:?}");
+            assert_eq!(journal.offset(), 0);
+        }
+    }
+
+    #[test]
+    fn a_giant_length_reserves_nothing() {
+        let mut journal = Journal::default();
+        let record = [&b"\x02\0\0\0/a"[..], &u32::MAX.to_le_bytes(), b"short"].concat();
+        assert_eq!(journal.replay(&record).tail, Tail::Torn);
+        assert!(journal.is_empty());
+    }
+
+    #[test]
+    fn keys_that_no_reader_would_believe_are_not_written() {
+        let long = vec![b'k'; LONGEST_KEY + 1];
+        assert_eq!(encode(&long, b"").unwrap_err().what, "key");
+    }
+}

@@ -1,0 +1,40 @@
+//! How a prefix store names its keys inside the store that it wraps: `prefix/key`.
+//!
+//! The innermost wrapper's prefix comes first: "outer" around "inner" around a TCP store turns
+//! `a` into `/inner/outer/a` on the wire.
+
+/// The name that `key` has in the wrapped store.
+pub fn join(prefix: &str, key: &str) -> String {
+    let mut joined = String::with_capacity(prefix.len() + 1 + key.len());
+    joined.push_str(prefix);
+    joined.push('/');
+    joined.push_str(key);
+    joined
+}
+
+/// The key that the wrapped store's `name` stands for; `None` if it is not below the prefix.
+///
+/// Only names that begin with the prefix *and* the slash are below it: `ab/y` is not below `a`.
+pub fn strip<'a>(prefix: &str, name: &'a str) -> Option<&'a str> {
+    name.strip_prefix(prefix)?.strip_prefix('/')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{join, strip};
+
+    #[test]
+    fn stripping_undoes_joining() {
+        for (prefix, key) in [("p", "a"), ("", "a"), ("p/", "a"), ("p", ""), ("p", "/")] {
+            assert_eq!(strip(prefix, &join(prefix, key)), Some(key));
+        }
+        assert_eq!(join("inner", &join("outer", "a")), "inner/outer/a");
+    }
+
+    #[test]
+    fn neighbours_that_only_start_alike_are_not_below() {
+        assert_eq!(strip("a", "ab/y"), None);
+        assert_eq!(strip("a", "abc"), None);
+        assert_eq!(strip("a", "a"), None);
+    }
+}
