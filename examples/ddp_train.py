@@ -1,0 +1,143 @@
+"""Data-parallel training on generated data, over gloo, with a checkpoint to resume from.
+
+An ordinary PyTorch script: nothing in it knows which launcher started it.
+
+    rdzv run --standalone --nproc-per-node 2 examples/ddp_train.py
+    torchrun --standalone --nproc-per-node 2 examples/ddp_train.py
+
+Both print the same final loss, to the last digit. To see a restart, let a worker die on the way;
+the loss at the end is again the same, because the training goes on from the last checkpoint:
+
+    rdzv run --standalone --nproc-per-node 2 --max-restarts 1 examples/ddp_train.py \\
+        --checkpoint /tmp/model.pt --kill-rank 1 --kill-at-step 140
+"""
+
+import argparse
+import os
+import signal
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.distributed import DistributedSampler
+
+
+class TwoSpirals(Dataset):
+    """Points on two interleaved spirals; the label says which one."""
+
+    def __init__(self, points: int, seed: int):
+        generator = torch.Generator().manual_seed(seed)
+        self.labels = torch.arange(points) % 2
+        angle = torch.rand(points, generator=generator).sqrt() * 3 * torch.pi
+        radius = angle / (3 * torch.pi)
+        turn = angle + self.labels * torch.pi
+        noise = 0.02 * torch.randn(points, 2, generator=generator)
+        self.points = torch.stack([radius * turn.cos(), radius * turn.sin()], dim=1) + noise
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int):
+        return self.points[index], self.labels[index]
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="train a small classifier with DDP over gloo")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--batch-size", type=int, default=64, help="per rank")
+    parser.add_argument("--seed", type=int, default=17)
+    parser.add_argument("--checkpoint", help="file to save to and to resume from")
+    parser.add_argument("--checkpoint-every", type=int, default=50, metavar="STEPS")
+    parser.add_argument("--kill-rank", type=int, help="let this rank die in the first attempt")
+    parser.add_argument("--kill-at-step", type=int, default=140)
+    return parser.parse_args()
+
+
+def save(path: str, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Replaces the checkpoint at once: a reader finds the old one or the new one, never half."""
+    unfinished = f"{path}.{os.getpid()}"
+    state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(state, unfinished)
+    os.replace(unfinished, path)
+
+
+def resume(path: str, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Loads the checkpoint, if there is one, and returns the number of steps already made."""
+    if not os.path.exists(path):
+        return 0
+    state = torch.load(path, weights_only=True)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    return state["step"]
+
+
+def batches(loader: DataLoader, sampler: DistributedSampler, first_step: int):
+    """All batches from `first_step` on, epoch after epoch, in an order that the seed decides."""
+    step = 0
+    epoch = 0
+    while True:
+        sampler.set_epoch(epoch)
+        for batch in loader:
+            if step >= first_step:
+                yield step, batch
+            step += 1
+        epoch += 1
+
+
+def mean_over_ranks(value: torch.Tensor) -> float:
+    total = value.clone()
+    dist.all_reduce(total)
+    return (total / dist.get_world_size()).item()
+
+
+def main() -> None:
+    options = arguments()
+    torch.manual_seed(options.seed)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+    network = nn.Sequential(
+        nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 2)
+    )
+    model = DistributedDataParallel(network)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    loss_of = nn.CrossEntropyLoss()
+    data = TwoSpirals(points=4096, seed=options.seed)
+    sampler = DistributedSampler(data, seed=options.seed)
+    loader = DataLoader(data, batch_size=options.batch_size, sampler=sampler, drop_last=True)
+
+    done = resume(options.checkpoint, network, optimizer) if options.checkpoint else 0
+    if rank == 0 and done:
+        print(f"attempt {attempt}: resumed after step {done}", flush=True)
+
+    for step, (points, labels) in batches(loader, sampler, done):
+        if step >= options.steps:
+            break
+        if attempt == 0 and rank == options.kill_rank and step == options.kill_at_step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        optimizer.zero_grad()
+        loss = loss_of(model(points), labels)
+        loss.backward()
+        optimizer.step()
+
+        made = step + 1
+        if made % 50 == 0:
+            mean = mean_over_ranks(loss.detach())
+            if rank == 0:
+                print(f"step {made}: loss {mean:.4f}", flush=True)
+        if rank == 0 and options.checkpoint and made % options.checkpoint_every == 0:
+            save(options.checkpoint, made, network, optimizer)
+
+    with torch.no_grad():
+        final = mean_over_ranks(loss_of(network(data.points), data.labels))
+    if rank == 0:
+        print(f"final loss {final!r}", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
