@@ -1,5 +1,72 @@
-//! `cargo xtask tidy`: house rules.
+//! `cargo xtask tidy`: the house rules that a compiler cannot check.
+//!
+//! | rule | where |
+//! |---|---|
+//! | crates depend on each other only downwards, as drawn in `ARCHITECTURE.md`; core stays pure | [`crates`] |
+//! | the machines in core do not import one another | [`siblings`] |
+//! | `unsafe` in one file; names of the environment in one file; no globals in libraries | [`fences`] |
+//! | small files, whole words for names | [`files`] |
+//!
+//! A finding names the file, the line and the rule. The checks read sources through [`lexer`], so
+//! that a word in a comment or in a text is not taken for code.
+
+mod crates;
+mod fences;
+mod files;
+mod lexer;
+mod siblings;
+mod source;
+
+use std::fmt;
+
+use anyhow::bail;
+
+use crate::command::root;
+use source::Source;
+
+/// One breach of a rule.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    /// Relative to the root of the workspace, with the line if there is one.
+    place: String,
+    rule: String,
+}
+
+impl Finding {
+    fn new(place: impl fmt::Display, rule: impl Into<String>) -> Self {
+        Self {
+            place: place.to_string(),
+            rule: rule.into(),
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: {}", self.place, self.rule)
+    }
+}
 
 pub(crate) fn run() -> anyhow::Result<()> {
-    Ok(())
+    println!("\n==> house rules");
+    let sources = Source::all(&root())?;
+    let mut findings = crates::check(&crates::metadata()?)?;
+    findings.extend(fences::check(&sources)?);
+    for source in &sources {
+        findings.extend(siblings::check(source));
+        findings.extend(files::check(source));
+        if let Some(warning) = files::warning(source) {
+            println!("    warning: {warning}");
+        }
+    }
+    for finding in &findings {
+        println!("    {finding}");
+    }
+    match findings.len() {
+        0 => {
+            println!("    {} files: no finding", sources.len());
+            Ok(())
+        }
+        count => bail!("house rules: {count} finding(s), listed above"),
+    }
 }

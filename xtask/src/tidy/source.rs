@@ -1,0 +1,145 @@
+//! The files that the rules are about.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context;
+
+use super::lexer::{self, Kind, Piece};
+
+/// Folders that hold nothing of ours.
+const SKIPPED: [&str; 5] = [
+    "target",
+    "corpus",
+    "artifacts",
+    "__pycache__",
+    "node_modules",
+];
+
+/// One source file.
+#[derive(Debug)]
+pub(crate) struct Source {
+    /// Relative to the root of the workspace, with `/`.
+    pub(crate) path: String,
+    pub(crate) text: String,
+}
+
+impl Source {
+    /// Every Rust and Python file under `root`, in order of path.
+    pub(crate) fn all(root: &Path) -> anyhow::Result<Vec<Self>> {
+        let mut sources = Vec::new();
+        collect(root, "", &mut sources)?;
+        sources.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(sources)
+    }
+
+    pub(crate) fn is_rust(&self) -> bool {
+        self.path.ends_with(".rs")
+    }
+
+    /// The crate folder's name: `agent` for `crates/agent/src/lib.rs`.
+    pub(crate) fn crate_folder(&self) -> Option<&str> {
+        self.path.strip_prefix("crates/")?.split('/').next()
+    }
+
+    /// Whether the file is shipped code: below a crate's `src` and no file of tests.
+    pub(crate) fn is_shipped(&self) -> bool {
+        let inside = self.crate_folder().and_then(|folder| {
+            self.path
+                .strip_prefix("crates/")?
+                .strip_prefix(folder)?
+                .strip_prefix("/src/")
+        });
+        inside.is_some_and(|path| {
+            !path
+                .split('/')
+                .any(|part| part == "tests" || part == "tests.rs")
+                && !path.ends_with("_tests.rs")
+        })
+    }
+
+    /// The text before the tests at the end of the file.
+    pub(crate) fn without_tests(&self) -> &str {
+        let mut at = 0;
+        while let Some(found) = self.text[at..].find("#[cfg(test)]\n") {
+            let start = at + found;
+            let at_line_start = start == 0 || self.text[..start].ends_with('\n');
+            let after = &self.text[start + "#[cfg(test)]\n".len()..];
+            let opens_block = after.lines().next().is_some_and(|line| line.ends_with('{'));
+            if at_line_start && after.starts_with("mod ") && opens_block {
+                return &self.text[..start];
+            }
+            at = start + 1;
+        }
+        &self.text
+    }
+
+    /// The pieces of one kind before the tests.
+    pub(crate) fn shipped_pieces(&self, kind: Kind) -> impl Iterator<Item = Piece<'_>> {
+        lexer::pieces(self.without_tests())
+            .into_iter()
+            .filter(move |piece| piece.kind == kind)
+    }
+
+    /// `path:line`, for a finding at `offset` in a piece.
+    pub(crate) fn place(&self, piece: &Piece<'_>, offset: usize) -> String {
+        let line = piece.line + piece.text[..offset].matches('\n').count();
+        format!("{}:{line}", self.path)
+    }
+}
+
+fn collect(folder: &Path, prefix: &str, sources: &mut Vec<Source>) -> anyhow::Result<()> {
+    let entries =
+        fs::read_dir(folder).with_context(|| format!("failed to list {}", folder.display()))?;
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let path = format!("{prefix}{name}");
+        if name.starts_with('.') || SKIPPED.contains(&name.as_str()) {
+            continue;
+        }
+        if entry.file_type()?.is_dir() {
+            collect(&entry.path(), &format!("{path}/"), sources)?;
+        } else if name.ends_with(".rs") || name.ends_with(".py") {
+            let text = fs::read_to_string(entry.path())
+                .with_context(|| format!("failed to read {path}"))?;
+            sources.push(Source { path, text });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+pub(crate) fn example(path: &str, text: &str) -> Source {
+    Source {
+        path: path.to_owned(),
+        text: text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_at_the_end_are_cut_off() {
+        let source = example("a.rs", "fn a() {}\n#[cfg(test)]\nmod tests {\n}\n");
+        assert_eq!(source.without_tests(), "fn a() {}\n");
+        let other = example("a.rs", "#[cfg(test)]\nmod tests;\nfn a() {}\n");
+        assert_eq!(other.without_tests(), other.text);
+    }
+
+    #[test]
+    fn shipped_code_is_below_src_and_outside_tests() {
+        for (path, shipped) in [
+            ("crates/agent/src/lib.rs", true),
+            ("crates/agent/src/spawn/child.rs", true),
+            ("crates/agent/tests/exit.rs", false),
+            ("crates/agent/src/spawn/tests.rs", false),
+            ("crates/agent/examples/a.rs", false),
+            ("xtask/src/main.rs", false),
+        ] {
+            assert_eq!(example(path, "").is_shipped(), shipped, "{path}");
+        }
+    }
+}
