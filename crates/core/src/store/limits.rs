@@ -1,0 +1,42 @@
+//! How much a server accepts before it closes the connection that asks for more.
+
+use std::time::Duration;
+
+/// Bounds of one server. Whoever exceeds one of them loses its own connection and nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest key on the wire, its leading `/` included. Default 8192 B, as in the reference.
+    pub max_key_bytes: usize,
+    /// Longest value of one request. Default 8 MiB, as in the reference.
+    pub max_value_bytes: usize,
+    /// Most keys in one `CHECK`, `WAIT`, `MULTI_GET` or `MULTI_SET`. Default 131072, as in the
+    /// reference.
+    pub max_keys_per_request: usize,
+    /// Most keys and non-empty queues in the store. Default 10 million.
+    pub max_keys: usize,
+    /// Most connections at a time. Default 200 000; the open-files limit of the process usually
+    /// comes first.
+    pub max_connections: usize,
+    /// Most memory for keys, values, waiters and the buffers of all connections. Default 4 GiB.
+    pub max_memory_bytes: usize,
+    /// Unsent replies of one connection above which it is not read from; reading resumes below
+    /// half of it. Default 1 MiB.
+    pub max_unsent_bytes: usize,
+    /// How long a new connection may take to say `VALIDATE`. Default 30 s.
+    pub validation_timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_key_bytes: 8192,
+            max_value_bytes: 8 << 20,
+            max_keys_per_request: 131_072,
+            max_keys: 10_000_000,
+            max_connections: 200_000,
+            max_memory_bytes: 4 << 30,
+            max_unsent_bytes: 1 << 20,
+            validation_timeout: Duration::from_secs(30),
+        }
+    }
+}

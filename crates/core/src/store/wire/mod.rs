@@ -1,0 +1,99 @@
+//! The c10d wire: how requests and replies look as bytes, for both ends of a connection.
+//!
+//! There is no frame around anything. A connection is a stream of requests, each an opcode and
+//! the body that the opcode calls for; replies carry no opcode and come in the order of requests.
+//! All numbers are little-endian.
+//!
+//! ```text
+//!   request   +----+------------------+
+//!             | op | body ...         |     op: u8
+//!             +----+------------------+
+//!
+//!   bytes     +-------------+-----------------+
+//!             | length: u64 | length bytes    |     keys and values alike
+//!             +-------------+-----------------+
+//!
+//!   keys      +------------+-------+-------+--       pairs   +------------+-----+-------+--
+//!             | count: u64 | bytes | bytes | ...             | count: i64 | key | value | ...
+//!             +------------+-------+-------+--               +------------+-----+-------+--
+//! ```
+//!
+//! | file | what |
+//! |---|---|
+//! | [`opcode`] | the table of operations and the body of each |
+//! | [`request`] | writing requests (client) |
+//! | [`decode`] | reading a request that is there in whole, without copying (server) |
+//! | [`assemble`] | collecting a request that comes in pieces, bounded by what has arrived (server) |
+//! | [`reply`] | writing replies (server) and collecting them (client) |
+//!
+//! Nothing here trusts a length: a declared length is checked against its limit as soon as it is
+//! read, and memory grows only with bytes that arrived.
+
+pub mod assemble;
+pub mod decode;
+pub mod opcode;
+pub mod reply;
+pub mod request;
+
+use thiserror::Error;
+
+/// Bodies of at least this many bytes get a buffer of their own, which becomes the stored value or
+/// the answer without being copied; smaller ones are copied together.
+pub const LARGE_BODY: usize = 16 << 10;
+
+/// A buffer never grows further ahead of the bytes received than they already fill it, or this.
+pub(crate) const GROWTH_STEP: usize = 64 << 10;
+
+/// Why bytes are not a request or a reply. The connection cannot be used any further.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum WireError {
+    /// No operation has this number.
+    #[error("unknown opcode 0x{0:02x}")]
+    UnknownOpcode(u8),
+    /// A key is longer than allowed.
+    #[error("key of {declared} bytes, at most {limit} are accepted")]
+    KeyTooLong {
+        /// The length that was declared.
+        declared: u64,
+        /// The limit.
+        limit: usize,
+    },
+    /// A value is longer than allowed.
+    #[error("value of {declared} bytes, at most {limit} are accepted")]
+    ValueTooLong {
+        /// The length that was declared.
+        declared: u64,
+        /// The limit.
+        limit: usize,
+    },
+    /// A list has more entries than allowed.
+    #[error("list of {declared} keys, at most {limit} are accepted")]
+    TooManyKeys {
+        /// The count that was declared.
+        declared: u64,
+        /// The limit.
+        limit: usize,
+    },
+    /// A byte of a reply is none of those that can stand there.
+    #[error("reply byte 0x{found:02x} where {expected} was expected")]
+    UnexpectedReply {
+        /// What came.
+        found: u8,
+        /// What could have come.
+        expected: &'static str,
+    },
+    /// A count or length in a reply cannot be.
+    #[error("reply with the impossible length {0}")]
+    ImpossibleLength(i64),
+}
+
+/// Makes room in `buffer`, which will hold `target` bytes in the end, for more bytes to arrive.
+///
+/// Capacity at most doubles what is there (or adds [`GROWTH_STEP`]) and ends at exactly `target`.
+pub(crate) fn grow_towards(buffer: &mut Vec<u8>, target: usize) {
+    if buffer.len() < target && buffer.len() == buffer.capacity() {
+        let ahead = buffer.len().max(GROWTH_STEP);
+        let wanted = buffer.len().saturating_add(ahead).min(target);
+        buffer.reserve_exact(wanted - buffer.len());
+    }
+}

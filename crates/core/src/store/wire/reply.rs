@@ -1,0 +1,317 @@
+//! Replies: written by the server, collected by the client.
+//!
+//! A reply does not say what it is: the client knows from its request what must come, its
+//! [`Shape`].
+
+use bytes::Bytes;
+
+use super::{WireError, grow_towards};
+
+/// The answer to `WAIT` and `BARRIER`.
+pub const STOP_WAITING: u8 = 0;
+/// The answer to `CANCEL_WAIT`.
+pub const WAIT_CANCELED: u8 = 1;
+
+/// The answer to `CHECK`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum CheckReply {
+    /// All keys are there.
+    Ready = 0,
+    /// At least one is not.
+    NotReady = 1,
+}
+
+impl CheckReply {
+    /// Reads the byte of the wire.
+    pub fn from_byte(byte: u8) -> Result<Self, WireError> {
+        match byte {
+            0 => Ok(Self::Ready),
+            1 => Ok(Self::NotReady),
+            found => Err(WireError::UnexpectedReply {
+                found,
+                expected: "READY (0) or NOT_READY (1)",
+            }),
+        }
+    }
+}
+
+/// Writes a number, as it answers `ADD`, `GETNUMKEYS`, `DELETE_KEY` and `QUEUE_LEN`.
+pub fn number(out: &mut Vec<u8>, number: i64) {
+    out.extend_from_slice(&number.to_le_bytes());
+}
+
+/// Writes a length and that many bytes, as they answer `GET` and `COMPARE_SET`.
+pub fn bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    length(out, bytes.len());
+    out.extend_from_slice(bytes);
+}
+
+/// Writes the length in front of bytes that are sent from elsewhere.
+pub fn length(out: &mut Vec<u8>, length: usize) {
+    out.extend_from_slice(&(length as u64).to_le_bytes());
+}
+
+/// What kind of reply a request calls for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// One byte: `CHECK`, `WAIT`, `BARRIER`, `CANCEL_WAIT`.
+    Byte,
+    /// The nonce of `PING`.
+    Nonce,
+    /// A number: `ADD`, `GETNUMKEYS`, `DELETE_KEY`, `QUEUE_LEN`.
+    Number,
+    /// A length and bytes: `GET`, `COMPARE_SET`.
+    Bytes,
+    /// So many times a length and bytes: `MULTI_GET`.
+    Values(usize),
+    /// A number and, if it is not 0, a length and bytes: `QUEUE_POP`.
+    Pop,
+    /// A count, and so many times a length and bytes: `LIST_KEYS`.
+    List,
+}
+
+/// A complete reply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// To [`Shape::Byte`].
+    Byte(u8),
+    /// To [`Shape::Nonce`].
+    Nonce(u32),
+    /// To [`Shape::Number`].
+    Number(i64),
+    /// To [`Shape::Bytes`].
+    Bytes(Bytes),
+    /// To [`Shape::Values`], in the order of the request.
+    Values(Vec<Bytes>),
+    /// To [`Shape::Pop`]: the first value, or nothing if the queue was empty.
+    Pop(Option<Bytes>),
+    /// To [`Shape::List`].
+    List(Vec<Bytes>),
+}
+
+/// Collects one reply from bytes in any segmentation. Memory grows only with what arrives.
+#[derive(Debug)]
+pub struct ReplyReader {
+    shape: Shape,
+    /// The number, length or count under way.
+    head: [u8; 8],
+    head_length: usize,
+    body: Option<(Vec<u8>, usize)>,
+    collected: Vec<Bytes>,
+    /// How many bodies are still to come, once that is known.
+    left: Option<usize>,
+}
+
+impl ReplyReader {
+    /// Ready for a reply of that shape.
+    pub fn new(shape: Shape) -> Self {
+        Self {
+            shape,
+            head: [0; 8],
+            head_length: 0,
+            body: None,
+            collected: Vec::new(),
+            left: match shape {
+                Shape::Bytes => Some(1),
+                Shape::Values(count) => Some(count),
+                _ => None,
+            },
+        }
+    }
+
+    /// Takes bytes off the front of `input` until the reply is complete or the input is used up.
+    ///
+    /// Also to be called with empty input after reading into [`ReplyReader::space`], and once at
+    /// the start: a reply of no values is complete without a byte. Not to be called again once it
+    /// has returned the reply.
+    pub fn feed(&mut self, input: &mut &[u8]) -> Result<Option<Reply>, WireError> {
+        loop {
+            if self.left == Some(0) {
+                return Ok(Some(self.finish()));
+            }
+            if self.body.is_some() {
+                if !self.feed_body(input) {
+                    return Ok(None);
+                }
+                continue;
+            }
+            let width = match self.shape {
+                Shape::Byte => 1,
+                Shape::Nonce => 4,
+                _ => 8,
+            };
+            let missing = width - self.head_length;
+            let (now, later) = input.split_at(missing.min(input.len()));
+            self.head[self.head_length..self.head_length + now.len()].copy_from_slice(now);
+            self.head_length += now.len();
+            *input = later;
+            if now.len() < missing {
+                return Ok(None);
+            }
+            self.head_length = 0;
+            if let Some(reply) = self.finish_head()? {
+                return Ok(Some(reply));
+            }
+        }
+    }
+
+    /// Where to read more bytes of a body straight into; read no more than its spare capacity and
+    /// no more than [`ReplyReader::missing`].
+    pub fn space(&mut self) -> Option<&mut Vec<u8>> {
+        let (buffer, target) = self.body.as_mut()?;
+        grow_towards(buffer, *target);
+        Some(buffer)
+    }
+
+    /// How many bytes the body under way still lacks.
+    pub fn missing(&self) -> usize {
+        self.body
+            .as_ref()
+            .map_or(0, |(buffer, target)| target - buffer.len())
+    }
+
+    fn feed_body(&mut self, input: &mut &[u8]) -> bool {
+        let Some((buffer, target)) = &mut self.body else {
+            return true;
+        };
+        while buffer.len() < *target && !input.is_empty() {
+            grow_towards(buffer, *target);
+            let room = buffer.capacity().min(*target) - buffer.len();
+            let (now, later) = input.split_at(room.min(input.len()));
+            buffer.extend_from_slice(now);
+            *input = later;
+        }
+        if buffer.len() < *target {
+            return false;
+        }
+        self.collected.push(Bytes::from(std::mem::take(buffer)));
+        self.body = None;
+        self.left = self.left.map(|left| left - 1);
+        true
+    }
+
+    fn finish_head(&mut self) -> Result<Option<Reply>, WireError> {
+        let number = i64::from_le_bytes(self.head);
+        match (self.shape, self.left) {
+            (Shape::Byte, _) => return Ok(Some(Reply::Byte(self.head[0]))),
+            (Shape::Nonce, _) => {
+                let [a, b, c, d, ..] = self.head;
+                return Ok(Some(Reply::Nonce(u32::from_le_bytes([a, b, c, d]))));
+            }
+            (Shape::Number, _) => return Ok(Some(Reply::Number(number))),
+            (Shape::Pop, None) => self.left = Some(possible(number)?.min(1)),
+            (Shape::List, None) => self.left = Some(possible(number)?),
+            _ => self.body = Some((Vec::new(), possible(number)?)),
+        }
+        Ok(None)
+    }
+
+    fn finish(&mut self) -> Reply {
+        let mut collected = std::mem::take(&mut self.collected);
+        match self.shape {
+            Shape::Pop => Reply::Pop(collected.pop()),
+            Shape::List => Reply::List(collected),
+            Shape::Values(_) => Reply::Values(collected),
+            _ => Reply::Bytes(collected.pop().unwrap_or_default()),
+        }
+    }
+}
+
+fn possible(length: i64) -> Result<usize, WireError> {
+    usize::try_from(length).map_err(|_| WireError::ImpossibleLength(length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wire(reply: &Reply) -> (Shape, Vec<u8>) {
+        let mut out = Vec::new();
+        let shape = match reply {
+            Reply::Byte(byte) => {
+                out.push(*byte);
+                Shape::Byte
+            }
+            Reply::Nonce(nonce) => {
+                out.extend_from_slice(&nonce.to_le_bytes());
+                Shape::Nonce
+            }
+            Reply::Number(value) => {
+                number(&mut out, *value);
+                Shape::Number
+            }
+            Reply::Bytes(value) => {
+                bytes(&mut out, value);
+                Shape::Bytes
+            }
+            Reply::Values(values) => {
+                values.iter().for_each(|value| bytes(&mut out, value));
+                Shape::Values(values.len())
+            }
+            Reply::Pop(value) => {
+                number(&mut out, value.iter().len() as i64);
+                value.iter().for_each(|value| bytes(&mut out, value));
+                Shape::Pop
+            }
+            Reply::List(keys) => {
+                number(&mut out, keys.len() as i64);
+                keys.iter().for_each(|key| bytes(&mut out, key));
+                Shape::List
+            }
+        };
+        (shape, out)
+    }
+
+    #[test]
+    fn replies_are_read_in_any_segmentation() {
+        let text = |text: &'static str| Bytes::from_static(text.as_bytes());
+        for reply in [
+            Reply::Byte(1),
+            Reply::Nonce(0x0102_0304),
+            Reply::Number(-2),
+            Reply::Bytes(text("")),
+            Reply::Bytes(text("value")),
+            Reply::Values(vec![]),
+            Reply::Values(vec![text("a"), text(""), text("c")]),
+            Reply::Pop(None),
+            Reply::Pop(Some(text("first"))),
+            Reply::List(vec![]),
+            Reply::List(vec![text("init/"), text("/k")]),
+        ] {
+            let (shape, mut out) = wire(&reply);
+            let length = out.len();
+            out.extend_from_slice(b"more");
+            for step in 1..=out.len() {
+                let mut reader = ReplyReader::new(shape);
+                let mut consumed = 0;
+                let mut read = reader.feed(&mut &[][..]).unwrap();
+                for chunk in out.chunks(step) {
+                    if read.is_some() {
+                        break;
+                    }
+                    let mut input = chunk;
+                    read = reader.feed(&mut input).unwrap();
+                    consumed += chunk.len() - input.len();
+                }
+                assert_eq!(
+                    (read.as_ref(), consumed),
+                    (Some(&reply), length),
+                    "step {step}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_negative_length_is_refused_and_a_giant_one_reserves_little() {
+        let mut reader = ReplyReader::new(Shape::Bytes);
+        assert_eq!(
+            reader.feed(&mut &(-1_i64).to_le_bytes()[..]),
+            Err(WireError::ImpossibleLength(-1))
+        );
+        let mut reader = ReplyReader::new(Shape::Bytes);
+        reader.feed(&mut &i64::MAX.to_le_bytes()[..]).unwrap();
+        assert!(reader.space().unwrap().capacity() <= super::super::GROWTH_STEP);
+    }
+}
