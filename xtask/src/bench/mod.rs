@@ -1,10 +1,47 @@
 //! `cargo xtask bench`: rdzv and PyTorch side by side, alternating, on the same machine.
+//!
+//! One side is never measured alone: runs alternate, so that a busy minute of the machine hits both,
+//! and what is printed are medians and their ratio. [`measure`] and [`worker`] are this program in
+//! its other parts: it starts itself as the parent that measures and as the worker that is started.
 
+mod launch;
+mod measure;
 mod store;
+mod table;
+mod worker;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail, ensure};
+
+use crate::command::{cargo, step};
 
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
-    match arguments.split_first() {
-        Some((what, rest)) if what == "store" => store::run(rest),
-        _ => anyhow::bail!("say what to measure: `bench launch` or `bench store`"),
+    match arguments
+        .split_first()
+        .map(|(what, rest)| (what.as_str(), rest))
+    {
+        Some(("launch", rest)) => launch::run(rest),
+        Some(("store", rest)) => store::run(rest),
+        Some((measure::NAME, rest)) => measure::run(rest),
+        Some((worker::NAME, rest)) => worker::run(rest),
+        Some((other, _)) => bail!("there is no benchmark '{other}': say `launch` or `store`"),
+        None => bail!("say what to measure: `bench launch` or `bench store`"),
     }
+}
+
+/// The optimised `rdzv`, built now if it is not up to date.
+fn release_binary() -> anyhow::Result<PathBuf> {
+    step(
+        "build rdzv optimised",
+        cargo().args(["build", "--release", "--package", "rdzv"]),
+    )?;
+    let binary = crate::test::target_folder()?.join("release").join("rdzv");
+    ensure!(binary.is_file(), "{} was not built", binary.display());
+    Ok(binary)
+}
+
+/// This program, to be started again in another part.
+fn this_program() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().context("failed to find this program's own file")
 }

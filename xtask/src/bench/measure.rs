@@ -1,0 +1,75 @@
+//! The parent that measures: runs one command and reports its wall time and peak memory.
+//!
+//! It is a process of its own for each run, because what the kernel keeps about finished children
+//! is the largest of all of them. Its own resident size, some 2 MB, is the least it can report: the
+//! kernel counts what a child was before it executed its program.
+
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, ensure};
+use nix::sys::resource::{UsageWho, getrusage};
+
+use super::this_program;
+use crate::command::output;
+
+pub(super) const NAME: &str = "measure-one";
+
+/// What one run of a command took.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Usage {
+    pub(super) wall_seconds: f64,
+    /// Resident size of the largest process among the command and all it waited for.
+    pub(super) peak_megabytes: f64,
+}
+
+/// Runs `words` under a fresh measuring parent.
+pub(super) fn measure(words: &[String]) -> anyhow::Result<Usage> {
+    let text = output(
+        Command::new(this_program()?)
+            .args(["bench", NAME])
+            .args(words),
+    )?;
+    parse(&text).with_context(|| format!("failed to read the measurement '{}'", text.trim()))
+}
+
+fn parse(text: &str) -> Option<Usage> {
+    let (wall, peak) = text.trim().split_once(' ')?;
+    Some(Usage {
+        wall_seconds: wall.parse().ok()?,
+        peak_megabytes: peak.parse().ok()?,
+    })
+}
+
+/// The measuring parent itself.
+pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
+    let (program, arguments) = words.split_first().context("no command to measure")?;
+    let start = Instant::now();
+    let status = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .with_context(|| format!("failed to start {program}"))?;
+    let wall = start.elapsed();
+    ensure!(status.success(), "{program} failed ({status})");
+    let kilobytes = getrusage(UsageWho::RUSAGE_CHILDREN)?.max_rss();
+    println!("{} {}", wall.as_secs_f64(), kilobytes as f64 / 1024.0);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_measurement_is_two_numbers() {
+        let usage = Usage {
+            wall_seconds: 0.25,
+            peak_megabytes: 4.5,
+        };
+        assert_eq!(parse("0.25 4.5\n"), Some(usage));
+        assert_eq!(parse("0.25"), None);
+    }
+}

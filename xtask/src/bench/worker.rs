@@ -1,0 +1,99 @@
+//! The worker that is started by either launcher. What it saw it leaves in a file, one line per
+//! event: a word and the time in nanoseconds since the epoch.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, bail};
+
+pub(super) const NAME: &str = "worker";
+
+/// Length of a line of the flood, with its end: an ordinary log line.
+pub(super) const LINE: usize = 100;
+
+pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
+    let started = now();
+    let (part, rest) = arguments
+        .split_first()
+        .context("the worker was given no part")?;
+    match (part.as_str(), rest) {
+        ("die-once", [notes]) => die_once(Path::new(notes), started),
+        ("flood", [notes, lines]) => flood(Path::new(notes), lines.parse()?),
+        _ => bail!("the worker does not know the part '{part}'"),
+    }
+}
+
+/// In the first attempt rank 1 fails while rank 0 works on; the replacement notes its start.
+fn die_once(notes: &Path, started: u128) -> anyhow::Result<()> {
+    let number = |name: &str| -> anyhow::Result<u32> {
+        let text = std::env::var(name).with_context(|| format!("{name} is not set"))?;
+        text.parse()
+            .with_context(|| format!("{name} is no number: {text}"))
+    };
+    let first_attempt = number("TORCHELASTIC_RESTART_COUNT")? == 0;
+    match (first_attempt, number("RANK")?) {
+        (true, 1) => {
+            note(notes, "died", now())?;
+            std::process::exit(7);
+        }
+        // The launcher stops it: it is the sibling of a failed worker.
+        (true, _) => loop {
+            std::thread::park();
+        },
+        (false, 1) => note(notes, "replaced", started),
+        (false, _) => Ok(()),
+    }
+}
+
+/// Writes `lines` lines to stdout as fast as they are taken.
+fn flood(notes: &Path, lines: usize) -> anyhow::Result<()> {
+    let mut block = Vec::with_capacity(1000 * LINE);
+    for number in 0..1000 {
+        let line = format!("step {number:<10}");
+        block.extend_from_slice(format!("{line:.<width$}\n", width = LINE - 1).as_bytes());
+    }
+    note(notes, "began", now())?;
+    let mut out = std::io::stdout().lock();
+    for _ in 0..lines / 1000 {
+        out.write_all(&block)?;
+    }
+    out.flush().context("failed to write the last line")
+}
+
+fn now() -> u128 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |elapsed| elapsed.as_nanos())
+}
+
+fn note(path: &Path, word: &str, time: u128) -> anyhow::Result<()> {
+    let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+    file.write_all(format!("{word} {time}\n").as_bytes())
+        .with_context(|| format!("failed to write {}", path.display()))
+}
+
+/// The time noted under `word`, in nanoseconds since the epoch.
+pub(super) fn noted(path: &Path, word: &str) -> anyhow::Result<u128> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("no worker left a note in {}", path.display()))?;
+    text.lines()
+        .find_map(|line| line.strip_prefix(word)?.trim().parse().ok())
+        .with_context(|| format!("no worker noted '{word}'"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_found_by_its_word() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notes");
+        note(&path, "died", 12).unwrap();
+        note(&path, "replaced", 34).unwrap();
+        assert_eq!(noted(&path, "replaced").unwrap(), 34);
+        assert!(noted(&path, "began").is_err());
+    }
+}
