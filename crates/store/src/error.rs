@@ -167,3 +167,15 @@ pub enum StoreError {
         what: String,
     },
 }
+
+impl StoreError {
+    /// The value under `key` is not a number; the error shows its beginning.
+    pub(crate) fn not_a_number(key: &str, value: &[u8]) -> Self {
+        const SHOWN: usize = 32;
+        let shown = String::from_utf8_lossy(&value[..value.len().min(SHOWN)]);
+        Self::NotANumber {
+            key: key.to_owned(),
+            value: shown.into_owned(),
+        }
+    }
+}

@@ -10,7 +10,8 @@ use crate::StoreError;
 /// A shared map from keys to bytes, with waiting, counting and queues.
 ///
 /// Every method may be called from several threads. Where nothing else is said, semantics are those
-/// of `torch.distributed.Store`. A `timeout` of `None` means [`Store::timeout`].
+/// of `torch.distributed.Store`. A `timeout` of `None` means [`Store::timeout`], zero means "look
+/// once", and a value too big for the clock means "for ever".
 pub trait Store: Send + Sync + Debug {
     /// Stores a value, and wakes whoever waits for the key.
     fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError>;
@@ -32,7 +33,7 @@ pub trait Store: Send + Sync + Debug {
     /// Waits until all keys are there.
     fn wait(&self, keys: &[&str], timeout: Option<Duration>) -> Result<(), StoreError>;
 
-    /// Removes a key; tells whether it was there.
+    /// Removes a key; tells whether it was there (a file store always says yes).
     fn delete_key(&self, key: &str) -> Result<bool, StoreError>;
 
     /// How many keys the store holds, its own bookkeeping keys included.
@@ -47,17 +48,11 @@ pub trait Store: Send + Sync + Debug {
     }
 
     /// Appends to the value of a key, or creates it.
-    fn append(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
-        let mut current = Bytes::new();
-        loop {
-            let desired = [&current[..], value].concat();
-            let held = self.compare_set(key, &current, &desired)?;
-            if held[..] == desired[..] {
-                return Ok(());
-            }
-            current = held;
-        }
-    }
+    ///
+    /// There is no general form on top of `compare_set`, as the reference has one: that answers
+    /// "stored" as well when somebody else has just stored the same bytes, so one of two equal
+    /// appends would be lost.
+    fn append(&self, key: &str, value: &[u8]) -> Result<(), StoreError>;
 
     /// The values of several keys, in their order; waits for all of them.
     fn multi_get(&self, keys: &[&str]) -> Result<Vec<Bytes>, StoreError> {
@@ -106,19 +101,32 @@ pub trait Store: Send + Sync + Debug {
 
     /// Waits until `world_size` callers have come. A key is good for one barrier.
     ///
-    /// This general form is the reference's: a counter `key/num_members` and a flag
-    /// `key/last_member`.
+    /// This general form uses the reference's keys, so that its members and ours meet: a counter
+    /// `key/num_members` and a flag `key/last_member`.
     fn barrier(
         &self,
         key: &str,
         world_size: u32,
         timeout: Option<Duration>,
     ) -> Result<(), StoreError> {
+        let counter = format!("{key}/num_members");
         let flag = format!("{key}/last_member");
-        if self.add(&format!("{key}/num_members"), 1)? == i64::from(world_size) {
+        let world_size = i64::from(world_size);
+        if self.add(&counter, 1)? >= world_size {
             self.set(&flag, b"1")?;
         }
-        self.wait(&[&flag], timeout)
+        match self.wait(&[&flag], timeout) {
+            Err(StoreError::WaitTimeout { store, elapsed, .. }) => {
+                Err(StoreError::BarrierTimeout {
+                    store,
+                    key: key.to_owned(),
+                    arrived: self.add(&counter, 0)?,
+                    world_size,
+                    elapsed,
+                })
+            }
+            other => other,
+        }
     }
 
     /// How long waiting operations wait (default 300 s).

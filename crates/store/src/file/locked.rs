@@ -1,0 +1,223 @@
+//! One locked opening of the file: reading what is new, appending, removing.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use rdzv_core::store::journal::{self, Journal, Tail};
+
+use crate::StoreError;
+use crate::deadline::Deadline;
+
+/// Most bytes that are read from the file at a time.
+const READ_AT_ONCE: u64 = 1 << 20;
+
+/// How the file is opened and locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    /// To read, with the shared lock.
+    Read,
+    /// To write, with the exclusive lock; the file is made if it is not there.
+    Write,
+    /// To write, with the exclusive lock, if it is there.
+    WriteExisting,
+}
+
+/// Which file a path led to: device and inode.
+pub(super) type Identity = (u64, u64);
+
+/// What one store object knows of its file.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// The file that was read; `None` if there was none.
+    pub(super) identity: Option<Identity>,
+    /// Its content, as far as it was read.
+    pub(super) journal: Journal,
+}
+
+/// The file, open and locked until dropped.
+#[derive(Debug)]
+pub(super) struct LockedFile<'a> {
+    path: &'a Path,
+    file: File,
+}
+
+impl<'a> LockedFile<'a> {
+    /// Opens and locks the file; `None` if it is not there and `access` does not make it.
+    pub(super) fn open(
+        path: &'a Path,
+        access: Access,
+        deadline: &Deadline,
+    ) -> Result<Option<Self>, StoreError> {
+        loop {
+            let mut options = OpenOptions::new();
+            options.read(true).write(access != Access::Read);
+            options.create(access == Access::Write).mode(0o644);
+            let file = match options.open(path) {
+                Ok(file) => file,
+                Err(error)
+                    if error.kind() == io::ErrorKind::NotFound && access != Access::Write =>
+                {
+                    return Ok(None);
+                }
+                Err(source) => return Err(failed(path, "open", source)),
+            };
+            let shared = access == Access::Read;
+            let file =
+                lock(file, shared, deadline).map_err(|source| failed(path, "lock", source))?;
+            let locked = Self { path, file };
+            // The last one out may have removed the file while we waited for the lock.
+            if locked.metadata()?.nlink() > 0 {
+                return Ok(Some(locked));
+            }
+        }
+    }
+
+    /// Reads what was appended since the last time.
+    pub(super) fn refresh(&self, seen: &mut Seen) -> Result<(), StoreError> {
+        let metadata = self.metadata()?;
+        let identity = Some((metadata.dev(), metadata.ino()));
+        if seen.identity != identity || metadata.len() < seen.journal.offset() {
+            *seen = Seen {
+                identity,
+                journal: Journal::default(),
+            };
+        }
+        let mut position = seen.journal.offset();
+        let mut unread = metadata.len() - position;
+        let mut pending = Vec::new();
+        while unread > 0 {
+            let old = pending.len();
+            let chunk = unread.min(READ_AT_ONCE);
+            pending.resize(old + chunk as usize, 0);
+            let read = self
+                .file
+                .read_at(&mut pending[old..], position)
+                .map_err(|source| failed(self.path, "read", source))?;
+            if read == 0 {
+                break;
+            }
+            pending.truncate(old + read);
+            position += read as u64;
+            unread -= read as u64;
+            let replayed = seen.journal.replay(&pending);
+            pending.drain(..replayed.consumed);
+            if replayed.tail == Tail::Foreign {
+                return Err(StoreError::Corrupt {
+                    store: self.path.display().to_string(),
+                    what: format!(
+                        "what stands at byte {} is no record of a store; nothing was changed",
+                        seen.journal.offset()
+                    ),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends one record with one write. `seen` must be up to date.
+    pub(super) fn append(
+        &self,
+        seen: &mut Seen,
+        raw_key: &[u8],
+        value: &[u8],
+    ) -> Result<(), StoreError> {
+        let record = journal::encode(raw_key, value)
+            .map_err(|error| StoreError::Argument(error.to_string()))?;
+        let end = seen.journal.offset();
+        // Bytes behind the last whole record were left by a writer that died: whoever writes holds
+        // the lock for the whole record, and we hold it now. Appending behind them would make them
+        // swallow our record.
+        if self.metadata()?.len() > end {
+            self.cut(end)?;
+        }
+        if let Err(source) = self.file.write_all_at(&record, end) {
+            self.cut(end)?;
+            return Err(failed(self.path, "append to", source));
+        }
+        seen.journal.replay(&record);
+        Ok(())
+    }
+
+    /// Removes the file, unless the path leads to another one by now.
+    pub(super) fn remove(&self) -> Result<(), StoreError> {
+        let ours = self.metadata()?;
+        match std::fs::metadata(self.path) {
+            Ok(now) if (now.dev(), now.ino()) == (ours.dev(), ours.ino()) => {
+                std::fs::remove_file(self.path)
+                    .map_err(|source| failed(self.path, "remove", source))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn cut(&self, length: u64) -> Result<(), StoreError> {
+        self.file
+            .set_len(length)
+            .map_err(|source| failed(self.path, "cut a torn record off", source))
+    }
+
+    fn metadata(&self) -> Result<std::fs::Metadata, StoreError> {
+        self.file
+            .metadata()
+            .map_err(|source| failed(self.path, "look at", source))
+    }
+}
+
+fn failed(path: &Path, operation: &'static str, source: io::Error) -> StoreError {
+    StoreError::File {
+        path: path.display().to_string(),
+        operation,
+        source,
+    }
+}
+
+/// Takes the lock, waiting for it until the deadline.
+///
+/// flock has no timeout, and trying it again and again would starve among processes that queue for
+/// it. So if it is taken, a thread queues for it. On a timeout that thread stays behind until the
+/// holder lets go, gets the lock, finds nobody interested, and closes the file.
+fn lock(file: File, shared: bool, deadline: &Deadline) -> io::Result<File> {
+    let tried = if shared {
+        file.try_lock_shared()
+    } else {
+        file.try_lock()
+    };
+    match tried {
+        Ok(()) => return Ok(file),
+        Err(TryLockError::Error(error)) => return Err(error),
+        Err(TryLockError::WouldBlock) => {}
+    }
+    let (sender, receiver) = mpsc::sync_channel(1);
+    thread::Builder::new()
+        .name("rdzv-file-lock".to_owned())
+        .spawn(move || {
+            let locked = loop {
+                let waited = if shared {
+                    file.lock_shared()
+                } else {
+                    file.lock()
+                };
+                match waited {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    waited => break waited.map(|()| file),
+                }
+            };
+            let _nobody_waits_any_more = sender.send(locked);
+        })?;
+    let patience = deadline.remaining().unwrap_or(Duration::MAX);
+    receiver.recv_timeout(patience).unwrap_or_else(|_| {
+        Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            format!(
+                "another process has been holding its lock for {} ms (a PyTorch process does so \
+                 when it meets a torn record; find it with `fuser` and end it)",
+                deadline.elapsed().as_millis()
+            ),
+        ))
+    })
+}

@@ -1,0 +1,304 @@
+//! The store in one file, shared live with other processes, PyTorch's among them.
+//!
+//! Each operation opens the file, locks it with flock, reads what was appended since the last time,
+//! acts, and closes it again; nothing is kept open. The format and its replay are
+//! [`rdzv_core::store::journal`]. What differs from the reference, on the same file:
+//!
+//! * a record is written with one write; a record that somebody else left torn is skipped by readers
+//!   and cut off by the next writer, where the reference reads for ever;
+//! * a waiter sleeps until the file changes (see `watch.rs`) instead of looking 100 times a second;
+//! * waiting for the lock ends with the timeout, with an error that says so;
+//! * the last one out removes the file while it holds the lock, and whoever was waiting for that
+//!   lock starts over with a new file;
+//! * a missing directory, or a file that is no store, is an error at once, and such a file is left
+//!   as it was.
+
+mod locked;
+mod watch;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use rdzv_core::store::journal::{self, CLOSED_COUNT, OPEN_COUNT};
+use rdzv_core::store::number;
+
+use self::locked::{Access, LockedFile, Seen};
+use self::watch::Watch;
+use crate::deadline::{DEFAULT_TIMEOUT, Deadline, SharedTimeout};
+use crate::{Store, StoreError};
+
+/// Least time that is allowed for getting the lock, however short the timeout: others hold it for
+/// microseconds all the time.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Most time that closing a store may spend on getting the lock.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A store in a file. Dropping the last of `world_size` objects removes the file.
+#[derive(Debug)]
+pub struct FileStore {
+    path: PathBuf,
+    world_size: Option<u32>,
+    timeout: SharedTimeout,
+    seen: Mutex<Seen>,
+    /// Whether this object is part of the file's count of open ones, and has to be counted out.
+    is_counted: bool,
+}
+
+impl FileStore {
+    /// Opens the store at `path`; the file is made if there is none, its directory is not.
+    ///
+    /// With a `world_size`, the file is removed when no object is open on it any more and at least
+    /// that many have been closed; without one it stays. The timeout is 300 s
+    /// ([`Store::set_timeout`]).
+    pub fn open(path: impl AsRef<Path>, world_size: Option<u32>) -> Result<Self, StoreError> {
+        Self::open_with(path.as_ref(), world_size, DEFAULT_TIMEOUT)
+    }
+
+    fn open_with(
+        path: &Path,
+        world_size: Option<u32>,
+        timeout: Duration,
+    ) -> Result<Self, StoreError> {
+        let absolute = std::path::absolute(path).map_err(|source| StoreError::File {
+            path: path.display().to_string(),
+            operation: "find",
+            source,
+        })?;
+        let mut store = Self {
+            path: absolute,
+            world_size,
+            timeout: SharedTimeout::new(timeout),
+            seen: Mutex::default(),
+            is_counted: false,
+        };
+        store.count(OPEN_COUNT, 1)?;
+        store.is_counted = true;
+        Ok(store)
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Locks the file for writing, up to date; runs `act` on it.
+    fn write<T>(
+        &self,
+        act: impl FnOnce(&LockedFile<'_>, &mut Seen) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let deadline = Deadline::after(self.timeout().max(LOCK_PATIENCE));
+        let file = LockedFile::open(&self.path, Access::Write, &deadline)?;
+        let file = file.expect("an open that creates the file does not miss it");
+        // The mutex comes after the file's lock, never before: it is held for moments only.
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        file.refresh(&mut seen)?;
+        act(&file, &mut seen)
+    }
+
+    /// Brings what is known up to date; runs `look` on it.
+    fn read<T>(&self, look: impl FnOnce(&Seen) -> T) -> Result<T, StoreError> {
+        let deadline = Deadline::after(self.timeout().max(LOCK_PATIENCE));
+        self.read_within(&deadline, look)
+    }
+
+    fn read_within<T>(
+        &self,
+        deadline: &Deadline,
+        look: impl FnOnce(&Seen) -> T,
+    ) -> Result<T, StoreError> {
+        let file = LockedFile::open(&self.path, Access::Read, deadline)?;
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        match file {
+            Some(file) => file.refresh(&mut seen)?,
+            // Somebody removed it: an empty store, until the next write makes a new one.
+            None => *seen = Seen::default(),
+        }
+        Ok(look(&seen))
+    }
+
+    /// Looks now and after every change until `take` yields something.
+    fn wait_for<T>(
+        &self,
+        keys: &[&str],
+        timeout: Duration,
+        mut take: impl FnMut(&Seen) -> Option<T>,
+    ) -> Result<T, StoreError> {
+        let deadline = Deadline::after(timeout);
+        let raw: Vec<Vec<u8>> = keys.iter().map(|key| journal::user_key(key)).collect();
+        let mut watch: Option<Watch> = None;
+        loop {
+            let lock_deadline = Deadline::after(
+                deadline
+                    .remaining()
+                    .map_or(Duration::MAX, |left| left.max(LOCK_PATIENCE)),
+            );
+            let (taken, identity, missing) = self.read_within(&lock_deadline, |seen| {
+                let missing = |raw: &Vec<u8>| seen.journal.get(raw).is_none();
+                (
+                    take(seen),
+                    seen.identity,
+                    raw.iter().map(missing).collect::<Vec<bool>>(),
+                )
+            })?;
+            if let Some(taken) = taken {
+                return Ok(taken);
+            }
+            if deadline.has_passed() {
+                let missing = keys.iter().zip(missing).filter(|(_, missing)| *missing);
+                return Err(StoreError::WaitTimeout {
+                    store: self.path.display().to_string(),
+                    keys: keys.iter().map(ToString::to_string).collect(),
+                    missing: missing.map(|(key, _)| (*key).to_string()).collect(),
+                    elapsed: deadline.elapsed(),
+                });
+            }
+            match &watch {
+                Some(watch) if watch.is_on(identity) => watch.wait(deadline.remaining()),
+                // Look once more after the watch is set, for what came before it.
+                _ => watch = Some(Watch::set(&self.path, identity)),
+            }
+        }
+    }
+
+    /// Adds to a counter, given by its raw key.
+    fn count(&self, raw_key: &[u8], delta: i64) -> Result<i64, StoreError> {
+        self.write(|file, seen| {
+            let current = match seen.journal.get(raw_key).map(|value| &value[..]) {
+                None | Some(b"") => 0,
+                Some(text) => number::parse(text).ok_or_else(|| {
+                    let shown = raw_key.strip_prefix(b"/").unwrap_or(raw_key);
+                    StoreError::not_a_number(&String::from_utf8_lossy(shown), text)
+                })?,
+            };
+            let sum = current.wrapping_add(delta);
+            file.append(seen, raw_key, sum.to_string().as_bytes())?;
+            Ok(sum)
+        })
+    }
+
+    /// Counts this object out, and removes the file if it was the last one.
+    fn close(&self) -> Result<(), StoreError> {
+        let deadline = Deadline::after(self.timeout().clamp(LOCK_PATIENCE, CLOSE_PATIENCE));
+        let Some(file) = LockedFile::open(&self.path, Access::WriteExisting, &deadline)? else {
+            return Ok(());
+        };
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        file.refresh(&mut seen)?;
+        let count = |seen: &Seen, raw_key: &[u8]| {
+            let text = seen.journal.get(raw_key);
+            text.and_then(|text| number::parse(text)).unwrap_or(0)
+        };
+        let closed = count(&seen, CLOSED_COUNT).saturating_add(1);
+        let open = count(&seen, OPEN_COUNT).saturating_sub(1);
+        file.append(&mut seen, CLOSED_COUNT, closed.to_string().as_bytes())?;
+        file.append(&mut seen, OPEN_COUNT, open.to_string().as_bytes())?;
+        match self.world_size {
+            Some(world_size) if open == 0 && closed >= i64::from(world_size) => file.remove(),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for FileStore {
+    fn drop(&mut self) {
+        if !self.is_counted {
+            return;
+        }
+        if let Err(error) = self.close() {
+            tracing::warn!(%error, "could not count out of a store file; it will not be removed");
+        }
+    }
+}
+
+impl Store for FileStore {
+    fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        let raw_key = journal::user_key(key);
+        self.write(|file, seen| file.append(seen, &raw_key, value))
+    }
+
+    fn get(&self, key: &str) -> Result<Bytes, StoreError> {
+        let raw_key = journal::user_key(key);
+        self.wait_for(&[key], self.timeout(), |seen| {
+            seen.journal.get(&raw_key).cloned()
+        })
+    }
+
+    fn add(&self, key: &str, delta: i64) -> Result<i64, StoreError> {
+        self.count(&journal::user_key(key), delta)
+    }
+
+    fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Bytes, StoreError> {
+        let raw_key = journal::user_key(key);
+        self.write(|file, seen| {
+            match seen.journal.get(&raw_key) {
+                Some(held) if held[..] != *expected => return Ok(held.clone()),
+                None if !expected.is_empty() => return Ok(Bytes::copy_from_slice(expected)),
+                _ => {}
+            }
+            file.append(seen, &raw_key, desired)?;
+            Ok(Bytes::copy_from_slice(desired))
+        })
+    }
+
+    fn check(&self, keys: &[&str]) -> Result<bool, StoreError> {
+        let raw: Vec<Vec<u8>> = keys.iter().map(|key| journal::user_key(key)).collect();
+        self.read(|seen| raw.iter().all(|key| seen.journal.get(key).is_some()))
+    }
+
+    fn wait(&self, keys: &[&str], timeout: Option<Duration>) -> Result<(), StoreError> {
+        let raw: Vec<Vec<u8>> = keys.iter().map(|key| journal::user_key(key)).collect();
+        let timeout = timeout.unwrap_or_else(|| self.timeout());
+        self.wait_for(keys, timeout, |seen| {
+            let all_there = raw.iter().all(|key| seen.journal.get(key).is_some());
+            all_there.then_some(())
+        })
+    }
+
+    /// Always appends a record and says yes, as the reference does.
+    fn delete_key(&self, key: &str) -> Result<bool, StoreError> {
+        let raw_key = journal::deletion_of(key);
+        self.write(|file, seen| file.append(seen, &raw_key, b""))?;
+        Ok(true)
+    }
+
+    fn num_keys(&self) -> Result<u64, StoreError> {
+        self.read(|seen| seen.journal.len() as u64)
+    }
+
+    fn list_keys(&self) -> Result<Vec<String>, StoreError> {
+        let raw: Vec<Vec<u8>> =
+            self.read(|seen| seen.journal.user_keys().map(<[u8]>::to_vec).collect())?;
+        raw.into_iter()
+            .map(|key| {
+                String::from_utf8(key).map_err(|error| StoreError::Corrupt {
+                    store: self.path.display().to_string(),
+                    what: format!("a key that is not UTF-8: {:?}", error.as_bytes()),
+                })
+            })
+            .collect()
+    }
+
+    fn append(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        let raw_key = journal::user_key(key);
+        self.write(|file, seen| {
+            let held = seen.journal.get(&raw_key).cloned().unwrap_or_default();
+            file.append(seen, &raw_key, &[&held, value].concat())
+        })
+    }
+
+    fn timeout(&self) -> Duration {
+        self.timeout.get()
+    }
+
+    fn set_timeout(&self, timeout: Duration) {
+        self.timeout.set(timeout);
+    }
+
+    fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {
+        let clone = Self::open_with(&self.path, self.world_size, self.timeout())?;
+        Ok(Box::new(clone))
+    }
+}

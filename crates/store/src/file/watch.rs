@@ -1,0 +1,94 @@
+//! Sleeping until the file may have changed.
+//!
+//! The kernel tells (inotify) when somebody on this host writes to the file. It does not tell what
+//! another host does to a file on a network file system, and it may refuse (the number of watches
+//! per user is limited). So a sleep also ends after a while, and how long that while is depends on
+//! whether a notification can be relied on.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+
+use super::locked::Identity;
+
+/// Between two looks where a notification is sure to come: a safety net, nothing else.
+const NOTIFIED: Duration = Duration::from_secs(1);
+
+/// Between two looks where it may not come: the reference's own interval.
+const UNNOTIFIED: Duration = Duration::from_millis(10);
+
+/// File systems (their magic numbers) that only this host writes to: ext2-4, xfs, btrfs, tmpfs,
+/// ramfs, overlayfs, f2fs, zfs.
+const LOCAL: [u64; 8] = [
+    0xEF53,
+    0x5846_5342,
+    0x9123_683E,
+    0x0102_1994,
+    0x8584_58F6,
+    0x794C_7630,
+    0xF2F5_2010,
+    0x2FC1_2FC1,
+];
+
+/// A watch on one file.
+#[derive(Debug)]
+pub(super) struct Watch {
+    watched: Option<Identity>,
+    inotify: Option<OwnedFd>,
+    interval: Duration,
+}
+
+impl Watch {
+    /// Watches the file at `path`, which was seen to be `identity`.
+    pub(super) fn set(path: &Path, identity: Option<Identity>) -> Self {
+        let inotify = identity.and_then(|_| watch_file(path).ok());
+        let is_local = || {
+            let magic = rustix::fs::statfs(path).map_or(0, |found| found.f_type as u64);
+            LOCAL.contains(&(magic & 0xFFFF_FFFF))
+        };
+        let interval = if inotify.is_some() && is_local() {
+            NOTIFIED
+        } else {
+            UNNOTIFIED
+        };
+        Self {
+            watched: identity,
+            inotify,
+            interval,
+        }
+    }
+
+    /// Whether this watches the file that was seen last.
+    pub(super) fn is_on(&self, identity: Option<Identity>) -> bool {
+        self.watched == identity
+    }
+
+    /// Sleeps until the file may have changed, at most `most`.
+    pub(super) fn wait(&self, most: Option<Duration>) {
+        let span = most.map_or(self.interval, |most| most.min(self.interval));
+        let span = Timespec::try_from(span).expect("the interval is short");
+        let mut sources: Vec<PollFd<'_>> = self
+            .inotify
+            .iter()
+            .map(|inotify| PollFd::new(inotify, PollFlags::IN))
+            .collect();
+        // An early end for whatever reason only means one look more.
+        let woken = poll(&mut sources, Some(&span));
+        if let (Ok(1..), Some(inotify)) = (woken, &self.inotify) {
+            // What happened does not matter, only that it is not reported again.
+            let mut events = [0_u8; 4096];
+            while matches!(rustix::io::read(inotify, &mut events), Ok(1..)) {}
+        }
+    }
+}
+
+fn watch_file(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
+    let changes =
+        WatchFlags::MODIFY | WatchFlags::ATTRIB | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
+    inotify::add_watch(&inotify, path, changes)?;
+    Ok(inotify)
+}

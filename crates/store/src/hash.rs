@@ -1,0 +1,276 @@
+//! The store inside one process: a map, its queues, and one condition variable.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use rdzv_core::store::number;
+
+use crate::deadline::{DEFAULT_TIMEOUT, Deadline, SharedTimeout};
+use crate::{Store, StoreError};
+
+/// A store that lives in this process. Clones share the data and the timeout.
+///
+/// Semantics are those of the TCP store: every write wakes the waiters of its key, a non-empty
+/// queue counts as present for `check` and `wait`, a timeout of zero looks once, and
+/// `multi_set` is atomic.
+#[derive(Debug, Clone)]
+pub struct HashStore {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    data: Mutex<Data>,
+    changed: Condvar,
+    timeout: SharedTimeout,
+}
+
+#[derive(Debug, Default)]
+struct Data {
+    values: HashMap<String, Bytes>,
+    queues: HashMap<String, VecDeque<Bytes>>,
+}
+
+impl Data {
+    fn is_present(&self, key: &str) -> bool {
+        self.values.contains_key(key) || self.queue_len(key) > 0
+    }
+
+    fn queue_len(&self, key: &str) -> usize {
+        self.queues.get(key).map_or(0, VecDeque::len)
+    }
+
+    fn pop(&mut self, key: &str) -> Option<Bytes> {
+        let queue = self.queues.get_mut(key)?;
+        let value = queue.pop_front();
+        if queue.is_empty() {
+            self.queues.remove(key);
+        }
+        value
+    }
+}
+
+impl Default for HashStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl HashStore {
+    /// An empty store.
+    pub fn new() -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                data: Mutex::default(),
+                changed: Condvar::new(),
+                timeout: SharedTimeout::new(DEFAULT_TIMEOUT),
+            }),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Data> {
+        // Each change is one insertion or removal, so a panic elsewhere leaves no half-done one.
+        self.shared
+            .data
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Data) -> T) -> T {
+        let result = change(&mut self.lock());
+        self.shared.changed.notify_all();
+        result
+    }
+
+    /// Calls `take` now and after every change until it yields something or the time is over; the
+    /// keys that `is_missing` still says yes to are named in the error.
+    fn wait_for<T>(
+        &self,
+        keys: &[&str],
+        timeout: Duration,
+        mut take: impl FnMut(&mut Data) -> Option<T>,
+        is_missing: impl Fn(&Data, &str) -> bool,
+    ) -> Result<T, StoreError> {
+        let deadline = Deadline::after(timeout);
+        let mut data = self.lock();
+        loop {
+            if let Some(taken) = take(&mut data) {
+                return Ok(taken);
+            }
+            if deadline.has_passed() {
+                return Err(StoreError::WaitTimeout {
+                    store: "HashStore".to_owned(),
+                    keys: keys.iter().map(ToString::to_string).collect(),
+                    missing: keys
+                        .iter()
+                        .filter(|key| is_missing(&data, key))
+                        .map(ToString::to_string)
+                        .collect(),
+                    elapsed: deadline.elapsed(),
+                });
+            }
+            let changed = &self.shared.changed;
+            data = match deadline.remaining() {
+                None => changed.wait(data).unwrap_or_else(PoisonError::into_inner),
+                Some(left) => {
+                    let waited = changed.wait_timeout(data, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+}
+
+impl Store for HashStore {
+    fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        let value = Bytes::copy_from_slice(value);
+        self.change(|data| data.values.insert(key.to_owned(), value));
+        Ok(())
+    }
+
+    fn get(&self, key: &str) -> Result<Bytes, StoreError> {
+        self.wait_for(
+            &[key],
+            self.timeout(),
+            |data| data.values.get(key).cloned(),
+            |data, key| !data.values.contains_key(key),
+        )
+    }
+
+    fn add(&self, key: &str, delta: i64) -> Result<i64, StoreError> {
+        self.change(|data| {
+            let current = match data.values.get(key).map(|value| &value[..]) {
+                None | Some(b"") => 0,
+                Some(text) => {
+                    number::parse(text).ok_or_else(|| StoreError::not_a_number(key, text))?
+                }
+            };
+            let sum = current.wrapping_add(delta);
+            data.values.insert(key.to_owned(), sum.to_string().into());
+            Ok(sum)
+        })
+    }
+
+    fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Bytes, StoreError> {
+        self.change(|data| {
+            let store = match data.values.get(key) {
+                Some(held) if held[..] != *expected => return Ok(held.clone()),
+                Some(_) => true,
+                None => expected.is_empty(),
+            };
+            if !store {
+                return Ok(Bytes::copy_from_slice(expected));
+            }
+            let desired = Bytes::copy_from_slice(desired);
+            data.values.insert(key.to_owned(), desired.clone());
+            Ok(desired)
+        })
+    }
+
+    fn check(&self, keys: &[&str]) -> Result<bool, StoreError> {
+        let data = self.lock();
+        Ok(keys.iter().all(|key| data.is_present(key)))
+    }
+
+    fn wait(&self, keys: &[&str], timeout: Option<Duration>) -> Result<(), StoreError> {
+        self.wait_for(
+            keys,
+            timeout.unwrap_or_else(|| self.timeout()),
+            |data| keys.iter().all(|key| data.is_present(key)).then_some(()),
+            |data, key| !data.is_present(key),
+        )
+    }
+
+    fn delete_key(&self, key: &str) -> Result<bool, StoreError> {
+        Ok(self.lock().values.remove(key).is_some())
+    }
+
+    fn num_keys(&self) -> Result<u64, StoreError> {
+        Ok(self.lock().values.len() as u64)
+    }
+
+    fn list_keys(&self) -> Result<Vec<String>, StoreError> {
+        Ok(self.lock().values.keys().cloned().collect())
+    }
+
+    fn append(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        self.change(|data| {
+            let held = data.values.remove(key).unwrap_or_default();
+            // Grows in place unless a reader still holds the value.
+            let mut grown = held.try_into_mut().unwrap_or_else(BytesMut::from);
+            grown.extend_from_slice(value);
+            data.values.insert(key.to_owned(), grown.freeze());
+        });
+        Ok(())
+    }
+
+    fn multi_get(&self, keys: &[&str]) -> Result<Vec<Bytes>, StoreError> {
+        self.wait_for(
+            keys,
+            self.timeout(),
+            |data| {
+                keys.iter()
+                    .map(|key| data.values.get(*key).cloned())
+                    .collect()
+            },
+            |data, key| !data.values.contains_key(key),
+        )
+    }
+
+    fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<(), StoreError> {
+        self.change(|data| {
+            for (key, value) in pairs {
+                data.values
+                    .insert((*key).to_owned(), Bytes::copy_from_slice(value));
+            }
+        });
+        Ok(())
+    }
+
+    fn has_extended_api(&self) -> bool {
+        true
+    }
+
+    fn queue_push(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        let value = Bytes::copy_from_slice(value);
+        self.change(|data| {
+            data.queues
+                .entry(key.to_owned())
+                .or_default()
+                .push_back(value);
+        });
+        Ok(())
+    }
+
+    fn queue_pop(&self, key: &str, block: bool) -> Result<Bytes, StoreError> {
+        if !block {
+            return self.lock().pop(key).ok_or_else(|| StoreError::QueueEmpty {
+                key: key.to_owned(),
+            });
+        }
+        self.wait_for(
+            &[key],
+            self.timeout(),
+            |data| data.pop(key),
+            |data, key| data.queue_len(key) == 0,
+        )
+    }
+
+    fn queue_len(&self, key: &str) -> Result<u64, StoreError> {
+        Ok(self.lock().queue_len(key) as u64)
+    }
+
+    fn timeout(&self) -> Duration {
+        self.shared.timeout.get()
+    }
+
+    fn set_timeout(&self, timeout: Duration) {
+        self.shared.timeout.set(timeout);
+    }
+
+    fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {
+        Ok(Box::new(self.clone()))
+    }
+}

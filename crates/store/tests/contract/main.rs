@@ -1,0 +1,35 @@
+//! One contract, run against every store: what users of `dyn Store` may rely on.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
+
+mod basics;
+mod queues;
+mod stores;
+mod waiting;
+
+use std::time::Duration;
+
+/// Far longer than anything here takes; only a defect makes a test wait for it.
+const LONG: Duration = Duration::from_secs(30);
+
+/// A wait that is meant to end without success.
+const SHORT: Duration = Duration::from_millis(60);
+
+/// Runs every behaviour that is named against every kind of store.
+macro_rules! behaviours {
+    ($module:ident: $($behaviour:ident),* $(,)?) => {
+        mod hash { $(#[test] fn $behaviour() {
+            super::$behaviour(&crate::stores::Hash::default());
+        })* }
+        mod file { $(#[test] fn $behaviour() {
+            super::$behaviour(&crate::stores::File::default());
+        })* }
+        mod prefix_over_hash { $(#[test] fn $behaviour() {
+            super::$behaviour(&crate::stores::Prefixed::<crate::stores::Hash>::default());
+        })* }
+        mod prefix_over_file { $(#[test] fn $behaviour() {
+            super::$behaviour(&crate::stores::Prefixed::<crate::stores::File>::default());
+        })* }
+    };
+}
+pub(crate) use behaviours;

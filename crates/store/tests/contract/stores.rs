@@ -1,0 +1,63 @@
+//! The kinds of stores that the contract is run against.
+
+use std::sync::Arc;
+
+use rdzv_store::{FileStore, HashStore, PrefixStore, Store};
+use tempfile::TempDir;
+
+/// One shared store, of which any number of members can get handles of their own.
+pub(crate) trait Shared: Default + Sync {
+    /// Whether `queue_*` work.
+    const HAS_QUEUES: bool;
+    /// Whether `delete_key` says what it found.
+    const DELETE_TELLS: bool;
+    /// Whether every operation of one member is atomic to the others.
+    const MULTI_SET_IS_ATOMIC: bool;
+
+    /// A handle for one more member.
+    fn member(&self) -> Box<dyn Store>;
+}
+
+#[derive(Default)]
+pub(crate) struct Hash(HashStore);
+
+impl Shared for Hash {
+    const HAS_QUEUES: bool = true;
+    const DELETE_TELLS: bool = true;
+    const MULTI_SET_IS_ATOMIC: bool = true;
+
+    fn member(&self) -> Box<dyn Store> {
+        self.0.try_clone().unwrap()
+    }
+}
+
+pub(crate) struct File(TempDir);
+
+impl Default for File {
+    fn default() -> Self {
+        Self(TempDir::new().unwrap())
+    }
+}
+
+impl Shared for File {
+    const HAS_QUEUES: bool = false;
+    const DELETE_TELLS: bool = false;
+    const MULTI_SET_IS_ATOMIC: bool = false;
+
+    fn member(&self) -> Box<dyn Store> {
+        Box::new(FileStore::open(self.0.path().join("store"), None).unwrap())
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Prefixed<S>(S);
+
+impl<S: Shared> Shared for Prefixed<S> {
+    const HAS_QUEUES: bool = S::HAS_QUEUES;
+    const DELETE_TELLS: bool = S::DELETE_TELLS;
+    const MULTI_SET_IS_ATOMIC: bool = S::MULTI_SET_IS_ATOMIC;
+
+    fn member(&self) -> Box<dyn Store> {
+        Box::new(PrefixStore::new("prefix", Arc::from(self.0.member())))
+    }
+}
