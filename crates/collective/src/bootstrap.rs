@@ -1,0 +1,259 @@
+//! How the ranks find one another: through keys in a store.
+//!
+//! ```text
+//!   rdzv/process_group/<name>/group    "<group id> <world size>", written by rank 0
+//!   rdzv/process_group/<name>/<rank>   "<address>:<port>", written by each rank
+//! ```
+//!
+//! The store is needed for this only. Connections are made when they are first used.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::time::{Duration, Instant};
+use std::{io, str};
+
+use rdzv_store::{Store, StoreError};
+use uuid::Uuid;
+
+use crate::error::CollectiveError;
+use crate::mesh::{Member, Mesh};
+
+/// What may be chosen about a group. All ranks must choose the same name.
+#[derive(Debug, Clone)]
+pub struct GroupOptions {
+    /// Tells groups in one store apart (default `default`).
+    pub name: String,
+    /// How long joining, and then each operation, may take (default 5 minutes).
+    pub timeout: Duration,
+    /// The address of this host that the other ranks can reach. [`address_towards`] finds it out for
+    /// a host that all ranks reach, such as that of the store. By default it is the one that this
+    /// host uses towards the outside; without any, loopback.
+    pub address: Option<IpAddr>,
+}
+
+impl Default for GroupOptions {
+    fn default() -> Self {
+        Self {
+            name: "default".to_owned(),
+            timeout: Duration::from_secs(300),
+            address: None,
+        }
+    }
+}
+
+/// The address that this host uses towards another one; `host` is a name or an address.
+///
+/// Asks the routing table; nothing is sent, except for looking up a name.
+pub fn address_towards(host: &str) -> io::Result<IpAddr> {
+    let mut result = Err(io::Error::new(
+        io::ErrorKind::NotFound,
+        format!("{host} has no address"),
+    ));
+    for target in (host, DISCARD).to_socket_addrs()? {
+        result = local_address(target);
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
+}
+
+/// The port of the discard service; any other would do.
+const DISCARD: u16 = 9;
+
+fn local_address(target: SocketAddr) -> io::Result<IpAddr> {
+    let any: IpAddr = match target {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect(target)?;
+    Ok(socket.local_addr()?.ip())
+}
+
+/// An address that stands for the outside: it belongs to nobody (RFC 5737).
+const OUTSIDE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+
+fn own_address(options: &GroupOptions) -> IpAddr {
+    options.address.unwrap_or_else(|| {
+        local_address((OUTSIDE, DISCARD).into()).unwrap_or(Ipv4Addr::LOCALHOST.into())
+    })
+}
+
+/// Joins the group: returns when all ranks have.
+pub(crate) fn join(
+    store: &dyn Store,
+    rank: u32,
+    world_size: u32,
+    options: &GroupOptions,
+) -> Result<Mesh, CollectiveError> {
+    if rank >= world_size {
+        return Err(CollectiveError::Argument(format!(
+            "rank {rank} of {world_size}: ranks are 0 to one less than the world size"
+        )));
+    }
+    let joining = Joining {
+        store,
+        rank,
+        world_size,
+        name: &options.name,
+        started: Instant::now(),
+        timeout: options.timeout,
+    };
+    let ip = own_address(options);
+    let listen = || {
+        let listener = TcpListener::bind((ip, 0))?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        Ok((listener, address))
+    };
+    let (listener, address) = listen().map_err(|source| CollectiveError::System {
+        what: format!(
+            "listen on {ip} for the other ranks of process group {}",
+            options.name
+        ),
+        source,
+    })?;
+    let group = joining.agree_on_group()?;
+    joining.publish(address)?;
+    let addresses = joining.all_addresses()?;
+    let member = Member {
+        rank,
+        world_size,
+        group: *group.as_bytes(),
+    };
+    Ok(Mesh::new(member, addresses, listener))
+}
+
+/// One rank on its way into a group.
+struct Joining<'a> {
+    store: &'a dyn Store,
+    rank: u32,
+    world_size: u32,
+    name: &'a str,
+    started: Instant,
+    timeout: Duration,
+}
+
+impl Joining<'_> {
+    fn key(&self, what: impl std::fmt::Display) -> String {
+        format!("rdzv/process_group/{}/{what}", self.name)
+    }
+
+    /// Rank 0 draws the group id; the others compare the world size.
+    fn agree_on_group(&self) -> Result<Uuid, CollectiveError> {
+        let key = self.key("group");
+        if self.rank == 0 {
+            let group = Uuid::new_v4();
+            self.claim(&key, &format!("{group} {}", self.world_size))?;
+            return Ok(group);
+        }
+        self.wait(&[&key])?;
+        let value = self.store.get(&key).map_err(|error| self.failed(error))?;
+        let parsed = str::from_utf8(&value).ok().and_then(|text| {
+            let (group, world_size) = text.split_once(' ')?;
+            Some((Uuid::parse_str(group).ok()?, world_size.parse().ok()?))
+        });
+        let (group, found) = parsed.ok_or_else(|| self.corrupt(&key, &value))?;
+        if found != self.world_size {
+            return Err(CollectiveError::WorldSize {
+                group: self.name.to_owned(),
+                rank: self.rank,
+                world_size: self.world_size,
+                found,
+            });
+        }
+        Ok(group)
+    }
+
+    fn publish(&self, address: SocketAddr) -> Result<(), CollectiveError> {
+        self.claim(&self.key(self.rank), &address.to_string())
+    }
+
+    /// Writes a key that nobody may have written before.
+    fn claim(&self, key: &str, value: &str) -> Result<(), CollectiveError> {
+        let held = self.store.compare_set(key, b"", value.as_bytes());
+        let held = held.map_err(|error| self.failed(error))?;
+        if held[..] == *value.as_bytes() {
+            return Ok(());
+        }
+        Err(CollectiveError::AlreadyJoined {
+            group: self.name.to_owned(),
+            rank: self.rank,
+            found: beginning(&held),
+        })
+    }
+
+    fn all_addresses(&self) -> Result<Vec<SocketAddr>, CollectiveError> {
+        let keys: Vec<String> = (0..self.world_size).map(|rank| self.key(rank)).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        self.wait(&keys)?;
+        let values = self.store.multi_get(&keys);
+        let values = values.map_err(|error| self.failed(error))?;
+        keys.iter()
+            .zip(&values)
+            .map(|(key, value)| {
+                let address = str::from_utf8(value)
+                    .ok()
+                    .and_then(|text| text.parse().ok());
+                address.ok_or_else(|| self.corrupt(key, value))
+            })
+            .collect()
+    }
+
+    fn wait(&self, keys: &[&str]) -> Result<(), CollectiveError> {
+        let left = self.timeout.saturating_sub(self.started.elapsed());
+        self.store
+            .wait(keys, Some(left))
+            .map_err(|error| self.failed(error))
+    }
+
+    fn failed(&self, source: StoreError) -> CollectiveError {
+        if let StoreError::WaitTimeout { missing, .. } = &source {
+            // Rank 0 has not come if the key of the group is not there; of the others nothing is
+            // known then.
+            let rank_of = |key: &String| match key.rsplit('/').next()? {
+                "group" => Some(0),
+                rank => rank.parse().ok(),
+            };
+            let missing: Vec<u32> = missing.iter().filter_map(rank_of).collect();
+            if !missing.is_empty() {
+                return CollectiveError::Missing {
+                    group: self.name.to_owned(),
+                    rank: self.rank,
+                    world_size: self.world_size,
+                    missing,
+                    elapsed: self.started.elapsed(),
+                };
+            }
+        }
+        CollectiveError::Store {
+            group: self.name.to_owned(),
+            source,
+        }
+    }
+
+    fn corrupt(&self, key: &str, value: &[u8]) -> CollectiveError {
+        CollectiveError::Store {
+            group: self.name.to_owned(),
+            source: StoreError::Corrupt {
+                store: format!("{:?}", self.store),
+                what: format!("key {key} holds {:?}", beginning(value)),
+            },
+        }
+    }
+}
+
+fn beginning(value: &[u8]) -> String {
+    String::from_utf8_lossy(&value[..value.len().min(64)]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_to_loopback_begins_at_loopback() {
+        assert_eq!(address_towards("127.0.0.1").unwrap(), Ipv4Addr::LOCALHOST);
+        assert!(address_towards("localhost").unwrap().is_loopback());
+    }
+}

@@ -1,0 +1,455 @@
+//! The connections of one rank to its peers, and the one place that waits.
+//!
+//! Who needs a peer, to send to it or to receive from it, dials it. Data go out on the dialled
+//! connection and come in on the accepted one. So each side sees at once when the other one ends,
+//! and each can always tell the other that it has given up, whatever else is on its way.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use crate::call::Call;
+use crate::connection::{Arriving, Inbound, Incoming, Outbound};
+use crate::error::{Cause, CollectiveError, Refusal};
+use crate::wire::{Frame, GroupId, Hello, VERSION};
+
+/// Who this rank is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Member {
+    pub(crate) rank: u32,
+    pub(crate) world_size: u32,
+    pub(crate) group: GroupId,
+}
+
+/// An operation in progress.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Running {
+    pub(crate) call: Call,
+    pub(crate) started: Instant,
+    pub(crate) timeout: Duration,
+}
+
+/// All connections of one rank.
+#[derive(Debug)]
+pub(crate) struct Mesh {
+    member: Member,
+    addresses: Vec<SocketAddr>,
+    /// `None` once the group is broken, so that late peers are refused at once.
+    listener: Option<TcpListener>,
+    outbound: BTreeMap<u32, Outbound>,
+    inbound: BTreeMap<u32, Inbound>,
+    arriving: Vec<Arriving>,
+}
+
+/// More connections than peers that have not said who they are: the oldest is dropped.
+const STRANGERS: usize = 64;
+
+/// What is watched in a poll.
+#[derive(Debug, Clone, Copy)]
+enum Source {
+    Listener,
+    Arriving,
+    Outbound(u32),
+    Inbound,
+}
+
+impl Mesh {
+    pub(crate) fn new(member: Member, addresses: Vec<SocketAddr>, listener: TcpListener) -> Self {
+        Self {
+            member,
+            addresses,
+            listener: Some(listener),
+            outbound: BTreeMap::new(),
+            inbound: BTreeMap::new(),
+            arriving: Vec::new(),
+        }
+    }
+
+    pub(crate) fn member(&self) -> &Member {
+        &self.member
+    }
+
+    /// Queues one part for a peer and sends what can be sent now. `encode` appends the payload.
+    pub(crate) fn post(
+        &mut self,
+        running: &Running,
+        peer: u32,
+        payload: u32,
+        encode: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), CollectiveError> {
+        let outbound = self.dialled(running, peer)?;
+        let call = running.call;
+        outbound.post(&Frame::Data { call, payload }, encode);
+        outbound.send();
+        Ok(())
+    }
+
+    /// Receives one part from a peer; its length must be that of `payload`.
+    pub(crate) fn receive(
+        &mut self,
+        running: &Running,
+        peer: u32,
+        payload: &mut [u8],
+    ) -> Result<(), CollectiveError> {
+        let mut incoming = Incoming::new(payload);
+        let mut checked = false;
+        loop {
+            if !self.inbound.contains_key(&peer) {
+                self.greet()?;
+            }
+            if let Some(inbound) = self.inbound.get_mut(&peer) {
+                match inbound.read(&mut incoming) {
+                    Ok(true) => {
+                        if !checked && let Some(frame) = incoming.frame() {
+                            self.check(running, peer, frame, &incoming)?;
+                            checked = true;
+                        }
+                        if incoming.is_complete() {
+                            return Ok(());
+                        }
+                        continue;
+                    }
+                    Ok(false) => {}
+                    Err(error) => {
+                        // The peer says why it leaves before it leaves.
+                        self.hear(running, peer)?;
+                        return Err(self.lost(running, peer, error.to_string()));
+                    }
+                }
+            } else {
+                self.dialled(running, peer)?.send();
+                self.hear(running, peer)?;
+                if let Some(reason) = self.outbound[&peer].ended() {
+                    let reason = reason.to_owned();
+                    // What it sent before it ended may still be on its way in.
+                    if self.greet()? && self.inbound.contains_key(&peer) {
+                        continue;
+                    }
+                    return Err(self.lost(running, peer, reason));
+                }
+            }
+            let state = match (self.inbound.contains_key(&peer), incoming.has_begun()) {
+                (false, _) => "it has not connected to this rank yet",
+                (true, false) => "connected; nothing of this step has come",
+                (true, true) => "connected; part of its data has come",
+            };
+            self.wait(running, peer, Some(peer), state)?;
+        }
+    }
+
+    /// Waits until no peer is behind by more than so many bytes ([`Outbound::is_behind`]).
+    pub(crate) fn settle(&mut self, running: &Running, most: usize) -> Result<(), CollectiveError> {
+        loop {
+            let mut outbound = self.outbound.iter();
+            let Some((&peer, outbound)) = outbound.find(|(_, one)| one.is_behind(most)) else {
+                return Ok(());
+            };
+            if let Some(reason) = outbound.ended() {
+                let reason = reason.to_owned();
+                // The peer says why it leaves before it leaves.
+                self.hear(running, peer)?;
+                return Err(self.lost(running, peer, reason));
+            }
+            self.wait(running, peer, None, "it does not take the data")?;
+        }
+    }
+
+    /// Tells all peers that this rank has given up, and refuses those who come later.
+    pub(crate) fn abort(&mut self, suspect: u32, cause: Cause) {
+        if let Err(error) = self.accept() {
+            tracing::debug!(%error, "while giving up");
+        }
+        self.listener = None;
+        let frame = Frame::Abort { suspect, cause };
+        for arriving in self.arriving.drain(..) {
+            arriving.answer(&frame);
+        }
+        // First on the connections that have room for it at any time.
+        for inbound in self.inbound.values_mut() {
+            inbound.say(&frame);
+        }
+        for outbound in self.outbound.values_mut() {
+            outbound.abort(&frame);
+        }
+    }
+
+    fn dialled(&mut self, running: &Running, peer: u32) -> Result<&mut Outbound, CollectiveError> {
+        let entry = match self.outbound.entry(peer) {
+            Entry::Occupied(entry) => return Ok(entry.into_mut()),
+            Entry::Vacant(entry) => entry,
+        };
+        let address = self.addresses[peer as usize];
+        let hello = Hello {
+            version: VERSION,
+            from: self.member.rank,
+            to: peer,
+            world_size: self.member.world_size,
+            group: self.member.group,
+        };
+        match Outbound::dial(address, &hello) {
+            Ok(outbound) => Ok(entry.insert(outbound)),
+            Err(source) => Err(CollectiveError::System {
+                what: format!(
+                    "{}: make a socket for rank {peer} at {address}",
+                    running.call
+                ),
+                source,
+            }),
+        }
+    }
+
+    /// Waits until something happens, and deals with everything but the data of `from`.
+    fn wait(
+        &mut self,
+        running: &Running,
+        awaited: u32,
+        from: Option<u32>,
+        state: &'static str,
+    ) -> Result<(), CollectiveError> {
+        let elapsed = running.started.elapsed();
+        let left = running.timeout.saturating_sub(elapsed);
+        if left.is_zero() {
+            return Err(CollectiveError::Timeout {
+                call: running.call,
+                peer: awaited,
+                address: self.addresses[awaited as usize],
+                state,
+                elapsed,
+            });
+        }
+        let mut arrivals = false;
+        for source in self.poll(from, left)? {
+            match source {
+                Source::Listener | Source::Arriving => arrivals = true,
+                Source::Inbound => {}
+                Source::Outbound(peer) => {
+                    self.hear(running, peer)?;
+                    if let Some(outbound) = self.outbound.get_mut(&peer) {
+                        outbound.send();
+                    }
+                }
+            }
+        }
+        if arrivals {
+            self.greet()?;
+        }
+        Ok(())
+    }
+
+    fn poll(&self, from: Option<u32>, left: Duration) -> Result<Vec<Source>, CollectiveError> {
+        let mut sources = Vec::new();
+        let mut descriptors = Vec::new();
+        let mut watch = |source, descriptor, flags| {
+            sources.push(source);
+            descriptors.push(PollFd::from_borrowed_fd(descriptor, flags));
+        };
+        if let Some(listener) = &self.listener {
+            watch(Source::Listener, listener.as_fd(), PollFlags::IN);
+        }
+        for arriving in &self.arriving {
+            watch(Source::Arriving, arriving.stream().as_fd(), PollFlags::IN);
+        }
+        for (&peer, outbound) in &self.outbound {
+            if outbound.ended().is_none() {
+                let mut flags = PollFlags::IN;
+                flags.set(PollFlags::OUT, outbound.queued() > 0);
+                let descriptor: BorrowedFd<'_> = outbound.stream().as_fd();
+                watch(Source::Outbound(peer), descriptor, flags);
+            }
+        }
+        if let Some(inbound) = from.and_then(|peer| self.inbound.get(&peer)) {
+            watch(Source::Inbound, inbound.stream().as_fd(), PollFlags::IN);
+        }
+        let timeout = Timespec::try_from(left).ok();
+        match rustix::event::poll(&mut descriptors, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => {
+                return Err(CollectiveError::System {
+                    what: "wait for the other ranks".to_owned(),
+                    source: error.into(),
+                });
+            }
+        }
+        let ready = |(source, descriptor): (Source, PollFd<'_>)| {
+            (!descriptor.revents().is_empty()).then_some(source)
+        };
+        Ok(sources
+            .into_iter()
+            .zip(descriptors)
+            .filter_map(ready)
+            .collect())
+    }
+
+    /// Hears what a peer says on the connection that was dialled to it.
+    fn hear(&mut self, running: &Running, peer: u32) -> Result<(), CollectiveError> {
+        let Some(outbound) = self.outbound.get_mut(&peer) else {
+            return Ok(());
+        };
+        let (call, address) = (running.call, self.addresses[peer as usize]);
+        match outbound.hear() {
+            Ok(None | Some(Frame::Welcome)) => Ok(()),
+            Ok(Some(Frame::Abort { suspect, cause })) => Err(CollectiveError::Aborted {
+                call,
+                peer,
+                address,
+                suspect,
+                cause,
+            }),
+            Ok(Some(Frame::Refuse(refusal))) => Err(CollectiveError::Refused {
+                call,
+                peer,
+                address,
+                refusal,
+            }),
+            Ok(Some(frame @ Frame::Data { .. })) => {
+                Err(self.not_a_rank(running, peer, format!("{frame:?}")))
+            }
+            Err(bytes) => Err(self.not_a_rank(running, peer, bytes.escape_ascii().to_string())),
+        }
+    }
+
+    /// Compares what a peer is about to send with what is expected of it.
+    fn check(
+        &self,
+        running: &Running,
+        peer: u32,
+        frame: Result<Frame, impl AsRef<[u8]>>,
+        incoming: &Incoming<'_>,
+    ) -> Result<(), CollectiveError> {
+        let (ours, address) = (running.call, self.addresses[peer as usize]);
+        match frame {
+            Ok(Frame::Data { call, payload }) if call == ours && incoming.expects(payload) => {
+                Ok(())
+            }
+            Ok(Frame::Data { call, .. }) if call != ours => Err(CollectiveError::Mismatch {
+                ours,
+                theirs: call,
+                peer,
+                address,
+            }),
+            Ok(Frame::Abort { suspect, cause }) => Err(CollectiveError::Aborted {
+                call: ours,
+                peer,
+                address,
+                suspect,
+                cause,
+            }),
+            Ok(frame) => Err(self.not_a_rank(running, peer, format!("{frame:?}"))),
+            Err(bytes) => {
+                let found = bytes.as_ref().escape_ascii().to_string();
+                Err(self.not_a_rank(running, peer, found))
+            }
+        }
+    }
+
+    fn accept(&mut self) -> Result<(), CollectiveError> {
+        let Some(listener) = &self.listener else {
+            return Ok(());
+        };
+        loop {
+            match listener.accept() {
+                Ok((stream, from)) => match Arriving::new(stream, from) {
+                    Ok(arriving) => self.arriving.push(arriving),
+                    Err(error) => tracing::debug!(%from, %error, "a connection went away at once"),
+                },
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock => break,
+                    ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {}
+                    _ => {
+                        return Err(CollectiveError::System {
+                            what: "accept the connection of another rank".to_owned(),
+                            source: error,
+                        });
+                    }
+                },
+            }
+        }
+        let most = self.addresses.len() + STRANGERS;
+        let too_many = self.arriving.len().saturating_sub(most);
+        self.arriving.drain(..too_many);
+        Ok(())
+    }
+
+    /// Accepts whoever has come and hears who they are. True if anybody was welcomed.
+    fn greet(&mut self) -> Result<bool, CollectiveError> {
+        self.accept()?;
+        let mut welcomed = false;
+        for mut arriving in std::mem::take(&mut self.arriving) {
+            let from = arriving.from();
+            let hello = match arriving.hear() {
+                Ok(None) => {
+                    self.arriving.push(arriving);
+                    continue;
+                }
+                Ok(Some(hello)) => hello,
+                Err(error) => {
+                    tracing::debug!(%from, %error, "a connection ended before it said who it is");
+                    continue;
+                }
+            };
+            match self.admit(hello) {
+                Ok(peer) => {
+                    self.inbound.insert(peer, arriving.answer(&Frame::Welcome));
+                    welcomed = true;
+                }
+                Err(refusal) => {
+                    let claimed = hello.map(|hello| hello.from);
+                    let rank = self.member.rank;
+                    tracing::warn!(%from, rank, ?claimed, ?refusal, "refused a connection");
+                    arriving.answer(&Frame::Refuse(refusal));
+                }
+            }
+        }
+        Ok(welcomed)
+    }
+
+    fn admit(&self, hello: Option<Hello>) -> Result<u32, Refusal> {
+        let hello = hello.ok_or(Refusal::NotAHello)?;
+        let Member {
+            rank,
+            world_size,
+            group,
+        } = self.member;
+        if hello.version != VERSION {
+            Err(Refusal::Version { expected: VERSION })
+        } else if hello.group != group {
+            Err(Refusal::Group)
+        } else if hello.world_size != world_size {
+            Err(Refusal::WorldSize {
+                expected: world_size,
+            })
+        } else if hello.to != rank {
+            Err(Refusal::Rank { expected: rank })
+        } else if hello.from >= world_size {
+            Err(Refusal::NotAHello)
+        } else if self.inbound.contains_key(&hello.from) {
+            Err(Refusal::Duplicate)
+        } else {
+            Ok(hello.from)
+        }
+    }
+
+    fn lost(&self, running: &Running, peer: u32, reason: String) -> CollectiveError {
+        CollectiveError::Lost {
+            call: running.call,
+            peer,
+            address: self.addresses[peer as usize],
+            reason,
+            elapsed: running.started.elapsed(),
+        }
+    }
+
+    fn not_a_rank(&self, running: &Running, peer: u32, found: String) -> CollectiveError {
+        CollectiveError::NotARank {
+            call: running.call,
+            peer,
+            address: self.addresses[peer as usize],
+            found,
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! The bytes between two ranks.
+//!
+//! Each direction of a pair has its own connection, dialled by the sender. All numbers are
+//! little-endian.
+//!
+//! ```text
+//!   dialler -> acceptor   hello, then data frames (or one abort)
+//!   acceptor -> dialler   welcome or refuse, later perhaps one abort
+//!
+//!   hello, 40 bytes                         frame, 32 bytes, then the payload of a data frame
+//!    0 magic "RZPG"                          0 magic "RZPF"
+//!    4 version (u16), 0 (u16)                4 kind: 1 welcome 2 refuse 3 abort 4 data
+//!    8 from rank (u32)                       5 operation | cause | refusal
+//!   12 to rank (u32)                         6 element type, 0
+//!   16 world size (u32), 0 (u32)             8 root or reduction | rank at fault | expected (u32)
+//!   24 group id (16 bytes)                  12 length of the payload (u32)
+//!                                           16 sequence (u64)
+//!                                           24 elements (u64)
+//! ```
+//!
+//! All control frames have one fixed length, so that a peer can make nobody reserve memory. The
+//! length of a payload is known to the receiver beforehand and only compared.
+
+use crate::call::{Call, Operation};
+use crate::element::ElementType;
+use crate::error::{Cause, Refusal};
+use crate::reduce::Reduce;
+
+pub(crate) const HELLO: usize = 40;
+pub(crate) const FRAME: usize = 32;
+pub(crate) const VERSION: u16 = 1;
+
+const HELLO_MAGIC: [u8; 4] = *b"RZPG";
+const FRAME_MAGIC: [u8; 4] = *b"RZPF";
+
+/// The random number that all ranks of a group, and only they, know.
+pub(crate) type GroupId = [u8; 16];
+
+/// What the dialler says first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Hello {
+    pub(crate) version: u16,
+    pub(crate) from: u32,
+    pub(crate) to: u32,
+    pub(crate) world_size: u32,
+    pub(crate) group: GroupId,
+}
+
+impl Hello {
+    pub(crate) fn encode(&self) -> [u8; HELLO] {
+        let mut bytes = [0; HELLO];
+        bytes[..4].copy_from_slice(&HELLO_MAGIC);
+        bytes[4..6].copy_from_slice(&self.version.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.from.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.to.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.world_size.to_le_bytes());
+        bytes[24..].copy_from_slice(&self.group);
+        bytes
+    }
+
+    /// `None` if the bytes are no hello.
+    pub(crate) fn decode(bytes: &[u8; HELLO]) -> Option<Self> {
+        let mut group = GroupId::default();
+        group.copy_from_slice(&bytes[24..]);
+        (bytes[..4] == HELLO_MAGIC).then(|| Self {
+            version: u16::from_le_bytes([bytes[4], bytes[5]]),
+            from: number(bytes, 8),
+            to: number(bytes, 12),
+            world_size: number(bytes, 16),
+            group,
+        })
+    }
+}
+
+/// Everything after the hello.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Frame {
+    /// The hello was right.
+    Welcome,
+    /// It was not.
+    Refuse(Refusal),
+    /// The sender's group is broken.
+    Abort { suspect: u32, cause: Cause },
+    /// One part of a buffer follows.
+    Data { call: Call, payload: u32 },
+}
+
+impl Frame {
+    pub(crate) fn encode(&self) -> [u8; FRAME] {
+        let mut bytes = [0; FRAME];
+        bytes[..4].copy_from_slice(&FRAME_MAGIC);
+        let (kind, detail, argument) = match *self {
+            Self::Welcome => (1, 0, 0),
+            Self::Refuse(refusal) => {
+                let (code, expected) = refusal_code(refusal);
+                (2, code, expected)
+            }
+            Self::Abort { suspect, cause } => (3, cause_code(cause), suspect),
+            Self::Data { call, payload } => {
+                let (code, argument) = operation_code(call.operation);
+                bytes[6] = element_code(call.element);
+                bytes[12..16].copy_from_slice(&payload.to_le_bytes());
+                bytes[16..24].copy_from_slice(&call.sequence.to_le_bytes());
+                bytes[24..].copy_from_slice(&call.elements.to_le_bytes());
+                (4, code, argument)
+            }
+        };
+        bytes[4] = kind;
+        bytes[5] = detail;
+        bytes[8..12].copy_from_slice(&argument.to_le_bytes());
+        bytes
+    }
+
+    /// `None` if the bytes are no frame.
+    pub(crate) fn decode(bytes: &[u8; FRAME]) -> Option<Self> {
+        if bytes[..4] != FRAME_MAGIC {
+            return None;
+        }
+        let (detail, argument) = (bytes[5], number(bytes, 8));
+        Some(match bytes[4] {
+            1 => Self::Welcome,
+            2 => Self::Refuse(refusal(detail, argument)?),
+            3 => Self::Abort {
+                suspect: argument,
+                cause: cause(detail)?,
+            },
+            4 => Self::Data {
+                call: Call {
+                    operation: operation(detail, argument)?,
+                    element: element(bytes[6])?,
+                    elements: long_number(bytes, 24),
+                    sequence: long_number(bytes, 16),
+                },
+                payload: number(bytes, 12),
+            },
+            _ => return None,
+        })
+    }
+}
+
+fn number(bytes: &[u8], at: usize) -> u32 {
+    let mut number = [0; 4];
+    number.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(number)
+}
+
+fn long_number(bytes: &[u8], at: usize) -> u64 {
+    let mut number = [0; 8];
+    number.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(number)
+}
+
+fn operation_code(operation: Operation) -> (u8, u32) {
+    match operation {
+        Operation::Barrier => (1, 0),
+        Operation::Broadcast { root } => (2, root),
+        Operation::AllReduce { reduce } => (3, reduce_code(reduce)),
+    }
+}
+
+fn operation(code: u8, argument: u32) -> Option<Operation> {
+    Some(match code {
+        1 => Operation::Barrier,
+        2 => Operation::Broadcast { root: argument },
+        3 => Operation::AllReduce {
+            reduce: reduce(argument)?,
+        },
+        _ => return None,
+    })
+}
+
+fn reduce_code(reduce: Reduce) -> u32 {
+    match reduce {
+        Reduce::Sum => 1,
+        Reduce::Average => 2,
+        Reduce::Min => 3,
+        Reduce::Max => 4,
+    }
+}
+
+fn reduce(code: u32) -> Option<Reduce> {
+    Some(match code {
+        1 => Reduce::Sum,
+        2 => Reduce::Average,
+        3 => Reduce::Min,
+        4 => Reduce::Max,
+        _ => return None,
+    })
+}
+
+fn element_code(element: ElementType) -> u8 {
+    match element {
+        ElementType::U8 => 1,
+        ElementType::I32 => 2,
+        ElementType::I64 => 3,
+        ElementType::F32 => 4,
+        ElementType::F64 => 5,
+    }
+}
+
+fn element(code: u8) -> Option<ElementType> {
+    Some(match code {
+        1 => ElementType::U8,
+        2 => ElementType::I32,
+        3 => ElementType::I64,
+        4 => ElementType::F32,
+        5 => ElementType::F64,
+        _ => return None,
+    })
+}
+
+fn cause_code(cause: Cause) -> u8 {
+    match cause {
+        Cause::Lost => 1,
+        Cause::TimedOut => 2,
+        Cause::Mismatch => 3,
+        Cause::Refused => 4,
+        Cause::Other => 5,
+    }
+}
+
+fn cause(code: u8) -> Option<Cause> {
+    Some(match code {
+        1 => Cause::Lost,
+        2 => Cause::TimedOut,
+        3 => Cause::Mismatch,
+        4 => Cause::Refused,
+        5 => Cause::Other,
+        _ => return None,
+    })
+}
+
+fn refusal_code(refusal: Refusal) -> (u8, u32) {
+    match refusal {
+        Refusal::NotAHello => (1, 0),
+        Refusal::Version { expected } => (2, u32::from(expected)),
+        Refusal::Group => (3, 0),
+        Refusal::WorldSize { expected } => (4, expected),
+        Refusal::Rank { expected } => (5, expected),
+        Refusal::Duplicate => (6, 0),
+    }
+}
+
+fn refusal(code: u8, expected: u32) -> Option<Refusal> {
+    Some(match code {
+        1 => Refusal::NotAHello,
+        2 => Refusal::Version {
+            expected: u16::try_from(expected).ok()?,
+        },
+        3 => Refusal::Group,
+        4 => Refusal::WorldSize { expected },
+        5 => Refusal::Rank { expected },
+        6 => Refusal::Duplicate,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn operations() -> impl Strategy<Value = Operation> {
+        prop_oneof![
+            Just(Operation::Barrier),
+            any::<u32>().prop_map(|root| Operation::Broadcast { root }),
+            (1..=4_u32).prop_map(|code| Operation::AllReduce {
+                reduce: reduce(code).unwrap()
+            }),
+        ]
+    }
+
+    fn frames() -> impl Strategy<Value = Frame> {
+        let calls = (operations(), 1..=5_u8, any::<u64>(), any::<u64>()).prop_map(
+            |(operation, code, elements, sequence)| Call {
+                operation,
+                element: element(code).unwrap(),
+                elements,
+                sequence,
+            },
+        );
+        prop_oneof![
+            Just(Frame::Welcome),
+            (1..=6_u8, any::<u16>()).prop_map(|(code, expected)| {
+                let expected = u32::from(expected);
+                Frame::Refuse(refusal(code, expected).unwrap())
+            }),
+            (1..=5_u8, any::<u32>()).prop_map(|(code, suspect)| Frame::Abort {
+                suspect,
+                cause: cause(code).unwrap()
+            }),
+            (calls, any::<u32>()).prop_map(|(call, payload)| Frame::Data { call, payload }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded(frame in frames()) {
+            prop_assert_eq!(Frame::decode(&frame.encode()), Some(frame));
+        }
+
+        #[test]
+        fn hellos_come_back(
+            version: u16, from: u32, to: u32, world_size: u32, group: GroupId,
+        ) {
+            let hello = Hello { version, from, to, world_size, group };
+            prop_assert_eq!(Hello::decode(&hello.encode()), Some(hello));
+        }
+
+        #[test]
+        fn any_bytes_are_a_frame_or_refused(mut bytes: [u8; FRAME], framed: bool, kind in 0..6_u8) {
+            if framed {
+                bytes[..4].copy_from_slice(&FRAME_MAGIC);
+                bytes[4] = kind;
+            }
+            if let Some(frame) = Frame::decode(&bytes) {
+                prop_assert_eq!(Frame::decode(&frame.encode()), Some(frame));
+            }
+        }
+    }
+
+    #[test]
+    fn a_request_of_another_protocol_is_no_hello() {
+        assert_eq!(
+            Hello::decode(b"GET / HTTP/1.1\r\nHost: 127.0.0.1:12345\r\n\r"),
+            None
+        );
+    }
+}

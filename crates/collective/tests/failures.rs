@@ -1,0 +1,284 @@
+//! What happens when a rank is missing, late, different or gone.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rdzv_collective::{Cause, CollectiveError, GroupOptions, ProcessGroup, Reduce};
+use rdzv_store::Store;
+use support::{LONG, join, options, run, store};
+
+const SHORT: Duration = Duration::from_millis(300);
+
+#[test]
+fn ranks_that_do_not_join_are_named() {
+    let error = join(&store(), 0, 4, SHORT).unwrap_err();
+    assert!(
+        matches!(&error, CollectiveError::Missing { missing, .. } if *missing == [1, 2, 3]),
+        "{error}"
+    );
+    assert!(
+        error.to_string().contains("without ranks 1, 2, 3 of 4"),
+        "{error}"
+    );
+    let error = join(&store(), 2, 4, SHORT).unwrap_err();
+    assert!(error.to_string().contains("without rank 0 of 4"), "{error}");
+}
+
+#[test]
+fn a_rank_taken_before_is_not_joined_again() {
+    let store = store();
+    join(&store, 0, 1, LONG).unwrap();
+    let error = join(&store, 0, 1, LONG).unwrap_err();
+    assert!(
+        matches!(error, CollectiveError::AlreadyJoined { rank: 0, .. }),
+        "{error}"
+    );
+    let named = GroupOptions {
+        name: "second".to_owned(),
+        ..options(LONG)
+    };
+    ProcessGroup::with_options(&store, 0, 1, &named).unwrap();
+}
+
+#[test]
+fn a_different_world_size_is_refused_on_joining() {
+    let store = store();
+    thread::scope(|scope| {
+        scope.spawn(|| join(&store, 0, 3, SHORT).unwrap_err());
+        let error = join(&store, 1, 2, LONG).unwrap_err();
+        assert!(
+            matches!(error, CollectiveError::WorldSize { found: 3, .. }),
+            "{error}"
+        );
+    });
+}
+
+#[test]
+fn bad_arguments_leave_the_group_good() {
+    assert!(matches!(
+        join(&store(), 2, 2, SHORT),
+        Err(CollectiveError::Argument(_))
+    ));
+    assert!(matches!(
+        join(&store(), 0, 0, SHORT),
+        Err(CollectiveError::Argument(_))
+    ));
+    run(2, LONG, |mut group| {
+        let error = group.broadcast(&mut [0_u8], 2).unwrap_err();
+        assert!(matches!(error, CollectiveError::Argument(_)), "{error}");
+        group.barrier().unwrap();
+    });
+}
+
+#[test]
+fn a_rank_that_leaves_ends_the_operation_of_all_others_at_once() {
+    for connected in [true, false] {
+        for len in [1, 1_000_000] {
+            let started = Instant::now();
+            let errors = run(5, LONG, |mut group| {
+                if connected {
+                    group.barrier().unwrap();
+                    let mut values = vec![1.0_f32; len];
+                    group.all_reduce(&mut values, Reduce::Sum).unwrap();
+                }
+                if group.rank() == 2 {
+                    return None;
+                }
+                let mut values = vec![1.0_f64; len];
+                Some(group.all_reduce(&mut values, Reduce::Sum).unwrap_err())
+            });
+            assert!(started.elapsed() < LONG / 4, "{:?}", started.elapsed());
+            for error in errors.into_iter().flatten() {
+                let named = match error {
+                    CollectiveError::Lost { peer, .. } => peer,
+                    CollectiveError::Aborted { suspect, cause, .. } => {
+                        assert_eq!(cause, Cause::Lost);
+                        suspect
+                    }
+                    other => panic!("{other}"),
+                };
+                assert_eq!(named, 2);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_named_with_its_address() {
+    let (done, wait) = mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let errors = run(3, SHORT, |mut group| {
+        if group.rank() == 1 {
+            // Stays a member, but does not take part until the others have given up.
+            let _ = wait.lock().unwrap().recv_timeout(LONG);
+            return None;
+        }
+        let error = group.all_reduce(&mut [0_i32], Reduce::Max).unwrap_err();
+        if group.rank() == 0 {
+            let _ = done.send(());
+        }
+        let again = group.barrier().unwrap_err();
+        Some((error, again))
+    });
+    assert!(errors[1].is_none());
+    for (error, again) in errors.into_iter().flatten() {
+        let text = error.to_string();
+        match error {
+            CollectiveError::Timeout { peer, elapsed, .. } => {
+                assert!(elapsed >= SHORT);
+                assert!(
+                    text.starts_with(
+                        "all_reduce(1 x i32, max) as operation 1: waited 0.3 s for rank"
+                    )
+                );
+                assert!(text.contains(" at 127.0.0.1:"), "{text}");
+                assert!(peer == 1 || peer == 0, "{text}");
+            }
+            CollectiveError::Aborted {
+                suspect: 1,
+                cause: Cause::TimedOut,
+                ..
+            } => {}
+            other => panic!("{other}"),
+        }
+        assert_eq!(
+            again.to_string(),
+            format!("this process group is broken since: {text}")
+        );
+    }
+}
+
+#[test]
+fn different_calls_are_told_to_both_sides() {
+    let errors = run(2, LONG, |mut group| {
+        group.barrier().unwrap();
+        if group.rank() == 0 {
+            group.all_reduce(&mut [0.0_f32; 10], Reduce::Sum)
+        } else {
+            group.all_reduce(&mut [0.0_f32; 11], Reduce::Sum)
+        }
+        .unwrap_err()
+        .to_string()
+    });
+    let calls = [
+        "all_reduce(10 x f32, sum) as operation 2",
+        "all_reduce(11 x f32, sum) as operation 2",
+    ];
+    // One side may hear from the other that it gave up before it sees the call itself.
+    let full = |own: usize| {
+        errors[own].starts_with(&format!("{}: rank {} at ", calls[own], 1 - own))
+            && errors[own].contains(&format!("called {}", calls[1 - own]))
+    };
+    assert!(full(0) || full(1), "{errors:#?}");
+    for (own, error) in errors.iter().enumerate() {
+        assert!(
+            full(own) || error.contains("made a different call"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn an_operation_left_out_by_one_rank_is_noticed() {
+    let errors = run(2, LONG, |mut group| {
+        if group.rank() == 0 {
+            group.broadcast(&mut [1_u8], 0).unwrap();
+        }
+        group.barrier().unwrap_err()
+    });
+    assert!(
+        errors
+            .iter()
+            .any(|error| matches!(error, CollectiveError::Mismatch { .. })),
+        "{errors:?}"
+    );
+}
+
+#[test]
+fn strangers_are_refused_and_disturb_nobody() {
+    let store = store();
+    thread::scope(|scope| {
+        let ranks: Vec<_> = (0..2)
+            .map(|rank| {
+                let store = &store;
+                scope.spawn(move || {
+                    let mut group = join(store, rank, 2, LONG).unwrap();
+                    if rank == 0 {
+                        // Only goes on when the strangers have connected.
+                        store.wait(&["strangers"], None).unwrap();
+                    }
+                    group.barrier().unwrap();
+                    group.all_reduce(&mut [1_i32], Reduce::Sum).unwrap();
+                    store.wait(&["refused"], None).unwrap();
+                })
+            })
+            .collect();
+        let address = store.get("rdzv/process_group/default/1").unwrap();
+        let address = String::from_utf8(address.to_vec()).unwrap();
+        let connect = || {
+            let stream = TcpStream::connect(&address).unwrap();
+            stream.set_read_timeout(Some(LONG)).unwrap();
+            stream
+        };
+        let mut browser = connect();
+        browser
+            .write_all(b"GET / HTTP/1.1\r\nHost: 127.0.0.1:12345\r\n\r\n")
+            .unwrap();
+        let mut other_group = connect();
+        let mut hello = *b"RZPG\x01\0\0\0\0\0\0\0\x01\0\0\0\x02\0\0\0\0\0\0\0................";
+        other_group.write_all(&hello).unwrap();
+        let mut other_version = connect();
+        hello[4] = 9;
+        other_version.write_all(&hello).unwrap();
+        let _silent = connect();
+        drop(connect());
+        store.set("strangers", b"1").unwrap();
+        for (stream, refusal) in [
+            (&mut browser, 1),
+            (&mut other_version, 2),
+            (&mut other_group, 3),
+        ] {
+            let mut answer = [0; 32];
+            stream.read_exact(&mut answer).unwrap();
+            assert_eq!(&answer[..6], [b'R', b'Z', b'P', b'F', 2, refusal]);
+        }
+        store.set("refused", b"1").unwrap();
+        for rank in ranks {
+            rank.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_process_that_took_the_address_of_a_rank_is_not_taken_for_it() {
+    let stranger = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = stranger.local_addr().unwrap().to_string();
+    let store = store();
+    store
+        .set("rdzv/process_group/default/1", address.as_bytes())
+        .unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut stream, _) = stranger.accept().unwrap();
+            let mut hello = [0; 40];
+            stream.read_exact(&mut hello).unwrap();
+            stream
+                .write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+                .unwrap();
+        });
+        let mut group = join(&store, 0, 2, LONG).unwrap();
+        let error = group.barrier().unwrap_err().to_string();
+        assert!(
+            error.contains(&format!(
+                "what is at {address} does not speak as rank 1 would"
+            )),
+            "{error}"
+        );
+        assert!(error.contains("HTTP/1.1 400"), "{error}");
+    });
+}
