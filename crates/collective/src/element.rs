@@ -60,7 +60,7 @@ mod sealed {
 }
 
 macro_rules! element {
-    ($type:ident, $name:ident, $add:expr, $less:expr, $divide:expr) => {
+    ($type:ident, $name:ident, $add:expr, $not_a_number:expr, $divide:expr) => {
         impl sealed::Sealed for $type {}
 
         impl Element for $type {
@@ -86,12 +86,20 @@ macro_rules! element {
 
             #[inline]
             fn least(left: Self, right: Self) -> Self {
-                if $less(left, right) { left } else { right }
+                if $not_a_number(left) || left < right {
+                    left
+                } else {
+                    right
+                }
             }
 
             #[inline]
             fn greatest(left: Self, right: Self) -> Self {
-                if $less(right, left) { left } else { right }
+                if $not_a_number(left) || left > right {
+                    left
+                } else {
+                    right
+                }
             }
 
             #[inline]
@@ -102,33 +110,29 @@ macro_rules! element {
     };
 }
 
-element!(u8, U8, u8::wrapping_add, is_less, |value, by| {
+element!(u8, U8, u8::wrapping_add, |_| false, |value, by| {
     (u32::from(value) / by) as u8
 });
-element!(i32, I32, i32::wrapping_add, is_less, |value, by| {
+element!(i32, I32, i32::wrapping_add, |_| false, |value, by| {
     (i64::from(value) / i64::from(by)) as i32
 });
-element!(i64, I64, i64::wrapping_add, is_less, |value, by| {
+element!(i64, I64, i64::wrapping_add, |_| false, |value, by| {
     value / i64::from(by)
 });
 element!(
     f32,
     F32,
     |left: f32, right: f32| left + right,
-    |left: f32, right: f32| left.is_nan() || left < right,
+    f32::is_nan,
     |value, by| value / by as f32
 );
 element!(
     f64,
     F64,
     |left: f64, right: f64| left + right,
-    |left: f64, right: f64| left.is_nan() || left < right,
+    f64::is_nan,
     |value, by| value / f64::from(by)
 );
-
-fn is_less<T: Ord>(left: T, right: T) -> bool {
-    left < right
-}
 
 /// Combines what arrived with the own values. With `arrived_first` what arrived is the left operand.
 ///

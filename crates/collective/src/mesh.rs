@@ -211,16 +211,9 @@ impl Mesh {
         from: Option<u32>,
         state: &'static str,
     ) -> Result<(), CollectiveError> {
-        let elapsed = running.started.elapsed();
-        let left = running.timeout.saturating_sub(elapsed);
+        let left = running.timeout.saturating_sub(running.started.elapsed());
         if left.is_zero() {
-            return Err(CollectiveError::Timeout {
-                call: running.call,
-                peer: awaited,
-                address: self.addresses[awaited as usize],
-                state,
-                elapsed,
-            });
+            return Err(self.timed_out(running, awaited, state));
         }
         let mut arrivals = false;
         for source in self.poll(from, left)? {
@@ -228,7 +221,8 @@ impl Mesh {
                 Source::Listener | Source::Arriving => arrivals = true,
                 Source::Inbound => {}
                 Source::Outbound(peer) => {
-                    self.hear(running, peer)?;
+                    self.hear(running, peer)
+                        .map_err(|error| self.pass_on(error, running, awaited, state))?;
                     if let Some(outbound) = self.outbound.get_mut(&peer) {
                         outbound.send();
                     }
@@ -239,6 +233,27 @@ impl Mesh {
             self.greet()?;
         }
         Ok(())
+    }
+
+    /// A rank that gave up waiting for this one is told, like everybody, whom this one waits for.
+    fn pass_on(
+        &self,
+        error: CollectiveError,
+        running: &Running,
+        awaited: u32,
+        state: &'static str,
+    ) -> CollectiveError {
+        match error {
+            CollectiveError::Aborted {
+                peer,
+                suspect,
+                cause: Cause::TimedOut,
+                ..
+            } if suspect == self.member.rank && peer != awaited => {
+                self.timed_out(running, awaited, state)
+            }
+            other => other,
+        }
     }
 
     fn poll(&self, from: Option<u32>, left: Duration) -> Result<Vec<Source>, CollectiveError> {
@@ -431,6 +446,16 @@ impl Mesh {
             Err(Refusal::Duplicate)
         } else {
             Ok(hello.from)
+        }
+    }
+
+    fn timed_out(&self, running: &Running, peer: u32, state: &'static str) -> CollectiveError {
+        CollectiveError::Timeout {
+            call: running.call,
+            peer,
+            address: self.addresses[peer as usize],
+            state,
+            elapsed: running.started.elapsed(),
         }
     }
 

@@ -81,19 +81,24 @@ fn a_rank_that_leaves_ends_the_operation_of_all_others_at_once() {
         for len in [1, 1_000_000] {
             let started = Instant::now();
             let errors = run(5, LONG, |mut group| {
+                let mut before = Ok(());
                 if connected {
-                    group.barrier().unwrap();
                     let mut values = vec![1.0_f32; len];
-                    group.all_reduce(&mut values, Reduce::Sum).unwrap();
+                    before = group.all_reduce(&mut values, Reduce::Sum);
                 }
                 if group.rank() == 2 {
+                    before.unwrap();
                     return None;
                 }
                 let mut values = vec![1.0_f64; len];
-                Some(group.all_reduce(&mut values, Reduce::Sum).unwrap_err())
+                // A slow rank may hear of the loss while it is in the operation before.
+                let after = before.and_then(|()| group.all_reduce(&mut values, Reduce::Sum));
+                Some(after.unwrap_err())
             });
             assert!(started.elapsed() < LONG / 4, "{:?}", started.elapsed());
+            let mut named_the_first = 0;
             for error in errors.into_iter().flatten() {
+                let text = error.to_string();
                 let named = match error {
                     CollectiveError::Lost { peer, .. } => peer,
                     CollectiveError::Aborted { suspect, cause, .. } => {
@@ -102,8 +107,11 @@ fn a_rank_that_leaves_ends_the_operation_of_all_others_at_once() {
                     }
                     other => panic!("{other}"),
                 };
-                assert_eq!(named, 2);
+                named_the_first += u32::from(named == 2);
+                // Who first dials a rank when that has given up and left can only name that one.
+                assert!(named == 2 || !connected, "{len} elements: {text}");
             }
+            assert!(named_the_first >= 1);
         }
     }
 }
@@ -186,10 +194,11 @@ fn different_calls_are_told_to_both_sides() {
 #[test]
 fn an_operation_left_out_by_one_rank_is_noticed() {
     let errors = run(2, LONG, |mut group| {
+        let mut before = Ok(());
         if group.rank() == 0 {
-            group.broadcast(&mut [1_u8], 0).unwrap();
+            before = group.broadcast(&mut [1_u8], 0);
         }
-        group.barrier().unwrap_err()
+        before.and_then(|()| group.barrier()).unwrap_err()
     });
     assert!(
         errors

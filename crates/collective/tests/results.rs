@@ -132,8 +132,7 @@ fn a_rank_that_has_what_it_needs_may_leave_early() {
     for len in [1, 200_000] {
         for _ in 0..20 {
             let results = run(4, LONG, |mut group| {
-                let mut values = vec![group.rank(); 1].repeat(len);
-                let mut values: Vec<i32> = values.drain(..).map(|rank| rank as i32).collect();
+                let mut values = vec![group.rank() as i32; len];
                 group.broadcast(&mut values, 0).map(|()| values)
             });
             for result in results {
