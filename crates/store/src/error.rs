@@ -68,8 +68,7 @@ pub enum StoreError {
     },
     /// The connection broke. The client object is dead from here on.
     #[error(
-        "{operation} key {key}: the store at {peer} closed the connection after {}ms ({source}); \
-         its process has probably ended",
+        "{operation} key {key}: the store at {peer} closed the connection after {}ms ({source}); {cause}",
         .elapsed.as_millis()
     )]
     Disconnected {
@@ -81,6 +80,8 @@ pub enum StoreError {
         key: String,
         /// How long the operation had been running.
         elapsed: Duration,
+        /// What has probably happened.
+        cause: String,
         /// The error of the socket.
         #[source]
         source: io::Error,

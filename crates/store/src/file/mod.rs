@@ -10,6 +10,7 @@
 //! * waiting for the lock ends with the timeout, with an error that says so;
 //! * the last one out removes the file while it holds the lock, and whoever was waiting for that
 //!   lock starts over with a new file;
+//! * `append`, `multi_set` and `multi_get` happen in one go;
 //! * a missing directory, or a file that is no store, is an error at once, and such a file is left
 //!   as it was.
 
@@ -286,6 +287,25 @@ impl Store for FileStore {
         self.write(|file, seen| {
             let held = seen.journal.get(&raw_key).cloned().unwrap_or_default();
             file.append(seen, &raw_key, &[&held, value].concat())
+        })
+    }
+
+    /// All values as they are at one moment, when all of them are there.
+    fn multi_get(&self, keys: &[&str]) -> Result<Vec<Bytes>, StoreError> {
+        let raw: Vec<Vec<u8>> = keys.iter().map(|key| journal::user_key(key)).collect();
+        self.wait_for(keys, self.timeout(), |seen| {
+            raw.iter()
+                .map(|key| seen.journal.get(key).cloned())
+                .collect()
+        })
+    }
+
+    /// All values in one go; no reader sees some of them without the others.
+    fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<(), StoreError> {
+        self.write(|file, seen| {
+            pairs
+                .iter()
+                .try_for_each(|(key, value)| file.append(seen, &journal::user_key(key), value))
         })
     }
 

@@ -23,6 +23,7 @@ crate::behaviours!(basics:
     a_deleted_key_is_gone,
     appends_add_up,
     several_values_keep_their_order,
+    several_values_appear_together,
     keys_are_listed,
     keys_are_counted,
     big_values_pass,
@@ -187,6 +188,24 @@ fn several_values_keep_their_order<S: Shared>(shared: &S) {
     let values = store.multi_get(&["three", "one", "none", "one"]).unwrap();
     assert_eq!(values, ["333", "1", "", "1"]);
     assert!(store.multi_get(&[]).unwrap().is_empty());
+}
+
+fn several_values_appear_together<S: Shared>(shared: &S) {
+    let (writer, reader) = (shared.member(), shared.member());
+    writer.multi_set(&[("one", b"0"), ("two", b"0")]).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..100 {
+                let value = number.to_string();
+                let value = value.as_bytes();
+                writer.multi_set(&[("one", value), ("two", value)]).unwrap();
+            }
+        });
+        for _ in 0..100 {
+            let values = reader.multi_get(&["one", "two"]).unwrap();
+            assert_eq!(values[0], values[1]);
+        }
+    });
 }
 
 fn keys_are_listed<S: Shared>(shared: &S) {

@@ -11,8 +11,6 @@ pub(crate) trait Shared: Default + Sync {
     const HAS_QUEUES: bool;
     /// Whether `delete_key` says what it found.
     const DELETE_TELLS: bool;
-    /// Whether every operation of one member is atomic to the others.
-    const MULTI_SET_IS_ATOMIC: bool;
 
     /// A handle for one more member.
     fn member(&self) -> Box<dyn Store>;
@@ -24,7 +22,6 @@ pub(crate) struct Hash(HashStore);
 impl Shared for Hash {
     const HAS_QUEUES: bool = true;
     const DELETE_TELLS: bool = true;
-    const MULTI_SET_IS_ATOMIC: bool = true;
 
     fn member(&self) -> Box<dyn Store> {
         self.0.try_clone().unwrap()
@@ -42,7 +39,6 @@ impl Default for File {
 impl Shared for File {
     const HAS_QUEUES: bool = false;
     const DELETE_TELLS: bool = false;
-    const MULTI_SET_IS_ATOMIC: bool = false;
 
     fn member(&self) -> Box<dyn Store> {
         Box::new(FileStore::open(self.0.path().join("store"), None).unwrap())
@@ -55,7 +51,6 @@ pub(crate) struct Prefixed<S>(S);
 impl<S: Shared> Shared for Prefixed<S> {
     const HAS_QUEUES: bool = S::HAS_QUEUES;
     const DELETE_TELLS: bool = S::DELETE_TELLS;
-    const MULTI_SET_IS_ATOMIC: bool = S::MULTI_SET_IS_ATOMIC;
 
     fn member(&self) -> Box<dyn Store> {
         Box::new(PrefixStore::new("prefix", Arc::from(self.0.member())))

@@ -1,0 +1,237 @@
+//! One blocking connection: carries the bytes of a [`ClientMachine`], and its deadlines.
+//!
+//! A request with an answer costs two system calls, one write and one read. The deadlines are
+//! socket timeouts, and those are only set again when they would end too late.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use rdzv_core::machine::Machine;
+use rdzv_core::store::client::{ClientMachine, Failure, Input, Operation, Output};
+use rdzv_core::store::wire::reply::Reply;
+use rdzv_core::time::{Mono, Now, Wall};
+use rustix::buffer::spare_capacity;
+
+/// Bytes read at a time, large values aside.
+const READ_AT_ONCE: usize = 16 << 10;
+
+/// Longest time between two looks at the clock when there is no deadline.
+const NO_END: Duration = Duration::from_secs(3600);
+
+/// A connection to a store.
+#[derive(Debug)]
+pub(super) struct Link {
+    stream: TcpStream,
+    peer: SocketAddr,
+    machine: ClientMachine,
+    /// What the machine's monotonic time counts from.
+    origin: Instant,
+    buffer: Box<[u8]>,
+    receive_timeout: Option<Duration>,
+    send_timeout: Option<Duration>,
+    /// What the socket said when it broke.
+    broken: Option<io::Error>,
+}
+
+/// Why an operation failed, and what the socket said about it.
+#[derive(Debug)]
+pub(super) struct Broken {
+    pub(super) failure: Failure,
+    pub(super) source: io::Error,
+}
+
+impl Link {
+    /// Takes over a connection whose preamble has been exchanged.
+    pub(super) fn new(stream: TcpStream, peer: SocketAddr) -> Self {
+        Self {
+            stream,
+            peer,
+            machine: ClientMachine::default(),
+            origin: Instant::now(),
+            buffer: vec![0; READ_AT_ONCE].into_boxed_slice(),
+            receive_timeout: None,
+            send_timeout: None,
+            broken: None,
+        }
+    }
+
+    /// The numeric address of the server.
+    pub(super) fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Whether the connection can still be used.
+    pub(super) fn is_alive(&self) -> bool {
+        self.machine.death().is_none()
+    }
+
+    /// Performs one operation. `payload` is sent right behind its first request; a reply that is
+    /// due at once may take `patience`.
+    pub(super) fn perform(
+        &mut self,
+        operation: Operation,
+        payload: &[u8],
+        patience: Duration,
+    ) -> Result<Option<Reply>, Broken> {
+        let mut payload = payload;
+        let send_by = Instant::now().checked_add(patience);
+        self.machine.handle(
+            self.now(),
+            Input::Start {
+                operation,
+                patience,
+            },
+        );
+        loop {
+            let mut done = None;
+            let mut failed = None;
+            while let Some(output) = self.machine.poll_output() {
+                match output {
+                    Output::Send(bytes) if failed.is_none() => {
+                        let payload = std::mem::take(&mut payload);
+                        failed = self.send(&bytes, payload, send_by).err();
+                    }
+                    Output::Send(_) => {}
+                    Output::Done(result) => done = Some(result),
+                }
+            }
+            if let Some(error) = failed {
+                self.break_off(error);
+                while self.machine.poll_output().is_some() {}
+                return Err(self.broken(Failure::Closed));
+            }
+            match done {
+                Some(Ok(reply)) => return Ok(reply),
+                Some(Err(failure)) => return Err(self.broken(failure)),
+                None => self.receive(),
+            }
+        }
+    }
+
+    fn now(&self) -> Now {
+        Now {
+            mono: Mono::from_origin(self.origin.elapsed()),
+            wall: Wall::default(),
+        }
+    }
+
+    /// Waits for bytes or for the machine's deadline, and hands over whichever comes.
+    fn receive(&mut self) {
+        let remaining = match self.machine.deadline() {
+            Some(deadline) => deadline.since(self.now().mono),
+            None => NO_END,
+        };
+        let read = if remaining.is_zero() {
+            Err(io::ErrorKind::WouldBlock.into())
+        } else {
+            self.read_within(remaining)
+        };
+        match read {
+            Ok(Got::Nothing) => self.break_off(io::ErrorKind::UnexpectedEof.into()),
+            Ok(Got::Placed) => self.machine.handle(self.now(), Input::Filled),
+            Ok(Got::Buffered(length)) => {
+                let now = self.now();
+                let bytes = &self.buffer[..length];
+                self.machine.handle(now, Input::Received(bytes));
+            }
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock
+                | io::ErrorKind::TimedOut
+                | io::ErrorKind::Interrupted => self.machine.handle(self.now(), Input::Tick),
+                _ => self.break_off(error),
+            },
+        }
+    }
+
+    fn read_within(&mut self, remaining: Duration) -> io::Result<Got> {
+        if ends_too_late(self.receive_timeout, remaining) {
+            self.stream.set_read_timeout(Some(remaining))?;
+            self.receive_timeout = Some(remaining);
+        }
+        let (length, got) = match self.machine.space() {
+            Some(space) => {
+                let length = rustix::io::read(&self.stream, spare_capacity(space))?;
+                (length, Got::Placed)
+            }
+            None => {
+                let length = (&self.stream).read(&mut self.buffer)?;
+                (length, Got::Buffered(length))
+            }
+        };
+        Ok(if length == 0 { Got::Nothing } else { got })
+    }
+
+    fn send(&mut self, head: &[u8], payload: &[u8], by: Option<Instant>) -> io::Result<()> {
+        let total = head.len() + payload.len();
+        let mut sent = 0;
+        while sent < total {
+            let remaining = by.map_or(NO_END, |by| by.saturating_duration_since(Instant::now()));
+            if remaining.is_zero() {
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!("it took {sent} of {total} bytes and no more"),
+                ));
+            }
+            if ends_too_late(self.send_timeout, remaining) {
+                self.stream.set_write_timeout(Some(remaining))?;
+                self.send_timeout = Some(remaining);
+            }
+            let head_left = &head[sent.min(head.len())..];
+            let payload_left = &payload[sent.saturating_sub(head.len())..];
+            let written = if payload_left.is_empty() {
+                (&self.stream).write(head_left)
+            } else {
+                let parts = [IoSlice::new(head_left), IoSlice::new(payload_left)];
+                (&self.stream).write_vectored(&parts)
+            };
+            match written {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => sent += written,
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::Interrupted
+                            | io::ErrorKind::WouldBlock
+                            | io::ErrorKind::TimedOut
+                    ) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn break_off(&mut self, error: io::Error) {
+        self.broken = Some(error);
+        self.machine.handle(self.now(), Input::Closed);
+    }
+
+    fn broken(&mut self, failure: Failure) -> Broken {
+        let source = self.broken.take().unwrap_or_else(|| match &failure {
+            Failure::TimedOut | Failure::NoAnswer => io::ErrorKind::TimedOut.into(),
+            Failure::Closed => io::Error::new(
+                io::ErrorKind::NotConnected,
+                "the connection had failed in an earlier operation",
+            ),
+            Failure::NoStore(error) => io::Error::new(io::ErrorKind::InvalidData, error.clone()),
+        });
+        Broken { failure, source }
+    }
+}
+
+/// What a read brought.
+enum Got {
+    /// The end of the stream.
+    Nothing,
+    /// Bytes in the machine's own space.
+    Placed,
+    /// So many bytes in the buffer.
+    Buffered(usize),
+}
+
+/// Whether a socket timeout set earlier would end noticeably later than it should now. Ending early
+/// is no harm: the machine is asked, and the rest is waited for.
+fn ends_too_late(set: Option<Duration>, remaining: Duration) -> bool {
+    let tolerance = remaining / 256 + Duration::from_millis(1);
+    set.is_none_or(|set| set > remaining.saturating_add(tolerance))
+}
