@@ -2,6 +2,10 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | [`keyspace`] | keys and queues, and the memory they take |
+//! | [`waiters`] | who waits for which keys |
+//! | [`ops`] | what each operation does, and whom it wakes |
+//! | [`server`] | the server machine: many connections, one store |
 //! | [`limits`] | how much a server accepts |
 //! | [`meter`] | counting the memory of large values |
 //! | [`wire`] | requests and replies as bytes, both directions |
@@ -12,8 +16,12 @@
 
 pub mod client;
 pub mod journal;
+pub mod keyspace;
 pub mod limits;
 pub mod meter;
 pub mod number;
+pub mod ops;
 pub mod prefix;
+pub mod server;
+pub mod waiters;
 pub mod wire;

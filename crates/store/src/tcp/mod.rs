@@ -1,4 +1,4 @@
-//! The store over TCP.
+//! The store over TCP: the c10d protocol that PyTorch speaks.
 //!
 //! | file | what |
 //! |---|---|
@@ -6,11 +6,16 @@
 //! | `options` | what a client needs to know to be made |
 //! | `connect` | finding the server, reaching it, making sure that it is a store |
 //! | `link` | one blocking connection that carries a client machine |
+//! | `server` | [`TcpStoreServer`]: one thread that serves all connections |
+//! | `listen` | binding: dual-stack, a given host, a given socket |
 
 mod client;
 mod connect;
 mod link;
+mod listen;
 mod options;
+mod server;
 
 pub use client::TcpStore;
 pub use options::TcpStoreOptions;
+pub use server::{ServerOptions, TcpStoreServer};

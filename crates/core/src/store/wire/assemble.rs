@@ -249,6 +249,11 @@ impl AssembledRequest {
             .expect("the assembler checks and completes what it returns")
             .0
     }
+
+    /// The size of the request without its large bodies.
+    pub fn small_bytes(&self) -> usize {
+        self.bytes.len()
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,196 @@
+//! The server's handle: starting, asking, purging and ending it from other threads.
+//!
+//! The server itself is one thread that owns the machine of [`rdzv_core::store::server`]; the
+//! handle talks to it through a channel and wakes it by an event descriptor.
+//!
+//! | file | what |
+//! |---|---|
+//! | `mod.rs` | the handle |
+//! | `service.rs` | the thread: waiting, commands, purge, end |
+//! | `sockets.rs` | the table of connections and what the kernel shall report of each |
+//! | `traffic.rs` | accepting, reading, writing |
+
+mod service;
+mod sockets;
+mod traffic;
+
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rdzv_core::store::limits::Limits;
+use rdzv_core::store::server::ServerStats;
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::listen;
+use crate::StoreError;
+use service::Service;
+
+/// Where a server listens and how much it accepts.
+#[derive(Debug, Default)]
+pub struct ServerOptions {
+    /// Name or address to bind; `None` is every address of this host, IPv6 and IPv4.
+    pub host: Option<String>,
+    /// Port; 0 is one that is free.
+    pub port: u16,
+    /// A socket that is bound already, instead of `host`. `port` must then be 0 or its port.
+    pub listener: Option<TcpListener>,
+    /// Bounds; exceeding one closes the connection that does.
+    pub limits: Limits,
+}
+
+/// A running c10d store server. Dropping it ends it at once and quietly; its data is gone then.
+#[derive(Debug)]
+pub struct TcpStoreServer {
+    address: SocketAddr,
+    commands: mpsc::Sender<Command>,
+    bell: Arc<OwnedFd>,
+    figures: Arc<Figures>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the handle asks the thread for.
+#[derive(Debug)]
+enum Command {
+    /// Remove all keys that start with none of these; say when it is done.
+    Purge {
+        keep: Vec<Vec<u8>>,
+        done: mpsc::SyncSender<()>,
+    },
+    /// Accept nobody any more, and end when all are gone or after this time.
+    Shutdown { linger: Duration },
+}
+
+impl TcpStoreServer {
+    /// Binds, listens and starts the thread. Connections are accepted from the moment this
+    /// returns, and queued by the kernel before.
+    pub fn start(options: ServerOptions) -> Result<Self, StoreError> {
+        let listener = match options.listener {
+            Some(listener) => listen::adopt(listener, options.port)?,
+            None => listen::listen(options.host.as_deref(), options.port)?,
+        };
+        let refused = |source: std::io::Error| StoreError::Listen {
+            address: format!("port {}", options.port),
+            source,
+        };
+        let address = listener.local_addr().map_err(refused)?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let bell = Arc::new(bell.map_err(|error| refused(error.into()))?);
+        let figures = Arc::new(Figures::default());
+        let (commands, receiver) = mpsc::channel();
+        let service = Service::new(
+            options.limits,
+            listener,
+            Arc::clone(&bell),
+            receiver,
+            Arc::clone(&figures),
+        );
+        let service = service.map_err(refused)?;
+        let thread = std::thread::Builder::new()
+            .name("rdzv-store".to_owned())
+            .spawn(move || service.run())
+            .map_err(refused)?;
+        tracing::debug!(%address, "store server listens");
+        Ok(Self {
+            address,
+            commands,
+            bell,
+            figures,
+            thread: Some(thread),
+        })
+    }
+
+    /// The address it is bound to, with the actual port.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The port it listens on.
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// Figures as of the thread's last turn.
+    pub fn stats(&self) -> ServerStats {
+        self.figures.load()
+    }
+
+    /// Removes every key and queue whose name on the wire (with the leading `/`) starts with none
+    /// of `keep`. Returns when it is done.
+    ///
+    /// Whatever clients had sent when this was called is carried out first, so that nothing that
+    /// ended processes left in their connections appears afterwards.
+    pub fn purge(&self, keep: &[&str]) {
+        let keep = keep.iter().map(|prefix| prefix.as_bytes().to_vec());
+        let (done, wait) = mpsc::sync_channel(1);
+        self.send(Command::Purge {
+            keep: keep.collect(),
+            done,
+        });
+        // An error means that the thread has ended, and the data with it.
+        let _ = wait.recv();
+    }
+
+    /// Stops accepting, lets the clients that are connected finish and leave, and ends when they
+    /// are gone or after `linger`. Replies that were written are not lost.
+    pub fn shutdown(mut self, linger: Duration) {
+        self.end(linger);
+    }
+
+    fn end(&mut self, linger: Duration) {
+        if let Some(thread) = self.thread.take() {
+            self.send(Command::Shutdown { linger });
+            if thread.join().is_err() {
+                tracing::error!(address = %self.address, "the store server's thread panicked");
+            }
+        }
+    }
+
+    fn send(&self, command: Command) {
+        // Both fail only when the thread has ended; there is nothing left to ask for then.
+        let _ = self.commands.send(command);
+        let _ = rustix::io::write(&*self.bell, &1_u64.to_ne_bytes());
+    }
+}
+
+impl Drop for TcpStoreServer {
+    fn drop(&mut self) {
+        self.end(Duration::ZERO);
+    }
+}
+
+/// The thread's figures, for others to read.
+#[derive(Debug, Default)]
+struct Figures {
+    connections: AtomicUsize,
+    keys: AtomicUsize,
+    queues: AtomicUsize,
+    waits: AtomicUsize,
+    memory_bytes: AtomicUsize,
+    requests: AtomicU64,
+}
+
+impl Figures {
+    fn store(&self, stats: ServerStats) {
+        self.connections.store(stats.connections, Relaxed);
+        self.keys.store(stats.keys, Relaxed);
+        self.queues.store(stats.queues, Relaxed);
+        self.waits.store(stats.waits, Relaxed);
+        self.memory_bytes.store(stats.memory_bytes, Relaxed);
+        self.requests.store(stats.requests, Relaxed);
+    }
+
+    fn load(&self) -> ServerStats {
+        ServerStats {
+            connections: self.connections.load(Relaxed),
+            keys: self.keys.load(Relaxed),
+            queues: self.queues.load(Relaxed),
+            waits: self.waits.load(Relaxed),
+            memory_bytes: self.memory_bytes.load(Relaxed),
+            requests: self.requests.load(Relaxed),
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! The thread of the server: waits for whatever comes first, and lets the machine decide.
+//!
+//! ```text
+//!   epoll ──► listener   accept a batch                       traffic.rs
+//!         ──► connection read once, handle, write at once     traffic.rs
+//!         ──► bell       commands of the handle
+//!         ──► time       the machine's deadline, the end of lingering, accepting again
+//! ```
+//!
+//! The kernel reports a connection as long as something is there (level-triggered), so one read
+//! per report is enough, and a connection with much to say takes turns with the others.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use rdzv_core::ident::ConnId;
+use rdzv_core::machine::Machine as _;
+use rdzv_core::store::limits::Limits;
+use rdzv_core::store::server::{Input, Output, ServerMachine};
+use rdzv_core::time::{Mono, Now, Wall};
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
+use rustix::io::Errno;
+
+use super::sockets::Sockets;
+use super::{Command, Figures};
+
+const LISTENER: u64 = u64::MAX;
+const BELL: u64 = u64::MAX - 1;
+
+/// How many reports are taken from the kernel at a time.
+const REPORTS: usize = 256;
+
+/// Bytes read from a connection in one turn (a large value is read into its own buffer instead).
+const SCRATCH_BYTES: usize = 32 << 10;
+
+/// After running out of descriptors, accepting is tried again when one is freed or after this.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(250);
+
+/// Everything the thread owns.
+#[derive(Debug)]
+pub(super) struct Service {
+    pub(super) machine: ServerMachine,
+    pub(super) sockets: Sockets,
+    pub(super) listener: Option<TcpListener>,
+    pub(super) scratch: Vec<u8>,
+    /// Outputs taken from the machine and not carried out yet.
+    pub(super) outputs: VecDeque<Output>,
+    /// The time of this turn.
+    pub(super) now: Now,
+    /// When accepting is tried again, if it is suspended.
+    pub(super) accept_again: Option<Instant>,
+    origin: Instant,
+    bell: Arc<OwnedFd>,
+    commands: mpsc::Receiver<Command>,
+    figures: Arc<Figures>,
+    /// When to end even if clients are still connected; set by a shutdown.
+    end: Option<Instant>,
+}
+
+impl Service {
+    pub(super) fn new(
+        limits: Limits,
+        listener: TcpListener,
+        bell: Arc<OwnedFd>,
+        commands: mpsc::Receiver<Command>,
+        figures: Arc<Figures>,
+    ) -> io::Result<Self> {
+        let sockets = Sockets::new()?;
+        epoll::add(
+            sockets.epoll(),
+            &listener,
+            EventData::new_u64(LISTENER),
+            EventFlags::IN,
+        )?;
+        epoll::add(
+            sockets.epoll(),
+            &*bell,
+            EventData::new_u64(BELL),
+            EventFlags::IN,
+        )?;
+        Ok(Self {
+            machine: ServerMachine::new(limits),
+            sockets,
+            listener: Some(listener),
+            scratch: vec![0; SCRATCH_BYTES],
+            outputs: VecDeque::new(),
+            now: Now::default(),
+            accept_again: None,
+            origin: Instant::now(),
+            bell,
+            commands,
+            figures,
+            end: None,
+        })
+    }
+
+    /// Serves until it is told to end.
+    pub(super) fn run(mut self) {
+        let mut reports: Vec<Event> = Vec::with_capacity(REPORTS);
+        while !self.has_ended() {
+            self.figures.store(self.machine.stats());
+            let timeout = self.timeout();
+            reports.clear();
+            match epoll::wait(
+                self.sockets.epoll(),
+                spare_capacity(&mut reports),
+                timeout.as_ref(),
+            ) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => {
+                    tracing::error!(%error, "the store server cannot wait for input and ends");
+                    break;
+                }
+            }
+            self.now = self.read_clock();
+            for report in &reports {
+                match report.data.u64() {
+                    LISTENER => self.accept(),
+                    BELL => self.obey(),
+                    id => self.ready(ConnId(id as u32), report.flags),
+                }
+            }
+            self.on_time();
+        }
+        self.figures.store(self.machine.stats());
+        self.leave();
+    }
+
+    /// Hands something to the machine and carries out what it wants done.
+    #[inline]
+    pub(super) fn handle(&mut self, input: Input<'_>) {
+        self.machine.handle(self.now, input);
+        self.carry_out();
+    }
+
+    /// Takes the machine's outputs. They are carried out one after another; whatever that tells
+    /// the machine has its outputs taken before anything else is told.
+    #[inline]
+    pub(super) fn carry_out(&mut self) {
+        loop {
+            while let Some(output) = self.machine.poll_output() {
+                self.outputs.push_back(output);
+            }
+            let Some(output) = self.outputs.pop_front() else {
+                return;
+            };
+            match output {
+                Output::Flush(id) => self.flush(id),
+                Output::Close(id, reason) => self.close(id, &reason),
+                Output::PauseReading(id) => self.sockets.set_reading(id, false),
+                Output::ResumeReading(id) => self.sockets.set_reading(id, true),
+            }
+        }
+    }
+
+    /// Changes whether the kernel reports new connections.
+    pub(super) fn set_accepting(&mut self, on: bool) {
+        self.accept_again = (!on).then(|| Instant::now() + ACCEPT_AGAIN);
+        let flags = match on {
+            true => EventFlags::IN,
+            false => EventFlags::empty(),
+        };
+        if let Some(listener) = &self.listener {
+            let token = EventData::new_u64(LISTENER);
+            if let Err(error) = epoll::modify(self.sockets.epoll(), listener, token, flags) {
+                tracing::error!(%error, "epoll refused a change of the listening socket");
+            }
+        }
+    }
+
+    fn read_clock(&self) -> Now {
+        Now {
+            mono: Mono::from_origin(self.origin.elapsed()),
+            // Nothing in this machine is compared with other hosts.
+            wall: Wall::default(),
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.end
+            .is_some_and(|end| self.sockets.is_empty() || end <= Instant::now())
+    }
+
+    fn timeout(&self) -> Option<Timespec> {
+        let mono = self
+            .machine
+            .deadline()
+            .map(|deadline| deadline.since(Mono::from_origin(self.origin.elapsed())));
+        let until = |instant: Instant| instant.saturating_duration_since(Instant::now());
+        let soonest = [mono, self.end.map(until), self.accept_again.map(until)]
+            .into_iter()
+            .flatten()
+            .min()?;
+        Some(Timespec {
+            tv_sec: soonest.as_secs().min(i32::MAX as u64 / 1000) as i64,
+            tv_nsec: i64::from(soonest.subsec_nanos()),
+        })
+    }
+
+    fn on_time(&mut self) {
+        if self
+            .machine
+            .deadline()
+            .is_some_and(|deadline| deadline <= self.now.mono)
+        {
+            self.handle(Input::Tick);
+        }
+        if self.accept_again.is_some_and(|when| when <= Instant::now()) {
+            self.set_accepting(true);
+        }
+    }
+
+    fn obey(&mut self) {
+        let mut count = [0; 8];
+        // Only resets the bell; what was asked for is in the channel.
+        let _ = rustix::io::read(&*self.bell, &mut count);
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Purge { keep, done } => {
+                    self.purge(&keep);
+                    // The caller waits for this, unless it is gone.
+                    let _ = done.send(());
+                }
+                Command::Shutdown { linger } => {
+                    self.stop_accepting();
+                    self.end = Some(Instant::now() + linger);
+                }
+            }
+        }
+    }
+
+    fn purge(&mut self, keep: &[Vec<u8>]) {
+        self.accept_all();
+        self.handle(Input::PreparePurge);
+        for id in self.sockets.ids() {
+            self.read_all(id);
+        }
+        let keep: Vec<&[u8]> = keep.iter().map(Vec::as_slice).collect();
+        self.handle(Input::Purge(&keep));
+    }
+
+    fn stop_accepting(&mut self) {
+        self.accept_again = None;
+        if let Some(listener) = self.listener.take() {
+            let _ = epoll::delete(self.sockets.epoll(), &listener);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The table of connections, and what the kernel shall report of each.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use rdzv_core::ident::ConnId;
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+/// One accepted connection.
+#[derive(Debug)]
+pub(super) struct Socket {
+    pub(super) descriptor: OwnedFd,
+    pub(super) peer: Option<SocketAddr>,
+    /// What the kernel reports now.
+    interest: EventFlags,
+}
+
+/// All connections. Ids are places in the table and are used again.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    epoll: OwnedFd,
+    table: Vec<Option<Socket>>,
+    free: Vec<u32>,
+}
+
+impl Sockets {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            table: Vec::new(),
+            free: Vec::new(),
+        })
+    }
+
+    pub(super) fn epoll(&self) -> &OwnedFd {
+        &self.epoll
+    }
+
+    #[inline]
+    pub(super) fn get(&self, id: ConnId) -> Option<&Socket> {
+        self.table.get(id.0 as usize)?.as_ref()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.free.len() == self.table.len()
+    }
+
+    /// The ids in use at this moment.
+    pub(super) fn ids(&self) -> Vec<ConnId> {
+        let used = self.table.iter().enumerate();
+        used.filter(|(_, socket)| socket.is_some())
+            .map(|(index, _)| ConnId(index as u32))
+            .collect()
+    }
+
+    /// Takes a connection in, to be reported when it can be read from.
+    pub(super) fn insert(
+        &mut self,
+        descriptor: OwnedFd,
+        peer: Option<SocketAddr>,
+    ) -> io::Result<ConnId> {
+        let index = self.free.last().copied();
+        let id = ConnId(index.unwrap_or(self.table.len() as u32));
+        let interest = EventFlags::IN;
+        epoll::add(&self.epoll, &descriptor, token(id), interest)?;
+        let socket = Some(Socket {
+            descriptor,
+            peer,
+            interest,
+        });
+        match self.free.pop() {
+            Some(index) => self.table[index as usize] = socket,
+            None => self.table.push(socket),
+        }
+        Ok(id)
+    }
+
+    pub(super) fn remove(&mut self, id: ConnId) -> Option<Socket> {
+        let socket = self.table.get_mut(id.0 as usize)?.take()?;
+        self.free.push(id.0);
+        // A process that is being started holds a copy of the descriptor until it executes its
+        // program, and would keep the kernel reporting a connection that nobody knows any more.
+        let _ = epoll::delete(&self.epoll, &socket.descriptor);
+        Some(socket)
+    }
+
+    /// Whether the connection is read from.
+    pub(super) fn is_reading(&self, id: ConnId) -> bool {
+        self.get(id)
+            .is_some_and(|socket| socket.interest.contains(EventFlags::IN))
+    }
+
+    pub(super) fn set_reading(&mut self, id: ConnId, on: bool) {
+        self.set_interest(id, EventFlags::IN, on);
+    }
+
+    #[inline]
+    pub(super) fn set_writing(&mut self, id: ConnId, on: bool) {
+        self.set_interest(id, EventFlags::OUT, on);
+    }
+
+    #[inline]
+    fn set_interest(&mut self, id: ConnId, flag: EventFlags, on: bool) {
+        let Some(Some(socket)) = self.table.get_mut(id.0 as usize) else {
+            return;
+        };
+        if socket.interest.contains(flag) == on {
+            return;
+        }
+        let mut interest = socket.interest;
+        interest.set(flag, on);
+        match epoll::modify(&self.epoll, &socket.descriptor, token(id), interest) {
+            Ok(()) => socket.interest = interest,
+            Err(error) => tracing::error!(peer = ?socket.peer, %error, "epoll refused a change"),
+        }
+    }
+}
+
+fn token(id: ConnId) -> EventData {
+    EventData::new_u64(u64::from(id.0))
+}
