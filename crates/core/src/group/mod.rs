@@ -1,1 +1,38 @@
-//! The workers of one agent.
+//! The workers of one agent, which change state together.
+//!
+//! ```text
+//!                 Joined        Assigned       Started × n
+//!   INIT ─Begin─► joining ────► assigning ───► starting ────► HEALTHY
+//!                    ▲                            │              │ one failed · signal · keeper lost
+//!                    │                spawn failed│              ▼
+//!                    │                            └─────────► stopping ── grace over: SIGKILL
+//!                    │ restarts left                             │ no worker alive
+//!                    └──────────── STOPPED ◄──────────────── clearing ◄── all exited 0 (HEALTHY)
+//!                                                                │ nothing left behind
+//!                                        SUCCEEDED · FAILED ◄────┴── exit barrier (several agents)
+//! ```
+//!
+//! * [`GroupSpec`] says what the group is, [`WorkerGroup`] is the machine that decides,
+//!   [`GroupInput`] and [`GroupOutput`] are its words.
+//! * [`plan`] turns ranks into each worker's environment and arguments.
+//! * [`policy`] holds the restart budget and what repeated signals mean for the grace.
+//! * [`exit`] says how processes end and which failure was the root cause.
+//! * [`barrier`] names the store keys that agents meet at.
+//!
+//! Invariants, cited by the tests: *G1* restarts never exceed the budget; *G2* after
+//! [`GroupOutput::Finish`] no worker is alive unless the kernel refused to end it, and that is
+//! said; *G3* the first failure is the one reported.
+
+pub mod barrier;
+pub mod exit;
+mod machine;
+pub mod plan;
+pub mod policy;
+mod spec;
+mod words;
+
+pub use exit::{Exit, WorkerExit};
+pub use machine::WorkerGroup;
+pub use plan::WorkerPlace;
+pub use spec::{GroupSpec, Master, Round, VisibleDevices};
+pub use words::{Ending, GroupInput, GroupOutput, GroupState};

@@ -1,0 +1,457 @@
+//! The machine that decides for the workers of one agent: join, start, watch, restart, finish.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use super::policy::{GRACE_WITHOUT_KEEPER, RestartBudget, StopWishes};
+use super::{
+    Ending, GroupInput, GroupOutput, GroupSpec, GroupState, Round, WorkerExit, WorkerPlace, plan,
+};
+use crate::machine::{Machine, Outbox};
+use crate::rank::{Assignment, LocalRank};
+use crate::time::{Mono, Now};
+
+/// The closing signal where nobody asked for another one: SIGTERM.
+const CLOSING_SIGNAL: i32 = 15;
+
+/// How long a process has to end after SIGKILL before it is given up. Only a process that hangs
+/// inside the kernel takes that long.
+const ABANDON_AFTER: Duration = Duration::from_secs(10);
+
+/// The worker group of one agent. The drawing is in [the module](super).
+#[derive(Debug)]
+pub struct WorkerGroup {
+    spec: GroupSpec,
+    budget: RestartBudget,
+    wishes: StopWishes,
+    phase: Phase,
+    round: Option<Round>,
+    /// Workers of this attempt that are running.
+    alive: BTreeSet<LocalRank>,
+    /// All workers of this attempt that were started.
+    started: BTreeSet<LocalRank>,
+    /// Exits of this attempt in the order in which they were seen.
+    exits: Vec<WorkerExit>,
+    /// Whether any worker was ever started.
+    ever_started: bool,
+    outbox: Outbox<GroupOutput>,
+}
+
+/// Where the group is.
+#[derive(Debug)]
+enum Phase {
+    New,
+    Joining,
+    Assigning,
+    /// One worker at a time, so that a failure stops before the next one.
+    Starting {
+        waiting: VecDeque<Prepared>,
+    },
+    Healthy,
+    Stopping {
+        why: StopReason,
+        signal: i32,
+        until: Mono,
+        killed: bool,
+    },
+    Clearing {
+        then: AfterClearing,
+        until: Mono,
+    },
+    Barrier,
+    Over(GroupState),
+}
+
+/// A worker that is about to be started.
+#[derive(Debug)]
+struct Prepared {
+    worker: WorkerPlace,
+    environment: Vec<(&'static str, String)>,
+}
+
+/// Why the workers are being stopped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum StopReason {
+    WorkersFailed,
+    Broken,
+    Signalled(i32),
+    KeeperLost,
+}
+
+/// What comes when nothing is left of the workers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum AfterClearing {
+    Success,
+    Stop(StopReason),
+}
+
+impl WorkerGroup {
+    /// A group that has not begun.
+    pub fn new(spec: GroupSpec) -> Self {
+        Self {
+            budget: RestartBudget::new(spec.max_restarts),
+            spec,
+            wishes: StopWishes::default(),
+            phase: Phase::New,
+            round: None,
+            alive: BTreeSet::new(),
+            started: BTreeSet::new(),
+            exits: Vec::new(),
+            ever_started: false,
+            outbox: Outbox::default(),
+        }
+    }
+
+    /// The state under the reference's name.
+    pub fn state(&self) -> GroupState {
+        match self.phase {
+            Phase::New | Phase::Joining | Phase::Assigning | Phase::Starting { .. } => {
+                GroupState::Init
+            }
+            Phase::Healthy => GroupState::Healthy,
+            Phase::Stopping { .. } => GroupState::Stopped,
+            Phase::Clearing { ref then, .. } => match then {
+                AfterClearing::Success => GroupState::Succeeded,
+                AfterClearing::Stop(_) => GroupState::Stopped,
+            },
+            Phase::Barrier => GroupState::Succeeded,
+            Phase::Over(state) => state,
+        }
+    }
+
+    /// How many restarts have been used.
+    pub fn restart_count(&self) -> u32 {
+        self.budget.used()
+    }
+
+    fn join(&mut self) {
+        self.round = None;
+        self.alive.clear();
+        self.started.clear();
+        self.exits.clear();
+        self.phase = Phase::Joining;
+        self.outbox.push(GroupOutput::Join {
+            restart_count: self.budget.used(),
+        });
+    }
+
+    fn joined(&mut self, round: Round) {
+        if self.budget.used() > 0 && self.spec.purge_store {
+            self.outbox.push(GroupOutput::PurgeStore);
+        }
+        self.round = Some(round.clone());
+        self.phase = Phase::Assigning;
+        self.outbox.push(GroupOutput::Assign(round));
+    }
+
+    fn assigned(&mut self, assignment: Assignment) {
+        let round = self
+            .round
+            .clone()
+            .expect("the assigning phase begins with a round");
+        let restart_count = self.budget.used();
+        let workers = plan::places(assignment, self.spec.local_world_size);
+        let mut waiting = VecDeque::new();
+        for place in &workers {
+            match plan::environment(&self.spec, &round, place, restart_count) {
+                Ok(environment) => waiting.push_back(Prepared {
+                    worker: *place,
+                    environment,
+                }),
+                Err(text) => return self.finish(Ending::Devices(text)),
+            }
+        }
+        self.outbox.push(GroupOutput::Assigned {
+            workers,
+            round,
+            restart_count,
+        });
+        self.phase = Phase::Starting { waiting };
+        self.start_next();
+    }
+
+    fn start_next(&mut self) {
+        let Phase::Starting { waiting } = &mut self.phase else {
+            return;
+        };
+        match waiting.pop_front() {
+            Some(next) => self.outbox.push(GroupOutput::Start {
+                worker: next.worker,
+                environment: next.environment,
+                restart_count: self.budget.used(),
+            }),
+            None => self.phase = Phase::Healthy,
+        }
+    }
+
+    fn started(&mut self, now: Now, local_rank: LocalRank) {
+        self.ever_started = true;
+        self.started.insert(local_rank);
+        self.alive.insert(local_rank);
+        match self.phase {
+            Phase::Starting { .. } => {
+                self.start_next();
+                self.look_at_exits(now);
+            }
+            // It was being started when the group was told to stop.
+            Phase::Stopping { signal, killed, .. } => {
+                let workers = vec![local_rank];
+                self.outbox.push(if killed {
+                    GroupOutput::Kill { workers }
+                } else {
+                    GroupOutput::Signal { workers, signal }
+                });
+            }
+            _ => {}
+        }
+    }
+
+    fn exited(&mut self, now: Now, exits: Vec<WorkerExit>) {
+        for exit in exits {
+            self.alive.remove(&exit.local_rank);
+            self.exits.push(exit);
+        }
+        self.look_at_exits(now);
+    }
+
+    /// Draws the consequences of the exits that were seen.
+    fn look_at_exits(&mut self, now: Now) {
+        match self.phase {
+            Phase::Starting { .. } | Phase::Healthy => {
+                let failure = self.exits.iter().find(|exit| !exit.exit.is_success());
+                if let Some(failure) = failure {
+                    self.outbox.push(GroupOutput::FirstFailure(*failure));
+                    self.stop(
+                        now,
+                        StopReason::WorkersFailed,
+                        CLOSING_SIGNAL,
+                        self.spec.grace,
+                    );
+                } else if self.alive.is_empty() && matches!(self.phase, Phase::Healthy) {
+                    self.clear(now, AfterClearing::Success);
+                }
+            }
+            Phase::Stopping { ref why, .. } if self.alive.is_empty() => {
+                let then = AfterClearing::Stop(why.clone());
+                self.clear(now, then);
+            }
+            _ => {}
+        }
+    }
+
+    fn stop(&mut self, now: Now, why: StopReason, signal: i32, grace: Duration) {
+        if self.alive.is_empty() {
+            return self.clear(now, AfterClearing::Stop(why));
+        }
+        self.outbox.push(GroupOutput::Signal {
+            workers: self.started.iter().copied().collect(),
+            signal,
+        });
+        self.phase = Phase::Stopping {
+            why,
+            signal,
+            until: now.mono + grace,
+            killed: false,
+        };
+        self.look_at_time(now);
+    }
+
+    /// A further reason to stop while the group is being stopped: it may only get shorter.
+    fn stop_sooner(&mut self, now: Now, again: StopReason, signal: i32, grace: Duration) {
+        let restarts_left = self.budget.remaining() > 0;
+        let Phase::Stopping {
+            ref mut why,
+            signal: ref mut current,
+            ref mut until,
+            killed,
+        } = self.phase
+        else {
+            return;
+        };
+        overrule(why, again, restarts_left);
+        if killed {
+            return;
+        }
+        *until = (*until).min(now.mono + grace);
+        *current = signal;
+        self.outbox.push(GroupOutput::Signal {
+            workers: self.started.iter().copied().collect(),
+            signal,
+        });
+        self.look_at_time(now);
+    }
+
+    fn told_to_stop(&mut self, now: Now, why: StopReason, signal: i32, grace: Duration) {
+        match self.phase {
+            Phase::New | Phase::Joining | Phase::Assigning => {
+                self.finish(ending(why, Vec::new(), self.ever_started));
+            }
+            Phase::Starting { .. } | Phase::Healthy => self.stop(now, why, signal, grace),
+            Phase::Stopping { .. } => self.stop_sooner(now, why, signal, grace),
+            Phase::Clearing { ref mut then, .. } => match then {
+                AfterClearing::Success => *then = AfterClearing::Stop(why),
+                AfterClearing::Stop(current) => {
+                    overrule(current, why, self.budget.remaining() > 0);
+                }
+            },
+            Phase::Barrier => self.finish(ending(why, Vec::new(), self.ever_started)),
+            Phase::Over(_) => {}
+        }
+    }
+
+    fn clear(&mut self, now: Now, then: AfterClearing) {
+        self.outbox.push(GroupOutput::ClearLeftovers);
+        self.phase = Phase::Clearing {
+            then,
+            until: now.mono + ABANDON_AFTER,
+        };
+    }
+
+    fn cleared(&mut self) {
+        let Phase::Clearing { ref then, .. } = self.phase else {
+            return;
+        };
+        match then.clone() {
+            AfterClearing::Success => {
+                let several = self
+                    .round
+                    .as_ref()
+                    .is_some_and(|round| round.group_world_size > 1);
+                if several {
+                    self.phase = Phase::Barrier;
+                    self.outbox.push(GroupOutput::ExitBarrier);
+                } else {
+                    self.succeed();
+                }
+            }
+            AfterClearing::Stop(StopReason::WorkersFailed) if self.budget.take() => {
+                self.outbox.push(GroupOutput::Restarting {
+                    remaining: self.budget.remaining(),
+                    most: self.budget.most(),
+                });
+                self.join();
+            }
+            AfterClearing::Stop(why) => {
+                let exits = std::mem::take(&mut self.exits);
+                self.finish(ending(why, exits, self.ever_started));
+            }
+        }
+    }
+
+    fn succeed(&mut self) {
+        let exits = std::mem::take(&mut self.exits);
+        self.finish(Ending::Succeeded { exits });
+    }
+
+    fn finish(&mut self, ending: Ending) {
+        self.phase = Phase::Over(match ending {
+            Ending::Succeeded { .. } => GroupState::Succeeded,
+            _ => GroupState::Failed,
+        });
+        self.outbox.push(GroupOutput::Finish(ending));
+    }
+
+    fn look_at_time(&mut self, now: Now) {
+        match self.phase {
+            Phase::Stopping {
+                ref mut until,
+                ref mut killed,
+                ref why,
+                ..
+            } if *until <= now.mono => {
+                let workers: Vec<LocalRank> = self.alive.iter().copied().collect();
+                if *killed {
+                    let then = AfterClearing::Stop(why.clone());
+                    self.outbox.push(GroupOutput::Abandon { workers });
+                    self.clear(now, then);
+                } else {
+                    *killed = true;
+                    *until = now.mono + ABANDON_AFTER;
+                    self.outbox.push(GroupOutput::Kill { workers });
+                }
+            }
+            Phase::Clearing { until, .. } if until <= now.mono => {
+                self.outbox.push(GroupOutput::AbandonLeftovers);
+                self.cleared();
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Which of two reasons to stop counts: the loss of the keeper always; a signal, unless the run has
+/// failed for good already, because that failure is what people need to know (*G3*).
+fn overrule(current: &mut StopReason, again: StopReason, restarts_left: bool) {
+    let counts = match (&*current, &again) {
+        (_, StopReason::KeeperLost) => true,
+        (StopReason::WorkersFailed, _) => restarts_left,
+        _ => false,
+    };
+    if counts {
+        *current = again;
+    }
+}
+
+fn ending(why: StopReason, exits: Vec<WorkerExit>, workers_started: bool) -> Ending {
+    match why {
+        StopReason::WorkersFailed => Ending::Failed { exits },
+        StopReason::Broken => Ending::Broken,
+        StopReason::Signalled(signal) => Ending::Signalled {
+            signal,
+            workers_started,
+        },
+        StopReason::KeeperLost => Ending::KeeperLost,
+    }
+}
+
+impl Machine for WorkerGroup {
+    type Input<'a> = GroupInput;
+    type Output = GroupOutput;
+
+    fn handle(&mut self, now: Now, input: GroupInput) {
+        self.outbox.assert_drained();
+        match (input, &self.phase) {
+            (GroupInput::Begin, Phase::New) => self.join(),
+            (GroupInput::Joined(round), Phase::Joining) => self.joined(round),
+            (GroupInput::Assigned(assignment), Phase::Assigning) => self.assigned(assignment),
+            (GroupInput::Started(local_rank), _) => self.started(now, local_rank),
+            (GroupInput::Exited(exits), _) => self.exited(now, exits),
+            (GroupInput::Broken, _) => {
+                self.told_to_stop(now, StopReason::Broken, CLOSING_SIGNAL, self.spec.grace);
+            }
+            (GroupInput::Signal(signal), _) => {
+                let grace = self.wishes.grace_after(now.mono, signal, self.spec.grace);
+                if let Some(grace) = grace {
+                    self.told_to_stop(now, StopReason::Signalled(signal), signal, grace);
+                }
+            }
+            (GroupInput::KeeperLost, _) => {
+                let grace = self.spec.grace.min(GRACE_WITHOUT_KEEPER);
+                self.told_to_stop(now, StopReason::KeeperLost, CLOSING_SIGNAL, grace);
+            }
+            (GroupInput::Cleared, Phase::Clearing { .. }) => self.cleared(),
+            (GroupInput::BarrierPassed, Phase::Barrier) => self.succeed(),
+            (GroupInput::TimePassed, _) => self.look_at_time(now),
+            // An answer to a question that a stop has made pointless.
+            (
+                GroupInput::Begin
+                | GroupInput::Joined(_)
+                | GroupInput::Assigned(_)
+                | GroupInput::Cleared
+                | GroupInput::BarrierPassed,
+                _,
+            ) => {}
+        }
+    }
+
+    fn poll_output(&mut self) -> Option<GroupOutput> {
+        self.outbox.pop()
+    }
+
+    fn deadline(&self) -> Option<Mono> {
+        match self.phase {
+            Phase::Stopping { until, .. } | Phase::Clearing { until, .. } => Some(until),
+            _ => None,
+        }
+    }
+}

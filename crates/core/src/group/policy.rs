@@ -1,0 +1,107 @@
+//! The restart budget, and what signals to the agent mean for the workers' grace.
+
+use std::time::Duration;
+
+use crate::time::Mono;
+
+/// How often the group may still be restarted. Membership changes never cost a restart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RestartBudget {
+    most: u32,
+    used: u32,
+}
+
+impl RestartBudget {
+    /// A budget of so many restarts.
+    pub fn new(most: u32) -> Self {
+        Self { most, used: 0 }
+    }
+
+    /// Takes one restart; false if none is left.
+    pub fn take(&mut self) -> bool {
+        let available = self.used < self.most;
+        if available {
+            self.used += 1;
+        }
+        available
+    }
+
+    /// How many restarts are left.
+    pub fn remaining(self) -> u32 {
+        self.most - self.used
+    }
+
+    /// How many restarts have been taken: the restart count that workers see.
+    pub fn used(self) -> u32 {
+        self.used
+    }
+
+    /// How many there were.
+    pub fn most(self) -> u32 {
+        self.most
+    }
+}
+
+/// How long workers have to end in order once their keeper is gone: whoever killed it means to be
+/// rid of the job at once, and everything has to be gone within a second.
+pub const GRACE_WITHOUT_KEEPER: Duration = Duration::from_millis(400);
+
+/// The same signal again within this time is taken for the same wish: a terminal and a parent that
+/// forwards, or a tool that signals a process and then its group.
+const SAME_WISH: Duration = Duration::from_millis(200);
+
+/// Counts the signals that the agent was told to stop by.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StopWishes {
+    count: u32,
+    last: Option<(i32, Mono)>,
+}
+
+impl StopWishes {
+    /// Takes note of a signal; `None` if it repeats the last one at once, else how long the
+    /// workers have from here on at most.
+    ///
+    /// The first wish grants the whole grace, the second a quarter of it, any further one nothing.
+    pub fn grace_after(&mut self, now: Mono, signal: i32, grace: Duration) -> Option<Duration> {
+        if let Some((last, at)) = self.last
+            && last == signal
+            && now.since(at) < SAME_WISH
+        {
+            return None;
+        }
+        self.last = Some((signal, now));
+        self.count += 1;
+        Some(match self.count {
+            1 => grace,
+            2 => grace / 4,
+            _ => Duration::ZERO,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_never_exceeded() {
+        let mut budget = RestartBudget::new(2);
+        assert!(budget.take() && budget.take());
+        assert!(!budget.take(), "G1");
+        assert_eq!(
+            (budget.remaining(), budget.used(), budget.most()),
+            (0, 2, 2)
+        );
+    }
+
+    #[test]
+    fn later_signals_only_shorten_the_grace() {
+        let grace = Duration::from_secs(8);
+        let at = |millis| Mono::from_origin(Duration::from_millis(millis));
+        let mut wishes = StopWishes::default();
+        assert_eq!(wishes.grace_after(at(0), 15, grace), Some(grace));
+        assert_eq!(wishes.grace_after(at(100), 15, grace), None);
+        assert_eq!(wishes.grace_after(at(500), 15, grace), Some(grace / 4));
+        assert_eq!(wishes.grace_after(at(510), 2, grace), Some(Duration::ZERO));
+    }
+}

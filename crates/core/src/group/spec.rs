@@ -1,0 +1,61 @@
+//! What a worker group is, and what a round tells it.
+
+use std::time::Duration;
+
+use crate::ident::RunId;
+use crate::rank::GroupRank;
+
+/// What the workers of one agent are; the same for the whole run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupSpec {
+    /// The label of all its workers.
+    pub role: String,
+    /// The job's name.
+    pub run_id: RunId,
+    /// How many workers; at least 1.
+    pub local_world_size: u32,
+    /// How often the group may be restarted.
+    pub max_restarts: u32,
+    /// How long workers have between the closing signal and SIGKILL, on every path.
+    pub grace: Duration,
+    /// Whether the workers' store is emptied before a further attempt starts. Only right if no
+    /// worker of another node uses it.
+    pub purge_store: bool,
+    /// Value of the workers' `TORCHELASTIC_SIGNALS_TO_HANDLE`.
+    pub signals_text: String,
+    /// Value of the workers' `TORCH_NCCL_ASYNC_ERROR_HANDLING`, if the environment has one.
+    pub nccl_error_handling: Option<String>,
+    /// With `--virtual-local-rank`: the devices that are divided among the workers.
+    pub virtual_local_rank: Option<VisibleDevices>,
+}
+
+/// The device lists of the agent's environment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct VisibleDevices {
+    /// `HIP_VISIBLE_DEVICES`.
+    pub hip: Option<String>,
+    /// `CUDA_VISIBLE_DEVICES`.
+    pub cuda: Option<String>,
+}
+
+/// What the rendezvous agreed on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Round {
+    /// This agent's number.
+    pub group_rank: GroupRank,
+    /// How many agents take part.
+    pub group_world_size: u32,
+    /// Where the workers meet.
+    pub master: Master,
+}
+
+/// Where the workers meet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Master {
+    /// `MASTER_ADDR`.
+    pub addr: String,
+    /// `MASTER_PORT`.
+    pub port: u16,
+    /// Whether an agent hosts the store there; if not, the worker with rank 0 does.
+    pub hosted_by_agent: bool,
+}
