@@ -46,6 +46,9 @@ pub enum AgentError {
         #[source]
         source: io::Error,
     },
+    /// The process that watches over the agent was killed; the workers were stopped at once.
+    #[error("the keeper of this run was killed (SIGKILL?), so the workers were stopped")]
+    KeeperLost,
     /// An input of the plan cannot be used; the text says which and why.
     #[error("{0}")]
     Plan(String),

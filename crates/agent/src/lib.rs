@@ -1,17 +1,47 @@
 //! The elastic agent of one node: starts the workers, watches them, restarts or stops the group,
 //! and says what happened.
 //!
-//! `run(plan, observer)` (see `agent`) takes a [`LaunchPlan`] and returns an [`Outcome`]; everything
-//! that happens in between is one stream of [`AgentEvent`]s.
+//! [`run`] takes a [`LaunchPlan`] and returns an [`Outcome`]; everything that happens in between is
+//! one stream of [`AgentEvent`]s. [`keep`] is the process around it: whatever happens to the agent,
+//! nothing that it started is left behind.
+//!
+//! ```text
+//!   keeper (keep)                  what the user started; subreaper; forwards signals
+//!     └─ agent (run)               own session; dies with the keeper; subreaper; decides
+//!          ├─ worker 0             own session and process group; dies with the agent
+//!          │    └─ its children    die with the group, or are collected as orphans
+//!          └─ worker 1
+//! ```
+//!
+//! The decisions are made in `rdzv_core::group`; this crate carries them out. Reading order:
+//! `agent` (the loop), `effects` (one function per decision), then `spawn`, `exits`, `stop` and
+//! `reap` (processes), `meeting` (rendezvous and ranks), `logs`, `error_file`, `ending`.
 
+mod agent;
+mod clock;
+mod effects;
+mod ending;
 mod error;
+mod error_file;
 mod event;
+mod exits;
+mod keeper;
+mod logs;
+mod meeting;
 mod outcome;
 mod plan;
+mod reap;
+mod signals;
+mod spawn;
+mod stop;
 
+pub use agent::run;
 pub use error::AgentError;
+pub use error_file::write_launcher_error_file;
 pub use event::{AgentEvent, EventSource, WorkerIdentity};
-pub use outcome::{ErrorFile, Exit, Outcome, WorkerFailure};
+pub use keeper::{end_like, is_kept, keep};
+pub use outcome::{ErrorFile, Outcome, WorkerFailure};
 pub use plan::{
     Entrypoint, LaunchPlan, LogBase, LogPlan, RankSelection, RendezvousPlan, StreamSelection,
 };
+pub use rdzv_core::group::Exit;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use rdzv_core::group::Exit;
 use rdzv_core::rank::{LocalRank, Rank};
 use rdzv_core::time::Wall;
 
@@ -26,30 +27,6 @@ pub enum Outcome {
     },
     /// The agent itself could not go on: no rendezvous, program not found, log directory unusable.
     Error(crate::AgentError),
-}
-
-/// How a process ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
-    /// It returned this code.
-    Code(i32),
-    /// This signal ended it.
-    Signal(i32),
-}
-
-impl Exit {
-    /// The reference's one number: the code, or minus the signal.
-    pub fn as_number(self) -> i32 {
-        match self {
-            Self::Code(code) => code,
-            Self::Signal(signal) => -signal,
-        }
-    }
-
-    /// Whether this is a success.
-    pub fn is_success(self) -> bool {
-        self == Self::Code(0)
-    }
 }
 
 /// One worker that failed.

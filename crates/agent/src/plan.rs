@@ -76,6 +76,16 @@ pub enum RendezvousPlan {
     },
 }
 
+impl RendezvousPlan {
+    /// How many nodes take part.
+    pub fn nodes(&self) -> u32 {
+        match self {
+            Self::Local => 1,
+            Self::Static { nodes, .. } => *nodes,
+        }
+    }
+}
+
 /// Which of the two output streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StreamSelection {

@@ -68,6 +68,8 @@ variables! {
     TORCH_DISABLE_SHARE_RDZV_TCP_STORE;
     /// Launcher: `1` computes ranks without an exchange; all nodes must have equal sizes.
     TORCH_ELASTIC_WORKER_IDENTICAL;
+    /// Agent: process id of the keeper that started it. Workers never see it.
+    RDZV_KEEPER;
     /// URL rendezvous: `1` (default) or not; read for compatibility, our server has one backend.
     USE_LIBUV;
 }

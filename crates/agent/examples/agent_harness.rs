@@ -1,0 +1,226 @@
+//! The smallest program around the agent: what its tests start, and how to use the crate.
+//!
+//! ```text
+//! agent_harness [workers=N] [restarts=N] [grace=MS] [signals=15,2] [logs=DIR] [redirect=0..3]
+//!               [tee=0..3] [console=0,1] [filter=TEXT] [prefix=TEMPLATE] [role=TEXT]
+//!               [launcher-error=PATH] [alone] -- PROGRAM ARGUMENT…
+//! ```
+//!
+//! Runs the program under a keeper (without one if `alone` is given). Events and log lines go to
+//! stderr as `event …` and `log …`, the outcome as `outcome …`; the exit code is 0 or 1.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fmt::{Debug, Write};
+use std::path::PathBuf;
+use std::process::{Command, exit};
+use std::time::Duration;
+
+use rdzv_agent::{
+    AgentEvent, Entrypoint, LaunchPlan, LogBase, LogPlan, Outcome, RankSelection, RendezvousPlan,
+    StreamSelection, end_like, is_kept, keep, run, write_launcher_error_file,
+};
+use rdzv_core::ident::RunId;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+fn main() {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let split = arguments
+        .iter()
+        .position(|argument| argument == "--")
+        .unwrap_or(arguments.len());
+    let options: BTreeMap<&str, &str> = arguments[..split]
+        .iter()
+        .map(|option| option.split_once('=').unwrap_or((option, "")))
+        .collect();
+    if !options.contains_key("alone") && !is_kept() {
+        let mut agent = Command::new(env::current_exe().expect("a program knows its path"));
+        agent.args(&arguments);
+        match keep(agent) {
+            Ok(status) => end_like(status),
+            Err(error) => {
+                eprintln!("keeper: {error}");
+                exit(1);
+            }
+        }
+    }
+    tracing::subscriber::set_global_default(LogLines).expect("nobody else has set one");
+    let command = arguments.get(split + 1..).unwrap_or_default();
+    let outcome = run(plan(&options, command), &mut |event| say(event));
+    if let Some(path) = options.get("launcher-error") {
+        write_launcher_error_file(path.as_ref(), &outcome).expect("the path can be written");
+    }
+    match &outcome {
+        Outcome::Succeeded => eprintln!("outcome succeeded"),
+        Outcome::Failed {
+            failures,
+            root_cause,
+        } => {
+            for failure in failures {
+                eprintln!(
+                    "failure local_rank={} exit={} stopped={} file={}",
+                    failure.local_rank,
+                    failure.exit.as_number(),
+                    failure.stopped_by_agent,
+                    match &failure.error_file {
+                        None => "none".to_owned(),
+                        Some(file) => match &file.content {
+                            Ok(content) => content.to_string(),
+                            Err(reason) => format!("unusable ({reason})"),
+                        },
+                    }
+                );
+            }
+            eprintln!("outcome failed root={}", failures[*root_cause].local_rank);
+        }
+        Outcome::Signalled {
+            signal,
+            workers_started,
+        } => eprintln!("outcome signalled signal={signal} workers_started={workers_started}"),
+        Outcome::Error(error) => eprintln!("outcome error {error}"),
+    }
+    exit(i32::from(!matches!(outcome, Outcome::Succeeded)));
+}
+
+fn plan(options: &BTreeMap<&str, &str>, command: &[String]) -> LaunchPlan {
+    let number = |name: &str, default: u32| {
+        options
+            .get(name)
+            .map_or(default, |text| text.parse().expect("a number"))
+    };
+    let list = |name: &str| -> Vec<String> {
+        options.get(name).map_or_else(Vec::new, |text| {
+            text.split(',').map(str::to_owned).collect()
+        })
+    };
+    let streams = |name: &str| {
+        let value = number(name, 0);
+        RankSelection::All(StreamSelection {
+            stdout: value & 1 != 0,
+            stderr: value & 2 != 0,
+        })
+    };
+    LaunchPlan {
+        entrypoint: Entrypoint {
+            program: command.first().expect("a program").into(),
+            arguments: command[1..].iter().map(Into::into).collect(),
+            name: command[0].clone(),
+        },
+        role: options.get("role").unwrap_or(&"default").to_string(),
+        run_id: RunId::new("none"),
+        local_world_size: number("workers", 1),
+        rendezvous: RendezvousPlan::Local,
+        max_restarts: number("restarts", 0),
+        shutdown_timeout: Duration::from_millis(number("grace", 30_000).into()),
+        signals: if options.contains_key("signals") {
+            list("signals")
+                .iter()
+                .map(|text| text.parse().expect("a number"))
+                .collect()
+        } else {
+            vec![15, 2, 1, 3]
+        },
+        signals_text: "SIGTERM,SIGINT,SIGHUP,SIGQUIT".to_owned(),
+        virtual_local_rank: false,
+        share_store: true,
+        local_addr: None,
+        identical_workers: false,
+        logs: LogPlan {
+            base: match options.get("logs") {
+                Some(&"none") => LogBase::Discard,
+                Some(path) => LogBase::Directory(PathBuf::from(path)),
+                None => LogBase::Temporary(env::temp_dir()),
+            },
+            redirects: streams("redirect"),
+            tee: streams("tee"),
+            console_ranks: options.contains_key("console").then(|| {
+                list("console")
+                    .iter()
+                    .map(|text| text.parse().expect("a number"))
+                    .collect()
+            }),
+            stdout_filters: list("filter"),
+            stderr_filters: Vec::new(),
+            prefix_template: options
+                .get("prefix")
+                .unwrap_or(&"[${role_name}${local_rank}]:")
+                .to_string(),
+        },
+        environment: env::vars_os().collect(),
+        rendezvous_backend: "static".to_owned(),
+    }
+}
+
+/// One word per event, and what tests look at.
+fn say(event: &AgentEvent) {
+    match event {
+        AgentEvent::Rendezvous { .. } => eprintln!("event rendezvous"),
+        AgentEvent::RanksAssigned { workers, .. } => {
+            eprintln!("event assigned workers={}", workers.len());
+        }
+        AgentEvent::WorkerStarted {
+            worker,
+            restart_count,
+            ..
+        } => eprintln!(
+            "event started local_rank={} pid={} attempt={restart_count}",
+            worker.local_rank, worker.pid
+        ),
+        AgentEvent::WorkerExited { worker, exit, .. } => eprintln!(
+            "event exited local_rank={} exit={}",
+            worker.local_rank,
+            exit.as_number()
+        ),
+        AgentEvent::WorkerSignalled {
+            pid,
+            signal,
+            forced,
+            ..
+        } => eprintln!("event signalled pid={pid} signal={signal} forced={forced}"),
+        AgentEvent::Restarting { remaining, .. } => {
+            eprintln!("event restarting remaining={remaining}");
+        }
+        AgentEvent::SignalReceived { signal, .. } => eprintln!("event received signal={signal}"),
+        AgentEvent::WorkerFinal { worker, state, .. } => {
+            eprintln!("event final local_rank={} {state}", worker.local_rank);
+        }
+        AgentEvent::AgentFinal { state, .. } => eprintln!("event agent {state}"),
+    }
+}
+
+/// Writes each log line of warnings and errors to stderr.
+struct LogLines;
+
+impl Subscriber for LogLines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("rdzv") && *metadata.level() <= Level::INFO
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        eprintln!("log {}{}", event.metadata().level(), line.0);
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, _: &Field, value: &dyn Debug) {
+        let _ = write!(self.0, " {value:?}");
+    }
+}

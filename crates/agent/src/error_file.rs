@@ -1,0 +1,267 @@
+//! What workers write down about their failures, and what the launcher hands on.
+//!
+//! A worker's recorder leaves one of two forms at `TORCHELASTIC_ERROR_FILE`:
+//!
+//! ```json
+//! {"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "…", "timestamp": "1790000000"}}}
+//! {"message": "boom", "timestamp": "1790000000"}
+//! ```
+//!
+//! Anything may be found there; a file that is neither is noted and never stops the agent.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
+
+use rdzv_core::time::Wall;
+use serde_json::{Map, Value, json};
+use tracing::warn;
+
+use crate::clock::wall;
+use crate::{AgentError, ErrorFile, Outcome, WorkerFailure};
+
+/// The largest error file that is read. Tracebacks are a few kilobytes.
+const MOST_BYTES: u64 = 4 << 20;
+
+/// Reads what a worker left; `None` if it left nothing.
+pub(crate) fn read(path: &Path) -> Option<ErrorFile> {
+    let content = match read_text(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(error) => Err(format!("cannot be read: {error}")),
+        Ok(text) => understood(&text),
+    };
+    Some(ErrorFile {
+        path: path.to_owned(),
+        content,
+    })
+}
+
+fn read_text(path: &Path) -> io::Result<String> {
+    let mut text = Vec::new();
+    File::open(path)?
+        .take(MOST_BYTES + 1)
+        .read_to_end(&mut text)?;
+    if text.len() as u64 > MOST_BYTES {
+        return Err(io::Error::other(format!("larger than {MOST_BYTES} bytes")));
+    }
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+fn understood(text: &str) -> Result<Value, String> {
+    if text.trim().is_empty() {
+        return Err("is empty".to_owned());
+    }
+    let value: Value =
+        serde_json::from_str(text).map_err(|error| format!("is no JSON: {error}"))?;
+    match value.get("message") {
+        Some(Value::String(_) | Value::Object(_)) => Ok(value),
+        _ => Err("has no \"message\" that is a text or an object".to_owned()),
+    }
+}
+
+/// When the worker says that it failed: whole seconds since the Unix epoch.
+pub(crate) fn recorded_seconds(content: &Value) -> Option<i64> {
+    let timestamp = match content.get("message")? {
+        Value::Object(message) => message.get("extraInfo")?.get("timestamp")?,
+        _ => content.get("timestamp")?,
+    };
+    match timestamp {
+        Value::String(text) => text.trim().parse().ok(),
+        Value::Number(number) => number.as_i64().or_else(|| {
+            // A fraction is dropped.
+            let seconds = number.as_f64()?;
+            (seconds.abs() < 1e15).then_some(seconds as i64)
+        }),
+        _ => None,
+    }
+}
+
+/// Writes the launcher's own error file, for whoever started the launcher.
+///
+/// Of a failed run: the error file of the root cause, with `message.errorCode` added to the object
+/// form, or what is known of the failure if the worker left none. Of a run that ended by a signal
+/// or an error: that, in the object form. Of a successful run: nothing. A file that is already
+/// there is logged and replaced.
+pub fn write_launcher_error_file(path: &Path, outcome: &Outcome) -> io::Result<()> {
+    let content = match outcome {
+        Outcome::Succeeded => return Ok(()),
+        Outcome::Failed {
+            failures,
+            root_cause,
+        } => match failures.get(*root_cause) {
+            Some(failure) => of_failure(failure),
+            None => return Ok(()),
+        },
+        Outcome::Signalled { signal, .. } => own(
+            &format!(
+                "SignalException: Process {} got signal: {signal}",
+                std::process::id()
+            ),
+            wall(),
+        ),
+        Outcome::Error(error) => own(&format!("{}: {error}", class(error)), wall()),
+    };
+    if let Ok(earlier) = read_text(path) {
+        warn!(
+            "{} already exists and is replaced; it held:\n{earlier}",
+            path.display()
+        );
+    }
+    fs::write(path, content)
+}
+
+fn of_failure(failure: &WorkerFailure) -> String {
+    let code = failure.exit.as_number();
+    let Some(ErrorFile {
+        content: Ok(content),
+        path,
+    }) = &failure.error_file
+    else {
+        let mut own = own_value(
+            &format!(
+                "ChildFailedError: rank {} (local_rank: {}) failed with exitcode {code} (pid: {})",
+                failure.rank, failure.local_rank, failure.pid
+            ),
+            failure.time,
+        );
+        add_code(&mut own, code);
+        return own.to_string();
+    };
+    let mut content = content.clone();
+    if !add_code(&mut content, code) {
+        // The plain form is handed on as it is, byte for byte.
+        return read_text(path).unwrap_or_else(|_| content.to_string());
+    }
+    content.to_string()
+}
+
+/// Adds the exit code to the object form; false if it is the plain one.
+fn add_code(content: &mut Value, code: i32) -> bool {
+    let message = content.get_mut("message").and_then(Value::as_object_mut);
+    let object = message.is_some();
+    if let Some(message) = message.filter(|_| code != 0) {
+        message.insert("errorCode".to_owned(), json!(code));
+    }
+    object
+}
+
+fn own(message: &str, at: Wall) -> String {
+    own_value(message, at).to_string()
+}
+
+fn own_value(message: &str, at: Wall) -> Value {
+    let mut extra = Map::new();
+    extra.insert("py_callstack".to_owned(), json!(message));
+    extra.insert("timestamp".to_owned(), json!(at.unix_seconds().to_string()));
+    json!({"message": {"message": message, "extraInfo": extra}})
+}
+
+/// What the reference's exception would be called.
+fn class(error: &AgentError) -> &'static str {
+    match error {
+        AgentError::ProgramNotFound { .. } => "FileNotFoundError",
+        AgentError::Spawn { .. } | AgentError::Logs { .. } | AgentError::System { .. } => "OSError",
+        AgentError::Rendezvous(_) => "RendezvousError",
+        AgentError::Store(_) => "DistStoreError",
+        AgentError::Plan(_) => "ValueError",
+        AgentError::KeeperLost => "RuntimeError",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdzv_core::group::Exit;
+    use rdzv_core::rank::{LocalRank, Rank};
+
+    use super::*;
+
+    fn failure(path: &Path, exit: Exit) -> Outcome {
+        Outcome::Failed {
+            failures: vec![WorkerFailure {
+                local_rank: LocalRank(1),
+                rank: Rank(3),
+                pid: 77,
+                exit,
+                time: Wall::from_unix_micros(5_000_000),
+                stopped_by_agent: false,
+                error_file: read(path),
+            }],
+            root_cause: 0,
+        }
+    }
+
+    fn launcher_file_for(text: Option<&str>) -> String {
+        let directory = tempfile::tempdir().unwrap();
+        let (worker, launcher) = (
+            directory.path().join("error.json"),
+            directory.path().join("launcher.json"),
+        );
+        if let Some(text) = text {
+            fs::write(&worker, text).unwrap();
+        }
+        write_launcher_error_file(&launcher, &failure(&worker, Exit::Code(4))).unwrap();
+        fs::read_to_string(launcher).unwrap()
+    }
+
+    #[test]
+    fn anything_else_than_the_two_forms_is_noted_with_a_reason() {
+        let cases = [
+            ("", "is empty"),
+            ("{\"mess", "is no JSON"),
+            ("[1]", "has no \"message\""),
+            ("{\"message\": 5}", "has no \"message\""),
+        ];
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("error.json");
+        assert!(read(&path).is_none());
+        for (text, reason) in cases {
+            fs::write(&path, text).unwrap();
+            let content = read(&path).unwrap().content.unwrap_err();
+            assert!(content.starts_with(reason), "{text}: {content}");
+        }
+    }
+
+    #[test]
+    fn timestamps_are_texts_or_numbers_with_or_without_a_fraction() {
+        let at = |text: &str| recorded_seconds(&serde_json::from_str(text).unwrap());
+        assert_eq!(
+            at(r#"{"message": "m", "timestamp": "1700000000"}"#),
+            Some(1_700_000_000)
+        );
+        assert_eq!(at(r#"{"message": "m", "timestamp": 17.9}"#), Some(17));
+        assert_eq!(at(r#"{"message": "m"}"#), None);
+        assert_eq!(
+            at(r#"{"message": {"extraInfo": {"timestamp": 12}}, "timestamp": 1}"#),
+            Some(12)
+        );
+        assert_eq!(
+            at(r#"{"message": {"extraInfo": {"timestamp": "x"}}}"#),
+            None
+        );
+    }
+
+    #[test]
+    fn the_object_form_is_handed_on_with_the_exit_code() {
+        let text = r#"{"message": {"message": "V: b", "extraInfo": {"timestamp": "1"}}}"#;
+        let held: Value = serde_json::from_str(&launcher_file_for(Some(text))).unwrap();
+        assert_eq!(
+            held,
+            json!({"message": {"message": "V: b", "extraInfo": {"timestamp": "1"}, "errorCode": 4}})
+        );
+    }
+
+    #[test]
+    fn the_plain_form_is_handed_on_unchanged() {
+        let text = r#"{ "timestamp":"1700000000","message":"m" }"#;
+        assert_eq!(launcher_file_for(Some(text)), text);
+    }
+
+    #[test]
+    fn a_failure_without_a_usable_file_is_written_down_too() {
+        for text in [None, Some("{\"mess")] {
+            let held: Value = serde_json::from_str(&launcher_file_for(text)).unwrap();
+            assert_eq!(held["message"]["errorCode"], json!(4));
+            assert_eq!(held["message"]["extraInfo"]["timestamp"], json!("5"));
+        }
+    }
+}

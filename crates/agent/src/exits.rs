@@ -1,0 +1,127 @@
+//! Waits for workers to end, and tells their ends in the order in which they happened.
+//!
+//! All workers' process descriptors hang in one epoll instance, whose ready list the kernel appends
+//! to as processes end. So even ends that are noticed in one wake-up come in their true order,
+//! which is what the choice of the root cause rests on.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rdzv_core::group::Exit;
+use rdzv_core::rank::LocalRank;
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll, poll};
+use rustix::process::{WaitId, WaitIdOptions, waitid};
+use tokio::io::unix::AsyncFd;
+
+/// How many ends are taken per system call; more are taken by further calls.
+const BATCH: usize = 64;
+
+/// A descriptor that the runtime waits for. To be called inside the runtime.
+#[expect(
+    deprecated,
+    reason = "the successor is `unsafe` because a type may lie about its descriptor; an `OwnedFd` \
+              does not"
+)]
+pub(crate) fn awaitable(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::new(descriptor)
+}
+
+/// The ends of all running workers.
+#[derive(Debug)]
+pub(crate) struct Exits {
+    epoll: AsyncFd<OwnedFd>,
+    running: BTreeMap<LocalRank, OwnedFd>,
+}
+
+impl Exits {
+    /// Watches nobody yet. To be called inside the runtime.
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            epoll: awaitable(epoll::create(epoll::CreateFlags::CLOEXEC)?)?,
+            running: BTreeMap::new(),
+        })
+    }
+
+    /// Watches a worker.
+    pub(crate) fn watch(&mut self, local_rank: LocalRank, pidfd: OwnedFd) -> io::Result<()> {
+        epoll::add(
+            self.epoll.get_ref(),
+            &pidfd,
+            epoll::EventData::new_u64(u64::from(local_rank.0)),
+            epoll::EventFlags::IN,
+        )?;
+        self.running.insert(local_rank, pidfd);
+        Ok(())
+    }
+
+    /// Gives a worker up that does not end.
+    pub(crate) fn forget(&mut self, local_rank: LocalRank) {
+        self.running.remove(&local_rank);
+    }
+
+    /// Whether a worker's end is still waited for, so that its process id is still its own.
+    pub(crate) fn is_watched(&self, local_rank: LocalRank) -> bool {
+        self.running.contains_key(&local_rank)
+    }
+
+    /// Whether a worker is still running: neither reported by [`Exits::next`] nor ended since.
+    pub(crate) fn is_running(&self, local_rank: LocalRank) -> bool {
+        let Some(pidfd) = self.running.get(&local_rank) else {
+            return false;
+        };
+        let mut waited = [rustix::event::PollFd::new(
+            pidfd,
+            rustix::event::PollFlags::IN,
+        )];
+        matches!(poll(&mut waited, Some(&Timespec::default())), Ok(0))
+    }
+
+    /// Waits until workers end, collects them, and returns them in the order of their ends.
+    ///
+    /// May be dropped while waiting without losing anything.
+    pub(crate) async fn next(&mut self) -> io::Result<Vec<(LocalRank, Exit)>> {
+        loop {
+            let mut guard = self.epoll.readable().await?;
+            let mut events = Vec::with_capacity(BATCH);
+            epoll::wait(
+                guard.get_inner(),
+                spare_capacity(&mut events),
+                Some(&Timespec::default()),
+            )?;
+            if events.is_empty() {
+                guard.clear_ready();
+                continue;
+            }
+            drop(guard);
+            let mut ends = Vec::with_capacity(events.len());
+            for event in events {
+                let epoll::Event { data, .. } = event;
+                let local_rank = LocalRank(u32::try_from(data.u64()).unwrap_or(u32::MAX));
+                if let Some(exit) = self.collect(local_rank)? {
+                    ends.push((local_rank, exit));
+                }
+            }
+            return Ok(ends);
+        }
+    }
+
+    fn collect(&mut self, local_rank: LocalRank) -> io::Result<Option<Exit>> {
+        let Some(pidfd) = self.running.get(&local_rank) else {
+            return Ok(None);
+        };
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        let Some(status) = waitid(WaitId::PidFd(pidfd.as_fd()), options)? else {
+            return Ok(None);
+        };
+        self.running.remove(&local_rank);
+        Ok(Some(
+            match (status.exit_status(), status.terminating_signal()) {
+                (Some(code), _) => Exit::Code(code),
+                (None, Some(signal)) => Exit::Signal(signal),
+                (None, None) => unreachable!("waitid was asked for ended processes only"),
+            },
+        ))
+    }
+}

@@ -1,0 +1,177 @@
+//! The process around the agent, and the agent's eye on it.
+//!
+//! | who is killed (SIGKILL) | what happens |
+//! |---|---|
+//! | the agent | its workers die with it (parent-death signal); whatever they had started comes to the keeper, which kills it |
+//! | the keeper | the agent notices at once, stops its workers with a very short grace, kills the rest |
+//!
+//! The agent has a session of its own. So a signal from the terminal, or to the process group,
+//! reaches the keeper alone, which forwards it: exactly once, and also where only one process was
+//! meant. Ctrl-Z stops the keeper alone, as it stops only the agent in the reference: workers
+//! have never been in the terminal's session, and go on.
+
+use std::env;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{self, Command, ExitStatus};
+use std::time::Duration;
+
+use rdzv_core::env::RDZV_KEEPER;
+use rustix::process::{
+    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, getpid, getppid, kill_process,
+    pidfd_open, set_parent_process_death_signal, setrlimit, waitpid,
+};
+use std::collections::HashSet;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, timeout_at};
+
+use crate::AgentError;
+use crate::exits::awaitable;
+use crate::reap::Leftovers;
+use crate::signals::Signals;
+use crate::spawn::{detach, keep_descriptors_private};
+
+/// What a keeper passes on: everything that ends a process by default and can be caught. Whether
+/// the run handles it is the agent's affair; if not, the agent dies of it and so does the keeper.
+const FORWARDED: [i32; 11] = [
+    Signal::HUP.as_raw(),
+    Signal::INT.as_raw(),
+    Signal::QUIT.as_raw(),
+    Signal::USR1.as_raw(),
+    Signal::USR2.as_raw(),
+    Signal::ALARM.as_raw(),
+    Signal::TERM.as_raw(),
+    Signal::VTALARM.as_raw(),
+    Signal::PROF.as_raw(),
+    Signal::IO.as_raw(),
+    Signal::POWER.as_raw(),
+];
+
+/// How long leftovers have to end after SIGKILL before the keeper gives them up.
+const ABANDON_AFTER: Duration = Duration::from_secs(10);
+
+/// Whether this process was started by a keeper, so that it is the agent.
+pub fn is_kept() -> bool {
+    keeper().is_some()
+}
+
+fn keeper() -> Option<Pid> {
+    let named = Pid::from_raw(env::var(RDZV_KEEPER).ok()?.parse().ok()?)?;
+    // Workers do not see the variable; but whoever sets it by hand is not taken at their word.
+    (getppid() == Some(named)).then_some(named)
+}
+
+/// Starts the agent and waits for its end; then kills and collects whatever is left of the run.
+///
+/// `agent` is this program again, with the same arguments; in it [`is_kept`] is true. Has to be
+/// called on the main thread. Returns how the agent ended, for [`end_like`].
+pub fn keep(agent: Command) -> Result<ExitStatus, AgentError> {
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build_local(LocalOptions::default())
+        .map_err(system("start the keeper's event loop"))?;
+    runtime.block_on(keep_agent(agent))
+}
+
+async fn keep_agent(mut command: Command) -> Result<ExitStatus, AgentError> {
+    let mut signals = Signals::new(FORWARDED).map_err(system("handle signals"))?;
+    let mut children = signal(SignalKind::child()).map_err(system("wait for the agent"))?;
+    keep_descriptors_private().map_err(system("look at inherited descriptors"))?;
+    let leftovers = Leftovers::adopt().map_err(system("adopt orphaned processes (subreaper)"))?;
+    command.env(RDZV_KEEPER, getpid().as_raw_nonzero().to_string());
+    detach(&mut command, Signal::TERM);
+    let child = command.spawn().map_err(system("start the agent"))?;
+    let agent = Pid::from_child(&child);
+    let ours = HashSet::from([agent]);
+    let status = loop {
+        tokio::select! {
+            biased;
+            _ = children.recv() => {
+                leftovers.collect(&ours);
+                let ended = waitpid(Some(agent), WaitOptions::NOHANG)
+                    .map_err(|errno| system("wait for the agent")(errno.into()))?;
+                if let Some((_, status)) = ended {
+                    break ExitStatus::from_raw(status.as_raw());
+                }
+            }
+            number = signals.next() => {
+                if let Some(signal) = Signal::from_named_raw(number) {
+                    // The agent is not collected yet, so this cannot hit another process.
+                    let _ = kill_process(agent, signal);
+                }
+            }
+        }
+    };
+    let until = Instant::now() + ABANDON_AFTER;
+    while !leftovers.kill(&HashSet::new()) {
+        if timeout_at(until, children.recv()).await.is_err() {
+            tracing::error!("processes of the run do not end in spite of SIGKILL");
+            break;
+        }
+    }
+    Ok(status)
+}
+
+/// Ends this process as another one ended: with the same code, or by the same signal.
+pub fn end_like(status: ExitStatus) -> ! {
+    let Some(number) = status.signal() else {
+        process::exit(status.code().unwrap_or(1));
+    };
+    // The agent has left its core dump; one of the keeper would tell nobody anything.
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    let _ = setrlimit(Resource::Core, none);
+    if let Some(signal) = Signal::from_named_raw(number) {
+        let _ = kill_process(getpid(), signal);
+    }
+    // Still here: the signal has a handler, which only a new program image takes away.
+    let error = Command::new("/bin/sh")
+        .args(["-c", "kill -\"$1\" $$", "sh", &number.to_string()])
+        .exec();
+    tracing::debug!("die of signal {number}: {error}");
+    process::exit(128 + number);
+}
+
+/// The agent's eye on its keeper.
+#[derive(Debug)]
+pub(crate) struct KeeperWatch {
+    keeper: Option<AsyncFd<OwnedFd>>,
+}
+
+impl KeeperWatch {
+    /// Watches the keeper, if there is one. To be called inside the runtime.
+    pub(crate) fn new() -> io::Result<Self> {
+        let Some(pid) = keeper() else {
+            return Ok(Self { keeper: None });
+        };
+        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        let keeper = awaitable(pidfd)?;
+        // From here on its end is noticed, and the signal would only be taken for somebody's wish.
+        // If it had ended before, that signal has ended us: it is not handled without a reason.
+        set_parent_process_death_signal(None)?;
+        Ok(Self {
+            keeper: Some(keeper),
+        })
+    }
+
+    /// Waits until the keeper is gone; for ever if there is none.
+    pub(crate) async fn lost(&mut self) {
+        if let Some(keeper) = &self.keeper
+            && keeper.readable().await.is_ok()
+        {
+            // Told once; the descriptor would stay readable.
+            self.keeper = None;
+            return;
+        }
+        std::future::pending::<()>().await;
+    }
+}
+
+fn system(what: &'static str) -> impl Fn(io::Error) -> AgentError {
+    move |source| AgentError::System { what, source }
+}

@@ -1,0 +1,179 @@
+//! The directories and files of a run.
+//!
+//! ```text
+//! ⟨log directory, or TMPDIR/torchelastic_⟨8⟩⟩/
+//!   ⟨run id⟩_⟨8⟩/                 one per agent; mode 0700
+//!     attempt_⟨restart count⟩/    never removed while the run goes on
+//!       filtered_stdout.log  filtered_stderr.log
+//!       ⟨local rank⟩/stdout.log  stderr.log  error.json
+//! ```
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use rdzv_core::rank::LocalRank;
+use tracing::debug;
+
+use crate::{AgentError, LogBase};
+
+/// The directory of one agent's run.
+#[derive(Debug)]
+pub(super) struct RunDirectory {
+    path: PathBuf,
+    /// The directory that was made only for this run.
+    temporary: Option<PathBuf>,
+}
+
+/// The directory of one attempt.
+#[derive(Debug)]
+pub(super) struct AttemptDirectory {
+    path: PathBuf,
+}
+
+impl RunDirectory {
+    pub(super) fn create(base: &LogBase, run_id: &str) -> Result<Self, AgentError> {
+        let (base, temporary) = match base {
+            LogBase::Directory(base) => {
+                fs::create_dir_all(base).map_err(failed(base))?;
+                (base.clone(), None)
+            }
+            LogBase::Temporary(base) => {
+                let made = unique(base, "torchelastic")?;
+                (made.clone(), Some(made))
+            }
+            LogBase::Discard => unreachable!("without a log directory nothing is made"),
+        };
+        // A run id is any text; as a name it has to stay within the directory.
+        let path = unique(&base, &run_id.replace('/', "_"))?;
+        Ok(Self { path, temporary })
+    }
+
+    /// Makes the directory of an attempt. What an earlier attempt left is never touched: if there
+    /// is one under the same count already, the new one is called `attempt_⟨n⟩.r1` and so on.
+    pub(super) fn attempt(&self, restart_count: u32) -> Result<AttemptDirectory, AgentError> {
+        let mut path = self.path.join(format!("attempt_{restart_count}"));
+        for again in 1.. {
+            match fs::create_dir(&path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    path = self.path.join(format!("attempt_{restart_count}.r{again}"));
+                }
+                made => {
+                    made.map_err(failed(&path))?;
+                    break;
+                }
+            }
+        }
+        Ok(AttemptDirectory { path })
+    }
+
+    pub(super) fn remove_if_temporary_and_empty(self) {
+        if let Some(temporary) = self.temporary
+            && !holds_output(&temporary)
+            && let Err(error) = fs::remove_dir_all(&temporary)
+        {
+            debug!("{} stays: {error}", temporary.display());
+        }
+    }
+}
+
+impl AttemptDirectory {
+    /// Makes the directory of a worker.
+    pub(super) fn worker(&self, local_rank: LocalRank) -> Result<PathBuf, AgentError> {
+        let path = self.path.join(local_rank.to_string());
+        match fs::create_dir(&path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(failed(&path)(error)),
+            _ => Ok(path),
+        }
+    }
+
+    /// Opens one of the files that the workers of the attempt share.
+    pub(super) fn filtered(&self, name: &str) -> Result<File, AgentError> {
+        let path = self.path.join(name);
+        append_to(&path).map_err(failed(&path))
+    }
+}
+
+/// Makes a log file. It is written at its end only: a worker that opens its own output again (by
+/// `/dev/stderr`, say) must not overwrite what is there.
+pub(super) fn create_log(path: &Path) -> Result<File, AgentError> {
+    append_to(path).map_err(failed(path))
+}
+
+fn append_to(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).open(path)
+}
+
+/// Makes a directory `⟨name⟩_⟨8 random characters⟩`, for this user only.
+fn unique(base: &Path, name: &str) -> Result<PathBuf, AgentError> {
+    loop {
+        let random: String = std::iter::repeat_with(|| match fastrand::u8(0..36) {
+            digit @ 0..10 => char::from(b'0' + digit),
+            letter => char::from(b'a' + letter - 10),
+        })
+        .take(8)
+        .collect();
+        let path = base.join(format!("{name}_{random}"));
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return made.map(|()| path.clone()).map_err(failed(&path)),
+        }
+    }
+}
+
+fn holds_output(directory: &Path) -> bool {
+    let Ok(entries) = fs::read_dir(directory) else {
+        return true;
+    };
+    entries.flatten().any(|entry| match entry.metadata() {
+        Ok(held) if held.is_dir() => holds_output(&entry.path()),
+        Ok(held) => held.len() > 0,
+        Err(_) => true,
+    })
+}
+
+fn failed(path: &Path) -> impl Fn(io::Error) -> AgentError {
+    move |source| AgentError::Logs {
+        path: path.display().to_string(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finished_attempts_are_never_touched() {
+        let directory = tempfile::tempdir().unwrap();
+        let base = LogBase::Directory(directory.path().join("new/logs"));
+        let run = RunDirectory::create(&base, "job/x").unwrap();
+        let name = run.path.file_name().unwrap().to_str().unwrap().to_owned();
+        assert!(name.starts_with("job_x_") && name.len() == "job_x_".len() + 8);
+        let names: Vec<_> = [0, 0, 1, 0]
+            .map(|count| {
+                let attempt = run.attempt(count).unwrap();
+                attempt.path.file_name().unwrap().to_owned()
+            })
+            .into();
+        assert_eq!(
+            names,
+            ["attempt_0", "attempt_0.r1", "attempt_1", "attempt_0.r2"]
+        );
+    }
+
+    #[test]
+    fn a_temporary_directory_goes_only_if_it_holds_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let base = LogBase::Temporary(directory.path().to_owned());
+        for (text, stays) in [("", false), ("x", true)] {
+            let run = RunDirectory::create(&base, "none").unwrap();
+            let temporary = run.temporary.clone().unwrap();
+            let worker = run.attempt(0).unwrap().worker(LocalRank(0)).unwrap();
+            fs::write(worker.join("stdout.log"), text).unwrap();
+            run.remove_if_temporary_and_empty();
+            assert_eq!(temporary.exists(), stays);
+        }
+    }
+}

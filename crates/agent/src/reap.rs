@@ -1,0 +1,130 @@
+//! What workers leave behind: orphans come to the nearest subreaper above them, which is us.
+//!
+//! Only processes that cannot be anybody else's are ever touched:
+//!
+//! * only our own children, because nobody else can collect them and so their process ids cannot
+//!   be given to another process meanwhile. Killing a child brings its children to us, and so on
+//!   until nothing is left;
+//! * none of those that were there before the run (a shell that replaced itself by us), and none
+//!   in our own session: workers and agents have sessions of their own, and a process cannot go
+//!   back into a session, so what is in ours does not come from them.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpgid, getpid, getsid, kill_process,
+    set_child_subreaper, waitid, waitpid,
+};
+
+/// The processes that come to us when their parents end.
+#[derive(Debug)]
+pub(crate) struct Leftovers {
+    foreign: HashSet<Pid>,
+    session: Option<Pid>,
+}
+
+impl Leftovers {
+    /// Makes this process the one that orphans come to.
+    pub(crate) fn adopt() -> io::Result<Self> {
+        set_child_subreaper(Some(getpid()))?;
+        Ok(Self {
+            foreign: if has_children() {
+                children().into_iter().collect()
+            } else {
+                HashSet::new()
+            },
+            session: getsid(None).ok(),
+        })
+    }
+
+    /// Collects those that have ended; `ours` are collected elsewhere.
+    pub(crate) fn collect(&self, ours: &HashSet<Pid>) {
+        for child in self.adopted(ours) {
+            let _ = waitpid(Some(child), WaitOptions::NOHANG);
+        }
+    }
+
+    /// Kills all that are there except `spared`, and collects those that have ended. True if none
+    /// is left; if not, a SIGCHLD says when to come again.
+    pub(crate) fn kill(&self, spared: &HashSet<Pid>) -> bool {
+        let mut none = true;
+        for child in self.adopted(spared) {
+            let _ = kill_process(child, Signal::KILL);
+            match waitpid(Some(child), WaitOptions::NOHANG) {
+                Ok(None) => none = false,
+                // What it left has come to us just now.
+                Ok(Some(_)) => none = none && self.kill(spared),
+                Err(_) => {}
+            }
+        }
+        none
+    }
+
+    /// Whether the process group of a worker that has ended still has a member among our children,
+    /// so that its number cannot mean another group.
+    pub(crate) fn holds_group(&self, group: Pid, ours: &HashSet<Pid>) -> bool {
+        self.adopted(ours)
+            .into_iter()
+            .any(|child| getpgid(Some(child)) == Ok(group))
+    }
+
+    fn adopted(&self, ours: &HashSet<Pid>) -> Vec<Pid> {
+        if !has_children() {
+            return Vec::new();
+        }
+        let mut adopted = children();
+        adopted.retain(|child| {
+            !ours.contains(child)
+                && !self.foreign.contains(child)
+                && (self.session.is_none() || getsid(Some(*child)).ok() != self.session)
+        });
+        adopted
+    }
+}
+
+/// Whether there is any child at all: one system call, where reading the list takes many.
+fn has_children() -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    !matches!(waitid(WaitId::All, options), Err(Errno::CHILD))
+}
+
+/// Our children. The kernel keeps them per thread. If the list is not empty, it may lack some that
+/// come to be while it is read; an empty answer is always right.
+fn children() -> Vec<Pid> {
+    let mut pids = Vec::new();
+    let Ok(threads) = fs::read_dir("/proc/self/task") else {
+        return pids;
+    };
+    for thread in threads.flatten() {
+        match fs::read_to_string(thread.path().join("children")) {
+            Ok(text) => pids.extend(text.split_whitespace().filter_map(parse_pid)),
+            // A kernel without this file, or a thread that has just ended.
+            Err(_) => return children_from_all_processes(),
+        }
+    }
+    pids
+}
+
+fn children_from_all_processes() -> Vec<Pid> {
+    let us = getpid().as_raw_nonzero().to_string();
+    let Ok(processes) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    processes
+        .flatten()
+        .filter_map(|process| {
+            let pid = parse_pid(process.file_name().to_str()?)?;
+            let stat = fs::read_to_string(process.path().join("stat")).ok()?;
+            // The name in brackets may hold anything; after it come state and parent.
+            let (_, after_name) = stat.rsplit_once(')')?;
+            (after_name.split_whitespace().nth(1)? == us).then_some(pid)
+        })
+        .collect()
+}
+
+fn parse_pid(text: &str) -> Option<Pid> {
+    Pid::from_raw(text.parse().ok()?)
+}

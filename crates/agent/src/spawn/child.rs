@@ -1,0 +1,60 @@
+//! What happens between fork and exec, and what must be true of descriptors before it.
+//!
+//! The only `unsafe` code of the agent.
+//!
+//! Invariant: between fork and exec the child may be a copy of a process with several threads, one
+//! of which held the allocator's lock at that moment. So the closure given to `pre_exec` makes
+//! system calls only: it does not allocate, take locks, log or panic. `rustix` makes these calls
+//! directly, and an error number becomes an `io::Error` without allocation.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
+use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal, setsid};
+
+/// Makes the command start its process in a session and process group of its own, and receive
+/// `death_signal` when the calling thread ends.
+///
+/// The kernel ties the death signal to the *thread* that forks, so the command has to be spawned by
+/// a thread that lives as long as this process: the main thread.
+pub(crate) fn detach(command: &mut Command, death_signal: Signal) {
+    let parent = getpid();
+    let prepare = move || -> io::Result<()> {
+        setsid()?;
+        set_parent_process_death_signal(Some(death_signal))?;
+        // The parent may have died before the line above; then no signal will ever come.
+        if getppid() != Some(parent) {
+            return Err(io::Error::from_raw_os_error(
+                rustix::io::Errno::SRCH.raw_os_error(),
+            ));
+        }
+        Ok(())
+    };
+    // SAFETY: the closure keeps the invariant at the top of this file.
+    unsafe {
+        command.pre_exec(prepare);
+    }
+}
+
+/// Keeps descriptors that this process inherited from being inherited further: workers get 0, 1
+/// and 2 and nothing else. To be called before this process opens any of its own.
+pub(crate) fn keep_descriptors_private() -> io::Result<()> {
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let name = entry?.file_name();
+        let number: Option<i32> = name.to_str().and_then(|text| text.parse().ok());
+        let Some(number) = number.filter(|&number| number > 2) else {
+            continue;
+        };
+        // SAFETY: the borrow lives for two calls that only read and write the flags of the
+        // descriptor; if it is closed meanwhile (the directory's own one is), they fail.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+        if let Ok(flags) = fcntl_getfd(descriptor) {
+            let _ = fcntl_setfd(descriptor, flags | FdFlags::CLOEXEC);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! Starting one worker: command, environment, streams.
+//!
+//! A worker has a session of its own (so that a terminal's Ctrl-C reaches it through the agent
+//! only), dies with the agent, and inherits working directory, stdin and descriptors 0 to 2.
+
+mod child;
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::{Command, Stdio};
+
+use rdzv_core::env;
+use rdzv_core::group::{WorkerPlace, plan};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+
+pub(crate) use child::{detach, keep_descriptors_private};
+
+use crate::logs::WorkerStreams;
+use crate::{AgentError, LaunchPlan};
+
+/// A process that was just started.
+#[derive(Debug)]
+pub(crate) struct Spawned {
+    pub(crate) pid: Pid,
+    /// Becomes readable when it ends.
+    pub(crate) pidfd: OwnedFd,
+}
+
+/// Starts one worker. To be called on the main thread.
+pub(crate) fn spawn(
+    launch: &LaunchPlan,
+    place: &WorkerPlace,
+    variables: Vec<(&'static str, String)>,
+    streams: WorkerStreams,
+) -> Result<Spawned, AgentError> {
+    let mut command = Command::new(&launch.entrypoint.program);
+    command
+        .args(plan::arguments(
+            &launch.entrypoint.arguments,
+            place.local_rank,
+        ))
+        .env_clear()
+        .envs(&launch.environment)
+        .env_remove(env::RDZV_KEEPER)
+        .envs(variables)
+        .env(
+            env::TORCHELASTIC_ERROR_FILE,
+            streams
+                .error_file
+                .map_or_else(OsString::new, OsString::from),
+        )
+        .stdin(Stdio::inherit());
+    if let Some(stdout) = streams.stdout {
+        command.stdout(stdout);
+    }
+    if let Some(stderr) = streams.stderr {
+        command.stderr(stderr);
+    }
+    detach(&mut command, Signal::KILL);
+    let child = command.spawn().map_err(|source| {
+        if source.kind() == io::ErrorKind::NotFound {
+            AgentError::ProgramNotFound {
+                program: launch.entrypoint.program.to_string_lossy().into_owned(),
+            }
+        } else {
+            AgentError::Spawn {
+                local_rank: place.local_rank.0,
+                source,
+            }
+        }
+    })?;
+    // The handle is not needed: the process is waited for by its descriptor.
+    let pid = Pid::from_child(&child);
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| AgentError::System {
+        what: "watch a worker (pidfd_open)",
+        source: errno.into(),
+    })?;
+    Ok(Spawned { pid, pidfd })
+}

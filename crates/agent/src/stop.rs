@@ -1,0 +1,72 @@
+//! Signals to workers: always to the whole process group, whether its leader is still there or not.
+
+use rdzv_core::rank::LocalRank;
+use rustix::process::{Signal, kill_process_group};
+use tracing::warn;
+
+use crate::AgentEvent;
+use crate::agent::Agent;
+
+/// Sends a closing signal to the process group of one worker.
+pub(crate) fn signal(agent: &mut Agent<'_>, local_rank: LocalRank, number: i32) {
+    let Some(signal) = Signal::from_named_raw(number) else {
+        return;
+    };
+    if send(agent, local_rank, signal) {
+        let pid = agent.workers[&local_rank].identity.pid;
+        warn!("Sending process {pid} closing signal {}", name(number));
+        let at = agent.clock.now().wall;
+        agent.emit(AgentEvent::WorkerSignalled {
+            at,
+            pid,
+            signal: number,
+            forced: false,
+        });
+    }
+}
+
+/// Sends SIGKILL to the process group of one worker whose grace is over.
+pub(crate) fn kill(agent: &mut Agent<'_>, local_rank: LocalRank) {
+    if send(agent, local_rank, Signal::KILL) {
+        let pid = agent.workers[&local_rank].identity.pid;
+        warn!("Unable to shutdown process {pid} via 15, forcefully exiting via 9");
+        let at = agent.clock.now().wall;
+        agent.emit(AgentEvent::WorkerSignalled {
+            at,
+            pid,
+            signal: Signal::KILL.as_raw(),
+            forced: true,
+        });
+    }
+}
+
+/// Signals the group; true if its leader was still running.
+fn send(agent: &mut Agent<'_>, local_rank: LocalRank, signal: Signal) -> bool {
+    let running = agent.exits.is_running(local_rank);
+    let ours = agent.running_pids();
+    let Some(worker) = agent.workers.get_mut(&local_rank) else {
+        return false;
+    };
+    // As long as the leader is not collected, or one of its orphans is our child, the number of the
+    // group cannot be anybody else's.
+    if ours.contains(&worker.pid) || agent.leftovers.holds_group(worker.pid, &ours) {
+        let _ = kill_process_group(worker.pid, signal);
+    }
+    worker.stopped_by_agent |= running;
+    running
+}
+
+/// `SIGTERM` and so on; the number for signals without a name.
+pub(crate) fn name(number: i32) -> String {
+    let known = match number {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        9 => "SIGKILL",
+        10 => "SIGUSR1",
+        12 => "SIGUSR2",
+        15 => "SIGTERM",
+        _ => return number.to_string(),
+    };
+    known.to_owned()
+}
