@@ -1,6 +1,7 @@
 //! The store inside one process: a map, its queues, and one condition variable.
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,19 +16,18 @@ use crate::{Store, StoreError};
 /// Semantics are those of the TCP store: every write wakes the waiters of its key, a non-empty
 /// queue counts as present for `check` and `wait`, a timeout of zero looks once, and
 /// `multi_set` is atomic.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct HashStore {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug)]
 struct Shared {
     data: Mutex<Data>,
     changed: Condvar,
     timeout: SharedTimeout,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Data {
     values: HashMap<String, Bytes>,
     queues: HashMap<String, VecDeque<Bytes>>,
@@ -49,6 +49,12 @@ impl Data {
             self.queues.remove(key);
         }
         value
+    }
+}
+
+impl fmt::Debug for HashStore {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("HashStore")
     }
 }
 

@@ -119,6 +119,11 @@ impl Journal {
             }
         };
         self.offset += consumed as u64;
+        let tail = if self.offset == 0 && !may_begin_a_file(bytes) {
+            Tail::Foreign
+        } else {
+            tail
+        };
         Replayed { consumed, tail }
     }
 
@@ -177,6 +182,13 @@ fn next_record(bytes: &[u8]) -> Next<'_> {
 fn field(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<LENGTH>()?;
     rest.split_at_checked(u32::from_le_bytes(*length) as usize)
+}
+
+/// Whether bytes too few to show a key can be all there is of a store's file: the first record of
+/// one counts its first user.
+fn may_begin_a_file(bytes: &[u8]) -> bool {
+    let length = (OPEN_COUNT.len() as u32).to_le_bytes();
+    bytes.len() > LENGTH || length.starts_with(bytes)
 }
 
 /// Whether the bytes can be the beginning of a record, as far as its key can be seen.
@@ -253,6 +265,7 @@ mod tests {
             b"127.0.0.1 localhost\n",
             b"\x7fELF\x02\x01\x01",
             b"\0\0\0\0",
+            b"pc\n",
             b"\x03\0\0\0abc\0\0\0\0",
             b"\x09\0\0\0refcounts\0\0\0\0",
         ] {

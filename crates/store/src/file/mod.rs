@@ -17,6 +17,7 @@
 mod locked;
 mod watch;
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -38,7 +39,6 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A store in a file. Dropping the last of `world_size` objects removes the file.
-#[derive(Debug)]
 pub struct FileStore {
     path: PathBuf,
     world_size: Option<u32>,
@@ -46,6 +46,16 @@ pub struct FileStore {
     seen: Mutex<Seen>,
     /// Whether this object is part of the file's count of open ones, and has to be counted out.
     is_counted: bool,
+}
+
+impl fmt::Debug for FileStore {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("FileStore")
+            .field("path", &self.path)
+            .field("world_size", &self.world_size)
+            .finish_non_exhaustive()
+    }
 }
 
 impl FileStore {

@@ -1,5 +1,6 @@
 //! The store behind a TCP connection.
 
+use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -33,7 +34,6 @@ const MOST_EXAMINED: usize = 64;
 /// object waiting; [`Store::try_clone`] makes another connection. `set`, `append`, `multi_set` and
 /// `queue_push` have no answer on the wire, so a failure of theirs is reported by the next call.
 /// After the connection has failed once, every call fails.
-#[derive(Debug)]
 pub struct TcpStore {
     link: Mutex<Connected>,
     endpoint: Endpoint,
@@ -45,12 +45,27 @@ struct Connected {
     link: Link,
     /// An earlier request that the server may have refused by closing the connection.
     suspicion: Option<String>,
+    /// The error that ended the use of the connection.
+    death: Option<String>,
 }
+
+/// The operations that a server may have reasons to refuse, as they are called in errors.
+const ADD: &str = "add to";
+const BARRIER: &str = "pass the barrier with";
+const PUSH: &str = "push to the queue";
+const POP: &str = "pop from the queue";
+const MEASURE: &str = "measure the queue";
 
 /// How an operation on the wire ended, errors aside.
 enum Ended {
     Answered(Option<Reply>),
     TimedOut(Duration),
+}
+
+impl fmt::Debug for TcpStore {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "TcpStore({})", self.endpoint)
+    }
 }
 
 impl TcpStore {
@@ -81,6 +96,7 @@ impl TcpStore {
             link: Mutex::new(Connected {
                 link,
                 suspicion: None,
+                death: None,
             }),
             endpoint,
             timeout: SharedTimeout::new(timeout),
@@ -172,7 +188,7 @@ impl TcpStore {
         let mut request = Vec::new();
         request::add(&mut request, wire_key, delta);
         self.lock()
-            .ask_number("add to", wire_key, request, self.patience())
+            .ask_number(ADD, wire_key, request, self.patience())
     }
 
     fn count(
@@ -202,7 +218,7 @@ impl Connected {
             Err(broken) => broken,
         };
         let (peer, key, elapsed) = (self.link.peer().to_string(), text(key), started.elapsed());
-        Err(match failure {
+        let error = match failure {
             Failure::TimedOut => return Ok(Ended::TimedOut(elapsed)),
             Failure::NoAnswer => StoreError::NoAnswer {
                 peer,
@@ -219,7 +235,9 @@ impl Connected {
                 cause: self.probable_cause(operation),
                 source,
             },
-        })
+        };
+        self.death.get_or_insert_with(|| error.to_string());
+        Err(error)
     }
 
     fn ask(
@@ -287,7 +305,7 @@ impl Connected {
         if key.len() > limits.max_key_bytes || value_length > limits.max_value_bytes {
             self.suspicion.get_or_insert_with(|| {
                 format!(
-                    "it probably refused the request to {operation} a key of {} bytes with a value \
+                    "it has probably refused the request to {operation} a key of {} bytes with a value \
                      of {value_length} bytes (a server usually takes {} and {})",
                     key.len(),
                     limits.max_key_bytes,
@@ -298,13 +316,17 @@ impl Connected {
     }
 
     fn probable_cause(&self, operation: &'static str) -> String {
-        match (&self.suspicion, operation) {
-            (Some(suspicion), _) => suspicion.clone(),
-            (None, "add to" | "pass the barrier with") => {
-                "its process has ended, or the value of the key is not a number".to_owned()
-            }
-            (None, _) => "its process has probably ended".to_owned(),
+        if let Some(first) = self.death.as_ref().or(self.suspicion.as_ref()) {
+            return first.clone();
         }
+        let cause = match operation {
+            ADD | BARRIER => "its process has ended, or the value of the key is not a number",
+            PUSH | POP | MEASURE => {
+                "its process has ended, or it is PyTorch's older server, which has no queues"
+            }
+            _ => "its process has probably ended",
+        };
+        cause.to_owned()
     }
 
     fn corrupt(&self, what: String) -> StoreError {
@@ -436,7 +458,7 @@ impl Store for TcpStore {
     fn queue_push(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
         let (key, mut request) = (wire_key(key), Vec::new());
         request::queue_push_head(&mut request, &key, value.len());
-        self.tell("push to the queue", &key, request, value)
+        self.tell(PUSH, &key, request, value)
     }
 
     fn queue_pop(&self, key: &str, block: bool) -> Result<Bytes, StoreError> {
@@ -447,10 +469,10 @@ impl Store for TcpStore {
             let popped = if block {
                 let limit = deadline.remaining().unwrap_or(Duration::MAX);
                 let then = Some((request.clone(), Shape::Pop));
-                self.wait_then("pop from the queue", &[key], limit, then)?
+                self.wait_then(POP, &[key], limit, then)?
             } else {
                 let request = request.clone();
-                Some(self.ask("pop from the queue", &wire_key(key), request, Shape::Pop)?)
+                Some(self.ask(POP, &wire_key(key), request, Shape::Pop)?)
             };
             match popped {
                 Some(Reply::Pop(Some(value))) => return Ok(value),
@@ -470,7 +492,7 @@ impl Store for TcpStore {
     fn queue_len(&self, key: &str) -> Result<u64, StoreError> {
         let (key, mut request) = (wire_key(key), Vec::new());
         request::queue_len(&mut request, &key);
-        self.count("measure the queue", &key, request)
+        self.count(MEASURE, &key, request)
     }
 
     /// A request of its own, counted by the server under the key itself.
@@ -480,7 +502,6 @@ impl Store for TcpStore {
         world_size: u32,
         timeout: Option<Duration>,
     ) -> Result<(), StoreError> {
-        const PASS: &str = "pass the barrier with";
         let wire_key = wire_key(key);
         let mut request = Vec::new();
         request::barrier(&mut request, &wire_key, i64::from(world_size));
@@ -492,7 +513,7 @@ impl Store for TcpStore {
             },
         };
         let mut connected = self.lock();
-        let elapsed = match connected.perform(PASS, &wire_key, sent, &[], self.patience())? {
+        let elapsed = match connected.perform(BARRIER, &wire_key, sent, &[], self.patience())? {
             Ended::Answered(_) => return Ok(()),
             Ended::TimedOut(elapsed) => elapsed,
         };

@@ -43,10 +43,12 @@ pub(super) fn connect(endpoint: &Endpoint, deadline: &Deadline) -> Result<Link, 
                 found,
             });
         }
-        let pause = backoff(attempts - 1, fastrand::f64(), FIRST_PAUSE, LONGEST_PAUSE);
-        if deadline.remaining().is_some_and(|left| left <= pause) {
+        if deadline.has_passed() {
             return Err(failed.into_error(attempts, deadline));
         }
+        let pause = backoff(attempts - 1, fastrand::f64(), FIRST_PAUSE, LONGEST_PAUSE);
+        // The last try comes right at the deadline.
+        let pause = deadline.remaining().map_or(pause, |left| left.min(pause));
         tracing::debug!(peer = %failed.peer, reason = %failed.reason.text(), ?pause, "no store yet");
         thread::sleep(pause);
     }
