@@ -11,17 +11,12 @@ use crate::{AgentError, AgentEvent, WorkerIdentity, spawn, stop};
 impl Agent<'_> {
     pub(crate) fn carry_out(&mut self, output: GroupOutput) {
         match output {
-            GroupOutput::Join { restart_count } => {
+            GroupOutput::Join { .. } => {
                 self.workers.clear();
                 self.step_began = self.clock.now().mono;
-                self.meeting.join(restart_count);
+                self.meeting.join();
             }
-            GroupOutput::PurgeStore => {
-                if let Err(error) = self.meeting.purge() {
-                    let broken = self.broken(error);
-                    self.answers.push_back(broken);
-                }
-            }
+            GroupOutput::PurgeStore => self.meeting.purge(),
             GroupOutput::Assign(round) => {
                 self.step_began = self.clock.now().mono;
                 self.meeting.assign(&round);

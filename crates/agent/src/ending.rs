@@ -16,7 +16,6 @@ impl Agent<'_> {
             self.emit_finals(exits, &outcome);
         }
         self.drain_logs(matches!(outcome, Outcome::Succeeded)).await;
-        self.meeting.leave();
         let now = self.clock.now();
         let returned = matches!(outcome, Outcome::Succeeded | Outcome::Failed { .. });
         self.emit(AgentEvent::AgentFinal {

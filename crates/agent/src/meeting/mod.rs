@@ -1,16 +1,27 @@
 //! Finding the other agents, exchanging ranks with them, and the store that the workers meet at.
 //!
+//! | step | one node (`local`) | static (`fixed`) |
+//! |---|---|---|
+//! | join | the agent's own server, from the first attempt on | node 0's store, joined once |
+//! | purge | every key | every key but the agents', if there is one node |
+//! | exchange | with itself, through a store in memory | through the store, keys below the run id (`exchange`) |
+//! | exit barrier | – | through the store |
+//!
 //! Everything here that may wait for others does so on a thread of its own and answers through a
 //! channel, so that the agent's loop never waits for anything but events.
 
+mod exchange;
+mod local;
+
 use std::net::TcpListener;
 
-use rdzv_core::group::{Master, Round, WorkerPlace};
-use rdzv_core::rank::{Assignment, GroupRank, RoleInfo, assign};
-use rdzv_store::StoreError;
+use rdzv_core::group::{Round, WorkerPlace};
+use rdzv_core::rank::{Assignment, GroupRank, RoleInfo};
+use rdzv_store::{HashStore, StoreError};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::{AgentError, LaunchPlan, RendezvousPlan};
+use local::LocalMeeting;
 
 /// What comes back, some time later.
 #[derive(Debug)]
@@ -26,82 +37,60 @@ pub(crate) enum Answer {
 /// The agent's side of the rendezvous.
 #[derive(Debug)]
 pub(crate) struct Meeting {
-    rendezvous: RendezvousPlan,
-    address: String,
     us: RoleInfo,
+    identical_workers: bool,
+    local: LocalMeeting,
+    rendezvous: RendezvousPlan,
     answers: UnboundedSender<Answer>,
-    port: Option<TcpListener>,
 }
 
 impl Meeting {
     pub(crate) fn new(plan: &LaunchPlan, answers: UnboundedSender<Answer>) -> Self {
         Self {
-            rendezvous: plan.rendezvous.clone(),
-            address: plan
-                .local_addr
-                .clone()
-                .unwrap_or_else(|| "127.0.0.1".to_owned()),
             us: RoleInfo {
                 role: plan.role.clone(),
                 rank: GroupRank(0),
                 local_world_size: plan.local_world_size,
             },
+            identical_workers: plan.identical_workers,
+            local: LocalMeeting::new(plan),
+            rendezvous: plan.rendezvous.clone(),
             answers,
-            port: None,
         }
     }
 
     /// Finds the other agents.
-    pub(crate) fn join(&mut self, restart_count: u32) {
-        let _ = restart_count;
+    pub(crate) fn join(&mut self) {
         let round = match self.rendezvous {
-            RendezvousPlan::Local => self.local_round(),
+            RendezvousPlan::Local => self.local.round(),
             RendezvousPlan::Static { .. } => Err(AgentError::Plan(
                 "the static rendezvous needs the store's client".to_owned(),
             )),
         };
-        let _ = self.answers.send(Answer::Joined(round));
-    }
-
-    fn local_round(&mut self) -> Result<Round, AgentError> {
-        let listener = TcpListener::bind((self.address.as_str(), 0));
-        let bound = listener.and_then(|listener| {
-            let port = listener.local_addr()?.port();
-            self.port = Some(listener);
-            Ok(port)
-        });
-        let port = bound.map_err(|source| AgentError::System {
-            what: "find a free port for the workers' store",
-            source,
-        })?;
-        Ok(Round {
-            group_rank: GroupRank(0),
-            group_world_size: 1,
-            master: Master {
-                addr: self.address.clone(),
-                port,
-                hosted_by_agent: false,
-            },
-        })
+        self.answer(Answer::Joined(round));
     }
 
     /// Empties the workers' store.
-    pub(crate) fn purge(&mut self) -> Result<(), AgentError> {
-        Ok(())
+    pub(crate) fn purge(&mut self) {
+        self.local.purge();
     }
 
     /// Exchanges ranks.
     pub(crate) fn assign(&mut self, round: &Round) {
-        let _ = round;
-        let assigned = assign(std::slice::from_ref(&self.us))[0];
-        let _ = self.answers.send(Answer::Assigned(Ok(assigned)));
+        let assigned = if self.identical_workers {
+            Ok(exchange::without_store(&self.us, round.group_world_size))
+        } else {
+            // One path for all: alone, the agent talks to itself.
+            exchange::by_store(&HashStore::new(), &self.us, round.group_world_size)
+        };
+        self.answer(Answer::Assigned(assigned));
     }
 
     /// Hands out the port that was kept free for the worker that hosts the store, to be dropped
-    /// when that worker is about to run.
+    /// when that worker has been started.
     pub(crate) fn release_port(&mut self, place: &WorkerPlace) -> Option<TcpListener> {
         if place.rank.0 == 0 {
-            self.port.take()
+            self.local.release_port()
         } else {
             None
         }
@@ -109,11 +98,11 @@ impl Meeting {
 
     /// Waits until the workers of all agents have succeeded.
     pub(crate) fn wait_for_others(&mut self) {
-        let _ = self.answers.send(Answer::BarrierPassed(Ok(())));
+        self.answer(Answer::BarrierPassed(Ok(())));
     }
 
-    /// Ends what this agent hosts.
-    pub(crate) fn leave(&mut self) {
-        self.port = None;
+    fn answer(&self, answer: Answer) {
+        // Nobody listens any more only when the agent is ending.
+        let _ = self.answers.send(answer);
     }
 }

@@ -1,0 +1,85 @@
+//! One node: nobody to find, and the store that its workers meet at.
+
+use std::net::TcpListener;
+
+use rdzv_core::group::{Master, Round};
+use rdzv_core::rank::GroupRank;
+use rdzv_store::{ServerOptions, TcpStoreServer};
+
+use crate::{AgentError, LaunchPlan};
+
+/// The address of a node that nobody else needs to reach.
+const LOOPBACK: &str = "127.0.0.1";
+
+/// The meeting of the workers of one node.
+#[derive(Debug)]
+pub(super) struct LocalMeeting {
+    /// `--local-addr`: others may have to reach the store there.
+    address: Option<String>,
+    share_store: bool,
+    server: Option<TcpStoreServer>,
+    /// Kept free for the worker that hosts the store.
+    port: Option<TcpListener>,
+}
+
+impl LocalMeeting {
+    pub(super) fn new(plan: &LaunchPlan) -> Self {
+        Self {
+            address: plan.local_addr.clone(),
+            share_store: plan.share_store,
+            server: None,
+            port: None,
+        }
+    }
+
+    /// The round: the same server for the whole run, or a new free port for every attempt.
+    pub(super) fn round(&mut self) -> Result<Round, AgentError> {
+        let port = if self.share_store {
+            match &self.server {
+                Some(server) => server.port(),
+                None => self.server.insert(self.start_server()?).port(),
+            }
+        } else {
+            self.keep_port_free().map_err(|source| AgentError::System {
+                what: "find a free port for the workers' store",
+                source,
+            })?
+        };
+        Ok(Round {
+            group_rank: GroupRank(0),
+            group_world_size: 1,
+            master: Master {
+                addr: self.address.clone().unwrap_or_else(|| LOOPBACK.to_owned()),
+                port,
+                hosted_by_agent: self.share_store,
+            },
+        })
+    }
+
+    fn start_server(&self) -> Result<TcpStoreServer, AgentError> {
+        let options = ServerOptions {
+            // With an address of its own the node can be reached by more than one way.
+            host: self.address.is_none().then(|| LOOPBACK.to_owned()),
+            ..ServerOptions::default()
+        };
+        Ok(TcpStoreServer::start(options)?)
+    }
+
+    fn keep_port_free(&mut self) -> std::io::Result<u16> {
+        let host = self.address.as_deref().unwrap_or(LOOPBACK);
+        let listener = TcpListener::bind((host, 0))?;
+        let port = listener.local_addr()?.port();
+        self.port = Some(listener);
+        Ok(port)
+    }
+
+    pub(super) fn purge(&self) {
+        if let Some(server) = &self.server {
+            server.purge(&[]);
+        }
+    }
+
+    pub(super) fn release_port(&mut self) -> Option<TcpListener> {
+        self.port.take()
+    }
+}
