@@ -1,4 +1,6 @@
-//! Why a rendezvous failed.
+//! Why a rendezvous failed. The texts are the reference's where it has one.
+
+use std::time::Duration;
 
 use rdzv_store::StoreError;
 use thiserror::Error;
@@ -6,9 +8,79 @@ use thiserror::Error;
 /// Why a rendezvous failed.
 #[derive(Debug, Error)]
 pub enum RendezvousError {
-    /// A URL or parameter is not usable; the text is the reference's where it has one.
+    /// A URL, option or parameter is not usable; the text says which and why.
     #[error("{0}")]
     Argument(String),
+    /// The scheme of a URL has no handler.
+    #[error("No rendezvous handler for {scheme}://")]
+    NoHandler {
+        /// The scheme.
+        scheme: String,
+    },
+    /// The scheme has a handler already.
+    #[error("Rendezvous handler for {scheme}:// already registered")]
+    DuplicateHandler {
+        /// The scheme.
+        scheme: String,
+    },
+    /// Rank or world size came twice: as arguments and in the URL.
+    #[error("The url: {url} has node-specific arguments(rank, world_size) already.")]
+    NodeSpecific {
+        /// The URL.
+        url: String,
+    },
+    /// A rendezvous that can be had once was asked for again.
+    #[error("{0}")]
+    OnlyOnce(String),
+    /// The address of the store is taken, most likely by another agent with the same rank.
+    #[error(
+        "[Errno 98] Address already in use: node {rank} has to host the store at {address} \
+         ({source}). Is another agent running with --node-rank {rank}, or is the port taken by \
+         something else? Give each node its own --node-rank, or choose another --master-port"
+    )]
+    AddressInUse {
+        /// Where it should listen.
+        address: String,
+        /// The rank of this node.
+        rank: u32,
+        /// What the system said.
+        #[source]
+        source: Box<StoreError>,
+    },
+    /// Not all nodes came.
+    #[error(
+        "Timed out after {} seconds waiting for clients. {joined}/{expected} clients joined. Node 0 \
+         waits at {address} for {} more: check that they run with the same --nnodes and \
+         --master-addr/--master-port (or --rdzv-endpoint), and that they can reach this host",
+        .elapsed.as_secs(),
+        .expected - .joined
+    )]
+    NodesMissing {
+        /// Where node 0 listens.
+        address: String,
+        /// How many nodes have come, node 0 among them.
+        joined: i64,
+        /// How many were expected.
+        expected: i64,
+        /// How long was waited.
+        elapsed: Duration,
+    },
+    /// Node 0 could not be reached.
+    #[error(
+        "node {rank} of {nodes} could not join node 0: failed to {source}. Start the agent with \
+         --node-rank 0 on {host}, and give all nodes the same address and port"
+    )]
+    NoNodeZero {
+        /// The rank of this node.
+        rank: u32,
+        /// Number of nodes.
+        nodes: u32,
+        /// The host that node 0 should be on.
+        host: String,
+        /// What happened.
+        #[source]
+        source: Box<StoreError>,
+    },
     /// The store behind the rendezvous failed.
     #[error(transparent)]
     Store(#[from] StoreError),

@@ -1,5 +1,21 @@
 //! Rendezvous: agreeing on who takes part and in which order.
+//!
+//! Two doors. **Workers** come with an init-method URL and leave with a store, a rank and a world
+//! size ([`url`]). **Agents** come with the parameters of a backend and leave with a
+//! [`RendezvousInfo`], round after round ([`RendezvousBackend`]); the backend so far is
+//! [`StaticRendezvous`].
 
+mod backend;
+mod environment;
 mod error;
+mod fixed;
+mod params;
+mod registry;
+pub mod url;
 
+pub use backend::{RendezvousBackend, RendezvousInfo};
+pub use environment::Environment;
 pub use error::RendezvousError;
+pub use fixed::{StaticParameters, StaticRendezvous};
+pub use params::{RendezvousParameters, parse_config};
+pub use registry::{BackendConstructor, BackendRegistry};

@@ -1,7 +1,8 @@
 //! The store behind a TCP connection.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -14,8 +15,10 @@ use rdzv_core::store::wire::reply::{CheckReply, Reply, Shape};
 use rdzv_core::store::wire::request;
 
 use super::connect::connect;
+use super::host::host;
 use super::link::{Broken, Link};
 use super::options::TcpStoreOptions;
+use super::server::TcpStoreServer;
 use crate::deadline::{Deadline, SharedTimeout};
 use crate::{Store, StoreError};
 
@@ -24,6 +27,9 @@ const INIT_KEY: &[u8] = b"init/";
 
 /// Least time that a server gets for an answer that is due at once, however short the timeout.
 const LEAST_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Between two looks of the master at how many have joined.
+const JOIN_PAUSE: Duration = Duration::from_millis(10);
 
 /// After a wait for several keys has timed out: how many are looked at one by one for the error.
 const MOST_EXAMINED: usize = 64;
@@ -38,6 +44,8 @@ pub struct TcpStore {
     link: Mutex<Connected>,
     endpoint: Endpoint,
     timeout: SharedTimeout,
+    /// Kept for as long as any store object that was made with it.
+    server: Option<Arc<TcpStoreServer>>,
 }
 
 #[derive(Debug)]
@@ -71,27 +79,41 @@ impl fmt::Debug for TcpStore {
 impl TcpStore {
     /// Connects, within `options.timeout` in all.
     ///
-    /// In order: the connection is tried until the server answers, and with a world size and
-    /// `wait_for_workers` this client counts itself in.
-    pub fn connect(options: TcpStoreOptions) -> Result<Self, StoreError> {
+    /// In order: a master starts the server; the connection is tried until the server answers; with
+    /// a world size and `wait_for_workers`, this client counts itself in, and the master waits until
+    /// all have done so.
+    pub fn connect(mut options: TcpStoreOptions) -> Result<Self, StoreError> {
         let deadline = Deadline::after(options.timeout);
         if options.world_size == Some(0) {
             return Err(StoreError::Argument(
                 "TCPStore world size cannot be 0".to_owned(),
             ));
         }
-        let endpoint = Endpoint {
-            host: options.host,
-            port: options.port,
+        let server = if options.is_master {
+            host(&mut options)?
+        } else {
+            None
         };
-        let store = Self::over(connect(&endpoint, &deadline)?, endpoint, options.timeout);
-        if options.world_size.is_some() && options.wait_for_workers {
-            store.add_raw(INIT_KEY, 1)?;
+        let endpoint = Endpoint {
+            port: server.as_ref().map_or(options.port, |server| server.port()),
+            host: options.host,
+        };
+        let link = connect(&endpoint, &deadline)?;
+        let store = Self::over(link, endpoint, options.timeout, server);
+        if let Some(world_size) = options.world_size
+            && options.wait_for_workers
+        {
+            store.join(i64::from(world_size), &deadline)?;
         }
         Ok(store)
     }
 
-    fn over(link: Link, endpoint: Endpoint, timeout: Duration) -> Self {
+    fn over(
+        link: Link,
+        endpoint: Endpoint,
+        timeout: Duration,
+        server: Option<Arc<TcpStoreServer>>,
+    ) -> Self {
         Self {
             link: Mutex::new(Connected {
                 link,
@@ -100,7 +122,33 @@ impl TcpStore {
             }),
             endpoint,
             timeout: SharedTimeout::new(timeout),
+            server,
         }
+    }
+
+    /// Counts this client in; the owner of the server waits for the others.
+    fn join(&self, world_size: i64, deadline: &Deadline) -> Result<(), StoreError> {
+        let mut joined = self.add_raw(INIT_KEY, 1)?;
+        while self.server.is_some() && joined < world_size {
+            if deadline.has_passed() {
+                return Err(StoreError::Join {
+                    joined,
+                    expected: world_size,
+                    elapsed: deadline.elapsed(),
+                });
+            }
+            let pause = deadline
+                .remaining()
+                .map_or(JOIN_PAUSE, |left| left.min(JOIN_PAUSE));
+            thread::sleep(pause);
+            joined = self.add_raw(INIT_KEY, 0)?;
+        }
+        Ok(())
+    }
+
+    /// The server, if this process hosts it.
+    pub fn server(&self) -> Option<&Arc<TcpStoreServer>> {
+        self.server.as_ref()
     }
 
     /// The host as it was asked for.
@@ -554,6 +602,7 @@ impl Store for TcpStore {
             link,
             self.endpoint.clone(),
             self.timeout(),
+            self.server.clone(),
         )))
     }
 }

@@ -5,12 +5,14 @@
 //! | `client` | [`TcpStore`]: the calls of the store API as operations on the wire |
 //! | `options` | what a client needs to know to be made |
 //! | `connect` | finding the server, reaching it, making sure that it is a store |
+//! | `host` | starting the server that a master brings along, or sharing it |
 //! | `link` | one blocking connection that carries a client machine |
 //! | `server` | [`TcpStoreServer`]: one thread that serves all connections |
 //! | `listen` | binding: dual-stack, a given host, a given socket |
 
 mod client;
 mod connect;
+mod host;
 mod link;
 mod listen;
 mod options;

@@ -1,0 +1,259 @@
+//! Static rendezvous: the ranks are given, so it only remains to wait for one another.
+//!
+//! Node 0 hosts one TCP store at the endpoint, for the agents and for the workers of all nodes.
+//! Everybody counts itself in under the key `init/`; node 0 waits until all have come, the others
+//! go on at once. Membership never changes.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdzv_core::endpoint::{Endpoint, EndpointError};
+use rdzv_core::ident::RunId;
+use rdzv_core::rank::GroupRank;
+use rdzv_core::store::prefix::join;
+use rdzv_store::{PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions};
+
+use crate::{RendezvousBackend, RendezvousError, RendezvousInfo, RendezvousParameters};
+
+/// How long to wait for the other nodes if nothing is configured.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Counted by every node 0 of a run: there must be one.
+const NODE_ZERO: &str = "rdzv/node_zero";
+
+/// What a static rendezvous is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StaticParameters {
+    /// Where node 0 listens. If the host is `localhost` or a loopback address, node 0 listens
+    /// there only, else on all its addresses. With port 0, which one node alone can use, the
+    /// system chooses.
+    pub endpoint: Endpoint,
+    /// The rank of this node.
+    pub node_rank: GroupRank,
+    /// How many nodes there are.
+    pub nodes: u32,
+    /// How long to wait for the others, in all; also the timeout of the store.
+    pub timeout: Duration,
+    /// The run, and with it the agents' part of the store.
+    pub run_id: RunId,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct StaticRendezvous {
+    parameters: StaticParameters,
+    joined: Option<Arc<TcpStore>>,
+}
+
+impl StaticRendezvous {
+    /// The name of this backend.
+    pub const NAME: &str = "static";
+
+    /// Nothing is done before [`StaticRendezvous::join`].
+    pub fn new(parameters: StaticParameters) -> Self {
+        Self {
+            parameters,
+            joined: None,
+        }
+    }
+
+    /// From the general parameters: the options are `rank` (needed) and `timeout` in seconds
+    /// (600); `max_nodes` is the number of nodes.
+    pub fn from_parameters(parameters: &RendezvousParameters) -> Result<Self, RendezvousError> {
+        let wrong = |what: String| Err(RendezvousError::Argument(what));
+        let Some(rank) = parameters.get_as_int("rank")? else {
+            return wrong(
+                "rank is absent in RendezvousParameters. Try add --node-rank to the cmd request"
+                    .to_owned(),
+            );
+        };
+        let Ok(rank) = u32::try_from(rank) else {
+            return wrong(format!(
+                "The node rank must not be negative, but was {rank}."
+            ));
+        };
+        let endpoint = parameters.endpoint.trim();
+        if endpoint.is_empty() {
+            return wrong(
+                "endpoint is absent in RendezvousParameters. Try add --master-port and \
+                 --master-addr to the cmd request"
+                    .to_owned(),
+            );
+        }
+        let seconds = parameters.get_as_int("timeout")?;
+        let timeout = match seconds.map(u64::try_from) {
+            None => DEFAULT_TIMEOUT,
+            Some(Ok(seconds)) => Duration::from_secs(seconds),
+            Some(Err(_)) => return wrong("The timeout must not be negative.".to_owned()),
+        };
+        Ok(Self::new(StaticParameters {
+            endpoint: endpoint_with_port(endpoint)?,
+            node_rank: GroupRank(rank),
+            nodes: parameters.max_nodes,
+            timeout,
+            run_id: RunId::new(&parameters.run_id),
+        }))
+    }
+
+    /// Meets the other nodes the first time; later calls return the same, at once.
+    pub fn join(&mut self) -> Result<RendezvousInfo, RendezvousError> {
+        let store = match &self.joined {
+            Some(store) => Arc::clone(store),
+            None => Arc::new(self.meet()?),
+        };
+        self.joined = Some(Arc::clone(&store));
+        Ok(RendezvousInfo {
+            rank: self.parameters.node_rank,
+            world_size: self.parameters.nodes,
+            master_addr: self.parameters.endpoint.host.clone(),
+            master_port: store.port(),
+            server: store.server().cloned(),
+            store: Arc::new(self.part_of_run(store)),
+        })
+    }
+
+    fn meet(&self) -> Result<TcpStore, RendezvousError> {
+        let StaticParameters {
+            endpoint,
+            node_rank,
+            nodes,
+            timeout,
+            ..
+        } = &self.parameters;
+        if node_rank.0 >= *nodes {
+            return Err(RendezvousError::Argument(format!(
+                "the node rank {node_rank} must be less than the number of nodes, which is {nodes}"
+            )));
+        }
+        let options = TcpStoreOptions {
+            world_size: Some(*nodes),
+            is_master: node_rank.0 == 0,
+            bind: loopback(&endpoint.host),
+            timeout: *timeout,
+            multi_tenant: true,
+            ..TcpStoreOptions::new(&endpoint.host, endpoint.port)
+        };
+        let store = TcpStore::connect(options).map_err(|error| self.explain(error))?;
+        if node_rank.0 == 0 {
+            self.be_the_only_host(&store)?;
+        }
+        Ok(store)
+    }
+
+    /// A node 0 on another host than the endpoint's listens there in vain and meets the others at
+    /// the endpoint, where they already have a node 0.
+    fn be_the_only_host(&self, store: &TcpStore) -> Result<(), RendezvousError> {
+        let key = join(self.parameters.run_id.as_str(), NODE_ZERO);
+        match store.add(&key, 1)? {
+            1 => Ok(()),
+            count => Err(RendezvousError::Argument(format!(
+                "{count} agents say that they are node 0 of run {}, and another one hosts the store \
+                 at {}. Give each node its own --node-rank, and 0 to the one on that host",
+                self.parameters.run_id, self.parameters.endpoint
+            ))),
+        }
+    }
+
+    /// The agents' keys have the run id in front of them; the workers' have not.
+    fn part_of_run(&self, store: Arc<TcpStore>) -> PrefixStore {
+        PrefixStore::new(self.parameters.run_id.as_str(), store)
+    }
+
+    fn explain(&self, error: StoreError) -> RendezvousError {
+        let StaticParameters {
+            endpoint,
+            node_rank,
+            nodes,
+            ..
+        } = &self.parameters;
+        match error {
+            StoreError::Listen { ref source, .. } if source.kind() == io::ErrorKind::AddrInUse => {
+                RendezvousError::AddressInUse {
+                    address: endpoint.to_string(),
+                    rank: node_rank.0,
+                    source: Box::new(error),
+                }
+            }
+            StoreError::Join {
+                joined,
+                expected,
+                elapsed,
+            } => RendezvousError::NodesMissing {
+                address: endpoint.to_string(),
+                joined,
+                expected,
+                elapsed,
+            },
+            StoreError::Connect { .. } | StoreError::NotAStore { .. } if node_rank.0 != 0 => {
+                RendezvousError::NoNodeZero {
+                    rank: node_rank.0,
+                    nodes: *nodes,
+                    host: endpoint.host.clone(),
+                    source: Box::new(error),
+                }
+            }
+            other => other.into(),
+        }
+    }
+}
+
+impl RendezvousBackend for StaticRendezvous {
+    fn name(&self) -> &str {
+        Self::NAME
+    }
+
+    fn run_id(&self) -> &RunId {
+        &self.parameters.run_id
+    }
+
+    fn join(&mut self) -> Result<RendezvousInfo, RendezvousError> {
+        Self::join(self)
+    }
+
+    fn shares_store_with_workers(&self) -> bool {
+        true
+    }
+
+    fn is_closed(&self) -> Result<bool, RendezvousError> {
+        Ok(false)
+    }
+
+    fn set_closed(&mut self) -> Result<(), RendezvousError> {
+        Ok(())
+    }
+
+    fn num_nodes_waiting(&self) -> Result<u32, RendezvousError> {
+        Ok(0)
+    }
+
+    fn shutdown(&mut self) -> bool {
+        self.joined = None;
+        true
+    }
+}
+
+/// Where to listen if the host names only this machine to itself.
+fn loopback(host: &str) -> Option<String> {
+    if host.eq_ignore_ascii_case("localhost") {
+        return Some("127.0.0.1".to_owned());
+    }
+    let address: IpAddr = host.parse().ok()?;
+    address.is_loopback().then(|| address.to_string())
+}
+
+fn endpoint_with_port(text: &str) -> Result<Endpoint, RendezvousError> {
+    let parse = |default_port| {
+        Endpoint::parse(text, default_port)
+            .map_err(|error: EndpointError| RendezvousError::Argument(error.to_string()))
+    };
+    // The port is absent if the default shows through.
+    let endpoint = parse(0)?;
+    if parse(1)? != endpoint {
+        return Err(RendezvousError::Argument(format!(
+            "Port is absent in endpoint: {text}. Try launching with --master-port"
+        )));
+    }
+    Ok(endpoint)
+}

@@ -1,0 +1,134 @@
+//! Which backend has which name. To add one: a file with its constructor, and a line in
+//! [`BackendRegistry::with_defaults`].
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::{RendezvousBackend, RendezvousError, RendezvousParameters, StaticRendezvous};
+
+/// Makes a backend from its parameters.
+pub type BackendConstructor = Arc<
+    dyn Fn(&RendezvousParameters) -> Result<Box<dyn RendezvousBackend>, RendezvousError>
+        + Send
+        + Sync,
+>;
+
+/// The known backends.
+#[derive(Default, Clone)]
+pub struct BackendRegistry {
+    constructors: BTreeMap<String, BackendConstructor>,
+}
+
+impl fmt::Debug for BackendRegistry {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.constructors.keys();
+        formatter.debug_set().entries(names).finish()
+    }
+}
+
+impl BackendRegistry {
+    /// The built-in backends: `static`.
+    pub fn with_defaults() -> Self {
+        let new_static: BackendConstructor =
+            Arc::new(|parameters| Ok(Box::new(StaticRendezvous::from_parameters(parameters)?)));
+        Self {
+            constructors: BTreeMap::from([(StaticRendezvous::NAME.to_owned(), new_static)]),
+        }
+    }
+
+    /// Adds a backend; the same constructor may be added again, another one under the same name
+    /// may not.
+    pub fn register(
+        &mut self,
+        name: &str,
+        constructor: BackendConstructor,
+    ) -> Result<(), RendezvousError> {
+        if name.is_empty() {
+            return Err(RendezvousError::Argument(
+                "The rendezvous backend name must be a non-empty string.".to_owned(),
+            ));
+        }
+        match self.constructors.get(name) {
+            Some(known) if !Arc::ptr_eq(known, &constructor) => {
+                Err(RendezvousError::Argument(format!(
+                    "The rendezvous backend '{name}' cannot be registered again as it is already \
+                     registered with another constructor."
+                )))
+            }
+            _ => {
+                self.constructors.insert(name.to_owned(), constructor);
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes the backend that the parameters name.
+    pub fn create(
+        &self,
+        parameters: &RendezvousParameters,
+    ) -> Result<Box<dyn RendezvousBackend>, RendezvousError> {
+        let wanted = &parameters.backend;
+        let constructor = self.constructors.get(wanted).ok_or_else(|| {
+            RendezvousError::Argument(format!(
+                "The rendezvous backend '{wanted}' is not registered. Did you forget to call \
+                 `register`?"
+            ))
+        })?;
+        let backend = constructor(parameters)?;
+        if backend.name() != wanted {
+            return Err(RendezvousError::Argument(format!(
+                "The rendezvous backend '{}' does not match the requested backend '{wanted}'.",
+                backend.name()
+            )));
+        }
+        Ok(backend)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parameters(backend: &str) -> RendezvousParameters {
+        let config = BTreeMap::from([("rank".to_owned(), "0".to_owned())]);
+        RendezvousParameters::new(backend, "localhost:0", "run", 1, 1, config).unwrap()
+    }
+
+    fn refused(registry: &BackendRegistry, backend: &str) -> String {
+        match registry.create(&parameters(backend)) {
+            Ok(_) => panic!("{backend} was made"),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn built_in_and_unknown_backends() {
+        let registry = BackendRegistry::with_defaults();
+        let backend = registry.create(&parameters("static")).unwrap();
+        assert_eq!(backend.name(), "static");
+        assert_eq!(
+            refused(&registry, "zeus"),
+            "The rendezvous backend 'zeus' is not registered. Did you forget to call `register`?"
+        );
+    }
+
+    #[test]
+    fn a_name_has_one_constructor() {
+        let mut registry = BackendRegistry::with_defaults();
+        let constructor: BackendConstructor =
+            Arc::new(|given| Ok(Box::new(StaticRendezvous::from_parameters(given)?)));
+        assert!(registry.register("", Arc::clone(&constructor)).is_err());
+        assert!(
+            registry
+                .register("static", Arc::clone(&constructor))
+                .is_err()
+        );
+        registry.register("mine", Arc::clone(&constructor)).unwrap();
+        registry.register("mine", constructor).unwrap();
+        assert_eq!(
+            refused(&registry, "mine"),
+            "The rendezvous backend 'static' does not match the requested backend 'mine'."
+        );
+    }
+}

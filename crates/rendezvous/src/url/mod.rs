@@ -1,0 +1,80 @@
+//! Init-method URLs: from a URL to a store, a rank and a world size.
+//!
+//! | URL | the store | rank and world size |
+//! |---|---|---|
+//! | `env://` | TCP, at `MASTER_ADDR`:`MASTER_PORT` | query, else `RANK` and `WORLD_SIZE` |
+//! | `tcp://host:port?rank=R&world_size=N` | TCP, there | query |
+//! | `file:///path?rank=R&world_size=N` | that file | query |
+//!
+//! Who hosts a TCP store is decided in `host`. The query name `use_libuv` and the variable of the
+//! same name choose between the reference's two servers; ours is one, so they are accepted and
+//! change nothing, like all names that are not known.
+
+mod env;
+mod file;
+mod host;
+mod parse;
+mod registry;
+mod tcp;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdzv_core::rank::Rank;
+use rdzv_store::{PrefixStore, Store};
+
+pub use env::EnvHandler;
+pub use file::FileHandler;
+pub use parse::Url;
+pub use registry::{Registry, UrlHandler, UrlRendezvous, register_handler, rendezvous};
+pub use tcp::TcpHandler;
+
+use crate::{Environment, RendezvousError};
+
+/// The key prefix of a job's default process group.
+const DEFAULT_GROUP: &str = "default_pg";
+
+/// What every handler gets besides the URL.
+#[derive(Debug, Clone)]
+pub struct UrlOptions {
+    /// Limit of the rendezvous and timeout of the store (`env` and `tcp`). Default 30 minutes,
+    /// that of a process group.
+    pub timeout: Duration,
+    /// Where variables are looked up. Default: the environment of the process.
+    pub environment: Environment,
+}
+
+impl Default for UrlOptions {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(30 * 60),
+            environment: Environment::of_process(),
+        }
+    }
+}
+
+/// What a rendezvous yields.
+#[derive(Debug)]
+pub struct Joined {
+    /// The store that all members share; its keys are the job's.
+    pub store: Box<dyn Store>,
+    /// This worker's rank.
+    pub rank: Rank,
+    /// The number of workers.
+    pub world_size: u32,
+}
+
+impl Joined {
+    /// The part of the store that belongs to the job's default process group (`default_pg/`),
+    /// where a peer of the reference's looks for it.
+    pub fn into_group_store(self) -> PrefixStore {
+        PrefixStore::new(DEFAULT_GROUP, Arc::from(self.store))
+    }
+}
+
+/// The reference's beginning of everything that can be wrong with a URL of a scheme.
+fn wrong(scheme: &str, what: &str) -> RendezvousError {
+    RendezvousError::Argument(format!(
+        "Error initializing torch.distributed using {scheme}:// rendezvous: {what}"
+    ))
+}

@@ -1,0 +1,208 @@
+//! The parts of an init-method URL, split as the reference splits them.
+//!
+//! That is Python's `urlparse`: the scheme and host are lower-cased, user names are dropped, and
+//! nothing is percent-decoded.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use rdzv_core::endpoint::Endpoint;
+
+use crate::RendezvousError;
+
+/// An init-method URL in parts: `scheme://host:port/path?name=value&...`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Url {
+    /// Lower-case; empty if there was none.
+    pub scheme: String,
+    /// Lower-case, an IPv6 address without its brackets.
+    pub host: Option<String>,
+    /// As text; a number within range is asked for by [`Url::port`].
+    port: Option<String>,
+    /// With its leading slash; may be empty.
+    pub path: String,
+    /// What stands behind the question mark.
+    pub query: BTreeMap<String, String>,
+}
+
+impl Url {
+    /// Takes a URL apart.
+    pub fn parse(text: &str) -> Result<Self, RendezvousError> {
+        let (scheme, rest) = match text.split_once(':') {
+            Some((scheme, rest)) if is_scheme(scheme) => (scheme.to_ascii_lowercase(), rest),
+            _ => (String::new(), text),
+        };
+        let (authority, rest) = match rest.strip_prefix("//") {
+            Some(rest) => rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len())),
+            None => ("", rest),
+        };
+        let rest = rest.split('#').next().unwrap_or_default();
+        let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (host, port) = split_authority(authority);
+        Ok(Self {
+            scheme,
+            host: Some(host.to_lowercase()).filter(|host| !host.is_empty()),
+            port: port.filter(|port| !port.is_empty()).map(str::to_owned),
+            path: path.to_owned(),
+            query: parse_query(query, text)?,
+        })
+    }
+
+    /// The port, if there is one.
+    pub fn port(&self) -> Result<Option<u16>, RendezvousError> {
+        let Some(text) = &self.port else {
+            return Ok(None);
+        };
+        if !text.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(RendezvousError::Argument(format!(
+                "Port could not be cast to integer value as '{text}'"
+            )));
+        }
+        match text.parse() {
+            Ok(port) => Ok(Some(port)),
+            Err(_) => Err(RendezvousError::Argument(
+                "Port out of range 0-65535".to_owned(),
+            )),
+        }
+    }
+
+    /// A number of the query.
+    pub fn number(&self, name: &str) -> Result<Option<u32>, RendezvousError> {
+        self.query
+            .get(name)
+            .map(|text| whole_number(name, text))
+            .transpose()
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}://", self.scheme)?;
+        match (&self.host, self.port().ok().flatten()) {
+            (Some(host), Some(port)) => {
+                let host = host.clone();
+                write!(formatter, "{}", Endpoint { host, port })?;
+            }
+            (Some(host), None) => formatter.write_str(host)?,
+            (None, _) => {}
+        }
+        formatter.write_str(&self.path)?;
+        for (index, (name, value)) in self.query.iter().enumerate() {
+            let separator = if index == 0 { '?' } else { '&' };
+            write!(formatter, "{separator}{name}={value}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A rank or world size as text.
+pub(crate) fn whole_number(name: &str, text: &str) -> Result<u32, RendezvousError> {
+    let number: i64 = text.trim().parse().map_err(|_| {
+        RendezvousError::Argument(format!("invalid literal for int() with base 10: '{text}'"))
+    })?;
+    u32::try_from(number).map_err(|_| {
+        RendezvousError::Argument(format!(
+            "{name} must be from 0 to {}, not {number}",
+            u32::MAX
+        ))
+    })
+}
+
+fn is_scheme(text: &str) -> bool {
+    text.starts_with(|first: char| first.is_ascii_alphabetic())
+        && text
+            .chars()
+            .all(|letter| letter.is_ascii_alphanumeric() || "+-.".contains(letter))
+}
+
+fn split_authority(authority: &str) -> (&str, Option<&str>) {
+    let address = authority.rsplit('@').next().unwrap_or_default();
+    if let Some((host, rest)) = address
+        .strip_prefix('[')
+        .and_then(|inside| inside.split_once(']'))
+    {
+        return (host, rest.strip_prefix(':'));
+    }
+    match address.split_once(':') {
+        Some((host, port)) => (host, Some(port)),
+        None => (address, None),
+    }
+}
+
+fn parse_query(query: &str, url: &str) -> Result<BTreeMap<String, String>, RendezvousError> {
+    query
+        .split('&')
+        .filter(|part| !part.is_empty())
+        .map(|part| {
+            let mut pieces = part.split('=');
+            match (pieces.next(), pieces.next()) {
+                (Some(name), Some(value)) => Ok((name.to_owned(), value.to_owned())),
+                _ => Err(RendezvousError::Argument(format!(
+                    "the part '{part}' of the query in {url} has no value; write name=value"
+                ))),
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Url {
+        Url::parse(text).unwrap()
+    }
+
+    #[test]
+    fn all_parts_are_found() {
+        let url = parsed("TCP://user@Node-A:29500/x?rank=1&&world_size=2=3#part");
+        assert_eq!(url.scheme, "tcp");
+        assert_eq!(url.host.as_deref(), Some("node-a"));
+        assert_eq!(url.port().unwrap(), Some(29500));
+        assert_eq!(url.path, "/x");
+        assert_eq!(url.number("rank").unwrap(), Some(1));
+        assert_eq!(url.query["world_size"], "2");
+        assert_eq!(url.to_string(), "tcp://node-a:29500/x?rank=1&world_size=2");
+    }
+
+    #[test]
+    fn missing_parts_are_missing() {
+        let url = parsed("env://");
+        assert_eq!((url.host.as_ref(), url.port().unwrap()), (None, None));
+        assert_eq!(url.path, "");
+        assert_eq!(parsed("tcp://host:?rank=0").port().unwrap(), None);
+        assert_eq!(parsed("file:///a b/c").path, "/a b/c");
+        assert_eq!(parsed("no scheme").scheme, "");
+    }
+
+    #[test]
+    fn ipv6_addresses_lose_their_brackets() {
+        let url = parsed("tcp://[::1]:5?rank=0");
+        assert_eq!(url.host.as_deref(), Some("::1"));
+        assert_eq!(url.port().unwrap(), Some(5));
+        assert_eq!(url.to_string(), "tcp://[::1]:5?rank=0");
+    }
+
+    #[test]
+    fn bad_numbers_are_named() {
+        let port = |text| parsed(text).port().unwrap_err().to_string();
+        assert_eq!(port("tcp://h:65536"), "Port out of range 0-65535");
+        assert_eq!(port("tcp://h:99999999999"), "Port out of range 0-65535");
+        assert_eq!(
+            port("tcp://h:x"),
+            "Port could not be cast to integer value as 'x'"
+        );
+        let rank = |text| parsed(text).number("rank").unwrap_err().to_string();
+        assert_eq!(
+            rank("env://?rank=one"),
+            "invalid literal for int() with base 10: 'one'"
+        );
+        assert!(rank("env://?rank=-2").contains("-2"));
+        assert!(
+            Url::parse("env://?rank")
+                .unwrap_err()
+                .to_string()
+                .contains("'rank'")
+        );
+    }
+}

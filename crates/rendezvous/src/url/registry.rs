@@ -1,0 +1,166 @@
+//! Which handler serves which scheme.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+use super::{EnvHandler, FileHandler, Joined, TcpHandler, Url, UrlOptions};
+use crate::RendezvousError;
+
+/// Makes rendezvous out of the URLs of one scheme.
+///
+/// Closures `Fn(&Url, &UrlOptions) -> Result<Joined, RendezvousError>` are handlers.
+pub trait UrlHandler: Send + Sync {
+    /// Takes part: returns once there is a store, a rank and a world size.
+    fn join(&self, url: &Url, options: &UrlOptions) -> Result<Joined, RendezvousError>;
+
+    /// What to say to somebody who asks the same rendezvous for a second result.
+    fn refuse_again(&self, url: &Url) -> String {
+        format!(
+            "Unable to perform re-rendezvous using {}:// method",
+            url.scheme
+        )
+    }
+}
+
+impl<F> UrlHandler for F
+where
+    F: Fn(&Url, &UrlOptions) -> Result<Joined, RendezvousError> + Send + Sync,
+{
+    fn join(&self, url: &Url, options: &UrlOptions) -> Result<Joined, RendezvousError> {
+        self(url, options)
+    }
+}
+
+/// A set of handlers.
+#[derive(Default, Clone)]
+pub struct Registry {
+    handlers: BTreeMap<String, Arc<dyn UrlHandler>>,
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_set().entries(self.handlers.keys()).finish()
+    }
+}
+
+impl Registry {
+    /// The built-in schemes: `env`, `file`, `tcp`.
+    pub fn with_defaults() -> Self {
+        let mut handlers: BTreeMap<String, Arc<dyn UrlHandler>> = BTreeMap::new();
+        handlers.insert("env".to_owned(), Arc::new(EnvHandler));
+        handlers.insert("file".to_owned(), Arc::new(FileHandler));
+        handlers.insert("tcp".to_owned(), Arc::new(TcpHandler));
+        Self { handlers }
+    }
+
+    /// Adds a scheme; refused if it has a handler already.
+    pub fn register(
+        &mut self,
+        scheme: &str,
+        handler: impl UrlHandler + 'static,
+    ) -> Result<(), RendezvousError> {
+        if self.handlers.contains_key(scheme) {
+            return Err(RendezvousError::DuplicateHandler {
+                scheme: scheme.to_owned(),
+            });
+        }
+        self.handlers.insert(scheme.to_owned(), Arc::new(handler));
+        Ok(())
+    }
+
+    /// Finds the handler for a URL. Nothing is done yet; [`UrlRendezvous::join`] does it.
+    ///
+    /// `rank` and `world_size`, if given, become part of the URL, which must then have neither.
+    pub fn rendezvous(
+        &self,
+        url: &str,
+        rank: Option<u32>,
+        world_size: Option<u32>,
+        options: UrlOptions,
+    ) -> Result<UrlRendezvous, RendezvousError> {
+        let mut parsed = Url::parse(url)?;
+        let given = [("rank", rank), ("world_size", world_size)];
+        if given.iter().any(|(_, number)| number.is_some())
+            && given
+                .iter()
+                .any(|(name, _)| parsed.query.contains_key(*name))
+        {
+            return Err(RendezvousError::NodeSpecific {
+                url: url.to_owned(),
+            });
+        }
+        for (name, number) in given {
+            if let Some(number) = number {
+                parsed.query.insert(name.to_owned(), number.to_string());
+            }
+        }
+        let handler = self.handlers.get(&parsed.scheme);
+        let handler = handler.ok_or_else(|| RendezvousError::NoHandler {
+            scheme: parsed.scheme.clone(),
+        })?;
+        Ok(UrlRendezvous {
+            handler: Arc::clone(handler),
+            url: parsed,
+            options,
+            joined: false,
+        })
+    }
+}
+
+/// A rendezvous that can be had once.
+pub struct UrlRendezvous {
+    handler: Arc<dyn UrlHandler>,
+    url: Url,
+    options: UrlOptions,
+    joined: bool,
+}
+
+impl fmt::Debug for UrlRendezvous {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "UrlRendezvous({})", self.url)
+    }
+}
+
+impl UrlRendezvous {
+    /// Takes part. A second call is refused with the reference's text: none of these methods can
+    /// tell one round from the next.
+    pub fn join(&mut self) -> Result<Joined, RendezvousError> {
+        if self.joined {
+            return Err(RendezvousError::OnlyOnce(
+                self.handler.refuse_again(&self.url),
+            ));
+        }
+        let joined = self.handler.join(&self.url, &self.options)?;
+        self.joined = true;
+        Ok(joined)
+    }
+}
+
+/// The registry of the process.
+static OF_PROCESS: LazyLock<Mutex<Registry>> =
+    LazyLock::new(|| Mutex::new(Registry::with_defaults()));
+
+/// Adds a scheme to the registry of the process.
+pub fn register_handler(
+    scheme: &str,
+    handler: impl UrlHandler + 'static,
+) -> Result<(), RendezvousError> {
+    OF_PROCESS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .register(scheme, handler)
+}
+
+/// [`Registry::rendezvous`] with the registry of the process.
+pub fn rendezvous(
+    url: &str,
+    rank: Option<u32>,
+    world_size: Option<u32>,
+    options: UrlOptions,
+) -> Result<UrlRendezvous, RendezvousError> {
+    OF_PROCESS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .rendezvous(url, rank, world_size, options)
+}
