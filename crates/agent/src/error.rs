@@ -53,3 +53,17 @@ pub enum AgentError {
     #[error("{0}")]
     Plan(String),
 }
+
+impl AgentError {
+    /// What the reference's exception would be called.
+    pub fn class(&self) -> &'static str {
+        match self {
+            Self::ProgramNotFound { .. } => "FileNotFoundError",
+            Self::Spawn { .. } | Self::Logs { .. } | Self::System { .. } => "OSError",
+            Self::Rendezvous(_) => "RendezvousError",
+            Self::Store(_) => "DistStoreError",
+            Self::Plan(_) => "ValueError",
+            Self::KeeperLost => "RuntimeError",
+        }
+    }
+}

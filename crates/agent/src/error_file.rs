@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 use tracing::warn;
 
 use crate::clock::wall;
-use crate::{AgentError, ErrorFile, Outcome, WorkerFailure};
+use crate::{ErrorFile, Outcome, WorkerFailure};
 
 /// The largest error file that is read. Tracebacks are a few kilobytes.
 const MOST_BYTES: u64 = 4 << 20;
@@ -99,8 +99,18 @@ pub fn write_launcher_error_file(path: &Path, outcome: &Outcome) -> io::Result<(
             ),
             wall(),
         ),
-        Outcome::Error(error) => own(&format!("{}: {error}", class(error)), wall()),
+        Outcome::Error(error) => own(&format!("{}: {error}", error.class()), wall()),
     };
+    replace(path, &content)
+}
+
+/// The same for a launch that was refused before there could be an outcome: `message` is the class
+/// and text of the error.
+pub fn write_refusal_to_error_file(path: &Path, message: &str) -> io::Result<()> {
+    replace(path, &own(message, wall()))
+}
+
+fn replace(path: &Path, content: &str) -> io::Result<()> {
     if let Ok(earlier) = read_text(path) {
         warn!(
             "{} already exists and is replaced; it held:\n{earlier}",
@@ -154,18 +164,6 @@ fn own_value(message: &str, at: Wall) -> Value {
     extra.insert("py_callstack".to_owned(), json!(message));
     extra.insert("timestamp".to_owned(), json!(at.unix_seconds().to_string()));
     json!({"message": {"message": message, "extraInfo": extra}})
-}
-
-/// What the reference's exception would be called.
-fn class(error: &AgentError) -> &'static str {
-    match error {
-        AgentError::ProgramNotFound { .. } => "FileNotFoundError",
-        AgentError::Spawn { .. } | AgentError::Logs { .. } | AgentError::System { .. } => "OSError",
-        AgentError::Rendezvous(_) => "RendezvousError",
-        AgentError::Store(_) => "DistStoreError",
-        AgentError::Plan(_) => "ValueError",
-        AgentError::KeeperLost => "RuntimeError",
-    }
 }
 
 #[cfg(test)]

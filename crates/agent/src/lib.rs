@@ -37,7 +37,7 @@ mod stop;
 
 pub use agent::run;
 pub use error::AgentError;
-pub use error_file::write_launcher_error_file;
+pub use error_file::{write_launcher_error_file, write_refusal_to_error_file};
 pub use event::{AgentEvent, EventSource, WorkerIdentity};
 pub use keeper::{end_like, is_kept, keep};
 pub use outcome::{ErrorFile, Outcome, WorkerFailure};

@@ -4,8 +4,11 @@
 //! only one that spells them. (The command-line defaults `PET_*` are spelt beside their flags.)
 
 macro_rules! variables {
-    ($($(#[$doc:meta])* $name:ident;)*) => {
-        $($(#[$doc])* pub const $name: &str = stringify!($name);)*
+    ($($(#[doc = $doc:literal])* $name:ident;)*) => {
+        $($(#[doc = $doc])* pub const $name: &str = stringify!($name);)*
+
+        /// All of them: name and meaning, in the order of this file.
+        pub const ALL: &[(&str, &str)] = &[$((stringify!($name), concat!($($doc),*))),*];
     };
 }
 

@@ -1,0 +1,311 @@
+//! How `torchrun` reads a command line, where that differs from what clap does.
+//!
+//! The reference is built on Python's argparse, and people's job scripts rely on its habits:
+//!
+//! * options may be shortened as long as that is unambiguous, and both spellings of an option
+//!   (`--nproc-per-node`, `--nproc_per_node`) count, so `--nproc` is ambiguous;
+//! * a negative number is a value, anything else with a dash in front is not;
+//! * the first word that is no option is the script, and everything behind it is the script's;
+//! * the first `--` of the whole line is dropped, even if it stands behind the script;
+//! * the environment gives defaults (`PET_*`), flags among them as numbers.
+//!
+//! [`normalise`] turns such a line into the plain form that clap reads the same way: full names,
+//! values attached with `=`, and the script behind a `--`. It knows the options from clap's own
+//! table, so there is no second list of them.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use clap::{Arg, ArgAction, Command};
+
+use super::number::parse_int;
+use crate::exit::{Raised, Refusal};
+
+/// Options that the reference does not take from the environment.
+const WITHOUT_VARIABLE: [&str; 6] = [
+    "logs_specs",
+    "numa_binding",
+    "print_completion",
+    "use_env",
+    "help",
+    "training_script",
+];
+
+/// Options that act at once: what stands behind them is not looked at.
+const IMMEDIATE: [&str; 2] = ["help", "print_completion"];
+
+/// The variable with the default of an option, if there is one.
+pub(crate) fn variable(option: &Arg) -> Option<String> {
+    let id = option.get_id().as_str();
+    (!WITHOUT_VARIABLE.contains(&id)).then(|| format!("PET_{}", id.to_uppercase()))
+}
+
+/// A line in the form that clap reads as the reference reads the original.
+#[derive(Debug, PartialEq, Eq, Default)]
+pub(crate) struct Normalised {
+    /// Options with full names and attached values, then `--`, the script and what is behind it.
+    pub(crate) line: Vec<OsString>,
+    /// Options that nobody knows, as typed.
+    pub(crate) unknown: Vec<String>,
+}
+
+/// Rewrites a command line (without the program's name).
+///
+/// # Errors
+///
+/// A bad flag in the environment is reported as the reference does ([`Refusal::Raised`]), whatever
+/// else may be wrong; usage errors are the reference's texts.
+pub(crate) fn normalise(
+    command: &Command,
+    line: &[OsString],
+    environment: &BTreeMap<OsString, OsString>,
+) -> Result<Normalised, Refusal> {
+    let options: Vec<Known<'_>> = command.get_arguments().filter_map(Known::new).collect();
+    let defaults = defaults(&options, environment)?;
+    let mut typed = BTreeSet::new();
+    let mut result = Normalised::default();
+    let mut words: VecDeque<OsString> = line.iter().cloned().collect();
+    let mut script = Vec::new();
+    while let Some(word) = words.pop_front() {
+        if word == "--" {
+            script = words.into();
+            break;
+        }
+        let option = match classify(&options, &word)? {
+            Word::Positional => {
+                if let Some(separator) = words.iter().position(|word| word == "--") {
+                    words.remove(separator);
+                }
+                words.push_front(word);
+                script = words.into();
+                break;
+            }
+            Word::Unknown => {
+                result.unknown.push(word.to_string_lossy().into_owned());
+                continue;
+            }
+            Word::Switch(option) => {
+                result.line.push(option.name().into());
+                option
+            }
+            Word::Switches(option, next) => {
+                result.line.push(option.name().into());
+                words.push_front(next);
+                option
+            }
+            Word::Valued(option, Some(value)) => {
+                result.line.push(option.assign(&value));
+                option
+            }
+            Word::Valued(option, None) => match words.pop_front() {
+                Some(next) if next != "--" && is_value(&options, &next)? => {
+                    result.line.push(option.assign(&next));
+                    option
+                }
+                _ => return Err(option.misused("expected one argument")),
+            },
+        };
+        typed.insert(option.id());
+        if IMMEDIATE.contains(&option.id()) {
+            result.unknown.clear();
+            return Ok(result);
+        }
+    }
+    let missing = |(id, _): &(&str, _)| !typed.contains(id);
+    let wanted = defaults.into_iter().filter(missing);
+    result.line.extend(wanted.map(|(_, word)| word));
+    if !script.is_empty() {
+        result.line.push("--".into());
+        result.line.extend(script);
+    }
+    Ok(result)
+}
+
+/// The name that usage errors give to an option: all its spellings.
+pub(crate) fn display(option: &Arg) -> String {
+    let short = option.get_short().map(|letter| format!("-{letter}"));
+    let long = option.get_long().map(|name| format!("--{name}"));
+    let aliases = option.get_all_aliases().unwrap_or_default();
+    short
+        .into_iter()
+        .chain(long)
+        .chain(aliases.into_iter().map(|name| format!("--{name}")))
+        .collect::<Vec<_>>()
+        .join("/")
+}
+
+struct Known<'a> {
+    arg: &'a Arg,
+    /// With their dashes, in the order in which messages list them.
+    spellings: Vec<String>,
+}
+
+impl<'a> Known<'a> {
+    fn new(arg: &'a Arg) -> Option<Self> {
+        (!arg.is_positional()).then(|| Self {
+            arg,
+            spellings: display(arg).split('/').map(str::to_owned).collect(),
+        })
+    }
+
+    fn takes_value(&self) -> bool {
+        matches!(self.arg.get_action(), ArgAction::Set | ArgAction::Append)
+    }
+
+    fn id(&self) -> &'a str {
+        self.arg.get_id().as_str()
+    }
+
+    fn name(&self) -> String {
+        let name = self.arg.get_long().expect("every option has a long name");
+        format!("--{name}")
+    }
+
+    fn assign(&self, value: &OsStr) -> OsString {
+        let mut word = OsString::from(self.name());
+        word.push("=");
+        word.push(value);
+        word
+    }
+
+    fn misused(&self, problem: &str) -> Refusal {
+        Refusal::Usage(format!("argument {}: {problem}", display(self.arg)))
+    }
+
+    fn overfed(&self, value: &OsStr) -> Refusal {
+        let value = value.to_string_lossy();
+        self.misused(&format!("ignored explicit argument '{value}'"))
+    }
+}
+
+enum Word<'k, 'a> {
+    Positional,
+    Unknown,
+    Switch(&'k Known<'a>),
+    /// `-mr3`: a switch, and the rest as a word of its own.
+    Switches(&'k Known<'a>, OsString),
+    /// An option that takes a value, and the value if it is attached.
+    Valued(&'k Known<'a>, Option<OsString>),
+}
+
+fn classify<'k, 'a>(options: &'k [Known<'a>], word: &OsStr) -> Result<Word<'k, 'a>, Refusal> {
+    let bytes = word.as_bytes();
+    if bytes.len() < 2 || bytes[0] != b'-' {
+        return Ok(Word::Positional);
+    }
+    let text = word.to_string_lossy();
+    let named = |name: &str| {
+        options
+            .iter()
+            .find(|option| option.spellings.iter().any(|spelling| spelling == name))
+    };
+    let (name, attached) = match text.split_once('=') {
+        Some((name, _)) => (
+            name,
+            Some(OsString::from_vec(bytes[name.len() + 1..].to_vec())),
+        ),
+        None => (&*text, None),
+    };
+    let mut found = named(name);
+    if found.is_none() && name.starts_with("--") {
+        let mut matches: Vec<(&Known<'_>, &str)> = Vec::new();
+        for option in options {
+            for spelling in &option.spellings {
+                if spelling.starts_with(name) {
+                    matches.push((option, spelling));
+                }
+            }
+        }
+        if matches.len() > 1 {
+            let names: Vec<&str> = matches.iter().map(|(_, spelling)| *spelling).collect();
+            return Err(Refusal::Usage(format!(
+                "ambiguous option: {text} could match {}",
+                names.join(", ")
+            )));
+        }
+        found = matches.first().map(|(option, _)| *option);
+    }
+    if let Some(option) = found {
+        return match (option.takes_value(), attached) {
+            (true, attached) => Ok(Word::Valued(option, attached)),
+            (false, None) => Ok(Word::Switch(option)),
+            (false, Some(value)) => Err(option.overfed(&value)),
+        };
+    }
+    if !name.starts_with("--") {
+        let letter: String = text.chars().take(2).collect();
+        if let Some(option) = named(&letter) {
+            let more = OsStr::from_bytes(&bytes[letter.len()..]);
+            return Ok(if option.takes_value() {
+                Word::Valued(option, Some(more.to_owned()))
+            } else if named(&format!("-{}", first_letter(more))).is_some() {
+                let mut next = OsString::from("-");
+                next.push(more);
+                Word::Switches(option, next)
+            } else {
+                return Err(option.overfed(more));
+            });
+        }
+    }
+    // Only now: the reference looks for options first, so that this cannot hide one.
+    Ok(if is_negative_number(&text) || text.contains(' ') {
+        Word::Positional
+    } else {
+        Word::Unknown
+    })
+}
+
+fn is_value(options: &[Known<'_>], word: &OsStr) -> Result<bool, Refusal> {
+    Ok(matches!(classify(options, word)?, Word::Positional))
+}
+
+fn first_letter(text: &OsStr) -> char {
+    text.to_string_lossy().chars().next().unwrap_or(' ')
+}
+
+fn is_negative_number(text: &str) -> bool {
+    let Some(digits) = text.strip_prefix('-') else {
+        return false;
+    };
+    let all_digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+    match digits.split_once('.') {
+        Some((whole, fraction)) => {
+            all_digits(whole) && all_digits(fraction) && !fraction.is_empty()
+        }
+        None => all_digits(digits) && !digits.is_empty(),
+    }
+}
+
+/// Defaults from the environment, by the option's id.
+fn defaults<'a>(
+    options: &[Known<'a>],
+    environment: &BTreeMap<OsString, OsString>,
+) -> Result<Vec<(&'a str, OsString)>, Refusal> {
+    let mut words = Vec::new();
+    for option in options {
+        let value = variable(option.arg).and_then(|name| environment.get(OsStr::new(&name)));
+        let Some(value) = value else { continue };
+        if !option.takes_value() {
+            let text = value.to_string_lossy();
+            match parse_int(&text) {
+                Some(0) => {}
+                Some(_) => words.push((option.id(), option.name().into())),
+                None => return Err(bad_integer(&text).into()),
+            }
+        } else if option.arg.get_possible_values().is_empty() {
+            words.push((option.id(), option.assign(value)));
+        }
+        // An option with choices takes any text from the environment in the reference. There is
+        // one such option, `--start-method`, and no text of it changes anything here.
+    }
+    Ok(words)
+}
+
+/// What `int(text)` raises.
+pub(crate) fn bad_integer(text: &str) -> Raised {
+    Raised::value_error(format!("invalid literal for int() with base 10: '{text}'"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,294 @@
+//! From a typed line to [`RunArgs`].
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::ffi::OsString;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, ArgAction, Args, Command, FromArgMatches};
+
+use super::RunArgs;
+use super::conventions::{display, normalise, variable};
+use crate::exit::Refusal;
+
+/// What a line asks for.
+#[derive(Debug)]
+pub(crate) enum Parsed<T> {
+    /// To run.
+    Run(T),
+    /// To show this help on stdout.
+    Help(String),
+    /// To print the completion script for this shell.
+    Completion(String),
+}
+
+/// Reads a line (without the program's name) with the reference's conventions.
+pub(crate) fn parse<T: Args + FromArgMatches + AsRef<RunArgs>>(
+    program: &str,
+    line: &[OsString],
+    environment: &BTreeMap<OsString, OsString>,
+) -> Result<Parsed<T>, Refusal> {
+    let command = command::<T>(program);
+    let normalised = normalise(&command, line, environment)?;
+    let words = std::iter::once(OsString::from(program)).chain(normalised.line);
+    let matches = match command.clone().try_get_matches_from(words) {
+        Ok(matches) => matches,
+        Err(error) if error.kind() == ErrorKind::DisplayHelp => {
+            return Ok(Parsed::Help(error.to_string()));
+        }
+        Err(error) => return Err(usage_error(&command, &error)),
+    };
+    let arguments = T::from_arg_matches(&matches).map_err(|error| usage_error(&command, &error))?;
+    let run = arguments.as_ref();
+    if let Some(shell) = &run.print_completion {
+        return Ok(Parsed::Completion(shell.clone()));
+    }
+    if run.training_script.is_empty() {
+        return Err(Refusal::Usage(
+            "the following arguments are required: training_script, training_script_args"
+                .to_owned(),
+        ));
+    }
+    if !normalised.unknown.is_empty() {
+        return Err(Refusal::Usage(format!(
+            "unrecognized arguments: {}",
+            normalised.unknown.join(" ")
+        )));
+    }
+    Ok(Parsed::Run(arguments))
+}
+
+/// clap's table of the flags: with both spellings of each, and the variable in its help.
+pub(crate) fn command<T: Args>(program: &str) -> Command {
+    finish(T::augment_args(Command::new(program.to_owned())), program)
+}
+
+/// Adds to the bare table what all flags have in common.
+pub(crate) fn finish(command: Command, program: &str) -> Command {
+    command
+        .bin_name(program)
+        .about("Start and supervise the workers of this node")
+        .override_usage(synopsis(program))
+        .after_help(
+            "Every flag may also be written with underscores (--nproc_per_node) and shortened as \
+             long as it stays\nunambiguous. A value on the command line wins over the variable in \
+             brackets.",
+        )
+        .args_override_self(true)
+        // clap adds its own only when it parses, which is too late for the conventions.
+        .disable_help_flag(true)
+        .arg(
+            Arg::new("help")
+                .short('h')
+                .long("help")
+                .action(ArgAction::Help)
+                .help("Print this help and exit"),
+        )
+        .term_width(100)
+        .mut_args(with_underscores)
+        .mut_args(with_variable)
+}
+
+/// Both spellings of a name count.
+fn with_underscores(option: Arg) -> Arg {
+    match option.get_long() {
+        Some(long) if long.contains('-') => {
+            let underscored = long.replace('-', "_");
+            option.alias(underscored)
+        }
+        _ => option,
+    }
+}
+
+/// The help tells which variable gives the default; an empty default is not worth telling.
+fn with_variable(option: Arg) -> Arg {
+    let empty = option
+        .get_default_values()
+        .iter()
+        .any(|text| text.is_empty());
+    let option = option.hide_default_value(empty);
+    let long = option.get_long_help().or_else(|| option.get_help());
+    match (variable(&option), long.map(ToString::to_string)) {
+        (Some(name), Some(text)) => option.long_help(format!("{text}\n\n[env: {name}]")),
+        _ => option,
+    }
+}
+
+/// The line above a usage error.
+pub(crate) fn usage(program: &str) -> String {
+    format!("usage: {} (see {program} --help)", synopsis(program))
+}
+
+fn synopsis(program: &str) -> String {
+    format!("{program} [OPTIONS] <TRAINING_SCRIPT> [ARGS]...")
+}
+
+fn usage_error(command: &Command, error: &clap::Error) -> Refusal {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => text.as_str(),
+        _ => "",
+    };
+    // clap names an option with its value, `--role <ROLE>`.
+    let name = text(ContextKind::InvalidArg)
+        .split([' ', '='])
+        .next()
+        .unwrap_or_default()
+        .trim_start_matches('-');
+    let option = command
+        .get_arguments()
+        .find(|option| option.get_long() == Some(name));
+    let value = text(ContextKind::InvalidValue);
+    let problem = match (error.kind(), option) {
+        (ErrorKind::InvalidValue, Some(option)) => {
+            let choices: Vec<String> = option
+                .get_possible_values()
+                .iter()
+                .map(|choice| format!("'{}'", choice.get_name()))
+                .collect();
+            format!(
+                "invalid choice: '{value}' (choose from {})",
+                choices.join(", ")
+            )
+        }
+        (ErrorKind::ValueValidation, _) => {
+            error.source().map(ToString::to_string).unwrap_or_default()
+        }
+        (ErrorKind::InvalidUtf8, _) => "the value is not valid UTF-8".to_owned(),
+        _ => error.to_string(),
+    };
+    Refusal::Usage(match option {
+        Some(option) => format!("argument {}: {problem}", display(option)),
+        None => problem,
+    })
+}
+
+impl AsRef<RunArgs> for RunArgs {
+    fn as_ref(&self) -> &RunArgs {
+        self
+    }
+}
+
+impl AsRef<RunArgs> for super::LaunchArgs {
+    fn as_ref(&self) -> &RunArgs {
+        &self.run
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::LaunchArgs;
+
+    fn parsed(line: &[&str], variables: &[(&str, &str)]) -> Result<Parsed<RunArgs>, Refusal> {
+        let line: Vec<OsString> = line.iter().map(OsString::from).collect();
+        let environment = variables
+            .iter()
+            .map(|(name, value)| (name.into(), value.into()))
+            .collect();
+        parse("torchrun", &line, &environment)
+    }
+
+    fn run(line: &[&str]) -> RunArgs {
+        match parsed(line, &[]) {
+            Ok(Parsed::Run(arguments)) => arguments,
+            other => panic!("{line:?} was read as {other:?}"),
+        }
+    }
+
+    fn refusal(line: &[&str]) -> String {
+        parsed(line, &[]).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn values_reach_their_fields() {
+        let arguments = run(&[
+            "--nproc_per_node",
+            "4",
+            "--max-restarts=-1",
+            "-t",
+            "0:1,1:2",
+            "--rdzv-id",
+            "",
+            "-m",
+            "pkg",
+            "--x",
+            "--",
+            "y",
+        ]);
+        assert_eq!(arguments.nproc_per_node, "4");
+        assert_eq!(arguments.max_restarts, -1);
+        assert_eq!(arguments.tee, "0:1,1:2");
+        assert_eq!(arguments.rdzv_id.as_deref(), Some(""));
+        assert!(arguments.module);
+        assert_eq!(arguments.training_script, ["pkg", "--x", "y"]);
+    }
+
+    #[test]
+    fn the_last_of_a_repeated_option_wins() {
+        let arguments = run(&["--role", "a", "--role", "b", "-m", "-m", "s.py"]);
+        assert_eq!(arguments.role, "b");
+    }
+
+    #[test]
+    fn usage_errors_are_the_references() {
+        for (line, text) in [
+            (
+                &[][..],
+                "the following arguments are required: training_script, training_script_args",
+            ),
+            (&["--bogus", "s.py"], "unrecognized arguments: --bogus"),
+            (
+                &["--max-restarts", "x", "s.py"],
+                "argument --max-restarts/--max_restarts: invalid int value: 'x'",
+            ),
+            (
+                &["--monitor-interval", "x", "s.py"],
+                "argument --monitor-interval/--monitor_interval: invalid float value: 'x'",
+            ),
+            (
+                &["--start-method", "x", "s.py"],
+                "argument --start-method/--start_method: invalid choice: 'x' (choose from \
+                 'spawn', 'fork', 'forkserver')",
+            ),
+        ] {
+            assert_eq!(refusal(line), text);
+        }
+    }
+
+    #[test]
+    fn numbers_in_the_environment_are_usage_errors_too() {
+        let environment = [("PET_MAX_RESTARTS", "x")];
+        assert_eq!(
+            parsed(&["s.py"], &environment).unwrap_err().to_string(),
+            "argument --max-restarts/--max_restarts: invalid int value: 'x'"
+        );
+        assert!(parsed(&["--max-restarts", "1", "s.py"], &environment).is_ok());
+    }
+
+    #[test]
+    fn only_the_older_launcher_knows_use_env() {
+        let line = [OsString::from("--use_env"), OsString::from("s.py")];
+        match parse::<LaunchArgs>("launch", &line, &BTreeMap::new()) {
+            Ok(Parsed::Run(arguments)) => assert!(arguments.use_env),
+            other => panic!("read as {other:?}"),
+        }
+        assert_eq!(
+            refusal(&["--use-env", "s.py"]),
+            "unrecognized arguments: --use-env"
+        );
+    }
+
+    #[test]
+    fn help_documents_every_flag_and_its_variable() {
+        let Ok(Parsed::Help(text)) = parsed(&["--help"], &[]) else {
+            panic!("no help")
+        };
+        insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn clap_accepts_the_table() {
+        command::<RunArgs>("torchrun").debug_assert();
+        command::<LaunchArgs>("launch").debug_assert();
+    }
+}

@@ -1,0 +1,132 @@
+//! The failure report: the block that job logs are searched for, exactly as the reference lays it
+//! out.
+//!
+//! ```text
+//! torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+//! ============================================================
+//! train.py FAILED
+//! ------------------------------------------------------------
+//! Failures:
+//! [1]:                                      every failure but the root cause, in the order seen
+//! ------------------------------------------------------------
+//! Root Cause (first observed failure):
+//! [0]:
+//! ============================================================
+//! ```
+//!
+//! (The first line ends with a blank.) Only the block is printed: no trace of the launcher's own
+//! frames stands above it.
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use rdzv_agent::{Exit, WorkerFailure};
+use serde_json::Value;
+
+use crate::signal;
+
+/// What the first line says.
+const HEADER: &str = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ";
+
+/// Rules are as wide as the longest line, but not wider than this.
+const WIDEST: usize = 60;
+
+const NOT_AVAILABLE: &str = "<N/A>";
+
+/// What stands for a traceback that nobody recorded.
+const NO_TRACEBACK: &str =
+    "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html";
+
+/// Renders the report, without a newline at its end. `root_cause` is an index of `failures`; times
+/// are shown in `zone`.
+pub(crate) fn render(
+    name: &str,
+    failures: &[WorkerFailure],
+    root_cause: usize,
+    host: &str,
+    zone: &TimeZone,
+) -> String {
+    let title = format!("{name} FAILED");
+    let mut entries: Vec<String> = failures
+        .iter()
+        .enumerate()
+        .map(|(index, failure)| entry(index, failure, host, zone))
+        .collect();
+    let longest = entries
+        .iter()
+        .flat_map(|entry| entry.split('\n'))
+        .chain([title.as_str()])
+        .map(|line| line.chars().count())
+        .max()
+        .unwrap_or_default();
+    let width = longest.min(WIDEST);
+    let (border, section) = ("=".repeat(width), "-".repeat(width));
+    let root = entries.remove(root_cause);
+    let others = if entries.is_empty() {
+        "  <NO_OTHER_FAILURES>".to_owned()
+    } else {
+        entries.join("\n")
+    };
+    format!(
+        "{HEADER}\n{border}\n{title}\n{section}\nFailures:\n{others}\n{section}\n\
+         Root Cause (first observed failure):\n{root}\n{border}"
+    )
+}
+
+fn entry(index: usize, failure: &WorkerFailure, host: &str, zone: &TimeZone) -> String {
+    let time = Timestamp::from_second(failure.time.unix_seconds())
+        .unwrap_or(Timestamp::UNIX_EPOCH)
+        .to_zoned(zone.clone())
+        .strftime("%Y-%m-%d_%H:%M:%S");
+    let signal_name = match failure.exit {
+        Exit::Signal(number) => {
+            signal::name(number).map_or_else(String::new, |name| format!(" ({name})"))
+        }
+        Exit::Code(_) => String::new(),
+    };
+    let error_file = failure.error_file.as_ref().map_or_else(
+        || NOT_AVAILABLE.to_owned(),
+        |file| file.path.display().to_string(),
+    );
+    format!(
+        "[{index}]:\n  time      : {time}\n  host      : {host}\n  rank      : {rank} (local_rank: \
+         {local_rank})\n  exitcode  : {code} (pid: {pid}) {signal_name}\n  error_file: \
+         {error_file}\n  traceback : {traceback}",
+        rank = failure.rank,
+        local_rank = failure.local_rank,
+        code = failure.exit.as_number(),
+        pid = failure.pid,
+        traceback = traceback(failure),
+    )
+}
+
+/// What the worker recorded, or what its end tells.
+fn traceback(failure: &WorkerFailure) -> String {
+    let from_exit = || match failure.exit {
+        Exit::Signal(number) => format!(
+            "Signal {number} ({}) received by PID {}",
+            signal::name(number).unwrap_or(NOT_AVAILABLE),
+            failure.pid
+        ),
+        Exit::Code(_) => NO_TRACEBACK.to_owned(),
+    };
+    match failure.error_file.as_ref().map(|file| &file.content) {
+        None => from_exit(),
+        Some(Ok(content)) => match content.get("message") {
+            Some(Value::String(text)) if text.is_empty() => from_exit(),
+            Some(Value::String(text)) => text.clone(),
+            Some(message @ Value::Object(_)) => {
+                let stack = message.pointer("/extraInfo/py_callstack");
+                let text = stack
+                    .or_else(|| message.get("message"))
+                    .and_then(Value::as_str)
+                    .unwrap_or(NOT_AVAILABLE);
+                text.replace('\n', "\n  ")
+            }
+            _ => format!("{} (the error file has no message in it)", from_exit()),
+        },
+        Some(Err(reason)) => format!("{} (the error file was unreadable: {reason})", from_exit()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+use std::path::PathBuf;
+
+use rdzv_agent::ErrorFile;
+use rdzv_core::rank::{LocalRank, Rank};
+use rdzv_core::time::Wall;
+use serde_json::json;
+
+use super::*;
+
+fn failure(rank: u32, exit: Exit) -> WorkerFailure {
+    WorkerFailure {
+        local_rank: LocalRank(rank - 4),
+        rank: Rank(rank),
+        pid: 4238 + rank,
+        exit,
+        time: Wall::from_unix_micros(1_936_854_489_900_000),
+        stopped_by_agent: false,
+        error_file: None,
+    }
+}
+
+fn with_file(content: Result<Value, String>) -> WorkerFailure {
+    WorkerFailure {
+        error_file: Some(ErrorFile {
+            path: PathBuf::from("/logs/none_abc/attempt_0/1/error.json"),
+            content,
+        }),
+        ..failure(5, Exit::Code(1))
+    }
+}
+
+fn rendered(failures: &[WorkerFailure], root_cause: usize) -> String {
+    // A trailing blank is part of the layout, and editors would eat it in a snapshot.
+    let text = render(
+        "train.py",
+        failures,
+        root_cause,
+        "node-a.example",
+        &TimeZone::UTC,
+    );
+    text.replace(" \n", " ¶\n")
+}
+
+#[test]
+fn the_root_cause_stands_apart_from_those_it_took_along() {
+    insta::assert_snapshot!(rendered(
+        &[
+            failure(5, Exit::Code(7)),
+            WorkerFailure {
+                stopped_by_agent: true,
+                ..failure(4, Exit::Signal(15))
+            },
+        ],
+        0
+    ));
+}
+
+#[test]
+fn a_recorded_exception_is_indented() {
+    insta::assert_snapshot!(rendered(
+        &[with_file(Ok(json!({"message": {
+            "message": "ValueError: boom",
+            "extraInfo": {
+                "py_callstack": "Traceback (most recent call last):\n  File \"train.py\", line 4\nValueError: boom\n",
+                "timestamp": "1936854489"
+            }
+        }})))],
+        0
+    ));
+}
+
+#[test]
+fn an_unreadable_error_file_is_mentioned() {
+    insta::assert_snapshot!(rendered(
+        &[with_file(Err(
+            "EOF while parsing a string at line 1 column 6".to_owned()
+        ))],
+        0
+    ));
+}
+
+#[test]
+fn plain_text_is_shown_as_it_is() {
+    let text = rendered(&[with_file(Ok(json!({"message": "a\nb"})))], 0);
+    assert!(text.contains("  traceback : a\nb\n==="), "{text}");
+}
+
+#[test]
+fn short_reports_have_short_rules() {
+    let text = render(
+        "t",
+        &[with_file(Ok(json!({"message": "m"})))],
+        0,
+        "h",
+        &TimeZone::UTC,
+    );
+    let longest = "  error_file: /logs/none_abc/attempt_0/1/error.json".len();
+    assert_eq!(text.lines().nth(1), Some("=".repeat(longest).as_str()));
+}
+
+#[test]
+fn signals_without_a_name_get_none() {
+    let text = rendered(&[failure(4, Exit::Signal(40))], 0);
+    assert!(text.contains("exitcode  : -40 (pid: 4242)  ¶\n") || text.contains("(pid: 4242) ¶\n"));
+    assert!(text.contains("Signal 40 (<N/A>) received by PID 4242"));
+}

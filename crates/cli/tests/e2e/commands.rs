@@ -1,0 +1,212 @@
+//! What workers execute, and what the program says when it is asked about itself.
+
+use crate::harness::{rdzv, torchrun};
+
+// A16
+#[test]
+fn a_program_is_executed_without_python() {
+    let ended = torchrun(["--no-python", "/bin/echo", "hi", "${local_rank}"])
+        .run()
+        .expect(0);
+    assert_eq!(ended.stdout, "hi 0\n");
+}
+
+// A17
+#[test]
+fn the_interpreter_can_be_chosen() {
+    let ended = torchrun(["s.py", "a"])
+        .env("PYTHON_EXEC", "/bin/echo")
+        .run()
+        .expect(0);
+    assert_eq!(ended.stdout, "-u s.py a\n");
+    let ended = torchrun(["-m", "pkg.mod", "a"])
+        .env("PYTHON_EXEC", "/bin/echo")
+        .run()
+        .expect(0);
+    assert_eq!(ended.stdout, "-u -m pkg.mod a\n");
+}
+
+// A18
+#[test]
+fn the_older_launcher_passes_the_local_rank_before_the_scripts_arguments() {
+    let job = || {
+        rdzv(["launch-compat", "--nproc-per-node", "2"]).file(
+            "s.py",
+            "import sys; sys.stdout.write(' '.join(sys.argv[1:]) + '\\n')",
+        )
+    };
+    let ended = job().args(["s.py", "--foo"]).run().expect(0);
+    assert_eq!(
+        ended.sorted(),
+        ["--local-rank=0 --foo", "--local-rank=1 --foo"]
+    );
+    assert!(
+        ended.stderr.starts_with("FutureWarning: "),
+        "{}",
+        ended.stderr
+    );
+    let ended = job().args(["--use_env", "s.py", "--foo"]).run().expect(0);
+    assert_eq!(ended.sorted(), ["--foo", "--foo"]);
+    let ended = job().args(["--no-python", "s.py"]).run().expect(1);
+    assert_eq!(
+        ended.last_error_line(),
+        "ValueError: When using the '--no-python' flag, you must also set the '--use-env' flag."
+    );
+}
+
+#[test]
+fn python_runs_scripts_and_modules() {
+    let script = "import sys, os\nprint(__name__, sys.argv, os.environ['RANK'], flush=False)\n";
+    let ended = rdzv(["run", "s.py", "a", "--x=1"])
+        .file("s.py", script)
+        .run()
+        .expect(0);
+    assert_eq!(ended.stdout, "__main__ ['s.py', 'a', '--x=1'] 0\n");
+    let ended = rdzv(["run", "-m", "s", "a"])
+        .file("s.py", script)
+        .run()
+        .expect(0);
+    assert!(ended.stdout.starts_with("__main__ ['/"), "{}", ended.stdout);
+    assert!(
+        ended.stdout.ends_with("/s.py', 'a'] 0\n"),
+        "{}",
+        ended.stdout
+    );
+}
+
+#[test]
+fn a_script_that_does_not_exist_fails_as_the_interpreter_does() {
+    let ended = rdzv(["run", "no-such-script.py"]).run().expect(1);
+    assert!(ended.stderr.contains("No such file or directory"));
+    assert!(ended.stderr.contains("no-such-script.py FAILED"));
+    assert!(ended.stderr.contains("exitcode  : 2 (pid: "));
+}
+
+#[test]
+fn run_path_gives_the_script_its_own_arguments_and_directory() {
+    let ended = rdzv(["run", "--run-path", "s.py", "a", "$$b"])
+        .file("beside.py", "word = 'beside'")
+        .file(
+            "s.py",
+            "import sys, beside\nprint(__name__, sys.argv, beside.word)\n",
+        )
+        .run()
+        .expect(0);
+    assert_eq!(ended.stdout, "__main__ ['s.py', 'a', '$b'] beside\n");
+}
+
+#[test]
+fn run_path_records_the_exception_of_the_script() {
+    let ended = rdzv(["run", "--run-path", "--log-dir", "logs", "s.py"])
+        .file(
+            "s.py",
+            "def main():\n    raise ValueError('boom')\nmain()\n",
+        )
+        .run()
+        .expect(1);
+    assert!(
+        ended.stderr.contains("\nrun_script_path FAILED\n"),
+        "{}",
+        ended.stderr
+    );
+    assert!(
+        ended.stderr.contains(
+            "  traceback : Traceback (most recent call last):\n    File \"s.py\", line 3,"
+        ),
+        "{}",
+        ended.stderr
+    );
+    assert!(
+        ended.stderr.contains("\n  ValueError: boom\n  \n==="),
+        "{}",
+        ended.stderr
+    );
+    let error_file = ended
+        .files_below("logs")
+        .into_iter()
+        .find(|path| path.ends_with("attempt_0/0/error.json"))
+        .unwrap();
+    let text = std::fs::read_to_string(ended.directory.path().join("logs").join(error_file));
+    let content: serde_json::Value = serde_json::from_str(&text.unwrap()).unwrap();
+    assert_eq!(content["message"]["message"], "ValueError: boom");
+}
+
+#[test]
+fn run_path_leaves_exit_codes_alone() {
+    let ended = rdzv(["run", "--run-path", "--log-dir", "logs", "s.py"])
+        .file("s.py", "import sys; sys.exit(3)\n")
+        .run()
+        .expect(1);
+    assert!(
+        ended.stderr.contains("exitcode  : 3 (pid: "),
+        "{}",
+        ended.stderr
+    );
+    assert!(
+        ended.stderr.contains("error_file: <N/A>"),
+        "{}",
+        ended.stderr
+    );
+}
+
+#[test]
+fn help_goes_to_stdout_under_the_name_it_was_asked_of() {
+    for flag in ["-h", "--help", "--he"] {
+        let ended = torchrun([flag]).run().expect(0);
+        assert!(
+            ended.stdout.contains("Usage: torchrun [OPTIONS]"),
+            "{}",
+            ended.stdout
+        );
+        assert_eq!(ended.stderr, "");
+    }
+    let ended = rdzv(["run", "--help"]).run().expect(0);
+    assert!(
+        ended.stdout.contains("Usage: rdzv run [OPTIONS]"),
+        "{}",
+        ended.stdout
+    );
+    let ended = rdzv(["--help"]).run().expect(0);
+    assert!(ended.stdout.contains("  store "), "{}", ended.stdout);
+    let ended = rdzv::<&str>([]).run().expect(2);
+    assert_eq!(ended.stdout, "");
+    assert!(
+        ended.stderr.contains("Usage: rdzv <COMMAND>"),
+        "{}",
+        ended.stderr
+    );
+}
+
+#[test]
+fn the_version_is_printed() {
+    let ended = rdzv(["--version"]).run().expect(0);
+    assert_eq!(
+        ended.stdout,
+        format!("rdzv {}\n", env!("CARGO_PKG_VERSION"))
+    );
+}
+
+#[test]
+fn completion_scripts_are_printed_for_each_shell() {
+    for (shell, sign) in [
+        ("bash", "complete -F _torchrun"),
+        ("zsh", "#compdef torchrun"),
+        ("tcsh", "complete torchrun "),
+    ] {
+        let ended = torchrun(["--print-completion", shell]).run().expect(0);
+        assert!(ended.stdout.contains(sign), "{}", ended.stdout);
+        assert!(ended.stdout.contains("nproc-per-node"), "{}", ended.stdout);
+    }
+    let ended = rdzv(["completions", "fish"]).run().expect(0);
+    assert!(
+        ended.stdout.contains("complete -c rdzv"),
+        "{}",
+        ended.stdout
+    );
+}
+
+#[test]
+fn variables_are_listed() {
+    let ended = rdzv(["env"]).run().expect(0);
+    assert!(ended.stdout.contains("  MASTER_ADDR\n"), "{}", ended.stdout);
+}

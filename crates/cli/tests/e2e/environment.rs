@@ -1,0 +1,169 @@
+//! What workers find in their environment and on their command line.
+
+use crate::harness::{Ended, rdzv, run_shell, torchrun};
+
+/// A worker that prints its ranks.
+const RANKS: &str = "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE";
+
+/// The values that a job of two workers agrees on, from lines of `rank value`.
+#[track_caller]
+fn agreed(ended: &Ended) -> String {
+    let lines = ended.sorted();
+    let values: Vec<&str> = lines
+        .iter()
+        .map(|line| line.split_once(' ').unwrap().1)
+        .collect();
+    assert_eq!(values.len(), 2, "{lines:?}");
+    assert_eq!(values[0], values[1]);
+    values[0].to_owned()
+}
+
+// A1
+#[test]
+fn one_worker_gets_the_arguments_and_the_launcher_says_nothing() {
+    let script = "echo \"$*\" $RANK $WORLD_SIZE";
+    let ended = torchrun(["--no-python", "sh", "-c", script, "w", "a", "--x=1"])
+        .run()
+        .expect(0);
+    assert_eq!(ended.stdout, "a --x=1 0 1\n");
+    assert_eq!(ended.stderr, "");
+}
+
+#[test]
+fn every_variable_of_the_contract_is_set() {
+    let job = run_shell(&["--max-restarts", "3", "--role", "trn"], "env");
+    let ended = job.env("PET_LOG_DIR", "logs").run().expect(0);
+    let value = |name: &str| {
+        let prefix = format!("{name}=");
+        let line = ended
+            .stdout
+            .lines()
+            .find_map(|line| line.strip_prefix(&prefix));
+        line.unwrap_or_else(|| panic!("{name} is not set:\n{}", ended.stdout))
+    };
+    for (name, expected) in [
+        ("RANK", "0"),
+        ("LOCAL_RANK", "0"),
+        ("WORLD_SIZE", "1"),
+        ("LOCAL_WORLD_SIZE", "1"),
+        ("GROUP_RANK", "0"),
+        ("GROUP_WORLD_SIZE", "1"),
+        ("ROLE_NAME", "trn"),
+        ("ROLE_RANK", "0"),
+        ("ROLE_WORLD_SIZE", "1"),
+        ("TORCHELASTIC_RESTART_COUNT", "0"),
+        ("TORCHELASTIC_MAX_RESTARTS", "3"),
+        ("TORCHELASTIC_USE_AGENT_STORE", "True"),
+        (
+            "TORCHELASTIC_SIGNALS_TO_HANDLE",
+            "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        ),
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+    ] {
+        assert_eq!(value(name), expected, "{name}");
+    }
+    assert!(value("TORCHELASTIC_ERROR_FILE").ends_with("/attempt_0/0/error.json"));
+    assert!(value("TORCHELASTIC_ERROR_FILE").starts_with('/'));
+    assert_ne!(value("MASTER_PORT"), "0");
+    let ours = ended
+        .stdout
+        .lines()
+        .filter(|line| line.starts_with("RDZV_"));
+    assert_eq!(
+        ours.count(),
+        1,
+        "only the marker of the test: {}",
+        ended.stdout
+    );
+}
+
+// A2
+#[test]
+fn standalone_workers_share_a_store_and_a_random_run_id() {
+    let script = "echo $RANK $MASTER_ADDR:$MASTER_PORT $TORCHELASTIC_RUN_ID \
+                  $TORCHELASTIC_USE_AGENT_STORE $OMP_NUM_THREADS";
+    let ended = run_shell(&["--standalone", "--nproc-per-node", "2"], script)
+        .run()
+        .expect(0);
+    let values = agreed(&ended);
+    let parts: Vec<&str> = values.split(' ').collect();
+    assert_eq!(parts[1].len(), "12345678-1234-1234-1234-123456789abc".len());
+    assert_eq!(parts[1].matches('-').count(), 4);
+    assert_eq!(parts[2..], ["True", "1"]);
+    let stars = "*".repeat(41);
+    let boxed: Vec<&str> = ended.stderr.lines().collect();
+    assert_eq!(boxed.len(), 4, "{}", ended.stderr);
+    assert!(
+        boxed
+            .iter()
+            .all(|line| line.starts_with('W') && line.contains("] "))
+    );
+    assert!(boxed[0].ends_with("] "));
+    assert!(boxed[1].ends_with(&stars) && boxed[3].ends_with(&stars));
+    assert!(boxed[2].contains("Setting OMP_NUM_THREADS environment variable for each process"));
+}
+
+// A3
+#[test]
+fn a_number_of_threads_that_is_set_stays() {
+    let ended = run_shell(&["--nproc-per-node", "2"], "echo $RANK $OMP_NUM_THREADS")
+        .env("OMP_NUM_THREADS", "7")
+        .run()
+        .expect(0);
+    assert_eq!(agreed(&ended), "7");
+    assert_eq!(ended.stderr, "");
+}
+
+// A8
+#[test]
+fn virtual_local_ranks_give_each_worker_one_device() {
+    let script = "echo $RANK $LOCAL_RANK $CUDA_VISIBLE_DEVICES";
+    let ended = run_shell(&["--virtual-local-rank", "--nproc-per-node", "2"], script)
+        .env("CUDA_VISIBLE_DEVICES", "4, 5")
+        .run()
+        .expect(0);
+    assert_eq!(ended.sorted(), ["0 0 4", "1 0 5"]);
+}
+
+// A10
+#[test]
+fn only_the_local_rank_is_substituted_in_arguments() {
+    let ended = run_shell(&["--nproc-per-node", "2"], "echo \"$1 $2 $3\"")
+        .args(["w", "${local_rank}", "$$x", "${foo}"])
+        .run()
+        .expect(0);
+    assert_eq!(ended.sorted(), ["0 $x ${foo}", "1 $x ${foo}"]);
+}
+
+// A11
+#[test]
+fn flags_have_defaults_in_the_environment() {
+    let job = || run_shell(&[], RANKS).env("PET_NPROC_PER_NODE", "2");
+    assert_eq!(job().run().expect(0).sorted(), ["0 0 2 2", "1 1 2 2"]);
+    let ended = run_shell(&["--nproc-per-node", "1"], RANKS)
+        .env("PET_NPROC_PER_NODE", "2")
+        .run()
+        .expect(0);
+    assert_eq!(ended.stdout, "0 0 1 1\n");
+}
+
+// A13
+#[test]
+fn flags_behind_the_script_are_the_scripts() {
+    let ended = rdzv(["run", "--no-python", "echo", "--nproc-per-node", "3"])
+        .run()
+        .expect(0);
+    assert_eq!(ended.stdout, "--nproc-per-node 3\n");
+}
+
+#[test]
+fn a_run_id_that_is_given_is_kept_on_one_node() {
+    let ended = run_shell(
+        &["--rdzv-id", "mine", "--log-dir", "logs"],
+        "echo $TORCHELASTIC_RUN_ID $TORCHELASTIC_ERROR_FILE",
+    )
+    .run()
+    .expect(0);
+    assert!(ended.stdout.starts_with("mine /"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("/logs/mine_"), "{}", ended.stdout);
+}

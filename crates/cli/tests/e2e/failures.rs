@@ -1,0 +1,326 @@
+//! Workers that fail: the report, error files, restarts, and what is cleared away.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::harness::{Ended, run_fixture, run_shell};
+
+/// The failure block, without what differs from run to run: times, hosts and process ids.
+fn report(ended: &Ended) -> String {
+    let header = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ";
+    let start = ended
+        .stderr
+        .find(header)
+        .unwrap_or_else(|| panic!("no report:\n{}", ended.stderr));
+    let mut text = String::new();
+    for line in ended.stderr[start..].lines() {
+        let masked = if line.starts_with("  time ") || line.starts_with("  host ") {
+            line[..14].to_owned() + "…"
+        } else {
+            let digits = |part: &str| part.find(|letter: char| !letter.is_ascii_digit());
+            ["(pid: ", "PID "]
+                .iter()
+                .fold(line.to_owned(), |line, before| {
+                    match line.split_once(before) {
+                        Some((left, right)) => {
+                            let rest = &right[digits(right).unwrap_or(right.len())..];
+                            format!("{left}{before}…{rest}")
+                        }
+                        None => line,
+                    }
+                })
+        };
+        // Blanks at ends of lines are part of the layout.
+        text += &masked
+            .strip_suffix(' ')
+            .map_or(masked.clone(), |line| format!("{line}¶"));
+        text += "\n";
+    }
+    text
+}
+
+// A19
+#[test]
+fn the_worker_that_failed_is_the_root_cause_and_its_sibling_is_listed() {
+    let ended = run_fixture(&["--nproc-per-node", "2"], &["rank=1?exit:7", "hang"])
+        .run()
+        .expect(1);
+    let text = report(&ended).replace(crate::harness::fixture_worker().to_str().unwrap(), "worker");
+    insta::assert_snapshot!(text);
+    let lines = ended.stderr.lines();
+    let detected = lines.filter(|line| line.contains("failed (exitcode: 7) local_rank: 1 (pid: "));
+    assert_eq!(detected.count(), 1, "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains(" closing signal SIGTERM\n"),
+        "{}",
+        ended.stderr
+    );
+}
+
+// A20
+#[test]
+fn a_signal_is_named() {
+    let ended = run_fixture(&["--nproc-per-node", "2"], &["rank=1?signal:11", "hang"])
+        .run()
+        .expect(1);
+    let text = report(&ended);
+    let (_, root) = text
+        .split_once("Root Cause (first observed failure):")
+        .unwrap();
+    assert!(
+        root.contains("  exitcode  : -11 (pid: …)  (SIGSEGV)\n"),
+        "{text}"
+    );
+    assert!(
+        root.contains("  traceback : Signal 11 (SIGSEGV) received by PID …\n"),
+        "{text}"
+    );
+}
+
+// A21, A22
+#[test]
+fn a_recorded_exception_is_shown_and_handed_on() {
+    let job = run_fixture(
+        &["--log-dir", "logs"],
+        &["error:ValueError: boom", "exit:1"],
+    );
+    let handed_on = job.path("p.json");
+    let ended = job
+        .env("TORCHELASTIC_ERROR_FILE", handed_on.to_str().unwrap())
+        .run()
+        .expect(1);
+    let text = report(&ended);
+    assert!(text.contains("/attempt_0/0/error.json\n"), "{text}");
+    assert!(text.contains("ValueError: boom"), "{text}");
+    let worker = ended
+        .directory
+        .path()
+        .join("logs")
+        .join(&ended.files_below("logs")[0]);
+    let read =
+        |path| -> Value { serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap() };
+    let mut expected = read(worker);
+    assert!(expected["message"]["extraInfo"]["timestamp"].is_string());
+    expected["message"]["errorCode"] = 1.into();
+    assert_eq!(read(ended.directory.path().join("p.json")), expected);
+}
+
+// A23
+#[test]
+fn a_plain_error_file_gives_time_and_text_and_is_copied_unchanged() {
+    let content = r#"{"message":"m","timestamp":"1700000000"}"#;
+    let job = run_fixture(&[], &[&format!("error-file:{content}"), "exit:4"]);
+    let handed_on = job.path("p.json");
+    let ended = job
+        .env("TORCHELASTIC_ERROR_FILE", handed_on.to_str().unwrap())
+        .run()
+        .expect(1);
+    assert!(
+        ended.stderr.contains("  time      : 2023-11-14_22:13:20\n"),
+        "{}",
+        ended.stderr
+    );
+    assert!(
+        ended.stderr.contains("  traceback : m\n"),
+        "{}",
+        ended.stderr
+    );
+    let copy = fs::read_to_string(ended.directory.path().join("p.json")).unwrap();
+    assert_eq!(copy, content);
+}
+
+// A24
+#[test]
+fn an_unreadable_error_file_stops_neither_restart_nor_report() {
+    let ended = run_fixture(
+        &["--max-restarts", "1"],
+        &[
+            "env:TORCHELASTIC_RESTART_COUNT",
+            r#"error-file:{"mess"#,
+            "exit:4",
+        ],
+    )
+    .run()
+    .expect(1);
+    assert_eq!(
+        ended.stdout,
+        "TORCHELASTIC_RESTART_COUNT=0\nTORCHELASTIC_RESTART_COUNT=1\n"
+    );
+    let text = report(&ended);
+    assert!(text.contains("exitcode  : 4 "), "{text}");
+    assert!(text.contains("the error file was unreadable"), "{text}");
+}
+
+// A25
+#[test]
+fn a_sibling_that_obeys_and_exits_with_zero_is_no_failure() {
+    let ended = run_fixture(
+        &["--nproc-per-node", "2", "--event-log-handler", "console"],
+        &[
+            "rank=0?trap:15:0",
+            "rank=0?write:ready:x",
+            "rank=1?await:ready",
+            "rank=1?exit:7",
+            "hang",
+        ],
+    )
+    .pipe("ready")
+    .run()
+    .expect(1);
+    assert!(report(&ended).contains("  <NO_OTHER_FAILURES>\n"));
+    let states: Vec<String> = events(&ended)
+        .iter()
+        .map(|event| format!("{} {}", event["source"], event["metadata"]["state"]).replace('"', ""))
+        .collect();
+    assert!(
+        states.contains(&"WORKER TERMINATED".to_owned()),
+        "{states:?}"
+    );
+    assert!(states.contains(&"WORKER FAILED".to_owned()), "{states:?}");
+    assert_eq!(states.last().map(String::as_str), Some("AGENT SUCCEEDED"));
+}
+
+fn events(ended: &Ended) -> Vec<Value> {
+    let lines = ended.stderr.lines().filter(|line| line.starts_with('{'));
+    lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn events_have_the_references_names_keys_and_arrays() {
+    let ended = run_shell(
+        &[
+            "--event-log-handler",
+            "console",
+            "--rdzv-id",
+            "job",
+            "--role",
+            "trn",
+        ],
+        "true",
+    )
+    .run()
+    .expect(0);
+    let events = events(&ended);
+    let names: Vec<&str> = events
+        .iter()
+        .map(|event| event["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "RENDEZVOUS",
+            "ASSIGN_WORKER_RANKS",
+            "START",
+            "SUCCEEDED",
+            "SUCCEEDED"
+        ]
+        .map(|state| format!("torchelastic.worker.status.{state}"))
+    );
+    for event in &events {
+        assert!(event["timestamp"].as_i64().unwrap() > 1_700_000_000_000);
+        let metadata = &event["metadata"];
+        for key in [
+            "run_id",
+            "global_rank",
+            "group_rank",
+            "worker_id",
+            "role",
+            "hostname",
+            "state",
+            "total_run_time",
+            "rdzv_backend",
+            "raw_error",
+            "metadata",
+            "agent_restarts",
+            "duration_ms",
+        ] {
+            assert!(metadata.get(key).is_some(), "{key} is missing: {event}");
+        }
+        assert_eq!(metadata["run_id"], "job");
+        assert_eq!(metadata["role"], "trn");
+    }
+    assert!(events[0]["metadata"]["duration_ms"].is_f64());
+    let details = events[2]["metadata"]["metadata"].as_str().unwrap();
+    let details: Value = serde_json::from_str(details).unwrap();
+    assert_eq!(details["entry_point"], "sh");
+    assert_eq!(details["local_rank"], Value::from(vec![0]));
+}
+
+// A26
+#[test]
+fn every_attempt_has_its_count_and_its_directory() {
+    let ended = run_shell(
+        &["--max-restarts", "2", "-r", "1", "--log-dir", "logs"],
+        "echo $TORCHELASTIC_RESTART_COUNT; exit 3",
+    )
+    .run()
+    .expect(1);
+    let attempts = ended.files_below("logs");
+    assert_eq!(attempts.len(), 3, "{attempts:?}");
+    for (count, path) in attempts.iter().enumerate() {
+        assert!(
+            path.ends_with(format!("attempt_{count}/0/stdout.log")),
+            "{attempts:?}"
+        );
+        let text = fs::read_to_string(ended.directory.path().join("logs").join(path)).unwrap();
+        assert_eq!(text, format!("{count}\n"));
+    }
+}
+
+// A32
+#[test]
+fn what_a_failed_worker_started_is_gone_before_the_next_attempt() {
+    let ended = run_fixture(
+        &["--max-restarts", "1"],
+        &[
+            "attempt=0?child:write:started:x;hang",
+            "attempt=0?orphan:write:started:x;hang",
+            "attempt=0?await:started",
+            "attempt=0?exit:3",
+            "child:exit:0",
+        ],
+    )
+    .pipe("started")
+    .run()
+    .expect(0);
+    assert_eq!(ended.stdout, "");
+}
+
+// A59
+#[test]
+fn the_first_to_exit_is_the_root_cause_every_time() {
+    for run in 0..20 {
+        let ended = run_fixture(
+            &["--nproc-per-node", "4"],
+            &[
+                "rank=3?write:0:x",
+                "rank=3?write:1:x",
+                "rank=3?write:2:x",
+                "rank=3?exit:7",
+                "rank=0?await:0",
+                "rank=1?await:1",
+                "rank=2?await:2",
+                "pause:20",
+                "exit:5",
+            ],
+        )
+        .env("OMP_NUM_THREADS", "1")
+        .pipe("0")
+        .pipe("1")
+        .pipe("2")
+        .run()
+        .expect(1);
+        let text = report(&ended);
+        let (_, root) = text
+            .split_once("Root Cause (first observed failure):")
+            .unwrap();
+        assert!(
+            root.contains("  rank      : 3 (local_rank: 3)"),
+            "run {run}: {text}"
+        );
+        assert!(root.contains("  exitcode  : 7 "), "run {run}: {text}");
+    }
+}

@@ -1,0 +1,404 @@
+//! Starting the program under test, waiting for it with a deadline, and making sure that nothing
+//! of it is left.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::symlink;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use tempfile::TempDir;
+
+/// No step of a test takes longer on a busy machine; reaching it is a failure.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Every process of a test has this variable, with a value of the test's own.
+const MARKER: &str = "RDZV_E2E_MARKER";
+
+/// The scripted worker.
+pub(crate) fn fixture_worker() -> OsString {
+    let path = Path::new(env!("CARGO_BIN_EXE_rdzv")).with_file_name("examples/fixture_worker");
+    assert!(
+        path.exists(),
+        "{} is missing: `cargo test -p rdzv` builds it, `--test e2e` alone does not",
+        path.display()
+    );
+    path.into()
+}
+
+/// A launch to be: program, arguments, environment, and a directory of its own to run in.
+pub(crate) struct Job {
+    command: Command,
+    pub(crate) directory: TempDir,
+    marker: String,
+}
+
+/// `rdzv` with these arguments.
+pub(crate) fn rdzv<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Job {
+    Job::new(Path::new(env!("CARGO_BIN_EXE_rdzv"))).args(arguments)
+}
+
+/// A link named `torchrun` with these arguments.
+pub(crate) fn torchrun<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Job {
+    let job = Job::new(Path::new("bin/torchrun"));
+    fs::create_dir(job.path("bin")).unwrap();
+    let link = job.path("bin/torchrun");
+    symlink(env!("CARGO_BIN_EXE_rdzv"), &link).unwrap();
+    Job {
+        command: prepared(&link, &job.directory, &job.marker),
+        ..job
+    }
+    .args(arguments)
+}
+
+/// `rdzv run` with these arguments and a shell script as the worker.
+pub(crate) fn run_shell(flags: &[&str], script: &str) -> Job {
+    rdzv(["run"])
+        .args(flags)
+        .args(["--no-python", "sh", "-c", script])
+}
+
+/// `rdzv run` with these arguments and the scripted worker.
+pub(crate) fn run_fixture(flags: &[&str], steps: &[&str]) -> Job {
+    rdzv(["run"])
+        .args(flags)
+        .args(["--no-python"])
+        .args([fixture_worker()])
+        .args(steps)
+}
+
+fn prepared(program: &Path, directory: &TempDir, marker: &str) -> Command {
+    let mut command = Command::new(program);
+    command
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("HOME", std::env::var_os("HOME").unwrap_or_default())
+        .env("TMPDIR", directory.path())
+        .env("TZ", "UTC")
+        .env(MARKER, marker)
+        .current_dir(directory.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+impl Job {
+    fn new(program: &Path) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let marker = format!("{}-{number}", std::process::id());
+        let directory = tempfile::tempdir().unwrap();
+        Self {
+            command: prepared(program, &directory, &marker),
+            directory,
+            marker,
+        }
+    }
+
+    pub(crate) fn args<S: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = S>) -> Self {
+        self.command.args(arguments);
+        self
+    }
+
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// A path inside the job's directory.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Writes a file into the job's directory.
+    pub(crate) fn file(self, name: &str, content: &str) -> Self {
+        fs::write(self.path(name), content).unwrap();
+        self
+    }
+
+    /// Makes a named pipe in the job's directory.
+    pub(crate) fn pipe(self, name: &str) -> Self {
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        let file_type = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, self.path(name), file_type, mode, 0).unwrap();
+        self
+    }
+
+    /// Starts it.
+    pub(crate) fn start(mut self) -> Running {
+        let started = Instant::now();
+        let mut child = self.command.spawn().unwrap();
+        Running {
+            stdout: Stream::of(child.stdout.take().unwrap()),
+            stderr: Stream::of(child.stderr.take().unwrap()),
+            child,
+            started,
+            marker: self.marker,
+            directory: Rc::new(self.directory),
+        }
+    }
+
+    /// Runs it to its end.
+    pub(crate) fn run(self) -> Ended {
+        self.start().wait()
+    }
+}
+
+/// A job that is running.
+pub(crate) struct Running {
+    child: Child,
+    pub(crate) stdout: Stream,
+    pub(crate) stderr: Stream,
+    started: Instant,
+    marker: String,
+    directory: Rc<TempDir>,
+}
+
+impl Running {
+    /// Process id of the launcher.
+    pub(crate) fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap()
+    }
+
+    /// Signals the launcher.
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(self.pid(), signal);
+    }
+
+    /// Waits for the launcher's end and for everything it wrote; then nothing may be left of it.
+    pub(crate) fn wait(mut self) -> Ended {
+        if !ends_within(self.pid(), DEADLINE) {
+            let (stdout, stderr) = (self.stdout.so_far(), self.stderr.so_far());
+            self.kill_all();
+            panic!("still running\n--- stdout\n{stdout}\n--- stderr\n{stderr}");
+        }
+        let status = self.child.wait().unwrap();
+        let took = self.started.elapsed();
+        let left = processes(&self.marker);
+        assert!(
+            left.is_empty(),
+            "left behind: {left:?}\n{}",
+            self.stderr.so_far()
+        );
+        Ended {
+            status,
+            took,
+            stdout: self.stdout.all(),
+            stderr: self.stderr.all(),
+            directory: Rc::clone(&self.directory),
+        }
+    }
+
+    /// Waits until every process of the job has ended, the launcher excepted.
+    pub(crate) fn all_gone_within(&mut self, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        let own = self.pid();
+        loop {
+            let left: Vec<i32> = processes(&self.marker)
+                .into_iter()
+                .map(|(pid, _)| pid)
+                .filter(|pid| *pid != own)
+                .collect();
+            let Some(first) = left.first() else {
+                return true;
+            };
+            if !ends_within(*first, until.saturating_duration_since(Instant::now())) {
+                return false;
+            }
+        }
+    }
+
+    /// The agent's process id: the launcher's only child.
+    pub(crate) fn agent_pid(&self) -> i32 {
+        let path = format!("/proc/{0}/task/{0}/children", self.pid());
+        let children = fs::read_to_string(path).unwrap();
+        children.split_whitespace().next().unwrap().parse().unwrap()
+    }
+
+    fn kill_all(&mut self) {
+        for (pid, _) in processes(&self.marker) {
+            if let Some(pid) = Pid::from_raw(pid) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.kill_all();
+        }
+    }
+}
+
+/// How a job ended.
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    pub(crate) took: Duration,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) directory: Rc<TempDir>,
+}
+
+impl Ended {
+    /// The exit code; minus the signal if one ended it.
+    pub(crate) fn code(&self) -> i32 {
+        match self.status.signal() {
+            Some(signal) => -signal,
+            None => self.status.code().unwrap(),
+        }
+    }
+
+    /// Asserts the exit code, and shows the output if it is another.
+    #[track_caller]
+    pub(crate) fn expect(self, code: i32) -> Self {
+        assert_eq!(
+            self.code(),
+            code,
+            "\n--- stdout\n{}\n--- stderr\n{}",
+            self.stdout,
+            self.stderr
+        );
+        self
+    }
+
+    /// Lines of stdout in alphabetical order: workers write in no order.
+    pub(crate) fn sorted(&self) -> Vec<&str> {
+        let mut lines: Vec<&str> = self.stdout.lines().collect();
+        lines.sort_unstable();
+        lines
+    }
+
+    pub(crate) fn last_error_line(&self) -> &str {
+        self.stderr.lines().last().unwrap_or_default()
+    }
+
+    /// All files below a directory of the job, as relative paths in alphabetical order.
+    pub(crate) fn files_below(&self, name: &str) -> Vec<PathBuf> {
+        let root = self.directory.path().join(name);
+        let mut found = Vec::new();
+        let mut pending = vec![root.clone()];
+        while let Some(directory) = pending.pop() {
+            for entry in fs::read_dir(directory).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    pending.push(path);
+                } else {
+                    found.push(path.strip_prefix(&root).unwrap().to_owned());
+                }
+            }
+        }
+        found.sort();
+        found
+    }
+}
+
+/// One output stream, read by a thread of its own.
+pub(crate) struct Stream {
+    chunks: Receiver<Vec<u8>>,
+    seen: Vec<u8>,
+}
+
+impl Stream {
+    fn of(mut source: impl Read + Send + 'static) -> Self {
+        let (sender, chunks) = channel();
+        thread::spawn(move || {
+            let mut buffer = [0; 65536];
+            while let Ok(length @ 1..) = source.read(&mut buffer) {
+                if sender.send(buffer[..length].to_vec()).is_err() {
+                    break;
+                }
+            }
+        });
+        Self {
+            chunks,
+            seen: Vec::new(),
+        }
+    }
+
+    /// What has been read.
+    pub(crate) fn so_far(&mut self) -> String {
+        while let Ok(chunk) = self.chunks.try_recv() {
+            self.seen.extend(chunk);
+        }
+        String::from_utf8_lossy(&self.seen).into_owned()
+    }
+
+    /// Waits until this text has been written so many times.
+    #[track_caller]
+    pub(crate) fn await_text(&mut self, text: &str, times: usize) {
+        let until = Instant::now() + DEADLINE;
+        while String::from_utf8_lossy(&self.seen).matches(text).count() < times {
+            match self.chunks.recv_timeout(until - Instant::now()) {
+                Ok(chunk) => self.seen.extend(chunk),
+                Err(reason) => panic!(
+                    "{text:?} was not written {times} times ({reason}), but:\n{}",
+                    String::from_utf8_lossy(&self.seen)
+                ),
+            }
+        }
+    }
+
+    fn all(&mut self) -> String {
+        let until = Instant::now() + DEADLINE;
+        loop {
+            match self.chunks.recv_timeout(until - Instant::now()) {
+                Ok(chunk) => self.seen.extend(chunk),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => panic!("somebody still holds the output open"),
+            }
+        }
+        String::from_utf8_lossy(&self.seen).into_owned()
+    }
+}
+
+pub(crate) fn kill(pid: i32, signal: Signal) {
+    kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+}
+
+/// Waits for the end of a process, which need not be a child.
+pub(crate) fn ends_within(pid: i32, limit: Duration) -> bool {
+    let Ok(pidfd) = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()) else {
+        return true;
+    };
+    let timeout = Timespec::try_from(limit).unwrap();
+    let mut watched = [PollFd::new(&pidfd, PollFlags::IN)];
+    poll(&mut watched, Some(&timeout)).unwrap() > 0
+}
+
+/// Processes that carry the marker, with their command lines. Zombies have no environment, so they
+/// do not count.
+fn processes(marker: &str) -> Vec<(i32, String)> {
+    let wanted = format!("{MARKER}={marker}");
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").unwrap().flatten() {
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok())
+        else {
+            continue;
+        };
+        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+        let carries = environment
+            .split(|byte| *byte == 0)
+            .any(|variable| variable == wanted.as_bytes());
+        if carries {
+            let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            found.push((pid, String::from_utf8_lossy(&line).replace('\0', " ")));
+        }
+    }
+    found
+}

@@ -1,0 +1,173 @@
+//! Where output goes: files, console, filters, prefixes.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::harness::{Ended, run_fixture, run_shell};
+
+/// A worker that writes a line to each stream.
+const BOTH: &str = "echo out $RANK; echo err $RANK >&2";
+
+/// Content of the file of that name below the directory `logs`.
+#[track_caller]
+fn content(ended: &Ended, name: &str) -> String {
+    let paths = ended.files_below("logs");
+    let path = paths
+        .iter()
+        .find(|path| path.ends_with(name))
+        .unwrap_or_else(|| panic!("there is no {name}, but {paths:?}"));
+    fs::read_to_string(ended.directory.path().join("logs").join(path)).unwrap()
+}
+
+fn job(flags: &[&str], script: &str) -> crate::harness::Job {
+    run_shell(
+        &[&["--nproc-per-node", "2", "--log-dir", "logs"], flags].concat(),
+        script,
+    )
+    .env("OMP_NUM_THREADS", "1")
+}
+
+fn sorted(text: &str) -> Vec<&str> {
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    lines
+}
+
+// A34
+#[test]
+fn redirected_streams_are_in_files_only() {
+    let ended = job(&["-r", "3", "--rdzv-id", "job"], BOTH).run().expect(0);
+    assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), ("", ""));
+    let paths = ended.files_below("logs");
+    let run = paths[0].components().next().unwrap();
+    let run = run.as_os_str().to_str().unwrap();
+    assert!(
+        run.starts_with("job_") && run.len() == "job_".len() + 8,
+        "{run}"
+    );
+    let expected: Vec<PathBuf> = ["0/stderr", "0/stdout", "1/stderr", "1/stdout"]
+        .iter()
+        .map(|name| format!("{run}/attempt_0/{name}.log").into())
+        .collect();
+    assert_eq!(paths, expected);
+    assert_eq!(content(&ended, "0/stdout.log"), "out 0\n");
+    assert_eq!(content(&ended, "1/stderr.log"), "err 1\n");
+}
+
+// A35
+#[test]
+fn teed_streams_are_in_files_and_prefixed_on_the_console() {
+    let ended = job(&["-t", "3"], BOTH).run().expect(0);
+    assert_eq!(ended.sorted(), ["[default0]:out 0", "[default1]:out 1"]);
+    assert_eq!(
+        sorted(&ended.stderr),
+        ["[default0]:err 0", "[default1]:err 1"]
+    );
+    assert_eq!(content(&ended, "0/stderr.log"), "err 0\n");
+    assert_eq!(content(&ended, "1/stdout.log"), "out 1\n");
+}
+
+// A36
+#[test]
+fn streams_can_be_chosen_by_rank() {
+    let ended = job(&["-t", "0:1,1:2"], BOTH).run().expect(0);
+    assert_eq!(ended.sorted(), ["[default0]:out 0", "out 1"]);
+    assert_eq!(sorted(&ended.stderr), ["[default1]:err 1", "err 0"]);
+    assert_eq!(ended.files_below("logs").len(), 2);
+}
+
+// A37
+#[test]
+fn the_prefix_is_a_template() {
+    let template = "<${role_name}/${local_rank}/${rank}/${hostname}/${bogus}> ";
+    let flags = [
+        "-t",
+        "0:0,1:1",
+        "--role",
+        "tr",
+        "--log-line-prefix-template",
+        template,
+    ];
+    let ended = job(&flags, "echo text $RANK").run().expect(0);
+    let host = rustix::system::uname();
+    let host = host.nodename().to_str().unwrap().split('.').next().unwrap();
+    assert_eq!(
+        ended.sorted(),
+        [
+            format!("<tr/1/1/{host}/${{bogus}}> text 1").as_str(),
+            "text 0"
+        ]
+    );
+}
+
+// A38
+#[test]
+fn the_console_filter_and_the_filtered_copy_work_together() {
+    let script = "echo out $RANK; echo nothing $RANK; echo bad $RANK; echo err $RANK >&2";
+    let flags = [
+        "-t",
+        "3",
+        "--local-ranks-filter",
+        "1",
+        "--duplicate-stdout-filters",
+        "out,bad",
+    ];
+    let ended = job(&flags, script).run().expect(0);
+    assert_eq!(
+        ended.stdout,
+        "[default1]:out 1\n[default1]:nothing 1\n[default1]:bad 1\n"
+    );
+    assert_eq!(ended.stderr, "[default1]:err 1\n");
+    assert_eq!(
+        content(&ended, "filtered_stdout.log"),
+        "[default1]:out 1\n[default1]:bad 1\n"
+    );
+    assert_eq!(content(&ended, "0/stdout.log"), "out 0\nnothing 0\nbad 0\n");
+}
+
+// A39
+#[test]
+fn lines_are_never_torn_on_the_console() {
+    let ended = run_fixture(
+        &["--nproc-per-node", "2", "-t", "1"],
+        &[
+            "local=1?pause:10",
+            "out-part:first half ",
+            "pause:20",
+            "out-part:second half\\nlast",
+        ],
+    )
+    .env("OMP_NUM_THREADS", "1")
+    .run()
+    .expect(0);
+    assert_eq!(
+        ended.sorted(),
+        [
+            "[default0]:first half second half",
+            "[default0]:last",
+            "[default1]:first half second half",
+            "[default1]:last"
+        ]
+    );
+    assert!(ended.stdout.ends_with('\n'));
+}
+
+// A54
+#[test]
+fn no_log_directory_means_no_files_and_a_plain_console() {
+    let ended = run_shell(
+        &["--log-dir", "/dev/null", "-t", "3"],
+        "echo \"file:$TORCHELASTIC_ERROR_FILE\"; echo err >&2",
+    )
+    .run()
+    .expect(0);
+    assert_eq!(ended.stdout, "file:\n");
+    assert_eq!(ended.stderr, "err\n");
+    assert_eq!(ended.files_below("."), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_temporary_log_directory_is_gone_after_a_success() {
+    let ended = run_shell(&[], "true").run().expect(0);
+    assert_eq!(fs::read_dir(ended.directory.path()).unwrap().count(), 0);
+}

@@ -1,0 +1,18 @@
+//! End-to-end tests: real processes, their output, their exit codes, and what is left of them.
+//!
+//! Names say the behaviour; ids such as A19 in comments are the acceptance scenarios of the
+//! behavioural specification of the launcher. Workers are one-line shell scripts or the scripted
+//! `fixture_worker` of `examples/`.
+
+// All of this crate is tests; the lint's exception knows only functions marked as such.
+#![allow(clippy::unwrap_used)]
+
+mod commands;
+mod cost;
+mod environment;
+mod failures;
+mod harness;
+mod logs;
+mod refusals;
+mod signals;
+mod store;

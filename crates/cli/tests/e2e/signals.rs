@@ -1,0 +1,168 @@
+//! Signals to the launcher: who gets them, how long it takes, and that nobody survives.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::harness::{Running, kill, run_fixture, run_shell};
+
+/// A worker that says it is ready, and which signal it got.
+const TELLS: &str = "for s in TERM INT HUP QUIT USR1; do trap \"echo got $s; exit 0\" $s; done; \
+                     echo ready; while :; do sleep 60 & wait $!; done";
+
+// A27
+#[test]
+fn workers_get_the_signal_that_the_launcher_got() {
+    for (signal, name) in [
+        (Signal::TERM, "TERM"),
+        (Signal::INT, "INT"),
+        (Signal::HUP, "HUP"),
+        (Signal::QUIT, "QUIT"),
+    ] {
+        let mut running = run_shell(&["--nproc-per-node", "2"], TELLS)
+            .env("OMP_NUM_THREADS", "1")
+            .start();
+        running.stdout.await_text("ready\n", 2);
+        running.signal(signal);
+        let ended = running.wait().expect(1);
+        assert_eq!(
+            ended.sorted(),
+            [
+                format!("got {name}"),
+                format!("got {name}"),
+                "ready".into(),
+                "ready".into()
+            ]
+        );
+        let number = signal.as_raw();
+        let received = format!("Received {number} death signal, shutting down workers");
+        assert_eq!(
+            ended.stderr.matches(&received).count(),
+            1,
+            "{}",
+            ended.stderr
+        );
+        let last = ended.last_error_line();
+        assert!(last.contains("SignalException: Process "), "{last}");
+        assert!(last.ends_with(&format!(" got signal: {number}")), "{last}");
+    }
+}
+
+// A28
+#[test]
+fn workers_that_ignore_it_are_killed_after_the_grace() {
+    let mut running = run_fixture(
+        &["--nproc-per-node", "2", "--shutdown-timeout", "3"],
+        &["ignore:15", "out:ready", "hang"],
+    )
+    .start();
+    running.stdout.await_text("ready\n", 2);
+    let before = std::time::Instant::now();
+    running.signal(Signal::TERM);
+    let ended = running.wait().expect(1);
+    let took = before.elapsed();
+    assert!((3.0..5.0).contains(&took.as_secs_f64()), "{took:?}");
+    assert!(
+        ended.stderr.contains("via 15, forcefully exiting via 9"),
+        "{}",
+        ended.stderr
+    );
+}
+
+// A29
+#[test]
+fn the_grace_holds_for_siblings_of_a_failed_worker_too() {
+    let ended = run_fixture(
+        &["--nproc-per-node", "2", "--shutdown-timeout", "3"],
+        &[
+            "rank=0?ignore:15",
+            "rank=0?write:ready:x",
+            "rank=1?await:ready",
+            "rank=1?exit:7",
+            "hang",
+        ],
+    )
+    .pipe("ready")
+    .run()
+    .expect(1);
+    assert!(
+        (3.0..6.0).contains(&ended.took.as_secs_f64()),
+        "{:?}",
+        ended.took
+    );
+    assert!(
+        ended.stderr.contains("exitcode  : -9 (pid: "),
+        "{}",
+        ended.stderr
+    );
+}
+
+// A30
+#[test]
+fn repeated_signals_leave_no_worker_alive() {
+    let mut running = run_fixture(
+        &["--nproc-per-node", "2", "--shutdown-timeout", "3"],
+        &["ignore:15", "out:ready", "hang"],
+    )
+    .start();
+    running.stdout.await_text("ready\n", 2);
+    for _ in 0..3 {
+        running.signal(Signal::TERM);
+    }
+    // That nothing is left is asserted by `wait`.
+    running.wait().expect(1);
+}
+
+/// Two workers, each with a child, a child in a session of its own, and an orphan.
+fn families() -> Running {
+    let mut running = run_fixture(
+        &["--nproc-per-node", "2"],
+        &[
+            "child:hang",
+            "child-in-session:hang",
+            "orphan:hang",
+            "out:ready",
+            "hang",
+        ],
+    )
+    .start();
+    running.stdout.await_text("ready\n", 2);
+    running
+}
+
+// A31
+#[test]
+fn killing_the_launcher_leaves_nothing() {
+    let mut running = families();
+    running.signal(Signal::KILL);
+    assert!(running.all_gone_within(Duration::from_secs(1)));
+    running.wait().expect(-9);
+}
+
+// A31, for the other process of ours
+#[test]
+fn killing_the_agent_leaves_nothing() {
+    let mut running = families();
+    kill(running.agent_pid(), Signal::KILL);
+    assert!(running.all_gone_within(Duration::from_secs(1)));
+    running.wait().expect(-9);
+}
+
+// A33
+#[test]
+fn a_signal_can_be_added_to_those_that_are_handled() {
+    let mut running = run_shell(&["--signals-to-handle", "SIGUSR1,SIGTERM"], TELLS).start();
+    running.stdout.await_text("ready\n", 1);
+    running.signal(Signal::USR1);
+    let ended = running.wait().expect(1);
+    assert_eq!(ended.stdout, "ready\ngot USR1\n");
+}
+
+// A33
+#[test]
+fn a_signal_that_is_not_handled_ends_the_launcher_and_everything_else() {
+    let mut running = run_shell(&[], TELLS).start();
+    running.stdout.await_text("ready\n", 1);
+    running.signal(Signal::USR1);
+    running.wait().expect(-Signal::USR1.as_raw());
+}
