@@ -1,0 +1,111 @@
+"""Real PyTorch against rdzv. Fixtures: a store server of either make, and a bound on every test.
+
+Run by `cargo xtask test`, which builds the programs and names them in the environment. Nothing is
+skipped: without PyTorch or without the programs there is an error, not a green run.
+"""
+
+import faulthandler
+import os
+import re
+import signal
+from datetime import timedelta
+
+import pytest
+
+import launching
+
+# Collective work needs nothing of the network; on a machine without any it must not look for it.
+os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+# The reference prints a native stack for every error that a test provokes.
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+import torch  # noqa: E402  (after its environment)
+import torch.distributed as dist  # noqa: E402
+
+assert torch.__version__.split("+")[0] == "2.15.0", torch.__version__
+
+# Longer than any test needs on a slow machine. Calls into C++ cannot be interrupted from Python, so
+# at the end of it the whole run ends, with the stacks of all threads.
+LIMIT_SECONDS = 300
+PATIENCE = timedelta(seconds=30)
+
+
+@pytest.fixture(autouse=True)
+def bounded():
+    faulthandler.dump_traceback_later(LIMIT_SECONDS, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+class RdzvServer:
+    """`rdzv store` on a free port."""
+
+    make = "rdzv"
+
+    def __init__(self, *flags):
+        words = [launching.RDZV, "store", "--host", "127.0.0.1", "--port", "0", *flags]
+        self.running = launching.Running(words)
+        announced = self.running.process.stdout.readline()
+        found = re.search(r"127\.0\.0\.1:(\d+)", announced)
+        if not found:
+            self.running.clear()
+            pytest.fail(f"rdzv store announced no address: {self.running.finish(10).all}")
+        self.host = "127.0.0.1"
+        self.port = int(found.group(1))
+
+    def stop(self):
+        process = self.running.process
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        finished = self.running.finish(15)
+        assert finished.code == 0, finished.all
+        return finished
+
+
+class TorchServer:
+    """PyTorch's own server, in this process: the reference that the expectations come from."""
+
+    def __init__(self, libuv: bool):
+        self.make = "pytorch" if libuv else "pytorch-legacy"
+        self.store = dist.TCPStore(
+            "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=PATIENCE, use_libuv=libuv
+        )
+        self.host = "127.0.0.1"
+        self.port = self.store.port
+
+    def stop(self):
+        del self.store
+
+
+@pytest.fixture
+def rdzv_server():
+    server = RdzvServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["rdzv", "pytorch"])
+def server(request):
+    """A server for PyTorch's client. What holds for both makes is what PyTorch promises."""
+    server = RdzvServer() if request.param == "rdzv" else TorchServer(libuv=True)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["libuv", "legacy"])
+def torch_server(request):
+    """A server of PyTorch's for our client."""
+    server = TorchServer(libuv=request.param == "libuv")
+    yield server
+    server.stop()
+
+
+def connect(server, timeout=PATIENCE, **options):
+    """PyTorch's client, connected to `server`."""
+    options.setdefault("wait_for_workers", False)
+    return dist.TCPStore(server.host, server.port, is_master=False, timeout=timeout, **options)
+
+
+@pytest.fixture
+def client(server):
+    return connect(server)

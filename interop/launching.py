@@ -1,0 +1,146 @@
+"""Starting programs so that none of them outlives its test."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+# Set by a launcher around this one, or by a developer; a test says itself what it wants of these.
+CLEARED = ("PET_", "TORCHELASTIC_", "TORCH_", "MASTER_", "CUDA_", "HIP_", "RDZV_")
+CLEARED_NAMES = (
+    "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_NAME ROLE_RANK "
+    "ROLE_WORLD_SIZE OMP_NUM_THREADS LOGLEVEL PYTHON_EXEC PYTHONPATH USE_LIBUV"
+).split()
+
+# In the environment of everything that one launch starts, so that what it leaves can be found.
+MARK = "INTEROP_LAUNCH"
+
+
+def program(variable: str) -> str:
+    """A program under test; without it there is nothing to test, so that is an error."""
+    path = os.environ.get(variable)
+    if not path or not os.path.isfile(path):
+        raise RuntimeError(f"{variable} names no program: run `cargo xtask test`")
+    return path
+
+
+RDZV = program("RDZV_BINARY")
+STORE_CLIENT = program("RDZV_STORE_CLIENT")
+TORCHRUN = str(Path(sys.executable).with_name("torchrun"))
+WORKERS = Path(__file__).parent / "workers"
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
+    """The caller's environment with the Python environment active and without launcher settings."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(CLEARED) and name not in CLEARED_NAMES
+    }
+    programs = str(Path(sys.executable).parent)
+    kept["PATH"] = programs + os.pathsep + kept.get("PATH", os.defpath)
+    kept["VIRTUAL_ENV"] = sys.prefix
+    kept.update(extra or {})
+    return kept
+
+
+@dataclass
+class Finished:
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def all(self) -> str:
+        return f"exit {self.code}\n--- stdout\n{self.stdout}\n--- stderr\n{self.stderr}"
+
+
+def marked(mark: str) -> list[int]:
+    """The processes that carry `mark` in their environment."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            variables = Path("/proc", entry, "environ").read_bytes().split(b"\0")
+            state = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue  # it ended meanwhile, or belongs to somebody else
+        if f"{MARK}={mark}".encode() in variables and state != "Z":
+            found.append(int(entry))
+    return found
+
+
+class Running:
+    """A program in a session of its own."""
+
+    def __init__(self, words, env=None, cwd=None):
+        self.mark = uuid.uuid4().hex
+        self.words = [str(word) for word in words]
+        self.process = subprocess.Popen(
+            self.words,
+            env=environment({**(env or {}), MARK: self.mark}),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+
+    def finish(self, timeout: float = 90) -> Finished:
+        """Waits for the end and insists that nothing it started is still there."""
+        try:
+            stdout, stderr = self.process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            self.clear()
+            stdout, stderr = self.process.communicate()
+            finished = Finished(self.process.returncode, stdout, stderr)
+            raise AssertionError(f"{self.words} did not end in {timeout} s: {finished.all}")
+        left = self.clear()
+        finished = Finished(self.process.returncode, stdout, stderr)
+        if self.words[0] != TORCHRUN:
+            assert not left, f"{self.words} left processes {left}: {finished.all}"
+        return finished
+
+    def clear(self) -> list[int]:
+        """Kills what is there and returns what it was."""
+        left = marked(self.mark)
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        return left
+
+
+def finish(words, env=None, cwd=None, timeout: float = 90) -> Finished:
+    """Runs a program to its end."""
+    return Running(words, env, cwd).finish(timeout)
+
+
+def rdzv_run(*words, **options) -> Finished:
+    return finish([RDZV, "run", *words], **options)
+
+
+def torchrun(*words, **options) -> Finished:
+    return finish([TORCHRUN, *words], **options)
+
+
+def worker(name: str) -> str:
+    path = WORKERS / name
+    assert path.is_file(), f"there is no worker {path}"
+    return str(path)
+
+
+def free_port() -> int:
+    """A port that was free a moment ago, for programs that cannot be asked which one they got."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]

@@ -1,0 +1,116 @@
+"""Under the name `torchrun`: the same flags and script, and what each worker then sees.
+
+Each scenario is run by the real launcher and by a link to ours, and what the workers dumped is
+compared. What may differ is named in `plain`.
+"""
+
+import json
+import os
+import re
+from dataclasses import dataclass, field
+
+import pytest
+
+from launching import RDZV, TORCHRUN, finish, free_port, worker
+
+DUMP = worker("dump.py")
+
+
+@dataclass
+class Scenario:
+    name: str
+    flags: list[str]
+    arguments: list[str] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+SCENARIOS = [
+    Scenario("one worker", [], ["a", "--x=1"]),
+    Scenario("standalone", ["--standalone", "--nproc-per-node", "2"]),
+    Scenario("threads chosen", ["--nproc-per-node=2"], [], {"OMP_NUM_THREADS": "7"}),
+    Scenario("static by port", ["--master-port", "{port}", "--node-rank", "0"]),
+    Scenario("static by endpoint", ["--rdzv-endpoint", "127.0.0.1:{port}", "--rdzv-id", "job"]),
+    Scenario("static by name", ["--rdzv-endpoint", "localhost:{port}", "--nproc-per-node", "2"]),
+    Scenario(
+        "divided devices",
+        ["--virtual-local-rank", "--nproc-per-node", "2"],
+        [],
+        {"CUDA_VISIBLE_DEVICES": "4, 5"},
+    ),
+    Scenario(
+        "divided devices of the other make",
+        ["--virtual-local-rank", "--nproc-per-node", "2"],
+        [],
+        {"HIP_VISIBLE_DEVICES": "6,7", "CUDA_VISIBLE_DEVICES": "0"},
+    ),
+    Scenario("devices left alone", [], [], {"CUDA_VISIBLE_DEVICES": "4, 5"}),
+    Scenario(
+        "macros",
+        ["--nproc-per-node", "2"],
+        ["${local_rank}", "$local_rank", "$$x", "${foo}", "a${local_rank}b", "$", "${"],
+    ),
+    Scenario("environment defaults", [], [], {"PET_NPROC_PER_NODE": "2", "PET_ROLE": "trainer"}),
+    Scenario("flag over environment", ["--nproc-per-node", "1"], [], {"PET_NPROC_PER_NODE": "2"}),
+    Scenario("launcher flags of the script", [], ["--nproc-per-node", "3"]),
+    Scenario("separators of the script", [], ["--", "--x", "--"]),
+    Scenario("underscores", ["--nproc_per_node", "2", "--max_restarts=3", "--role", "trn"]),
+    Scenario("restarts and signals", ["--max-restarts", "2", "--signals-to-handle", "SIGTERM"]),
+    Scenario("no log folder", ["--log-dir", "/dev/null"]),
+    Scenario("log folder", ["--log-dir", "{logs}", "--rdzv-id", "ignored", "-r", "3"]),
+    Scenario("store left to the workers", [], [], {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}),
+    Scenario("error handling inherited", [], [], {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}),
+    Scenario("address", ["--local-addr", "127.0.0.2"]),
+    Scenario("in this process", ["--run-path"], ["a", "b"]),
+]
+
+
+@pytest.fixture
+def link(tmp_path) -> str:
+    path = tmp_path / "torchrun"
+    os.symlink(RDZV, path)
+    return str(path)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_workers_see_the_same(tmp_path, link, scenario):
+    theirs = dumps(TORCHRUN, tmp_path / "theirs", scenario)
+    ours = dumps(link, tmp_path / "ours", scenario)
+    assert theirs, "the real launcher started no worker"
+    assert ours == theirs
+
+
+def dumps(launcher: str, folder, scenario: Scenario) -> dict:
+    folder.mkdir()
+    values = {"port": free_port(), "logs": folder / "logs"}
+    flags = [flag.format(**values) for flag in scenario.flags]
+    finished = finish(
+        [launcher, *flags, DUMP, *scenario.arguments],
+        env={**scenario.environment, "DUMP": str(folder)},
+        cwd=folder,
+    )
+    assert finished.code == 0, finished.all
+    found = {path.name: json.loads(path.read_text()) for path in folder.glob("*.json")}
+    run_ids = {dump["environment"]["TORCHELASTIC_RUN_ID"] for dump in found.values()}
+    ports = {dump["environment"]["MASTER_PORT"] for dump in found.values()}
+    assert len(run_ids) == len(ports) == 1, "one run id and one master port for all"
+    return {name: plain(dump, folder, values) for name, dump in sorted(found.items())}
+
+
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def plain(dump: dict, folder, values) -> dict:
+    """A dump without what has to differ between two runs."""
+    variables = dump["environment"]
+    if variables["MASTER_PORT"] == str(values["port"]):
+        variables["MASTER_PORT"] = "<the port given>"
+    elif variables["MASTER_PORT"].isdigit():
+        variables["MASTER_PORT"] = "<a free port>"
+    if UUID.fullmatch(variables["TORCHELASTIC_RUN_ID"]):
+        variables["TORCHELASTIC_RUN_ID"] = "<a uuid>"
+    error_file = variables["TORCHELASTIC_ERROR_FILE"]
+    error_file = UUID.sub("<a uuid>", error_file).replace(str(folder), "<folder>")
+    error_file = re.sub(r"_[A-Za-z0-9_]{8}/", "_<random>/", error_file)
+    variables["TORCHELASTIC_ERROR_FILE"] = error_file
+    dump["directory"] = os.path.relpath(dump["directory"], folder)
+    return dump

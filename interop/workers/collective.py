@@ -1,0 +1,39 @@
+"""Joins a process group at the URL given and checks what it computes.
+
+With `{MASTER_ADDR}` and the like in the URL replaced from the environment. Each rank leaves a file
+named after itself in the folder given, with what it computed.
+"""
+
+import os
+import sys
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+url, folder = sys.argv[1:3]
+url = url.format(**os.environ)
+options = {"timeout": timedelta(seconds=60)}
+if not url.startswith("env://"):
+    options |= {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
+dist.init_process_group("gloo", init_method=url, **options)
+rank, size = dist.get_rank(), dist.get_world_size()
+
+total = torch.arange(1000, dtype=torch.float64) * (rank + 1)
+dist.all_reduce(total)
+assert torch.equal(total, torch.arange(1000, dtype=torch.float64) * (size * (size + 1) // 2))
+
+gathered = [None] * size
+dist.all_gather_object(gathered, {"rank": rank})
+assert gathered == [{"rank": n} for n in range(size)]
+
+last = torch.tensor([rank])
+dist.broadcast(last, src=size - 1)
+assert last.item() == size - 1
+
+second = dist.new_group(list(range(size)))
+dist.barrier(group=second)
+attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+with open(os.path.join(folder, f"attempt {attempt} rank {rank}"), "w") as file:
+    file.write(str(total[1].item()))
+dist.destroy_process_group()
