@@ -24,11 +24,17 @@ macro_rules! behaviours {
         mod file { $(#[test] fn $behaviour() {
             super::$behaviour(&crate::stores::File::default());
         })* }
+        mod tcp { $(#[test] fn $behaviour() {
+            super::$behaviour(&crate::stores::Tcp::default());
+        })* }
         mod prefix_over_hash { $(#[test] fn $behaviour() {
             super::$behaviour(&crate::stores::Prefixed::<crate::stores::Hash>::default());
         })* }
         mod prefix_over_file { $(#[test] fn $behaviour() {
             super::$behaviour(&crate::stores::Prefixed::<crate::stores::File>::default());
+        })* }
+        mod prefix_over_tcp { $(#[test] fn $behaviour() {
+            super::$behaviour(&crate::stores::Prefixed::<crate::stores::Tcp>::default());
         })* }
     };
 }

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use rdzv_store::{FileStore, HashStore, PrefixStore, Store};
+use rdzv_store::{
+    FileStore, HashStore, PrefixStore, ServerOptions, Store, TcpStore, TcpStoreOptions,
+    TcpStoreServer,
+};
 use tempfile::TempDir;
 
 /// One shared store, of which any number of members can get handles of their own.
@@ -42,6 +45,28 @@ impl Shared for File {
 
     fn member(&self) -> Box<dyn Store> {
         Box::new(FileStore::open(self.0.path().join("store"), None).unwrap())
+    }
+}
+
+pub(crate) struct Tcp(TcpStoreServer);
+
+impl Default for Tcp {
+    fn default() -> Self {
+        let options = ServerOptions {
+            host: Some("127.0.0.1".to_owned()),
+            ..ServerOptions::default()
+        };
+        Self(TcpStoreServer::start(options).unwrap())
+    }
+}
+
+impl Shared for Tcp {
+    const HAS_QUEUES: bool = true;
+    const DELETE_TELLS: bool = true;
+
+    fn member(&self) -> Box<dyn Store> {
+        let options = TcpStoreOptions::new("127.0.0.1", self.0.port());
+        Box::new(TcpStore::connect(options).unwrap())
     }
 }
 

@@ -1,0 +1,144 @@
+//! Our client against the recorded servers: same calls, same bytes, same results.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use rdzv_core::store::wire::request;
+use rdzv_store::{Store, TcpStore, TcpStoreOptions};
+use serde_json::{Value, json};
+
+use crate::replay::Replay;
+use crate::{Outcome, calls};
+
+const RECORDED: &str = include_str!("../../../core/tests/golden/tcpstore.json");
+
+#[test]
+fn one_client_against_the_default_server() {
+    assert_eq!(replay("libuv/core"), 70);
+}
+
+#[test]
+fn two_clients_against_the_default_server() {
+    assert_eq!(replay("libuv/two-clients"), 16);
+}
+
+#[test]
+fn joining_at_the_default_server() {
+    assert_eq!(replay("libuv/init"), 3);
+}
+
+#[test]
+fn one_client_against_the_older_server() {
+    assert_eq!(replay("legacy/core"), 59);
+}
+
+#[test]
+fn two_clients_against_the_older_server() {
+    assert_eq!(replay("legacy/two-clients"), 15);
+}
+
+#[test]
+fn joining_at_the_older_server() {
+    assert_eq!(replay("legacy/init"), 3);
+}
+
+/// Replays a group; returns how many exchanges were seen to be equal.
+fn replay(group: &str) -> usize {
+    let recorded: Value = serde_json::from_str(RECORDED).unwrap();
+    let groups = recorded["groups"].as_array().unwrap();
+    let group = groups.iter().find(|found| found["id"] == group).unwrap();
+    let mut server = Replay::new();
+    let mut clients: Vec<Arc<TcpStore>> = Vec::new();
+    let mut equal = 0;
+    for exchange in group["exchanges"].as_array().unwrap() {
+        let name = exchange["name"].as_str().unwrap();
+        // PyTorch's client refuses queues of its own accord when it was told that the server is the
+        // older one. Ours cannot know: it asks, and says what closing the connection may mean.
+        if name == "queue_push_unsupported" {
+            continue;
+        }
+        let frames = [
+            exchange["frames"].as_array().unwrap().clone(),
+            examination(name),
+        ]
+        .concat();
+        let port = server.port();
+        thread::scope(|scope| {
+            let playing = scope.spawn(|| server.play(name, &frames));
+            match name {
+                "connect" => clients.push(connect(port, None)),
+                "connect_two" => clients.extend([connect(port, None), connect(port, None)]),
+                "client_world_2" => clients.push(connect(port, Some(2))),
+                _ => call(name, &clients, &exchange["client_result"]),
+            }
+            playing.join().unwrap();
+        });
+        server.assert_quiet(name);
+        equal += 1;
+    }
+    equal
+}
+
+fn connect(port: u16, world_size: Option<u32>) -> Arc<TcpStore> {
+    let options = TcpStoreOptions {
+        world_size,
+        timeout: Duration::from_secs(20),
+        ..TcpStoreOptions::new("127.0.0.1", port)
+    };
+    Arc::new(TcpStore::connect(options).unwrap())
+}
+
+/// Makes the calls of an exchange and compares what they come to.
+fn call(name: &str, clients: &[Arc<TcpStore>], recorded: &Value) {
+    let assert_same = |outcome: Option<Outcome>, recorded: &Value| {
+        let outcome = outcome.unwrap_or_else(|| panic!("{name} is not known"));
+        let recorded = recorded.get("returns").unwrap_or(recorded);
+        assert!(
+            outcome.matches(recorded),
+            "{name}: {outcome:?}, recorded: {recorded}"
+        );
+    };
+    if name == "barrier_key_visible" {
+        let there = Outcome::of(clients[1].check(&["bar"]));
+        assert_same(Some(there), &recorded["check"]);
+        assert_same(Some(Outcome::of(clients[1].get("bar"))), &recorded["value"]);
+    } else if let [first, second] = clients {
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| calls::of_first(name, first));
+            assert_same(calls::of_second(name, &**second), &recorded["B"]);
+            assert_same(waiting.join().unwrap(), &recorded["A"]);
+        });
+    } else {
+        assert_same(calls::of_first(name, &clients[0]), recorded);
+    }
+}
+
+/// What our client asks after a timeout, to name what was missing, and the recorded server does not
+/// know of.
+fn examination(exchange: &str) -> Vec<Value> {
+    let check = |key: &str, answer: &str| {
+        let mut request = Vec::new();
+        request::check(&mut request, &[key]);
+        [frame("c2s", &hex(&request)), frame("s2c", answer)]
+    };
+    match exchange {
+        "wait_timeout_zero" => [check("/nope", "01"), check("/k1", "00")].concat(),
+        "multi_get_timeout" => [check("/k1", "00"), check("/nope", "01")].concat(),
+        "barrier_timeout" => {
+            let mut request = Vec::new();
+            request::get(&mut request, b"/b2");
+            let answer = "010000000000000031";
+            vec![frame("c2s", &hex(&request)), frame("s2c", answer)]
+        }
+        _ => vec![],
+    }
+}
+
+fn frame(direction: &str, hex: &str) -> Value {
+    json!({"conn": "A", "dir": direction, "hex": hex})
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
