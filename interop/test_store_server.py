@@ -29,7 +29,7 @@ def test_a_waiter_served_by_a_queue_gets_no_stray_answer_later(rdzv_server):
         first = pool.submit(popper.queue_pop, "q")
         pusher.queue_push("q", "one")
         assert first.result(30) == b"one"
-        second = pool.submit(popper.wait, ["other"], timedelta(seconds=2))
+        second = pool.submit(popper.wait, ["other"], timedelta(milliseconds=500))
         pusher.queue_push("q", "two")
         with pytest.raises(dist.DistStoreError, match="wait timeout"):
             second.result(30)

@@ -85,10 +85,12 @@ fn environment_names(source: &Source, names: &[String]) -> Vec<Finding> {
     let may_name_flag_defaults = source.path.starts_with(FLAG_DEFAULTS);
     let mut findings = Vec::new();
     for piece in source.shipped_pieces(Kind::Text) {
+        // A sentence may name a variable to the user; a text without blanks is the name itself.
+        if piece.text.contains(char::is_whitespace) {
+            continue;
+        }
         for (offset, word) in words(piece.text) {
-            // A short name such as RANK is also an English word; alone in a text it is the name.
-            let declared = names.iter().any(|name| name == word)
-                && (word.contains('_') || word.len() == piece.text.len());
+            let declared = names.iter().any(|name| name == word);
             let foreign = is_variable(word)
                 && (word.starts_with("TORCHELASTIC_")
                     || word.starts_with("TORCH_")

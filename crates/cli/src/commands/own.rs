@@ -13,7 +13,7 @@ use crate::observe::log;
 
 /// Runs the command that the words name.
 pub(crate) fn run(words: &[OsString]) -> ExitCode {
-    let level = std::env::var("LOGLEVEL").ok();
+    let level = std::env::var(rdzv_core::env::LOGLEVEL).ok();
     match log::level(level.as_deref()) {
         Ok(level) => log::install(level),
         Err(raised) => {
