@@ -11,7 +11,8 @@
 
 use std::collections::BTreeMap;
 use std::env;
-use std::fmt::{Debug, Write};
+use std::fmt::{Debug, Write as _};
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, exit};
 use std::time::Duration;
@@ -24,6 +25,13 @@ use rdzv_core::ident::RunId;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
+
+/// A line of stderr, in one piece: workers write there too.
+macro_rules! say {
+    ($($text:tt)*) => {
+        let _ = std::io::stderr().write_all(format!("{}\n", format_args!($($text)*)).as_bytes());
+    };
+}
 
 fn main() {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -41,25 +49,27 @@ fn main() {
         match keep(agent) {
             Ok(status) => end_like(status),
             Err(error) => {
-                eprintln!("keeper: {error}");
+                say!("keeper: {error}");
                 exit(1);
             }
         }
     }
     tracing::subscriber::set_global_default(LogLines).expect("nobody else has set one");
     let command = arguments.get(split + 1..).unwrap_or_default();
-    let outcome = run(plan(&options, command), &mut |event| say(event));
+    let outcome = run(plan(&options, command), &mut |event| show(event));
     if let Some(path) = options.get("launcher-error") {
         write_launcher_error_file(path.as_ref(), &outcome).expect("the path can be written");
     }
     match &outcome {
-        Outcome::Succeeded => eprintln!("outcome succeeded"),
+        Outcome::Succeeded => {
+            say!("outcome succeeded");
+        }
         Outcome::Failed {
             failures,
             root_cause,
         } => {
             for failure in failures {
-                eprintln!(
+                say!(
                     "failure local_rank={} exit={} stopped={} file={}",
                     failure.local_rank,
                     failure.exit.as_number(),
@@ -73,13 +83,17 @@ fn main() {
                     }
                 );
             }
-            eprintln!("outcome failed root={}", failures[*root_cause].local_rank);
+            say!("outcome failed root={}", failures[*root_cause].local_rank);
         }
         Outcome::Signalled {
             signal,
             workers_started,
-        } => eprintln!("outcome signalled signal={signal} workers_started={workers_started}"),
-        Outcome::Error(error) => eprintln!("outcome error {error}"),
+        } => {
+            say!("outcome signalled signal={signal} workers_started={workers_started}");
+        }
+        Outcome::Error(error) => {
+            say!("outcome error {error}");
+        }
     }
     exit(i32::from(!matches!(outcome, Outcome::Succeeded)));
 }
@@ -154,39 +168,52 @@ fn plan(options: &BTreeMap<&str, &str>, command: &[String]) -> LaunchPlan {
 }
 
 /// One word per event, and what tests look at.
-fn say(event: &AgentEvent) {
+fn show(event: &AgentEvent) {
     match event {
-        AgentEvent::Rendezvous { .. } => eprintln!("event rendezvous"),
+        AgentEvent::Rendezvous { .. } => {
+            say!("event rendezvous");
+        }
         AgentEvent::RanksAssigned { workers, .. } => {
-            eprintln!("event assigned workers={}", workers.len());
+            say!("event assigned workers={}", workers.len());
         }
         AgentEvent::WorkerStarted {
             worker,
             restart_count,
             ..
-        } => eprintln!(
-            "event started local_rank={} pid={} attempt={restart_count}",
-            worker.local_rank, worker.pid
-        ),
-        AgentEvent::WorkerExited { worker, exit, .. } => eprintln!(
-            "event exited local_rank={} exit={}",
-            worker.local_rank,
-            exit.as_number()
-        ),
+        } => {
+            say!(
+                "event started local_rank={} pid={} attempt={restart_count}",
+                worker.local_rank,
+                worker.pid
+            );
+        }
+        AgentEvent::WorkerExited { worker, exit, .. } => {
+            say!(
+                "event exited local_rank={} exit={}",
+                worker.local_rank,
+                exit.as_number()
+            );
+        }
         AgentEvent::WorkerSignalled {
             pid,
             signal,
             forced,
             ..
-        } => eprintln!("event signalled pid={pid} signal={signal} forced={forced}"),
+        } => {
+            say!("event signalled pid={pid} signal={signal} forced={forced}");
+        }
         AgentEvent::Restarting { remaining, .. } => {
-            eprintln!("event restarting remaining={remaining}");
+            say!("event restarting remaining={remaining}");
         }
-        AgentEvent::SignalReceived { signal, .. } => eprintln!("event received signal={signal}"),
+        AgentEvent::SignalReceived { signal, .. } => {
+            say!("event received signal={signal}");
+        }
         AgentEvent::WorkerFinal { worker, state, .. } => {
-            eprintln!("event final local_rank={} {state}", worker.local_rank);
+            say!("event final local_rank={} {state}", worker.local_rank);
         }
-        AgentEvent::AgentFinal { state, .. } => eprintln!("event agent {state}"),
+        AgentEvent::AgentFinal { state, .. } => {
+            say!("event agent {state}");
+        }
     }
 }
 
@@ -201,7 +228,7 @@ impl Subscriber for LogLines {
     fn event(&self, event: &Event<'_>) {
         let mut line = Line(String::new());
         event.record(&mut line);
-        eprintln!("log {}{}", event.metadata().level(), line.0);
+        say!("log {}{}", event.metadata().level(), line.0);
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {

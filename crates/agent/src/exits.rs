@@ -125,3 +125,46 @@ impl Exits {
         ))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use rustix::event::{PollFd, PollFlags};
+    use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+    use tokio::runtime::{Builder, LocalOptions};
+
+    use super::*;
+
+    #[test]
+    fn ends_that_are_noticed_together_come_in_their_order() {
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build_local(LocalOptions::default())
+            .unwrap();
+        runtime.block_on(async {
+            let mut exits = Exits::new().unwrap();
+            let mut pids = Vec::new();
+            for rank in 0..5 {
+                #[expect(clippy::zombie_processes, reason = "`Exits` collects it")]
+                let child = Command::new("sleep").arg("1000").spawn().unwrap();
+                let pid = Pid::from_child(&child);
+                let pidfd = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+                exits.watch(LocalRank(rank), pidfd).unwrap();
+                pids.push(pid);
+            }
+            let order = [3, 1, 4, 0, 2];
+            for rank in order {
+                assert!(exits.is_running(LocalRank(rank)));
+                kill_process(pids[rank as usize], Signal::KILL).unwrap();
+                let ended = &exits.running[&LocalRank(rank)];
+                poll(&mut [PollFd::new(ended, PollFlags::IN)], None).unwrap();
+                assert!(!exits.is_running(LocalRank(rank)));
+            }
+            let seen = exits.next().await.unwrap();
+            let expected = order.map(|rank| (LocalRank(rank), Exit::Signal(9)));
+            assert_eq!(seen, expected);
+            assert!((0..5).all(|rank| !exits.is_watched(LocalRank(rank))));
+        });
+    }
+}

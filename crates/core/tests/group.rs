@@ -4,6 +4,8 @@
 //! input all outputs are compared; after the last line the group has finished, unless the script
 //! ends with `…`.
 
+#![allow(clippy::unwrap_used, reason = "this is all test code")]
+
 use std::time::Duration;
 
 use rdzv_core::group::{

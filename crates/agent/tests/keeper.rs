@@ -1,0 +1,103 @@
+//! Whoever is killed: nothing of the run is left, and nothing else is touched.
+
+mod harness;
+
+use std::time::Duration;
+
+use harness::{Harness, gone, pid, start, start_after};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+/// A worker that ignores SIGTERM, with a child, one in a session of its own and one doubly forked.
+/// Says `up` when all four are there.
+const STUBBORN: &str = "trap '' TERM
+    echo $$ >> $DIR/pids
+    sleep 1000 & echo $! >> $DIR/pids
+    setsid sleep 1000 & echo $! >> $DIR/pids
+    (setsid sh -c 'echo $$ >> $DIR/pids; echo up >&2; exec sleep 1000' &)
+    while :; do sleep 1000; done";
+
+fn stubborn(options: &[&str]) -> (Harness, Vec<Pid>) {
+    let mut harness = start(options, STUBBORN);
+    harness.wait_for("up");
+    let pids = harness::pids(harness.directory.path());
+    assert_eq!(pids.len(), 4);
+    (harness, pids)
+}
+
+#[track_caller]
+fn assert_gone(pids: &[Pid], within: Duration) {
+    for pid in pids {
+        assert!(gone(*pid, within), "{pid:?} is still there");
+    }
+}
+
+#[test]
+fn when_the_keeper_is_killed_everything_goes_within_a_second() {
+    let (harness, mut pids) = stubborn(&[]);
+    pids.push(harness.agent());
+    harness.signal(harness.keeper(), Signal::KILL);
+    assert_gone(&pids, Duration::from_secs(1));
+}
+
+#[test]
+fn without_a_handled_sigterm_the_loss_of_the_keeper_is_noticed_all_the_same() {
+    let (harness, mut pids) = stubborn(&["signals=10"]);
+    pids.push(harness.agent());
+    harness.signal(harness.keeper(), Signal::KILL);
+    assert_gone(&pids, Duration::from_secs(1));
+}
+
+#[test]
+fn when_the_agent_is_killed_everything_goes_and_the_keeper_ends_like_it() {
+    let (harness, pids) = stubborn(&[]);
+    harness.signal(harness.agent(), Signal::KILL);
+    let ended = harness.end();
+    assert_eq!(ended.signal(), Some(9));
+    assert_gone(&pids, Duration::ZERO);
+}
+
+#[test]
+fn a_signal_that_the_run_does_not_handle_ends_all_of_it() {
+    for (handled, sent) in [("signals=15", Signal::USR1), ("signals=10", Signal::TERM)] {
+        let (harness, pids) = stubborn(&[handled]);
+        harness.signal(harness.keeper(), sent);
+        let ended = harness.end();
+        assert_eq!(ended.signal(), Some(sent.as_raw()), "{:#?}", ended.said);
+        assert_gone(&pids, Duration::ZERO);
+    }
+}
+
+#[test]
+fn a_hang_up_that_is_ignored_stays_ignored() {
+    let script = "trap 'exit 5' TERM; echo ready >&2; sleep 1000 & wait";
+    let mut harness = start_after("trap '' HUP", &[], script);
+    harness.wait_for("ready");
+    harness.signal(harness.keeper(), Signal::HUP);
+    harness.signal(harness.keeper(), Signal::TERM);
+    let ended = harness.end();
+    assert_eq!(ended.all("event received "), ["signal=15"]);
+}
+
+#[test]
+fn children_that_were_there_before_are_not_touched() {
+    // The shell becomes the keeper, and its children with it; one of them leaves its session.
+    let first = "sleep 1000 2>&- >&- & echo $! > $DIR/foreign
+        setsid sleep 1000 2>&- >&- & echo $! >> $DIR/foreign";
+    let ended = start_after(first, &[], "exit 0").end();
+    assert_eq!(ended.code(), Some(0));
+    let foreign = std::fs::read_to_string(ended.directory.path().join("foreign")).unwrap();
+    for foreign in foreign.split_whitespace().map(pid) {
+        assert!(test_kill_process(foreign).is_ok(), "{foreign:?} was hit");
+        kill_process(foreign, Signal::KILL).unwrap();
+    }
+}
+
+#[test]
+fn the_agent_alone_clears_its_workers_too() {
+    let mut harness = start(&["alone", "grace=100"], STUBBORN);
+    harness.wait_for("up");
+    let pids = harness::pids(harness.directory.path());
+    harness.signal(harness.keeper(), Signal::TERM);
+    harness.end();
+    assert_gone(&pids, Duration::ZERO);
+}
