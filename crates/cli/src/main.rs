@@ -9,6 +9,7 @@
 
 mod args;
 mod commands;
+mod demo;
 mod exit;
 mod host;
 mod observe;

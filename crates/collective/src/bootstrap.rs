@@ -228,17 +228,17 @@ impl Joining<'_> {
         }
         CollectiveError::Store {
             group: self.name.to_owned(),
-            source,
+            source: Box::new(source),
         }
     }
 
     fn corrupt(&self, key: &str, value: &[u8]) -> CollectiveError {
         CollectiveError::Store {
             group: self.name.to_owned(),
-            source: StoreError::Corrupt {
+            source: Box::new(StoreError::Corrupt {
                 store: format!("{:?}", self.store),
                 what: format!("key {key} holds {:?}", beginning(value)),
-            },
+            }),
         }
     }
 }

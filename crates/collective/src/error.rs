@@ -26,7 +26,7 @@ pub enum CollectiveError {
         group: String,
         /// What the store said.
         #[source]
-        source: StoreError,
+        source: Box<StoreError>,
     },
     /// The rank has been taken in this store before.
     #[error(

@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 
 use super::run::{LaunchArgs, RunArgs};
 use super::store::StoreArgs;
+use crate::demo::args::{DemoArgs, DemoWorkerArgs};
 
 /// The commands of `rdzv`.
 #[derive(Debug, Parser)]
@@ -31,6 +32,9 @@ pub(crate) enum OwnCommand {
     LaunchCompat(LaunchArgs),
     /// Run a key/value store that PyTorch's TCPStore clients can use
     Store(StoreArgs),
+    Demo(DemoArgs),
+    #[command(hide = true)]
+    DemoWorker(DemoWorkerArgs),
     /// List the environment variables that are read or set
     Env,
     /// Print a completion script for a shell

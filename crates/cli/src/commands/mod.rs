@@ -3,7 +3,7 @@
 //! | file | command |
 //! |---|---|
 //! | `run` | `rdzv run`, `torchrun`, `rdzv launch-compat`: the keeper and the agent |
-//! | `own` | reads the flags of the others |
+//! | `own` | reads the flags of the others, and calls [`crate::demo`] for `rdzv demo` |
 //! | `store` | `rdzv store` |
 //! | `environment` | `rdzv env` |
 //! | `completions` | `rdzv completions`, `--print-completion` |
@@ -33,7 +33,7 @@ pub(crate) fn dispatch(called: &OsStr, words: Vec<OsString>) -> ExitCode {
 }
 
 /// Writes a text and a newline to stderr. If that fails there is nobody left to tell.
-fn complain(text: &str) {
+pub(crate) fn complain(text: &str) {
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 

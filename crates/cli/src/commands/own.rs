@@ -1,26 +1,20 @@
 //! Our own commands: reading their flags, and answering a wrong line with one sentence.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
+use rdzv_core::env;
 
-use super::{complain, completions, environment, store};
+use super::{complain, completions, environment, run as launch, store};
 use crate::args::program::{OwnArgs, OwnCommand};
+use crate::demo;
 use crate::exit::Exit;
 use crate::observe::log;
 
 /// Runs the command that the words name.
 pub(crate) fn run(words: &[OsString]) -> ExitCode {
-    let level = std::env::var(rdzv_core::env::LOGLEVEL).ok();
-    match log::level(level.as_deref()) {
-        Ok(level) => log::install(level),
-        Err(raised) => {
-            complain(&format!("rdzv: {raised}"));
-            return Exit::Usage.into();
-        }
-    }
     let line = std::iter::once(OsString::from("rdzv")).chain(words.iter().cloned());
     let command = match OwnArgs::try_parse_from(line) {
         Ok(own) => own.command,
@@ -33,11 +27,24 @@ pub(crate) fn run(words: &[OsString]) -> ExitCode {
             return Exit::Usage.into();
         }
     };
+    let level = std::env::var(env::LOGLEVEL).ok();
+    match log::level(level.as_deref()) {
+        // The demo tells a story of its own; the agent's log is for those who ask for it.
+        Ok(_) if level.is_none() && matches!(command, OwnCommand::Demo(_)) => {}
+        Ok(level) => log::install(level),
+        Err(raised) => {
+            complain(&format!("rdzv: {raised}"));
+            return Exit::Usage.into();
+        }
+    }
     match command {
         OwnCommand::Run(_) | OwnCommand::LaunchCompat(_) => {
             unreachable!("a launch has a keeper and is no command of our own")
         }
         OwnCommand::Store(arguments) => store::run(&arguments),
+        OwnCommand::Demo(arguments) if rdzv_agent::is_kept() => demo::run(&arguments),
+        OwnCommand::Demo(_) => launch::keep(OsStr::new("rdzv")),
+        OwnCommand::DemoWorker(arguments) => demo::work(&arguments),
         OwnCommand::Env => environment::print(),
         OwnCommand::Completions { shell } => completions::print(OwnArgs::command(), "rdzv", &shell),
     }

@@ -1,0 +1,185 @@
+//! The model that the demo trains: a network with one hidden layer that tells two half-moons apart.
+//!
+//! Everything in here is a function of its arguments, in one fixed order of operations, so that the
+//! same ranks always compute the same bits.
+
+use std::f32::consts::PI;
+
+/// Width of the hidden layer.
+const HIDDEN: usize = 16;
+/// Parameters of the network: two weights and a bias in, one weight out, per hidden unit, and a bias.
+const PARAMETERS: usize = HIDDEN * 4 + 1;
+
+const LEARNING_RATE: f32 = 0.3;
+const MOMENTUM: f32 = 0.9;
+
+/// One example: where it is, and which moon it belongs to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Point {
+    at: [f32; 2],
+    upper: bool,
+}
+
+/// The examples that a rank trains on: every `world_size`th of `count` points around two half-moons.
+pub(super) fn shard(seed: u64, count: usize, rank: u32, world_size: u32) -> Vec<Point> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let all = (0..count).map(|index| {
+        let upper = index % 2 == 0;
+        let angle = random.f32() * PI;
+        let mut noise = || (random.f32() - 0.5) * 0.3;
+        let (x, y) = if upper {
+            (angle.cos(), angle.sin())
+        } else {
+            (1.0 - angle.cos(), 0.5 - angle.sin())
+        };
+        let at = [x + noise() - 0.5, y + noise() - 0.25];
+        Point { at, upper }
+    });
+    all.skip(rank as usize)
+        .step_by(world_size as usize)
+        .collect()
+}
+
+/// The state of a training run: all that a checkpoint must hold.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Training {
+    /// How many steps have been taken.
+    pub(super) step: u32,
+    /// Weights and biases.
+    pub(super) parameters: Vec<f32>,
+    /// What the optimizer remembers of earlier gradients.
+    pub(super) velocity: Vec<f32>,
+}
+
+/// What one pass over examples yields, as sums, so that the sums of several ranks can be added.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Pass {
+    /// The gradient, then the loss, then the number of points on the right side, then of all points.
+    pub(super) sums: Vec<f32>,
+}
+
+impl Pass {
+    /// The mean loss.
+    pub(super) fn loss(&self) -> f32 {
+        self.sums[PARAMETERS] / self.points()
+    }
+
+    /// The fraction of points on the right side.
+    pub(super) fn accuracy(&self) -> f32 {
+        self.sums[PARAMETERS + 1] / self.points()
+    }
+
+    fn points(&self) -> f32 {
+        self.sums[PARAMETERS + 2]
+    }
+}
+
+impl Training {
+    /// A network that has not learned anything.
+    pub(super) fn new(seed: u64) -> Self {
+        let mut random = fastrand::Rng::with_seed(seed);
+        Self {
+            step: 0,
+            parameters: (0..PARAMETERS).map(|_| random.f32() - 0.5).collect(),
+            velocity: vec![0.0; PARAMETERS],
+        }
+    }
+
+    /// Goes over the points forwards and backwards. Logistic loss.
+    pub(super) fn pass(&self, points: &[Point]) -> Pass {
+        let (inner, outer) = self.parameters.split_at(HIDDEN * 3);
+        let mut sums = vec![0.0; PARAMETERS + 3];
+        let mut hidden = [0.0; HIDDEN];
+        for Point { at, upper } in points {
+            let mut score = outer[HIDDEN];
+            for (unit, hidden) in hidden.iter_mut().enumerate() {
+                let weights = &inner[unit * 3..][..3];
+                *hidden = (weights[0] * at[0] + weights[1] * at[1] + weights[2]).tanh();
+                score += outer[unit] * *hidden;
+            }
+            let target = f32::from(u8::from(*upper));
+            let probability = 1.0 / (1.0 + (-score).exp());
+            let error = probability - target;
+            let (inner_sums, rest) = sums.split_at_mut(HIDDEN * 3);
+            for (unit, hidden) in hidden.iter().enumerate() {
+                let behind = error * outer[unit] * (1.0 - hidden * hidden);
+                let weights = &mut inner_sums[unit * 3..][..3];
+                weights[0] += behind * at[0];
+                weights[1] += behind * at[1];
+                weights[2] += behind;
+                rest[unit] += error * hidden;
+            }
+            rest[HIDDEN] += error;
+            // ln(1 + e^-|score|) does not overflow.
+            rest[HIDDEN + 1] += (-score.abs()).exp().ln_1p() + score.max(0.0) - target * score;
+            rest[HIDDEN + 2] += f32::from(u8::from((score > 0.0) == *upper));
+            rest[HIDDEN + 3] += 1.0;
+        }
+        Pass { sums }
+    }
+
+    /// Takes a step against the gradient of a pass over all points.
+    pub(super) fn advance(&mut self, pass: &Pass) {
+        let points = pass.points();
+        let state = self.parameters.iter_mut().zip(&mut self.velocity);
+        for ((parameter, velocity), sum) in state.zip(&pass.sums) {
+            *velocity = MOMENTUM * *velocity + sum / points;
+            *parameter -= LEARNING_RATE * *velocity;
+        }
+        self.step += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_are_a_partition_of_the_points() {
+        let all = shard(1, 101, 0, 1);
+        assert_eq!(all.len(), 101);
+        for (index, point) in all.iter().enumerate() {
+            let rank = u32::try_from(index % 3).unwrap();
+            assert_eq!(shard(1, 101, rank, 3)[index / 3], *point);
+        }
+    }
+
+    #[test]
+    fn the_gradient_is_the_slope_of_the_loss() {
+        let points = shard(3, 64, 0, 1);
+        let training = Training::new(5);
+        let pass = training.pass(&points);
+        for index in 0..PARAMETERS {
+            let loss = |change: f32| {
+                let mut moved = training.clone();
+                moved.parameters[index] += change;
+                f64::from(moved.pass(&points).loss())
+            };
+            let slope = (loss(1e-2) - loss(-1e-2)) / 2e-2;
+            let gradient = f64::from(pass.sums[index] / pass.points());
+            assert!(
+                (slope - gradient).abs() < 1e-3,
+                "{index}: {slope} {gradient}"
+            );
+        }
+    }
+
+    #[test]
+    fn it_learns() {
+        let points = shard(1, 1000, 0, 1);
+        let mut training = Training::new(1);
+        let before = training.pass(&points);
+        for _ in 0..120 {
+            let pass = training.pass(&points);
+            training.advance(&pass);
+        }
+        let after = training.pass(&points);
+        assert!(
+            after.loss() < before.loss() / 5.0,
+            "{} {}",
+            before.loss(),
+            after.loss()
+        );
+        assert!(after.accuracy() > 0.97, "{}", after.accuracy());
+    }
+}

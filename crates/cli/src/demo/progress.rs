@@ -1,0 +1,110 @@
+//! How workers tell the demo how far they are: datagrams on a socket of this host.
+//!
+//! The socket has an abstract name (Linux), so that there is no file to leave behind.
+
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// What the worker with rank 0 reports.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) enum Progress {
+    /// All ranks have met, and go on after this step; 0 is the beginning.
+    Met { step: u32 },
+    /// The loss before a step, over the points of all ranks.
+    Step { step: u32, loss: f32 },
+    /// All steps are done.
+    Finished { step: u32, loss: f32, accuracy: f32 },
+}
+
+/// The end at which reports arrive.
+#[derive(Debug)]
+pub(super) struct Reports {
+    socket: UnixDatagram,
+    name: String,
+}
+
+/// Longer than any report.
+const LONGEST: usize = 1024;
+
+impl Reports {
+    pub(super) fn open() -> io::Result<Self> {
+        let name = format!("rdzv-demo-{}", Uuid::new_v4());
+        let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+        Ok(Self { socket, name })
+    }
+
+    /// What a [`Reporter`] needs to find it.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Waits for the next report; `None` after [`Reporter::end`].
+    pub(super) fn next(&self) -> io::Result<Option<Progress>> {
+        let mut buffer = [0; LONGEST];
+        let len = self.socket.recv(&mut buffer)?;
+        if len == 0 {
+            return Ok(None);
+        }
+        Ok(Some(serde_json::from_slice(&buffer[..len])?))
+    }
+}
+
+/// The end at which reports are made.
+#[derive(Debug)]
+pub(super) struct Reporter {
+    socket: UnixDatagram,
+}
+
+impl Reporter {
+    pub(super) fn connect(name: &str) -> io::Result<Self> {
+        let socket = UnixDatagram::unbound()?;
+        socket.connect_addr(&SocketAddr::from_abstract_name(name)?)?;
+        Ok(Self { socket })
+    }
+
+    pub(super) fn report(&self, progress: Progress) -> io::Result<()> {
+        self.socket.send(&serde_json::to_vec(&progress)?)?;
+        Ok(())
+    }
+
+    /// Says that no report will follow, from anybody.
+    pub(super) fn end(&self) -> io::Result<()> {
+        self.socket.send(&[])?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_arrive_in_order_and_to_the_last_bit() {
+        let reports = Reports::open().unwrap();
+        let reporter = Reporter::connect(reports.name()).unwrap();
+        let sent = [
+            Progress::Met { step: 0 },
+            Progress::Step {
+                step: 1,
+                loss: f32::from_bits(0x3dcc_cccd),
+            },
+            Progress::Finished {
+                step: 2,
+                loss: f32::MIN_POSITIVE,
+                accuracy: 1.0 / 3.0,
+            },
+        ];
+        for progress in sent {
+            reporter.report(progress).unwrap();
+        }
+        reporter.end().unwrap();
+        for progress in sent {
+            assert_eq!(reports.next().unwrap(), Some(progress));
+        }
+        assert_eq!(reports.next().unwrap(), None);
+    }
+}
