@@ -235,3 +235,96 @@ fn ends_too_late(set: Option<Duration>, remaining: Duration) -> bool {
     let tolerance = remaining / 256 + Duration::from_millis(1);
     set.is_none_or(|set| set > remaining.saturating_add(tolerance))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use rdzv_core::store::client::Expects;
+    use rdzv_core::store::wire::reply::Shape;
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(40);
+    const LONG: Duration = Duration::from_secs(20);
+
+    fn pair() -> (Link, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = listener.local_addr().unwrap();
+        let stream = TcpStream::connect(peer).unwrap();
+        (Link::new(stream, peer), listener.accept().unwrap().0)
+    }
+
+    fn ask(shape: Shape) -> Operation {
+        Operation {
+            request: b"question".to_vec(),
+            expects: Expects::Reply(shape),
+        }
+    }
+
+    #[test]
+    fn a_server_that_does_not_answer_is_given_up() {
+        let (mut link, mut server) = pair();
+        server.write_all(&[1, 2, 3]).unwrap();
+        let started = Instant::now();
+        let broken = link.perform(ask(Shape::Number), &[], SHORT).unwrap_err();
+        assert_eq!(broken.failure, Failure::NoAnswer);
+        assert!((SHORT..LONG).contains(&started.elapsed()));
+        assert!(!link.is_alive());
+    }
+
+    #[test]
+    fn a_server_that_does_not_read_is_given_up() {
+        let (mut link, _server) = pair();
+        let payload = vec![0; 64 << 20];
+        let tell = Operation {
+            request: b"head".to_vec(),
+            expects: Expects::Nothing,
+        };
+        let broken = link.perform(tell, &payload, SHORT).unwrap_err();
+        assert_eq!(broken.failure, Failure::Closed);
+        assert_eq!(broken.source.kind(), io::ErrorKind::TimedOut);
+        let broken = link.perform(ask(Shape::Byte), &[], LONG).unwrap_err();
+        assert_eq!(broken.source.kind(), io::ErrorKind::NotConnected);
+    }
+
+    #[test]
+    fn a_shorter_patience_is_kept_after_a_longer_one() {
+        let (mut link, mut server) = pair();
+        server.write_all(&[1]).unwrap();
+        link.perform(ask(Shape::Byte), &[], LONG).unwrap();
+        let started = Instant::now();
+        link.perform(ask(Shape::Byte), &[], SHORT).unwrap_err();
+        assert!(started.elapsed() < LONG / 2);
+    }
+
+    #[test]
+    fn payload_and_value_pass_in_many_pieces() {
+        let (mut link, mut server) = pair();
+        let value: Vec<u8> = (0..1_000_003_u32).map(|number| number as u8).collect();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut received = vec![0; 4 + value.len()];
+                server.read_exact(&mut received).unwrap();
+                assert_eq!(received[..4], *b"head");
+                assert!(received[4..] == value);
+                let length = (value.len() as u64).to_le_bytes();
+                server.write_all(&length[..5]).unwrap();
+                server.write_all(&length[5..]).unwrap();
+                for piece in value.chunks(70_001) {
+                    server.write_all(piece).unwrap();
+                }
+            });
+            let asked = Operation {
+                request: b"head".to_vec(),
+                expects: Expects::Reply(Shape::Bytes),
+            };
+            let reply = link.perform(asked, &value, LONG).unwrap();
+            let Some(Reply::Bytes(received)) = reply else {
+                panic!("{reply:?}");
+            };
+            assert!(received == value);
+        });
+    }
+}

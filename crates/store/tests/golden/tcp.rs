@@ -15,7 +15,7 @@ const RECORDED: &str = include_str!("../../../core/tests/golden/tcpstore.json");
 
 #[test]
 fn one_client_against_the_default_server() {
-    assert_eq!(replay("libuv/core"), 70);
+    assert_eq!(replay("libuv/core"), 71);
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn joining_at_the_default_server() {
 
 #[test]
 fn one_client_against_the_older_server() {
-    assert_eq!(replay("legacy/core"), 59);
+    assert_eq!(replay("legacy/core"), 61);
 }
 
 #[test]

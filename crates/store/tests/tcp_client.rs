@@ -1,0 +1,396 @@
+//! The TCP client against servers that are late, silent, wrong, busy or gone, and as a master.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rdzv_store::{ServerOptions, Store, StoreError, TcpStore, TcpStoreOptions, TcpStoreServer};
+
+const SHORT: Duration = Duration::from_millis(150);
+const LONG: Duration = Duration::from_secs(30);
+
+fn client(port: u16, timeout: Duration) -> TcpStoreOptions {
+    TcpStoreOptions {
+        timeout,
+        ..TcpStoreOptions::new("127.0.0.1", port)
+    }
+}
+
+fn server() -> TcpStoreServer {
+    TcpStoreServer::start(ServerOptions {
+        host: Some("127.0.0.1".to_owned()),
+        ..ServerOptions::default()
+    })
+    .unwrap()
+}
+
+fn master() -> TcpStoreOptions {
+    TcpStoreOptions {
+        is_master: true,
+        bind: Some("127.0.0.1".to_owned()),
+        ..client(0, LONG)
+    }
+}
+
+/// A port that nobody listens on, for as long as the socket is kept.
+fn refusing() -> (socket2::Socket, u16) {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    let any: std::net::SocketAddr = "127.0.0.1:0".parse().unwrap();
+    socket.bind(&any.into()).unwrap();
+    let port = socket
+        .local_addr()
+        .unwrap()
+        .as_socket_ipv4()
+        .unwrap()
+        .port();
+    (socket, port)
+}
+
+/// Runs `serve` on each connection in turn, on a thread that ends with the listener's last one.
+fn scripted(scripts: Vec<fn(TcpStream)>, test: impl FnOnce(u16)) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            for serve in scripts {
+                serve(listener.accept().unwrap().0);
+            }
+        });
+        test(port);
+    });
+}
+
+/// Answers the preamble.
+fn greet(stream: &mut TcpStream) {
+    let mut preamble = [0; 10];
+    stream.read_exact(&mut preamble).unwrap();
+    stream.write_all(&preamble[6..]).unwrap();
+}
+
+fn wait_for_the_end(mut stream: TcpStream) {
+    let _until_the_client_is_gone = stream.read_to_end(&mut Vec::new());
+}
+
+#[test]
+fn a_silent_service_is_no_store() {
+    scripted(vec![wait_for_the_end], |port| {
+        let started = Instant::now();
+        let error = TcpStore::connect(client(port, SHORT)).unwrap_err();
+        assert!(started.elapsed() < LONG);
+        assert!(matches!(error, StoreError::NotAStore { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(&format!("127.0.0.1:{port}")), "{text}");
+        assert!(text.contains("said nothing"), "{text}");
+    });
+}
+
+#[test]
+fn a_web_server_is_no_store_and_is_not_asked_again() {
+    let answer = |mut stream: TcpStream| {
+        stream
+            .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            .unwrap();
+        wait_for_the_end(stream);
+    };
+    scripted(vec![answer], |port| {
+        let error = TcpStore::connect(client(port, LONG))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("HTTP/1.1 400 Bad Request"), "{error}");
+    });
+}
+
+#[test]
+fn a_proxy_that_hangs_up_until_the_store_is_there_is_asked_again() {
+    let hang_up = |stream| drop::<TcpStream>(stream);
+    let work = |mut stream: TcpStream| {
+        greet(&mut stream);
+        wait_for_the_end(stream);
+    };
+    scripted(vec![hang_up, hang_up, work], |port| {
+        TcpStore::connect(client(port, LONG)).unwrap();
+    });
+}
+
+#[test]
+fn a_server_that_starts_late_is_waited_for() {
+    let (socket, port) = refusing();
+    thread::scope(|scope| {
+        let connecting = scope.spawn(|| TcpStore::connect(client(port, LONG)));
+        let server = TcpStoreServer::start(ServerOptions {
+            listener: Some(socket.into()),
+            ..ServerOptions::default()
+        });
+        connecting.join().unwrap().unwrap().set("k", b"v").unwrap();
+        drop(server);
+    });
+}
+
+#[test]
+fn nobody_there_names_address_attempts_and_time() {
+    let (_socket, port) = refusing();
+    let error = TcpStore::connect(client(port, SHORT)).unwrap_err();
+    let StoreError::Connect {
+        peer,
+        attempts,
+        elapsed,
+        ..
+    } = &error
+    else {
+        panic!("{error}");
+    };
+    assert_eq!(*peer, format!("127.0.0.1:{port}"));
+    assert!(*attempts >= 2, "{attempts}");
+    assert!((SHORT..LONG).contains(elapsed), "{elapsed:?}");
+    assert!(error.to_string().contains("refused"), "{error}");
+}
+
+#[test]
+fn both_addresses_of_a_name_are_tried() {
+    let server = server();
+    let options = TcpStoreOptions {
+        timeout: LONG,
+        ..TcpStoreOptions::new("localhost", server.port())
+    };
+    let store = TcpStore::connect(options).unwrap();
+    store.set("k", b"v").unwrap();
+    assert_eq!(store.get("k").unwrap(), "v");
+    assert_eq!((store.host(), store.port()), ("localhost", server.port()));
+}
+
+#[test]
+fn a_server_that_ends_is_named_and_the_client_stays_dead() {
+    let server = server();
+    let store = TcpStore::connect(client(server.port(), LONG)).unwrap();
+    thread::scope(|scope| {
+        let (about_to_wait, is_about_to_wait) = mpsc::channel();
+        let store = &store;
+        let waiting = scope.spawn(move || {
+            about_to_wait.send(()).unwrap();
+            store.get("never").unwrap_err()
+        });
+        is_about_to_wait.recv().unwrap();
+        let address = server.local_addr().to_string();
+        drop(server);
+        let error = waiting.join().unwrap();
+        assert!(matches!(error, StoreError::Disconnected { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.starts_with("get key /never"), "{text}");
+        assert!(text.contains(&address), "{text}");
+        let again = store.num_keys().unwrap_err().to_string();
+        assert!(again.contains(&text), "{again}");
+    });
+}
+
+#[test]
+fn adding_to_text_says_what_closing_the_connection_may_mean() {
+    let server = server();
+    let store = TcpStore::connect(client(server.port(), LONG)).unwrap();
+    store.set("text", b"apples").unwrap();
+    let error = store.add("text", 1).unwrap_err().to_string();
+    assert!(
+        error.contains("the value of the key is not a number"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_refused_size_is_remembered_until_it_shows() {
+    let server = server();
+    let store = TcpStore::connect(client(server.port(), LONG)).unwrap();
+    let sent = store.set(&"k".repeat(9000), b"v");
+    let error = sent
+        .and_then(|()| store.num_keys())
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("a key of 9001 bytes"), "{error}");
+}
+
+#[test]
+fn an_answer_that_cannot_be_ends_the_use_of_the_connection() {
+    let nonsense = |mut stream: TcpStream| {
+        greet(&mut stream);
+        stream.read_exact(&mut [0]).unwrap();
+        stream.write_all(b"\x07").unwrap();
+        wait_for_the_end(stream);
+    };
+    scripted(vec![nonsense], |port| {
+        let store = TcpStore::connect(client(port, LONG)).unwrap();
+        let error = store.wait(&["k"], None).unwrap_err();
+        assert!(matches!(error, StoreError::Corrupt { .. }), "{error}");
+        assert!(error.to_string().contains("0x07"), "{error}");
+        store.check(&["k"]).unwrap_err();
+    });
+}
+
+#[test]
+fn a_pop_that_lost_the_race_waits_again() {
+    let race = |mut stream: TcpStream| {
+        greet(&mut stream);
+        let mut wait = [0; 1 + 8 + 8 + 2];
+        let mut pop = [0; 1 + 8 + 2];
+        for answer in [
+            &b"\0\0\0\0\0\0\0\0"[..],
+            b"\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0v",
+        ] {
+            stream.read_exact(&mut wait).unwrap();
+            stream.write_all(&[0]).unwrap();
+            stream.read_exact(&mut pop).unwrap();
+            stream.write_all(answer).unwrap();
+        }
+        wait_for_the_end(stream);
+    };
+    scripted(vec![race], |port| {
+        let store = TcpStore::connect(client(port, LONG)).unwrap();
+        assert_eq!(store.queue_pop("q", true).unwrap(), "v");
+    });
+}
+
+#[test]
+fn one_object_serves_many_threads() {
+    let server = server();
+    let store = TcpStore::connect(client(server.port(), LONG)).unwrap();
+    thread::scope(|scope| {
+        for thread in 0..4 {
+            let store = &store;
+            scope.spawn(move || {
+                for round in 0..50 {
+                    let key = format!("{thread} {round}");
+                    store.set(&key, key.as_bytes()).unwrap();
+                    assert_eq!(store.get(&key).unwrap(), key.as_bytes());
+                    store.add("n", 1).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(store.get("n").unwrap(), "200");
+}
+
+#[test]
+fn a_world_of_nobody_is_refused() {
+    let mut options = client(1, LONG);
+    options.world_size = Some(0);
+    let error = TcpStore::connect(options).unwrap_err().to_string();
+    assert_eq!(error, "TCPStore world size cannot be 0");
+}
+
+#[test]
+fn the_master_waits_until_all_have_joined_and_the_others_do_not() {
+    let options = master();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let master = TcpStoreOptions {
+        world_size: Some(3),
+        port,
+        listener: Some(listener),
+        ..options
+    };
+    let member = || TcpStoreOptions {
+        world_size: Some(3),
+        ..client(port, LONG)
+    };
+    thread::scope(|scope| {
+        let hosting = scope.spawn(|| TcpStore::connect(master).unwrap());
+        let first = TcpStore::connect(member()).unwrap();
+        assert!(!hosting.is_finished());
+        let second = TcpStore::connect(member()).unwrap();
+        let master = hosting.join().unwrap();
+        assert!(master.server().is_some() && first.server().is_none());
+        assert_eq!(second.num_keys().unwrap(), 1, "init/ is counted");
+        assert!(second.list_keys().unwrap().is_empty(), "and not listed");
+    });
+}
+
+#[test]
+fn a_master_that_nobody_joins_says_how_many_came() {
+    let options = TcpStoreOptions {
+        world_size: Some(2),
+        timeout: SHORT,
+        ..master()
+    };
+    let error = TcpStore::connect(options).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            StoreError::Join {
+                joined: 1,
+                expected: 2,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert!(
+        error.to_string().ends_with("1/2 clients joined."),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_client_that_need_not_wait_is_not_counted() {
+    let options = TcpStoreOptions {
+        world_size: Some(2),
+        wait_for_workers: false,
+        ..master()
+    };
+    assert_eq!(TcpStore::connect(options).unwrap().num_keys().unwrap(), 0);
+}
+
+#[test]
+fn a_taken_port_is_an_error_unless_an_agent_hosts() {
+    let agent = server();
+    let taken = || TcpStoreOptions {
+        port: agent.port(),
+        ..master()
+    };
+    let error = TcpStore::connect(taken()).unwrap_err();
+    assert!(matches!(error, StoreError::Listen { .. }), "{error}");
+    assert!(
+        error
+            .to_string()
+            .to_lowercase()
+            .contains("address already in use"),
+        "{error}"
+    );
+    let options = TcpStoreOptions {
+        agent_hosts: true,
+        world_size: Some(2),
+        ..taken()
+    };
+    let store = TcpStore::connect(options).unwrap();
+    assert!(store.server().is_none(), "and so it does not wait");
+}
+
+#[test]
+fn masters_of_one_process_share_a_server_if_they_want_to() {
+    let tenant = |port| TcpStoreOptions {
+        port,
+        multi_tenant: true,
+        ..master()
+    };
+    let first = TcpStore::connect(tenant(0)).unwrap();
+    let port = first.port();
+    let second = TcpStore::connect(tenant(port)).unwrap();
+    first.set("k", b"v").unwrap();
+    drop(first);
+    assert_eq!(
+        second.get("k").unwrap(),
+        "v",
+        "it lives until the last is gone"
+    );
+    let error = TcpStore::connect(TcpStoreOptions { port, ..master() }).unwrap_err();
+    assert!(matches!(error, StoreError::Listen { .. }), "{error}");
+}
+
+#[test]
+fn a_clone_keeps_the_server_alive() {
+    let store = TcpStore::connect(master()).unwrap();
+    store.set("k", b"v").unwrap();
+    let clone = store.try_clone().unwrap();
+    drop(store);
+    assert_eq!(clone.get("k").unwrap(), "v");
+}
