@@ -3,7 +3,7 @@
 //! ```text
 //! agent_harness [workers=N] [restarts=N] [grace=MS] [signals=15,2] [logs=DIR] [redirect=0..3]
 //!               [tee=0..3] [console=0,1] [filter=TEXT] [prefix=TEMPLATE] [role=TEXT]
-//!               [launcher-error=PATH] [alone] -- PROGRAM ARGUMENT…
+//!               [static=HOST:PORT] [nodes=N] [node=N] [launcher-error=PATH] [alone] -- PROGRAM ARGUMENT…
 //! ```
 //!
 //! Runs the program under a keeper (without one if `alone` is given). Events and log lines go to
@@ -21,7 +21,9 @@ use rdzv_agent::{
     AgentEvent, Entrypoint, LaunchPlan, LogBase, LogPlan, Outcome, RankSelection, RendezvousPlan,
     StreamSelection, end_like, is_kept, keep, run, write_launcher_error_file,
 };
+use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::RunId;
+use rdzv_core::rank::GroupRank;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -125,7 +127,15 @@ fn plan(options: &BTreeMap<&str, &str>, command: &[String]) -> LaunchPlan {
         role: options.get("role").unwrap_or(&"default").to_string(),
         run_id: RunId::new("none"),
         local_world_size: number("workers", 1),
-        rendezvous: RendezvousPlan::Local,
+        rendezvous: match options.get("static") {
+            None => RendezvousPlan::Local,
+            Some(endpoint) => RendezvousPlan::Static {
+                endpoint: Endpoint::parse(endpoint, 29_500).expect("an endpoint"),
+                node_rank: GroupRank(number("node", 0)),
+                nodes: number("nodes", 1),
+                timeout: Duration::from_secs(20),
+            },
+        },
         max_restarts: number("restarts", 0),
         shutdown_timeout: Duration::from_millis(number("grace", 30_000).into()),
         signals: if options.contains_key("signals") {

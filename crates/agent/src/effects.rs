@@ -5,7 +5,7 @@ use rdzv_core::rank::LocalRank;
 use tracing::{error, info};
 
 use crate::agent::{Agent, Worker};
-use crate::meeting::Answer;
+use crate::meeting::{Answer, Joined};
 use crate::{AgentError, AgentEvent, WorkerIdentity, spawn, stop};
 
 impl Agent<'_> {
@@ -52,7 +52,7 @@ impl Agent<'_> {
                 error!("processes that workers left behind do not end in spite of SIGKILL");
             }
             GroupOutput::Restarting { remaining, most } => self.restarting(remaining, most),
-            GroupOutput::ExitBarrier => self.meeting.wait_for_others(),
+            GroupOutput::ExitBarrier { agents } => self.meeting.wait_for_others(agents),
             GroupOutput::Finish(ending) => self.finish(ending),
         }
     }
@@ -67,14 +67,14 @@ impl Agent<'_> {
                     at: now.wall,
                     took,
                     result: match &joined {
-                        Ok(round) => Ok((round.group_rank, round.group_world_size)),
+                        Ok(Joined { round, .. }) => Ok((round.group_rank, round.group_world_size)),
                         Err(error) => Err(error.to_string()),
                     },
                     restart_count: self.group.restart_count(),
                 };
                 self.emit(event);
                 match joined {
-                    Ok(round) => GroupInput::Joined(round),
+                    Ok(joined) => GroupInput::Joined(self.meeting.joined(joined)),
                     Err(error) => self.broken(error),
                 }
             }

@@ -16,6 +16,7 @@ impl Agent<'_> {
             self.emit_finals(exits, &outcome);
         }
         self.drain_logs(matches!(outcome, Outcome::Succeeded)).await;
+        self.leave(matches!(outcome, Outcome::Succeeded)).await;
         let now = self.clock.now();
         let returned = matches!(outcome, Outcome::Succeeded | Outcome::Failed { .. });
         self.emit(AgentEvent::AgentFinal {
@@ -53,6 +54,17 @@ impl Agent<'_> {
                     path.display()
                 );
             }
+        }
+    }
+
+    async fn leave(&mut self, succeeded: bool) {
+        let Some(left) = self.meeting.leave(succeeded) else {
+            return;
+        };
+        tokio::select! {
+            _ = left => {}
+            _ = self.signals.next() => {}
+            () = self.keeper.lost() => {}
         }
     }
 

@@ -135,7 +135,7 @@ fn shown(output: &GroupOutput) -> String {
         GroupOutput::ClearLeftovers => "clear".into(),
         GroupOutput::AbandonLeftovers => "abandon leftovers".into(),
         GroupOutput::Restarting { remaining, most } => format!("restarting {remaining}/{most}"),
-        GroupOutput::ExitBarrier => "barrier".into(),
+        GroupOutput::ExitBarrier { agents } => format!("barrier of {agents}"),
         GroupOutput::Finish(ending) => match ending {
             Ending::Succeeded { .. } => "finish succeeded".into(),
             Ending::Failed { exits } => {
@@ -175,7 +175,7 @@ fn several_agents_wait_for_one_another() {
         &format!(
             "{STARTED}
              10 exited 0=0 1=0 -> clear
-             10 cleared        -> barrier
+             10 cleared        -> barrier of 2
              99 barrier-passed -> finish succeeded"
         ),
     );
@@ -438,7 +438,7 @@ fn a_signal_at_the_exit_barrier_ends_the_run() {
         &format!(
             "{STARTED}
              10 exited 0=0 1=0 -> clear
-             10 cleared        -> barrier
+             10 cleared        -> barrier of 2
              99 signal 15      -> finish signalled 15 started=true"
         ),
     );

@@ -313,13 +313,13 @@ impl WorkerGroup {
         };
         match then.clone() {
             AfterClearing::Success => {
-                let several = self
+                let agents = self
                     .round
                     .as_ref()
-                    .is_some_and(|round| round.group_world_size > 1);
-                if several {
+                    .map_or(1, |round| round.group_world_size);
+                if agents > 1 {
                     self.phase = Phase::Barrier;
-                    self.outbox.push(GroupOutput::ExitBarrier);
+                    self.outbox.push(GroupOutput::ExitBarrier { agents });
                 } else {
                     self.succeed();
                 }

@@ -120,7 +120,10 @@ pub enum GroupOutput {
         most: u32,
     },
     /// Wait for the other agents.
-    ExitBarrier,
+    ExitBarrier {
+        /// How many there are, this one among them.
+        agents: u32,
+    },
     /// The run is over. The last output.
     Finish(Ending),
 }

@@ -1,0 +1,75 @@
+//! Static rendezvous: node 0 hosts one store for the agents and the workers of all nodes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdzv_core::group::{Master, Round};
+use rdzv_rendezvous::{RendezvousInfo, StaticParameters, StaticRendezvous};
+use rdzv_store::Store;
+
+use crate::AgentError;
+
+/// How long the host of the store waits at the end until the other agents have read their last key.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// Where the nodes have met.
+#[derive(Debug)]
+pub(crate) struct Met {
+    rendezvous: StaticRendezvous,
+    info: RendezvousInfo,
+    run_id: String,
+}
+
+impl Met {
+    /// Meets the other nodes. Waits for them.
+    pub(super) fn others(parameters: StaticParameters) -> Result<Self, AgentError> {
+        let run_id = parameters.run_id.as_str().to_owned();
+        let mut rendezvous = StaticRendezvous::new(parameters);
+        let info = rendezvous.join()?;
+        Ok(Self {
+            rendezvous,
+            info,
+            run_id,
+        })
+    }
+
+    /// The one round that there is.
+    pub(super) fn round(&self) -> Round {
+        Round {
+            group_rank: self.info.rank,
+            group_world_size: self.info.world_size,
+            master: Master {
+                addr: self.info.master_addr.clone(),
+                port: self.info.master_port,
+                hosted_by_agent: true,
+            },
+        }
+    }
+
+    /// The agents' part of the store.
+    pub(super) fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.info.store)
+    }
+
+    /// Removes what workers left in the store, and nothing of the agents: their keys are below the
+    /// run id, and they have counted themselves in under `init/`.
+    pub(super) fn purge(&self) {
+        if let Some(server) = &self.info.server {
+            server.purge(&[&format!("/{}/", self.run_id), "/init/"]);
+        }
+    }
+
+    /// Leaves. If this agent hosts the store, waits (a bounded time) for those who still read.
+    pub(super) fn leave(self, others_may_read: bool) {
+        let RendezvousInfo { store, server, .. } = self.info;
+        drop((store, self.rendezvous));
+        // Only a thread that still waits in the store can hold it too; then nobody is waited for.
+        if let Some(server) = server.and_then(Arc::into_inner) {
+            server.shutdown(if others_may_read {
+                LINGER
+            } else {
+                Duration::ZERO
+            });
+        }
+    }
+}
