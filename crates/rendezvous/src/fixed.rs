@@ -5,7 +5,6 @@
 //! go on at once. Membership never changes.
 
 use std::io;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use rdzv_core::rank::GroupRank;
 use rdzv_core::store::prefix::join;
 use rdzv_store::{PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions};
 
+use crate::bind::loopback;
 use crate::{RendezvousBackend, RendezvousError, RendezvousInfo, RendezvousParameters};
 
 /// How long to wait for the other nodes if nothing is configured.
@@ -232,15 +232,6 @@ impl RendezvousBackend for StaticRendezvous {
         self.joined = None;
         true
     }
-}
-
-/// Where to listen if the host names only this machine to itself.
-fn loopback(host: &str) -> Option<String> {
-    if host.eq_ignore_ascii_case("localhost") {
-        return Some("127.0.0.1".to_owned());
-    }
-    let address: IpAddr = host.parse().ok()?;
-    address.is_loopback().then(|| address.to_string())
 }
 
 fn endpoint_with_port(text: &str) -> Result<Endpoint, RendezvousError> {

@@ -6,6 +6,7 @@
 //! [`StaticRendezvous`].
 
 mod backend;
+mod bind;
 mod environment;
 mod error;
 mod fixed;

@@ -6,6 +6,7 @@ use rdzv_core::rank::Rank;
 use rdzv_store::{TcpStore, TcpStoreOptions};
 
 use super::UrlOptions;
+use crate::bind::loopback;
 use crate::{Environment, RendezvousError};
 
 /// Connects a worker to the store at `endpoint`, hosting it if that is this worker's part.
@@ -24,6 +25,7 @@ pub(super) fn meet(
         world_size: Some(world_size),
         is_master: !by_agent && rank == Rank(0),
         multi_tenant: !by_agent,
+        bind: loopback(&endpoint.host),
         timeout: options.timeout,
         agent_hosts: environment.is_true(TORCHELASTIC_USE_AGENT_STORE)
             && environment.get(MASTER_PORT) == Some(endpoint.port.to_string()),

@@ -1,0 +1,302 @@
+//! Init-method URLs: what they yield, who hosts the store, and every text of the reference.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use rdzv_core::rank::Rank;
+use rdzv_rendezvous::url::{
+    Joined, Registry, Url, UrlOptions, UrlRendezvous, register_handler, rendezvous,
+};
+use rdzv_rendezvous::{Environment, RendezvousError};
+use rdzv_store::{HashStore, ServerOptions, Store, TcpStoreServer};
+
+/// An environment of its own for each member, so that tests run side by side.
+fn options(variables: &[(&str, &str)]) -> UrlOptions {
+    UrlOptions {
+        timeout: Duration::from_secs(30),
+        environment: Environment::of(variables.iter().copied()),
+    }
+}
+
+fn find(url: &str, variables: &[(&str, &str)]) -> Result<UrlRendezvous, RendezvousError> {
+    Registry::with_defaults().rendezvous(url, None, None, options(variables))
+}
+
+fn join(url: &str, variables: &[(&str, &str)]) -> Result<Joined, RendezvousError> {
+    find(url, variables)?.join()
+}
+
+fn refused(url: &str, variables: &[(&str, &str)]) -> String {
+    join(url, variables).unwrap_err().to_string()
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// Two members meet; each sees what the other wrote.
+fn assert_meet(first: impl FnOnce() -> Joined + Send, second: impl FnOnce() -> Joined + Send) {
+    let (first, second) = thread::scope(|scope| {
+        let first = scope.spawn(first);
+        let second = scope.spawn(second);
+        (first.join().unwrap(), second.join().unwrap())
+    });
+    assert_eq!((first.rank, second.rank), (Rank(0), Rank(1)));
+    assert_eq!((first.world_size, second.world_size), (2, 2));
+    first.store.set("from first", b"hello").unwrap();
+    assert_eq!(second.store.get("from first").unwrap(), "hello");
+    let group = second.into_group_store();
+    group.set("k", b"v").unwrap();
+    assert_eq!(first.store.get("default_pg/k").unwrap(), "v");
+}
+
+#[test]
+fn members_meet_in_a_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let url = |rank: u32| {
+        let path = directory.path().join("store").display().to_string();
+        format!("file://{path}?rank={rank}&world_size=2")
+    };
+    assert_meet(
+        || join(&url(0), &[]).unwrap(),
+        || join(&url(1), &[]).unwrap(),
+    );
+    let left: Vec<_> = directory.path().read_dir().unwrap().collect();
+    assert!(left.is_empty(), "the last one removes the file: {left:?}");
+}
+
+#[test]
+fn rank_0_hosts_the_store_of_a_tcp_url() {
+    let port = free_port();
+    let url = |rank: u32| format!("tcp://localhost:{port}?rank={rank}&world_size=2&use_libuv=0");
+    assert_meet(
+        || join(&url(0), &[]).unwrap(),
+        || join(&url(1), &[]).unwrap(),
+    );
+}
+
+#[test]
+fn rank_0_hosts_the_store_of_an_env_url() {
+    let port = free_port().to_string();
+    let member = |rank: &str| {
+        let variables = [
+            ("RANK", rank),
+            ("WORLD_SIZE", "2"),
+            ("MASTER_ADDR", "127.0.0.1"),
+            ("MASTER_PORT", &port),
+        ];
+        join("env://", &variables).unwrap()
+    };
+    assert_meet(|| member("0"), || member("1"));
+}
+
+#[test]
+fn rank_and_world_size_may_be_arguments() {
+    let port = free_port();
+    let url = format!("tcp://127.0.0.1:{port}");
+    let member = |rank| {
+        Registry::with_defaults()
+            .rendezvous(&url, Some(rank), Some(2), options(&[]))
+            .unwrap()
+            .join()
+            .unwrap()
+    };
+    assert_meet(|| member(0), || member(1));
+}
+
+#[test]
+fn with_an_agents_store_nobody_hosts_and_nobody_waits() {
+    let agent = TcpStoreServer::start(ServerOptions {
+        host: Some("127.0.0.1".to_owned()),
+        ..ServerOptions::default()
+    })
+    .unwrap();
+    let port = agent.port().to_string();
+    let variables = |rank| {
+        [
+            ("RANK", rank),
+            ("WORLD_SIZE", "2"),
+            ("MASTER_ADDR", "127.0.0.1"),
+            ("MASTER_PORT", &port),
+            ("TORCHELASTIC_USE_AGENT_STORE", "True"),
+        ]
+    };
+    let first = join("env://", &variables("0")).unwrap();
+    assert_eq!(first.store.num_keys().unwrap(), 1, "init/ counts the one");
+    // Rank and world size of the query win.
+    let second = join("env://?rank=1&world_size=3", &variables("0")).unwrap();
+    assert_eq!((second.rank, second.world_size), (Rank(1), 3));
+    first.store.set("k", b"v").unwrap();
+    assert_eq!(second.store.get("k").unwrap(), "v");
+}
+
+#[test]
+fn an_agents_store_at_another_address_is_not_this_one() {
+    let port = free_port();
+    let url = format!("tcp://127.0.0.1:{port}?rank=0&world_size=1");
+    let variables = [
+        ("TORCHELASTIC_USE_AGENT_STORE", "True"),
+        ("MASTER_ADDR", "node-a"),
+        ("MASTER_PORT", "29500"),
+    ];
+    join(&url, &variables)
+        .unwrap()
+        .store
+        .set("k", b"v")
+        .unwrap();
+}
+
+#[test]
+fn a_rendezvous_is_had_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store").display().to_string();
+    let urls = [
+        (
+            format!("file://{path}?rank=0&world_size=1"),
+            "Unable to perform rerendezvous using file:// method",
+        ),
+        (
+            "tcp://127.0.0.1:0?rank=0&world_size=1".to_owned(),
+            "Unable to perform re-rendezvous using tcp:// method",
+        ),
+    ];
+    for (url, text) in urls {
+        let mut rendezvous = find(&url, &[]).unwrap();
+        let _joined = rendezvous.join().unwrap();
+        assert_eq!(rendezvous.join().unwrap_err().to_string(), text);
+    }
+    let variables = [
+        ("RANK", "0"),
+        ("WORLD_SIZE", "1"),
+        ("MASTER_ADDR", "127.0.0.1"),
+        ("MASTER_PORT", "0"),
+    ];
+    let mut rendezvous = find("env://", &variables).unwrap();
+    let _joined = rendezvous.join().unwrap();
+    assert_eq!(
+        rendezvous.join().unwrap_err().to_string(),
+        "Unable to perform re-rendezvous using env:// method"
+    );
+}
+
+#[test]
+fn what_is_missing_in_a_tcp_url_is_named_in_order() {
+    let text =
+        |what| format!("Error initializing torch.distributed using tcp:// rendezvous: {what}");
+    assert_eq!(refused("tcp://h", &[]), text("port number missing"));
+    assert_eq!(refused("tcp://h:1", &[]), text("rank parameter missing"));
+    assert_eq!(
+        refused("tcp://h:1?rank=0", &[]),
+        text("world size parameter missing")
+    );
+    assert_eq!(
+        refused("tcp://:1?rank=0&world_size=1", &[]),
+        "hostname cannot be None"
+    );
+    assert_eq!(refused("tcp://h:65536", &[]), "Port out of range 0-65535");
+    assert_eq!(
+        refused("tcp://h:1?rank=x", &[]),
+        "invalid literal for int() with base 10: 'x'"
+    );
+}
+
+#[test]
+fn what_is_missing_in_a_file_url_is_named_in_order() {
+    let text =
+        |what| format!("Error initializing torch.distributed using file:// rendezvous: {what}");
+    assert_eq!(refused("file://host", &[]), text("path missing"));
+    assert_eq!(refused("file:///f", &[]), text("rank parameter missing"));
+    assert_eq!(
+        refused("file:///f?rank=0", &[]),
+        text("world size parameter missing")
+    );
+}
+
+#[test]
+fn what_is_missing_in_the_environment_is_named_in_order() {
+    let all = [
+        ("RANK", "0"),
+        ("WORLD_SIZE", "1"),
+        ("MASTER_ADDR", "h"),
+        ("MASTER_PORT", "70000"),
+    ];
+    for (index, (name, _)) in all.iter().enumerate() {
+        let text = format!(
+            "Error initializing torch.distributed using env:// rendezvous: environment variable \
+             {name} expected, but not set"
+        );
+        assert_eq!(refused("env://", &all[..index]), text);
+        let empty = [&all[..index], &[(*name, "")]].concat();
+        assert_eq!(refused("env://", &empty), text, "an empty one is not set");
+    }
+    assert_eq!(
+        refused("env://", &all),
+        "port must have value from 0 to 65535 but was 70000."
+    );
+}
+
+#[test]
+fn a_url_with_rank_or_world_size_takes_none_as_arguments() {
+    let registry = Registry::with_defaults();
+    let url = "tcp://h:1?world_size=2";
+    let error = registry.rendezvous(url, Some(0), None, options(&[]));
+    assert_eq!(
+        error.unwrap_err().to_string(),
+        format!("The url: {url} has node-specific arguments(rank, world_size) already.")
+    );
+}
+
+#[test]
+fn schemes_are_registered_once() {
+    let mut registry = Registry::with_defaults();
+    let handler = |url: &Url, _: &UrlOptions| {
+        Ok(Joined {
+            store: Box::new(HashStore::new()),
+            rank: Rank(url.number("rank")?.unwrap_or(7)),
+            world_size: 8,
+        })
+    };
+    let unknown = registry.rendezvous("mine://x", None, None, options(&[]));
+    assert_eq!(
+        unknown.unwrap_err().to_string(),
+        "No rendezvous handler for mine://"
+    );
+    registry.register("mine", handler).unwrap();
+    assert_eq!(
+        registry.register("mine", handler).unwrap_err().to_string(),
+        "Rendezvous handler for mine:// already registered"
+    );
+    assert_eq!(
+        registry.register("tcp", handler).unwrap_err().to_string(),
+        "Rendezvous handler for tcp:// already registered"
+    );
+    let mut found = registry
+        .rendezvous("mine://x?rank=3", None, None, options(&[]))
+        .unwrap();
+    assert_eq!(found.join().unwrap().rank, Rank(3));
+    assert_eq!(
+        found.join().unwrap_err().to_string(),
+        "Unable to perform re-rendezvous using mine:// method"
+    );
+}
+
+#[test]
+fn the_process_has_a_registry_too() {
+    let store: Arc<HashStore> = Arc::default();
+    let handler = move |_: &Url, _: &UrlOptions| {
+        Ok(Joined {
+            store: store.try_clone()?,
+            rank: Rank(0),
+            world_size: 1,
+        })
+    };
+    register_handler("of-process", handler).unwrap();
+    let mut found = rendezvous("of-process://", None, None, options(&[])).unwrap();
+    assert_eq!(found.join().unwrap().world_size, 1);
+    assert!(rendezvous("of-nobody://", None, None, options(&[])).is_err());
+}
