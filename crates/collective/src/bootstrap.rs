@@ -15,7 +15,8 @@ use rdzv_store::{Store, StoreError};
 use uuid::Uuid;
 
 use crate::error::CollectiveError;
-use crate::mesh::{Member, Mesh};
+use crate::mesh::Mesh;
+use crate::reception::Member;
 
 /// What may be chosen about a group. All ranks must choose the same name.
 #[derive(Debug, Clone)]

@@ -18,6 +18,7 @@
 //! - `exchange` carries out a schedule on a buffer, in pieces of bounded size.
 //! - `mesh` owns the connections of one rank and the one place that waits. Nothing runs in the
 //!   background: there are no threads, and no CPU is used outside of calls.
+//! - `reception` admits peers and refuses strangers.
 //! - `connection` and `wire` are the sockets and the bytes on them; `bootstrap` is how the ranks find
 //!   one another through a store.
 //!
@@ -39,6 +40,7 @@ mod error;
 mod exchange;
 mod group;
 mod mesh;
+mod reception;
 mod reduce;
 mod schedule;
 mod wire;

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -14,17 +13,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::call::Call;
-use crate::connection::{Arriving, Inbound, Incoming, Outbound};
-use crate::error::{Cause, CollectiveError, Refusal};
-use crate::wire::{Frame, GroupId, Hello, VERSION};
-
-/// Who this rank is.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Member {
-    pub(crate) rank: u32,
-    pub(crate) world_size: u32,
-    pub(crate) group: GroupId,
-}
+use crate::connection::{Inbound, Incoming, Outbound};
+use crate::error::{Cause, CollectiveError};
+use crate::reception::{Member, Reception};
+use crate::wire::{Frame, Hello, VERSION};
 
 /// An operation in progress.
 #[derive(Debug, Clone, Copy)]
@@ -39,21 +31,15 @@ pub(crate) struct Running {
 pub(crate) struct Mesh {
     member: Member,
     addresses: Vec<SocketAddr>,
-    /// `None` once the group is broken, so that late peers are refused at once.
-    listener: Option<TcpListener>,
+    reception: Reception,
     outbound: BTreeMap<u32, Outbound>,
     inbound: BTreeMap<u32, Inbound>,
-    arriving: Vec<Arriving>,
 }
-
-/// More connections than peers that have not said who they are: the oldest is dropped.
-const STRANGERS: usize = 64;
 
 /// What is watched in a poll.
 #[derive(Debug, Clone, Copy)]
 enum Source {
-    Listener,
-    Arriving,
+    Reception,
     Outbound(u32),
     Inbound,
 }
@@ -63,10 +49,9 @@ impl Mesh {
         Self {
             member,
             addresses,
-            listener: Some(listener),
+            reception: Reception::new(member, listener),
             outbound: BTreeMap::new(),
             inbound: BTreeMap::new(),
-            arriving: Vec::new(),
         }
     }
 
@@ -161,14 +146,8 @@ impl Mesh {
 
     /// Tells all peers that this rank has given up, and refuses those who come later.
     pub(crate) fn abort(&mut self, suspect: u32, cause: Cause) {
-        if let Err(error) = self.accept() {
-            tracing::debug!(%error, "while giving up");
-        }
-        self.listener = None;
         let frame = Frame::Abort { suspect, cause };
-        for arriving in self.arriving.drain(..) {
-            arriving.answer(&frame);
-        }
+        self.reception.close(&frame);
         // First on the connections that have room for it at any time.
         for inbound in self.inbound.values_mut() {
             inbound.say(&frame);
@@ -218,7 +197,7 @@ impl Mesh {
         let mut arrivals = false;
         for source in self.poll(from, left)? {
             match source {
-                Source::Listener | Source::Arriving => arrivals = true,
+                Source::Reception => arrivals = true,
                 Source::Inbound => {}
                 Source::Outbound(peer) => {
                     self.hear(running, peer)
@@ -263,11 +242,8 @@ impl Mesh {
             sources.push(source);
             descriptors.push(PollFd::from_borrowed_fd(descriptor, flags));
         };
-        if let Some(listener) = &self.listener {
-            watch(Source::Listener, listener.as_fd(), PollFlags::IN);
-        }
-        for arriving in &self.arriving {
-            watch(Source::Arriving, arriving.stream().as_fd(), PollFlags::IN);
+        for descriptor in self.reception.descriptors() {
+            watch(Source::Reception, descriptor, PollFlags::IN);
         }
         for (&peer, outbound) in &self.outbound {
             if outbound.ended().is_none() {
@@ -362,91 +338,12 @@ impl Mesh {
         }
     }
 
-    fn accept(&mut self) -> Result<(), CollectiveError> {
-        let Some(listener) = &self.listener else {
-            return Ok(());
-        };
-        loop {
-            match listener.accept() {
-                Ok((stream, from)) => match Arriving::new(stream, from) {
-                    Ok(arriving) => self.arriving.push(arriving),
-                    Err(error) => tracing::debug!(%from, %error, "a connection went away at once"),
-                },
-                Err(error) => match error.kind() {
-                    ErrorKind::WouldBlock => break,
-                    ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {}
-                    _ => {
-                        return Err(CollectiveError::System {
-                            what: "accept the connection of another rank".to_owned(),
-                            source: error,
-                        });
-                    }
-                },
-            }
-        }
-        let most = self.addresses.len() + STRANGERS;
-        let too_many = self.arriving.len().saturating_sub(most);
-        self.arriving.drain(..too_many);
-        Ok(())
-    }
-
-    /// Accepts whoever has come and hears who they are. True if anybody was welcomed.
+    /// Takes in whoever has come. True if anybody was welcomed.
     fn greet(&mut self) -> Result<bool, CollectiveError> {
-        self.accept()?;
-        let mut welcomed = false;
-        for mut arriving in std::mem::take(&mut self.arriving) {
-            let from = arriving.from();
-            let hello = match arriving.hear() {
-                Ok(None) => {
-                    self.arriving.push(arriving);
-                    continue;
-                }
-                Ok(Some(hello)) => hello,
-                Err(error) => {
-                    tracing::debug!(%from, %error, "a connection ended before it said who it is");
-                    continue;
-                }
-            };
-            match self.admit(hello) {
-                Ok(peer) => {
-                    self.inbound.insert(peer, arriving.answer(&Frame::Welcome));
-                    welcomed = true;
-                }
-                Err(refusal) => {
-                    let claimed = hello.map(|hello| hello.from);
-                    let rank = self.member.rank;
-                    tracing::warn!(%from, rank, ?claimed, ?refusal, "refused a connection");
-                    arriving.answer(&Frame::Refuse(refusal));
-                }
-            }
-        }
-        Ok(welcomed)
-    }
-
-    fn admit(&self, hello: Option<Hello>) -> Result<u32, Refusal> {
-        let hello = hello.ok_or(Refusal::NotAHello)?;
-        let Member {
-            rank,
-            world_size,
-            group,
-        } = self.member;
-        if hello.version != VERSION {
-            Err(Refusal::Version { expected: VERSION })
-        } else if hello.group != group {
-            Err(Refusal::Group)
-        } else if hello.world_size != world_size {
-            Err(Refusal::WorldSize {
-                expected: world_size,
-            })
-        } else if hello.to != rank {
-            Err(Refusal::Rank { expected: rank })
-        } else if hello.from >= world_size {
-            Err(Refusal::NotAHello)
-        } else if self.inbound.contains_key(&hello.from) {
-            Err(Refusal::Duplicate)
-        } else {
-            Ok(hello.from)
-        }
+        let welcomed = self.reception.greet(&self.inbound)?;
+        let anybody = !welcomed.is_empty();
+        self.inbound.extend(welcomed);
+        Ok(anybody)
     }
 
     fn timed_out(&self, running: &Running, peer: u32, state: &'static str) -> CollectiveError {

@@ -112,12 +112,13 @@ fn what_happened(timeline: &Timeline, finished: Finished) -> String {
 
 /// What comes after a timeline that did not.
 pub(super) fn failure(reason: &str, outcome: &Outcome) -> String {
-    let mut text = format!("\nThis is not how it should have gone: {reason}.\n");
+    let reason = reason.trim_end_matches('.');
+    let mut text = format!("\nThis is not how it should have gone: {reason}.");
     if let Outcome::Failed { failures, .. } = outcome {
         for failure in failures {
             let how = how_it_ended(failure.exit);
             text += &format!(
-                "  rank {} (process {}) ended {how}\n",
+                "\n  rank {} (process {}) ended {how}",
                 failure.rank, failure.pid
             );
         }
