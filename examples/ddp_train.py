@@ -92,11 +92,7 @@ def mean_over_ranks(value: torch.Tensor) -> float:
     return (total / dist.get_world_size()).item()
 
 
-def main() -> None:
-    options = arguments()
-    torch.manual_seed(options.seed)
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+def train(options: argparse.Namespace) -> None:
     rank = dist.get_rank()
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
@@ -136,6 +132,16 @@ def main() -> None:
         final = mean_over_ranks(loss_of(network(data.points), data.labels))
     if rank == 0:
         print(f"final loss {final!r}", flush=True)
+
+
+def main() -> None:
+    options = arguments()
+    torch.manual_seed(options.seed)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    # In a function of its own, so that the model, which holds on to the process group, is gone when
+    # the group is destroyed; otherwise the group's threads can still run when the interpreter ends.
+    train(options)
     dist.destroy_process_group()
 
 

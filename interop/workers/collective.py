@@ -17,23 +17,32 @@ options = {"timeout": timedelta(seconds=60)}
 if not url.startswith("env://"):
     options |= {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
 dist.init_process_group("gloo", init_method=url, **options)
-rank, size = dist.get_rank(), dist.get_world_size()
 
-total = torch.arange(1000, dtype=torch.float64) * (rank + 1)
-dist.all_reduce(total)
-assert torch.equal(total, torch.arange(1000, dtype=torch.float64) * (size * (size + 1) // 2))
 
-gathered = [None] * size
-dist.all_gather_object(gathered, {"rank": rank})
-assert gathered == [{"rank": n} for n in range(size)]
+def compute() -> float:
+    """All that holds on to the group is local, so that the group ends before the interpreter."""
+    rank, size = dist.get_rank(), dist.get_world_size()
 
-last = torch.tensor([rank])
-dist.broadcast(last, src=size - 1)
-assert last.item() == size - 1
+    total = torch.arange(1000, dtype=torch.float64) * (rank + 1)
+    dist.all_reduce(total)
+    assert torch.equal(total, torch.arange(1000, dtype=torch.float64) * (size * (size + 1) // 2))
 
-second = dist.new_group(list(range(size)))
-dist.barrier(group=second)
+    gathered = [None] * size
+    dist.all_gather_object(gathered, {"rank": rank})
+    assert gathered == [{"rank": n} for n in range(size)]
+
+    last = torch.tensor([rank])
+    dist.broadcast(last, src=size - 1)
+    assert last.item() == size - 1
+
+    second = dist.new_group(list(range(size)))
+    dist.barrier(group=second)
+    return total[1].item()
+
+
+result = compute()
+rank = dist.get_rank()
 attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 with open(os.path.join(folder, f"attempt {attempt} rank {rank}"), "w") as file:
-    file.write(str(total[1].item()))
+    file.write(str(result))
 dist.destroy_process_group()

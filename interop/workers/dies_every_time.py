@@ -15,11 +15,18 @@ last_attempt, notes = int(sys.argv[1]), sys.argv[2]
 attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 dist.init_process_group("gloo", timeout=timedelta(seconds=60))
 rank = dist.get_rank()
-one = torch.ones(())
-dist.all_reduce(one)
+
+
+def count() -> int:
+    one = torch.ones(())
+    dist.all_reduce(one)
+    return int(one.item())
+
+
+workers = count()
 if rank == 0:
     with open(notes, "a") as file:
-        file.write(f"{attempt} {int(one.item())}\n")
+        file.write(f"{attempt} {workers}\n")
 # Nobody goes before the note is written.
 dist.barrier()
 if attempt < last_attempt:
