@@ -18,6 +18,7 @@ use serde_json::{Map, Value, json};
 use tracing::warn;
 
 use crate::clock::wall;
+use crate::keeper::launcher_pid;
 use crate::{ErrorFile, Outcome, WorkerFailure};
 
 /// The largest error file that is read. Tracebacks are a few kilobytes.
@@ -95,7 +96,7 @@ pub fn write_launcher_error_file(path: &Path, outcome: &Outcome) -> io::Result<(
         Outcome::Signalled { signal, .. } => own(
             &format!(
                 "SignalException: Process {} got signal: {signal}",
-                std::process::id()
+                launcher_pid()
             ),
             wall(),
         ),

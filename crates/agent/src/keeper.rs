@@ -58,6 +58,12 @@ pub fn is_kept() -> bool {
     keeper().is_some()
 }
 
+/// The process id of the launcher as the user knows it: the keeper's, or ours without one.
+pub fn launcher_pid() -> u32 {
+    let raw = keeper().unwrap_or_else(getpid).as_raw_nonzero().get();
+    u32::try_from(raw).unwrap_or_default()
+}
+
 fn keeper() -> Option<Pid> {
     let named = Pid::from_raw(env::var(RDZV_KEEPER).ok()?.parse().ok()?)?;
     // Workers do not see the variable; but whoever sets it by hand is not taken at their word.

@@ -39,7 +39,7 @@ pub use agent::run;
 pub use error::AgentError;
 pub use error_file::{write_launcher_error_file, write_refusal_to_error_file};
 pub use event::{AgentEvent, EventSource, WorkerIdentity};
-pub use keeper::{end_like, is_kept, keep};
+pub use keeper::{end_like, is_kept, keep, launcher_pid};
 pub use outcome::{ErrorFile, Outcome, WorkerFailure};
 pub use plan::{
     Entrypoint, LaunchPlan, LogBase, LogPlan, RankSelection, RendezvousPlan, StreamSelection,

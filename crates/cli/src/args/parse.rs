@@ -60,7 +60,16 @@ pub(crate) fn parse<T: Args + FromArgMatches + AsRef<RunArgs>>(
 
 /// clap's table of the flags: with both spellings of each, and the variable in its help.
 pub(crate) fn command<T: Args>(program: &str) -> Command {
-    finish(T::augment_args(Command::new(program.to_owned())), program)
+    // clap adds its own help flag only when it parses, which is too late for the conventions.
+    let help = Arg::new("help")
+        .short('h')
+        .long("help")
+        .action(ArgAction::Help)
+        .help("Print this help and exit");
+    let empty = Command::new(program.to_owned())
+        .disable_help_flag(true)
+        .arg(help);
+    finish(T::augment_args(empty), program)
 }
 
 /// Adds to the bare table what all flags have in common.
@@ -75,15 +84,6 @@ pub(crate) fn finish(command: Command, program: &str) -> Command {
              brackets.",
         )
         .args_override_self(true)
-        // clap adds its own only when it parses, which is too late for the conventions.
-        .disable_help_flag(true)
-        .arg(
-            Arg::new("help")
-                .short('h')
-                .long("help")
-                .action(ArgAction::Help)
-                .help("Print this help and exit"),
-        )
         .term_width(100)
         .mut_args(with_underscores)
         .mut_args(with_variable)

@@ -142,7 +142,7 @@ fn conclude(name: &str, outcome: &Outcome, environment: &Environment) -> ExitCod
             complain(&format!(
                 "torch.distributed.elastic.multiprocessing.api.SignalException: Process {} got \
                  signal: {signal}",
-                std::process::id()
+                rdzv_agent::launcher_pid()
             ));
             Exit::Failure.into()
         }

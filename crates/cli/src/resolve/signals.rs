@@ -38,13 +38,13 @@ pub(super) fn shutdown_timeout(
     arguments: &RunArgs,
     environment: &Environment,
 ) -> Result<Duration, Raised> {
-    let seconds = match (
-        arguments.shutdown_timeout,
-        environment.text(TORCH_ELASTIC_SHUTDOWN_TIMEOUT),
-    ) {
-        (Some(seconds), _) => seconds,
-        (None, Some(text)) => parse_int(&text).ok_or_else(|| bad_integer(&text))?,
-        (None, None) => SHUTDOWN_TIMEOUT,
+    let Some(seconds) = arguments.shutdown_timeout else {
+        let seconds = match environment.text(TORCH_ELASTIC_SHUTDOWN_TIMEOUT) {
+            Some(text) => parse_int(&text).ok_or_else(|| bad_integer(&text))?,
+            None => SHUTDOWN_TIMEOUT,
+        };
+        // Only the flag is refused when it is negative.
+        return Ok(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)));
     };
     match u64::try_from(seconds) {
         Ok(seconds) => Ok(Duration::from_secs(seconds)),

@@ -23,6 +23,7 @@ fn workers_get_the_signal_that_the_launcher_got() {
             .env("OMP_NUM_THREADS", "1")
             .start();
         running.stdout.await_text("ready\n", 2);
+        let launcher = running.pid();
         running.signal(signal);
         let ended = running.wait().expect(1);
         assert_eq!(
@@ -43,8 +44,8 @@ fn workers_get_the_signal_that_the_launcher_got() {
             ended.stderr
         );
         let last = ended.last_error_line();
-        assert!(last.contains("SignalException: Process "), "{last}");
-        assert!(last.ends_with(&format!(" got signal: {number}")), "{last}");
+        let expected = format!("SignalException: Process {launcher} got signal: {number}");
+        assert!(last.ends_with(&expected), "{last}");
     }
 }
 

@@ -1,22 +1,25 @@
 //! Starting the program under test, waiting for it with a deadline, and making sure that nothing
 //! of it is left.
 
+mod processes;
+mod stream;
+
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::Read;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+
+use self::processes::processes;
+pub(crate) use self::processes::{ends_within, kill};
+use self::stream::Stream;
 
 /// No step of a test takes longer on a busy machine; reaching it is a failure.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -303,102 +306,4 @@ impl Ended {
         found.sort();
         found
     }
-}
-
-/// One output stream, read by a thread of its own.
-pub(crate) struct Stream {
-    chunks: Receiver<Vec<u8>>,
-    seen: Vec<u8>,
-}
-
-impl Stream {
-    fn of(mut source: impl Read + Send + 'static) -> Self {
-        let (sender, chunks) = channel();
-        thread::spawn(move || {
-            let mut buffer = [0; 65536];
-            while let Ok(length @ 1..) = source.read(&mut buffer) {
-                if sender.send(buffer[..length].to_vec()).is_err() {
-                    break;
-                }
-            }
-        });
-        Self {
-            chunks,
-            seen: Vec::new(),
-        }
-    }
-
-    /// What has been read.
-    pub(crate) fn so_far(&mut self) -> String {
-        while let Ok(chunk) = self.chunks.try_recv() {
-            self.seen.extend(chunk);
-        }
-        String::from_utf8_lossy(&self.seen).into_owned()
-    }
-
-    /// Waits until this text has been written so many times.
-    #[track_caller]
-    pub(crate) fn await_text(&mut self, text: &str, times: usize) {
-        let until = Instant::now() + DEADLINE;
-        while String::from_utf8_lossy(&self.seen).matches(text).count() < times {
-            match self.chunks.recv_timeout(until - Instant::now()) {
-                Ok(chunk) => self.seen.extend(chunk),
-                Err(reason) => panic!(
-                    "{text:?} was not written {times} times ({reason}), but:\n{}",
-                    String::from_utf8_lossy(&self.seen)
-                ),
-            }
-        }
-    }
-
-    fn all(&mut self) -> String {
-        let until = Instant::now() + DEADLINE;
-        loop {
-            match self.chunks.recv_timeout(until - Instant::now()) {
-                Ok(chunk) => self.seen.extend(chunk),
-                Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) => panic!("somebody still holds the output open"),
-            }
-        }
-        String::from_utf8_lossy(&self.seen).into_owned()
-    }
-}
-
-pub(crate) fn kill(pid: i32, signal: Signal) {
-    kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
-}
-
-/// Waits for the end of a process, which need not be a child.
-pub(crate) fn ends_within(pid: i32, limit: Duration) -> bool {
-    let Ok(pidfd) = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()) else {
-        return true;
-    };
-    let timeout = Timespec::try_from(limit).unwrap();
-    let mut watched = [PollFd::new(&pidfd, PollFlags::IN)];
-    poll(&mut watched, Some(&timeout)).unwrap() > 0
-}
-
-/// Processes that carry the marker, with their command lines. Zombies have no environment, so they
-/// do not count.
-fn processes(marker: &str) -> Vec<(i32, String)> {
-    let wanted = format!("{MARKER}={marker}");
-    let mut found = Vec::new();
-    for entry in fs::read_dir("/proc").unwrap().flatten() {
-        let Some(pid) = entry
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse().ok())
-        else {
-            continue;
-        };
-        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
-        let carries = environment
-            .split(|byte| *byte == 0)
-            .any(|variable| variable == wanted.as_bytes());
-        if carries {
-            let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            found.push((pid, String::from_utf8_lossy(&line).replace('\0', " ")));
-        }
-    }
-    found
 }

@@ -1,0 +1,78 @@
+//! What workers execute.
+
+use std::ffi::OsString;
+
+use super::{Case, case};
+
+#[test]
+fn commands_are_built_as_the_mode_says() {
+    let words = |case: &Case| {
+        let entrypoint = case.launch().plan.entrypoint;
+        let mut words = vec![entrypoint.program.into_string().unwrap()];
+        let text = |word: OsString| word.into_string().unwrap();
+        words.extend(entrypoint.arguments.into_iter().map(text));
+        (words, entrypoint.name)
+    };
+    let (line, name) = words(&case(&["s.py", "a"]));
+    assert_eq!(line, ["/usr/bin/python3", "-u", "s.py", "a"]);
+    assert_eq!(name, "s.py");
+    let (line, name) = words(&case(&["-m", "pkg.mod", "a"]));
+    assert_eq!(line, ["/usr/bin/python3", "-u", "-m", "pkg.mod", "a"]);
+    assert_eq!(name, "pkg.mod");
+    let (line, name) = words(&case(&["--no-python", "echo", "hi"]));
+    assert_eq!(line, ["echo", "hi"]);
+    assert_eq!(name, "echo");
+    let (line, name) = words(&case(&["--run-path", "--no-python", "s.py", "a"]));
+    assert_eq!(line[..3], ["/usr/bin/python3", "-u", "-c"]);
+    assert_eq!(line[4..], ["s.py", "a"]);
+    assert!(!line[3].contains('$'), "arguments are templates");
+    assert_eq!(name, "run_script_path");
+    let mut legacy = case(&["s.py", "--foo"]);
+    legacy.called.local_rank_argument = true;
+    let (line, _) = words(&legacy);
+    assert_eq!(
+        line,
+        [
+            "/usr/bin/python3",
+            "-u",
+            "s.py",
+            "--local-rank=${local_rank}",
+            "--foo"
+        ]
+    );
+}
+
+#[test]
+fn the_interpreter_is_the_one_of_the_users_environment() {
+    let program = |case: Case| case.launch().plan.entrypoint.program;
+    let link_in = |directory: &str| {
+        let mut case = case(&["s.py"]);
+        case.called.beside = Some(directory.into());
+        case.files(&[
+            "/venv/bin/python3",
+            "/active/bin/python3",
+            "/usr/local/bin/python3",
+            "/venv/bin/../pyvenv.cfg",
+        ])
+    };
+    assert_eq!(
+        program(link_in("/venv/bin").with("PYTHON_EXEC", "my-python")),
+        "my-python"
+    );
+    assert_eq!(
+        program(link_in("/venv/bin").with("VIRTUAL_ENV", "/active")),
+        "/venv/bin/python3"
+    );
+    assert_eq!(
+        program(link_in("/usr/local/bin").with("VIRTUAL_ENV", "/active")),
+        "/active/bin/python3"
+    );
+    assert_eq!(program(link_in("/usr/local/bin")), "/usr/local/bin/python3");
+    assert_eq!(program(link_in("/nowhere")), "/usr/local/bin/python3");
+    let none = case(&["s.py"]).with("PATH", "/empty").refusal();
+    assert!(
+        none.to_string()
+            .starts_with("FileNotFoundError: no Python interpreter"),
+        "{none}"
+    );
+}

@@ -1,0 +1,92 @@
+//! Which rendezvous a line means.
+
+use std::time::Duration;
+
+use rdzv_agent::RendezvousPlan;
+use rdzv_core::endpoint::Endpoint;
+use rdzv_core::rank::GroupRank;
+
+use super::{case, warnings};
+
+#[test]
+fn a_single_node_needs_no_rendezvous_and_keeps_a_run_id_that_was_given() {
+    let launch = case(&["s.py"]).launch();
+    assert_eq!(launch.plan.rendezvous, RendezvousPlan::Local);
+    assert_eq!(launch.plan.run_id.as_str(), "a-random-id");
+    for line in [
+        &["--rdzv-id", "mine", "s.py"][..],
+        &["--standalone", "--rdzv-id", "mine", "s.py"],
+        &[
+            "--rdzv-backend",
+            "c10d",
+            "--rdzv-endpoint",
+            "localhost:0",
+            "--rdzv-id=mine",
+            "s.py",
+        ],
+    ] {
+        let launch = case(line).launch();
+        assert_eq!(launch.plan.rendezvous, RendezvousPlan::Local);
+        assert_eq!(launch.plan.run_id.as_str(), "mine");
+    }
+}
+
+#[test]
+fn an_address_makes_the_rendezvous_static() {
+    let at = |host: &str, port| Endpoint {
+        host: host.to_owned(),
+        port,
+    };
+    for (line, endpoint, node_rank, nodes) in [
+        (&["--master-port", "7"][..], at("127.0.0.1", 7), 0, 1),
+        (&["--rdzv-endpoint", "h:8"], at("h", 8), 0, 1),
+        (
+            &[
+                "--nnodes",
+                "1:2",
+                "--node-rank",
+                "1",
+                "--master-addr",
+                "[::1]",
+            ],
+            at("::1", 29500),
+            1,
+            2,
+        ),
+    ] {
+        let launch = case(&[line, &["s.py"]].concat()).launch();
+        assert_eq!(
+            launch.plan.rendezvous,
+            RendezvousPlan::Static {
+                endpoint,
+                node_rank: GroupRank(node_rank),
+                nodes,
+                timeout: Duration::from_secs(900),
+            }
+        );
+        assert_eq!(launch.plan.run_id.as_str(), "none");
+    }
+}
+
+#[test]
+fn an_elastic_range_without_a_dynamic_backend_is_warned_about() {
+    let launch = case(&["--nnodes", "1:2", "s.py"]).launch();
+    let [warning] = warnings(&launch)[..] else {
+        panic!("{:?}", launch.notes)
+    };
+    assert!(warning.contains("exactly 2 nodes"), "{warning}");
+}
+
+#[test]
+fn flags_without_effect_are_warned_about() {
+    let launch = case(&["--rdzv-backend", "c10d", "--node-rank", "1", "s.py"]).launch();
+    assert_eq!(
+        warnings(&launch),
+        [
+            "master_addr is only used for static rdzv_backend and when rdzv_endpoint is not \
+             specified.",
+            "node_rank is only used for static rdzv_backend. It will be ignored for \
+             rdzv_backend=c10d."
+        ]
+    );
+}

@@ -1,0 +1,149 @@
+//! Values and combinations that are refused, with the text that says so.
+
+use super::case;
+use crate::exit::Refusal;
+
+#[test]
+fn impossible_values_raise_what_the_reference_raises() {
+    for (line, text) in [
+        (
+            &["--nnodes", "a"][..],
+            "ValueError: invalid literal for int() with base 10: 'a'",
+        ),
+        (
+            &["--nnodes="],
+            "ValueError: invalid literal for int() with base 10: ''",
+        ),
+        (
+            &["--nnodes", "1:2:3"],
+            "RuntimeError: nnodes=1:2:3 is not in \"MIN:MAX\" format",
+        ),
+        (
+            &["--nnodes", "0"],
+            "AssertionError: min_nodes must be > 0 and <= max_nodes, got min_nodes=0, max_nodes=0",
+        ),
+        (
+            &["--nnodes", "2:1"],
+            "AssertionError: min_nodes must be > 0 and <= max_nodes, got min_nodes=2, max_nodes=1",
+        ),
+        (
+            &["--max-restarts", "-1"],
+            "AssertionError: max_restarts must be >= 0",
+        ),
+        (
+            &["--nproc-per-node", "abc"],
+            "ValueError: Unsupported nproc_per_node value: abc",
+        ),
+        (
+            &["--nproc-per-node", "1.5"],
+            "ValueError: Unsupported nproc_per_node value: 1.5",
+        ),
+        (
+            &["--nproc-per-node", "gpu"],
+            "ValueError: Cuda is not available.",
+        ),
+        (
+            &["--nproc-per-node", "xpu"],
+            "ValueError: Xpu is not available.",
+        ),
+        (
+            &["--nproc-per-node", "0"],
+            "AssertionError: nproc_per_node must be > 0, got 0",
+        ),
+        (
+            &["--monitor-interval", "0"],
+            "AssertionError: monitor_interval must be > 0, got 0",
+        ),
+        (
+            &["--no-python", "-m"],
+            "ValueError: Don't use both the '--no-python' flag and the '--module' flag at the \
+             same time.",
+        ),
+        (
+            &["--rdzv-backend", "foo"],
+            "ValueError: The rendezvous backend 'foo' is not registered. Did you forget to call \
+             `register`?",
+        ),
+        (
+            &["--rdzv-conf", "foo"],
+            "ValueError: The rendezvous configuration option 'foo' must have a value specified.",
+        ),
+        (
+            &["--rdzv-conf", "=3"],
+            "ValueError: The rendezvous configuration string must be in format \
+             <key1>=<value1>,...,<keyN>=<valueN>.",
+        ),
+        (
+            &["--rdzv-endpoint", "a:65536"],
+            "ValueError: The port number of the rendezvous endpoint 'a:65536' must be an integer \
+             between 0 and 65536.",
+        ),
+        (
+            &["--rdzv-endpoint", "localhost"],
+            "ValueError: port is missing in endpoint: localhost. Try to specify --master-port",
+        ),
+        (
+            &["--local-ranks-filter", "a"],
+            "ValueError: --local_ranks_filter must be a comma-separated list of integers e.g. \
+             --local_ranks_filter=0,1,2",
+        ),
+        (
+            &["-r", "4"],
+            r"ValueError: 4 does not match: <^[0123]$> or <^(\d:[0123],)*(\d:[0123])$>",
+        ),
+        (
+            &["--log-dir", "taken"],
+            "NotADirectoryError: log_dir: taken is a file",
+        ),
+        (
+            &["--log-dir", "/dev/null", "--duplicate-stdout-filters", "a"],
+            "NotADirectoryError: [Errno 20] Not a directory: '/dev/null/filtered_stdout.log'",
+        ),
+        (
+            &["--logs-specs", "bogus"],
+            "ValueError: Could not find entrypoint under 'torchrun.logs_specs[bogus]' key",
+        ),
+        (
+            &["--shutdown-timeout", "-1"],
+            "ValueError: shutdown_timeout must be non-negative, got -1",
+        ),
+        (
+            &["--numa-binding", "node"],
+            "RuntimeError: No accelerator available for NUMA binding",
+        ),
+        (&["--event-log-handler", "bogus"], "KeyError: 'bogus'"),
+        (
+            &["--signals-to-handle", "SIGTERM,SIGKILL"],
+            "OSError: [Errno 22] Invalid argument",
+        ),
+    ] {
+        let line = [line, &["s.py"]].concat();
+        let refusal = case(&line).files(&["/work/taken"]).refusal();
+        assert!(matches!(refusal, Refusal::Raised(_)), "{line:?}");
+        assert_eq!(refusal.to_string(), text, "{line:?}");
+    }
+}
+
+#[test]
+fn dynamic_rendezvous_over_several_nodes_is_refused_in_one_sentence() {
+    for line in [
+        &["--standalone", "--nnodes", "2"][..],
+        &["--rdzv-backend", "c10d", "--nnodes", "1:4"],
+        &["--rdzv-backend", "etcd"],
+        &["--rdzv-backend", "etcd-v2", "--nnodes", "2"],
+    ] {
+        let refusal = case(&[line, &["s.py"]].concat()).refusal();
+        assert!(matches!(refusal, Refusal::Unsupported(_)), "{line:?}");
+        assert!(refusal.to_string().starts_with(line[0]), "{refusal}");
+        assert!(!refusal.to_string().contains('\n'));
+    }
+}
+
+#[test]
+fn a_node_rank_beyond_the_nodes_is_refused_at_once() {
+    let refusal = case(&["--nnodes", "2", "--node-rank", "2", "s.py"]).refusal();
+    assert_eq!(
+        refusal.to_string(),
+        "ValueError: --node-rank 2 is not in 0..2 (--nnodes 2): nodes are numbered from 0"
+    );
+}
