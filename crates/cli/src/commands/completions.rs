@@ -63,7 +63,10 @@ mod tests {
         let line = tcsh(&mut command::<RunArgs>("torchrun"), "torchrun");
         assert!(line.starts_with("complete torchrun "), "{line}");
         assert!(line.contains(" 'n/--start-method/(spawn fork forkserver)/'"));
-        assert!(line.contains("'c/--/(help nnodes nproc-per-node "), "{line}");
+        assert!(
+            line.contains("'c/--/(help nnodes nproc-per-node "),
+            "{line}"
+        );
         assert!(!line.contains("--standalone/(true"), "{line}");
         assert!(line.ends_with(" 'p/*/f/'\n"), "{line}");
     }

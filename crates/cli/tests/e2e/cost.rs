@@ -1,12 +1,11 @@
-//! What a launch costs.
+//! What a launch costs. Time on the clock is for the benchmark, on a quiet machine; here it is
+//! processor time, which other programs do not add to.
 
-use std::time::Duration;
-
-use crate::harness::torchrun;
+use crate::harness::{shell, torchrun};
 
 // A60
 #[test]
-fn a_launch_takes_milliseconds_and_few_megabytes() {
+fn keeper_and_agent_take_few_megabytes() {
     // The worker's parent is the agent, and the agent's the keeper.
     let script = "read -r _ _ _ keeper _ < /proc/$PPID/stat; \
                   grep -h VmHWM /proc/$PPID/status /proc/$keeper/status";
@@ -21,9 +20,22 @@ fn a_launch_takes_milliseconds_and_few_megabytes() {
     assert_eq!(peaks.len(), 2, "{}", ended.stdout);
     let total_kib: u64 = peaks.iter().sum();
     assert!(total_kib < 20 * 1024, "{peaks:?} KiB");
-    // Other tests run at the same time, so the best of several says what it costs.
-    let best = (0..20)
-        .map(|_| torchrun(["--no-python", "/bin/true"]).run().expect(0).took)
-        .min();
-    assert!(best < Some(Duration::from_millis(50)), "{best:?}");
+}
+
+// A60
+#[test]
+fn a_launch_takes_milliseconds() {
+    // `times` tells the shell's own time, then that of everything it waited for: user and system.
+    let script = "for run in 0 1 2 3 4 5 6 7 8 9; do \
+                  \"$RDZV\" run --no-python /bin/true || exit 1; done; times";
+    let ended = shell(script).run().expect(0);
+    let children = ended.stdout.lines().nth(1).unwrap();
+    let seconds: f64 = children
+        .split_whitespace()
+        .map(|time| {
+            let (minutes, seconds) = time.strip_suffix('s').unwrap().split_once('m').unwrap();
+            minutes.parse::<f64>().unwrap() * 60.0 + seconds.parse::<f64>().unwrap()
+        })
+        .sum();
+    assert!(seconds / 10.0 < 0.050, "{seconds} s for ten launches");
 }

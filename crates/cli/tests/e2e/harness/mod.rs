@@ -63,6 +63,13 @@ pub(crate) fn torchrun<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) 
     .args(arguments)
 }
 
+/// A shell script that finds the program in `$RDZV`.
+pub(crate) fn shell(script: &str) -> Job {
+    Job::new(Path::new("/bin/sh"))
+        .env("RDZV", env!("CARGO_BIN_EXE_rdzv"))
+        .args(["-c", script])
+}
+
 /// `rdzv run` with these arguments and a shell script as the worker.
 pub(crate) fn run_shell(flags: &[&str], script: &str) -> Job {
     rdzv(["run"])
