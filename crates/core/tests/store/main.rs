@@ -1,0 +1,11 @@
+//! The store server's machine, driven without a world.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
+
+mod bounds;
+mod golden;
+mod harness;
+mod keyspace_model;
+mod replay;
+mod segmentation;
+mod waiting;

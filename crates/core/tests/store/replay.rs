@@ -1,0 +1,163 @@
+//! Playing the clients of the recorded exchanges against a server, whatever the server is.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+const RECORDED: &str = include_str!("../golden/tcpstore.json");
+
+/// A server, seen from the clients' end. Connections have the names of the recording.
+pub(crate) trait Server {
+    /// Connects.
+    fn open(&mut self, connection: &str);
+    /// The client closes.
+    fn close(&mut self, connection: &str);
+    /// The client sends; errors of a connection that the server has closed do not matter.
+    fn send(&mut self, connection: &str, bytes: &[u8]);
+    /// The next so many bytes that the server sends.
+    fn receive(&mut self, connection: &str, length: usize) -> Vec<u8>;
+    /// Returns once the server has closed, and asserts that it sent nothing more.
+    fn expect_close(&mut self, connection: &str);
+    /// Asserts that no open connection has anything to read.
+    fn assert_quiet(&mut self);
+}
+
+/// What we do better than the recording: our frames instead of the recorded ones, and why.
+///
+/// `>` is sent by the client, `<` by the server; `<close` is the server's close.
+const BETTER: [(&str, &str, &[&str]); 5] = [
+    (
+        "wait_cas_failed_absent",
+        "nobody is woken for a key that does not exist; the client cancels in its own time",
+        &[
+            "A>06010000000000000004000000000000002f773132",
+            "B>0204000000000000002f7731320300000000000000666f6f0300000000000000626172",
+            "B<0300000000000000666f6f",
+            "A>0c",
+            "A<01",
+        ],
+    ),
+    (
+        "bad_magic",
+        "closed at once, not only when more comes",
+        &["B>00cff7853c", "B<close"],
+    ),
+    (
+        "no_validate",
+        "closed at once instead of carried out late and without validation",
+        &["C>0d01000000", "C<close"],
+    ),
+    (
+        "http_get",
+        "closed at once, not only when more comes",
+        &["D>474554202f20485454502f312e300d0a0d0a", "D<close"],
+    ),
+    (
+        "validate_split",
+        "TCP may cut anywhere, so this is a validation like any other",
+        &["E>00", "E>cef7853c", "E>0d03000000", "E<03000000"],
+    ),
+];
+
+/// Plays a group of exchanges; returns how many there were.
+pub(crate) fn play(group: &str, server: &mut impl Server) -> usize {
+    let recorded: Value = serde_json::from_str(RECORDED).unwrap();
+    let groups = recorded["groups"].as_array().unwrap();
+    let group = groups.iter().find(|found| found["id"] == group).unwrap();
+    let exchanges = group["exchanges"].as_array().unwrap();
+    for exchange in exchanges {
+        let name = exchange["name"].as_str().unwrap();
+        let unordered = exchange["compare"] == "list_keys_unordered";
+        let ours = BETTER.iter().find(|(better, ..)| *better == name);
+        assert!(
+            ours.is_none() || exchange["conformance"] == "may",
+            "{name} must be equal"
+        );
+        for frame in exchange["frames"].as_array().unwrap() {
+            let connection = frame["conn"].as_str().unwrap();
+            match (frame["event"].as_str(), frame["dir"].as_str().unwrap()) {
+                (Some("open"), _) => server.open(connection),
+                _ if ours.is_some() => {}
+                (Some("close"), "c2s") => server.close(connection),
+                (Some("close"), _) => server.expect_close(connection),
+                (_, "c2s") => server.send(connection, &bytes_of(frame)),
+                _ => {
+                    let expected = bytes_of(frame);
+                    let received = server.receive(connection, expected.len());
+                    let equal = match unordered {
+                        true => listed(&received) == listed(&expected),
+                        false => received == expected,
+                    };
+                    assert!(equal, "{name}: {received:02x?} instead of {expected:02x?}");
+                }
+            }
+        }
+        for frame in ours.iter().flat_map(|(_, _, frames)| *frames) {
+            play_ours(name, frame, server);
+        }
+        server.assert_quiet();
+    }
+    exchanges.len()
+}
+
+fn play_ours(name: &str, frame: &str, server: &mut impl Server) {
+    let (connection, rest) = frame.split_at(1);
+    match rest.split_at(1) {
+        (">", hex) => server.send(connection, &unhex(hex)),
+        (_, "close") => server.expect_close(connection),
+        (_, hex) => {
+            let expected = unhex(hex);
+            assert_eq!(
+                server.receive(connection, expected.len()),
+                expected,
+                "{name}"
+            );
+        }
+    }
+}
+
+/// The keys of a `LIST_KEYS` answer; its order means nothing.
+fn listed(mut answer: &[u8]) -> BTreeSet<Vec<u8>> {
+    let mut number = || -> usize {
+        let (head, rest) = answer.split_first_chunk::<8>().unwrap();
+        answer = rest;
+        u64::from_le_bytes(*head) as usize
+    };
+    let count = number();
+    let mut keys = BTreeSet::new();
+    let mut rest = answer;
+    for _ in 0..count {
+        let (head, tail) = rest.split_first_chunk::<8>().unwrap();
+        let (key, tail) = tail.split_at(u64::from_le_bytes(*head) as usize);
+        keys.insert(key.to_vec());
+        rest = tail;
+    }
+    assert!(
+        rest.is_empty() && keys.len() == count,
+        "a list of {count} keys"
+    );
+    keys
+}
+
+fn bytes_of(frame: &Value) -> Vec<u8> {
+    if let Some(hex) = frame["hex"].as_str() {
+        return unhex(hex);
+    }
+    let segments = frame["segments"].as_array().unwrap().iter();
+    segments
+        .flat_map(|segment| match segment["hex"].as_str() {
+            Some(hex) => unhex(hex),
+            None => {
+                let count = segment["count"].as_u64().unwrap();
+                unhex(segment["repeat_hex"].as_str().unwrap()).repeat(count as usize)
+            }
+        })
+        .collect()
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    let digits = text.as_bytes().chunks_exact(2);
+    digits
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect()
+}
