@@ -18,6 +18,7 @@ pub(crate) struct Harness {
     pub(crate) paused: BTreeMap<ConnId, bool>,
     /// Connections that take no replies.
     pub(crate) stalled: Vec<ConnId>,
+    free: Vec<ConnId>,
     next: u32,
 }
 
@@ -30,13 +31,14 @@ impl Harness {
             closed: BTreeMap::new(),
             paused: BTreeMap::new(),
             stalled: Vec::new(),
+            free: Vec::new(),
             next: 0,
         }
     }
 
     pub(crate) fn connect(&mut self) -> ConnId {
-        let id = ConnId(self.next);
-        self.next += 1;
+        let id = self.free.pop().unwrap_or(ConnId(self.next));
+        self.next = self.next.max(id.0 + 1);
         self.handle(Input::Connected(id));
         id
     }
@@ -70,6 +72,7 @@ impl Harness {
 
     pub(crate) fn leave(&mut self, id: ConnId) {
         self.handle(Input::Closed(id));
+        self.free.push(id);
     }
 
     pub(crate) fn handle(&mut self, input: Input<'_>) {

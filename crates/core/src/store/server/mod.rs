@@ -200,7 +200,9 @@ impl ServerMachine {
     /// Bytes of keys, values, waits and connection buffers.
     #[inline]
     fn memory(&self) -> usize {
-        self.operations.keyspace().memory() + self.operations.waiters().memory() + self.buffers
+        let table = self.connections.len() * size_of::<Option<Connection>>();
+        let store = self.operations.keyspace().memory() + self.operations.waiters().memory();
+        store + table + self.buffers
     }
 
     /// Checks that so many more bytes may be used.
