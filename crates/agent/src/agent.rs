@@ -56,8 +56,8 @@ pub(crate) struct Worker {
     pub(crate) identity: WorkerIdentity,
     pub(crate) pid: Pid,
     pub(crate) started: Wall,
-    /// Whether the agent signalled it while it was running.
-    pub(crate) stopped_by_agent: bool,
+    /// The last signal that the agent sent it while it was running.
+    pub(crate) closing_signal: Option<i32>,
     pub(crate) error_file: Option<std::path::PathBuf>,
 }
 
@@ -198,13 +198,13 @@ impl<'o> Agent<'o> {
             pid: worker.identity.pid,
             exit,
             at,
-            stopped_by_agent: worker.stopped_by_agent,
+            stopped_by_agent: worker.closing_signal.is_some(),
         };
         let event = AgentEvent::WorkerExited {
             at,
             worker: worker.identity.clone(),
             exit,
-            stopped_by_agent: worker.stopped_by_agent,
+            stopped_by_agent: ended.stopped_by_agent,
         };
         self.emit(event);
         Some(ended)
@@ -218,10 +218,16 @@ impl<'o> Agent<'o> {
             return None;
         }
         if self.leftovers.kill(&running) {
-            self.clearing = false;
+            self.cleared();
             return Some(GroupInput::Cleared);
         }
         None
+    }
+
+    /// Nothing of this attempt is left, or only what the kernel does not end.
+    pub(crate) fn cleared(&mut self) {
+        self.clearing = false;
+        self.logs.writers_are_gone();
     }
 
     /// The process ids of the workers whose ends are waited for.

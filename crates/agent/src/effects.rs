@@ -42,13 +42,12 @@ impl Agent<'_> {
             GroupOutput::Kill { workers } => self.kill(&workers),
             GroupOutput::Abandon { workers } => self.abandon(&workers),
             GroupOutput::ClearLeftovers => {
-                self.logs.writers_are_gone();
                 self.clearing = true;
                 let cleared = self.look_after_orphans();
                 self.answers.extend(cleared);
             }
             GroupOutput::AbandonLeftovers => {
-                self.clearing = false;
+                self.cleared();
                 error!("processes that workers left behind do not end in spite of SIGKILL");
             }
             GroupOutput::Restarting { remaining, most } => self.restarting(remaining, most),
@@ -100,10 +99,6 @@ impl Agent<'_> {
             master_port: round.master.port,
             restart_count,
         });
-        if let Err(error) = self.logs.begin_attempt(restart_count) {
-            let broken = self.broken(error);
-            self.answers.push_back(broken);
-        }
     }
 
     fn start(
@@ -112,9 +107,8 @@ impl Agent<'_> {
         environment: Vec<(&'static str, String)>,
         restart_count: u32,
     ) -> Result<(), AgentError> {
-        if self.error.is_some() {
-            // The attempt's directory could not be made: the machine hears of that next.
-            return Err(AgentError::Plan("the attempt was given up".to_owned()));
+        if self.workers.is_empty() {
+            self.logs.begin_attempt(restart_count)?;
         }
         let streams = self.logs.streams(place)?;
         let error_file = streams.error_file.clone();
@@ -131,7 +125,7 @@ impl Agent<'_> {
                 identity: identity.clone(),
                 pid: spawned.pid,
                 started: now.wall,
-                stopped_by_agent: false,
+                closing_signal: None,
                 error_file,
             },
         );

@@ -108,14 +108,15 @@ impl Exits {
     }
 
     fn collect(&mut self, local_rank: LocalRank) -> io::Result<Option<Exit>> {
-        let Some(pidfd) = self.running.get(&local_rank) else {
+        // Out of the set also if it cannot be collected: it would be reported for ever.
+        let Some(pidfd) = self.running.remove(&local_rank) else {
             return Ok(None);
         };
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
         let Some(status) = waitid(WaitId::PidFd(pidfd.as_fd()), options)? else {
+            self.running.insert(local_rank, pidfd);
             return Ok(None);
         };
-        self.running.remove(&local_rank);
         Ok(Some(
             match (status.exit_status(), status.terminating_signal()) {
                 (Some(code), _) => Exit::Code(code),

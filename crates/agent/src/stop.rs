@@ -27,14 +27,19 @@ pub(crate) fn signal(agent: &mut Agent<'_>, local_rank: LocalRank, number: i32) 
 
 /// Sends SIGKILL to the process group of one worker whose grace is over.
 pub(crate) fn kill(agent: &mut Agent<'_>, local_rank: LocalRank) {
+    let before = agent
+        .workers
+        .get(&local_rank)
+        .and_then(|worker| worker.closing_signal);
     if send(agent, local_rank, Signal::KILL) {
         let pid = agent.workers[&local_rank].identity.pid;
-        warn!("Unable to shutdown process {pid} via 15, forcefully exiting via 9");
+        let (before, kill) = (before.unwrap_or_default(), Signal::KILL.as_raw());
+        warn!("Unable to shutdown process {pid} via {before}, forcefully exiting via {kill}");
         let at = agent.clock.now().wall;
         agent.emit(AgentEvent::WorkerSignalled {
             at,
             pid,
-            signal: Signal::KILL.as_raw(),
+            signal: kill,
             forced: true,
         });
     }
@@ -52,7 +57,9 @@ fn send(agent: &mut Agent<'_>, local_rank: LocalRank, signal: Signal) -> bool {
     if ours.contains(&worker.pid) || agent.leftovers.holds_group(worker.pid, &ours) {
         let _ = kill_process_group(worker.pid, signal);
     }
-    worker.stopped_by_agent |= running;
+    if running {
+        worker.closing_signal = Some(signal.as_raw());
+    }
     running
 }
 

@@ -158,8 +158,7 @@ mod tests {
 
     #[test]
     fn a_variable_spelt_elsewhere_is_found() {
-        let text =
-            "fn f() { g(\"RANK\", \"needs MASTER_ADDR\", \"MASTER_ADDR=\", \"TORCH_X\") }\n";
+        let text = "fn f() { g(\"RANK\", \"needs MASTER_ADDR\", \"MASTER_ADDR=\", \"TORCH_X\") }\n";
         let all = found("crates/rendezvous/src/url.rs", text);
         assert_eq!(all.len(), 3, "{all:?}");
     }
