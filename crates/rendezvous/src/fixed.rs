@@ -40,7 +40,10 @@ pub struct StaticParameters {
     pub run_id: RunId,
 }
 
-/// See the [module](self).
+/// A rendezvous of nodes whose ranks are given.
+///
+/// Node 0 hosts one TCP store at the endpoint, for agents and workers alike, and waits until all
+/// nodes have joined; the others go on at once.
 #[derive(Debug)]
 pub struct StaticRendezvous {
     parameters: StaticParameters,
