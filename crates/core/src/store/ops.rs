@@ -2,10 +2,9 @@
 //!
 //! | operation | wakes |
 //! |---|---|
-//! | set, append, add, multi_set | everyone who waits for the key |
+//! | set, append, add, multi_set, barrier | everyone who waits for the key's presence, and members of barriers under it if its number is enough for them |
 //! | compare_set | the same, if the key is there afterwards |
 //! | queue_push | the oldest waiter, one per entry (see [`Operations::settle`]) |
-//! | barrier | on completion all; on the first arrival those who wait for the key's presence |
 //! | get, check, delete_key, queue_pop … | nobody |
 //!
 //! Who is woken is collected in a list that the caller empties with [`Operations::woken`] after
@@ -188,14 +187,14 @@ impl Operations {
         world_size: i64,
     ) -> Result<bool, NotANumber> {
         let arrived = self.keyspace.add(key, 1)?;
-        if arrived >= world_size {
-            self.written(key);
-            return Ok(true);
+        self.written(key);
+        let complete = arrived >= world_size;
+        if !complete {
+            let kind = WaitKind::Barrier(world_size);
+            self.waiters
+                .register(connection, kind, std::iter::once(key));
         }
-        self.waiters.wake_presence(key, &mut self.woken);
-        self.waiters
-            .register(connection, WaitKind::Barrier, std::iter::once(key));
-        Ok(false)
+        Ok(complete)
     }
 
     /// The number under a key, for messages.
@@ -242,8 +241,8 @@ impl Operations {
 
     #[inline]
     fn written(&mut self, key: &[u8]) {
-        if !self.waiters.is_empty() {
-            self.waiters.wake_all(key, &mut self.woken);
+        if self.waiters.has(key) {
+            self.waiters.wake(key, self.number(key), &mut self.woken);
         }
     }
 

@@ -15,8 +15,9 @@ use crate::ident::ConnId;
 pub enum WaitKind {
     /// `WAIT`: the keys shall be there.
     Presence,
-    /// `BARRIER`: enough members shall have come; the mere presence of the key says nothing.
-    Barrier,
+    /// `BARRIER`: the number under the key shall be at least this. How it gets there does not
+    /// matter, so a member may wait for others that only add to it.
+    Barrier(i64),
 }
 
 /// All waits of one store.
@@ -92,18 +93,13 @@ impl Waiters {
         );
     }
 
-    /// A key was written: it is there now for everyone who waits for it.
-    pub fn wake_all(&mut self, key: &[u8], woken: &mut Vec<ConnId>) {
-        if self.has(key) {
-            self.wake(key, woken, |_, _| true);
-        }
-    }
-
-    /// A barrier's counter came into being, which is presence but not completion.
-    pub fn wake_presence(&mut self, key: &[u8], woken: &mut Vec<ConnId>) {
-        if self.has(key) {
-            self.wake(key, woken, |wait, _| wait.kind == WaitKind::Presence);
-        }
+    /// A key was written, and holds `number` now if it is one: wakes those who wait for its
+    /// presence, and members of barriers that are complete with this.
+    pub fn wake(&mut self, key: &[u8], number: Option<i64>, woken: &mut Vec<ConnId>) {
+        self.take_off(key, woken, |wait, _| match wait.kind {
+            WaitKind::Presence => true,
+            WaitKind::Barrier(world_size) => number.is_some_and(|number| number >= world_size),
+        });
     }
 
     /// A queue has `available` entries that nobody has been woken for: wakes as many waits that
@@ -112,8 +108,8 @@ impl Waiters {
     pub fn offer(&mut self, queue: &[u8], available: usize, woken: &mut Vec<ConnId>) -> usize {
         let mut taken = 0;
         if available > 0 && self.has(queue) {
-            self.wake(queue, woken, |wait, _| {
-                if wait.kind == WaitKind::Barrier {
+            self.take_off(queue, woken, |wait, _| {
+                if matches!(wait.kind, WaitKind::Barrier(_)) {
                     return false;
                 }
                 let last = wait.missing.len() == 1;
@@ -149,7 +145,7 @@ impl Waiters {
 
     /// Takes the key off every wait on it that `wanted` names; waits that lack nothing any more
     /// are over.
-    fn wake(
+    fn take_off(
         &mut self,
         key: &[u8],
         woken: &mut Vec<ConnId>,
@@ -214,10 +210,10 @@ mod tests {
     fn a_wait_ends_with_the_last_of_its_keys_and_once() {
         let (mut waiters, mut woken) = (Waiters::default(), vec![]);
         waiters.register(A, WaitKind::Presence, keys(&["x", "y", "x"]));
-        waiters.wake_all(b"x", &mut woken);
+        waiters.wake(b"x", None, &mut woken);
         assert_eq!(woken, []);
-        waiters.wake_all(b"y", &mut woken);
-        waiters.wake_all(b"y", &mut woken);
+        waiters.wake(b"y", None, &mut woken);
+        waiters.wake(b"y", None, &mut woken);
         assert_eq!(woken, [A]);
         assert!(is_clean(&waiters));
     }
@@ -229,19 +225,21 @@ mod tests {
         waiters.register(A, WaitKind::Presence, keys(&["z"]));
         waiters.register(B, WaitKind::Presence, keys(&["x"]));
         waiters.cancel(A);
-        waiters.wake_all(b"x", &mut woken);
+        waiters.wake(b"x", None, &mut woken);
         assert_eq!(woken, [B]);
         assert!(is_clean(&waiters));
     }
 
     #[test]
-    fn a_barrier_waiter_is_not_woken_by_presence() {
+    fn a_member_of_a_barrier_is_woken_by_the_number_and_not_by_presence() {
         let (mut waiters, mut woken) = (Waiters::default(), vec![]);
-        waiters.register(A, WaitKind::Barrier, keys(&["x"]));
+        waiters.register(A, WaitKind::Barrier(3), keys(&["x"]));
         waiters.register(B, WaitKind::Presence, keys(&["x"]));
-        waiters.wake_presence(b"x", &mut woken);
+        waiters.wake(b"x", Some(2), &mut woken);
         assert_eq!(woken, [B]);
-        waiters.wake_all(b"x", &mut woken);
+        waiters.wake(b"x", None, &mut woken);
+        assert_eq!(woken, [B]);
+        waiters.wake(b"x", Some(3), &mut woken);
         assert_eq!(woken, [B, A]);
         assert!(is_clean(&waiters));
     }
@@ -254,7 +252,7 @@ mod tests {
         waiters.register(ConnId(3), WaitKind::Presence, keys(&["q"]));
         assert_eq!(waiters.offer(b"q", 1, &mut woken), 1);
         assert_eq!(woken, [A]);
-        waiters.wake_all(b"x", &mut woken);
+        waiters.wake(b"x", None, &mut woken);
         assert_eq!(woken, [A, B]);
         assert_eq!(waiters.offer(b"q", 5, &mut woken), 1);
         assert!(is_clean(&waiters));

@@ -2,21 +2,20 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use rdzv_core::endpoint::Endpoint;
-use rdzv_core::store::client::{Expects, Failure, Operation};
-use rdzv_core::store::limits::Limits;
+use rdzv_core::store::client::{Expects, Operation};
 use rdzv_core::store::number;
 use rdzv_core::store::wire::LARGE_BODY;
 use rdzv_core::store::wire::reply::{CheckReply, Reply, Shape};
 use rdzv_core::store::wire::request;
 
 use super::connect::connect;
+use super::connected::{ADD, BARRIER, Connected, Ended, LEAST_PATIENCE, MEASURE, POP, PUSH, text};
 use super::host::host;
-use super::link::{Broken, Link};
+use super::link::Link;
 use super::options::TcpStoreOptions;
 use super::server::TcpStoreServer;
 use crate::deadline::{Deadline, SharedTimeout};
@@ -24,15 +23,6 @@ use crate::{Store, StoreError};
 
 /// The wire key that every client of a job adds 1 to when it joins. The only one without a slash.
 const INIT_KEY: &[u8] = b"init/";
-
-/// Least time that a server gets for an answer that is due at once, however short the timeout.
-const LEAST_PATIENCE: Duration = Duration::from_secs(10);
-
-/// Between two looks of the master at how many have joined.
-const JOIN_PAUSE: Duration = Duration::from_millis(10);
-
-/// After a wait for several keys has timed out: how many are looked at one by one for the error.
-const MOST_EXAMINED: usize = 64;
 
 /// A client of a TCP store server: ours, or PyTorch's from 2.5 on.
 ///
@@ -48,26 +38,10 @@ pub struct TcpStore {
     server: Option<Arc<TcpStoreServer>>,
 }
 
-#[derive(Debug)]
-struct Connected {
-    link: Link,
-    /// An earlier request that the server may have refused by closing the connection.
-    suspicion: Option<String>,
-    /// The error that ended the use of the connection.
-    death: Option<String>,
-}
-
-/// The operations that a server may have reasons to refuse, as they are called in errors.
-const ADD: &str = "add to";
-const BARRIER: &str = "pass the barrier with";
-const PUSH: &str = "push to the queue";
-const POP: &str = "pop from the queue";
-const MEASURE: &str = "measure the queue";
-
-/// How an operation on the wire ended, errors aside.
-enum Ended {
-    Answered(Option<Reply>),
-    TimedOut(Duration),
+/// How a barrier ended.
+enum Barrier {
+    Passed,
+    TimedOut { arrived: i64, elapsed: Duration },
 }
 
 impl fmt::Debug for TcpStore {
@@ -115,11 +89,7 @@ impl TcpStore {
         server: Option<Arc<TcpStoreServer>>,
     ) -> Self {
         Self {
-            link: Mutex::new(Connected {
-                link,
-                suspicion: None,
-                death: None,
-            }),
+            link: Mutex::new(Connected::new(link)),
             endpoint,
             timeout: SharedTimeout::new(timeout),
             server,
@@ -127,23 +97,53 @@ impl TcpStore {
     }
 
     /// Counts this client in; the owner of the server waits for the others.
+    ///
+    /// The others add to the key, as PyTorch's clients do. The owner's server is one of ours, so the
+    /// owner may enter a barrier under it, which ends when they have.
     fn join(&self, world_size: i64, deadline: &Deadline) -> Result<(), StoreError> {
-        let mut joined = self.add_raw(INIT_KEY, 1)?;
-        while self.server.is_some() && joined < world_size {
-            if deadline.has_passed() {
-                return Err(StoreError::Join {
-                    joined,
-                    expected: world_size,
-                    elapsed: deadline.elapsed(),
-                });
-            }
-            let pause = deadline
-                .remaining()
-                .map_or(JOIN_PAUSE, |left| left.min(JOIN_PAUSE));
-            thread::sleep(pause);
-            joined = self.add_raw(INIT_KEY, 0)?;
+        if self.server.is_none() {
+            return self.add_raw(INIT_KEY, 1).map(drop);
         }
-        Ok(())
+        let limit = deadline.remaining().unwrap_or(Duration::MAX);
+        match self.enter_barrier(INIT_KEY, world_size, limit)? {
+            Barrier::Passed => Ok(()),
+            Barrier::TimedOut { arrived, .. } => Err(StoreError::Join {
+                joined: arrived,
+                expected: world_size,
+                elapsed: deadline.elapsed(),
+            }),
+        }
+    }
+
+    /// Counts the caller under a key and waits until `world_size` have been.
+    fn enter_barrier(
+        &self,
+        wire_key: &[u8],
+        world_size: i64,
+        limit: Duration,
+    ) -> Result<Barrier, StoreError> {
+        let mut request = Vec::new();
+        request::barrier(&mut request, wire_key, world_size);
+        let sent = Operation {
+            request,
+            expects: Expects::Release { limit, then: None },
+        };
+        let mut connected = self.lock();
+        let elapsed = match connected.perform(BARRIER, wire_key, sent, &[], self.patience())? {
+            Ended::Answered(_) => return Ok(Barrier::Passed),
+            Ended::TimedOut(elapsed) => elapsed,
+        };
+        // The key is there: we were counted under it.
+        let mut request = Vec::new();
+        request::get(&mut request, wire_key);
+        let counted = match connected.ask("get", wire_key, request, Shape::Bytes, LEAST_PATIENCE)? {
+            Reply::Bytes(value) => number::parse(&value),
+            _ => None,
+        };
+        Ok(Barrier::TimedOut {
+            arrived: counted.unwrap_or(0),
+            elapsed,
+        })
     }
 
     /// The server, if this process hosts it.
@@ -224,7 +224,7 @@ impl TcpStore {
         match connected.perform(operation, shown, sent, &[], self.patience())? {
             Ended::Answered(reply) => Ok(reply),
             Ended::TimedOut(elapsed) => Err(StoreError::WaitTimeout {
-                store: connected.link.peer().to_string(),
+                store: connected.peer().to_string(),
                 missing: connected.missing(&wire_keys),
                 keys: wire_keys.iter().map(|key| text(key)).collect(),
                 elapsed,
@@ -248,140 +248,6 @@ impl TcpStore {
         let mut connected = self.lock();
         let number = connected.ask_number(operation, key, request, self.patience())?;
         u64::try_from(number).map_err(|_| connected.corrupt(format!("a count of {number}")))
-    }
-}
-
-impl Connected {
-    fn perform(
-        &mut self,
-        operation: &'static str,
-        key: &[u8],
-        sent: Operation,
-        payload: &[u8],
-        patience: Duration,
-    ) -> Result<Ended, StoreError> {
-        let started = Instant::now();
-        let Broken { failure, source } = match self.link.perform(sent, payload, patience) {
-            Ok(reply) => return Ok(Ended::Answered(reply)),
-            Err(broken) => broken,
-        };
-        let (peer, key, elapsed) = (self.link.peer().to_string(), text(key), started.elapsed());
-        let error = match failure {
-            Failure::TimedOut => return Ok(Ended::TimedOut(elapsed)),
-            Failure::NoAnswer => StoreError::NoAnswer {
-                peer,
-                operation,
-                key,
-                elapsed,
-            },
-            Failure::NoStore(error) => self.corrupt(format!("{operation} key {key}: {error}")),
-            Failure::Closed => StoreError::Disconnected {
-                peer,
-                operation,
-                key,
-                elapsed,
-                cause: self.probable_cause(operation),
-                source,
-            },
-        };
-        self.death.get_or_insert_with(|| error.to_string());
-        Err(error)
-    }
-
-    fn ask(
-        &mut self,
-        operation: &'static str,
-        key: &[u8],
-        request: Vec<u8>,
-        shape: Shape,
-        patience: Duration,
-    ) -> Result<Reply, StoreError> {
-        self.suspect(operation, key, 0);
-        let sent = Operation {
-            request,
-            expects: Expects::Reply(shape),
-        };
-        match self.perform(operation, key, sent, &[], patience)? {
-            Ended::Answered(Some(reply)) => Ok(reply),
-            Ended::Answered(None) | Ended::TimedOut(_) => {
-                Err(self.corrupt(format!("no reply to {operation}")))
-            }
-        }
-    }
-
-    fn ask_number(
-        &mut self,
-        operation: &'static str,
-        key: &[u8],
-        request: Vec<u8>,
-        patience: Duration,
-    ) -> Result<i64, StoreError> {
-        match self.ask(operation, key, request, Shape::Number, patience)? {
-            Reply::Number(number) => Ok(number),
-            other => Err(self.corrupt(format!("{other:?} as the reply to {operation}"))),
-        }
-    }
-
-    /// Which of the keys are not there now. Only for the text of an error, so a failure to find out
-    /// counts as missing.
-    fn missing(&mut self, keys: &[Vec<u8>]) -> Vec<String> {
-        let [_, _, ..] = keys else {
-            return keys.iter().map(|key| text(key)).collect();
-        };
-        let mut missing = Vec::new();
-        for key in keys.iter().take(MOST_EXAMINED) {
-            let mut request = Vec::new();
-            request::check(&mut request, &[key]);
-            let there = match self.ask("check", key, request, Shape::Byte, LEAST_PATIENCE) {
-                Ok(Reply::Byte(byte)) => byte == CheckReply::Ready as u8,
-                _ => false,
-            };
-            if !there {
-                missing.push(text(key));
-            }
-            if !self.link.is_alive() {
-                break;
-            }
-        }
-        missing
-    }
-
-    /// Remembers a request that is over the limits of the reference's server, which answers it by
-    /// closing the connection.
-    fn suspect(&mut self, operation: &'static str, key: &[u8], value_length: usize) {
-        let limits = Limits::default();
-        if key.len() > limits.max_key_bytes || value_length > limits.max_value_bytes {
-            self.suspicion.get_or_insert_with(|| {
-                format!(
-                    "it has probably refused the request to {operation} a key of {} bytes with a value \
-                     of {value_length} bytes (a server usually takes {} and {})",
-                    key.len(),
-                    limits.max_key_bytes,
-                    limits.max_value_bytes
-                )
-            });
-        }
-    }
-
-    fn probable_cause(&self, operation: &'static str) -> String {
-        if let Some(first) = self.death.as_ref().or(self.suspicion.as_ref()) {
-            return first.clone();
-        }
-        let cause = match operation {
-            ADD | BARRIER => "its process has ended, or the value of the key is not a number",
-            PUSH | POP | MEASURE => {
-                "its process has ended, or it is PyTorch's older server, which has no queues"
-            }
-            _ => "its process has probably ended",
-        };
-        cause.to_owned()
-    }
-
-    fn corrupt(&self, what: String) -> StoreError {
-        StoreError::Corrupt {
-            store: self.link.peer().to_string(),
-            what,
-        }
     }
 }
 
@@ -550,36 +416,17 @@ impl Store for TcpStore {
         world_size: u32,
         timeout: Option<Duration>,
     ) -> Result<(), StoreError> {
-        let wire_key = wire_key(key);
-        let mut request = Vec::new();
-        request::barrier(&mut request, &wire_key, i64::from(world_size));
-        let sent = Operation {
-            request,
-            expects: Expects::Release {
-                limit: timeout.unwrap_or_else(|| self.timeout()),
-                then: None,
-            },
-        };
-        let mut connected = self.lock();
-        let elapsed = match connected.perform(BARRIER, &wire_key, sent, &[], self.patience())? {
-            Ended::Answered(_) => return Ok(()),
-            Ended::TimedOut(elapsed) => elapsed,
-        };
-        // The key is there: we were counted under it.
-        let mut request = Vec::new();
-        request::get(&mut request, &wire_key);
-        let counted =
-            match connected.ask("get", &wire_key, request, Shape::Bytes, LEAST_PATIENCE)? {
-                Reply::Bytes(value) => number::parse(&value),
-                _ => None,
-            };
-        Err(StoreError::BarrierTimeout {
-            store: connected.link.peer().to_string(),
-            key: key.to_owned(),
-            arrived: counted.unwrap_or(0),
-            world_size: i64::from(world_size),
-            elapsed,
-        })
+        let limit = timeout.unwrap_or_else(|| self.timeout());
+        match self.enter_barrier(&wire_key(key), i64::from(world_size), limit)? {
+            Barrier::Passed => Ok(()),
+            Barrier::TimedOut { arrived, elapsed } => Err(StoreError::BarrierTimeout {
+                store: self.lock().peer().to_string(),
+                key: key.to_owned(),
+                arrived,
+                world_size: i64::from(world_size),
+                elapsed,
+            }),
+        }
     }
 
     fn timeout(&self) -> Duration {
@@ -592,7 +439,7 @@ impl Store for TcpStore {
 
     /// Opens a second connection, to the address that the first one found.
     fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {
-        let address = self.lock().link.peer();
+        let address = self.lock().peer();
         let numeric = Endpoint {
             host: address.ip().to_string(),
             port: address.port(),
@@ -610,8 +457,4 @@ impl Store for TcpStore {
 /// The name of an API key on the wire.
 fn wire_key(key: &str) -> Vec<u8> {
     [b"/", key.as_bytes()].concat()
-}
-
-fn text(key: &[u8]) -> String {
-    String::from_utf8_lossy(key).into_owned()
 }

@@ -5,6 +5,7 @@
 //! | `client` | [`TcpStore`]: the calls of the store API as operations on the wire |
 //! | `options` | what a client needs to know to be made |
 //! | `connect` | finding the server, reaching it, making sure that it is a store |
+//! | `connected` | operations on one connection, and the errors that they end in |
 //! | `host` | starting the server that a master brings along, or sharing it |
 //! | `link` | one blocking connection that carries a client machine |
 //! | `server` | [`TcpStoreServer`]: one thread that serves all connections |
@@ -12,6 +13,7 @@
 
 mod client;
 mod connect;
+mod connected;
 mod host;
 mod link;
 mod listen;

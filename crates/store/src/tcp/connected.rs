@@ -1,0 +1,199 @@
+//! Operations on one connection, and the errors that they end in: which operation, which key, which
+//! server, how long, and what has probably happened.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use rdzv_core::store::client::{Expects, Failure, Operation};
+use rdzv_core::store::limits::Limits;
+use rdzv_core::store::wire::reply::{CheckReply, Reply, Shape};
+use rdzv_core::store::wire::request;
+
+use super::link::{Broken, Link};
+use crate::StoreError;
+
+/// Least time that a server gets for an answer that is due at once, however short the timeout.
+pub(super) const LEAST_PATIENCE: Duration = Duration::from_secs(10);
+
+/// After a wait for several keys has timed out: how many are looked at one by one for the error.
+const MOST_EXAMINED: usize = 64;
+
+/// The operations that a server may have reasons to refuse, as they are called in errors.
+pub(super) const ADD: &str = "add to";
+pub(super) const BARRIER: &str = "pass the barrier with";
+pub(super) const PUSH: &str = "push to the queue";
+pub(super) const POP: &str = "pop from the queue";
+pub(super) const MEASURE: &str = "measure the queue";
+
+/// How an operation on the wire ended, errors aside.
+pub(super) enum Ended {
+    Answered(Option<Reply>),
+    TimedOut(Duration),
+}
+
+/// A connection, and what is known about its failures.
+#[derive(Debug)]
+pub(super) struct Connected {
+    link: Link,
+    /// An earlier request that the server may have refused by closing the connection.
+    suspicion: Option<String>,
+    /// The error that ended the use of the connection.
+    death: Option<String>,
+}
+
+impl Connected {
+    /// A connection on which nothing has happened yet.
+    pub(super) fn new(link: Link) -> Self {
+        Self {
+            link,
+            suspicion: None,
+            death: None,
+        }
+    }
+
+    /// The numeric address of the server.
+    pub(super) fn peer(&self) -> SocketAddr {
+        self.link.peer()
+    }
+
+    /// Performs one operation; a failure becomes an error that names the operation and the key.
+    pub(super) fn perform(
+        &mut self,
+        operation: &'static str,
+        key: &[u8],
+        sent: Operation,
+        payload: &[u8],
+        patience: Duration,
+    ) -> Result<Ended, StoreError> {
+        let started = Instant::now();
+        let Broken { failure, source } = match self.link.perform(sent, payload, patience) {
+            Ok(reply) => return Ok(Ended::Answered(reply)),
+            Err(broken) => broken,
+        };
+        let (peer, key, elapsed) = (self.link.peer().to_string(), text(key), started.elapsed());
+        let error = match failure {
+            Failure::TimedOut => return Ok(Ended::TimedOut(elapsed)),
+            Failure::NoAnswer => StoreError::NoAnswer {
+                peer,
+                operation,
+                key,
+                elapsed,
+            },
+            Failure::NoStore(error) => self.corrupt(format!("{operation} key {key}: {error}")),
+            Failure::Closed => StoreError::Disconnected {
+                peer,
+                operation,
+                key,
+                elapsed,
+                cause: self.probable_cause(operation),
+                source,
+            },
+        };
+        self.death.get_or_insert_with(|| error.to_string());
+        Err(error)
+    }
+
+    /// One request with an answer that is due at once.
+    pub(super) fn ask(
+        &mut self,
+        operation: &'static str,
+        key: &[u8],
+        request: Vec<u8>,
+        shape: Shape,
+        patience: Duration,
+    ) -> Result<Reply, StoreError> {
+        self.suspect(operation, key, 0);
+        let sent = Operation {
+            request,
+            expects: Expects::Reply(shape),
+        };
+        match self.perform(operation, key, sent, &[], patience)? {
+            Ended::Answered(Some(reply)) => Ok(reply),
+            Ended::Answered(None) | Ended::TimedOut(_) => {
+                Err(self.corrupt(format!("no reply to {operation}")))
+            }
+        }
+    }
+
+    /// One request that is answered with a number.
+    pub(super) fn ask_number(
+        &mut self,
+        operation: &'static str,
+        key: &[u8],
+        request: Vec<u8>,
+        patience: Duration,
+    ) -> Result<i64, StoreError> {
+        match self.ask(operation, key, request, Shape::Number, patience)? {
+            Reply::Number(number) => Ok(number),
+            other => Err(self.corrupt(format!("{other:?} as the reply to {operation}"))),
+        }
+    }
+
+    /// Which of the keys are not there now. Only for the text of an error, so a failure to find out
+    /// counts as missing.
+    pub(super) fn missing(&mut self, keys: &[Vec<u8>]) -> Vec<String> {
+        let [_, _, ..] = keys else {
+            return keys.iter().map(|key| text(key)).collect();
+        };
+        let mut missing = Vec::new();
+        for key in keys.iter().take(MOST_EXAMINED) {
+            let mut request = Vec::new();
+            request::check(&mut request, &[key]);
+            let there = match self.ask("check", key, request, Shape::Byte, LEAST_PATIENCE) {
+                Ok(Reply::Byte(byte)) => byte == CheckReply::Ready as u8,
+                _ => false,
+            };
+            if !there {
+                missing.push(text(key));
+            }
+            if !self.link.is_alive() {
+                break;
+            }
+        }
+        missing
+    }
+
+    /// Remembers a request that is over the limits of the reference's server, which answers it by
+    /// closing the connection.
+    pub(super) fn suspect(&mut self, operation: &'static str, key: &[u8], value_length: usize) {
+        let limits = Limits::default();
+        if key.len() > limits.max_key_bytes || value_length > limits.max_value_bytes {
+            self.suspicion.get_or_insert_with(|| {
+                format!(
+                    "it has probably refused the request to {operation} a key of {} bytes with a value \
+                     of {value_length} bytes (a server usually takes {} and {})",
+                    key.len(),
+                    limits.max_key_bytes,
+                    limits.max_value_bytes
+                )
+            });
+        }
+    }
+
+    fn probable_cause(&self, operation: &'static str) -> String {
+        if let Some(first) = self.death.as_ref().or(self.suspicion.as_ref()) {
+            return first.clone();
+        }
+        let cause = match operation {
+            ADD | BARRIER => "its process has ended, or the value of the key is not a number",
+            PUSH | POP | MEASURE => {
+                "its process has ended, or it is PyTorch's older server, which has no queues"
+            }
+            _ => "its process has probably ended",
+        };
+        cause.to_owned()
+    }
+
+    /// The server sent what cannot be.
+    pub(super) fn corrupt(&self, what: String) -> StoreError {
+        StoreError::Corrupt {
+            store: self.link.peer().to_string(),
+            what,
+        }
+    }
+}
+
+/// A key as errors show it.
+pub(super) fn text(key: &[u8]) -> String {
+    String::from_utf8_lossy(key).into_owned()
+}
