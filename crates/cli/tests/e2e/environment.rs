@@ -1,6 +1,6 @@
 //! What workers find in their environment and on their command line.
 
-use crate::harness::{Ended, rdzv, run_shell, torchrun};
+use crate::harness::{Ended, free_port, rdzv, run_shell, torchrun};
 
 /// A worker that prints its ranks.
 const RANKS: &str = "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE";
@@ -112,6 +112,103 @@ fn a_number_of_threads_that_is_set_stays() {
         .expect(0);
     assert_eq!(agreed(&ended), "7");
     assert_eq!(ended.stderr, "");
+}
+
+// A4
+#[test]
+fn a_master_port_makes_the_rendezvous_static() {
+    let port = free_port().to_string();
+    let script = "echo $MASTER_ADDR $MASTER_PORT $TORCHELASTIC_RUN_ID";
+    let ended = run_shell(&["--master-port", &port, "--node-rank", "0"], script)
+        .run()
+        .expect(0);
+    assert_eq!(ended.stdout, format!("127.0.0.1 {port} none\n"));
+}
+
+// A5
+#[test]
+fn an_endpoint_makes_the_rendezvous_static() {
+    let port = free_port();
+    let endpoint = format!("127.0.0.1:{port}");
+    let script = "echo $MASTER_ADDR $MASTER_PORT $TORCHELASTIC_USE_AGENT_STORE";
+    let ended = run_shell(&["--rdzv-endpoint", &endpoint], script)
+        .run()
+        .expect(0);
+    assert_eq!(ended.stdout, format!("127.0.0.1 {port} True\n"));
+}
+
+// A6, without the rendezvous store that only several nodes need
+#[test]
+fn a_dynamic_backend_on_one_node_uses_what_was_given() {
+    let script = "echo $MASTER_ADDR $TORCHELASTIC_RUN_ID $ROLE_NAME $MASTER_PORT";
+    let port = free_port();
+    let endpoint = format!("localhost:{port}");
+    let ended = run_shell(
+        &[
+            "--rdzv-backend",
+            "c10d",
+            "--rdzv-endpoint",
+            &endpoint,
+            "--rdzv-id",
+            "jobX",
+        ],
+        script,
+    )
+    .env("PET_LOCAL_ADDR", "127.0.0.1")
+    .env("PET_ROLE", "trn")
+    .run()
+    .expect(0);
+    assert!(
+        ended.stdout.starts_with("127.0.0.1 jobX trn "),
+        "{}",
+        ended.stdout
+    );
+    assert!(
+        !ended.stdout.contains(&format!(" {port}\n")),
+        "{}",
+        ended.stdout
+    );
+}
+
+// A7
+#[test]
+fn without_a_shared_store_the_port_is_new_in_every_attempt() {
+    let ended = run_shell(
+        &["--max-restarts", "1"],
+        "echo $MASTER_PORT $TORCHELASTIC_USE_AGENT_STORE; exit 3",
+    )
+    .env("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    .run()
+    .expect(1);
+    let lines: Vec<&str> = ended.stdout.lines().collect();
+    assert_eq!(lines.len(), 2, "{}", ended.stdout);
+    assert!(
+        lines.iter().all(|line| line.ends_with(" False")),
+        "{lines:?}"
+    );
+    assert_ne!(lines[0], lines[1]);
+}
+
+#[test]
+fn two_static_nodes_make_one_world() {
+    let port = free_port().to_string();
+    let node = |rank: &str, size: &str| {
+        let flags = ["--nnodes", "2", "--node-rank", rank, "--master-port", &port];
+        run_shell(
+            &[&flags[..], &["--nproc-per-node", size]].concat(),
+            "echo $RANK $WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_PORT",
+        )
+        .start()
+    };
+    let (second, first) = (node("1", "2"), node("0", "1"));
+    assert_eq!(
+        first.wait().expect(0).sorted(),
+        [format!("0 3 0 2 1 {port}")]
+    );
+    assert_eq!(
+        second.wait().expect(0).sorted(),
+        [format!("1 3 1 2 2 {port}"), format!("2 3 1 2 2 {port}")]
+    );
 }
 
 // A8

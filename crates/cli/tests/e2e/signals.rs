@@ -1,10 +1,11 @@
 //! Signals to the launcher: who gets them, how long it takes, and that nobody survives.
 
-use std::time::Duration;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::{Running, kill, run_fixture, run_shell};
+use crate::harness::{DEADLINE, Running, ends_within, free_port, kill, run_fixture, run_shell};
 
 /// A worker that says it is ready, and which signal it got.
 const TELLS: &str = "for s in TERM INT HUP QUIT USR1; do trap \"echo got $s; exit 0\" $s; done; \
@@ -58,7 +59,7 @@ fn workers_that_ignore_it_are_killed_after_the_grace() {
     )
     .start();
     running.stdout.await_text("ready\n", 2);
-    let before = std::time::Instant::now();
+    let before = Instant::now();
     running.signal(Signal::TERM);
     let ended = running.wait().expect(1);
     let took = before.elapsed();
@@ -166,4 +167,30 @@ fn a_signal_that_is_not_handled_ends_the_launcher_and_everything_else() {
     running.stdout.await_text("ready\n", 1);
     running.signal(Signal::USR1);
     running.wait().expect(-Signal::USR1.as_raw());
+}
+
+#[test]
+fn a_signal_before_workers_are_started_is_what_the_launcher_dies_of() {
+    for signal in [Signal::TERM, Signal::INT] {
+        // The first of two nodes waits for the other, who does not come.
+        let port = free_port();
+        let number = port.to_string();
+        let flags = [
+            "--nnodes",
+            "2",
+            "--node-rank",
+            "0",
+            "--master-port",
+            &number,
+        ];
+        let running = run_shell(&flags, "true").start();
+        let until = Instant::now() + DEADLINE;
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            // Nobody can be told when a port is listened at, so this asks at intervals.
+            assert!(!ends_within(running.pid(), Duration::from_millis(5)));
+            assert!(Instant::now() < until, "it does not listen at {port}");
+        }
+        running.signal(signal);
+        running.wait().expect(-signal.as_raw());
+    }
 }

@@ -6,6 +6,7 @@ mod stream;
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -22,7 +23,7 @@ pub(crate) use self::processes::{ends_within, kill};
 use self::stream::Stream;
 
 /// No step of a test takes longer on a busy machine; reaching it is a failure.
-const DEADLINE: Duration = Duration::from_secs(30);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Every process of a test has this variable, with a value of the test's own.
 const MARKER: &str = "RDZV_E2E_MARKER";
@@ -61,6 +62,20 @@ pub(crate) fn torchrun<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) 
         ..job
     }
     .args(arguments)
+}
+
+/// A port that nobody listens at. It is below those that the kernel hands out, so that no other
+/// test gets it by chance.
+pub(crate) fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let base = std::process::id() * 16;
+    loop {
+        let offset = (base + NEXT.fetch_add(1, Ordering::Relaxed)) % 10_000;
+        let port = 20_000 + u16::try_from(offset).unwrap();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// A shell script that finds the program in `$RDZV`.
