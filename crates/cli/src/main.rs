@@ -16,6 +16,7 @@ mod observe;
 mod report;
 mod resolve;
 mod signal;
+mod terminal;
 
 use std::process::ExitCode;
 

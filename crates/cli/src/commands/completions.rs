@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Command;
 use clap_complete::{Shell, generate};
 
-use super::show;
+use crate::terminal::show;
 
 /// Prints the completion script of a program for a shell.
 pub(crate) fn print(mut command: Command, program: &str, shell: &str) -> ExitCode {

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use clap::Command;
 use rdzv_core::env;
 
-use super::show;
 use crate::args::RunArgs;
 use crate::args::conventions::variable;
 use crate::args::parse::command;
+use crate::terminal::show;
 
 /// Prints the reference of variables.
 pub(crate) fn print() -> ExitCode {

@@ -7,11 +7,12 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use rdzv_core::env;
 
-use super::{complain, completions, environment, run as launch, store};
+use super::{completions, environment, run as launch, store};
 use crate::args::program::{OwnArgs, OwnCommand};
 use crate::demo;
 use crate::exit::Exit;
 use crate::observe::log;
+use crate::terminal::complain;
 
 /// Runs the command that the words name.
 pub(crate) fn run(words: &[OsString]) -> ExitCode {

@@ -16,7 +16,7 @@ use rdzv_core::env;
 use tracing::level_filters::LevelFilter;
 use tracing::{error, info, warn};
 
-use super::{complain, completions, show};
+use super::completions;
 use crate::args::parse::{command, usage};
 use crate::args::program::{Launcher, link_directory};
 use crate::args::{LaunchArgs, Parsed, RunArgs, parse};
@@ -24,6 +24,7 @@ use crate::exit::{Exit, Raised, Refusal};
 use crate::observe::events::Events;
 use crate::observe::{console, log};
 use crate::resolve::{Called, Environment, EventHandler, Host, Launch, Note, resolve};
+use crate::terminal::{complain, show};
 use crate::{host, report};
 
 /// Starts this program again as the agent, and ends as it does.

@@ -10,9 +10,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::complain;
 use crate::args::store::StoreArgs;
 use crate::exit::Exit;
+use crate::terminal::complain;
 
 /// How long clients have to leave once the server is told to end.
 const LINGER: Duration = Duration::from_millis(200);

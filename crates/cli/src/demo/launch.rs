@@ -22,8 +22,8 @@ use super::args::DemoArgs;
 use super::progress::{Reporter, Reports};
 use super::timeline::{Happened, Timeline, Wish};
 use super::words;
-use crate::commands::complain;
 use crate::exit::Exit;
+use crate::terminal::complain;
 
 /// Runs the demo; the process is the agent of a keeper.
 pub(super) fn run(args: &DemoArgs) -> ExitCode {

@@ -30,8 +30,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use self::args::{DemoArgs, DemoWorkerArgs};
-use crate::commands::complain;
 use crate::exit::Exit;
+use crate::terminal::complain;
 
 const SEED: u64 = 2;
 /// How many points there are, for all ranks together.

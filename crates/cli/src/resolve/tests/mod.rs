@@ -6,10 +6,12 @@ mod refused;
 mod settings;
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
-use super::*;
-use crate::args::{Parsed, parse};
+use super::{Called, Environment, Launch, Machine, Note, resolve};
+use crate::args::{Parsed, RunArgs, parse};
+use crate::exit::Refusal;
 
 /// A machine of a test's choosing.
 #[derive(Debug, Default)]

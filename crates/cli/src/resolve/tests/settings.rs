@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rdzv_agent::{LogBase, RankSelection, StreamSelection};
 
-use super::super::Launch;
+use super::super::{Launch, Note};
 use super::{case, warnings};
 
 fn streams(stdout: bool, stderr: bool) -> StreamSelection {
@@ -54,7 +54,7 @@ fn several_workers_get_one_thread_each_unless_the_user_said_otherwise() {
         .with("OMP_NUM_THREADS", "7")
         .launch();
     assert_eq!(threads(&launch).as_deref(), Some("7"));
-    assert!(launch.notes.is_empty());
+    assert!(warnings(&launch).is_empty());
     assert_eq!(threads(&case(&["s.py"]).launch()), None);
 }
 
@@ -152,4 +152,19 @@ fn signal_names_become_numbers_and_unknown_ones_are_left_out() {
         ["Failed to register signal handler for SIGFOO: there is no signal of that name"]
     );
     assert_eq!(case(&["s.py"]).launch().plan.signals, [15, 2, 1, 3]);
+}
+
+#[test]
+fn the_launch_can_be_read_in_words() {
+    let launch = case(&["--rdzv-id", "job", "--master-port", "7", "s.py"]).launch();
+    let Some(Note::Info(text)) = launch.notes.last() else {
+        panic!("{:?}", launch.notes)
+    };
+    for line in [
+        "\n  entrypoint               : s.py\n",
+        "\n  rdzv_endpoint            : 127.0.0.1:7\n",
+        "\n  run_id                   : job\n",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
 }
