@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,14 +78,15 @@ def marked(mark: str) -> list[int]:
 
 
 class Running:
-    """A program in a session of its own."""
+    """A program in a session of its own, with a folder of its own for temporary files."""
 
     def __init__(self, words, env=None, cwd=None):
         self.mark = uuid.uuid4().hex
         self.words = [str(word) for word in words]
+        self.temporary = tempfile.TemporaryDirectory(prefix="interop-")
         self.process = subprocess.Popen(
             self.words,
-            env=environment({**(env or {}), MARK: self.mark}),
+            env=environment({"TMPDIR": self.temporary.name, **(env or {}), MARK: self.mark}),
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -104,9 +106,14 @@ class Running:
             finished = Finished(self.process.returncode, stdout, stderr)
             raise AssertionError(f"{self.words} did not end in {timeout} s: {finished.all}")
         left = self.clear()
+        files = os.listdir(self.temporary.name)
+        self.temporary.cleanup()
         finished = Finished(self.process.returncode, stdout, stderr)
         if self.words[0] != TORCHRUN:
             assert not left, f"{self.words} left processes {left}: {finished.all}"
+            # After a failure the workers' error files stay, because the report names them.
+            if finished.code == 0:
+                assert not files, f"{self.words} left files {files}: {finished.all}"
         return finished
 
     def clear(self) -> list[int]:

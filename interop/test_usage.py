@@ -66,7 +66,6 @@ ROWS = [
     Row("a log folder that is a file", ["--log-dir", "/etc/passwd", *TRUE]),
     Row("unknown logs specs", ["--logs-specs", "bogus", *TRUE]),
     Row("negative grace", ["--shutdown-timeout", "-1", *TRUE]),
-    Row("negative grace in the environment", TRUE, {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "-1"}),
     Row("binding without a device", ["--numa-binding", "node", *TRUE]),
     Row(
         "too few devices",

@@ -4,9 +4,12 @@ import json
 import os
 import sys
 
+# Different in every run of a test.
+NOT_OF_THE_START = ("INTEROP_LAUNCH", "DUMP", "TMPDIR")
+
 seen = {
     "argv": sys.argv[1:],
-    "environment": {k: v for k, v in os.environ.items() if k not in ("INTEROP_LAUNCH", "DUMP")},
+    "environment": {k: v for k, v in os.environ.items() if k not in NOT_OF_THE_START},
     "directory": os.getcwd(),
     "leads its session": os.getsid(0) == os.getpid() == os.getpgid(0),
     "descriptors": sorted(int(n) for n in os.listdir("/proc/self/fd") if int(n) < 3),
