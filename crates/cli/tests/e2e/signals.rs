@@ -108,9 +108,11 @@ fn repeated_signals_leave_no_worker_alive() {
     )
     .start();
     running.stdout.await_text("ready\n", 2);
-    for _ in 0..3 {
+    for count in 1..=2 {
         running.signal(Signal::TERM);
+        running.stderr.await_text("Received 15 death signal", count);
     }
+    running.signal(Signal::TERM);
     // That nothing is left is asserted by `wait`.
     running.wait().expect(1);
 }
