@@ -2,7 +2,7 @@
 //!
 //! | store | lives in | use it for |
 //! |---|---|---|
-//! | [`TcpStore`] | a `TcpStoreServer` somewhere, reached over TCP | jobs on several hosts, and PyTorch peers |
+//! | [`TcpStore`] | a [`TcpStoreServer`] somewhere, reached over TCP | jobs on several hosts, and PyTorch peers |
 //! | [`FileStore`] | one file on a (shared) file system | jobs without a reachable port |
 //! | [`HashStore`] | this process | tests, single-process jobs |
 //! | [`PrefixStore`] | any of the others | a key space of one's own inside a shared store |

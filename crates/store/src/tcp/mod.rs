@@ -2,7 +2,8 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `client` | [`TcpStore`]: the calls of the store API as operations on the wire |
+//! | `client` | [`TcpStore`]: how it comes about, and its forms of request and reply |
+//! | `calls` | the calls of the store API in those forms |
 //! | `options` | what a client needs to know to be made |
 //! | `connect` | finding the server, reaching it, making sure that it is a store |
 //! | `connected` | operations on one connection, and the errors that they end in |
@@ -11,6 +12,7 @@
 //! | `server` | [`TcpStoreServer`]: one thread that serves all connections |
 //! | `listen` | binding: dual-stack, a given host, a given socket |
 
+mod calls;
 mod client;
 mod connect;
 mod connected;
