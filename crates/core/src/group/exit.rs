@@ -76,31 +76,22 @@ impl FailureTrace {
 ///
 /// Returns 0 for an empty list.
 pub fn root_cause(failures: &[FailureTrace]) -> usize {
-    let Some(first_exit) = failures
-        .iter()
-        .position(|failure| !failure.stopped_by_agent)
-        .or(if failures.is_empty() { None } else { Some(0) })
-    else {
+    let ours = |failure: &FailureTrace| failure.stopped_by_agent;
+    let first_exit = failures.iter().position(|failure| !ours(failure));
+    let first_exit = first_exit.unwrap_or(0);
+    let Some(first) = failures.get(first_exit) else {
         return 0;
     };
-    let limit = failures[first_exit]
+    let failed_by = first
         .recorded_by()
-        .map_or(failures[first_exit].exited, |recorded| {
-            recorded.min(failures[first_exit].exited)
-        });
+        .map_or(first.exited, |recorded| recorded.min(first.exited));
     failures
         .iter()
         .enumerate()
         .filter_map(|(index, failure)| Some((failure.recorded_by()?, index)))
-        .filter(|&(recorded, index)| index != first_exit && second_before(recorded, limit))
+        .filter(|&(recorded, index)| index != first_exit && recorded < failed_by)
         .min()
         .map_or(first_exit, |(_, index)| index)
-}
-
-/// Whether all of the second that ends at `recorded` was over when `limit` came; if `limit` is the
-/// end of a recorded second itself, that one has to be a later one.
-fn second_before(recorded: Wall, limit: Wall) -> bool {
-    recorded < limit
 }
 
 #[cfg(test)]

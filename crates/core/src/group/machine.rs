@@ -3,10 +3,9 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
+use super::phase::{AfterClearing, Phase, Prepared, StopReason, ending, overrule};
 use super::policy::{GRACE_WITHOUT_KEEPER, RestartBudget, StopWishes};
-use super::{
-    Ending, GroupInput, GroupOutput, GroupSpec, GroupState, Round, WorkerExit, WorkerPlace, plan,
-};
+use super::{Ending, GroupInput, GroupOutput, GroupSpec, GroupState, Round, WorkerExit, plan};
 use crate::machine::{Machine, Outbox};
 use crate::rank::{Assignment, LocalRank};
 use crate::time::{Mono, Now};
@@ -37,54 +36,6 @@ pub struct WorkerGroup {
     outbox: Outbox<GroupOutput>,
 }
 
-/// Where the group is.
-#[derive(Debug)]
-enum Phase {
-    New,
-    Joining,
-    Assigning,
-    /// One worker at a time, so that a failure stops before the next one.
-    Starting {
-        waiting: VecDeque<Prepared>,
-    },
-    Healthy,
-    Stopping {
-        why: StopReason,
-        signal: i32,
-        until: Mono,
-        killed: bool,
-    },
-    Clearing {
-        then: AfterClearing,
-        until: Mono,
-    },
-    Barrier,
-    Over(GroupState),
-}
-
-/// A worker that is about to be started.
-#[derive(Debug)]
-struct Prepared {
-    worker: WorkerPlace,
-    environment: Vec<(&'static str, String)>,
-}
-
-/// Why the workers are being stopped.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum StopReason {
-    WorkersFailed,
-    Broken,
-    Signalled(i32),
-    KeeperLost,
-}
-
-/// What comes when nothing is left of the workers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum AfterClearing {
-    Success,
-    Stop(StopReason),
-}
-
 impl WorkerGroup {
     /// A group that has not begun.
     pub fn new(spec: GroupSpec) -> Self {
@@ -104,19 +55,7 @@ impl WorkerGroup {
 
     /// The state under the reference's name.
     pub fn state(&self) -> GroupState {
-        match self.phase {
-            Phase::New | Phase::Joining | Phase::Assigning | Phase::Starting { .. } => {
-                GroupState::Init
-            }
-            Phase::Healthy => GroupState::Healthy,
-            Phase::Stopping { .. } => GroupState::Stopped,
-            Phase::Clearing { ref then, .. } => match then {
-                AfterClearing::Success => GroupState::Succeeded,
-                AfterClearing::Stop(_) => GroupState::Stopped,
-            },
-            Phase::Barrier => GroupState::Succeeded,
-            Phase::Over(state) => state,
-        }
+        self.phase.state()
     }
 
     /// How many restarts have been used.
@@ -376,31 +315,6 @@ impl WorkerGroup {
             }
             _ => {}
         }
-    }
-}
-
-/// Which of two reasons to stop counts: the loss of the keeper always; a signal, unless the run has
-/// failed for good already, because that failure is what people need to know (*G3*).
-fn overrule(current: &mut StopReason, again: StopReason, restarts_left: bool) {
-    let counts = match (&*current, &again) {
-        (_, StopReason::KeeperLost) => true,
-        (StopReason::WorkersFailed, _) => restarts_left,
-        _ => false,
-    };
-    if counts {
-        *current = again;
-    }
-}
-
-fn ending(why: StopReason, exits: Vec<WorkerExit>, workers_started: bool) -> Ending {
-    match why {
-        StopReason::WorkersFailed => Ending::Failed { exits },
-        StopReason::Broken => Ending::Broken,
-        StopReason::Signalled(signal) => Ending::Signalled {
-            signal,
-            workers_started,
-        },
-        StopReason::KeeperLost => Ending::KeeperLost,
     }
 }
 

@@ -26,6 +26,7 @@
 pub mod barrier;
 pub mod exit;
 mod machine;
+mod phase;
 pub mod plan;
 pub mod policy;
 mod spec;

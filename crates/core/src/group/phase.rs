@@ -1,0 +1,96 @@
+//! Where a worker group is, and what it makes of several reasons to stop.
+
+use std::collections::VecDeque;
+
+use super::{Ending, GroupState, WorkerExit, WorkerPlace};
+use crate::time::Mono;
+
+/// Where the group is.
+#[derive(Debug)]
+pub(super) enum Phase {
+    New,
+    Joining,
+    Assigning,
+    /// One worker at a time, so that a failure stops before the next one.
+    Starting {
+        waiting: VecDeque<Prepared>,
+    },
+    Healthy,
+    Stopping {
+        why: StopReason,
+        signal: i32,
+        until: Mono,
+        killed: bool,
+    },
+    Clearing {
+        then: AfterClearing,
+        until: Mono,
+    },
+    Barrier,
+    Over(GroupState),
+}
+
+impl Phase {
+    /// The state under the reference's name.
+    pub(super) fn state(&self) -> GroupState {
+        match self {
+            Self::New | Self::Joining | Self::Assigning | Self::Starting { .. } => GroupState::Init,
+            Self::Healthy => GroupState::Healthy,
+            Self::Clearing {
+                then: AfterClearing::Success,
+                ..
+            }
+            | Self::Barrier => GroupState::Succeeded,
+            Self::Stopping { .. } | Self::Clearing { .. } => GroupState::Stopped,
+            Self::Over(state) => *state,
+        }
+    }
+}
+
+/// A worker that is about to be started.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) worker: WorkerPlace,
+    pub(super) environment: Vec<(&'static str, String)>,
+}
+
+/// Why the workers are being stopped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum StopReason {
+    WorkersFailed,
+    Broken,
+    Signalled(i32),
+    KeeperLost,
+}
+
+/// What comes when nothing is left of the workers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum AfterClearing {
+    Success,
+    Stop(StopReason),
+}
+
+/// Which of two reasons to stop counts: the loss of the keeper always; a signal, unless the run has
+/// failed for good already, because that failure is what people need to know (*G3*).
+pub(super) fn overrule(current: &mut StopReason, again: StopReason, restarts_left: bool) {
+    let counts = match (&*current, &again) {
+        (_, StopReason::KeeperLost) => true,
+        (StopReason::WorkersFailed, _) => restarts_left,
+        _ => false,
+    };
+    if counts {
+        *current = again;
+    }
+}
+
+pub(super) fn ending(why: StopReason, exits: Vec<WorkerExit>, workers_started: bool) -> Ending {
+    match why {
+        StopReason::WorkersFailed => Ending::Failed { exits },
+        StopReason::Broken => Ending::Broken,
+        StopReason::Signalled(signal) => Ending::Signalled {
+            signal,
+            workers_started,
+        },
+        StopReason::KeeperLost => Ending::KeeperLost,
+    }
+}

@@ -1,0 +1,220 @@
+//! The worker group under random fates: whatever happens and in whatever order, a run comes to an
+//! end, within its budget, with no worker alive, and it reports the failure that came first.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use rdzv_core::group::{
+    Ending, Exit, GroupInput, GroupOutput, GroupSpec, Master, Round, WorkerExit, WorkerGroup,
+};
+use rdzv_core::ident::RunId;
+use rdzv_core::machine::Machine;
+use rdzv_core::rank::{Assignment, GroupRank, LocalRank};
+use rdzv_core::time::{Mono, Now, Wall};
+
+const WORKERS: u32 = 3;
+
+/// A shell without processes.
+struct World {
+    group: WorkerGroup,
+    clock: Duration,
+    answers: VecDeque<GroupInput>,
+    alive: BTreeSet<LocalRank>,
+    signalled: BTreeSet<LocalRank>,
+    clearing: bool,
+    joins: u32,
+    first_failure: Option<WorkerExit>,
+    ending: Option<Ending>,
+}
+
+impl World {
+    fn new(max_restarts: u32) -> Self {
+        Self {
+            group: WorkerGroup::new(GroupSpec {
+                role: "default".into(),
+                run_id: RunId::new("none"),
+                local_world_size: WORKERS,
+                max_restarts,
+                grace: Duration::from_secs(8),
+                purge_store: true,
+                signals_text: String::new(),
+                nccl_error_handling: None,
+                virtual_local_rank: None,
+            }),
+            clock: Duration::ZERO,
+            answers: VecDeque::from([GroupInput::Begin]),
+            alive: BTreeSet::new(),
+            signalled: BTreeSet::new(),
+            clearing: false,
+            joins: 0,
+            first_failure: None,
+            ending: None,
+        }
+    }
+
+    /// Tells the machine, and all that follows at once from its answers.
+    fn tell(&mut self, input: GroupInput) {
+        self.answers.push_back(input);
+        while let Some(input) = self.answers.pop_front() {
+            assert!(self.ending.is_none() || self.answers.is_empty());
+            let now = Now {
+                mono: Mono::from_origin(self.clock),
+                wall: Wall::default(),
+            };
+            self.group.handle(now, input);
+            while let Some(output) = self.group.poll_output() {
+                assert!(self.ending.is_none(), "{output:?} after finish");
+                self.carry_out(output);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, output: GroupOutput) {
+        match output {
+            GroupOutput::Join { restart_count } => {
+                assert!(self.alive.is_empty(), "an attempt begins with nobody alive");
+                assert_eq!(restart_count, self.joins);
+                self.joins += 1;
+                self.first_failure = None;
+                self.signalled.clear();
+                self.answers.push_back(GroupInput::Joined(Round {
+                    group_rank: GroupRank(0),
+                    group_world_size: 2,
+                    master: Master {
+                        addr: "127.0.0.1".into(),
+                        port: 1,
+                        hosted_by_agent: true,
+                    },
+                }));
+            }
+            GroupOutput::Assign(_) => {
+                let assignment = Assignment::from((0, 2 * WORKERS, 0, 2 * WORKERS));
+                self.answers.push_back(GroupInput::Assigned(assignment));
+            }
+            GroupOutput::Start { worker, .. } => {
+                assert!(self.alive.insert(worker.local_rank));
+                self.answers
+                    .push_back(GroupInput::Started(worker.local_rank));
+            }
+            GroupOutput::FirstFailure(exit) => {
+                assert_eq!(self.first_failure, Some(exit), "G3");
+            }
+            GroupOutput::Signal { workers, .. } => self.signalled.extend(workers),
+            GroupOutput::Kill { workers } => {
+                assert_eq!(workers, Vec::from_iter(self.alive.clone()));
+                let exits = workers
+                    .into_iter()
+                    .map(|rank| self.exit(rank, Exit::Signal(9)));
+                let exits = exits.collect();
+                self.answers.push_back(GroupInput::Exited(exits));
+            }
+            GroupOutput::ClearLeftovers => self.clearing = true,
+            GroupOutput::AbandonLeftovers => self.clearing = false,
+            GroupOutput::Finish(ending) => {
+                assert!(self.alive.is_empty(), "G2: {:?} are alive", self.alive);
+                self.ending = Some(ending);
+            }
+            GroupOutput::PurgeStore
+            | GroupOutput::Assigned { .. }
+            | GroupOutput::Restarting { .. }
+            | GroupOutput::ExitBarrier { .. } => {}
+            GroupOutput::Abandon { workers } => panic!("{workers:?} were killed"),
+        }
+    }
+
+    fn exit(&mut self, local_rank: LocalRank, exit: Exit) -> WorkerExit {
+        self.alive.remove(&local_rank);
+        let exit = WorkerExit {
+            local_rank,
+            pid: 100 + local_rank.0,
+            exit,
+            at: Wall::default(),
+            stopped_by_agent: self.signalled.contains(&local_rank),
+        };
+        if !exit.exit.is_success() && self.signalled.is_empty() {
+            self.first_failure.get_or_insert(exit);
+        }
+        exit
+    }
+
+    /// Something happens; which, is up to `fate`.
+    fn happen(&mut self, fate: u8) {
+        if self.ending.is_some() {
+            return;
+        }
+        self.clock += Duration::from_millis(u64::from(fate) * 10);
+        match fate % 16 {
+            0 => self.tell(GroupInput::Signal(15)),
+            1 => self.tell(GroupInput::Signal(2)),
+            2 => self.tell(GroupInput::KeeperLost),
+            3 => self.tell(GroupInput::BarrierPassed),
+            4..6 => self.pass_time(),
+            6..8 => self.clear(),
+            _ => {
+                let Some(rank) = self.alive.iter().nth(usize::from(fate / 64)).copied() else {
+                    return;
+                };
+                let code = i32::from(fate % 16 > 12);
+                let exit = self.exit(rank, Exit::Code(code));
+                self.tell(GroupInput::Exited(vec![exit]));
+            }
+        }
+    }
+
+    fn pass_time(&mut self) {
+        if let Some(deadline) = self.group.deadline() {
+            self.clock = deadline.since(Mono::ZERO).max(self.clock);
+            self.tell(GroupInput::TimePassed);
+        }
+    }
+
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.clearing) {
+            self.tell(GroupInput::Cleared);
+        }
+    }
+
+    /// Nothing unusual happens any more: whoever is alive exits well.
+    fn come_to_an_end(&mut self) {
+        for _ in 0..20 {
+            self.clear();
+            if let Some(rank) = self.alive.first().copied() {
+                let exit = self.exit(rank, Exit::Code(0));
+                self.tell(GroupInput::Exited(vec![exit]));
+            }
+            if self.ending.is_none() {
+                self.tell(GroupInput::BarrierPassed);
+            }
+            if self.ending.is_some() {
+                return;
+            }
+        }
+        panic!("no end: {:?}", self.group);
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_run_ends_well_or_with_its_first_failure(
+        max_restarts in 0_u32..3,
+        fates in prop::collection::vec(any::<u8>(), 0..40),
+    ) {
+        let mut world = World::new(max_restarts);
+        world.answers.clear();
+        world.tell(GroupInput::Begin);
+        for fate in fates {
+            world.happen(fate);
+        }
+        if world.ending.is_none() {
+            world.come_to_an_end();
+        }
+        prop_assert!(world.joins <= max_restarts + 1, "G1");
+        prop_assert_eq!(world.group.deadline(), None);
+        if let Some(Ending::Failed { exits }) = &world.ending {
+            let first = exits.iter().find(|exit| !exit.exit.is_success());
+            prop_assert_eq!(first, world.first_failure.as_ref(), "G3");
+            prop_assert_eq!(world.joins, max_restarts + 1, "no restart is given away");
+        }
+    }
+}
