@@ -1,7 +1,7 @@
 //! Collecting a request that comes in pieces.
 //!
 //! The work per request is linear in its size however it is cut, and the memory held is what has
-//! arrived plus at most as much again (see [`grow_towards`](super::grow_towards)). A large value
+//! arrived plus at most as much again (see `grow_towards`). A large value
 //! is collected in a buffer of its own, which a shell may even read into directly.
 
 use bytes::Bytes;
