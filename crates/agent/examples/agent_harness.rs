@@ -4,6 +4,7 @@
 //! agent_harness [workers=N] [restarts=N] [grace=MS] [signals=15,2] [logs=DIR] [redirect=0..3]
 //!               [tee=0..3] [console=0,1] [filter=TEXT] [prefix=TEMPLATE] [role=TEXT]
 //!               [static=HOST:PORT] [nodes=N] [node=N] [launcher-error=PATH] [alone] -- PROGRAM ARGUMENT…
+//! agent_harness count KEY      (as a worker: adds 1 to a key of the workers' store, prints the sum)
 //! ```
 //!
 //! Runs the program under a keeper (without one if `alone` is given). Events and log lines go to
@@ -24,6 +25,7 @@ use rdzv_agent::{
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
+use rdzv_store::{Store, TcpStore, TcpStoreOptions};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -37,6 +39,11 @@ macro_rules! say {
 
 fn main() {
     let arguments: Vec<String> = env::args().skip(1).collect();
+    if let [count, key] = &arguments[..]
+        && count == "count"
+    {
+        return count_in_store(key);
+    }
     let split = arguments
         .iter()
         .position(|argument| argument == "--")
@@ -98,6 +105,14 @@ fn main() {
         }
     }
     exit(i32::from(!matches!(outcome, Outcome::Succeeded)));
+}
+
+fn count_in_store(key: &str) {
+    let variable = |name: &str| env::var(name).expect("workers are told where the store is");
+    let port = variable("MASTER_PORT").parse().expect("a port");
+    let store = TcpStore::connect(TcpStoreOptions::new(variable("MASTER_ADDR"), port))
+        .expect("the agent hosts the store");
+    println!("{}", store.add(key, 1).expect("the store answers"));
 }
 
 fn plan(options: &BTreeMap<&str, &str>, command: &[String]) -> LaunchPlan {

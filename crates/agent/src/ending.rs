@@ -45,9 +45,7 @@ impl Agent<'_> {
             _ = signals.next() => {}
             () = keeper.lost() => {}
         }
-        if succeeded {
-            self.logs.tidy_up();
-        } else {
+        if !succeeded {
             for path in self.logs.hidden_output() {
                 warn!(
                     "output that --local-ranks-filter kept off the console is in {}",
@@ -55,6 +53,7 @@ impl Agent<'_> {
                 );
             }
         }
+        self.logs.tidy_up();
     }
 
     async fn leave(&mut self, succeeded: bool) {

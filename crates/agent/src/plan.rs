@@ -138,7 +138,7 @@ pub struct LogPlan {
 pub enum LogBase {
     /// `--log-dir`, made absolute.
     Directory(PathBuf),
-    /// A new directory `torchelastic_…` below this one (`TMPDIR`), removed on success if empty.
+    /// A new directory `torchelastic_…` below this one (`TMPDIR`), removed at the end if it holds no output.
     Temporary(PathBuf),
     /// `--log-dir /dev/null`: no files at all; everything goes to the console.
     Discard,

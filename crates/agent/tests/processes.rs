@@ -43,6 +43,11 @@ fn the_failed_worker_is_named_and_the_others_are_stopped() {
         ended.all("event final "),
         ["local_rank=0 FAILED", "local_rank=1 FAILED"]
     );
+    let left = std::fs::read_dir(ended.directory.path()).unwrap().count();
+    assert_eq!(
+        left, 0,
+        "a temporary log directory without output is of no use"
+    );
 }
 
 #[test]

@@ -49,7 +49,13 @@ pub(crate) struct Ended {
 pub(crate) fn program() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let profile = test.parent().unwrap().parent().unwrap();
-    profile.join("examples/agent_harness")
+    let program = profile.join("examples/agent_harness");
+    assert!(
+        program.exists(),
+        "`cargo test` builds the examples, but not for a single test file: \
+         cargo build -p rdzv-agent --examples"
+    );
+    program
 }
 
 /// Starts workers that run a shell script.
