@@ -136,8 +136,10 @@ pub fn end_like(status: ExitStatus) -> ! {
         let _ = kill_process(getpid(), signal);
     }
     // Still here: the signal has a handler, which only a new program image takes away.
+    // The first process of a container does not die of its own signals; then the code has to do.
+    let script = "kill -\"$1\" $$; exit $((128 + $1))";
     let error = Command::new("/bin/sh")
-        .args(["-c", "kill -\"$1\" $$", "sh", &number.to_string()])
+        .args(["-c", script, "sh", &number.to_string()])
         .exec();
     tracing::debug!("die of signal {number}: {error}");
     process::exit(128 + number);

@@ -10,20 +10,21 @@
 //!   back into a session, so what is in ours does not come from them.
 
 use std::collections::HashSet;
+use std::fmt::Display;
 use std::fs;
 use std::io;
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpgid, getpid, getsid, kill_process,
-    set_child_subreaper, waitid, waitpid,
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, kill_process, set_child_subreaper,
+    waitid, waitpid,
 };
 
 /// The processes that come to us when their parents end.
 #[derive(Debug)]
 pub(crate) struct Leftovers {
     foreign: HashSet<Pid>,
-    session: Option<Pid>,
+    session: Option<i32>,
 }
 
 impl Leftovers {
@@ -36,7 +37,7 @@ impl Leftovers {
             } else {
                 HashSet::new()
             },
-            session: getsid(None).ok(),
+            session: Standing::of("self").map(|us| us.session),
         })
     }
 
@@ -68,7 +69,8 @@ impl Leftovers {
     pub(crate) fn holds_group(&self, group: Pid, ours: &HashSet<Pid>) -> bool {
         self.adopted(ours)
             .into_iter()
-            .any(|child| getpgid(Some(child)) == Ok(group))
+            .filter_map(|child| Standing::of(child.as_raw_nonzero()))
+            .any(|child| child.group == group.as_raw_nonzero().get())
     }
 
     fn adopted(&self, ours: &HashSet<Pid>) -> Vec<Pid> {
@@ -77,11 +79,40 @@ impl Leftovers {
         }
         let mut adopted = children();
         adopted.retain(|child| {
-            !ours.contains(child)
-                && !self.foreign.contains(child)
-                && (self.session.is_none() || getsid(Some(*child)).ok() != self.session)
+            !ours.contains(child) && !self.foreign.contains(child) && !self.in_our_session(*child)
         });
         adopted
+    }
+
+    fn in_our_session(&self, child: Pid) -> bool {
+        let session = Standing::of(child.as_raw_nonzero()).map(|child| child.session);
+        session.is_some() && session == self.session
+    }
+}
+
+/// Where a process stands among the others.
+///
+/// Read from `/proc` rather than by system calls, because in a container a number may be 0: the
+/// group or session is one of the outside.
+#[derive(Debug)]
+struct Standing {
+    parent: i32,
+    group: i32,
+    session: i32,
+}
+
+impl Standing {
+    fn of(process: impl Display) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        // The name in brackets may hold anything; the state comes after it.
+        let (_, after_name) = stat.rsplit_once(')')?;
+        let mut numbers = after_name.split_whitespace().skip(1);
+        let mut next = || numbers.next()?.parse().ok();
+        Some(Self {
+            parent: next()?,
+            group: next()?,
+            session: next()?,
+        })
     }
 }
 
@@ -109,22 +140,38 @@ fn children() -> Vec<Pid> {
 }
 
 fn children_from_all_processes() -> Vec<Pid> {
-    let us = getpid().as_raw_nonzero().to_string();
+    let us = getpid().as_raw_nonzero().get();
     let Ok(processes) = fs::read_dir("/proc") else {
         return Vec::new();
     };
     processes
         .flatten()
-        .filter_map(|process| {
-            let pid = parse_pid(process.file_name().to_str()?)?;
-            let stat = fs::read_to_string(process.path().join("stat")).ok()?;
-            // The name in brackets may hold anything; after it come state and parent.
-            let (_, after_name) = stat.rsplit_once(')')?;
-            (after_name.split_whitespace().nth(1)? == us).then_some(pid)
-        })
+        .filter_map(|process| parse_pid(process.file_name().to_str()?))
+        .filter(|pid| Standing::of(pid.as_raw_nonzero()).is_some_and(|other| other.parent == us))
         .collect()
 }
 
 fn parse_pid(text: &str) -> Option<Pid> {
     Pid::from_raw(text.parse().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_child_is_found_either_way() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        assert!(has_children());
+        assert!(children().contains(&pid));
+        assert!(children_from_all_processes().contains(&pid));
+        let standing = Standing::of(child.id()).unwrap();
+        assert_eq!(standing.parent, getpid().as_raw_nonzero().get());
+        assert_eq!(standing.session, Standing::of("self").unwrap().session);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }
