@@ -38,6 +38,10 @@ pub(crate) fn read(path: &Path) -> Option<ErrorFile> {
 }
 
 fn read_text(path: &Path) -> io::Result<String> {
+    // A named pipe, say, would make us wait for a writer.
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
     let mut text = Vec::new();
     File::open(path)?
         .take(MOST_BYTES + 1)
@@ -218,6 +222,8 @@ mod tests {
             let content = read(&path).unwrap().content.unwrap_err();
             assert!(content.starts_with(reason), "{text}: {content}");
         }
+        let content = read(directory.path()).unwrap().content.unwrap_err();
+        assert_eq!(content, "cannot be read: not a regular file");
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub struct LaunchPlan {
     pub logs: LogPlan,
     /// The environment that workers start from, before the variables of their ranks.
     pub environment: BTreeMap<OsString, OsString>,
-    /// `--event-log-handler`, for the events.
+    /// Name of the rendezvous backend, as events show it.
     pub rendezvous_backend: String,
 }
 

@@ -109,7 +109,7 @@ fn lines_of_several_workers_are_never_torn() {
 #[test]
 fn a_line_without_an_end_is_shown_while_the_worker_waits() {
     let script = "if test $RANK = 0; then printf 'name? ' >&2; read go < $DIR/go; echo thanks >&2
-        else sleep 0.5; echo other >&2; fi";
+        else sleep 1; echo other >&2; fi";
     let mut harness = start_after(
         "mkfifo $DIR/go; cd $DIR",
         &["logs=logs", "tee=2", "workers=2"],
