@@ -93,12 +93,12 @@ impl<'o> Agent<'o> {
         // Signals first: from here on none is lost.
         let signals =
             Signals::new(plan.signals.iter().copied()).map_err(system("handle signals"))?;
-        let keeper = KeeperWatch::new().map_err(system("watch the keeper"))?;
         keep_descriptors_private().map_err(system("look at inherited descriptors"))?;
         let children =
             signal(SignalKind::child()).map_err(system("wait for ended processes (SIGCHLD)"))?;
         let leftovers =
             Leftovers::adopt().map_err(system("adopt orphaned processes (subreaper)"))?;
+        let keeper = KeeperWatch::new(&leftovers).map_err(system("watch the keeper"))?;
         let exits = Exits::new().map_err(system("wait for ended workers (epoll)"))?;
         let (sender, arrivals) = mpsc::unbounded_channel();
         let group = WorkerGroup::new(spec(&plan));

@@ -3,7 +3,7 @@
 //! | who is killed (SIGKILL) | what happens |
 //! |---|---|
 //! | the agent | its workers die with it (parent-death signal); whatever they had started comes to the keeper, which kills it |
-//! | the keeper | the agent notices at once, stops its workers with a very short grace, kills the rest |
+//! | the keeper | the agent notices at once, stops its workers with a very short grace, kills the rest; if its thread is held up, another one does |
 //!
 //! The agent has a session of its own. So a signal from the terminal, or to the process group,
 //! reaches the keeper alone, which forwards it: exactly once, and also where only one process was
@@ -15,12 +15,15 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{self, Command, ExitStatus};
+use std::thread;
 use std::time::Duration;
 
 use rdzv_core::env::RDZV_KEEPER;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, getpid, getppid, kill_process,
-    pidfd_open, set_parent_process_death_signal, setrlimit, waitpid,
+    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, getppid,
+    kill_process, pidfd_open, set_parent_process_death_signal, setrlimit, waitid, waitpid,
 };
 use std::collections::HashSet;
 use tokio::io::unix::AsyncFd;
@@ -52,6 +55,9 @@ const FORWARDED: [i32; 11] = [
 
 /// How long leftovers have to end after SIGKILL before the keeper gives them up.
 const ABANDON_AFTER: Duration = Duration::from_secs(10);
+
+/// How long the agent has to end by itself once its keeper is gone.
+const LAST_RESORT_AFTER: Duration = Duration::from_millis(700);
 
 /// Whether this process was started by a keeper, so that it is the agent.
 pub fn is_kept() -> bool {
@@ -153,11 +159,16 @@ pub(crate) struct KeeperWatch {
 
 impl KeeperWatch {
     /// Watches the keeper, if there is one. To be called inside the runtime.
-    pub(crate) fn new() -> io::Result<Self> {
+    pub(crate) fn new(leftovers: &Leftovers) -> io::Result<Self> {
         let Some(pid) = keeper() else {
             return Ok(Self { keeper: None });
         };
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        let (watched, leftovers) = (pidfd.try_clone()?, leftovers.clone());
+        thread::Builder::new()
+            .name("last resort".to_owned())
+            .stack_size(128 << 10)
+            .spawn(move || last_resort(&watched, &leftovers))?;
         let keeper = awaitable(pidfd)?;
         // From here on its end is noticed, and the signal would only be taken for somebody's wish.
         // If it had ended before, that signal has ended us: it is not handled without a reason.
@@ -178,6 +189,20 @@ impl KeeperWatch {
         }
         std::future::pending::<()>().await;
     }
+}
+
+/// Ends the agent and everything below it if it has not ended by itself soon after its keeper.
+///
+/// The agent's own thread may be held up by a console that nobody reads: the keeper was killed,
+/// but the reader of its pipe stands still. Workers must not live on because of that.
+fn last_resort(keeper: &OwnedFd, leftovers: &Leftovers) {
+    while let Err(Errno::INTR) = poll(&mut [PollFd::new(keeper, PollFlags::IN)], None) {}
+    let deadline = Timespec::try_from(LAST_RESORT_AFTER).expect("less than a second is in range");
+    let _ = poll(&mut [], Some(&deadline));
+    while !leftovers.kill(&HashSet::new()) {
+        let _ = waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+    }
+    process::exit(1);
 }
 
 fn system(what: &'static str) -> impl Fn(io::Error) -> AgentError {

@@ -21,7 +21,7 @@ use rustix::process::{
 };
 
 /// The processes that come to us when their parents end.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Leftovers {
     foreign: HashSet<Pid>,
     session: Option<i32>,

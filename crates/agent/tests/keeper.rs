@@ -1,10 +1,15 @@
 //! Whoever is killed: nothing of the run is left, and nothing else is touched.
 
+#![allow(clippy::unwrap_used, reason = "this is all test code")]
+
 mod harness;
 
+use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use harness::{Harness, gone, pid, start, start_after};
+use rustix::io::ioctl_fionread;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 /// A worker that ignores SIGTERM, with a child, one in a session of its own and one doubly forked.
@@ -100,4 +105,26 @@ fn the_agent_alone_clears_its_workers_too() {
     harness.signal(harness.keeper(), Signal::TERM);
     harness.end();
     assert_gone(&pids, Duration::ZERO);
+}
+
+#[test]
+fn a_console_that_nobody_reads_does_not_keep_workers_alive() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = "echo $$$$ >> $DIR/pids; setsid yes >&2 & echo $! >> $DIR/pids; wait";
+    let mut keeper = Command::new(harness::program())
+        .args(["--", "/bin/sh", "-c", script])
+        .env("DIR", directory.path())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let unread = keeper.stderr.take().unwrap();
+    // A pipe is full when it takes no page more.
+    while ioctl_fionread(&unread).unwrap() < 60_000 {
+        thread::yield_now();
+    }
+    let pids = harness::pids(directory.path());
+    assert_eq!(pids.len(), 2);
+    keeper.kill().unwrap();
+    keeper.wait().unwrap();
+    assert_gone(&pids, Duration::from_secs(2));
 }
