@@ -13,6 +13,7 @@ the loss at the end is again the same, because the training goes on from the las
 """
 
 import argparse
+import gc
 import os
 import signal
 
@@ -139,9 +140,10 @@ def main() -> None:
     torch.manual_seed(options.seed)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    # In a function of its own, so that the model, which holds on to the process group, is gone when
-    # the group is destroyed; otherwise the group's threads can still run when the interpreter ends.
     train(options)
+    # The model holds on to the process group, in a reference cycle. A group that is still held is not
+    # destroyed here, and its threads may then run on while the interpreter ends, and abort it.
+    gc.collect()
     dist.destroy_process_group()
 
 
