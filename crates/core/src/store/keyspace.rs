@@ -5,7 +5,6 @@
 //! copies them.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::Write as _;
 
 use bytes::Bytes;
 
@@ -187,13 +186,7 @@ impl Keyspace {
             .ok_or(NotANumber)?
             .wrapping_add(delta);
         self.memory -= value.memory();
-        let mut text = match value {
-            Value::Plain(held) => std::mem::take(held),
-            Value::Shared(_) => Vec::new(),
-        };
-        text.clear();
-        write!(text, "{sum}").expect("writing to memory does not fail");
-        *value = Value::Plain(text);
+        *value = Value::Plain(sum.to_string().into_bytes());
         self.memory += value.memory();
         Ok(sum)
     }

@@ -92,7 +92,7 @@ impl Harness {
                 }
                 Output::Close(id, reason) => {
                     self.collect(id);
-                    self.closed.insert(id, reason);
+                    self.closed.insert(id, *reason);
                     self.machine.handle(self.now, Input::Closed(id));
                 }
                 Output::PauseReading(id) => {

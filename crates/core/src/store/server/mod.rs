@@ -69,7 +69,7 @@ pub enum Output {
     /// Send what [`ServerMachine::unsent`] has, and again whenever the connection takes more.
     Flush(ConnId),
     /// Send what can be sent without waiting, close, and report [`Input::Closed`].
-    Close(ConnId, CloseReason),
+    Close(ConnId, Box<CloseReason>),
     /// Do not read from the connection.
     PauseReading(ConnId),
     /// Read from it again.
@@ -172,6 +172,13 @@ impl ServerMachine {
             .and_then(Option::as_ref)
             .into_iter()
             .flat_map(|connection| connection.outgoing.slices())
+    }
+
+    /// The unsent replies of a connection if they lie in one piece, as they nearly always do.
+    #[inline]
+    pub fn unsent_in_one(&self, id: ConnId) -> Option<&[u8]> {
+        let connection = self.connections.get(id.0 as usize)?.as_ref()?;
+        connection.outgoing.in_one()
     }
 
     /// Where the shell may read the rest of a large value straight into, if one is arriving: it
@@ -410,7 +417,7 @@ impl ServerMachine {
         self.wake();
         // Only replies are left, whose memory is freed when they are sent or dropped.
         let _ = self.account(id);
-        self.outbox.push(Output::Close(id, reason));
+        self.outbox.push(Output::Close(id, Box::new(reason)));
     }
 
     fn closed(&mut self, id: ConnId) {

@@ -72,6 +72,14 @@ impl Outgoing {
         self.small.capacity() + self.large.capacity() * size_of::<(usize, Bytes)>()
     }
 
+    /// The unsent bytes, if no large value is among them.
+    #[inline]
+    pub(super) fn in_one(&self) -> Option<&[u8]> {
+        self.large
+            .is_empty()
+            .then(|| &self.small[self.small_sent..])
+    }
+
     /// The unsent bytes, in order.
     pub(super) fn slices(&self) -> impl Iterator<Item = &[u8]> {
         let mut small_from = self.small_sent;
@@ -100,6 +108,7 @@ impl Outgoing {
     }
 
     /// So many of the unsent bytes have been sent.
+    #[inline]
     pub(super) fn advance(&mut self, mut sent: usize) {
         while let Some((position, bytes)) = self.large.front() {
             let step = sent.min(position - self.small_sent);

@@ -62,7 +62,7 @@ impl Sockets {
     ) -> io::Result<ConnId> {
         let index = self.free.last().copied();
         let id = ConnId(index.unwrap_or(self.table.len() as u32));
-        let interest = EventFlags::IN;
+        let interest = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
         epoll::add(&self.epoll, &descriptor, token(id), interest)?;
         let socket = Some(Socket {
             descriptor,

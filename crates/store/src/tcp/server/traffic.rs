@@ -28,7 +28,11 @@ const PURGE_READ_BYTES: usize = 64 << 20;
 
 /// How a read ended.
 enum Read {
-    Some(usize),
+    Some {
+        count: usize,
+        /// The buffer is full, so there may be more.
+        filled: bool,
+    },
     Nothing,
     Gone,
 }
@@ -88,8 +92,9 @@ impl Service {
             self.carry_out();
         }
         if self.sockets.is_reading(id) {
-            if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
-                self.read(id);
+            let ends = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
+            if flags.intersects(EventFlags::IN | ends) {
+                self.read(id, flags.intersects(ends));
             }
         } else if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
             // Its replies will not be taken any more, which is what it is paused for.
@@ -97,10 +102,14 @@ impl Service {
         }
     }
 
-    /// Reads once and has what came carried out.
-    fn read(&mut self, id: ConnId) {
-        if let Read::Gone = self.read_once(id) {
-            self.forget(id);
+    /// Reads once and has what came carried out. `ending`: the peer's end will not be reported
+    /// again, so reading goes on until it is there.
+    #[inline]
+    fn read(&mut self, id: ConnId, ending: bool) {
+        match self.read_once(id) {
+            Read::Some { filled, .. } if filled || ending => self.again.push(id),
+            Read::Some { .. } | Read::Nothing => {}
+            Read::Gone => self.forget(id),
         }
     }
 
@@ -109,7 +118,7 @@ impl Service {
         let mut total = 0;
         while total < PURGE_READ_BYTES {
             match self.read_once(id) {
-                Read::Some(count) => total += count,
+                Read::Some { count, .. } => total += count,
                 Read::Nothing => return,
                 Read::Gone => return self.forget(id),
             }
@@ -128,7 +137,7 @@ impl Service {
                 spare_capacity(space),
                 RecvFlags::empty(),
             )
-            .map(|(count, _)| count)
+            .map(|(count, _)| (count, space.len() == space.capacity()))
         });
         let lands = landed.is_some();
         let received = landed.unwrap_or_else(|| {
@@ -137,20 +146,24 @@ impl Service {
                 &mut self.scratch[..],
                 RecvFlags::empty(),
             )
-            .map(|(count, _)| count)
+            .map(|(count, _)| (count, count == self.scratch.len()))
         });
         match received {
-            Ok(0) => Read::Gone,
-            Ok(count) => {
+            Ok((0, _)) => Read::Gone,
+            Ok((count, filled)) => {
                 let input = match lands {
                     true => Input::Landed(id),
                     false => Input::Bytes(id, &self.scratch[..count]),
                 };
                 self.machine.handle(self.now, input);
                 self.carry_out();
-                Read::Some(count)
+                Read::Some { count, filled }
             }
-            Err(Errno::AGAIN | Errno::INTR) => Read::Nothing,
+            Err(Errno::AGAIN) => Read::Nothing,
+            Err(Errno::INTR) => Read::Some {
+                count: 0,
+                filled: true,
+            },
             Err(error) => {
                 tracing::debug!(peer = ?socket.peer, %error, "a store connection broke");
                 Read::Gone
@@ -182,17 +195,17 @@ impl Service {
     #[inline]
     fn send_once(&self, id: ConnId) -> Option<(Result<usize, Errno>, usize, bool)> {
         let socket = self.sockets.get(id)?;
+        if let Some(unsent) = self.machine.unsent_in_one(id) {
+            if unsent.is_empty() {
+                return None;
+            }
+            let sent = send(&socket.descriptor, unsent, SendFlags::NOSIGNAL);
+            return Some((sent, unsent.len(), false));
+        }
         let mut parts = self.machine.unsent(id);
-        let first = parts.next()?;
-        let Some(second) = parts.next() else {
-            let sent = send(&socket.descriptor, first, SendFlags::NOSIGNAL);
-            return Some((sent, first.len(), false));
-        };
         let mut slices = [IoSlice::new(&[]); SEND_PARTS];
-        slices[0] = IoSlice::new(first);
-        slices[1] = IoSlice::new(second);
-        let mut count = 2;
-        for (slice, part) in slices[2..].iter_mut().zip(&mut parts) {
+        let mut count = 0;
+        for (slice, part) in slices.iter_mut().zip(&mut parts) {
             *slice = IoSlice::new(part);
             count += 1;
         }
