@@ -102,7 +102,9 @@ pub enum StoreError {
         elapsed: Duration,
     },
     /// The server could not be started.
-    #[error("listen on {address}: {source}")]
+    #[error(
+        "listen on {address}: {source}; choose an address of this host and a port that is free"
+    )]
     Listen {
         /// The address asked for.
         address: String,

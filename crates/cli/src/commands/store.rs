@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use rdzv_store::{ServerOptions, TcpStoreServer};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::runtime::Builder;
@@ -47,7 +47,9 @@ fn serve(arguments: &StoreArgs) -> anyhow::Result<()> {
         port: arguments.port,
         listener: None,
         limits: arguments.limits(),
-    })?;
+    })
+    // The text is complete; as a cause it would be told twice.
+    .map_err(|error| anyhow!("failed to {error}"))?;
     let mut stdout = io::stdout().lock();
     // A reader that went away has no use for the line, but its clients may have for the store.
     let _ = writeln!(stdout, "listening on {}", server.local_addr());
