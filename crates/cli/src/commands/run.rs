@@ -8,10 +8,11 @@ use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
+use std::time::Duration;
 
 use clap::{Args, FromArgMatches};
 use jiff::tz::TimeZone;
-use rdzv_agent::{AgentEvent, Outcome};
+use rdzv_agent::{AgentError, AgentEvent, Outcome};
 use rdzv_core::env;
 use tracing::level_filters::LevelFilter;
 use tracing::{error, info, warn};
@@ -24,8 +25,11 @@ use crate::exit::{Exit, Raised, Refusal};
 use crate::observe::events::Events;
 use crate::observe::{console, log};
 use crate::resolve::{Called, Environment, EventHandler, Host, Launch, Note, resolve};
-use crate::terminal::{complain, show};
+use crate::terminal::{complain, finish_lines, show, start_lines};
 use crate::{host, report};
+
+/// How long an agent that has lost its keeper tries to say so.
+const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// Starts this program again as the agent, and ends as it does.
 pub(crate) fn keep(called: &OsStr) -> ExitCode {
@@ -50,6 +54,7 @@ pub(crate) fn keep(called: &OsStr) -> ExitCode {
 
 /// Reads the line, runs the launch and reports.
 pub(crate) fn agent(launcher: Launcher, called: &OsStr, words: &[OsString]) -> ExitCode {
+    start_lines();
     let environment = Environment(std::env::vars_os().collect());
     let path = environment.0.get(OsStr::new("PATH"));
     let called = Called {
@@ -60,10 +65,9 @@ pub(crate) fn agent(launcher: Launcher, called: &OsStr, words: &[OsString]) -> E
         Launcher::LaunchCompat => launch::<LaunchArgs>(launcher, called, words, &environment),
         _ => launch::<RunArgs>(launcher, called, words, &environment),
     };
-    match result {
-        Ok(code) => code,
-        Err(refusal) => refuse(&refusal, launcher, &environment),
-    }
+    let code = result.unwrap_or_else(|refusal| refuse(&refusal, launcher, &environment));
+    finish_lines(None);
+    code
 }
 
 fn launch<T: Flags>(
@@ -138,7 +142,10 @@ fn conclude(name: &str, outcome: &Outcome, environment: &Environment) -> ExitCod
         Outcome::Signalled {
             signal,
             workers_started: false,
-        } => rdzv_agent::end_like(ExitStatus::from_raw(*signal)),
+        } => {
+            finish_lines(None);
+            rdzv_agent::end_like(ExitStatus::from_raw(*signal))
+        }
         Outcome::Signalled { signal, .. } => {
             complain(&format!(
                 "torch.distributed.elastic.multiprocessing.api.SignalException: Process {} got \
@@ -149,6 +156,11 @@ fn conclude(name: &str, outcome: &Outcome, environment: &Environment) -> ExitCod
         }
         Outcome::Error(error) => {
             complain(&format!("{}: {error}", error.class()));
+            if matches!(error, AgentError::KeeperLost) {
+                // Whoever killed the keeper wants all of this to end, reader or not.
+                finish_lines(Some(LAST_WORDS));
+                std::process::exit(Exit::Failure.code().into());
+            }
             Exit::Failure.into()
         }
     }

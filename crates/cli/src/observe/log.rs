@@ -7,7 +7,6 @@
 //! ```
 
 use std::fmt::{self, Write};
-use std::io;
 
 use jiff::Zoned;
 use tracing::field::{Field, Visit};
@@ -18,6 +17,7 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::exit::Raised;
+use crate::terminal::LineWriter;
 
 /// Reads `LOGLEVEL`; not set, it is WARNING.
 ///
@@ -40,7 +40,7 @@ pub(crate) fn level(text: Option<&str>) -> Result<LevelFilter, Raised> {
 pub(crate) fn install(level: LevelFilter) {
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(level)
-        .with_writer(io::stderr)
+        .with_writer(|| LineWriter)
         .event_format(ReferenceForm)
         .finish();
     // Fails only if there is one already, and then lines go there.

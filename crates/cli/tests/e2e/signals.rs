@@ -1,11 +1,14 @@
 //! Signals to the launcher: who gets them, how long it takes, and that nobody survives.
 
+use std::fs;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::{DEADLINE, Running, ends_within, free_port, kill, run_fixture, run_shell};
+use crate::harness::{
+    DEADLINE, Running, ends_within, free_port, kill, run_fixture, run_shell, shell,
+};
 
 /// A worker that says it is ready, and which signal it got.
 const TELLS: &str = "for s in TERM INT HUP QUIT USR1; do trap \"echo got $s; exit 0\" $s; done; \
@@ -195,4 +198,27 @@ fn a_signal_before_workers_are_started_is_what_the_launcher_dies_of() {
         running.signal(signal);
         running.wait().expect(-signal.as_raw());
     }
+}
+
+#[test]
+fn a_console_that_nobody_reads_does_not_hold_up_the_stop() {
+    // The pipe is full before the launch: 64 KiB are what it holds. The workers do without it.
+    let fill = "dd if=/dev/zero of=stalled oflag=nonblock bs=4096 count=1000 2>dd.txt";
+    let script = format!(
+        "exec 3<>stalled; {fill}; \
+         exec \"$RDZV\" run --nproc-per-node 2 --no-python \
+             sh -c 'exec 2>/dev/null; {TELLS}' 2>&3"
+    );
+    let job = shell(&script).pipe("stalled");
+    let stalled = job.path("stalled");
+    let mut running = job.start();
+    running.stdout.await_text("ready\n", 2);
+    running.signal(Signal::TERM);
+    running.stdout.await_text("got TERM\n", 2);
+    // Reads until the last writer, the keeper, has ended.
+    let said = String::from_utf8_lossy(&fs::read(&stalled).unwrap()).into_owned();
+    running.wait().expect(1);
+    assert_eq!(said.matches('\0').count(), 64 << 10);
+    assert!(said.contains("Received 15 death signal"), "{said}");
+    assert!(said.contains("got signal: 15"), "{said}");
 }
