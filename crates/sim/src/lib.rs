@@ -1,1 +1,37 @@
-//! Placeholder story, replaced below.
+//! A simulated world for the store server's machine: clients, links and faults under one seed.
+//!
+//! ```text
+//!   client ──requests──► link ──pieces, late──► machine      one event at a time,
+//!   client ◄──replies─── link ◄──as far as there is room──   in order of virtual time
+//! ```
+//!
+//! Clients behave as PyTorch's do (one question at a time, cancelling waits in their own time) and
+//! as they should not (asking without reading, leaving in the middle of a request). Links cut the
+//! streams anywhere, delay them, take replies slowly, and break. Nothing here knows a real clock
+//! or socket; the same seed gives the same run.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`world`] | virtual time, events, the shell around the machine |
+//! | [`link`] | one connection's two directions |
+//! | [`client`] | what clients ask, and what they make of the answers |
+//! | [`ledger`] | what must be true of all answers together |
+//!
+//! Invariants: **S1** compare-and-set has one winner per version. **S2** a wait that is satisfied is
+//! answered, and exactly once. **S3** replies come in the order of requests. **S4** memory stays
+//! within the limit. **S5** a multi-set is seen whole or not at all. **S6** an entry of a queue is
+//! taken once, and in order.
+
+pub mod client;
+pub mod ledger;
+pub mod link;
+pub mod world;
+
+/// What is wrong with a run: the invariant and what was seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation(pub String);
+
+/// Runs the world of a seed to its end; with `trace`, every event is written to standard output.
+pub fn run(seed: u64, trace: bool) -> Result<world::Report, Violation> {
+    world::World::new(seed, trace).run()
+}

@@ -1,0 +1,363 @@
+//! What clients ask, and what they make of the answers.
+
+use bytes::Bytes;
+use fastrand::Rng;
+use rdzv_core::store::wire::reply::{Reply, ReplyReader, STOP_WAITING, Shape, WAIT_CANCELED};
+use rdzv_core::store::wire::{LARGE_BODY, request};
+
+use crate::Violation;
+use crate::ledger::Ledger;
+
+const REGISTER: &[u8] = b"/register";
+const COUNTER: &[u8] = b"/counter";
+const QUEUE: &[u8] = b"/queue";
+const PAIR: [&[u8]; 2] = [b"/pair/one", b"/pair/two"];
+
+/// How many keys are waited for, set and deleted.
+const AWAITED: u64 = 30;
+
+/// How many members complete a barrier.
+pub const MEMBERS: i64 = 3;
+
+/// What a client waits for, as far as it can be looked up in the store.
+#[derive(Debug)]
+pub enum Awaited {
+    /// That all these are there.
+    Keys(Vec<Vec<u8>>),
+    /// That so many have come to the barrier.
+    Barrier(Vec<u8>),
+}
+
+/// One client, over all the connections that it makes.
+#[derive(Debug)]
+pub struct Client {
+    number: usize,
+    state: State,
+    reader: Option<ReplyReader>,
+    /// Counts what is unique to this client: entries pushed, pairs written.
+    serial: u64,
+}
+
+/// What a client is in the middle of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum State {
+    /// Nothing; it will think of something.
+    Idle,
+    /// It has asked for the preamble's nonce.
+    Joining,
+    /// Pings are under way, the first unanswered and the last.
+    Pinging { next: u32, last: u32 },
+    /// It has asked for the large value many times at once, a ping before each.
+    Gorging { next: u32, last: u32 },
+    /// It has the answer to such a ping and expects the value.
+    Swallowing { next: u32, last: u32 },
+    /// It has asked for what the register holds.
+    Reading,
+    /// It has tried to take the register on from a version.
+    Swapping { version: u64 },
+    /// It has asked to be counted.
+    Adding,
+    /// It has asked for a key to be deleted.
+    Deleting,
+    /// It waits for keys.
+    Waiting { keys: Vec<Vec<u8>>, pops: bool },
+    /// It has given up waiting; whether the wait was answered all the same.
+    Cancelling { answered: bool },
+    /// It has asked for an entry of the queue.
+    Popping,
+    /// It has asked for both keys of the pair.
+    Pairing,
+    /// It has asked for the large value.
+    Fetching,
+    /// It has entered a barrier.
+    InBarrier { key: Vec<u8> },
+}
+
+impl Client {
+    /// One that has not connected yet.
+    pub fn new(number: usize) -> Self {
+        Self {
+            number,
+            state: State::Idle,
+            reader: None,
+            serial: 0,
+        }
+    }
+
+    /// The first bytes of a new connection.
+    pub fn join(&mut self) -> Vec<u8> {
+        let mut out = Vec::new();
+        request::preamble(&mut out, self.nonce());
+        self.expect(State::Joining, Shape::Nonce);
+        out
+    }
+
+    /// The connection is gone, with whatever was under way.
+    pub fn lost(&mut self) {
+        self.state = State::Idle;
+        self.reader = None;
+    }
+
+    /// Whether it has nothing under way.
+    pub fn is_idle(&self) -> bool {
+        self.state == State::Idle
+    }
+
+    /// Whether it waits and may give up.
+    pub fn is_waiting(&self) -> bool {
+        matches!(self.state, State::Waiting { .. } | State::InBarrier { .. })
+    }
+
+    /// What it waits for.
+    pub fn awaits(&self) -> Option<Awaited> {
+        match &self.state {
+            State::Waiting { keys, .. } => Some(Awaited::Keys(keys.clone())),
+            State::InBarrier { key } => Some(Awaited::Barrier(key.clone())),
+            _ => None,
+        }
+    }
+
+    /// For traces.
+    pub fn doing(&self) -> String {
+        format!("{:?}", self.state)
+    }
+
+    /// Gives up waiting.
+    pub fn cancel(&mut self) -> Vec<u8> {
+        let mut out = Vec::new();
+        request::cancel_wait(&mut out);
+        self.expect(State::Cancelling { answered: false }, Shape::Byte);
+        out
+    }
+
+    /// Thinks of the next thing to do, and says it.
+    pub fn act(&mut self, random: &mut Rng) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.serial += 1;
+        let (state, shape) = match random.u8(0..17) {
+            0 => {
+                let last = random.u32(1..200);
+                (0..=last).for_each(|nonce| request::ping(&mut out, nonce));
+                (State::Pinging { next: 0, last }, Shape::Nonce)
+            }
+            1 | 2 => {
+                request::get(&mut out, REGISTER);
+                (State::Reading, Shape::Bytes)
+            }
+            3 => {
+                request::add(&mut out, COUNTER, 1);
+                (State::Adding, Shape::Number)
+            }
+            4 | 5 => {
+                let some = random.usize(1..4);
+                let keys = std::iter::repeat_with(|| awaited(random)).take(some);
+                let keys: Vec<Vec<u8>> = keys.collect();
+                request::wait(&mut out, &keys);
+                (State::Waiting { keys, pops: false }, Shape::Byte)
+            }
+            6 => {
+                let keys = vec![QUEUE.to_vec()];
+                request::wait(&mut out, &keys);
+                (State::Waiting { keys, pops: true }, Shape::Byte)
+            }
+            7 => {
+                request::multi_get(&mut out, &PAIR);
+                (State::Pairing, Shape::Values(2))
+            }
+            8 => {
+                request::get(&mut out, b"/large");
+                (State::Fetching, Shape::Bytes)
+            }
+            9 => {
+                let key = format!("/barrier/{}", random.u8(0..20)).into_bytes();
+                request::barrier(&mut out, &key, MEMBERS);
+                (State::InBarrier { key }, Shape::Byte)
+            }
+            10 | 15 => return self.tell(|out, _| request::set(out, &awaited(random), b"here")),
+            11 => {
+                return self.tell(|out, me| {
+                    let entry = format!("{} {}", me.number, me.serial);
+                    request::queue_push(out, QUEUE, entry.as_bytes());
+                });
+            }
+            12 => {
+                return self.tell(|out, me| {
+                    let value = format!("{} {}", me.number, me.serial);
+                    request::multi_set(out, &PAIR.map(|key| (key, value.as_bytes())));
+                });
+            }
+            13 => {
+                request::delete_key(&mut out, &awaited(random));
+                (State::Deleting, Shape::Number)
+            }
+            14 => {
+                let last = random.u32(1..40);
+                for nonce in 0..=last {
+                    request::ping(&mut out, nonce);
+                    request::get(&mut out, b"/large");
+                }
+                (State::Gorging { next: 0, last }, Shape::Nonce)
+            }
+            _ => {
+                let length = random.usize(0..3 * LARGE_BODY);
+                return self.tell(|out, me| {
+                    request::set(out, b"/large", &vec![me.number as u8; length]);
+                });
+            }
+        };
+        self.expect(state, shape);
+        out
+    }
+
+    /// Makes sense of what came; returns what it sends at once in answer to that.
+    pub fn receive(&mut self, mut bytes: &[u8], ledger: &mut Ledger) -> Result<Vec<u8>, Violation> {
+        let mut out = Vec::new();
+        while !bytes.is_empty() {
+            let Some(reader) = &mut self.reader else {
+                return self.violated("S2/S3: bytes that nobody asked for", bytes);
+            };
+            let reply = reader.feed(&mut bytes);
+            match reply {
+                Ok(None) => {}
+                Ok(Some(reply)) => {
+                    ledger.answers += 1;
+                    self.reader = None;
+                    self.answered(reply, ledger, &mut out)?;
+                }
+                Err(error) => return self.violated(&error.to_string(), bytes),
+            }
+        }
+        Ok(out)
+    }
+
+    fn answered(
+        &mut self,
+        reply: Reply,
+        ledger: &mut Ledger,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Violation> {
+        match (std::mem::replace(&mut self.state, State::Idle), reply) {
+            (State::Joining, Reply::Nonce(nonce)) if nonce == self.nonce() => {}
+            (State::Pinging { next, last }, Reply::Nonce(nonce)) if nonce == next => {
+                if next < last {
+                    self.expect(
+                        State::Pinging {
+                            next: next + 1,
+                            last,
+                        },
+                        Shape::Nonce,
+                    );
+                }
+            }
+            (State::Gorging { next, last }, Reply::Nonce(nonce)) if nonce == next => {
+                self.expect(State::Swallowing { next, last }, Shape::Bytes);
+            }
+            (State::Swallowing { next, last }, Reply::Bytes(value)) => {
+                self.look_at_large(&value)?;
+                if next < last {
+                    self.expect(
+                        State::Gorging {
+                            next: next + 1,
+                            last,
+                        },
+                        Shape::Nonce,
+                    );
+                }
+            }
+            (State::Reading, Reply::Bytes(held)) => {
+                let version = version(&held);
+                let desired = format!("{} {}", version + 1, self.number);
+                request::compare_set(out, REGISTER, &held, desired.as_bytes());
+                self.expect(State::Swapping { version }, Shape::Bytes);
+            }
+            (State::Swapping { version }, Reply::Bytes(held)) => {
+                // Nobody else ever wants to write these bytes, so this tells who won.
+                if held == format!("{} {}", version + 1, self.number) {
+                    ledger.won(version, self.number)?;
+                }
+            }
+            (State::Adding, Reply::Number(sum)) => ledger.added(sum)?,
+            (State::Deleting, Reply::Number(0 | 1)) => {}
+            (State::Waiting { pops, .. }, Reply::Byte(STOP_WAITING)) => {
+                if pops {
+                    request::queue_pop(out, QUEUE);
+                    self.expect(State::Popping, Shape::Pop);
+                }
+            }
+            (State::InBarrier { .. }, Reply::Byte(STOP_WAITING)) => {}
+            (State::Cancelling { answered: false }, Reply::Byte(STOP_WAITING)) => {
+                self.expect(State::Cancelling { answered: true }, Shape::Byte);
+            }
+            (State::Cancelling { .. }, Reply::Byte(WAIT_CANCELED)) => {}
+            // Somebody who did not wait may have been faster.
+            (State::Popping, Reply::Pop(None)) => {}
+            (State::Popping, Reply::Pop(Some(entry))) => {
+                let text = String::from_utf8_lossy(&entry);
+                let parts = text.split_once(' ');
+                let parts = parts.and_then(|(pusher, number)| {
+                    Some((pusher.parse().ok()?, number.parse().ok()?))
+                });
+                let Some((pusher, number)) = parts else {
+                    return self.violated("S6: an entry that nobody pushed", &entry);
+                };
+                ledger.took(pusher, number)?;
+            }
+            (State::Pairing, Reply::Values(values)) => {
+                if values[0] != values[1] {
+                    return self.violated("S5: half of a multi-set", &values.concat());
+                }
+            }
+            (State::Fetching, Reply::Bytes(value)) => self.look_at_large(&value)?,
+            (state, reply) => {
+                let reply = format!("{reply:?}");
+                self.state = state;
+                let shown = &reply.as_bytes()[..reply.len().min(80)];
+                return self.violated("S2/S3: an answer to something else", shown);
+            }
+        }
+        Ok(())
+    }
+
+    fn look_at_large(&self, value: &[u8]) -> Result<(), Violation> {
+        if value != vec![value.first().copied().unwrap_or(0); value.len()] {
+            return self.violated("a value mixed of two", &value[..value.len().min(20)]);
+        }
+        Ok(())
+    }
+
+    /// Says something to which there is no answer.
+    fn tell(&mut self, write: impl FnOnce(&mut Vec<u8>, &Self)) -> Vec<u8> {
+        let mut out = Vec::new();
+        write(&mut out, self);
+        out
+    }
+
+    fn expect(&mut self, state: State, shape: Shape) {
+        self.state = state;
+        self.reader = Some(ReplyReader::new(shape));
+    }
+
+    fn nonce(&self) -> u32 {
+        0x5EED_0000 + self.number as u32
+    }
+
+    fn violated<T>(&self, what: &str, bytes: &[u8]) -> Result<T, Violation> {
+        Err(Violation(format!(
+            "client {} while {:?}: {what}: {:?}",
+            self.number,
+            self.state,
+            String::from_utf8_lossy(bytes)
+        )))
+    }
+}
+
+fn awaited(random: &mut Rng) -> Vec<u8> {
+    format!("/awaited/{}", random.u64(0..AWAITED)).into_bytes()
+}
+
+/// The register holds "version client"; absent is version 0.
+fn version(held: &Bytes) -> u64 {
+    let text = String::from_utf8_lossy(held);
+    let version = text.split(' ').next().and_then(|word| word.parse().ok());
+    version.unwrap_or(0)
+}

@@ -1,0 +1,51 @@
+//! What must be true of all answers together.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::Violation;
+
+/// What the clients have learnt so far.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    /// S1: who took the register from a version to the next.
+    winners: BTreeMap<u64, usize>,
+    /// Sums that were answered to additions of 1.
+    sums: BTreeSet<i64>,
+    /// S6: entries taken, per pusher the last one.
+    taken: BTreeMap<usize, u64>,
+    /// How many answers were looked at.
+    pub answers: u64,
+}
+
+impl Ledger {
+    /// A compare-and-set from `version` to the next one succeeded.
+    pub fn won(&mut self, version: u64, client: usize) -> Result<(), Violation> {
+        match self.winners.insert(version, client) {
+            None => Ok(()),
+            Some(other) => Err(Violation(format!(
+                "S1: clients {other} and {client} both took the register from version {version}"
+            ))),
+        }
+    }
+
+    /// An addition of 1 to the shared counter was answered.
+    pub fn added(&mut self, sum: i64) -> Result<(), Violation> {
+        if self.sums.insert(sum) {
+            return Ok(());
+        }
+        Err(Violation(format!("two additions were answered with {sum}")))
+    }
+
+    /// An entry was taken from the queue. With one queue and one server, the entries of a pusher
+    /// are answered in the order in which they were pushed only if they travel to one popper; so
+    /// only taking one twice is wrong here.
+    pub fn took(&mut self, pusher: usize, number: u64) -> Result<(), Violation> {
+        let key = pusher << 32 | usize::try_from(number).unwrap_or(usize::MAX);
+        match self.taken.insert(key, number) {
+            None => Ok(()),
+            Some(_) => Err(Violation(format!(
+                "S6: entry {number} of client {pusher} was taken twice"
+            ))),
+        }
+    }
+}

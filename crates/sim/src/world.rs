@@ -1,0 +1,458 @@
+//! Virtual time, events, and the shell around the machine.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use fastrand::Rng;
+use rdzv_core::ident::ConnId;
+use rdzv_core::machine::Machine as _;
+use rdzv_core::store::limits::Limits;
+use rdzv_core::store::number::parse;
+use rdzv_core::store::server::{Input, Output, ServerMachine};
+use rdzv_core::store::wire::reply::CheckReply;
+use rdzv_core::store::wire::request;
+use rdzv_core::time::{Mono, Now, Wall};
+
+use crate::Violation;
+use crate::client::{Awaited, Client, MEMBERS};
+use crate::ledger::Ledger;
+use crate::link::{Link, Nanos};
+
+/// Things that clients begin in one run.
+const ACTS: usize = 400;
+
+/// What a run amounted to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Report {
+    /// Events that happened.
+    pub events: u64,
+    /// Answers that clients looked at.
+    pub answers: u64,
+    /// Connections that broke.
+    pub resets: u64,
+    /// Times that the server stopped reading from a connection.
+    pub pauses: u64,
+    /// The most memory that the server used.
+    pub peak_memory: usize,
+    /// Virtual time that passed.
+    pub elapsed: Duration,
+}
+
+/// Something that happens at a time. `generation` tells a connection from its successors.
+#[derive(Debug)]
+enum Event {
+    /// A client that is idle does something, one that waits may give up.
+    Turn(usize),
+    /// Bytes arrive at the server.
+    AtServer {
+        client: usize,
+        generation: u64,
+        bytes: Vec<u8>,
+    },
+    /// Bytes arrive at the client, who reads them later.
+    AtClient {
+        client: usize,
+        generation: u64,
+        bytes: Vec<u8>,
+    },
+    /// The connection breaks.
+    Reset { client: usize, generation: u64 },
+}
+
+/// The world of one seed.
+#[derive(Debug)]
+pub struct World {
+    random: Rng,
+    trace: bool,
+    now: Nanos,
+    events: BTreeMap<(Nanos, u64), Event>,
+    sequence: u64,
+    /// Numbers what happens now, before everything else that happens now.
+    early: u64,
+    machine: ServerMachine,
+    limits: Limits,
+    clients: Vec<Client>,
+    /// The connection of each client; its id is the client's number.
+    links: Vec<Option<(u64, Link)>>,
+    ledger: Ledger,
+    acts_left: usize,
+    report: Report,
+}
+
+impl World {
+    /// A world in which nothing has happened yet.
+    pub fn new(seed: u64, trace: bool) -> Self {
+        let mut random = Rng::with_seed(seed);
+        let limits = Limits {
+            max_unsent_bytes: random.usize(100..200_000),
+            max_memory_bytes: 8 << 20,
+            ..Limits::default()
+        };
+        let clients = random.usize(2..24);
+        let mut world = Self {
+            random,
+            trace,
+            now: 0,
+            events: BTreeMap::new(),
+            sequence: 1 << 32,
+            early: 0,
+            machine: ServerMachine::new(limits),
+            limits,
+            clients: (0..clients).map(Client::new).collect(),
+            // One more for the probe at the end, which has no link.
+            links: (0..=clients).map(|_| None).collect(),
+            ledger: Ledger::default(),
+            acts_left: ACTS,
+            report: Report {
+                events: 0,
+                answers: 0,
+                resets: 0,
+                pauses: 0,
+                peak_memory: 0,
+                elapsed: Duration::ZERO,
+            },
+        };
+        for client in 0..clients {
+            world.turn_soon(client);
+        }
+        world
+    }
+
+    /// Lets everything happen, and looks at what is left in the end.
+    pub fn run(mut self) -> Result<Report, Violation> {
+        while let Some(((time, _), event)) = self.events.pop_first() {
+            self.now = time;
+            self.report.events += 1;
+            if self.trace {
+                println!("{:>12.6} ms  {}", time as f64 / 1e6, shown(&event));
+            }
+            self.happen(event)?;
+            let memory = self.machine.stats().memory_bytes;
+            self.report.peak_memory = self.report.peak_memory.max(memory);
+            // One request that was let in may take a little more than it said.
+            if memory > self.limits.max_memory_bytes + (1 << 20) {
+                return Err(Violation(format!("S4: {memory} bytes of memory in use")));
+            }
+        }
+        self.look_at_the_end()?;
+        self.report.answers = self.ledger.answers;
+        self.report.elapsed = Duration::from_nanos(self.now);
+        Ok(self.report)
+    }
+
+    fn happen(&mut self, event: Event) -> Result<(), Violation> {
+        match event {
+            Event::Turn(client) => self.turn(client),
+            Event::AtServer {
+                client,
+                generation,
+                bytes,
+            } => {
+                let Some(link) = self.link(client, generation) else {
+                    return Ok(());
+                };
+                if link.paused {
+                    link.unread.push_back(bytes);
+                } else {
+                    self.deliver(client, &bytes);
+                }
+            }
+            Event::AtClient {
+                client,
+                generation,
+                bytes,
+            } => {
+                let Some(link) = self.link(client, generation) else {
+                    return Ok(());
+                };
+                link.read(bytes.len());
+                let wants_room = link.wants_room;
+                let more = self.clients[client].receive(&bytes, &mut self.ledger)?;
+                self.send(client, &more);
+                if self.clients[client].is_idle() {
+                    self.turn_soon(client);
+                }
+                if wants_room {
+                    self.flush(client);
+                    self.carry_out();
+                }
+            }
+            Event::Reset { client, generation } => {
+                if self.link(client, generation).is_some() {
+                    self.report.resets += 1;
+                    self.lose(client);
+                    self.handle(Input::Closed(id(client)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A client's turn: to connect, to ask, to tell, to give up, or to be unlucky.
+    fn turn(&mut self, client: usize) {
+        let out_of_acts = self.acts_left == 0;
+        if self.links[client].is_none() {
+            if out_of_acts {
+                return;
+            }
+            self.connect(client);
+            return;
+        }
+        if self.clients[client].is_waiting() {
+            // In the end nobody gives up: whoever can be answered has to be.
+            if !out_of_acts && self.random.u8(..) < 16 {
+                let bytes = self.clients[client].cancel();
+                self.send(client, &bytes);
+            } else if !out_of_acts {
+                self.turn_soon(client);
+            }
+            return;
+        }
+        if !self.clients[client].is_idle() || out_of_acts {
+            return;
+        }
+        self.acts_left -= 1;
+        let bytes = self.clients[client].act(&mut self.random);
+        self.send(client, &bytes);
+        self.turn_soon(client);
+        if self.random.u8(..) < 8 {
+            let generation = self.generation(client);
+            let soon = self.now + self.random.u64(0..5_000_000);
+            self.at(soon, Event::Reset { client, generation });
+        }
+    }
+
+    fn connect(&mut self, client: usize) {
+        self.sequence += 1;
+        let link = Link::new(&mut self.random);
+        self.links[client] = Some((self.sequence, link));
+        self.handle(Input::Connected(id(client)));
+        let bytes = self.clients[client].join();
+        self.send(client, &bytes);
+        // Some connections begin with something else, and are closed for it.
+        if self.random.u8(..) < 4 {
+            let mut wrong = Vec::new();
+            request::preamble(&mut wrong, 1);
+            self.send(client, &wrong);
+        }
+    }
+
+    fn send(&mut self, client: usize, bytes: &[u8]) {
+        let (now, random) = (self.now, &mut self.random);
+        let Some((generation, link)) = &mut self.links[client] else {
+            return;
+        };
+        let generation = *generation;
+        for (time, bytes) in link.to_server(now, bytes, random) {
+            self.at(
+                time,
+                Event::AtServer {
+                    client,
+                    generation,
+                    bytes,
+                },
+            );
+        }
+    }
+
+    /// Gives bytes to the machine, large values sometimes straight to where they stay.
+    fn deliver(&mut self, client: usize, bytes: &[u8]) {
+        let mut rest = bytes;
+        if self.random.bool()
+            && let Some(space) = self.machine.space(id(client))
+        {
+            let count = rest.len().min(space.capacity() - space.len());
+            space.extend_from_slice(&rest[..count]);
+            rest = &rest[count..];
+            self.handle(Input::Landed(id(client)));
+        }
+        if !rest.is_empty() {
+            self.handle(Input::Bytes(id(client), rest));
+        }
+    }
+
+    fn handle(&mut self, input: Input<'_>) {
+        let now = self.clock();
+        self.machine.handle(now, input);
+        self.carry_out();
+    }
+
+    fn carry_out(&mut self) {
+        let mut outputs = VecDeque::new();
+        loop {
+            outputs.extend(std::iter::from_fn(|| self.machine.poll_output()));
+            let Some(output) = outputs.pop_front() else {
+                return;
+            };
+            if self.trace {
+                println!("{:>18}{output:?}", "");
+            }
+            match output {
+                Output::Flush(id) => self.flush(id.0 as usize),
+                Output::Close(id, _) => {
+                    self.lose(id.0 as usize);
+                    let now = self.clock();
+                    self.machine.handle(now, Input::Closed(id));
+                }
+                Output::PauseReading(id) => self.pause(id.0 as usize, true),
+                Output::ResumeReading(id) => self.pause(id.0 as usize, false),
+            }
+        }
+    }
+
+    /// Sends as much as there is room for.
+    fn flush(&mut self, client: usize) {
+        let (now, random) = (self.now, &mut self.random);
+        let Some((generation, link)) = &mut self.links[client] else {
+            return;
+        };
+        let generation = *generation;
+        let (mut bytes, mut room) = (Vec::new(), link.room());
+        link.wants_room = false;
+        for part in self.machine.unsent(id(client)) {
+            let fits = part.len().min(room);
+            bytes.extend_from_slice(&part[..fits]);
+            room -= fits;
+            link.wants_room |= fits < part.len();
+        }
+        if bytes.is_empty() {
+            return;
+        }
+        let count = bytes.len();
+        let time = link.to_client(now, count, random);
+        self.at(
+            time,
+            Event::AtClient {
+                client,
+                generation,
+                bytes,
+            },
+        );
+        let now = self.clock();
+        self.machine.handle(now, Input::Sent(id(client), count));
+    }
+
+    fn pause(&mut self, client: usize, paused: bool) {
+        let now = self.now;
+        let Some((generation, link)) = &mut self.links[client] else {
+            return;
+        };
+        let generation = *generation;
+        link.paused = paused;
+        self.report.pauses += u64::from(paused);
+        if !paused {
+            // It is read in its order, before what is still to come.
+            let unread: Vec<u8> = link.unread.drain(..).flatten().collect();
+            if !unread.is_empty() {
+                self.early += 1;
+                self.events.insert(
+                    (now, self.early),
+                    Event::AtServer {
+                        client,
+                        generation,
+                        bytes: unread,
+                    },
+                );
+            }
+        }
+    }
+
+    fn lose(&mut self, client: usize) {
+        if self.links[client].take().is_some() {
+            self.clients[client].lost();
+            self.turn_soon(client);
+        }
+    }
+
+    /// In the end nobody waits for what is there.
+    fn look_at_the_end(&mut self) -> Result<(), Violation> {
+        let probe = id(self.clients.len());
+        self.handle(Input::Connected(probe));
+        self.ask(probe, |out| request::preamble(out, 0));
+        for number in 0..self.clients.len() {
+            let doing = self.clients[number].doing();
+            let is_there = match self.clients[number].awaits() {
+                Some(Awaited::Keys(keys)) => {
+                    let answer = self.ask(probe, |out| request::check(out, &keys));
+                    answer == [CheckReply::Ready as u8]
+                }
+                Some(Awaited::Barrier(key)) => {
+                    let answer = self.ask(probe, |out| request::get(out, &key));
+                    parse(&answer[8..]).is_some_and(|arrived| arrived >= MEMBERS)
+                }
+                None if self.clients[number].is_idle() => false,
+                None => return Err(Violation(format!("S2: client {number} is still {doing}"))),
+            };
+            if is_there {
+                return Err(Violation(format!(
+                    "S2: client {number} is still {doing}, and all of it is there"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks without a link.
+    fn ask(&mut self, probe: ConnId, write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        write(&mut bytes);
+        self.handle(Input::Bytes(probe, &bytes));
+        let answer: Vec<u8> = self.machine.unsent(probe).flatten().copied().collect();
+        self.handle(Input::Sent(probe, answer.len()));
+        answer
+    }
+
+    fn turn_soon(&mut self, client: usize) {
+        let soon = self.now + self.random.u64(1_000..20_000_000);
+        self.at(soon, Event::Turn(client));
+    }
+
+    fn at(&mut self, time: Nanos, event: Event) {
+        self.sequence += 1;
+        self.events.insert((time, self.sequence), event);
+    }
+
+    fn link(&mut self, client: usize, generation: u64) -> Option<&mut Link> {
+        match &mut self.links[client] {
+            Some((current, link)) if *current == generation => Some(link),
+            _ => None,
+        }
+    }
+
+    fn generation(&self, client: usize) -> u64 {
+        self.links[client]
+            .as_ref()
+            .map_or(0, |(current, _)| *current)
+    }
+
+    fn clock(&self) -> Now {
+        Now {
+            mono: Mono::from_origin(Duration::from_nanos(self.now)),
+            wall: Wall::default(),
+        }
+    }
+}
+
+fn id(client: usize) -> ConnId {
+    ConnId(client as u32)
+}
+
+fn shown(event: &Event) -> String {
+    let bytes = |bytes: &[u8]| {
+        let start = &bytes[..bytes.len().min(40)];
+        format!("{} bytes {}", bytes.len(), start.escape_ascii())
+    };
+    match event {
+        Event::AtServer {
+            client,
+            bytes: sent,
+            ..
+        } => format!("{client} -> server  {}", bytes(sent)),
+        Event::AtClient {
+            client,
+            bytes: sent,
+            ..
+        } => format!("server -> {client}  {}", bytes(sent)),
+        other => format!("{other:?}"),
+    }
+}
