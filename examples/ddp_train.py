@@ -128,9 +128,9 @@ def train(options: argparse.Namespace) -> None:
         if rank == 0 and options.checkpoint and made % options.checkpoint_every == 0:
             save(options.checkpoint, made, network, optimizer)
 
-    with torch.no_grad():
-        final = mean_over_ranks(loss_of(network(data.points), data.labels))
     if rank == 0:
+        with torch.no_grad():
+            final = loss_of(network(data.points), data.labels).item()
         print(f"final loss {final!r}", flush=True)
 
 
@@ -140,8 +140,8 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     train(options)
-    # gloo's threads outlive the group. One that still holds a tensor of the last all_reduce when the
-    # interpreter ends aborts the process; waiting once more for all gives it the time to let go.
+    # PyTorch keeps the threads of a group that DDP has used. One that still holds a tensor of an
+    # all_reduce when the interpreter ends aborts the process, so the last operation has no tensor.
     dist.barrier()
     dist.destroy_process_group()
 
