@@ -128,9 +128,9 @@ def train(options: argparse.Namespace) -> None:
         if rank == 0 and options.checkpoint and made % options.checkpoint_every == 0:
             save(options.checkpoint, made, network, optimizer)
 
+    with torch.no_grad():
+        final = loss_of(network(data.points), data.labels).item()
     if rank == 0:
-        with torch.no_grad():
-            final = loss_of(network(data.points), data.labels).item()
         print(f"final loss {final!r}", flush=True)
 
 
@@ -140,9 +140,8 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     train(options)
-    # PyTorch keeps the threads of a group that DDP has used. One that still holds a tensor of an
-    # all_reduce when the interpreter ends aborts the process, so the last operation has no tensor.
-    dist.barrier()
+    # No barrier here: PyTorch keeps the threads of a group that DDP has used, and one that has not
+    # let go of a barrier's tensor yet when the interpreter ends aborts the process.
     dist.destroy_process_group()
 
 
