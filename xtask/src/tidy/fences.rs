@@ -3,8 +3,8 @@
 use anyhow::Context;
 
 use super::Finding;
-use super::lexer::{Kind, pieces, words};
 use super::source::Source;
+use super::tokens::{Tokens, texts, words};
 
 /// The step between fork and exec cannot be written without it.
 const MAY_BE_UNSAFE: [&str; 1] = ["crates/agent/src/spawn/child.rs"];
@@ -26,48 +26,39 @@ const GLOBALS: [&str; 4] = [
 /// The crates that are programs.
 const PROGRAMS: [&str; 2] = ["cli", "sim"];
 
-pub(crate) fn check(sources: &[Source]) -> anyhow::Result<Vec<Finding>> {
+/// The variables that are declared in the one file that spells them.
+pub(crate) fn declared_variables(sources: &[Source]) -> anyhow::Result<Vec<String>> {
     let environment = sources
         .iter()
         .find(|source| source.path == ENVIRONMENT)
         .with_context(|| format!("{ENVIRONMENT} is gone"))?;
-    let names = declared_names(&environment.text);
-    anyhow::ensure!(!names.is_empty(), "{ENVIRONMENT} declares no variable");
-    Ok(sources
-        .iter()
-        .filter(|source| source.is_rust())
-        .flat_map(|source| {
-            let mut findings = unsafe_code(source);
-            findings.extend(environment_names(source, &names));
-            findings.extend(globals(source));
-            findings
-        })
-        .collect())
-}
-
-fn unsafe_code(source: &Source) -> Vec<Finding> {
-    if MAY_BE_UNSAFE.contains(&source.path.as_str()) {
-        return Vec::new();
-    }
-    let mut findings = Vec::new();
-    for piece in pieces(&source.text)
-        .iter()
-        .filter(|piece| piece.kind == Kind::Code)
-    {
-        for (offset, _) in words(piece.text).filter(|(_, word)| *word == "unsafe") {
-            let rule = format!("unsafe code belongs in {}", MAY_BE_UNSAFE.join(", "));
-            findings.push(Finding::new(source.place(piece, offset), rule));
-        }
-    }
-    findings
-}
-
-/// The names in the `variables!` block.
-fn declared_names(text: &str) -> Vec<String> {
-    text.lines()
+    let names: Vec<_> = environment
+        .text
+        .lines()
         .filter_map(|line| line.trim().strip_suffix(';'))
         .filter(|name| is_variable(name))
         .map(str::to_owned)
+        .collect();
+    anyhow::ensure!(!names.is_empty(), "{ENVIRONMENT} declares no variable");
+    Ok(names)
+}
+
+pub(crate) fn check(source: &Source, tokens: &Tokens, variables: &[String]) -> Vec<Finding> {
+    let mut findings = unsafe_code(source, tokens);
+    findings.extend(environment_names(source, tokens, variables));
+    findings.extend(globals(source, tokens));
+    findings
+}
+
+fn unsafe_code(source: &Source, tokens: &Tokens) -> Vec<Finding> {
+    if MAY_BE_UNSAFE.contains(&source.path.as_str()) {
+        return Vec::new();
+    }
+    let rule = format!("unsafe code belongs in {}", MAY_BE_UNSAFE.join(", "));
+    words(&tokens.all)
+        .iter()
+        .filter(|word| word.text == "unsafe")
+        .map(|word| Finding::new(source.place(word.line), &rule))
         .collect()
 }
 
@@ -78,49 +69,47 @@ fn is_variable(name: &str) -> bool {
             .all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')
 }
 
-fn environment_names(source: &Source, names: &[String]) -> Vec<Finding> {
+fn environment_names(source: &Source, tokens: &Tokens, variables: &[String]) -> Vec<Finding> {
     if source.path == ENVIRONMENT || !source.is_shipped() {
         return Vec::new();
     }
     let may_name_flag_defaults = source.path.starts_with(FLAG_DEFAULTS);
     let mut findings = Vec::new();
-    for piece in source.shipped_pieces(Kind::Text) {
+    for token in texts(&tokens.shipped) {
         // A sentence may name a variable to the user; a text without blanks is the name itself.
-        if piece.text.contains(char::is_whitespace) {
+        if token.text.contains(char::is_whitespace) {
             continue;
         }
-        for (offset, word) in words(piece.text) {
-            let declared = names.iter().any(|name| name == word);
-            let foreign = is_variable(word)
-                && (word.starts_with("TORCHELASTIC_")
-                    || word.starts_with("TORCH_")
-                    || word.starts_with("PET_") && !may_name_flag_defaults);
+        for name in token.text.split(|c: char| !c.is_alphanumeric() && c != '_') {
+            let declared = variables.iter().any(|variable| variable == name);
+            let foreign = is_variable(name)
+                && (name.starts_with("TORCHELASTIC_")
+                    || name.starts_with("TORCH_")
+                    || name.starts_with("PET_") && !may_name_flag_defaults);
             if declared || foreign {
-                let rule = format!("the variable {word} is spelt in {ENVIRONMENT} only");
-                findings.push(Finding::new(source.place(&piece, offset), rule));
+                let rule = format!("the variable {name} is spelt in {ENVIRONMENT} only");
+                findings.push(Finding::new(source.place(token.line), rule));
             }
         }
     }
     findings
 }
 
-fn globals(source: &Source) -> Vec<Finding> {
+fn globals(source: &Source, tokens: &Tokens) -> Vec<Finding> {
     let library = source
         .crate_folder()
         .is_some_and(|folder| !PROGRAMS.contains(&folder));
     if !library || !source.is_shipped() {
         return Vec::new();
     }
-    let mut findings = Vec::new();
-    for piece in source.shipped_pieces(Kind::Code) {
-        for (offset, word) in words(piece.text) {
-            if GLOBALS.contains(&word) {
-                let rule = format!("a library installs no global: {word}");
-                findings.push(Finding::new(source.place(&piece, offset), rule));
-            }
-        }
-    }
-    findings
+    words(&tokens.shipped)
+        .iter()
+        .filter(|word| GLOBALS.contains(&word.text.as_str()))
+        .map(|word| {
+            let rule = format!("a library installs no global: {}", word.text);
+            Finding::new(source.place(word.line), rule)
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -133,7 +122,9 @@ mod tests {
             ENVIRONMENT,
             "variables! {\n    RANK;\n    MASTER_ADDR;\n}\n",
         );
-        let findings = check(&[environment, example(path, text)]).unwrap();
+        let variables = declared_variables(&[environment]).unwrap();
+        let source = example(path, text);
+        let findings = check(&source, &Tokens::of(&source).unwrap(), &variables);
         findings.iter().map(ToString::to_string).collect()
     }
 
@@ -161,6 +152,20 @@ mod tests {
         let text = "fn f() { g(\"RANK\", \"needs MASTER_ADDR\", \"MASTER_ADDR=\", \"TORCH_X\") }\n";
         let all = found("crates/rendezvous/src/url.rs", text);
         assert_eq!(all.len(), 3, "{all:?}");
+    }
+
+    #[test]
+    fn a_variable_in_any_kind_of_text_is_found() {
+        let text = "fn f() {\n g(b\"RANK\", c\"RANK\", r#\"RANK\"#);\n h!(\"{RANK}={}\", 1)\n}\n";
+        let rule = "the variable RANK is spelt in crates/core/src/env.rs only";
+        let expected = [2, 2, 2, 3].map(|line| format!("crates/store/src/a.rs:{line}: {rule}"));
+        assert_eq!(found("crates/store/src/a.rs", text), expected);
+    }
+
+    #[test]
+    fn documentation_may_name_variables() {
+        let text = "//! RANK\n/// RANK\nfn f() {} // \"RANK\"\n";
+        assert_eq!(found("crates/store/src/a.rs", text).len(), 0);
     }
 
     #[test]

@@ -7,15 +7,15 @@
 //! | `unsafe` in one file; names of the environment in one file; no globals in libraries | [`fences`] |
 //! | small files, whole words for names | [`files`] |
 //!
-//! A finding names the file, the line and the rule. The checks read sources through [`lexer`], so
+//! A finding names the file, the line and the rule. The checks read sources through [`tokens`], so
 //! that a word in a comment or in a text is not taken for code.
 
 mod crates;
 mod fences;
 mod files;
-mod lexer;
 mod siblings;
 mod source;
+mod tokens;
 
 use std::fmt;
 
@@ -23,6 +23,7 @@ use anyhow::bail;
 
 use crate::command::root;
 use source::Source;
+use tokens::Tokens;
 
 /// One breach of a rule.
 #[derive(Debug, PartialEq, Eq)]
@@ -51,9 +52,17 @@ pub(crate) fn run() -> anyhow::Result<()> {
     println!("\n==> house rules");
     let sources = Source::all(&root())?;
     let mut findings = crates::check(&crates::metadata()?)?;
-    findings.extend(fences::check(&sources)?);
+    let variables = fences::declared_variables(&sources)?;
     for source in &sources {
-        findings.extend(siblings::check(source));
+        if source.is_rust() {
+            match Tokens::of(source) {
+                Ok(tokens) => {
+                    findings.extend(fences::check(source, &tokens, &variables));
+                    findings.extend(siblings::check(source, &tokens));
+                }
+                Err(finding) => findings.push(finding),
+            }
+        }
         findings.extend(files::check(source));
         if let Some(warning) = files::warning(source) {
             println!("    warning: {warning}");

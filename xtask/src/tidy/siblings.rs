@@ -1,13 +1,15 @@
 //! The machines in core are siblings: each can be read, tested and changed without the others.
 
+use proc_macro2::{Ident, TokenStream, TokenTree};
+
 use super::Finding;
-use super::lexer::{Kind, words};
 use super::source::Source;
+use super::tokens::Tokens;
 
 const FOLDER: &str = "crates/core/src/";
 const MACHINES: [&str; 4] = ["store", "rendezvous", "group", "rpc"];
 
-pub(crate) fn check(source: &Source) -> Vec<Finding> {
+pub(crate) fn check(source: &Source, tokens: &Tokens) -> Vec<Finding> {
     let Some(inside) = source.path.strip_prefix(FOLDER) else {
         return Vec::new();
     };
@@ -15,54 +17,55 @@ pub(crate) fn check(source: &Source) -> Vec<Finding> {
     if !MACHINES.contains(&own) {
         return Vec::new();
     }
-    let mut findings = Vec::new();
-    for piece in source.shipped_pieces(Kind::Code) {
-        for (offset, word) in words(piece.text) {
-            if word != "crate" {
-                continue;
-            }
-            for name in modules_after(&piece.text[offset + word.len()..]) {
-                if MACHINES.contains(&name) && name != own {
-                    let place = source.place(&piece, offset);
-                    let rule = format!("the {own} machine must not import the {name} machine");
-                    findings.push(Finding::new(place, rule));
-                }
-            }
-        }
-    }
-    findings
+    modules_used(&tokens.shipped)
+        .iter()
+        .filter(|name| MACHINES.iter().any(|machine| *name == machine) && *name != own)
+        .map(|name| {
+            let rule = format!("the {own} machine must not import the {name} machine");
+            Finding::new(source.place(name.span().start().line), rule)
+        })
+        .collect()
 }
 
-/// The modules that `crate` is followed by: one in `::a::b`, several in `::{a::b, c}`.
-fn modules_after(rest: &str) -> Vec<&str> {
-    let Some(path) = rest.trim_start().strip_prefix("::") else {
-        return Vec::new();
-    };
-    let Some(group) = path.trim_start().strip_prefix('{') else {
-        return words(path)
-            .next()
-            .map(|(_, word)| word)
-            .into_iter()
-            .collect();
-    };
+/// The modules at the root of the crate that paths and imports name: `a` in `crate::a::b`, `a` and
+/// `c` in `crate::{a::b, c}`.
+fn modules_used(stream: &TokenStream) -> Vec<Ident> {
+    let trees: Vec<TokenTree> = stream.clone().into_iter().collect();
     let mut names = Vec::new();
-    let mut depth = 0_usize;
-    let mut item = 0;
-    for (at, c) in group.char_indices() {
-        match c {
-            '{' => depth += 1,
-            '}' | ',' if depth == 0 => {
-                names.extend(words(&group[item..at]).next().map(|(_, word)| word));
-                if c == '}' {
-                    break;
+    for (at, tree) in trees.iter().enumerate() {
+        match tree {
+            TokenTree::Group(group) => names.extend(modules_used(&group.stream())),
+            TokenTree::Ident(word) if word == "crate" => {
+                if let [first, second, path @ ..] = &trees[at + 1..]
+                    && is(first, ':')
+                    && is(second, ':')
+                {
+                    names.extend(first_names(path));
                 }
-                item = at + 1;
             }
-            '}' => depth -= 1,
             _ => {}
         }
     }
     names
+}
+
+/// The first name of a path, or of each path in a group.
+fn first_names(path: &[TokenTree]) -> Vec<Ident> {
+    match path {
+        [TokenTree::Ident(name), ..] => vec![name.clone()],
+        [TokenTree::Group(group), ..] => {
+            let trees: Vec<TokenTree> = group.stream().into_iter().collect();
+            trees
+                .split(|tree| is(tree, ','))
+                .flat_map(first_names)
+                .collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn is(tree: &TokenTree, sign: char) -> bool {
+    matches!(tree, TokenTree::Punct(punct) if punct.as_char() == sign)
 }
 
 #[cfg(test)]
@@ -70,33 +73,59 @@ mod tests {
     use super::super::source::example;
     use super::*;
 
+    fn found(path: &str, text: &str) -> Vec<String> {
+        let source = example(path, text);
+        let findings = check(&source, &Tokens::of(&source).unwrap());
+        findings.iter().map(ToString::to_string).collect()
+    }
+
     #[test]
     fn a_machine_that_imports_its_sibling_is_found_at_its_line() {
-        let source = example(
-            "crates/core/src/group/policy.rs",
-            "use crate::time::Now;\nuse crate::{rank::Rank, store::{keyspace, ops}};\n",
+        let text = "use crate::time::Now;\nuse crate::{\n    rank::Rank,\n    store::{keyspace, ops},\n};\n";
+        assert_eq!(
+            found("crates/core/src/group/policy.rs", text),
+            [
+                "crates/core/src/group/policy.rs:4: the group machine must not import the store machine"
+            ]
         );
-        let found = check(&source);
-        assert_eq!(found.len(), 1);
-        assert_eq!(found[0].place, "crates/core/src/group/policy.rs:2");
+    }
+
+    #[test]
+    fn a_path_in_the_midst_of_code_is_found() {
+        let text = "fn f() {\n    if g(|| { crate::store::ops::get() }) {}\n}\n";
+        assert_eq!(found("crates/core/src/rpc.rs", text).len(), 1);
     }
 
     #[test]
     fn its_own_modules_and_the_shared_ones_are_free() {
-        let source = example(
-            "crates/core/src/store/ops.rs",
-            "use crate::store::keyspace::Keyspace; // not crate::group\nuse crate::pickle;\n",
+        let text =
+            "use crate::store::keyspace::Keyspace; // not crate::group\nuse crate::pickle;\n";
+        assert_eq!(
+            found("crates/core/src/store/ops.rs", text),
+            Vec::<String>::new()
         );
-        assert_eq!(check(&source), []);
+    }
+
+    #[test]
+    fn tests_may_use_a_sibling() {
+        let text = "#[cfg(test)]\nmod tests {\n    use crate::store::ops;\n}\n";
+        assert_eq!(
+            found("crates/core/src/group/policy.rs", text),
+            Vec::<String>::new()
+        );
     }
 
     #[test]
     fn a_nested_group_counts_by_its_first_name() {
+        let names = |text: &str| modules_used(&text.parse().unwrap());
         assert_eq!(
-            modules_after("::{a::{store, b}, group, rpc::x}"),
+            names("use crate::{a::{store, b}, group, {rpc::x}};"),
             ["a", "group", "rpc"]
         );
-        assert_eq!(modules_after("::store::ops::{a}"), ["store"]);
-        assert_eq!(modules_after(" fn"), Vec::<&str>::new());
+        assert_eq!(names("use crate::store::ops::{a};"), ["store"]);
+        assert_eq!(
+            names("pub(crate) fn f(a: self::crate_store::A) {}"),
+            Vec::<Ident>::new()
+        );
     }
 }

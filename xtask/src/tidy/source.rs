@@ -5,8 +5,6 @@ use std::path::Path;
 
 use anyhow::Context;
 
-use super::lexer::{self, Kind, Piece};
-
 /// Folders that hold nothing of ours.
 const SKIPPED: [&str; 5] = [
     "target",
@@ -74,16 +72,8 @@ impl Source {
         &self.text
     }
 
-    /// The pieces of one kind before the tests.
-    pub(crate) fn shipped_pieces(&self, kind: Kind) -> impl Iterator<Item = Piece<'_>> {
-        lexer::pieces(self.without_tests())
-            .into_iter()
-            .filter(move |piece| piece.kind == kind)
-    }
-
-    /// `path:line`, for a finding at `offset` in a piece.
-    pub(crate) fn place(&self, piece: &Piece<'_>, offset: usize) -> String {
-        let line = piece.line + piece.text[..offset].matches('\n').count();
+    /// `path:line`, for a finding.
+    pub(crate) fn place(&self, line: usize) -> String {
         format!("{}:{line}", self.path)
     }
 }
