@@ -1,5 +1,252 @@
-//! `cargo xtask bench store`: the TCP store server against PyTorch's.
+//! `cargo xtask bench store`: the TCP store server against PyTorch's libuv server.
+//!
+//! Both servers stay up and are asked in turns by the same native load generator (the example `load`
+//! of the package `rdzv-store`) and by PyTorch's own client. Both listen on all addresses and are
+//! reached by a numeric one.
+//!
+//! | quantity | what |
+//! |---|---|
+//! | pipelined | 64 connections, 16 requests in flight on each |
+//! | unpipelined | 64 connections, 1 request in flight on each |
+//! | processor time | of the server's process, per unpipelined request |
+//! | connections | opened, validated and pinged per second |
+//! | calls | median time of one call of PyTorch's client, alone |
 
-pub(crate) fn run(_arguments: &[String]) -> anyhow::Result<()> {
-    anyhow::bail!("`bench store` cannot measure anything yet")
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use anyhow::{Context, bail, ensure};
+use serde_json::Value;
+
+use super::release_binary;
+use super::table::{self, Better, Comparison, median};
+use crate::command::{cargo, output, step};
+use crate::venv;
+
+const DEFAULT_RUNS: usize = 5;
+
+const SERVE: &str = include_str!("store_serve.py");
+const CLIENT: &str = include_str!("store_client.py");
+
+/// Seconds of each measurement of requests.
+const SECONDS: &str = "2";
+
+/// How many connections are opened at ours, and how many per second there have to be.
+const OUR_CONNECTIONS: &str = "10000";
+const CONNECTIONS_PER_SECOND: f64 = 20_000.0;
+
+/// PyTorch's server looks up the name of every peer, which can take any time; so fewer.
+const THEIR_CONNECTIONS: &str = "100";
+
+/// Calls that wait for the same client and the same kernel differ by noise.
+const NOT_SLOWER: f64 = 0.95;
+
+const CALLS: [&str; 7] = [
+    "set and add",
+    "get",
+    "add",
+    "check",
+    "wait",
+    "compare_set",
+    "get of 1 MiB",
+];
+
+pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
+    let runs = runs(arguments)?;
+    let python = venv::torch_python()?;
+    let load = load_generator()?;
+    let ours = Server::start(Command::new(release_binary()?).args(["store", "--port", "0"]))?;
+    let theirs = Server::start(Command::new(&python).args(["-c", SERVE]))?;
+    let mut client = Client::start(&python)?;
+
+    let mut pipelined = Comparison::new("pipelined", "1000/s", Better::More, 3.0);
+    let mut unpipelined = Comparison::new("unpipelined", "1000/s", Better::More, 1.0);
+    let mut processor = Comparison::new("processor time", "us", Better::Less, 1.0 / 0.75);
+    let mut connections = Comparison::new("connections", "1000/s", Better::More, 1.0);
+    let mut calls = CALLS.map(|call| Comparison::new(call, "us", Better::Less, NOT_SLOWER));
+    for run in 1..=runs {
+        println!("    run {run} of {runs}");
+        for (server, is_ours) in [(&ours, true), (&theirs, false)] {
+            let side = |comparison: &mut Comparison, value: f64| match is_ours {
+                true => comparison.ours.push(value),
+                false => comparison.theirs.push(value),
+            };
+            let figures = server.load(&load, "requests", &["64", "16", SECONDS])?;
+            side(&mut pipelined, figures.per_second / 1e3);
+            let figures = server.load(&load, "requests", &["64", "1", SECONDS])?;
+            side(&mut unpipelined, figures.per_second / 1e3);
+            side(&mut processor, figures.processor_seconds_each * 1e6);
+            let count = match is_ours {
+                true => OUR_CONNECTIONS,
+                false => THEIR_CONNECTIONS,
+            };
+            let figures = server.load(&load, "connections", &[count])?;
+            side(&mut connections, figures.per_second / 1e3);
+            let times = client.ask(server.port)?;
+            for (comparison, call) in calls.iter_mut().zip(CALLS) {
+                let time = times[call].as_f64();
+                side(comparison, time.context("the client left a call out")?);
+            }
+        }
+    }
+
+    let accepted = median(&connections.ours) * 1e3;
+    let mut all = vec![pipelined, unpipelined, processor, connections];
+    all.extend(calls);
+    let met = table::print(&format!("bench store, {runs} runs"), "PyTorch", &all);
+    println!(
+        "\n{accepted:.0} of {OUR_CONNECTIONS} connections per second; at least {CONNECTIONS_PER_SECOND:.0} are asked for"
+    );
+    ensure!(
+        met && accepted >= CONNECTIONS_PER_SECOND,
+        "a target was missed"
+    );
+    Ok(())
+}
+
+fn runs(arguments: &[String]) -> anyhow::Result<usize> {
+    let runs = match arguments {
+        [] => DEFAULT_RUNS,
+        [flag, number] if flag == "--runs" => number
+            .parse()
+            .with_context(|| format!("'{number}' is no number of runs"))?,
+        _ => bail!("bench store takes `--runs N` only"),
+    };
+    ensure!(runs > 0, "at least one run is needed");
+    Ok(runs)
+}
+
+fn load_generator() -> anyhow::Result<PathBuf> {
+    let package = ["--package", "rdzv-store", "--example", "load"];
+    step(
+        "build the load generator optimised",
+        cargo().args(["build", "--release"]).args(package),
+    )?;
+    let folder = crate::test::target_folder()?;
+    Ok(folder.join("release").join("examples").join("load"))
+}
+
+/// What one measurement of the load generator found.
+struct Figures {
+    per_second: f64,
+    processor_seconds_each: f64,
+}
+
+/// A server that runs until this is dropped.
+struct Server {
+    process: Child,
+    port: u16,
+}
+
+impl Server {
+    fn start(command: &mut Command) -> anyhow::Result<Self> {
+        let mut process = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            // PyTorch's server reports every reply that a closed connection does not take.
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| format!("failed to start {:?}", command.get_program()))?;
+        let mut line = String::new();
+        let stdout = process.stdout.take().expect("it is piped");
+        BufReader::new(stdout).read_line(&mut line)?;
+        let server = Self {
+            process,
+            port: port(&line).with_context(|| format!("a server said '{}'", line.trim()))?,
+        };
+        Ok(server)
+    }
+
+    fn load(&self, generator: &Path, what: &str, words: &[&str]) -> anyhow::Result<Figures> {
+        let mut command = Command::new(generator);
+        command.args([
+            what,
+            &format!("127.0.0.1:{}", self.port),
+            &self.process.id().to_string(),
+        ]);
+        let text = output(command.args(words))?;
+        figures(&text).with_context(|| format!("failed to read the figures '{}'", text.trim()))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn port(line: &str) -> Option<u16> {
+    line.trim().rsplit(':').next()?.parse().ok()
+}
+
+fn figures(text: &str) -> Option<Figures> {
+    let value: Value = serde_json::from_str(text.trim()).ok()?;
+    let done = value["done"].as_f64()?;
+    Some(Figures {
+        per_second: done / value["wall_seconds"].as_f64()?,
+        processor_seconds_each: value["server_cpu_seconds"].as_f64()? / done,
+    })
+}
+
+/// PyTorch's client in a process of its own.
+struct Client {
+    process: Child,
+    ports: ChildStdin,
+    times: BufReader<ChildStdout>,
+}
+
+impl Client {
+    fn start(python: &Path) -> anyhow::Result<Self> {
+        let mut process = Command::new(python)
+            .args(["-c", CLIENT])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("failed to start {}", python.display()))?;
+        Ok(Self {
+            ports: process.stdin.take().expect("it is piped"),
+            times: BufReader::new(process.stdout.take().expect("it is piped")),
+            process,
+        })
+    }
+
+    /// Call -> microseconds, at the server on this port.
+    fn ask(&mut self, port: u16) -> anyhow::Result<Value> {
+        writeln!(self.ports, "{port}")?;
+        let mut line = String::new();
+        self.times.read_line(&mut line)?;
+        serde_json::from_str(&line).context("PyTorch's client ended; its output says why")
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_says_where_it_listens() {
+        assert_eq!(port("listening on [::]:29500\n"), Some(29500));
+        assert_eq!(port("listening on 127.0.0.1:1\n"), Some(1));
+        assert_eq!(port(""), None);
+    }
+
+    #[test]
+    fn figures_are_per_second_and_per_request() {
+        let text = r#"{"done":100,"wall_seconds":0.5,"server_cpu_seconds":0.001}"#;
+        let figures = figures(text).expect("complete figures");
+        assert!((figures.per_second - 200.0).abs() < 1e-9);
+        assert!((figures.processor_seconds_each - 1e-5).abs() < 1e-12);
+        assert!(super::figures("{}").is_none());
+    }
 }

@@ -1,0 +1,35 @@
+"""PyTorch's own client: for each port read from standard input, the median time of each call there.
+
+One line of JSON per port: call -> microseconds.
+"""
+
+import json
+import statistics
+import sys
+import time
+
+from torch.distributed import TCPStore
+
+CALLS = {
+    "set and add": lambda store: (store.set("key", b"v" * 100), store.add("other", 1)),
+    "get": lambda store: store.get("key"),
+    "add": lambda store: store.add("counter", 1),
+    "check": lambda store: store.check(["key", "counter"]),
+    "wait": lambda store: store.wait(["key"]),
+    "compare_set": lambda store: store.compare_set("swapped", "", "v"),
+    "get of 1 MiB": lambda store: store.get("large"),
+}
+
+for line in sys.stdin:
+    store = TCPStore("127.0.0.1", int(line), is_master=False)
+    store.set("key", b"v" * 100)
+    store.set("large", b"v" * (1 << 20))
+    times = {}
+    for name, call in CALLS.items():
+        samples = []
+        for _ in range(200 if name == "get of 1 MiB" else 2000):
+            began = time.perf_counter_ns()
+            call(store)
+            samples.append(time.perf_counter_ns() - began)
+        times[name] = statistics.median(samples) / 1000
+    print(json.dumps(times), flush=True)
