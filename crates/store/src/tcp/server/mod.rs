@@ -68,22 +68,22 @@ impl TcpStoreServer {
     /// Binds, listens and starts the thread. Connections are accepted from the moment this
     /// returns, and queued by the kernel before.
     pub fn start(options: ServerOptions) -> Result<Self, StoreError> {
-        let listener = match options.listener {
-            Some(listener) => listen::adopt(listener, options.port)?,
+        let listeners = match options.listener {
+            Some(listener) => vec![listen::adopt(listener, options.port)?],
             None => listen::listen(options.host.as_deref(), options.port)?,
         };
         let refused = |source: std::io::Error| StoreError::Listen {
             address: format!("port {}", options.port),
             source,
         };
-        let address = listener.local_addr().map_err(refused)?;
+        let address = listeners[0].local_addr().map_err(refused)?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let bell = Arc::new(bell.map_err(|error| refused(error.into()))?);
         let figures = Arc::new(Figures::default());
         let (commands, receiver) = mpsc::channel();
         let service = Service::new(
             options.limits,
-            listener,
+            listeners,
             Arc::clone(&bell),
             receiver,
             Arc::clone(&figures),
@@ -103,7 +103,8 @@ impl TcpStoreServer {
         })
     }
 
-    /// The address it is bound to, with the actual port.
+    /// The address it is bound to, with the actual port. Without a host that is the IPv6 one of the
+    /// two, where there are two.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }

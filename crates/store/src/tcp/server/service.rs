@@ -35,8 +35,16 @@ use rustix::io::Errno;
 use super::sockets::Sockets;
 use super::{Command, Figures};
 
-const LISTENER: u64 = u64::MAX;
-const BELL: u64 = u64::MAX - 1;
+const BELL: u64 = u64::MAX;
+/// The first listening socket, the next, …; connections have small numbers.
+const LISTENERS: u64 = 1 << 32;
+
+/// With at most so many connections, the thread stays awake for a moment after each turn.
+const FEW: usize = 32;
+
+/// How long that is. A client that asks in a loop, as PyTorch's do (twice for each `get`), comes
+/// back within it; waking up a thread, and the processor that it sleeps on, takes as long.
+const AWAKE: Duration = Duration::from_micros(50);
 
 /// How many reports are taken from the kernel at a time.
 const REPORTS: usize = 256;
@@ -52,7 +60,7 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(250);
 pub(super) struct Service {
     pub(super) machine: ServerMachine,
     pub(super) sockets: Sockets,
-    pub(super) listener: Option<TcpListener>,
+    pub(super) listeners: Vec<TcpListener>,
     pub(super) scratch: Vec<u8>,
     /// Outputs taken from the machine and not carried out yet.
     pub(super) outputs: VecDeque<Output>,
@@ -75,18 +83,16 @@ pub(super) struct Service {
 impl Service {
     pub(super) fn new(
         limits: Limits,
-        listener: TcpListener,
+        listeners: Vec<TcpListener>,
         bell: Arc<OwnedFd>,
         commands: mpsc::Receiver<Command>,
         figures: Arc<Figures>,
     ) -> io::Result<Self> {
         let sockets = Sockets::new()?;
-        epoll::add(
-            sockets.epoll(),
-            &listener,
-            EventData::new_u64(LISTENER),
-            EventFlags::IN,
-        )?;
+        for (listener, token) in listeners.iter().zip(LISTENERS..) {
+            let token = EventData::new_u64(token);
+            epoll::add(sockets.epoll(), listener, token, EventFlags::IN)?;
+        }
         epoll::add(
             sockets.epoll(),
             &*bell,
@@ -96,7 +102,7 @@ impl Service {
         Ok(Self {
             machine: ServerMachine::new(limits),
             sockets,
-            listener: Some(listener),
+            listeners,
             scratch: vec![0; SCRATCH_BYTES],
             outputs: VecDeque::new(),
             again: Vec::new(),
@@ -114,9 +120,14 @@ impl Service {
     /// Serves until it is told to end.
     pub(super) fn run(mut self) {
         let mut reports: Vec<Event> = Vec::with_capacity(REPORTS);
+        // Until when the thread stays awake although nothing has come.
+        let mut awake: Option<Instant> = None;
         while !self.has_ended() {
             self.figures.store(self.machine.stats());
-            let timeout = self.timeout();
+            let timeout = match awake {
+                Some(_) => Some(Timespec::default()),
+                None => self.timeout(),
+            };
             reports.clear();
             match epoll::wait(
                 self.sockets.epoll(),
@@ -129,11 +140,21 @@ impl Service {
                     break;
                 }
             }
+            if reports.is_empty()
+                && let Some(until) = awake
+                && self.again.is_empty()
+            {
+                awake = (Instant::now() < until).then_some(until);
+                // Whoever shares the processor may be the one who is to come back.
+                rustix::thread::sched_yield();
+                continue;
+            }
+            awake = (self.sockets.len() <= FEW).then(|| Instant::now() + AWAKE);
             self.now = self.read_clock();
             for report in &reports {
                 match report.data.u64() {
-                    LISTENER => self.accept(),
                     BELL => self.obey(),
+                    listener @ LISTENERS.. => self.accept((listener - LISTENERS) as usize),
                     id => self.ready(ConnId(id as u32), report.flags),
                 }
             }
@@ -199,8 +220,8 @@ impl Service {
             true => EventFlags::IN,
             false => EventFlags::empty(),
         };
-        if let Some(listener) = &self.listener {
-            let token = EventData::new_u64(LISTENER);
+        for (listener, token) in self.listeners.iter().zip(LISTENERS..) {
+            let token = EventData::new_u64(token);
             if let Err(error) = epoll::modify(self.sockets.epoll(), listener, token, flags) {
                 tracing::error!(%error, "epoll refused a change of the listening socket");
             }
@@ -283,7 +304,7 @@ impl Service {
 
     fn stop_accepting(&mut self) {
         self.accept_again = None;
-        if let Some(listener) = self.listener.take() {
+        for listener in self.listeners.drain(..) {
             let _ = epoll::delete(self.sockets.epoll(), &listener);
         }
     }

@@ -42,8 +42,12 @@ impl Sockets {
         self.table.get(id.0 as usize)?.as_ref()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.table.len() - self.free.len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
-        self.free.len() == self.table.len()
+        self.len() == 0
     }
 
     /// The ids in use at this moment.

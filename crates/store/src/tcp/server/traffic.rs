@@ -39,9 +39,9 @@ enum Read {
 
 impl Service {
     /// Accepts what is pending, up to a batch.
-    pub(super) fn accept(&mut self) {
+    pub(super) fn accept(&mut self, listener: usize) {
         for _ in 0..ACCEPT_BATCH {
-            if !self.accept_one() {
+            if !self.accept_one(listener) {
                 return;
             }
         }
@@ -49,12 +49,14 @@ impl Service {
 
     /// Accepts everything that is pending.
     pub(super) fn accept_all(&mut self) {
-        while self.accept_one() {}
+        for listener in 0..self.listeners.len() {
+            while self.accept_one(listener) {}
+        }
     }
 
     /// Accepts one connection; false if there is none or none can be taken in.
-    fn accept_one(&mut self) -> bool {
-        let Some(listener) = &self.listener else {
+    fn accept_one(&mut self, listener: usize) -> bool {
+        let Some(listener) = self.listeners.get(listener) else {
             return false;
         };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
