@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rdzv_store::{ServerOptions, TcpStoreServer};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::runtime::Builder;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::store::StoreArgs;
 use crate::exit::Exit;
@@ -30,43 +30,24 @@ pub(crate) fn run(arguments: &StoreArgs) -> ExitCode {
 
 fn serve(arguments: &StoreArgs) -> anyhow::Result<()> {
     raise_open_files_limit();
-    let runtime = Builder::new_current_thread().enable_all().build()?;
-    let _inside = runtime.enter();
     // Before anybody learns that we are here, so that no signal can come too early.
-    let mut ends = [
-        SignalKind::terminate(),
-        SignalKind::interrupt(),
-        SignalKind::hangup(),
-    ]
-    .into_iter()
-    .map(signal)
-    .collect::<io::Result<Vec<_>>>()
-    .context("handle signals")?;
-    let server = TcpStoreServer::start(ServerOptions {
+    let ends = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
+    ends.thread_block().context("handle signals")?;
+    let ends = SignalFd::with_flags(&ends, SfdFlags::SFD_CLOEXEC).context("handle signals")?;
+    let options = ServerOptions {
         host: arguments.host.clone(),
         port: arguments.port,
         listener: None,
         limits: arguments.limits(),
+    };
+    TcpStoreServer::serve(options, ends.into(), LINGER, |address| {
+        let mut stdout = io::stdout().lock();
+        // A reader that went away has no use for the line, but its clients may have for the store.
+        let _ = writeln!(stdout, "listening on {address}");
+        let _ = stdout.flush();
     })
     // The text is complete; as a cause it would be told twice.
-    .map_err(|error| anyhow!("failed to {error}"))?;
-    let mut stdout = io::stdout().lock();
-    // A reader that went away has no use for the line, but its clients may have for the store.
-    let _ = writeln!(stdout, "listening on {}", server.local_addr());
-    let _ = stdout.flush();
-    drop(stdout);
-    let [terminate, interrupt, hangup] = &mut ends[..] else {
-        unreachable!("three signals make three streams")
-    };
-    runtime.block_on(async {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-            _ = hangup.recv() => {}
-        }
-    });
-    server.shutdown(LINGER);
-    Ok(())
+    .map_err(|error| anyhow!("failed to {error}"))
 }
 
 /// Every connection is a descriptor, and the usual soft limit is 1024 of them.

@@ -14,6 +14,7 @@ mod service;
 mod sockets;
 mod traffic;
 
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -68,32 +69,17 @@ impl TcpStoreServer {
     /// Binds, listens and starts the thread. Connections are accepted from the moment this
     /// returns, and queued by the kernel before.
     pub fn start(options: ServerOptions) -> Result<Self, StoreError> {
-        let listeners = match options.listener {
-            Some(listener) => vec![listen::adopt(listener, options.port)?],
-            None => listen::listen(options.host.as_deref(), options.port)?,
-        };
-        let refused = |source: std::io::Error| StoreError::Listen {
-            address: format!("port {}", options.port),
-            source,
-        };
-        let address = listeners[0].local_addr().map_err(refused)?;
+        let refused = refused(options.port);
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let bell = Arc::new(bell.map_err(|error| refused(error.into()))?);
         let figures = Arc::new(Figures::default());
         let (commands, receiver) = mpsc::channel();
-        let service = Service::new(
-            options.limits,
-            listeners,
-            Arc::clone(&bell),
-            receiver,
-            Arc::clone(&figures),
-        );
-        let service = service.map_err(refused)?;
+        let (address, service) =
+            set_up(options, Arc::clone(&bell), receiver, Arc::clone(&figures))?;
         let thread = std::thread::Builder::new()
             .name("rdzv-store".to_owned())
             .spawn(move || service.run())
             .map_err(refused)?;
-        tracing::debug!(%address, "store server listens");
         Ok(Self {
             address,
             commands,
@@ -101,6 +87,26 @@ impl TcpStoreServer {
             figures,
             thread: Some(thread),
         })
+    }
+
+    /// Serves on the calling thread, for a process that does nothing else: with a single thread, the
+    /// kernel need not guard the table of descriptors against others, on every call.
+    ///
+    /// `ready` is told the address. When `end` can be read from (a descriptor for signals, say), it
+    /// stops accepting, lets clients finish for up to `linger`, and returns.
+    pub fn serve(
+        options: ServerOptions,
+        end: OwnedFd,
+        linger: Duration,
+        ready: impl FnOnce(SocketAddr),
+    ) -> Result<(), StoreError> {
+        let (commands, receiver) = mpsc::channel();
+        // It is looked at when the bell rings.
+        let _ = commands.send(Command::Shutdown { linger });
+        let (address, service) = set_up(options, Arc::new(end), receiver, Arc::default())?;
+        ready(address);
+        service.run();
+        Ok(())
     }
 
     /// The address it is bound to, with the actual port. Without a host that is the IPv6 one of the
@@ -160,6 +166,31 @@ impl TcpStoreServer {
 impl Drop for TcpStoreServer {
     fn drop(&mut self) {
         self.end(Duration::ZERO);
+    }
+}
+
+fn set_up(
+    options: ServerOptions,
+    bell: Arc<OwnedFd>,
+    commands: mpsc::Receiver<Command>,
+    figures: Arc<Figures>,
+) -> Result<(SocketAddr, Service), StoreError> {
+    let listeners = match options.listener {
+        Some(listener) => vec![listen::adopt(listener, options.port)?],
+        None => listen::listen(options.host.as_deref(), options.port)?,
+    };
+    let refused = refused(options.port);
+    let address = listeners[0].local_addr().map_err(&refused)?;
+    let service = Service::new(options.limits, listeners, bell, commands, figures);
+    let service = service.map_err(&refused)?;
+    tracing::debug!(%address, "store server listens");
+    Ok((address, service))
+}
+
+fn refused(port: u16) -> impl Fn(io::Error) -> StoreError {
+    move |source| StoreError::Listen {
+        address: format!("port {port}"),
+        source,
     }
 }
 

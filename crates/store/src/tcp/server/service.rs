@@ -286,6 +286,8 @@ impl Service {
                 }
                 Command::Shutdown { linger } => {
                     self.stop_accepting();
+                    // There is nothing more to ask for.
+                    let _ = epoll::delete(self.sockets.epoll(), &*self.bell);
                     self.end = Some(Instant::now() + linger);
                 }
             }
