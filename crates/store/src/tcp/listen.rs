@@ -4,7 +4,6 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs as _};
 use std::os::fd::AsRawFd as _;
 
-use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::StoreError;
@@ -98,12 +97,7 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 fn prepare(listener: &TcpListener) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     // Accepted sockets inherit this, which saves a system call for each of them.
-    sockopt::set_tcp_nodelay(listener, true)?;
-    if sockopt::tcp_congestion(listener).is_ok_and(|name| name.starts_with("bbr")) {
-        // Where BBR is the default, it would model and pace every connection, for messages that
-        // are far smaller than a window. Some 2 % of a request; nothing is lost if it is refused.
-        let _ = sockopt::set_tcp_congestion(listener, "cubic");
-    }
+    rustix::net::sockopt::set_tcp_nodelay(listener, true)?;
     Ok(())
 }
 
