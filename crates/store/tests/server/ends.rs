@@ -137,3 +137,22 @@ fn running_out_of_descriptors_is_survived() {
     second.0.set_read_timeout(Some(LONG)).unwrap();
     assert_eq!(second.receive(4), 3_u32.to_le_bytes());
 }
+
+#[test]
+fn a_client_that_says_much_and_leaves_at_once_is_noticed() {
+    let server = server(Limits::default());
+    for round in 1..=300 {
+        // More than is read in one turn; often its end is there before the first read.
+        let mut client = Client::join(server.local_addr());
+        client.send(|out| {
+            for _ in 0..10 * round {
+                request::set(out, b"/key", &[1; 50]);
+            }
+        });
+    }
+    let began = Instant::now();
+    while server.stats().connections > 0 {
+        assert!(began.elapsed() < LONG, "{:?}", server.stats());
+        thread::yield_now();
+    }
+}

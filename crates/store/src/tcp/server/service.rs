@@ -64,8 +64,9 @@ pub(super) struct Service {
     pub(super) scratch: Vec<u8>,
     /// Outputs taken from the machine and not carried out yet.
     pub(super) outputs: VecDeque<Output>,
-    /// Connections that may have more to read than was read; each has its next turn soon.
-    pub(super) again: Vec<ConnId>,
+    /// Connections that may have more to read than was read, and as what they were reported: the
+    /// kernel does not repeat that their end has come. Each has its next turn soon.
+    pub(super) again: Vec<(ConnId, EventFlags)>,
     /// Connections with replies to send at the end of this turn.
     flushes: Vec<ConnId>,
     /// The time of this turn.
@@ -158,8 +159,8 @@ impl Service {
                     id => self.ready(ConnId(id as u32), report.flags),
                 }
             }
-            for id in std::mem::take(&mut self.again) {
-                self.ready(id, EventFlags::IN);
+            for (id, flags) in std::mem::take(&mut self.again) {
+                self.ready(id, flags);
             }
             self.on_time();
             self.flush_all();

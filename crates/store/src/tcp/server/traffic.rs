@@ -109,7 +109,10 @@ impl Service {
     #[inline]
     fn read(&mut self, id: ConnId, ending: bool) {
         match self.read_once(id) {
-            Read::Some { filled, .. } if filled || ending => self.again.push(id),
+            Read::Some { .. } if ending => {
+                self.again.push((id, EventFlags::IN | EventFlags::RDHUP))
+            }
+            Read::Some { filled: true, .. } => self.again.push((id, EventFlags::IN)),
             Read::Some { .. } | Read::Nothing => {}
             Read::Gone => self.forget(id),
         }
