@@ -110,7 +110,7 @@ impl Service {
     fn read(&mut self, id: ConnId, ending: bool) {
         match self.read_once(id) {
             Read::Some { .. } if ending => {
-                self.again.push((id, EventFlags::IN | EventFlags::RDHUP))
+                self.again.push((id, EventFlags::IN | EventFlags::RDHUP));
             }
             Read::Some { filled: true, .. } => self.again.push((id, EventFlags::IN)),
             Read::Some { .. } | Read::Nothing => {}
