@@ -19,5 +19,6 @@ pub mod group;
 pub mod ident;
 pub mod machine;
 pub mod rank;
+pub mod rendezvous;
 pub mod store;
 pub mod time;

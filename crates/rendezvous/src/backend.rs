@@ -1,14 +1,18 @@
 //! What every way of finding one another offers to an agent.
 
+use std::fmt;
 use std::sync::Arc;
 
 use rdzv_core::ident::RunId;
-use rdzv_core::rank::GroupRank;
+use rdzv_core::rank::{Assignment, GroupRank};
 use rdzv_store::{Store, TcpStoreServer};
 
 use crate::RendezvousError;
 
 /// A rendezvous as an agent sees it.
+///
+/// Used by one thread, except for what [`RendezvousBackend::interrupter`] returns. To be one's own
+/// backend, implement this and register a constructor in a [`BackendRegistry`](crate::BackendRegistry).
 pub trait RendezvousBackend: Send {
     /// The name that it is registered under.
     fn name(&self) -> &str;
@@ -16,8 +20,23 @@ pub trait RendezvousBackend: Send {
     /// The run that it belongs to.
     fn run_id(&self) -> &RunId;
 
-    /// Takes part in the next round; returns when the nodes have found one another.
-    fn join(&mut self) -> Result<RendezvousInfo, RendezvousError>;
+    /// Takes part in the next round; returns when the nodes have found one another, when that has
+    /// failed, or soon after an interruption ([`RendezvousError::Interrupted`]), with this node no
+    /// longer taking part. A node that is in a round leaves it first.
+    fn join(&mut self, member: &Member) -> Result<RendezvousInfo, RendezvousError>;
+
+    /// Ends a [`RendezvousBackend::join`] that is under way in another thread, and all later ones.
+    /// `None` if it cannot be ended.
+    fn interrupter(&self) -> Option<Interrupter> {
+        None
+    }
+
+    /// Who is told what becomes of a round after [`RendezvousBackend::join`] has returned it, from
+    /// some thread. Set once, before the first join. A backend whose membership never changes does
+    /// not call it.
+    fn set_observer(&mut self, observer: Observer) {
+        let _ = observer;
+    }
 
     /// Whether the workers meet at the very store that the agents meet at.
     fn shares_store_with_workers(&self) -> bool;
@@ -31,23 +50,100 @@ pub trait RendezvousBackend: Send {
     /// How many nodes wait for the next round.
     fn num_nodes_waiting(&self) -> Result<u32, RendezvousError>;
 
-    /// Frees what it holds; true if that went well.
+    /// Tells the others that this node has failed for good, and why (one line), so that they end at
+    /// once ([`Change::PeerFailed`]). Where nobody can be told, nothing happens.
+    fn report_failure(&mut self, reason: &str) -> Result<(), RendezvousError> {
+        let _ = reason;
+        Ok(())
+    }
+
+    /// Leaves without ending it for the others, who are told at once where that is possible.
+    fn leave(&mut self) -> Result<(), RendezvousError> {
+        Ok(())
+    }
+
+    /// Ends it for everybody and frees what it holds; true if that went well.
     fn shutdown(&mut self) -> bool;
 }
 
+/// What ends a join from another thread; may be called more than once.
+pub type Interrupter = Arc<dyn Fn() + Send + Sync>;
+
+/// Who is told of [`Change`]s.
+pub type Observer = Box<dyn Fn(Change) + Send + Sync>;
+
+/// What an agent brings to a round.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// The role of its workers.
+    pub role: String,
+    /// How many workers it starts.
+    pub local_world_size: u32,
+    /// Whether an agent hosts the store that the workers meet at; if not, the worker with rank 0
+    /// does, at a port that is free now.
+    pub share_store: bool,
+}
+
+/// What became of a round after it was complete. The texts are one sentence for people.
+#[derive(Debug)]
+pub enum Change {
+    /// Nodes wait for the next round, or participants are gone: whoever wants to go on joins again.
+    Membership {
+        /// Which nodes, and how that was noticed.
+        reason: String,
+    },
+    /// A participant has failed for good.
+    PeerFailed {
+        /// Which node.
+        node: String,
+        /// What it said.
+        reason: String,
+    },
+    /// The run was ended.
+    Closed,
+    /// What the rendezvous stands on is gone, so that no round can ever be formed again.
+    Lost(RendezvousError),
+}
+
 /// The result of a round.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct RendezvousInfo {
-    /// Shared by the agents of the round; keys of different runs do not meet.
+    /// Number of the round, from 0.
+    pub round: u64,
+    /// Shared by the agents of the round; keys of different runs and rounds do not meet.
     pub store: Arc<dyn Store>,
     /// This agent's rank.
     pub rank: GroupRank,
     /// The number of agents.
     pub world_size: u32,
+    /// The ranks of this agent's workers, where the rendezvous knows them; else the agents exchange
+    /// them through the store.
+    pub assignment: Option<Assignment>,
     /// Host of the store that workers shall meet at.
     pub master_addr: String,
     /// Its port.
     pub master_port: u16,
-    /// The server of that store, if this agent hosts it. It ends when the last holder drops it.
+    /// The server of that store, if this agent hosts it, with nothing in it. It ends when the last
+    /// holder drops it.
     pub server: Option<Arc<TcpStoreServer>>,
+    /// Keeps the port free until the worker that hosts the store is being started.
+    pub reserved_port: Option<Arc<std::net::TcpListener>>,
+}
+
+impl fmt::Debug for RendezvousInfo {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            round,
+            rank,
+            world_size,
+            master_addr,
+            master_port,
+            ..
+        } = self;
+        write!(
+            formatter,
+            "RendezvousInfo(round {round}, rank {rank} of {world_size}, workers meet at \
+             {master_addr}:{master_port})"
+        )
+    }
 }

@@ -81,7 +81,66 @@ pub enum RendezvousError {
         #[source]
         source: Box<StoreError>,
     },
+    /// The run is over: somebody has closed it.
+    #[error(
+        "the rendezvous of run '{run_id}' at {place} is closed: the job has ended. To start a new \
+         one, use another --rdzv-id or a new store"
+    )]
+    Closed {
+        /// The run.
+        run_id: String,
+        /// Kind and address of what the nodes meet at.
+        place: String,
+    },
+    /// The run ended while this node waited as a surplus one. Nothing is wrong.
+    #[error("the job of run '{run_id}' has ended without needing this node")]
+    NotNeeded {
+        /// The run.
+        run_id: String,
+    },
+    /// Too few nodes came in time.
+    #[error(
+        "run '{run_id}' had {} of at least {min_nodes} nodes after {:.1} s of waiting at {place} \
+         (joined: {}). Check that the other agents run with the same --rdzv-id and --rdzv-endpoint \
+         and can reach it, or wait longer with --rdzv-conf join_timeout=SECONDS",
+        .joined.len(),
+        .elapsed.as_secs_f64(),
+        if .joined.is_empty() { "none".to_owned() } else { .joined.join(", ") }
+    )]
+    JoinTimeout {
+        /// The run.
+        run_id: String,
+        /// Kind and address of what the nodes meet at.
+        place: String,
+        /// The nodes that had come.
+        joined: Vec<String>,
+        /// How many were needed.
+        min_nodes: u32,
+        /// How long was waited.
+        elapsed: Duration,
+    },
+    /// A join was interrupted on purpose; this node does not take part.
+    #[error("the rendezvous was interrupted")]
+    Interrupted,
+    /// What the nodes meet at cannot be reached, or is not what it should be.
+    #[error("{what} at {place}{}: {remedy}", after(.elapsed))]
+    Unreachable {
+        /// What was found there.
+        what: String,
+        /// Kind and numeric address.
+        place: String,
+        /// How long was tried.
+        elapsed: Option<Duration>,
+        /// What to try.
+        remedy: String,
+    },
     /// The store behind the rendezvous failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+fn after(elapsed: &Option<Duration>) -> String {
+    elapsed.map_or_else(String::new, |elapsed| {
+        format!(" after {:.1} s", elapsed.as_secs_f64())
+    })
 }

@@ -15,7 +15,7 @@ use rdzv_core::store::prefix::join;
 use rdzv_store::{PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions};
 
 use crate::bind::loopback;
-use crate::{RendezvousBackend, RendezvousError, RendezvousInfo, RendezvousParameters};
+use crate::{Member, RendezvousBackend, RendezvousError, RendezvousInfo, RendezvousParameters};
 
 /// How long to wait for the other nodes if nothing is configured.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
@@ -108,6 +108,9 @@ impl StaticRendezvous {
         };
         self.joined = Some(Arc::clone(&store));
         Ok(RendezvousInfo {
+            round: 0,
+            assignment: None,
+            reserved_port: None,
             rank: self.parameters.node_rank,
             world_size: self.parameters.nodes,
             master_addr: self.parameters.endpoint.host.clone(),
@@ -211,7 +214,7 @@ impl RendezvousBackend for StaticRendezvous {
         &self.parameters.run_id
     }
 
-    fn join(&mut self) -> Result<RendezvousInfo, RendezvousError> {
+    fn join(&mut self, _: &Member) -> Result<RendezvousInfo, RendezvousError> {
         Self::join(self)
     }
 

@@ -7,6 +7,7 @@
 
 mod backend;
 mod bind;
+pub mod dynamic;
 mod environment;
 mod error;
 mod fixed;
@@ -14,7 +15,7 @@ mod params;
 mod registry;
 pub mod url;
 
-pub use backend::{RendezvousBackend, RendezvousInfo};
+pub use backend::{Change, Interrupter, Member, Observer, RendezvousBackend, RendezvousInfo};
 pub use environment::Environment;
 pub use error::RendezvousError;
 pub use fixed::{StaticParameters, StaticRendezvous};

@@ -12,7 +12,8 @@ use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
 use rdzv_rendezvous::{
-    BackendRegistry, RendezvousError, RendezvousParameters, StaticParameters, StaticRendezvous,
+    BackendRegistry, Member, RendezvousError, RendezvousParameters, StaticParameters,
+    StaticRendezvous,
 };
 use rdzv_store::Store;
 
@@ -189,7 +190,13 @@ fn general_parameters_are_checked_with_the_texts_of_the_reference() {
     assert!(backend.shares_store_with_workers());
     assert!(!backend.is_closed().unwrap());
     assert_eq!(backend.num_nodes_waiting().unwrap(), 0);
-    let info = backend.join().unwrap();
+    let info = backend
+        .join(&Member {
+            role: "default".to_owned(),
+            local_world_size: 1,
+            share_store: true,
+        })
+        .unwrap();
     assert!(Arc::clone(&info.store).num_keys().unwrap() >= 1);
     backend.set_closed().unwrap();
     assert!(backend.shutdown());
