@@ -13,8 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 
+use super::arguments;
 use super::measure::measure;
 use super::table::{self, Better, Comparison};
 use super::{release_binary, this_program, worker};
@@ -26,7 +27,7 @@ const DEFAULT_RUNS: usize = 7;
 const FLOOD_LINES: usize = 600_000;
 
 pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
-    let runs = runs(arguments)?;
+    let runs = arguments::runs("launch", arguments, DEFAULT_RUNS)?;
     let python = venv::torch_python()?;
     let ours = Launcher {
         words: vec![text(&release_binary()?)?, "run".into()],
@@ -42,10 +43,7 @@ pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
     for run in 1..=runs {
         println!("    run {run} of {runs}");
         for (launcher, is_ours) in [(&ours, true), (&theirs, false)] {
-            let side = |comparison: &mut Comparison, value: f64| match is_ours {
-                true => comparison.ours.push(value),
-                false => comparison.theirs.push(value),
-            };
+            let side = |comparison: &mut Comparison, value| comparison.add(is_ours, value);
             let usage = launcher.start()?;
             side(&mut wall, usage.wall_seconds * 1e3);
             side(&mut memory, usage.peak_megabytes);
@@ -60,18 +58,6 @@ pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
     );
     ensure!(met, "a target was missed");
     Ok(())
-}
-
-fn runs(arguments: &[String]) -> anyhow::Result<usize> {
-    let runs = match arguments {
-        [] => DEFAULT_RUNS,
-        [flag, number] if flag == "--runs" => number
-            .parse()
-            .with_context(|| format!("'{number}' is no number of runs"))?,
-        _ => bail!("bench launch takes `--runs N` only"),
-    };
-    ensure!(runs > 0, "at least one run is needed");
-    Ok(runs)
 }
 
 fn text(path: &Path) -> anyhow::Result<String> {

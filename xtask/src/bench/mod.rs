@@ -4,6 +4,7 @@
 //! and what is printed are medians and their ratio. [`measure`] and [`worker`] are this program in
 //! its other parts: it starts itself as the parent that measures and as the worker that is started.
 
+mod arguments;
 mod launch;
 mod measure;
 mod store;

@@ -16,11 +16,11 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use serde_json::Value;
 
-use super::release_binary;
 use super::table::{self, Better, Comparison, median};
+use super::{arguments, release_binary};
 use crate::command::{cargo, output, step};
 use crate::venv;
 
@@ -53,7 +53,7 @@ const CALLS: [&str; 7] = [
 ];
 
 pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
-    let runs = runs(arguments)?;
+    let runs = arguments::runs("store", arguments, DEFAULT_RUNS)?;
     let python = venv::torch_python()?;
     let load = load_generator()?;
     let ours = Server::start(Command::new(release_binary()?).args(["store", "--port", "0"]))?;
@@ -68,10 +68,7 @@ pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
     for run in 1..=runs {
         println!("    run {run} of {runs}");
         for (server, is_ours) in [(&ours, true), (&theirs, false)] {
-            let side = |comparison: &mut Comparison, value: f64| match is_ours {
-                true => comparison.ours.push(value),
-                false => comparison.theirs.push(value),
-            };
+            let side = |comparison: &mut Comparison, value| comparison.add(is_ours, value);
             let figures = server.load(&load, "requests", &["64", "16", SECONDS])?;
             side(&mut pipelined, figures.per_second / 1e3);
             let figures = server.load(&load, "requests", &["64", "1", SECONDS])?;
@@ -103,18 +100,6 @@ pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
         "a target was missed"
     );
     Ok(())
-}
-
-fn runs(arguments: &[String]) -> anyhow::Result<usize> {
-    let runs = match arguments {
-        [] => DEFAULT_RUNS,
-        [flag, number] if flag == "--runs" => number
-            .parse()
-            .with_context(|| format!("'{number}' is no number of runs"))?,
-        _ => bail!("bench store takes `--runs N` only"),
-    };
-    ensure!(runs > 0, "at least one run is needed");
-    Ok(runs)
 }
 
 fn load_generator() -> anyhow::Result<PathBuf> {

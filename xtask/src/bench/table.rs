@@ -31,6 +31,14 @@ impl Comparison {
         }
     }
 
+    /// Adds what was measured once.
+    pub(super) fn add(&mut self, is_ours: bool, value: f64) {
+        match is_ours {
+            true => self.ours.push(value),
+            false => self.theirs.push(value),
+        }
+    }
+
     /// How many times better rdzv is, by the medians.
     pub(super) fn advantage(&self) -> f64 {
         let (ours, theirs) = (median(&self.ours), median(&self.theirs));
