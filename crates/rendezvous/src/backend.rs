@@ -89,6 +89,9 @@ pub struct Member {
 pub enum Change {
     /// Nodes wait for the next round, or participants are gone: whoever wants to go on joins again.
     Membership {
+        /// The round that does not hold any more ([`RendezvousInfo::round`]). A change may be told
+        /// before the join that brought the round has returned, or after a later one has begun.
+        round: u64,
         /// Which nodes, and how that was noticed.
         reason: String,
     },
