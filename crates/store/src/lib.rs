@@ -19,7 +19,7 @@ pub use error::StoreError;
 pub use file::FileStore;
 pub use hash::HashStore;
 pub use prefix::PrefixStore;
-pub use store::Store;
+pub use store::{Breaker, Store};
 pub use tcp::{ServerOptions, TcpStore, TcpStoreOptions, TcpStoreServer};
 
 pub use rdzv_core::store::limits::Limits;

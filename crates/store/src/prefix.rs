@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rdzv_core::store::prefix::{join, strip};
 
-use crate::{Store, StoreError};
+use crate::{Breaker, Store, StoreError};
 
 /// Another store, with `prefix/` put before every key.
 ///
@@ -130,6 +130,10 @@ impl Store for PrefixStore {
 
     fn set_timeout(&self, timeout: Duration) {
         self.inner.set_timeout(timeout);
+    }
+
+    fn breaker(&self) -> Option<Breaker> {
+        self.inner.breaker()
     }
 
     fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {

@@ -1,11 +1,15 @@
 //! The trait that all stores share: the reference's base API.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use crate::StoreError;
+
+/// What ends the calls of a store object from another thread.
+pub type Breaker = Arc<dyn Fn() + Send + Sync>;
 
 /// A shared map from keys to bytes, with waiting, counting and queues.
 ///
@@ -134,6 +138,12 @@ pub trait Store: Send + Sync + Debug {
 
     /// Changes [`Store::timeout`]; whole milliseconds.
     fn set_timeout(&self, timeout: Duration);
+
+    /// What ends the call that is under way on this object in another thread, and makes all later
+    /// ones fail; other handles to the same data are not touched. `None` if calls cannot be ended.
+    fn breaker(&self) -> Option<Breaker> {
+        None
+    }
 
     /// A second handle to the same data that does not share this one's connection.
     fn try_clone(&self) -> Result<Box<dyn Store>, StoreError>;

@@ -234,3 +234,23 @@ fn a_value_that_is_no_number_is_shown() {
         "add to key k: its value \"apples\" is not a number (stoll)"
     );
 }
+
+#[test]
+fn a_change_of_a_value_is_noticed() {
+    let (_directory, path) = place();
+    let store = FileStore::open(&path, None).unwrap();
+    store.set("k", b"old").unwrap();
+    let short = Duration::from_millis(50);
+    let error = store.wait_for_change("k", Some(b"old"), short).unwrap_err();
+    assert!(matches!(error, StoreError::WaitTimeout { .. }), "{error}");
+    thread::scope(|scope| {
+        let wait = scope.spawn(|| store.wait_for_change("k", Some(b"old"), LONG).unwrap());
+        let other = FileStore::open(&path, None).unwrap();
+        other.set("else", b"x").unwrap();
+        other.set("k", b"new").unwrap();
+        assert_eq!(wait.join().unwrap().unwrap(), "new");
+    });
+    store.delete_key("k").unwrap();
+    let gone = store.wait_for_change("k", Some(b"new"), LONG).unwrap();
+    assert_eq!(gone, None);
+}

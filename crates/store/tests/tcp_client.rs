@@ -394,3 +394,19 @@ fn a_clone_keeps_the_server_alive() {
     drop(store);
     assert_eq!(clone.get("k").unwrap(), "v");
 }
+
+#[test]
+fn a_wait_can_be_ended_from_outside_without_harm_to_other_handles() {
+    let store = TcpStore::connect(master()).unwrap();
+    let waiting = store.try_clone().unwrap();
+    let end = waiting.breaker().unwrap();
+    thread::scope(|scope| {
+        let wait = scope.spawn(|| waiting.wait(&["never"], Some(Duration::MAX)));
+        // A clone can be had while a call is under way.
+        drop(waiting.try_clone().unwrap());
+        end();
+        let error = wait.join().unwrap().unwrap_err();
+        assert!(matches!(error, StoreError::Disconnected { .. }), "{error}");
+    });
+    store.set("k", b"v").unwrap();
+}

@@ -95,6 +95,21 @@ impl FileStore {
         &self.path
     }
 
+    /// Waits until a key holds something else than `known` (`None`: until it holds something), and
+    /// returns that; `None` if it is gone.
+    pub fn wait_for_change(
+        &self,
+        key: &str,
+        known: Option<&[u8]>,
+        timeout: Duration,
+    ) -> Result<Option<Bytes>, StoreError> {
+        let raw_key = journal::user_key(key);
+        self.wait_for(&[key], timeout, |seen| {
+            let held = seen.journal.get(&raw_key);
+            (held.map(|held| &held[..]) != known).then(|| held.cloned())
+        })
+    }
+
     /// Locks the file for writing, up to date; runs `act` on it.
     fn write<T>(
         &self,

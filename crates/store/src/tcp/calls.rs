@@ -18,7 +18,7 @@ use super::client::{Barrier, TcpStore, wire_key};
 use super::connect::connect;
 use super::connected::{MEASURE, POP, PUSH};
 use crate::deadline::Deadline;
-use crate::{Store, StoreError};
+use crate::{Breaker, Store, StoreError};
 
 impl Store for TcpStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
@@ -206,9 +206,13 @@ impl Store for TcpStore {
         self.timeout.set(timeout);
     }
 
+    fn breaker(&self) -> Option<Breaker> {
+        Some(self.breaker_of_socket())
+    }
+
     /// Opens a second connection, to the address that the first one found.
     fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {
-        let address = self.lock().peer();
+        let address = self.peer();
         let numeric = Endpoint {
             host: address.ip().to_string(),
             port: address.port(),

@@ -1,6 +1,7 @@
 //! The store behind a TCP connection.
 
 use std::fmt;
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use super::link::Link;
 use super::options::TcpStoreOptions;
 use super::server::TcpStoreServer;
 use crate::deadline::{Deadline, SharedTimeout};
-use crate::{Store, StoreError};
+use crate::{Breaker, Store, StoreError};
 
 /// The wire key that every client of a job adds 1 to when it joins. The only one without a slash.
 const INIT_KEY: &[u8] = b"init/";
@@ -31,6 +32,8 @@ const INIT_KEY: &[u8] = b"init/";
 /// After the connection has failed once, every call fails.
 pub struct TcpStore {
     link: Mutex<Connected>,
+    socket: Arc<TcpStream>,
+    peer: SocketAddr,
     pub(super) endpoint: Endpoint,
     pub(super) timeout: SharedTimeout,
     /// Kept for as long as any store object that was made with it.
@@ -88,6 +91,8 @@ impl TcpStore {
         server: Option<Arc<TcpStoreServer>>,
     ) -> Self {
         Self {
+            socket: link.socket(),
+            peer: link.peer(),
             link: Mutex::new(Connected::new(link)),
             endpoint,
             timeout: SharedTimeout::new(timeout),
@@ -153,6 +158,25 @@ impl TcpStore {
     /// The host as it was asked for.
     pub fn host(&self) -> &str {
         &self.endpoint.host
+    }
+
+    /// The numeric address of the server.
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// The address of this host that the connection comes from.
+    pub fn local_address(&self) -> Option<IpAddr> {
+        Some(self.socket.local_addr().ok()?.ip())
+    }
+
+    /// What ends the connection from any thread.
+    pub(super) fn breaker_of_socket(&self) -> Breaker {
+        let socket = Arc::clone(&self.socket);
+        Arc::new(move || {
+            // It fails only if the connection is gone already.
+            let _ = socket.shutdown(Shutdown::Both);
+        })
     }
 
     /// The port of the server.

@@ -5,6 +5,7 @@
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdzv_core::machine::Machine;
@@ -22,7 +23,7 @@ const NO_END: Duration = Duration::from_secs(3600);
 /// A connection to a store.
 #[derive(Debug)]
 pub(super) struct Link {
-    stream: TcpStream,
+    stream: Arc<TcpStream>,
     peer: SocketAddr,
     machine: ClientMachine,
     /// What the machine's monotonic time counts from.
@@ -45,7 +46,7 @@ impl Link {
     /// Takes over a connection whose preamble has been exchanged.
     pub(super) fn new(stream: TcpStream, peer: SocketAddr) -> Self {
         Self {
-            stream,
+            stream: Arc::new(stream),
             peer,
             machine: ClientMachine::default(),
             origin: Instant::now(),
@@ -59,6 +60,11 @@ impl Link {
     /// The numeric address of the server.
     pub(super) fn peer(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// The socket, to be looked at or shut down by others.
+    pub(super) fn socket(&self) -> Arc<TcpStream> {
+        Arc::clone(&self.stream)
     }
 
     /// Whether the connection can still be used.
@@ -151,11 +157,11 @@ impl Link {
         }
         let (length, got) = match self.machine.space() {
             Some(space) => {
-                let length = rustix::io::read(&self.stream, spare_capacity(space))?;
+                let length = rustix::io::read(&*self.stream, spare_capacity(space))?;
                 (length, Got::Placed)
             }
             None => {
-                let length = (&self.stream).read(&mut self.buffer)?;
+                let length = (&*self.stream).read(&mut self.buffer)?;
                 (length, Got::Buffered(length))
             }
         };
@@ -180,10 +186,10 @@ impl Link {
             let head_left = &head[sent.min(head.len())..];
             let payload_left = &payload[sent.saturating_sub(head.len())..];
             let written = if payload_left.is_empty() {
-                (&self.stream).write(head_left)
+                (&*self.stream).write(head_left)
             } else {
                 let parts = [IoSlice::new(head_left), IoSlice::new(payload_left)];
-                (&self.stream).write_vectored(&parts)
+                (&*self.stream).write_vectored(&parts)
             };
             match written {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
