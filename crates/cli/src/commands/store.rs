@@ -39,6 +39,7 @@ fn serve(arguments: &StoreArgs) -> anyhow::Result<()> {
         port: arguments.port,
         listener: None,
         limits: arguments.limits(),
+        extension: None,
     };
     TcpStoreServer::serve(options, ends.into(), LINGER, |address| {
         let mut stdout = io::stdout().lock();

@@ -22,6 +22,9 @@ pub struct Limits {
     /// Unsent replies of one connection above which it is not read from; reading resumes below
     /// half of it. Default 1 MiB.
     pub max_unsent_bytes: usize,
+    /// Longest request of an extension; 0, the default, makes its opcodes unknown ones. A server
+    /// with an extension accepts at least 8 KiB.
+    pub max_extension_bytes: usize,
     /// How long a new connection may take to say `VALIDATE`. Default 30 s.
     pub validation_timeout: Duration,
 }
@@ -36,6 +39,7 @@ impl Default for Limits {
             max_connections: 200_000,
             max_memory_bytes: 4 << 30,
             max_unsent_bytes: 1 << 20,
+            max_extension_bytes: 0,
             validation_timeout: Duration::from_secs(30),
         }
     }

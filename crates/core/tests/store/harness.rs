@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::store::limits::Limits;
-use rdzv_core::store::server::{CloseReason, Input, Output, ServerMachine};
+use rdzv_core::store::server::{CloseReason, Extension, Input, Output, ServerMachine};
 use rdzv_core::store::wire::request;
 use rdzv_core::time::Now;
 
@@ -24,8 +24,16 @@ pub(crate) struct Harness {
 
 impl Harness {
     pub(crate) fn new(limits: Limits) -> Self {
+        Self::around(ServerMachine::new(limits))
+    }
+
+    pub(crate) fn extended(limits: Limits, extension: Box<dyn Extension>) -> Self {
+        Self::around(ServerMachine::new(limits).with_extension(extension))
+    }
+
+    fn around(machine: ServerMachine) -> Self {
         Self {
-            machine: ServerMachine::new(limits),
+            machine,
             now: Now::default(),
             received: BTreeMap::new(),
             closed: BTreeMap::new(),

@@ -29,6 +29,7 @@ pub(super) fn host(
         port: options.port,
         listener: options.listener.take(),
         limits: options.limits,
+        extension: None,
     });
     match server {
         Ok(server) => {

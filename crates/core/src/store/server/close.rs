@@ -41,6 +41,9 @@ pub enum CloseReason {
         /// The beginning of the value.
         value: String,
     },
+    /// The extension ends it; the text says why.
+    #[error("{0}")]
+    Extension(String),
     /// The store is full of keys.
     #[error("the store holds {limit} keys and queues, its limit; raise it or delete keys")]
     TooManyKeys {

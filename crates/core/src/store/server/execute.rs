@@ -21,11 +21,28 @@ impl ServerMachine {
     ) -> Result<(), CloseReason> {
         self.requests += 1;
         let promise = self.operations.take_promise(id);
-        let result = self.carry_out(id, request, size);
+        let result = match self.watching {
+            false => self.carry_out(id, request, size),
+            true => self.carry_out_shown(id, request, size),
+        };
         if let Some(promise) = promise {
             self.operations.settle(promise);
             self.wake();
         }
+        result
+    }
+
+    /// Like [`ServerMachine::carry_out`], with the extension looking on.
+    #[cold]
+    fn carry_out_shown(
+        &mut self,
+        id: ConnId,
+        request: Request<'_>,
+        size: usize,
+    ) -> Result<(), CloseReason> {
+        self.show_before(&request);
+        let result = self.carry_out(id, request.clone(), size);
+        self.show_after(&request);
         result
     }
 
@@ -37,7 +54,13 @@ impl ServerMachine {
     ) -> Result<(), CloseReason> {
         match request {
             Request::Validate { .. } => return Err(CloseReason::ValidatedTwice),
-            Request::Ping { nonce } => self.small(id).extend_from_slice(&nonce.to_le_bytes()),
+            Request::Ping { nonce } => {
+                let answer = match self.extension.as_ref().map(|extension| extension.probe()) {
+                    Some((probe, answer)) if probe == nonce => answer,
+                    _ => nonce,
+                };
+                self.small(id).extend_from_slice(&answer.to_le_bytes());
+            }
             Request::Set { key, value } => {
                 self.admit(key, size)?;
                 self.operations.set(key, value);
@@ -125,6 +148,11 @@ impl ServerMachine {
                 self.reply_count(id, self.operations.keyspace().queue_len(key));
             }
             Request::ListKeys => self.list_keys(id)?,
+            Request::Extension { opcode, payload } => {
+                self.extend(|extension, now, reach| {
+                    extension.request(now, id, opcode, payload, reach);
+                });
+            }
             Request::Barrier { key, world_size } => {
                 self.admit(key, size + 2 * ENTRY_OVERHEAD)?;
                 let complete = self.operations.barrier(id, key, world_size);

@@ -6,8 +6,8 @@
 
 use bytes::Bytes;
 
-use super::decode::{Request, decode_parts, within};
-use super::opcode::{Field, Opcode};
+use super::decode::{Request, decode_parts, is_extension, within};
+use super::opcode::{EXTENSION_FIELDS, Field, Opcode};
 use super::{LARGE_BODY, WireError, grow_towards};
 use crate::store::limits::Limits;
 use crate::store::meter::Meter;
@@ -164,8 +164,11 @@ impl Assembler {
         match self.step {
             Step::Content => Ok(true),
             Step::Opcode => {
-                let opcode = Opcode::from_byte(piece[0]);
-                self.fields = opcode.ok_or(WireError::UnknownOpcode(piece[0]))?.fields();
+                self.fields = match Opcode::from_byte(piece[0]) {
+                    Some(opcode) => opcode.fields(),
+                    None if is_extension(piece[0], limits) => EXTENSION_FIELDS,
+                    None => return Err(WireError::UnknownOpcode(piece[0])),
+                };
                 Ok(true)
             }
             Step::Length(field) => {

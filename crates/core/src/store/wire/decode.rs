@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::opcode::{Field, Opcode};
+use super::opcode::{EXTENSION_OPCODES, Field, Opcode};
 use super::{LARGE_BODY, WireError};
 use crate::store::limits::Limits;
 
@@ -110,6 +110,13 @@ pub enum Request<'a> {
         /// How many must come.
         world_size: i64,
     },
+    /// A request of an extension.
+    Extension {
+        /// Its opcode, one of [`EXTENSION_OPCODES`].
+        opcode: u8,
+        /// What it says.
+        payload: &'a [u8],
+    },
 }
 
 /// A value in a request.
@@ -200,17 +207,29 @@ pub(super) fn decode_parts<'a>(
     let Some((&byte, rest)) = bytes.split_first() else {
         return Ok(None);
     };
-    let opcode = Opcode::from_byte(byte).ok_or(WireError::UnknownOpcode(byte))?;
     let mut reader = Reader {
         rest,
         bodies,
         limits,
     };
-    match reader.body(opcode) {
+    let request = match Opcode::from_byte(byte) {
+        Some(opcode) => reader.body(opcode),
+        None if is_extension(byte, limits) => reader.payload().map(|payload| Request::Extension {
+            opcode: byte,
+            payload,
+        }),
+        None => return Err(WireError::UnknownOpcode(byte)),
+    };
+    match request {
         Ok(request) => Ok(Some((request, bytes.len() - reader.rest.len()))),
         Err(Stop::Incomplete) => Ok(None),
         Err(Stop::Wrong(error)) => Err(error),
     }
+}
+
+/// Whether a byte is an opcode of an extension, and there is one.
+pub(super) fn is_extension(byte: u8, limits: &Limits) -> bool {
+    limits.max_extension_bytes > 0 && EXTENSION_OPCODES.contains(&byte)
 }
 
 /// Why reading ended before the request did.
@@ -314,6 +333,11 @@ impl<'a> Reader<'a, '_> {
         self.take(length).map(Body::Inline)
     }
 
+    fn payload(&mut self) -> Result<&'a [u8], Stop> {
+        let length = self.checked(Field::Payload)?;
+        self.take(length)
+    }
+
     fn keys(&mut self) -> Result<Keys<'a>, Stop> {
         let count = self.checked(Field::Keys)?;
         let start = self.rest;
@@ -351,6 +375,7 @@ pub(super) fn within(field: Field, declared: u64, limits: &Limits) -> Result<usi
     let limit = match field {
         Field::Key => limits.max_key_bytes,
         Field::Value => limits.max_value_bytes,
+        Field::Payload => limits.max_extension_bytes,
         Field::Keys | Field::Pairs => limits.max_keys_per_request,
         Field::U32 | Field::I64 => usize::MAX,
     };
@@ -358,7 +383,7 @@ pub(super) fn within(field: Field, declared: u64, limits: &Limits) -> Result<usi
         Ok(length) if length <= limit => Ok(length),
         _ => Err(match field {
             Field::Key => WireError::KeyTooLong { declared, limit },
-            Field::Value => WireError::ValueTooLong { declared, limit },
+            Field::Value | Field::Payload => WireError::ValueTooLong { declared, limit },
             _ => WireError::TooManyKeys { declared, limit },
         }),
     }

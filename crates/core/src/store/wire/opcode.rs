@@ -6,7 +6,8 @@ use std::ops::RangeInclusive;
 pub const VALIDATE_MAGIC: u32 = 0x3C85_F7CE;
 
 /// Opcodes between the stock range and the printable end of ASCII. Reserved for extensions of our
-/// own; a server without one closes on them, as on every other unknown opcode.
+/// own, whose body is a `u64` length and that many bytes; a server without one closes on them, as
+/// on every other unknown opcode.
 pub const EXTENSION_OPCODES: RangeInclusive<u8> = 0x13..=0x7f;
 
 /// What a request asks for. The numbers only ever grew since PyTorch 2.2, so this one table serves
@@ -103,6 +104,9 @@ impl Opcode {
     }
 }
 
+/// The body of a request with an opcode of [`EXTENSION_OPCODES`].
+pub(super) const EXTENSION_FIELDS: &[Field] = &[Field::Payload];
+
 /// One part of a request's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Field {
@@ -114,6 +118,8 @@ pub(super) enum Field {
     Key,
     /// `u64` length, bytes; bounded as a value.
     Value,
+    /// `u64` length, bytes; bounded as the request of an extension.
+    Payload,
     /// `u64` count, then keys.
     Keys,
     /// `i64` count, then pairs of key and value.

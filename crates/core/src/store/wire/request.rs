@@ -140,6 +140,13 @@ pub fn barrier(out: &mut Vec<u8>, key: &[u8], world_size: i64) {
     out.extend_from_slice(&world_size.to_le_bytes());
 }
 
+/// A request of an extension, whose opcode is one of
+/// [`EXTENSION_OPCODES`](super::opcode::EXTENSION_OPCODES).
+pub fn extension(out: &mut Vec<u8>, opcode: u8, payload: &[u8]) {
+    out.push(opcode);
+    bytes(out, payload);
+}
+
 fn keyed(out: &mut Vec<u8>, opcode: Opcode, key: &[u8]) {
     out.push(opcode.byte());
     bytes(out, key);

@@ -23,7 +23,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rdzv_core::store::limits::Limits;
-use rdzv_core::store::server::ServerStats;
+use rdzv_core::store::server::{Extension, ServerMachine, ServerStats};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::listen;
@@ -41,6 +41,8 @@ pub struct ServerOptions {
     pub listener: Option<TcpListener>,
     /// Bounds; exceeding one closes the connection that does.
     pub limits: Limits,
+    /// What answers requests that a store does not know.
+    pub extension: Option<Box<dyn Extension>>,
 }
 
 /// A running c10d store server. Dropping it ends it at once and quietly; its data is gone then.
@@ -181,7 +183,12 @@ fn set_up(
     };
     let refused = refused(options.port);
     let address = listeners[0].local_addr().map_err(&refused)?;
-    let service = Service::new(options.limits, listeners, bell, commands, figures);
+    let machine = ServerMachine::new(options.limits);
+    let machine = match options.extension {
+        Some(extension) => machine.with_extension(extension),
+        None => machine,
+    };
+    let service = Service::new(machine, listeners, bell, commands, figures);
     let service = service.map_err(&refused)?;
     tracing::debug!(%address, "store server listens");
     Ok((address, service))

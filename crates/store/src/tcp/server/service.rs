@@ -20,11 +20,10 @@ use std::io;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
-use rdzv_core::store::limits::Limits;
 use rdzv_core::store::server::{Input, Output, ServerMachine};
 use rdzv_core::time::{Mono, Now, Wall};
 use rustix::buffer::spare_capacity;
@@ -83,7 +82,7 @@ pub(super) struct Service {
 
 impl Service {
     pub(super) fn new(
-        limits: Limits,
+        machine: ServerMachine,
         listeners: Vec<TcpListener>,
         bell: Arc<OwnedFd>,
         commands: mpsc::Receiver<Command>,
@@ -101,7 +100,7 @@ impl Service {
             EventFlags::IN,
         )?;
         Ok(Self {
-            machine: ServerMachine::new(limits),
+            machine,
             sockets,
             listeners,
             scratch: vec![0; SCRATCH_BYTES],
@@ -232,8 +231,13 @@ impl Service {
     fn read_clock(&self) -> Now {
         Now {
             mono: Mono::from_origin(self.origin.elapsed()),
-            // Nothing in this machine is compared with other hosts.
-            wall: Wall::default(),
+            wall: Wall::from_unix_micros(
+                SystemTime::now()
+                    .duration_since(SystemTime::UNIX_EPOCH)
+                    .map_or(0, |since| {
+                        i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+                    }),
+            ),
         }
     }
 
