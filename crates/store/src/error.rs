@@ -161,6 +161,22 @@ pub enum StoreError {
         #[source]
         source: io::Error,
     },
+    /// The service that a store is kept in failed, or refused.
+    #[error("{operation} key {key}: {what} at {place} after {}ms; {remedy}", .elapsed.as_millis())]
+    Service {
+        /// The operation.
+        operation: &'static str,
+        /// The key it was about; empty if about none.
+        key: String,
+        /// What was wrong.
+        what: String,
+        /// Kind and address of the service.
+        place: String,
+        /// How long it was tried.
+        elapsed: Duration,
+        /// What to try.
+        remedy: &'static str,
+    },
     /// The store holds or sent something that cannot be.
     #[error("read from {store}: {what}")]
     Corrupt {

@@ -1,0 +1,195 @@
+//! Why a request to etcd failed, in words for people, and how long to repeat one.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use rdzv_core::time::backoff;
+use rdzv_store::StoreError;
+use thiserror::Error;
+
+use crate::RendezvousError;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// A request that has failed for good.
+#[derive(Debug, Error)]
+#[error("{operation} key '{key}': {cause} at {place} after {:.1} s", .elapsed.as_secs_f64())]
+pub(crate) struct Failure {
+    /// `read`, `write`, ...
+    pub(crate) operation: &'static str,
+    /// The key; empty if the request was about none.
+    pub(crate) key: String,
+    /// Kind and address of the server.
+    pub(crate) place: String,
+    /// How long it was tried.
+    pub(crate) elapsed: Duration,
+    /// What was wrong.
+    pub(crate) cause: Cause,
+}
+
+/// What was wrong with one attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub(crate) enum Cause {
+    /// Nobody answered, or the server cannot answer at present. To be repeated.
+    #[error("etcd cannot be reached ({reason})")]
+    Away {
+        /// What the last attempt met.
+        reason: String,
+        /// Whether the server may have carried the request out all the same.
+        maybe_done: bool,
+    },
+    /// Something else answered.
+    #[error("what answers is not an etcd server ({0})")]
+    NotEtcd(String),
+    /// The server understood and said no.
+    #[error("etcd refuses: {message}")]
+    Refused {
+        /// The number that etcd gives this kind of error: gRPC's with the v3 API, etcd's own with
+        /// the v2 API.
+        code: i64,
+        /// What the server says.
+        message: String,
+    },
+}
+
+impl Cause {
+    /// Whether the same request may succeed a little later.
+    pub(crate) fn is_passing(&self) -> bool {
+        matches!(self, Self::Away { .. })
+    }
+
+    fn remedy(&self) -> &'static str {
+        match self {
+            Self::Away { .. } => {
+                "check that the server runs, that --rdzv-endpoint names its client port and that \
+                 this host can reach it; with --rdzv-conf read_timeout=SECONDS a longer absence is \
+                 borne"
+            }
+            Self::NotEtcd(_) => {
+                "check the host and port of --rdzv-endpoint and --rdzv-conf protocol=http|https; \
+                 etcd listens for clients on port 2379 by default"
+            }
+            Self::Refused { .. } => "see what the server says, and its log",
+        }
+    }
+}
+
+impl From<Failure> for RendezvousError {
+    fn from(failure: Failure) -> Self {
+        let about = if failure.key.is_empty() {
+            String::new()
+        } else {
+            format!(" key '{}'", failure.key)
+        };
+        Self::Unreachable {
+            what: format!("failed to {}{about}: {}", failure.operation, failure.cause),
+            place: failure.place,
+            elapsed: Some(failure.elapsed),
+            remedy: failure.cause.remedy().to_owned(),
+        }
+    }
+}
+
+impl From<Failure> for StoreError {
+    fn from(failure: Failure) -> Self {
+        Self::Service {
+            operation: failure.operation,
+            key: failure.key,
+            what: failure.cause.to_string(),
+            place: failure.place,
+            elapsed: failure.elapsed,
+            remedy: failure.cause.remedy(),
+        }
+    }
+}
+
+/// How long a request is repeated while the server is away, and how long to pause in between.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    started: Instant,
+    limit: Duration,
+    attempt: u32,
+}
+
+impl Patience {
+    /// Patience that begins now.
+    pub(crate) fn of(limit: Duration) -> Self {
+        Self {
+            started: Instant::now(),
+            limit,
+            attempt: 0,
+        }
+    }
+
+    /// How long it has lasted.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// What is left of it.
+    pub(crate) fn left(&self) -> Duration {
+        self.limit.saturating_sub(self.elapsed())
+    }
+
+    /// How long to pause before the next attempt; `None` if there shall be none.
+    pub(crate) fn pause(&mut self) -> Option<Duration> {
+        let pause = backoff(self.attempt, fastrand::f64(), FIRST_PAUSE, LONGEST_PAUSE);
+        self.attempt = self.attempt.saturating_add(1);
+        let left = self.left();
+        (!left.is_zero()).then(|| pause.min(left))
+    }
+
+    /// The end of it.
+    pub(crate) fn failure(
+        &self,
+        operation: &'static str,
+        key: impl fmt::Display,
+        place: &str,
+        cause: Cause,
+    ) -> Failure {
+        Failure {
+            operation,
+            key: key.to_string(),
+            place: place.to_owned(),
+            elapsed: self.elapsed(),
+            cause,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_ends() {
+        let mut patience = Patience::of(Duration::ZERO);
+        assert_eq!(patience.pause(), None);
+        let mut patience = Patience::of(Duration::from_secs(3600));
+        let pauses: Vec<Duration> = (0..40).map_while(|_| patience.pause()).collect();
+        assert_eq!(pauses.len(), 40);
+        assert!(pauses.iter().all(|pause| *pause <= LONGEST_PAUSE));
+        assert!(pauses[0] <= Duration::from_millis(75), "{:?}", pauses[0]);
+    }
+
+    #[test]
+    fn a_failure_says_what_where_how_long_and_what_to_try() {
+        let patience = Patience::of(Duration::ZERO);
+        let cause = Cause::Away {
+            reason: "connection refused".to_owned(),
+            maybe_done: false,
+        };
+        let failure = patience.failure("read", "/a/b", "etcd at h:1 (10.0.0.1:1)", cause);
+        let text = RendezvousError::from(failure).to_string();
+        for part in [
+            "failed to read key '/a/b'",
+            "connection refused",
+            "etcd at h:1 (10.0.0.1:1)",
+            "after 0.0 s",
+            "read_timeout",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+}

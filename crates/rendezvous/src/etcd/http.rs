@@ -1,0 +1,239 @@
+//! HTTP to one etcd server: a request and its answer, or an answer that does not end.
+//!
+//! Nothing is repeated here. Connections are kept and shared by the clones of an [`Http`]; an
+//! unending answer has one of its own. Proxies named in the environment are not used: etcd is a
+//! matter of the cluster.
+
+use std::io::{self, BufRead, BufReader, Read};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::time::Duration;
+
+use bytes::Bytes;
+use ureq::http::{HeaderMap, Method, Request, header};
+use ureq::{Agent, BodyReader, Error, Timeout};
+
+use super::failure::Cause;
+use super::options::EtcdOptions;
+use super::tls;
+use crate::RendezvousError;
+
+/// The most that is read of one answer, or of one line of an unending one.
+const LONGEST_ANSWER: u64 = 64 << 20;
+
+/// How long one connection may take to be made.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A client of one server. Clones share its connections, and its end.
+#[derive(Debug, Clone)]
+pub(crate) struct Http {
+    agent: Agent,
+    /// Scheme, host and port.
+    base: String,
+    place: String,
+    addresses: Vec<SocketAddr>,
+}
+
+/// What is asked.
+#[derive(Debug, Clone)]
+pub(crate) struct Call<'a> {
+    /// The HTTP method.
+    pub(crate) method: Method,
+    /// Path and query, escaped.
+    pub(crate) path: &'a str,
+    /// The kind of the body, if there is one.
+    pub(crate) content_type: Option<&'static str>,
+    /// The body.
+    pub(crate) body: &'a [u8],
+}
+
+/// What was answered.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    /// The HTTP status.
+    pub(crate) status: u16,
+    /// The headers.
+    pub(crate) headers: HeaderMap,
+    /// The body.
+    pub(crate) body: Bytes,
+}
+
+impl Http {
+    /// A client; nothing is connected yet. Looks the host's name up, for messages only.
+    pub(crate) fn new(options: &EtcdOptions) -> Result<Self, RendezvousError> {
+        let mut config = Agent::config_builder()
+            .proxy(None)
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .timeout_resolve(Some(CONNECT_TIMEOUT))
+            .timeout_connect(Some(CONNECT_TIMEOUT));
+        if let Some(files) = &options.tls {
+            config = config.tls_config(tls::config(files)?);
+        }
+        let endpoint = &options.endpoint;
+        let scheme = if options.tls.is_some() {
+            "https"
+        } else {
+            "http"
+        };
+        let addresses: Vec<SocketAddr> = (endpoint.host.as_str(), endpoint.port)
+            .to_socket_addrs()
+            .map(Iterator::collect)
+            .unwrap_or_default();
+        let place = match addresses.first() {
+            Some(address) if address.to_string() != endpoint.to_string() => {
+                format!("etcd at {endpoint} ({address})")
+            }
+            _ => format!("etcd at {endpoint}"),
+        };
+        Ok(Self {
+            agent: config.build().into(),
+            base: format!("{scheme}://{endpoint}"),
+            place,
+            addresses,
+        })
+    }
+
+    /// A client of the same server that shares neither connections nor end.
+    pub(crate) fn separate(&self) -> Self {
+        Self {
+            agent: self.agent.config().clone().into(),
+            ..self.clone()
+        }
+    }
+
+    /// What errors call the server: its name, and its numeric address as far as known.
+    pub(crate) fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// The address of this machine from which the server is reached.
+    pub(crate) fn local_address(&self) -> Option<IpAddr> {
+        self.addresses.iter().find_map(|address| {
+            let any: IpAddr = match address {
+                SocketAddr::V4(_) => [0_u8; 4].into(),
+                SocketAddr::V6(_) => [0_u8; 16].into(),
+            };
+            // Connecting a datagram socket sends nothing; it only chooses the route.
+            let socket = UdpSocket::bind((any, 0)).ok()?;
+            socket.connect(address).ok()?;
+            Some(socket.local_addr().ok()?.ip())
+        })
+    }
+
+    /// Asks, and reads the whole answer, all within `limit`.
+    pub(crate) fn send(&self, call: &Call<'_>, limit: Duration) -> Result<Answer, Cause> {
+        let request = self.request(call)?;
+        let request = self
+            .agent
+            .configure_request(request)
+            .timeout_global(Some(limit))
+            .build();
+        let mut response = self.agent.run(request).map_err(|error| cause(&error))?;
+        let body = response
+            .body_mut()
+            .with_config()
+            .limit(LONGEST_ANSWER)
+            .read_to_vec()
+            .map_err(|error| cause(&error))?;
+        Ok(Answer {
+            status: response.status().as_u16(),
+            headers: response.headers().clone(),
+            body: body.into(),
+        })
+    }
+
+    /// Asks, and leaves the answer to be read line by line as it comes. A read fails when nothing
+    /// has come for `silence`; the whole may take `limit` at most.
+    pub(crate) fn stream(
+        &self,
+        call: &Call<'_>,
+        silence: Duration,
+        limit: Option<Duration>,
+    ) -> Result<Lines, Cause> {
+        let request = self.request(call)?;
+        let request = self
+            .agent
+            .configure_request(request)
+            .timeout_global(limit)
+            .timeout_per_read(Some(silence))
+            .build();
+        let response = self.agent.run(request).map_err(|error| cause(&error))?;
+        let status = response.status().as_u16();
+        let reader = BufReader::new(response.into_body().into_reader());
+        Ok(Lines { status, reader })
+    }
+
+    /// Ends whatever is under way on this client and its clones, in any thread, and all later
+    /// requests. A connection being made is not interrupted, but bounded.
+    pub(crate) fn close(&self) {
+        self.agent.clone().shutdown();
+    }
+
+    fn request<'a>(&self, call: &Call<'a>) -> Result<Request<&'a [u8]>, Cause> {
+        let mut request = Request::builder()
+            .method(call.method.clone())
+            .uri(format!("{}{}", self.base, call.path));
+        if let Some(kind) = call.content_type {
+            request = request.header(header::CONTENT_TYPE, kind);
+        }
+        request.body(call.body).map_err(|error| Cause::Refused {
+            code: 0,
+            message: format!("the request cannot be written ({error})"),
+        })
+    }
+}
+
+/// An answer that comes line by line.
+pub(crate) struct Lines {
+    /// The HTTP status.
+    pub(crate) status: u16,
+    reader: BufReader<BodyReader<'static>>,
+}
+
+impl Lines {
+    /// The next line, without its end; `None` at the end of the answer.
+    pub(crate) fn next_line(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let mut line = Vec::new();
+        let read = self
+            .reader
+            .by_ref()
+            .take(LONGEST_ANSWER)
+            .read_until(b'\n', &mut line)?;
+        if line.last() == Some(&b'\n') {
+            line.pop();
+        } else if read as u64 == LONGEST_ANSWER {
+            return Err(io::Error::other("a line without end"));
+        }
+        Ok((read > 0).then_some(line))
+    }
+}
+
+/// Whether a read of [`Lines`] failed only because nothing has come for a while.
+pub(crate) fn is_silence(error: &io::Error) -> bool {
+    match error
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<Error>())
+    {
+        Some(Error::Timeout(_)) => true,
+        _ => error.kind() == io::ErrorKind::TimedOut,
+    }
+}
+
+/// What an error of the client means.
+fn cause(error: &Error) -> Cause {
+    let away = |maybe_done| Cause::Away {
+        reason: error.to_string(),
+        maybe_done,
+    };
+    match error {
+        Error::HostNotFound
+        | Error::ConnectionFailed
+        | Error::Timeout(Timeout::Resolve | Timeout::Connect) => away(false),
+        Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => Cause::Away {
+            reason: "connection refused".to_owned(),
+            maybe_done: false,
+        },
+        Error::Io(_) | Error::Timeout(_) | Error::BodyStalled => away(true),
+        other => Cause::NotEtcd(other.to_string()),
+    }
+}
