@@ -18,6 +18,7 @@ pub mod env;
 pub mod group;
 pub mod ident;
 pub mod machine;
+pub mod pickle;
 pub mod rank;
 pub mod rendezvous;
 pub mod store;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use crate::pickle::Value;
 use crate::time::Wall;
 
 /// A node as the others know it. Nodes are ordered by address (by code point), process id and local
@@ -42,4 +43,22 @@ pub struct RendezvousState {
     pub redundancy_list: BTreeSet<NodeDesc>,
     /// When each node of the three was last heard of.
     pub last_heartbeats: BTreeMap<NodeDesc, Wall>,
+    /// How those who wrote it write, and what they wrote that has no meaning here.
+    pub dialect: Dialect,
+}
+
+/// What of a state depends on who writes it, and must be written back as it came so that the others
+/// can go on reading it. The default is what current releases write.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Dialect {
+    /// Times have no time zone and mean UTC (releases before 2.6 cannot compare others with theirs,
+    /// later ones cannot compare these with theirs).
+    pub naive_times: bool,
+    /// There is no redundancy list (releases before 2.3). It is written nevertheless once a node is
+    /// in it.
+    pub no_redundancy_list: bool,
+    /// Attributes of the state that are not known here, in the order they came.
+    pub attributes: Vec<(Value, Value)>,
+    /// Those of nodes.
+    pub node_attributes: BTreeMap<NodeDesc, Vec<(Value, Value)>>,
 }

@@ -1,0 +1,361 @@
+//! Writing pickles: protocol 4, framed and shared in the way of Python's own.
+//!
+//! What is written twice by a caller that kept its [`Memo`] takes two to five bytes the second time.
+//! Classes and the time zone UTC are kept by the [`Writer`] itself.
+
+use super::opcode;
+use super::time::Time;
+use super::value::{Class, RENDEZVOUS_MODULE, TIME_MODULE, Value};
+
+/// Version that is written: what Python 3.8 to 3.13 write, and all read.
+const PROTOCOL: u8 = 4;
+
+/// A frame is ended at the first occasion after so many bytes.
+const FRAME_TARGET: usize = 64 << 10;
+
+/// Instruction and length of a frame.
+const FRAME_HEAD: usize = 9;
+
+/// Most items that are added to a compound at once.
+const BATCH: usize = 1000;
+
+const DAY: i128 = 86_400_000_000;
+
+/// The number under which something is remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memo(u32);
+
+/// Writes one pickle, item by item.
+#[derive(Debug)]
+pub struct Writer {
+    out: Vec<u8>,
+    /// Where the head of the frame under way is.
+    frame: usize,
+    remembered: u32,
+    rendezvous_module: Option<Memo>,
+    time_module: Option<Memo>,
+    classes: [Option<Memo>; Class::ALL.len()],
+    utc: Option<Memo>,
+}
+
+impl Writer {
+    /// Begins a pickle of about that length.
+    pub fn with_capacity(length: usize) -> Self {
+        let mut out = Vec::with_capacity(length);
+        out.extend([opcode::PROTO, PROTOCOL]);
+        let mut writer = Self {
+            out,
+            frame: 0,
+            remembered: 0,
+            rendezvous_module: None,
+            time_module: None,
+            classes: [None; Class::ALL.len()],
+            utc: None,
+        };
+        writer.begin_frame();
+        writer
+    }
+
+    /// The pickle. Exactly one item must have been written.
+    pub fn finish(mut self) -> Vec<u8> {
+        self.out.push(opcode::STOP);
+        self.end_frame();
+        self.out
+    }
+
+    /// None.
+    pub fn none(&mut self) {
+        self.item(opcode::NONE);
+    }
+
+    /// A boolean.
+    pub fn bool(&mut self, truth: bool) {
+        self.item(if truth {
+            opcode::NEWTRUE
+        } else {
+            opcode::NEWFALSE
+        });
+    }
+
+    /// An integer, in the shortest form.
+    pub fn int(&mut self, number: i128) {
+        if let Ok(small) = u8::try_from(number) {
+            self.item(opcode::BININT1);
+            self.out.push(small);
+        } else if let Ok(middling) = u16::try_from(number) {
+            self.item(opcode::BININT2);
+            self.out.extend(middling.to_le_bytes());
+        } else if let Ok(signed) = i32::try_from(number) {
+            self.item(opcode::BININT);
+            self.out.extend(signed.to_le_bytes());
+        } else {
+            let significant = i128::BITS - number.unsigned_abs().leading_zeros();
+            // The power of two that is the lowest of its length needs no bit for its sign.
+            let lowest = number < 0 && number.unsigned_abs().is_power_of_two();
+            let bits = significant + u32::from(!lowest);
+            let length = bits.div_ceil(8).min(i128::BITS / 8) as u8;
+            self.item(opcode::LONG1);
+            self.out.push(length);
+            self.out
+                .extend_from_slice(&number.to_le_bytes()[..usize::from(length)]);
+        }
+    }
+
+    /// A text; it is remembered.
+    pub fn text(&mut self, text: &str) -> Memo {
+        self.sized(
+            opcode::SHORT_BINUNICODE,
+            opcode::BINUNICODE,
+            text.as_bytes(),
+        )
+    }
+
+    /// A text that is remembered in `memo` from its first use on.
+    pub fn name(&mut self, text: &str, memo: &mut Option<Memo>) {
+        match *memo {
+            Some(memo) => self.recall(memo),
+            None => *memo = Some(self.text(text)),
+        }
+    }
+
+    /// Bytes; they are remembered.
+    pub fn bytes(&mut self, bytes: &[u8]) -> Memo {
+        self.sized(opcode::SHORT_BINBYTES, opcode::BINBYTES, bytes)
+    }
+
+    /// What was remembered.
+    pub fn recall(&mut self, Memo(number): Memo) {
+        match u8::try_from(number) {
+            Ok(small) => {
+                self.item(opcode::BINGET);
+                self.out.push(small);
+            }
+            Err(_) => {
+                self.item(opcode::LONG_BINGET);
+                self.out.extend(number.to_le_bytes());
+            }
+        }
+    }
+
+    /// A dict. `write` writes the key and then the value of one pair.
+    pub fn dict<T>(
+        &mut self,
+        pairs: impl ExactSizeIterator<Item = T>,
+        write: impl FnMut(&mut Self, T),
+    ) {
+        self.item(opcode::EMPTY_DICT);
+        self.remember();
+        let single = (pairs.len() == 1).then_some(opcode::SETITEM);
+        self.batches(pairs, single, opcode::SETITEMS, write);
+    }
+
+    /// A set. `write` writes one item.
+    pub fn set<T>(
+        &mut self,
+        items: impl ExactSizeIterator<Item = T>,
+        write: impl FnMut(&mut Self, T),
+    ) {
+        self.item(opcode::EMPTY_SET);
+        self.remember();
+        self.batches(items, None, opcode::ADDITEMS, write);
+    }
+
+    /// An instance without attributes; it is remembered. A dict and [`Writer::build`] have to follow.
+    pub fn object(&mut self, class: Class) -> Memo {
+        self.class(class);
+        self.item(opcode::EMPTY_TUPLE);
+        self.out.push(opcode::NEWOBJ);
+        self.remember()
+    }
+
+    /// Gives the instance that was begun the attributes in the dict that was written last.
+    pub fn build(&mut self) {
+        self.out.push(opcode::BUILD);
+    }
+
+    /// A date with a time of day.
+    pub fn time(&mut self, time: Time) {
+        self.class(Class::Datetime);
+        self.bytes(&time.bytes());
+        match time.zone {
+            None => self.out.push(opcode::TUPLE1),
+            Some(offset) => {
+                self.zone(offset);
+                self.out.push(opcode::TUPLE2);
+            }
+        }
+        self.called();
+    }
+
+    /// Anything.
+    pub fn value(&mut self, value: &Value) {
+        match value {
+            Value::None => self.none(),
+            Value::Bool(truth) => self.bool(*truth),
+            Value::Int(number) => self.int(*number),
+            Value::Float(bits) => {
+                self.item(opcode::BINFLOAT);
+                self.out.extend(bits.to_be_bytes());
+            }
+            Value::Text(text) => {
+                self.text(text);
+            }
+            Value::Bytes(bytes) => {
+                self.bytes(bytes);
+            }
+            Value::Tuple(items) => self.tuple(items),
+            Value::List(items) => {
+                self.item(opcode::EMPTY_LIST);
+                self.remember();
+                let single = (items.len() == 1).then_some(opcode::APPEND);
+                self.batches(items.iter(), single, opcode::APPENDS, Self::value);
+            }
+            Value::Dict(pairs) => self.dict(pairs.iter(), Self::pair),
+            Value::Set(items) => self.set(items.iter(), Self::value),
+            Value::Span(micros) => self.span(*micros),
+            Value::Zone(offset) => self.zone(*offset),
+            Value::Time(time) => self.time(*time),
+            Value::Class(class) => self.class(*class),
+            Value::Object(class, attributes) => {
+                self.object(*class);
+                self.dict(attributes.iter(), Self::pair);
+                self.build();
+            }
+        }
+    }
+
+    fn pair(&mut self, (key, value): &(Value, Value)) {
+        self.value(key);
+        self.value(value);
+    }
+
+    fn tuple(&mut self, items: &[Value]) {
+        let instruction = match items.len() {
+            0 => return self.item(opcode::EMPTY_TUPLE),
+            1 => opcode::TUPLE1,
+            2 => opcode::TUPLE2,
+            3 => opcode::TUPLE3,
+            _ => {
+                self.item(opcode::MARK);
+                opcode::TUPLE
+            }
+        };
+        for item in items {
+            self.value(item);
+        }
+        self.out.push(instruction);
+        self.remember();
+    }
+
+    fn class(&mut self, class: Class) {
+        if let Some(memo) = self.classes[class as usize] {
+            return self.recall(memo);
+        }
+        let mut module = match class.module() {
+            TIME_MODULE => self.time_module,
+            _ => self.rendezvous_module,
+        };
+        self.name(class.module(), &mut module);
+        match class.module() {
+            RENDEZVOUS_MODULE => self.rendezvous_module = module,
+            _ => self.time_module = module,
+        }
+        self.text(class.name());
+        self.out.push(opcode::STACK_GLOBAL);
+        self.classes[class as usize] = Some(self.remember());
+    }
+
+    fn zone(&mut self, offset: i64) {
+        if offset == 0
+            && let Some(memo) = self.utc
+        {
+            return self.recall(memo);
+        }
+        self.class(Class::Timezone);
+        self.span(offset.into());
+        self.out.push(opcode::TUPLE1);
+        let memo = self.called();
+        if offset == 0 {
+            self.utc = Some(memo);
+        }
+    }
+
+    fn span(&mut self, micros: i128) {
+        self.class(Class::Timedelta);
+        let within_the_day = micros.rem_euclid(DAY);
+        self.int(micros.div_euclid(DAY));
+        self.int(within_the_day / 1_000_000);
+        self.int(within_the_day % 1_000_000);
+        self.out.push(opcode::TUPLE3);
+        self.called();
+    }
+
+    /// Remembers the tuple on the stack, and what the class below it makes of it.
+    fn called(&mut self) -> Memo {
+        self.remember();
+        self.out.push(opcode::REDUCE);
+        self.remember()
+    }
+
+    fn sized(&mut self, short: u8, long: u8, bytes: &[u8]) -> Memo {
+        // Only the address of a node can be long, and a state is far from 4 GiB.
+        match u8::try_from(bytes.len()) {
+            Ok(length) => {
+                self.item(short);
+                self.out.push(length);
+            }
+            Err(_) => {
+                self.item(long);
+                let length = u32::try_from(bytes.len()).expect("no text of 4 GiB");
+                self.out.extend(length.to_le_bytes());
+            }
+        }
+        self.out.extend_from_slice(bytes);
+        self.remember()
+    }
+
+    fn batches<T>(
+        &mut self,
+        mut items: impl ExactSizeIterator<Item = T>,
+        single: Option<u8>,
+        several: u8,
+        mut write: impl FnMut(&mut Self, T),
+    ) {
+        while items.len() > 0 {
+            if single.is_none() {
+                self.out.push(opcode::MARK);
+            }
+            for item in items.by_ref().take(BATCH) {
+                write(self, item);
+            }
+            self.out.push(single.unwrap_or(several));
+        }
+    }
+
+    /// Begins an item with its instruction. Frames end between items.
+    fn item(&mut self, instruction: u8) {
+        if self.out.len() - self.frame - FRAME_HEAD >= FRAME_TARGET {
+            self.end_frame();
+            self.begin_frame();
+        }
+        self.out.push(instruction);
+    }
+
+    fn remember(&mut self) -> Memo {
+        self.out.push(opcode::MEMOIZE);
+        let memo = Memo(self.remembered);
+        self.remembered += 1;
+        memo
+    }
+
+    fn begin_frame(&mut self) {
+        self.frame = self.out.len();
+        self.out.push(opcode::FRAME);
+        self.out.extend([0; FRAME_HEAD - 1]);
+    }
+
+    fn end_frame(&mut self) {
+        let length = (self.out.len() - self.frame - FRAME_HEAD) as u64;
+        self.out[self.frame + 1..self.frame + FRAME_HEAD].copy_from_slice(&length.to_le_bytes());
+    }
+}

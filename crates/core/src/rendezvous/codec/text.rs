@@ -1,0 +1,108 @@
+//! Base64 in the way that Python reads it: whatever is no digit is passed over.
+
+use base64::Engine as _;
+use base64::alphabet;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use base64::prelude::BASE64_STANDARD;
+
+use super::CodecError;
+
+/// For digits alone. Bits beyond the last byte have no meaning.
+const DIGITS: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new()
+        .with_decode_allow_trailing_bits(true)
+        .with_decode_padding_mode(DecodePaddingMode::RequireNone),
+);
+
+pub(super) fn encode(bytes: &[u8]) -> Vec<u8> {
+    BASE64_STANDARD.encode(bytes).into_bytes()
+}
+
+pub(super) fn decode(value: &[u8]) -> Result<Vec<u8>, CodecError> {
+    // The usual case first: nothing to be passed over.
+    if let Ok(bytes) = BASE64_STANDARD.decode(value) {
+        return Ok(bytes);
+    }
+    let (digits, padded) = digits(value);
+    let uneven = CodecError::Base64 {
+        length: value.len(),
+        digits: digits.len(),
+    };
+    if !digits.len().is_multiple_of(4) && !padded {
+        return Err(uneven);
+    }
+    DIGITS.decode(&digits).map_err(|_| uneven)
+}
+
+/// The digits up to padding that completes a group of four; and whether there was such.
+fn digits(value: &[u8]) -> (Vec<u8>, bool) {
+    let mut digits = Vec::with_capacity(value.len());
+    let mut padding = 0;
+    for byte in value {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'+' | b'/' => {
+                digits.push(*byte);
+                padding = 0;
+            }
+            b'=' if digits.len() % 4 >= 2 => {
+                padding += 1;
+                if digits.len() % 4 + padding >= 4 {
+                    return (digits, true);
+                }
+            }
+            _ => {}
+        }
+    }
+    (digits, false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_digit_is_passed_over() {
+        for value in [
+            &b"aGVsbG8="[..],
+            b"aGVs\nbG8=\n",
+            b" a-G_V*s\xffbG8=",
+            b"=aGVsbG8=",
+            b"aGVs=bG8=",
+            b"aGVsbG8==",
+            b"aGVsbG8=and more",
+            // Bits that do not matter.
+            b"aGVsbG9=",
+        ] {
+            assert_eq!(decode(value).unwrap(), b"hello", "{value:?}");
+        }
+        assert_eq!(decode(b"").unwrap(), b"");
+        assert_eq!(decode(b"***").unwrap(), b"");
+        assert_eq!(decode(b"aGVsbA=\n=").unwrap(), b"hell");
+        assert_eq!(decode(b"aGVsbA=x=").unwrap().len(), 5);
+    }
+
+    #[test]
+    fn the_error_says_how_many_digits_there_are() {
+        let error = decode(b"aGVs.bA=").unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "8 bytes that are no base64 (6 of its digits, which does not come out even)"
+        );
+    }
+
+    #[test]
+    fn digits_that_do_not_come_out_even_are_an_error() {
+        for value in [
+            &b"a"[..],
+            b"aG",
+            b"aGVsbG8",
+            b"aGVsb",
+            b"aGVsbA=",
+            b"====a",
+            b"a=",
+        ] {
+            assert!(decode(value).is_err(), "{value:?}");
+        }
+    }
+}
