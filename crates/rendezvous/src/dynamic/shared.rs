@@ -40,6 +40,12 @@ pub trait SharedState: Send {
     fn watch(&mut self, notice: Arc<dyn Fn(Notice) + Send + Sync>)
     -> Result<bool, RendezvousError>;
 
+    /// Tells the other agents that something has happened which they wait for. Nothing to do where
+    /// the backend notices by itself, or nobody can be told.
+    fn notify(&mut self) -> Result<(), RendezvousError> {
+        Ok(())
+    }
+
     /// Announces the node whose life the backend shall watch by its own means (a lease), if it has
     /// any; `None` takes it back.
     fn announce(&mut self, node: Option<&NodeDesc>) -> Result<(), RendezvousError> {
@@ -47,7 +53,8 @@ pub trait SharedState: Send {
         Ok(())
     }
 
-    /// The agents' store for one round; keys of different rounds do not meet.
+    /// The agents' store for one round; keys of different rounds do not meet. Whoever waits in it
+    /// keeps nobody from reading and writing the state.
     fn round_store(&self, round: u64) -> Result<Arc<dyn Store>, RendezvousError>;
 
     /// The address of this machine that a connection to the backend comes from, if there is one.

@@ -1,0 +1,306 @@
+//! Where the workers of a round meet: rank 0 offers a store, everybody else reads where it is.
+//!
+//! The reference publishes the address once and remembers it, so that a newcomer waits in vain and
+//! nodes disagree after a change of rank 0. Here it is published and read in every round. To agents
+//! of the reference, which remember the first address they saw, it stays the same for as long as
+//! this node hosts; the store itself is emptied instead.
+
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use rdzv_core::env::{MASTER_ADDR, MASTER_PORT};
+use rdzv_store::{ServerOptions, Store, StoreError, TcpStoreServer};
+
+use crate::RendezvousError;
+use crate::bind::loopback;
+
+/// After so long without an address in the current round, a leader that has published one in an
+/// earlier round is taken to be one of the reference's, which does so only once. It notices within a
+/// second that a round is complete; ours never gets so late.
+const SILENCE_OF_REFERENCE: Duration = Duration::from_secs(3);
+
+/// How many earlier rounds are looked at for the address of a leader of the reference's.
+const MOST_ROUNDS_BACK: u64 = 1000;
+
+/// Where the workers of a round meet.
+#[derive(Debug, Clone)]
+pub struct Master {
+    /// Host, as the workers are told.
+    pub addr: String,
+    /// Port.
+    pub port: u16,
+    /// The store there, empty, if this agent hosts it.
+    pub server: Option<Arc<TcpStoreServer>>,
+    /// Keeps the port free for the worker that hosts the store.
+    pub reserved_port: Option<Arc<TcpListener>>,
+}
+
+/// The workers' store as far as this node hosts it.
+#[derive(Debug)]
+pub struct WorkersStore {
+    address: String,
+    server: Option<Arc<TcpStoreServer>>,
+}
+
+impl WorkersStore {
+    /// Hosts nothing yet. `address` is what the other nodes reach this one by; if that is a loopback
+    /// address, the store listens there only.
+    pub fn new(address: impl Into<String>) -> Self {
+        Self {
+            address: address.into(),
+            server: None,
+        }
+    }
+
+    /// What rank 0 offers: an empty store, at the same port for as long as [`WorkersStore::step_down`]
+    /// is not called; or, if `share` is false, a port that is free.
+    pub fn offer(&mut self, share: bool) -> Result<Master, RendezvousError> {
+        let (port, server, reserved_port) = if share {
+            let server = self.emptied_server()?;
+            (server.port(), Some(server), None)
+        } else {
+            let listener = self.reserve().map_err(|source| StoreError::Listen {
+                address: format!("a free port of {}", self.address),
+                source,
+            })?;
+            let port = listener.local_addr().map_err(|source| StoreError::Listen {
+                address: format!("a free port of {}", self.address),
+                source,
+            })?;
+            (port.port(), None, Some(Arc::new(listener)))
+        };
+        Ok(Master {
+            addr: self.address.clone(),
+            port,
+            server,
+            reserved_port,
+        })
+    }
+
+    /// Another node has rank 0 now.
+    pub fn step_down(&mut self) {
+        self.server = None;
+    }
+
+    fn emptied_server(&mut self) -> Result<Arc<TcpStoreServer>, RendezvousError> {
+        if let Some(server) = &self.server {
+            // What dead workers left must not be found by new ones.
+            server.purge(&[]);
+            return Ok(Arc::clone(server));
+        }
+        let server = TcpStoreServer::start(ServerOptions {
+            host: loopback(&self.address),
+            ..ServerOptions::default()
+        })?;
+        Ok(Arc::clone(self.server.insert(Arc::new(server))))
+    }
+
+    fn reserve(&self) -> std::io::Result<TcpListener> {
+        match loopback(&self.address) {
+            Some(address) => TcpListener::bind((address, 0)),
+            None => TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))
+                .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))),
+        }
+    }
+}
+
+/// Tells the others where to meet, in the store of the round.
+pub fn publish(round: &dyn Store, master: &Master) -> Result<(), RendezvousError> {
+    let port = master.port.to_string();
+    let pairs = [(MASTER_ADDR, &master.addr), (MASTER_PORT, &port)];
+    let pairs = pairs.map(|(key, value)| (key, value.as_bytes()));
+    Ok(round.multi_set(&pairs)?)
+}
+
+/// What a node needs that reads where to meet.
+pub struct Reading<'a> {
+    /// The store of the round; waited in, so on a connection of its own.
+    pub current: &'a dyn Store,
+    /// The number of the round.
+    pub round: u64,
+    /// The stores of earlier rounds.
+    pub earlier: &'a dyn Fn(u64) -> Result<Arc<dyn Store>, RendezvousError>,
+    /// The address in the description of the node with rank 0.
+    pub leader: &'a str,
+    /// Whether an agent hosts the workers' store; else rank 0 always publishes a new port.
+    pub share: bool,
+    /// How long to wait.
+    pub patience: Duration,
+}
+
+/// Reads where rank 0 says that the workers meet.
+///
+/// A leader of the reference's that was one before says nothing; then the latest of the earlier
+/// rounds counts in which it did.
+pub fn read(reading: &Reading<'_>) -> Result<Master, RendezvousError> {
+    let started = Instant::now();
+    let first = if reading.share && reading.round > 0 {
+        SILENCE_OF_REFERENCE.min(reading.patience)
+    } else {
+        reading.patience
+    };
+    match read_within(reading.current, first) {
+        Err(RendezvousError::Store(StoreError::WaitTimeout { .. })) if first < reading.patience => {
+        }
+        other => return other,
+    }
+    if let Some(master) = said_earlier(reading)? {
+        tracing::info!(
+            leader = reading.leader,
+            addr = master.addr,
+            port = master.port,
+            "the node with rank 0 did not say where workers meet, so it is where it said before"
+        );
+        return Ok(master);
+    }
+    read_within(
+        reading.current,
+        reading.patience.saturating_sub(started.elapsed()),
+    )
+}
+
+fn said_earlier(reading: &Reading<'_>) -> Result<Option<Master>, RendezvousError> {
+    let oldest = reading.round.saturating_sub(MOST_ROUNDS_BACK);
+    for round in (oldest..reading.round).rev() {
+        let store = (reading.earlier)(round)?;
+        if store.check(&[MASTER_ADDR, MASTER_PORT])? {
+            let master = read_within(&*store, Duration::ZERO)?;
+            if master.addr == reading.leader {
+                return Ok(Some(master));
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn read_within(store: &dyn Store, patience: Duration) -> Result<Master, RendezvousError> {
+    let keys = [MASTER_ADDR, MASTER_PORT];
+    store.wait(&keys, Some(patience))?;
+    let values = store.multi_get(&keys)?;
+    let [addr, port] = &values[..] else {
+        return Err(not_published(store, &values));
+    };
+    let addr = str::from_utf8(addr).ok().filter(|addr| !addr.is_empty());
+    let port = str::from_utf8(port)
+        .ok()
+        .and_then(|port| port.trim().parse().ok());
+    match (addr, port) {
+        (Some(addr), Some(port)) => Ok(Master {
+            addr: addr.to_owned(),
+            port,
+            server: None,
+            reserved_port: None,
+        }),
+        _ => Err(not_published(store, &values)),
+    }
+}
+
+fn not_published(store: &dyn Store, values: &[Bytes]) -> RendezvousError {
+    RendezvousError::Store(StoreError::Corrupt {
+        store: format!("{store:?}"),
+        what: format!("keys {MASTER_ADDR} and {MASTER_PORT} are no host and port: {values:?}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rdzv_store::{HashStore, PrefixStore, TcpStore, TcpStoreOptions};
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    fn rounds() -> impl Fn(u64) -> Result<Arc<dyn Store>, RendezvousError> {
+        let store: Arc<dyn Store> = Arc::new(HashStore::new());
+        move |round| Ok(Arc::new(PrefixStore::new(round.to_string(), Arc::clone(&store))) as _)
+    }
+
+    fn master(addr: &str, port: u16) -> Master {
+        Master {
+            addr: addr.to_owned(),
+            port,
+            server: None,
+            reserved_port: None,
+        }
+    }
+
+    fn read_in(
+        rounds: &dyn Fn(u64) -> Result<Arc<dyn Store>, RendezvousError>,
+        round: u64,
+        leader: &str,
+        patience: Duration,
+    ) -> Result<(String, u16), RendezvousError> {
+        let current = rounds(round)?;
+        let read = read(&Reading {
+            current: &*current,
+            round,
+            earlier: rounds,
+            leader,
+            share: true,
+            patience,
+        })?;
+        Ok((read.addr, read.port))
+    }
+
+    #[test]
+    fn a_leader_that_stays_keeps_its_port_and_empties_the_store() {
+        let mut workers = WorkersStore::new("127.0.0.1");
+        let first = workers.offer(true).unwrap();
+        let client = TcpStore::connect(TcpStoreOptions::new("127.0.0.1", first.port)).unwrap();
+        client.set("of-dead-worker", b"x").unwrap();
+        let again = workers.offer(true).unwrap();
+        assert_eq!((again.addr.as_str(), again.port), ("127.0.0.1", first.port));
+        assert!(!client.check(&["of-dead-worker"]).unwrap());
+        assert!(first.server.unwrap().local_addr().ip().is_loopback());
+    }
+
+    #[test]
+    fn a_worker_that_hosts_gets_another_free_port_every_time() {
+        let mut workers = WorkersStore::new("127.0.0.1");
+        let (first, second) = (workers.offer(false).unwrap(), workers.offer(false).unwrap());
+        assert!(first.server.is_none());
+        assert_ne!(first.port, second.port);
+        let held = first.reserved_port.unwrap().local_addr().unwrap();
+        assert_eq!(held.port(), first.port);
+    }
+
+    #[test]
+    fn the_current_round_counts() {
+        let rounds = rounds();
+        publish(&*rounds(0).unwrap(), &master("a", 1)).unwrap();
+        publish(&*rounds(1).unwrap(), &master("a", 2)).unwrap();
+        let read = read_in(&rounds, 1, "a", LONG).unwrap();
+        assert_eq!(read, ("a".to_owned(), 2));
+    }
+
+    #[test]
+    fn a_silent_leader_is_where_it_said_last() {
+        let rounds = rounds();
+        publish(&*rounds(0).unwrap(), &master("a", 1)).unwrap();
+        publish(&*rounds(1).unwrap(), &master("b", 2)).unwrap();
+        publish(&*rounds(2).unwrap(), &master("c", 3)).unwrap();
+        let read = read_in(&rounds, 4, "b", LONG).unwrap();
+        assert_eq!(read, ("b".to_owned(), 2));
+    }
+
+    #[test]
+    fn a_leader_that_never_said_anything_is_waited_for_and_named() {
+        let rounds = rounds();
+        publish(&*rounds(0).unwrap(), &master("a", 1)).unwrap();
+        let patience = SILENCE_OF_REFERENCE + Duration::from_millis(50);
+        let error = read_in(&rounds, 1, "new", patience).unwrap_err();
+        assert!(error.to_string().contains(MASTER_ADDR), "{error}");
+    }
+
+    #[test]
+    fn an_address_that_is_none_is_refused() {
+        let rounds = rounds();
+        let store = rounds(0).unwrap();
+        store.set(MASTER_ADDR, b"a").unwrap();
+        store.set(MASTER_PORT, b"70000").unwrap();
+        let error = read_in(&rounds, 0, "a", LONG).unwrap_err().to_string();
+        assert!(error.contains("70000"), "{error}");
+    }
+}
