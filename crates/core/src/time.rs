@@ -63,6 +63,33 @@ impl Wall {
     }
 }
 
+impl Wall {
+    /// How long after `earlier` this is; zero if it is not after it.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+}
+
+impl Add<Duration> for Wall {
+    type Output = Self;
+
+    fn add(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(whole_micros(duration)))
+    }
+}
+
+impl Sub<Duration> for Wall {
+    type Output = Self;
+
+    fn sub(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(whole_micros(duration)))
+    }
+}
+
+fn whole_micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}
+
 /// One reading of both clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Now {
@@ -103,6 +130,14 @@ mod tests {
             late + Duration::MAX - late,
             Duration::from_nanos(u64::MAX - 5_000_000_000)
         );
+    }
+
+    #[test]
+    fn wall_arithmetic_saturates() {
+        let epoch = Wall::default();
+        assert_eq!((epoch + Duration::MAX).unix_micros(), i64::MAX);
+        assert_eq!((epoch - Duration::from_secs(1)).unix_micros(), -1_000_000);
+        assert_eq!(epoch.since(epoch + Duration::from_secs(1)), Duration::ZERO);
     }
 
     #[test]

@@ -12,16 +12,27 @@
 //! * [`words`]: what happens to one agent that shares the state with others through a
 //!   compare-and-set store, and what it wants done.
 //! * [`codec`]: the state as all agents write it, Python's among them.
+//! * [`decide`]: what an agent does next, and why; [`apply`]: what that makes of the state;
+//!   [`ranks`]: the numbers of a complete round; [`expected`]: when nobody else has to be waited for.
+//! * [`participant`]: the machine of one agent over such a store.
 //!
 //! Invariants, cited by the tests: *R1* at most one rank assignment per round; *R2* two live
 //! participants never hold the same rank in the same round; *R3* a complete round has between min
 //! and max nodes; *R4* a closed rendezvous admits nobody; *R5* without faults everybody joins before
 //! the join timeout.
 
+pub mod apply;
 pub mod codec;
+pub mod decide;
+pub mod expected;
+mod membership;
+mod pace;
+pub mod participant;
+pub mod ranks;
 pub mod settings;
 pub mod state;
 pub mod words;
 
+pub use participant::Participant;
 pub use settings::Settings;
 pub use state::{Dialect, NodeDesc, RendezvousState};

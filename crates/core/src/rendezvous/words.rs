@@ -1,4 +1,5 @@
-//! The words of one agent that shares the rendezvous with others through a compare-and-set store.
+//! What happens to a [`Participant`](super::Participant), and what it wants done: the words of one
+//! agent that shares the rendezvous with others through a compare-and-set store.
 
 use std::time::Duration;
 
