@@ -31,6 +31,7 @@ def program(variable: str) -> str:
 
 RDZV = program("RDZV_BINARY")
 STORE_CLIENT = program("RDZV_STORE_CLIENT")
+STATE_CODEC = program("RDZV_STATE_CODEC")
 TORCHRUN = str(Path(sys.executable).with_name("torchrun"))
 WORKERS = Path(__file__).parent / "workers"
 EXAMPLES = Path(__file__).parent.parent / "examples"

@@ -27,7 +27,8 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let built = target_folder()?.join("debug");
     let launcher = built.join("rdzv");
     let store_client = built.join("examples").join("store_client");
-    for program in [&launcher, &store_client] {
+    let state_codec = built.join("examples").join("state_codec");
+    for program in [&launcher, &store_client, &state_codec] {
         ensure!(program.is_file(), "{} was not built", program.display());
     }
     step(
@@ -37,7 +38,8 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
             .args(["-m", "pytest", "interop"])
             .args(arguments)
             .env("RDZV_BINARY", launcher)
-            .env("RDZV_STORE_CLIENT", store_client),
+            .env("RDZV_STORE_CLIENT", store_client)
+            .env("RDZV_STATE_CODEC", state_codec),
     )
 }
 

@@ -7,21 +7,21 @@
 //!
 //! * [`opcode`]: the instructions. [`value`]: what can be in a pickle, and the list of classes.
 //! * [`time`]: dates and times in Python's ten bytes.
-//! * [`decode`]: the machine; bytes to a [`Document`](decode::Document), of which [`Value`]s can be
-//!   taken out.
+//! * [`decode`]: the machine; bytes to a [`Document`]. [`document`]: what can be asked of that.
 //! * [`encode`]: the other way, as protocol 4, with the sharing that keeps Python's pickles small.
 //!
 //! Which attributes make a state is the business of
 //! [`rendezvous::codec`](crate::rendezvous::codec), not of this module.
 
 pub mod decode;
+pub mod document;
 pub mod encode;
 pub mod error;
 pub mod opcode;
 pub mod time;
 pub mod value;
 
-pub use decode::{Budget, Document, Item};
+pub use document::{Budget, Document, Item};
 pub use encode::{Memo, Writer};
 pub use error::{PickleError, Problem};
 pub use time::Time;

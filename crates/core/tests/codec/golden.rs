@@ -116,24 +116,20 @@ fn every_recorded_state_means_what_it_should_and_is_written_with_the_same_meanin
 }
 
 #[test]
-fn what_is_written_is_as_long_as_what_python_writes() {
+fn what_is_written_is_as_long_as_what_python_writes_or_shorter() {
     let mut same = 0;
     for (name, value, _) in all() {
         let value = value.as_str().unwrap();
         let state = from_value(value.as_bytes()).unwrap().unwrap();
-        let ours = to_value(&state);
-        // Their writers shared less than an agent does.
-        if ["plain_encoding", "edge_times"].contains(&name.as_str()) {
-            assert!(ours.len() < value.len(), "{name}");
-        } else if times_differ(&state) {
-            assert_eq!(ours.len(), value.len(), "{name}");
-            same += 1;
+        if !times_differ(&state) {
+            continue;
         }
+        let ours = to_value(&state).len();
+        // Shorter where a node came back: it is two equal objects to Python.
+        assert!(ours <= value.len(), "{name}: {ours} of {}", value.len());
+        same += usize::from(ours == value.len());
     }
-    assert!(
-        same >= 20,
-        "{same} of the recorded states have different times"
-    );
+    assert!(same >= 21, "{same} of the recorded states are as long");
 }
 
 #[test]

@@ -3,3 +3,5 @@
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
 mod golden;
+mod hostile;
+mod properties;
