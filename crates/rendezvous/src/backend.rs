@@ -62,7 +62,8 @@ pub trait RendezvousBackend: Send {
         Ok(())
     }
 
-    /// Ends it for everybody and frees what it holds; true if that went well.
+    /// Ends it for everybody and frees what it holds; true if that went well. The stores that it has
+    /// returned cannot be used any more. Whoever hosts the store waits a while for the others.
     fn shutdown(&mut self) -> bool;
 }
 

@@ -17,6 +17,7 @@ mod registry;
 pub mod url;
 
 pub use backend::{Change, Interrupter, Member, Observer, RendezvousBackend, RendezvousInfo};
+pub use dynamic::C10dRendezvous;
 pub use environment::Environment;
 pub use error::RendezvousError;
 pub use fixed::{StaticParameters, StaticRendezvous};

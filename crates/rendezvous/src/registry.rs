@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::dynamic::C10dRendezvous;
 use crate::{RendezvousBackend, RendezvousError, RendezvousParameters, StaticRendezvous};
 
 /// Makes a backend from its parameters.
@@ -28,12 +29,17 @@ impl fmt::Debug for BackendRegistry {
 }
 
 impl BackendRegistry {
-    /// The built-in backends: `static`.
+    /// The built-in backends: `static`, `c10d`.
     pub fn with_defaults() -> Self {
         let new_static: BackendConstructor =
             Arc::new(|parameters| Ok(Box::new(StaticRendezvous::from_parameters(parameters)?)));
+        let new_c10d: BackendConstructor =
+            Arc::new(|parameters| Ok(Box::new(C10dRendezvous::from_parameters(parameters)?)));
         Self {
-            constructors: BTreeMap::from([(StaticRendezvous::NAME.to_owned(), new_static)]),
+            constructors: BTreeMap::from([
+                (StaticRendezvous::NAME.to_owned(), new_static),
+                (C10dRendezvous::NAME.to_owned(), new_c10d),
+            ]),
         }
     }
 

@@ -2,14 +2,21 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | [`shared`] | where a state can be that every agent may change: to add a backend, begin there |
+//! | `c10d` | the backend of that name: finds out what is at the endpoint, and hosts it if it is here |
+//! | [`driver`] | takes part over a state that every agent may change |
+//! | [`shared`] | where that state can be: to add a backend, begin there |
 //! | [`bootstrap`] | where the workers of a round meet |
 //! | [`settings`] | the options of `--rdzv-conf` |
-//! | [`node`] | what this node is called |
+//! | [`node`], `host` | what this node is called, and whether it is the one that an endpoint names |
 
 pub mod bootstrap;
+mod c10d;
+pub mod driver;
+mod host;
 pub mod node;
 pub mod settings;
 pub mod shared;
 
+pub use c10d::C10dRendezvous;
+pub use driver::{Driver, DriverOptions};
 pub use shared::{Notice, SharedState, Token, Written};

@@ -1,0 +1,261 @@
+//! `c10d`: agents meet at a store that one of them hosts, or that somebody else has started.
+//!
+//! | file | what |
+//! |---|---|
+//! | `mod.rs` | the backend: connects at the first use, then passes everything on |
+//! | `options.rs` | its parameters and options |
+//! | `connect.rs` | hosting the store or finding it |
+//! | `stored.rs` | the shared state under the reference's key of any store |
+//! | `watch.rs` | noticing changes of it |
+//! | `explain.rs` | what a store's error means for a rendezvous |
+//!
+//! | option | default | what |
+//! |---|---|---|
+//! | `store_type` | `tcp` | `tcp`, or `file`: the endpoint is then the path of a file that all nodes share |
+//! | `read_timeout` | 60 s | how long to try to connect, and how long the store may take to answer |
+//! | `is_host` | found out | whether this node hosts the store |
+//!
+//! Several agents on the host of the endpoint race for its port; one gets it, the others are its
+//! clients.
+
+mod connect;
+mod explain;
+mod options;
+mod stored;
+mod watch;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+
+use rdzv_core::ident::RunId;
+use rdzv_store::TcpStoreServer;
+
+use self::connect::Connected;
+use self::options::Options;
+use crate::{
+    Interrupter, Member, Observer, RendezvousBackend, RendezvousError, RendezvousInfo,
+    RendezvousParameters,
+};
+
+/// How long the host of the store waits at the end until the other agents have left it.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// The backend `c10d`.
+pub struct C10dRendezvous {
+    options: Arc<Options>,
+    observer: Option<Observer>,
+    calls: Arc<Calls>,
+    connected: Mutex<Option<Meeting>>,
+}
+
+struct Meeting {
+    backend: Box<dyn RendezvousBackend>,
+    /// The store, if this node hosts it.
+    server: Option<Arc<TcpStoreServer>>,
+}
+
+impl fmt::Debug for C10dRendezvous {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "C10dRendezvous({:?})", self.options)
+    }
+}
+
+/// What an interrupter of this backend has to end.
+#[derive(Default)]
+struct Calls(Mutex<Under>);
+
+#[derive(Default)]
+struct Under {
+    interrupted: bool,
+    /// Whoever waits for a connection.
+    connecting: Option<mpsc::Sender<Option<Attempt>>>,
+    /// Ends a join of what was connected to.
+    joining: Option<Interrupter>,
+}
+
+type Attempt = Result<Connected, RendezvousError>;
+
+impl C10dRendezvous {
+    /// The name of this backend.
+    pub const NAME: &str = "c10d";
+
+    /// Checks the parameters. The connection is made at the first use.
+    pub fn from_parameters(parameters: &RendezvousParameters) -> Result<Self, RendezvousError> {
+        Ok(Self {
+            options: Arc::new(Options::from_parameters(parameters)?),
+            observer: None,
+            calls: Arc::default(),
+            connected: Mutex::default(),
+        })
+    }
+
+    /// Connects if that has not been done.
+    fn connect(&mut self) -> Result<&mut Meeting, RendezvousError> {
+        let connected = self
+            .connected
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        connect(connected, &self.options, &self.calls)?;
+        let meeting = connected.as_mut().expect("it has just been made");
+        if let Some(observer) = self.observer.take() {
+            meeting.backend.set_observer(observer);
+        }
+        Ok(meeting)
+    }
+
+    /// Asks what was connected to.
+    fn ask<T>(
+        &self,
+        question: impl FnOnce(&dyn RendezvousBackend) -> Result<T, RendezvousError>,
+    ) -> Result<T, RendezvousError> {
+        let mut connected = self
+            .connected
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        connect(&mut connected, &self.options, &self.calls)?;
+        let meeting = connected.as_ref().expect("it has just been made");
+        question(&*meeting.backend)
+    }
+
+    fn meeting(&mut self) -> Option<&mut Meeting> {
+        let connected = self.connected.get_mut();
+        connected.unwrap_or_else(PoisonError::into_inner).as_mut()
+    }
+}
+
+/// Connects on a thread of its own, because neither a look-up of a name nor an attempt to connect can
+/// be ended from outside.
+fn connect(
+    connected: &mut Option<Meeting>,
+    options: &Arc<Options>,
+    calls: &Calls,
+) -> Result<(), RendezvousError> {
+    if connected.is_some() {
+        return Ok(());
+    }
+    let (sender, attempts) = mpsc::channel();
+    {
+        let mut under = calls.lock();
+        if under.interrupted {
+            return Err(RendezvousError::Interrupted);
+        }
+        under.connecting = Some(sender.clone());
+    }
+    let theirs = Arc::clone(options);
+    let thread = std::thread::Builder::new()
+        .name("rdzv-connect".to_owned())
+        .spawn(move || {
+            // If nobody waits any more, the connection is closed again.
+            let _ = sender.send(Some(connect::connect(&theirs)));
+        });
+    if let Err(error) = thread {
+        return Err(RendezvousError::Unreachable {
+            what: format!("cannot start a thread ({error}) to connect to the c10d store"),
+            place: options.place(),
+            elapsed: None,
+            remedy: "raise the limit of processes (ulimit -u)".to_owned(),
+        });
+    }
+    let attempt = attempts.recv().ok().flatten();
+    let mut under = calls.lock();
+    under.connecting = None;
+    let attempt = attempt.ok_or(RendezvousError::Interrupted)??;
+    let backend = attempt.into_backend(options)?;
+    under.joining = backend.backend.interrupter();
+    if under.interrupted {
+        return Err(RendezvousError::Interrupted);
+    }
+    *connected = Some(backend);
+    Ok(())
+}
+
+impl Calls {
+    fn lock(&self) -> MutexGuard<'_, Under> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn interrupt(&self) {
+        let joining = {
+            let mut under = self.lock();
+            under.interrupted = true;
+            if let Some(connecting) = under.connecting.take() {
+                // It has its connection if it does not listen any more.
+                let _ = connecting.send(None);
+            }
+            under.joining.clone()
+        };
+        if let Some(joining) = joining {
+            joining();
+        }
+    }
+}
+
+impl RendezvousBackend for C10dRendezvous {
+    fn name(&self) -> &str {
+        Self::NAME
+    }
+
+    fn run_id(&self) -> &RunId {
+        &self.options.run_id
+    }
+
+    fn join(&mut self, member: &Member) -> Result<RendezvousInfo, RendezvousError> {
+        self.connect()?.backend.join(member)
+    }
+
+    fn interrupter(&self) -> Option<Interrupter> {
+        let calls = Arc::clone(&self.calls);
+        Some(Arc::new(move || calls.interrupt()))
+    }
+
+    fn set_observer(&mut self, observer: Observer) {
+        match self.meeting() {
+            Some(meeting) => meeting.backend.set_observer(observer),
+            None => self.observer = Some(observer),
+        }
+    }
+
+    fn shares_store_with_workers(&self) -> bool {
+        false
+    }
+
+    fn is_closed(&self) -> Result<bool, RendezvousError> {
+        self.ask(|backend| backend.is_closed())
+    }
+
+    fn set_closed(&mut self) -> Result<(), RendezvousError> {
+        self.connect()?.backend.set_closed()
+    }
+
+    fn num_nodes_waiting(&self) -> Result<u32, RendezvousError> {
+        self.ask(|backend| backend.num_nodes_waiting())
+    }
+
+    fn report_failure(&mut self, reason: &str) -> Result<(), RendezvousError> {
+        match self.meeting() {
+            Some(meeting) => meeting.backend.report_failure(reason),
+            None => Ok(()),
+        }
+    }
+
+    fn leave(&mut self) -> Result<(), RendezvousError> {
+        match self.meeting() {
+            Some(meeting) => meeting.backend.leave(),
+            None => Ok(()),
+        }
+    }
+
+    fn shutdown(&mut self) -> bool {
+        let connected = self.connected.get_mut();
+        let Some(mut meeting) = connected.unwrap_or_else(PoisonError::into_inner).take() else {
+            return true;
+        };
+        let closed = meeting.backend.shutdown();
+        drop(meeting.backend);
+        if let Some(server) = meeting.server.and_then(Arc::into_inner) {
+            server.shutdown(LINGER);
+        }
+        closed
+    }
+}

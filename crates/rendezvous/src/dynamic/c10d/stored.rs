@@ -1,0 +1,200 @@
+//! The shared state under the reference's key of a store.
+//!
+//! The value is base64 of the pickle, or a sentinel for "no state yet", so that reading it never has
+//! to wait. The token is the exact text of the value.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use base64::Engine as _;
+use base64::alphabet;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
+use bytes::Bytes;
+use rdzv_core::ident::RunId;
+use rdzv_core::rendezvous::codec::SENTINEL;
+use rdzv_store::{FileStore, PrefixStore, Store, StoreError, TcpStore};
+
+use super::explain::explain;
+use super::watch::{self, Watcher};
+use crate::RendezvousError;
+use crate::dynamic::{Notice, SharedState, Token, Written};
+
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
+);
+
+/// What the state is in.
+#[derive(Debug, Clone)]
+pub(super) enum Place {
+    Tcp(Arc<TcpStore>),
+    File(Arc<FileStore>),
+}
+
+impl Place {
+    fn store(&self) -> Arc<dyn Store> {
+        match self {
+            Self::Tcp(store) => Arc::clone(store) as _,
+            Self::File(store) => Arc::clone(store) as _,
+        }
+    }
+
+    fn describe(&self) -> String {
+        match self {
+            Self::Tcp(store) => {
+                let (peer, name) = (store.peer(), store.host());
+                if peer.ip().to_string() == name {
+                    format!("the c10d store {peer}")
+                } else {
+                    format!("the c10d store {name}:{} ({peer})", peer.port())
+                }
+            }
+            Self::File(store) => format!("the c10d file {}", store.path().display()),
+        }
+    }
+}
+
+/// A state in a store.
+pub(super) struct StoredState {
+    key: String,
+    place: Place,
+    /// For the state; never waited in.
+    store: Arc<dyn Store>,
+    /// For the keys of rounds, which are waited for.
+    rounds: Mutex<Option<Arc<dyn Store>>>,
+    watcher: Option<Watcher>,
+}
+
+impl StoredState {
+    pub(super) fn new(place: Place, run_id: &RunId) -> Result<Self, RendezvousError> {
+        let state = Self {
+            key: format!("torch.rendezvous.{run_id}"),
+            store: place.store(),
+            place,
+            rounds: Mutex::default(),
+            watcher: None,
+        };
+        state.seed()?;
+        Ok(state)
+    }
+
+    /// Makes sure that there is a value, and returns it. One request, and it heals a key that has
+    /// vanished, where the reference waits and then loses all its writes.
+    fn seed(&self) -> Result<Bytes, RendezvousError> {
+        self.swap(b"", SENTINEL)
+    }
+
+    fn swap(&self, expected: &[u8], desired: &[u8]) -> Result<Bytes, RendezvousError> {
+        let swapped = self.store.compare_set(&self.key, expected, desired);
+        swapped.map_err(|error| self.explain(error))
+    }
+
+    fn explain(&self, error: StoreError) -> RendezvousError {
+        explain(error, &self.place())
+    }
+
+    fn read(&self, value: Bytes) -> Result<Option<(Bytes, Token)>, RendezvousError> {
+        if value == SENTINEL {
+            return Ok(None);
+        }
+        match decode(&value) {
+            Ok(pickle) => Ok(Some((Bytes::from(pickle), Token(value.to_vec())))),
+            Err(error) => Err(RendezvousError::Unreachable {
+                what: format!("the state under the key {} is corrupt ({error})", self.key),
+                place: self.place(),
+                elapsed: None,
+                remedy: "use another --rdzv-id, or a new store".to_owned(),
+            }),
+        }
+    }
+}
+
+/// Bytes outside of the alphabet do not count, as in the reference.
+fn decode(value: &[u8]) -> Result<Vec<u8>, base64::DecodeError> {
+    let counts = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/=".contains(byte);
+    let letters: Vec<u8> = value.iter().copied().filter(counts).collect();
+    BASE64.decode(letters)
+}
+
+impl SharedState for StoredState {
+    fn name(&self) -> &str {
+        super::C10dRendezvous::NAME
+    }
+
+    fn get(&mut self) -> Result<Option<(Bytes, Token)>, RendezvousError> {
+        self.read(self.seed()?)
+    }
+
+    fn set(&mut self, state: &[u8], token: Option<&Token>) -> Result<Written, RendezvousError> {
+        let desired = BASE64.encode(state).into_bytes();
+        let expected = token.map_or(SENTINEL, |token| &token.0);
+        let held = self.swap(expected, &desired)?;
+        let won = held == desired;
+        let now = if !won && held == expected {
+            // An absent key is answered with what was expected.
+            self.get()?
+        } else {
+            self.read(held)?
+        };
+        Ok(Written { now, won })
+    }
+
+    fn watch(
+        &mut self,
+        notice: Arc<dyn Fn(Notice) + Send + Sync>,
+    ) -> Result<bool, RendezvousError> {
+        let place = self.place();
+        let (watcher, tells_all) = match &self.place {
+            Place::Tcp(store) => {
+                let clone = store.try_clone().map_err(|error| self.explain(error))?;
+                (Watcher::of_side_key(clone, &self.key, place, notice), false)
+            }
+            Place::File(store) => {
+                let watcher = Watcher::of_file(Arc::clone(store), &self.key, place, notice);
+                (watcher, true)
+            }
+        };
+        // Without the thread, changes are found by looking.
+        let told = watcher.is_some() && tells_all;
+        self.watcher = watcher;
+        Ok(told)
+    }
+
+    fn notify(&mut self) -> Result<(), RendezvousError> {
+        match &self.place {
+            Place::Tcp(_) => {
+                watch::bump(&*self.store, &self.key).map_err(|error| self.explain(error))
+            }
+            Place::File(_) => Ok(()),
+        }
+    }
+
+    fn round_store(&self, round: u64) -> Result<Arc<dyn Store>, RendezvousError> {
+        let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let store = match &*rounds {
+            Some(store) => Arc::clone(store),
+            None => {
+                let clone = self
+                    .store
+                    .try_clone()
+                    .map_err(|error| self.explain(error))?;
+                Arc::clone(rounds.insert(Arc::from(clone)))
+            }
+        };
+        Ok(Arc::new(PrefixStore::new(
+            format!("{}.{round}", self.key),
+            store,
+        )))
+    }
+
+    fn local_address(&self) -> Option<IpAddr> {
+        match &self.place {
+            Place::Tcp(store) => store.local_address(),
+            Place::File(_) => None,
+        }
+    }
+
+    fn place(&self) -> String {
+        self.place.describe()
+    }
+}

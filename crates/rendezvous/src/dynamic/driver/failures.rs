@@ -1,0 +1,135 @@
+//! Hearing at once that a participant has failed for good.
+//!
+//! Whoever fails writes one key below the prefix of the round; every other participant waits for it
+//! on a connection of its own. Agents of the reference neither write nor read it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use rdzv_store::{Breaker, Store, StoreError};
+
+use super::thread::Command;
+use crate::RendezvousError;
+
+/// Holds the node that failed first and, after a line break, its reason.
+const KEY: &str = "rdzv/failed";
+
+/// How long one wait lasts in a store whose waits cannot be ended.
+const SLICE: Duration = Duration::from_secs(1);
+
+/// Tells the others. The first to fail is the one that is heard.
+pub(super) fn report(round: &dyn Store, node: &str, reason: &str) -> Result<(), RendezvousError> {
+    let reason = reason.lines().collect::<Vec<_>>().join(" ");
+    round.compare_set(KEY, b"", format!("{node}\n{reason}").as_bytes())?;
+    Ok(())
+}
+
+/// Waits for somebody else's failure until dropped.
+pub(super) struct FailureWatch {
+    over: Arc<AtomicBool>,
+    breaker: Option<Breaker>,
+}
+
+impl FailureWatch {
+    /// Begins to wait. Without a second connection nobody waits, and failures are noticed later, by
+    /// the missing heartbeats.
+    pub(super) fn start(round: &dyn Store, me: &str, told: Sender<Command>) -> Option<Self> {
+        let store = round
+            .try_clone()
+            .inspect_err(|error| tracing::warn!(%error, "cannot watch for failures of other nodes"))
+            .ok()?;
+        let over = Arc::new(AtomicBool::new(false));
+        let watch = Self {
+            over: Arc::clone(&over),
+            breaker: store.breaker(),
+        };
+        let (me, slice) = (
+            me.to_owned(),
+            watch.breaker.as_ref().map_or(SLICE, |_| Duration::MAX),
+        );
+        std::thread::Builder::new()
+            .name("rdzv-failures".to_owned())
+            .spawn(move || {
+                if let Some((node, reason)) = wait(&*store, slice, &over)
+                    && node != me
+                    && !over.load(Ordering::Relaxed)
+                {
+                    let _nobody_listens_any_more = told.send(Command::PeerFailed { node, reason });
+                }
+            })
+            .inspect_err(|error| tracing::warn!(%error, "cannot watch for failures of other nodes"))
+            .ok()?;
+        Some(watch)
+    }
+}
+
+impl Drop for FailureWatch {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        if let Some(breaker) = &self.breaker {
+            breaker();
+        }
+    }
+}
+
+/// The node that failed and its reason; `None` if nobody waits any more or the store is gone, which
+/// is for others to say.
+fn wait(store: &dyn Store, slice: Duration, over: &AtomicBool) -> Option<(String, String)> {
+    while !over.load(Ordering::Relaxed) {
+        match store.wait(&[KEY], Some(slice)) {
+            Ok(()) => {
+                let value = store.get(KEY).ok()?;
+                let text = String::from_utf8_lossy(&value).into_owned();
+                let (node, reason) = text.split_once('\n').unwrap_or((&text, ""));
+                return Some((node.to_owned(), reason.to_owned()));
+            }
+            Err(StoreError::WaitTimeout { .. }) => {}
+            Err(_) => return None,
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use rdzv_store::HashStore;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn the_first_failure_is_heard_by_the_others() {
+        let store = HashStore::new();
+        let (sender, told) = mpsc::channel();
+        let _watch = FailureWatch::start(&store, "b", sender).unwrap();
+        report(&store, "a", "worker 3 exited\nwith code 7").unwrap();
+        report(&store, "c", "too late").unwrap();
+        match told.recv_timeout(LONG).unwrap() {
+            Command::PeerFailed { node, reason } => {
+                assert_eq!(
+                    (node.as_str(), reason.as_str()),
+                    ("a", "worker 3 exited with code 7")
+                );
+            }
+            _ => panic!("another command"),
+        }
+    }
+
+    #[test]
+    fn nobody_hears_of_its_own_failure() {
+        let store = HashStore::new();
+        let (sender, told) = mpsc::channel();
+        let watch = FailureWatch::start(&store, "a", sender).unwrap();
+        report(&store, "a", "x").unwrap();
+        assert!(
+            told.recv_timeout(LONG).is_err(),
+            "the thread ends without a word"
+        );
+        drop(watch);
+    }
+}

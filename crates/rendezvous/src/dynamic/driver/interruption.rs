@@ -1,0 +1,93 @@
+//! How a join ends from outside: interrupted by the agent, or because the round is over before it
+//! has been of any use.
+
+use std::sync::mpsc::Sender;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rdzv_store::Breaker;
+
+use super::thread::Event;
+
+/// Shared by the handle, its interrupters and the thread.
+#[derive(Default)]
+pub(super) struct Interruption {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    interrupted: bool,
+    /// The round that join is about to return does not hold any more.
+    round_is_over: bool,
+    /// Whoever waits for a round.
+    waiting: Option<Sender<Event>>,
+    /// Ends the wait for rank 0.
+    reading: Option<Breaker>,
+}
+
+impl Interruption {
+    /// A join begins, and its caller listens to `waiting`. False if it may not begin.
+    pub(super) fn begin(&self, waiting: Sender<Event>) -> bool {
+        let mut state = self.lock();
+        state.round_is_over = false;
+        state.waiting = Some(waiting);
+        !state.interrupted
+    }
+
+    /// The caller is about to wait for what another agent writes; the wait ends with the guard.
+    pub(super) fn reading(&self, breaker: Option<Breaker>) -> WhileReading<'_> {
+        let mut state = self.lock();
+        state.reading = breaker;
+        if state.interrupted || state.round_is_over {
+            state.break_reading();
+        }
+        WhileReading(self)
+    }
+
+    /// For ever.
+    pub(super) fn interrupt(&self) {
+        let mut state = self.lock();
+        state.interrupted = true;
+        if let Some(waiting) = &state.waiting {
+            // It has what it waited for if it does not listen any more.
+            let _ = waiting.send(Event::Interrupted);
+        }
+        state.break_reading();
+    }
+
+    /// What the caller may be waiting for in this round will not come.
+    pub(super) fn end_round(&self) {
+        let mut state = self.lock();
+        state.round_is_over = true;
+        state.break_reading();
+    }
+
+    pub(super) fn is_set(&self) -> bool {
+        self.lock().interrupted
+    }
+
+    pub(super) fn round_is_over(&self) -> bool {
+        self.lock().round_is_over
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn break_reading(&self) {
+        if let Some(breaker) = &self.reading {
+            breaker();
+        }
+    }
+}
+
+/// The time in which a wait can be ended.
+pub(super) struct WhileReading<'a>(&'a Interruption);
+
+impl Drop for WhileReading<'_> {
+    fn drop(&mut self) {
+        self.0.lock().reading = None;
+    }
+}

@@ -1,0 +1,347 @@
+//! A rendezvous over a state that every agent may change: the machine of
+//! [`rdzv_core::rendezvous::Participant`] on a thread of its own.
+//!
+//! ```text
+//!   agent ── join, leave, close ──┐                       ┌─► read, compare-and-set ─► shared state
+//!                                 ├─► one channel ─► thread
+//!   shared state ── changed, gone ┘      machine, clock   └─► formed, changes ─► agent
+//! ```
+//!
+//! | file | what |
+//! |---|---|
+//! | `mod.rs` | the handle: what the agent calls, and what it does besides the machine |
+//! | `thread.rs` | the thread: waiting, handling, carrying out |
+//! | `interruption.rs` | how a join ends from outside |
+//! | `failures.rs` | hearing that a participant has failed for good |
+//! | `sentences.rs` | changes and errors in words |
+//!
+//! The heartbeats of this node depend on the thread alone: it does nothing that waits for other
+//! agents. What does wait (for rank 0 to say where the workers meet) is done by the caller of join.
+
+mod failures;
+mod interruption;
+mod sentences;
+mod thread;
+
+use std::fmt;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rdzv_core::ident::RunId;
+use rdzv_core::rank::GroupRank;
+use rdzv_core::rendezvous::words::Formed;
+use rdzv_core::rendezvous::{NodeDesc, RendezvousState, Settings};
+use rdzv_store::{Breaker, Store, StoreError};
+
+use self::failures::FailureWatch;
+use self::interruption::Interruption;
+use self::thread::{Command, Event, Thread};
+use super::SharedState;
+use super::bootstrap::{self, Master, Reading, WorkersStore};
+use crate::{Interrupter, Member, Observer, RendezvousBackend, RendezvousError, RendezvousInfo};
+
+/// After an interruption, how long a node may take to leave the state it is in.
+const LEAVING: Duration = Duration::from_secs(5);
+
+/// What a driver needs besides the shared state.
+#[derive(Debug, Clone)]
+pub struct DriverOptions {
+    /// The run.
+    pub run_id: RunId,
+    /// How many nodes, and how long to wait for what.
+    pub settings: Settings,
+    /// This node. Others reach it, and its workers' store, under its address.
+    pub me: NodeDesc,
+    /// How long rank 0 may take, once a round is complete, to say where the workers meet.
+    pub patience: Duration,
+}
+
+/// A rendezvous over a shared state.
+pub struct Driver {
+    name: String,
+    place: String,
+    options: DriverOptions,
+    commands: mpsc::Sender<Command>,
+    interruption: Arc<Interruption>,
+    workers: WorkersStore,
+    failures: Option<FailureWatch>,
+    /// The agents' store of the round that this node is in.
+    round: Option<Arc<dyn Store>>,
+    /// Ends the use of that store, which the agent may still hold.
+    end_of_store: Option<Breaker>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Driver({} at {})", self.options.me, self.place)
+    }
+}
+
+impl Driver {
+    /// Starts the thread, and has the backend watch the state. Nothing is read or written before
+    /// the first call.
+    pub fn start(
+        shared: Box<dyn SharedState>,
+        options: DriverOptions,
+    ) -> Result<Self, RendezvousError> {
+        let (name, place) = (shared.name().to_owned(), shared.place());
+        let (commands, receiver) = mpsc::channel();
+        let interruption = Arc::new(Interruption::default());
+        let thread = Thread::new(
+            shared,
+            &options,
+            commands.clone(),
+            receiver,
+            Arc::clone(&interruption),
+        )?;
+        let thread = std::thread::Builder::new()
+            .name("rdzv-rendezvous".to_owned())
+            .spawn(move || thread.run())
+            .map_err(|error| RendezvousError::Unreachable {
+                what: format!("cannot start a thread ({error}) for the rendezvous"),
+                place: place.clone(),
+                elapsed: None,
+                remedy: "raise the limit of processes (ulimit -u)".to_owned(),
+            })?;
+        Ok(Self {
+            name,
+            place,
+            workers: WorkersStore::new(&options.me.addr),
+            options,
+            commands,
+            interruption,
+            failures: None,
+            round: None,
+            end_of_store: None,
+            thread: Some(thread),
+        })
+    }
+
+    /// Has the machine join, and waits for the round to be complete.
+    fn form(&self) -> Result<(Formed, Arc<dyn Store>), RendezvousError> {
+        let (sender, events) = mpsc::channel();
+        if !self.interruption.begin(sender.clone()) {
+            return Err(RendezvousError::Interrupted);
+        }
+        let ended = self.commands.send(Command::Join(sender));
+        if ended.is_err() {
+            return Err(self.thread_ended());
+        }
+        let mut patience = Duration::MAX;
+        loop {
+            match events.recv_timeout(patience) {
+                Ok(Event::Formed(formed, store)) => return Ok((formed, store)),
+                Ok(Event::Failed(error)) => return Err(error),
+                Ok(Event::Interrupted) => patience = LEAVING,
+                // It does not get through to the state any more; others will find that out.
+                Err(mpsc::RecvTimeoutError::Timeout) => return Err(RendezvousError::Interrupted),
+                Err(mpsc::RecvTimeoutError::Disconnected) => return Err(self.thread_ended()),
+            }
+        }
+    }
+
+    /// Agrees with the others on where the workers meet.
+    fn settle(
+        &mut self,
+        member: &Member,
+        formed: &Formed,
+        store: &Arc<dyn Store>,
+    ) -> Result<Master, RendezvousError> {
+        if formed.rank == 0 {
+            let master = self.workers.offer(member.share_store)?;
+            bootstrap::publish(&**store, &master)?;
+            return Ok(master);
+        }
+        self.workers.step_down();
+        // A connection of its own, so that the wait can be ended without harm to anything else.
+        let current = store.try_clone()?;
+        let _reading = self.interruption.reading(current.breaker());
+        let leader = formed.participants.first();
+        let started = Instant::now();
+        let read = bootstrap::read(&Reading {
+            current: &*current,
+            round: formed.round,
+            earlier: &|round| self.ask(|reply| Command::RoundStore(round, reply))?,
+            leader: leader.map_or("", |leader| &leader.addr),
+            share: member.share_store,
+            patience: self.options.patience,
+        });
+        read.map_err(|error| match error {
+            RendezvousError::Store(StoreError::WaitTimeout { .. }) => {
+                RendezvousError::Unreachable {
+                    what: format!(
+                        "round {} of run '{}' is complete, but the agent with rank 0 ({}) did not \
+                         say where the workers meet",
+                        formed.round,
+                        self.options.run_id,
+                        leader.map_or_else(String::new, NodeDesc::to_string),
+                    ),
+                    place: self.place.clone(),
+                    elapsed: Some(started.elapsed()),
+                    remedy: "see what happened to that agent".to_owned(),
+                }
+            }
+            other => other,
+        })
+    }
+
+    /// What the thread answers to a command. It answers at once, or after one operation.
+    fn ask<T>(
+        &self,
+        command: impl FnOnce(mpsc::SyncSender<T>) -> Command,
+    ) -> Result<T, RendezvousError> {
+        let (reply, answer) = mpsc::sync_channel(1);
+        let sent = self.commands.send(command(reply));
+        sent.map_err(|_| self.thread_ended())?;
+        answer.recv().map_err(|_| self.thread_ended())
+    }
+
+    fn state(&self) -> Result<Option<RendezvousState>, RendezvousError> {
+        self.ask(Command::Look)?
+    }
+
+    fn thread_ended(&self) -> RendezvousError {
+        RendezvousError::Unreachable {
+            what: "the thread of the rendezvous has ended".to_owned(),
+            place: self.place.clone(),
+            elapsed: None,
+            remedy: "this is a defect of rdzv; its log says more".to_owned(),
+        }
+    }
+
+    fn forget_round(&mut self) {
+        self.failures = None;
+        self.round = None;
+    }
+}
+
+impl RendezvousBackend for Driver {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn run_id(&self) -> &RunId {
+        &self.options.run_id
+    }
+
+    fn join(&mut self, member: &Member) -> Result<RendezvousInfo, RendezvousError> {
+        let started = Instant::now();
+        loop {
+            self.forget_round();
+            let (formed, store) = self.form()?;
+            let error = match self.settle(member, &formed, &store) {
+                Ok(master) => {
+                    self.failures = FailureWatch::start(
+                        &*store,
+                        &self.options.me.to_string(),
+                        self.commands.clone(),
+                    );
+                    self.end_of_store = store.breaker();
+                    self.round = Some(Arc::clone(&store));
+                    return Ok(RendezvousInfo {
+                        round: formed.round,
+                        store,
+                        rank: GroupRank(formed.rank),
+                        world_size: u32::try_from(formed.participants.len()).unwrap_or(u32::MAX),
+                        assignment: None,
+                        master_addr: master.addr,
+                        master_port: master.port,
+                        server: master.server,
+                        reserved_port: master.reserved_port,
+                    });
+                }
+                Err(error) => error,
+            };
+            if self.interruption.is_set() {
+                let _best_effort = self.leave();
+                return Err(RendezvousError::Interrupted);
+            }
+            let again = started.elapsed() < self.options.settings.join_timeout;
+            if !(again && self.interruption.round_is_over()) {
+                let _best_effort = self.leave();
+                return Err(error);
+            }
+            tracing::info!(
+                round = formed.round,
+                "a node was lost before the workers could be started; joining again"
+            );
+        }
+    }
+
+    fn interrupter(&self) -> Option<Interrupter> {
+        let interruption = Arc::clone(&self.interruption);
+        let commands = self.commands.clone();
+        Some(Arc::new(move || {
+            interruption.interrupt();
+            // Without a thread there is nothing under way.
+            let _ = commands.send(Command::Interrupt);
+        }))
+    }
+
+    fn set_observer(&mut self, observer: Observer) {
+        let _ = self.commands.send(Command::Observe(observer));
+    }
+
+    fn shares_store_with_workers(&self) -> bool {
+        false
+    }
+
+    fn is_closed(&self) -> Result<bool, RendezvousError> {
+        Ok(self.state()?.is_some_and(|state| state.closed))
+    }
+
+    fn set_closed(&mut self) -> Result<(), RendezvousError> {
+        self.ask(Command::Close)?
+    }
+
+    fn num_nodes_waiting(&self) -> Result<u32, RendezvousError> {
+        let waiting = self.state()?.map_or(0, |state| state.wait_list.len());
+        Ok(u32::try_from(waiting).unwrap_or(u32::MAX))
+    }
+
+    fn report_failure(&mut self, reason: &str) -> Result<(), RendezvousError> {
+        match &self.round {
+            Some(round) => failures::report(&**round, &self.options.me.to_string(), reason),
+            None => Ok(()),
+        }
+    }
+
+    fn leave(&mut self) -> Result<(), RendezvousError> {
+        self.forget_round();
+        self.ask(Command::Leave)?
+    }
+
+    fn shutdown(&mut self) -> bool {
+        self.forget_round();
+        let closed = self.set_closed();
+        if let Err(error) = &closed {
+            tracing::debug!(%error, "could not close the rendezvous");
+        }
+        self.end();
+        closed.is_ok()
+    }
+}
+
+impl Driver {
+    fn end(&mut self) {
+        self.workers.step_down();
+        if let Some(breaker) = self.end_of_store.take() {
+            breaker();
+        }
+        let _ = self.commands.send(Command::End);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread of the rendezvous panicked");
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        // The thread may be inside an operation of the store; it ends after that, by itself.
+        let _ = self.commands.send(Command::End);
+    }
+}

@@ -1,0 +1,406 @@
+//! The thread: waits for commands, notices and the machine's deadline; reads and writes the state.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use rdzv_core::machine::Machine;
+use rdzv_core::rendezvous::words::{self, Formed, Input, Output};
+use rdzv_core::rendezvous::{NodeDesc, Participant, RendezvousState, codec};
+use rdzv_core::time::{Mono, Now, Wall};
+use rdzv_store::Store;
+
+use super::DriverOptions;
+use super::interruption::Interruption;
+use super::sentences::{self, Sentences};
+use crate::dynamic::{Notice, SharedState, Token};
+use crate::{Change, Observer, RendezvousError};
+
+/// How often a state is looked at whose backend cannot tell that it has changed: as often as the
+/// reference does.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What the thread is told.
+pub(super) enum Command {
+    /// Take part; the events go to the sender.
+    Join(Sender<Event>),
+    /// End the join under way, and begin no other.
+    Interrupt,
+    /// Do not take part any more.
+    Leave(SyncSender<Result<(), RendezvousError>>),
+    /// End it for everybody.
+    Close(SyncSender<Result<(), RendezvousError>>),
+    /// Read the state, without consequences.
+    Look(SyncSender<Result<Option<RendezvousState>, RendezvousError>>),
+    /// Make the store of another round.
+    RoundStore(u64, SyncSender<Result<Arc<dyn Store>, RendezvousError>>),
+    /// Tell changes to this one.
+    Observe(Observer),
+    /// The backend has noticed something.
+    Notice(Notice),
+    /// A participant has failed for good.
+    PeerFailed { node: String, reason: String },
+    /// End.
+    End,
+}
+
+/// What becomes of a join.
+pub(super) enum Event {
+    /// The round is complete; with its store.
+    Formed(Formed, Arc<dyn Store>),
+    Failed(RendezvousError),
+    /// Somebody interrupts it; the node is about to leave.
+    Interrupted,
+}
+
+pub(super) struct Thread {
+    machine: Participant,
+    me: NodeDesc,
+    shared: Box<dyn SharedState>,
+    sentences: Sentences,
+    interruption: Arc<Interruption>,
+    commands: Receiver<Command>,
+    observer: Option<Observer>,
+    /// What monotonic time counts from.
+    origin: Instant,
+    token: Option<Token>,
+    /// The state that the token is for.
+    known: Option<RendezvousState>,
+    /// Who is known to be gone, and not by missing heartbeats.
+    gone: BTreeSet<NodeDesc>,
+    /// Whether a notice of a change is in the channel already.
+    changed: Arc<AtomicBool>,
+    joining: Option<Sender<Event>>,
+    leaving: Vec<SyncSender<Result<(), RendezvousError>>>,
+    closing: Vec<SyncSender<Result<(), RendezvousError>>>,
+    interrupted: bool,
+    /// The round that this node is in.
+    round: Option<u64>,
+    /// Why nothing is possible any more.
+    lost: Option<String>,
+}
+
+impl Thread {
+    /// Has the backend watch the state.
+    pub(super) fn new(
+        mut shared: Box<dyn SharedState>,
+        options: &DriverOptions,
+        own_commands: Sender<Command>,
+        commands: Receiver<Command>,
+        interruption: Arc<Interruption>,
+    ) -> Result<Self, RendezvousError> {
+        let me = options.me.clone();
+        let changed: Arc<AtomicBool> = Arc::default();
+        let noticed = Arc::clone(&changed);
+        let told = shared.watch(Arc::new(move |notice| {
+            let is_change = matches!(notice, Notice::Changed);
+            if is_change && noticed.swap(true, Ordering::AcqRel) {
+                return;
+            }
+            let _nobody_listens_any_more = own_commands.send(Command::Notice(notice));
+        }))?;
+        let machine = Participant::new(me.clone(), options.settings, fastrand::u64(..));
+        Ok(Self {
+            machine: if told {
+                machine
+            } else {
+                machine.polling(LOOK_EVERY)
+            },
+            me,
+            sentences: Sentences {
+                run_id: options.run_id.to_string(),
+                place: shared.place(),
+                settings: options.settings,
+            },
+            shared,
+            interruption,
+            commands,
+            observer: None,
+            origin: Instant::now(),
+            token: None,
+            known: None,
+            gone: BTreeSet::new(),
+            changed,
+            joining: None,
+            leaving: Vec::new(),
+            closing: Vec::new(),
+            interrupted: false,
+            round: None,
+            lost: None,
+        })
+    }
+
+    pub(super) fn run(mut self) {
+        loop {
+            let command = match self.patience() {
+                None => self.commands.recv().ok(),
+                Some(patience) => match self.commands.recv_timeout(patience) {
+                    Ok(command) => Some(command),
+                    Err(RecvTimeoutError::Timeout) => {
+                        self.handle(Input::Tick);
+                        continue;
+                    }
+                    Err(RecvTimeoutError::Disconnected) => None,
+                },
+            };
+            match command {
+                None | Some(Command::End) => return,
+                Some(command) => self.obey(command),
+            }
+        }
+    }
+
+    /// How long to wait for a command; `None`: for ever.
+    fn patience(&self) -> Option<Duration> {
+        if self.lost.is_some() {
+            return None;
+        }
+        let deadline = self.machine.deadline()?;
+        Some(deadline.since(self.now().mono))
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Join(waiting) => self.join(waiting),
+            Command::Interrupt => self.interrupt(),
+            Command::Leave(reply) => {
+                self.leaving.push(reply);
+                self.request(Input::Leave);
+            }
+            Command::Close(reply) => {
+                self.closing.push(reply);
+                self.request(Input::Close);
+            }
+            Command::Look(reply) => {
+                let looked = self.look();
+                let _ = reply.send(looked);
+            }
+            Command::RoundStore(round, reply) => {
+                let _ = reply.send(self.shared.round_store(round));
+            }
+            Command::Observe(observer) => self.observer = Some(observer),
+            Command::Notice(Notice::Changed) => {
+                self.changed.store(false, Ordering::Release);
+                self.handle(Input::Changed);
+            }
+            Command::Notice(Notice::Gone(nodes)) => {
+                self.gone.extend(nodes.iter().cloned());
+                self.handle(Input::Gone(nodes));
+            }
+            Command::Notice(Notice::Lost(error)) => self.lose(error),
+            Command::PeerFailed { node, reason } => {
+                self.tell(Change::PeerFailed { node, reason });
+            }
+            Command::End => {}
+        }
+    }
+
+    fn join(&mut self, waiting: Sender<Event>) {
+        self.round = None;
+        if self.interrupted {
+            let _ = waiting.send(Event::Failed(RendezvousError::Interrupted));
+            return;
+        }
+        self.joining = Some(waiting);
+        if self.lost.is_none()
+            && let Err(error) = self.shared.announce(Some(&self.me))
+        {
+            self.lose(error);
+            return;
+        }
+        self.request(Input::Join);
+    }
+
+    fn interrupt(&mut self) {
+        self.interrupted = true;
+        if self.joining.is_some() {
+            self.request(Input::Leave);
+        }
+    }
+
+    /// Something that will be answered.
+    fn request(&mut self, input: Input) {
+        if self.lost.is_some() {
+            self.fail_all(None);
+        } else {
+            self.handle(input);
+        }
+    }
+
+    /// The state as it is now. Not what the machine knows, so the token stays as it is.
+    fn look(&mut self) -> Result<Option<RendezvousState>, RendezvousError> {
+        match &self.lost {
+            Some(lost) => Err(self.sentences.lost_before(lost)),
+            None => match self.shared.get()? {
+                Some((pickle, _)) => self.decode(&pickle).map(Some),
+                None => Ok(None),
+            },
+        }
+    }
+
+    fn handle(&mut self, input: Input) {
+        let mut next = Some(input);
+        while let Some(input) = next.take() {
+            if self.lost.is_some() {
+                return;
+            }
+            self.machine.handle(self.now(), input);
+            while let Some(output) = self.machine.poll_output() {
+                match self.carry_out(output) {
+                    Ok(None) => {}
+                    Ok(answer) => next = answer,
+                    Err(error) => self.lose(error),
+                }
+            }
+        }
+    }
+
+    fn carry_out(&mut self, output: Output) -> Result<Option<Input>, RendezvousError> {
+        match output {
+            _ if self.lost.is_some() => {}
+            Output::Read => {
+                let now = self.shared.get()?;
+                let state = self.adopt(now)?;
+                return Ok(Some(Input::Read(state)));
+            }
+            Output::Write(state) => {
+                let pickle = codec::encode(&state);
+                let written = self.shared.set(&pickle, self.token.as_ref())?;
+                let before = self.known.take();
+                let now = self.adopt(written.now)?;
+                if written.won && sentences::is_worth_telling(before.as_ref(), &state) {
+                    self.shared.notify()?;
+                }
+                return Ok(Some(Input::Written {
+                    state: now,
+                    won: written.won,
+                }));
+            }
+            Output::Joined(formed) => {
+                let store = self.shared.round_store(formed.round)?;
+                self.round = Some(formed.round);
+                self.gone.clear();
+                if let Some(joining) = self.joining.take() {
+                    let _ = joining.send(Event::Formed(formed, store));
+                }
+            }
+            Output::Changed(change) => self.changed(change),
+            Output::Left => {
+                self.left_round()?;
+                if let Some(joining) = self.joining.take() {
+                    let _ = joining.send(Event::Failed(RendezvousError::Interrupted));
+                }
+                for reply in self.leaving.drain(..) {
+                    let _ = reply.send(Ok(()));
+                }
+            }
+            Output::Closed => {
+                self.left_round()?;
+                for reply in self.closing.drain(..) {
+                    let _ = reply.send(Ok(()));
+                }
+            }
+            Output::Failed(failure) => {
+                self.left_round()?;
+                let interrupted = self.interrupted;
+                let error = self.sentences.failure(failure);
+                if let Some(joining) = self.joining.take() {
+                    let error = if interrupted {
+                        RendezvousError::Interrupted
+                    } else {
+                        error
+                    };
+                    let _ = joining.send(Event::Failed(error));
+                } else {
+                    self.fail_all(Some(error));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn left_round(&mut self) -> Result<(), RendezvousError> {
+        self.round = None;
+        self.shared.announce(None)
+    }
+
+    fn changed(&mut self, change: words::Change) {
+        let Some(round) = self.round else {
+            return;
+        };
+        if !matches!(change, words::Change::NodesWaiting(_)) {
+            self.interruption.end_round();
+        }
+        let wall = self.now().wall;
+        let change = self
+            .sentences
+            .change(round, change, &self.gone, self.known.as_ref(), wall);
+        self.tell(change);
+    }
+
+    fn tell(&self, change: Change) {
+        tracing::debug!(?change, "told by the rendezvous");
+        if let Some(observer) = &self.observer {
+            observer(change);
+        }
+    }
+
+    /// Keeps what the store holds together with its token.
+    fn adopt(
+        &mut self,
+        now: Option<(Bytes, Token)>,
+    ) -> Result<Option<RendezvousState>, RendezvousError> {
+        (self.known, self.token) = match now {
+            None => (None, None),
+            Some((pickle, token)) => (Some(self.decode(&pickle)?), Some(token)),
+        };
+        Ok(self.known.clone())
+    }
+
+    fn decode(&self, pickle: &[u8]) -> Result<RendezvousState, RendezvousError> {
+        codec::decode(pickle).map_err(|error| self.sentences.corrupt(&error.to_string()))
+    }
+
+    /// The backend cannot be used any more.
+    fn lose(&mut self, error: RendezvousError) {
+        if self.lost.is_some() {
+            return;
+        }
+        self.lost = Some(error.to_string());
+        self.interruption.end_round();
+        let waited_for =
+            self.joining.is_some() || !self.leaving.is_empty() || !self.closing.is_empty();
+        if waited_for {
+            self.fail_all(Some(error));
+        } else if self.round.take().is_some() {
+            self.tell(Change::Lost(error));
+        }
+    }
+
+    /// Answers everybody who waits: the first with `first`, or why nothing is possible any more.
+    fn fail_all(&mut self, first: Option<RendezvousError>) {
+        let mut first = first;
+        let lost = self.lost.clone().unwrap_or_default();
+        let sentences = &self.sentences;
+        let mut error = || first.take().unwrap_or_else(|| sentences.lost_before(&lost));
+        if let Some(joining) = self.joining.take() {
+            let _ = joining.send(Event::Failed(error()));
+        }
+        for reply in self.leaving.drain(..).chain(self.closing.drain(..)) {
+            let _ = reply.send(Err(error()));
+        }
+    }
+
+    fn now(&self) -> Now {
+        let wall = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_micros());
+        Now {
+            mono: Mono::from_origin(self.origin.elapsed()),
+            wall: Wall::from_unix_micros(i64::try_from(wall).unwrap_or(i64::MAX)),
+        }
+    }
+}
