@@ -4,10 +4,10 @@
 //! memo, marks, compounds and what is in those by [`MOST_ITEMS`] each. Nothing recurses, so depth
 //! needs no bound here.
 
+use super::call;
 use super::document::{Compound, Content, Document, Item, Kind};
 use super::error::{PickleError, Problem};
 use super::opcode;
-use super::time::Time;
 use super::value::Class;
 
 /// Longest pickle in bytes: a state of some 160,000 nodes.
@@ -15,11 +15,6 @@ pub const MAX_LENGTH: usize = 16 << 20;
 
 /// Most entries of each of the machine's tables.
 pub const MOST_ITEMS: usize = 1 << 20;
-
-/// Days that Python's durations may have, in either direction.
-const MOST_DAYS: i128 = 999_999_999;
-
-const DAY: i128 = 86_400_000_000;
 
 impl<'a> Document<'a> {
     /// Runs the pickle. What follows its end is passed over, as Python does.
@@ -386,26 +381,7 @@ impl<'a> Machine<'a> {
             },
             _ => &[],
         };
-        let made = match (class, items) {
-            (Class::Datetime, [Item::Bytes(bytes)]) => {
-                Time::shown_by(bytes).map(|shown| Item::Time(Time { shown, zone: None }))
-            }
-            (Class::Datetime, [Item::Bytes(bytes), Item::Zone(offset)]) => Time::shown_by(bytes)
-                .map(|shown| {
-                    let zone = Some(*offset);
-                    Item::Time(Time { shown, zone })
-                }),
-            (Class::Timezone, [Item::Span(offset)]) => {
-                let within_a_day = offset.abs() < DAY;
-                let offset = i64::try_from(*offset).ok().filter(|_| within_a_day);
-                offset.map(Item::Zone)
-            }
-            (Class::Timedelta, [Item::Int(days), Item::Int(seconds), Item::Int(micros)]) => {
-                span(*days, *seconds, *micros).map(Item::Span)
-            }
-            _ => None,
-        };
-        made.ok_or(Problem::Expected {
+        call::call(class, items).ok_or(Problem::Expected {
             wanted: "what a time, time zone or duration is made of",
             found: "something else",
         })
@@ -433,12 +409,6 @@ fn forbidden(module: &str, name: &str) -> Problem {
         module: module.chars().take(SHOWN).collect(),
         name: name.chars().take(SHOWN).collect(),
     }
-}
-
-fn span(days: i128, seconds: i128, micros: i128) -> Option<i128> {
-    let seconds = seconds.checked_mul(1_000_000)?.checked_add(micros)?;
-    let whole = days.checked_mul(DAY)?.checked_add(seconds)?;
-    (whole.div_euclid(DAY).abs() <= MOST_DAYS).then_some(whole)
 }
 
 fn bounded(count: usize, most: usize, what: &'static str) -> Result<(), Problem> {

@@ -8,11 +8,13 @@
 //! * [`opcode`]: the instructions. [`value`]: what can be in a pickle, and the list of classes.
 //! * [`time`]: dates and times in Python's ten bytes.
 //! * [`decode`]: the machine; bytes to a [`Document`]. [`document`]: what can be asked of that.
+//!   `call`: the three calls it may make.
 //! * [`encode`]: the other way, as protocol 4, with the sharing that keeps Python's pickles small.
 //!
 //! Which attributes make a state is the business of
 //! [`rendezvous::codec`](crate::rendezvous::codec), not of this module.
 
+mod call;
 pub mod decode;
 pub mod document;
 pub mod encode;
