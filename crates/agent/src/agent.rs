@@ -22,7 +22,7 @@ use crate::meeting::{Answer, Meeting};
 use crate::reap::Leftovers;
 use crate::signals::Signals;
 use crate::spawn::keep_descriptors_private;
-use crate::{AgentError, AgentEvent, LaunchPlan, Outcome, WorkerIdentity};
+use crate::{AgentError, AgentEvent, LaunchPlan, Outcome, RendezvousPlan, WorkerIdentity};
 
 /// Runs the workers of one node to their end.
 ///
@@ -81,6 +81,8 @@ pub(crate) struct Agent<'o> {
     /// The error that the machine knows as "broken".
     pub(crate) error: Option<AgentError>,
     pub(crate) ending: Option<Ending>,
+    /// Whether the other nodes know that this one has failed.
+    pub(crate) others_told: bool,
     pub(crate) signals: Signals,
     pub(crate) keeper: KeeperWatch,
     children: Signal,
@@ -118,6 +120,7 @@ impl<'o> Agent<'o> {
             step_began: Mono::ZERO,
             error: None,
             ending: None,
+            others_told: false,
             signals,
             keeper,
             children,
@@ -180,7 +183,7 @@ impl<'o> Agent<'o> {
                 });
                 Some(GroupInput::Signal(signal))
             }
-            Some(answer) = self.arrivals.recv() => Some(self.arrived(answer)),
+            Some(answer) = self.arrivals.recv() => self.arrived(answer),
             _ = self.children.recv() => self.look_after_orphans(),
             () = due => Some(GroupInput::TimePassed),
         }
@@ -256,13 +259,16 @@ fn spec(plan: &LaunchPlan) -> GroupSpec {
             .get(std::ffi::OsStr::new(name))
             .map(|value| value.to_string_lossy().into_owned())
     };
+    let dynamic = matches!(plan.rendezvous, RendezvousPlan::Dynamic { .. });
     GroupSpec {
         role: plan.role.clone(),
         run_id: plan.run_id.clone(),
         local_world_size: plan.local_world_size,
         max_restarts: plan.max_restarts,
         grace: plan.shutdown_timeout,
-        purge_store: plan.rendezvous.nodes() == 1,
+        // A dynamic rendezvous hands out an empty store by itself.
+        purge_store: !dynamic && plan.rendezvous.nodes() == 1,
+        dynamic,
         signals_text: plan.signals_text.clone(),
         nccl_error_handling: variable(rdzv_core::env::TORCH_NCCL_ASYNC_ERROR_HANDLING),
         virtual_local_rank: plan.virtual_local_rank.then(|| VisibleDevices {

@@ -1,8 +1,9 @@
 //! Carries out what the worker group decides.
 
-use rdzv_core::group::{Ending, GroupInput, GroupOutput, Round, WorkerExit, WorkerPlace};
+use rdzv_core::group::{Ending, Exit, GroupInput, GroupOutput, Round, WorkerExit, WorkerPlace};
 use rdzv_core::rank::LocalRank;
-use tracing::{error, info};
+use rdzv_rendezvous::Change;
+use tracing::{error, info, warn};
 
 use crate::agent::{Agent, Worker};
 use crate::meeting::{Answer, Joined};
@@ -38,6 +39,8 @@ impl Agent<'_> {
                 self.answers.push_back(answer);
             }
             GroupOutput::FirstFailure(exit) => self.report_failure(&exit),
+            GroupOutput::TellOthers(exit) => self.tell_others(&exit),
+            GroupOutput::Regrouping { reason } => self.regrouping(reason),
             GroupOutput::Signal { workers, signal } => self.signal(&workers, signal),
             GroupOutput::Kill { workers } => self.kill(&workers),
             GroupOutput::Abandon { workers } => self.abandon(&workers),
@@ -57,10 +60,10 @@ impl Agent<'_> {
     }
 
     /// An answer of the meeting, for the machine.
-    pub(crate) fn arrived(&mut self, answer: Answer) -> GroupInput {
+    pub(crate) fn arrived(&mut self, answer: Answer) -> Option<GroupInput> {
         let now = self.clock.now();
         let took = now.mono.since(self.step_began);
-        match answer {
+        Some(match answer {
             Answer::Joined(joined) => {
                 let event = AgentEvent::Rendezvous {
                     at: now.wall,
@@ -77,8 +80,17 @@ impl Agent<'_> {
                     Err(error) => self.broken(error),
                 }
             }
-            Answer::Assigned(Ok(assignment)) => GroupInput::Assigned(assignment),
-            Answer::Assigned(Err(error)) => self.broken(error),
+            Answer::NotNeeded(reason) => {
+                warn!("[{}] {reason}", self.plan.role);
+                GroupInput::NotNeeded
+            }
+            // The exchange of a round that was given up meanwhile.
+            Answer::Assigned { join, .. } if !self.meeting.is_current(join) => return None,
+            Answer::Assigned { result, .. } => match result {
+                Ok(assignment) => GroupInput::Assigned(assignment),
+                Err(error) => self.broken(error),
+            },
+            Answer::Changed(change) => self.changed(change),
             Answer::BarrierPassed(passed) => {
                 if let Err(error) = passed {
                     // The workers have succeeded whatever became of the others.
@@ -86,7 +98,49 @@ impl Agent<'_> {
                 }
                 GroupInput::BarrierPassed
             }
+        })
+    }
+
+    fn changed(&mut self, change: Change) -> GroupInput {
+        match change {
+            Change::Membership { round, reason } => GroupInput::MembershipChanged { round, reason },
+            Change::PeerFailed { node, reason } => {
+                error!("node {node} has failed for good: {reason}");
+                GroupInput::PeerFailed { node, reason }
+            }
+            Change::Closed => GroupInput::RunClosed,
+            Change::Lost(error) => {
+                let _ = self.broken(error.into());
+                GroupInput::RendezvousLost
+            }
         }
+    }
+
+    fn regrouping(&mut self, reason: String) {
+        info!("[{}] {reason}; will join the next round", self.plan.role);
+        let at = self.clock.now().wall;
+        self.emit(AgentEvent::Regrouping { at, reason });
+    }
+
+    fn tell_others(&mut self, exit: &WorkerExit) {
+        self.others_told = true;
+        self.meeting.tell_others(self.failure_in_words(exit));
+    }
+
+    /// What other nodes are told of a failure here.
+    pub(crate) fn failure_in_words(&self, exit: &WorkerExit) -> String {
+        let rank = self
+            .workers
+            .get(&exit.local_rank)
+            .map_or(String::new(), |worker| {
+                format!("rank {}, ", worker.identity.rank)
+            });
+        let how = match exit.exit {
+            Exit::Code(code) => format!("exited with code {code}"),
+            Exit::Signal(signal) => format!("was ended by signal {signal}"),
+        };
+        let (local_rank, pid) = (exit.local_rank, exit.pid);
+        format!("worker ({rank}local rank {local_rank}, pid {pid}) {how}")
     }
 
     fn assigned(&mut self, workers: &[WorkerPlace], round: Round, restart_count: u32) {

@@ -1,22 +1,33 @@
 //! The end of a run: what is collected, said and left behind.
 
+use std::time::Duration;
+
 use rdzv_core::group::exit::{FailureTrace, root_cause};
 use rdzv_core::group::{Ending, WorkerExit};
 use rdzv_core::time::Wall;
+use tokio::time::sleep;
 use tracing::warn;
 
 use crate::agent::Agent;
+use crate::meeting::Parting;
 use crate::{AgentError, AgentEvent, Outcome, WorkerFailure, error_file};
+
+/// How long a node that leaves the others waits until they know. They notice anyhow, if later.
+const LEAVING: Duration = Duration::from_secs(5);
+
+/// How long the end of the run may take to be settled with the others; backends end sooner.
+const CLOSING: Duration = Duration::from_secs(60);
 
 impl Agent<'_> {
     /// Ends the run. The workers are gone already.
     pub(crate) async fn end(mut self, ending: Ending) -> Outcome {
+        let parting = self.parting(&ending);
         let outcome = self.outcome(&ending);
         if let Ending::Succeeded { exits } | Ending::Failed { exits } = &ending {
             self.emit_finals(exits, &outcome);
         }
         self.drain_logs(matches!(outcome, Outcome::Succeeded)).await;
-        self.leave(matches!(outcome, Outcome::Succeeded)).await;
+        self.leave(parting).await;
         let now = self.clock.now();
         let returned = matches!(outcome, Outcome::Succeeded | Outcome::Failed { .. });
         self.emit(AgentEvent::AgentFinal {
@@ -56,20 +67,57 @@ impl Agent<'_> {
         self.logs.tidy_up();
     }
 
-    async fn leave(&mut self, succeeded: bool) {
-        let Some(left) = self.meeting.leave(succeeded) else {
+    /// What the other nodes are left with.
+    fn parting(&self, ending: &Ending) -> Parting {
+        let failed = |reason: &str| Parting::Failed {
+            reason: (!self.others_told).then(|| reason.to_owned()),
+        };
+        match ending {
+            Ending::Succeeded { .. } => Parting::Succeeded,
+            Ending::Failed { exits } => {
+                let first = exits.iter().find(|exit| !exit.exit.is_success());
+                failed(&first.map_or_else(String::new, |exit| self.failure_in_words(exit)))
+            }
+            Ending::PeerFailed { .. } | Ending::RunClosed => Parting::Failed { reason: None },
+            Ending::Devices(text) => failed(text),
+            // Who could not join, or has lost what the others meet at, does not speak for them.
+            Ending::Broken => match &self.error {
+                Some(AgentError::Rendezvous(_)) | None => Parting::Left,
+                Some(error) => failed(&error.to_string()),
+            },
+            Ending::Signalled { .. } | Ending::NotNeeded | Ending::KeeperLost => Parting::Left,
+        }
+    }
+
+    async fn leave(&mut self, parting: Parting) {
+        let limit = match parting {
+            Parting::Left => LEAVING,
+            Parting::Succeeded | Parting::Failed { .. } => CLOSING,
+        };
+        let Some(left) = self.meeting.leave(parting) else {
             return;
         };
         tokio::select! {
             _ = left => {}
             _ = self.signals.next() => {}
             () = self.keeper.lost() => {}
+            () = sleep(limit) => warn!(
+                "the rendezvous did not let go of this node within {} s",
+                limit.as_secs()
+            ),
         }
     }
 
     fn outcome(&mut self, ending: &Ending) -> Outcome {
         match ending {
-            Ending::Succeeded { .. } => Outcome::Succeeded,
+            Ending::Succeeded { .. } | Ending::NotNeeded => Outcome::Succeeded,
+            Ending::PeerFailed { node, reason } => Outcome::Error(AgentError::PeerFailed {
+                node: node.clone(),
+                reason: reason.clone(),
+            }),
+            Ending::RunClosed => Outcome::Error(AgentError::RunClosed {
+                run_id: self.plan.run_id.as_str().to_owned(),
+            }),
             Ending::Failed { exits } => self.failed(exits),
             Ending::Signalled {
                 signal,

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use rdzv_rendezvous::RendezvousError;
 use thiserror::Error;
 
 /// Why an agent could not do its work.
@@ -33,7 +34,7 @@ pub enum AgentError {
     },
     /// The nodes did not find one another.
     #[error(transparent)]
-    Rendezvous(#[from] rdzv_rendezvous::RendezvousError),
+    Rendezvous(#[from] RendezvousError),
     /// The store of the workers or of the agents failed.
     #[error(transparent)]
     Store(#[from] rdzv_store::StoreError),
@@ -45,6 +46,23 @@ pub enum AgentError {
         /// Why it failed.
         #[source]
         source: io::Error,
+    },
+    /// Another node failed for good, so no further attempt can succeed.
+    #[error("node {node} has failed for good, so this node has stopped too: {reason}")]
+    PeerFailed {
+        /// Which.
+        node: String,
+        /// What it said.
+        reason: String,
+    },
+    /// Another node ended the run while this one was still at work.
+    #[error(
+        "another node has ended run '{run_id}' without saying why, so this node has stopped too: \
+         look at the logs of the others for the first failure"
+    )]
+    RunClosed {
+        /// Which run.
+        run_id: String,
     },
     /// The process that watches over the agent was killed; the workers were stopped at once.
     #[error("the keeper of this run was killed (SIGKILL?), so the workers were stopped")]
@@ -60,10 +78,17 @@ impl AgentError {
         match self {
             Self::ProgramNotFound { .. } => "FileNotFoundError",
             Self::Spawn { .. } | Self::Logs { .. } | Self::System { .. } => "OSError",
-            Self::Rendezvous(_) => "RendezvousError",
+            Self::Rendezvous(error) => match error {
+                RendezvousError::Argument(_) => "ValueError",
+                RendezvousError::Closed { .. } => "RendezvousClosedError",
+                RendezvousError::JoinTimeout { .. } => "RendezvousTimeoutError",
+                RendezvousError::Unreachable { .. } => "RendezvousConnectionError",
+                _ => "RendezvousError",
+            },
+            Self::RunClosed { .. } => "RendezvousClosedError",
             Self::Store(_) => "DistStoreError",
             Self::Plan(_) => "ValueError",
-            Self::KeeperLost => "RuntimeError",
+            Self::PeerFailed { .. } | Self::KeeperLost => "RuntimeError",
         }
     }
 }

@@ -102,6 +102,13 @@ pub enum AgentEvent {
         /// `--max-restarts`.
         most: u32,
     },
+    /// The attempt is given up to take part in the next round, which costs no restart.
+    Regrouping {
+        /// When.
+        at: Wall,
+        /// Which nodes came or went, and how that was noticed; one sentence.
+        reason: String,
+    },
     /// The agent received a signal.
     SignalReceived {
         /// When.

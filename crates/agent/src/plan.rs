@@ -8,6 +8,7 @@ use std::time::Duration;
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
+use rdzv_rendezvous::{BackendRegistry, RendezvousParameters};
 
 /// One launch on this node.
 #[derive(Debug, Clone)]
@@ -22,6 +23,8 @@ pub struct LaunchPlan {
     pub local_world_size: u32,
     /// How the nodes find one another.
     pub rendezvous: RendezvousPlan,
+    /// The dynamic rendezvous that there are, by name; open to more.
+    pub backends: BackendRegistry,
     /// How often the group may be restarted after a failure.
     pub max_restarts: u32,
     /// How long workers have between the closing signal and SIGKILL, on every path.
@@ -33,7 +36,8 @@ pub struct LaunchPlan {
     /// `--virtual-local-rank`.
     pub virtual_local_rank: bool,
     /// False leaves hosting the workers' store to the worker with rank 0
-    /// (`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`). Static rendezvous always shares.
+    /// (`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`). Static rendezvous always shares; whether another
+    /// one can is its own business.
     pub share_store: bool,
     /// The address of this node that others should use; `None` = found out.
     pub local_addr: Option<String>,
@@ -74,14 +78,21 @@ pub enum RendezvousPlan {
         /// How long to wait for the others.
         timeout: Duration,
     },
+    /// Nodes come and go: a backend of the registry says who takes part, round after round.
+    Dynamic {
+        /// Which backend, where, and for how many nodes. Without a `local_addr` the backend finds
+        /// out how others can reach this node.
+        parameters: RendezvousParameters,
+    },
 }
 
 impl RendezvousPlan {
-    /// How many nodes take part.
+    /// How many nodes take part at most.
     pub fn nodes(&self) -> u32 {
         match self {
             Self::Local => 1,
             Self::Static { nodes, .. } => *nodes,
+            Self::Dynamic { parameters } => parameters.max_nodes,
         }
     }
 }

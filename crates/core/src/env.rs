@@ -47,6 +47,10 @@ variables! {
     TORCHELASTIC_ERROR_FILE;
     /// Worker: value of `--signals-to-handle`.
     TORCHELASTIC_SIGNALS_TO_HANDLE;
+    /// Worker: number of the round, from 0, the same on all nodes: it grows with every restart and
+    /// every change of membership, while each node counts restarts for itself. Static rendezvous has
+    /// one round. Ours.
+    RDZV_ROUND;
     /// Worker: inherited, else `1`.
     TORCH_NCCL_ASYNC_ERROR_HANDLING;
     /// Worker: inherited; `1` if absent and there are several local workers.

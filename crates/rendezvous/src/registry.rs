@@ -69,6 +69,11 @@ impl BackendRegistry {
         }
     }
 
+    /// Whether there is a backend of that name.
+    pub fn contains(&self, name: &str) -> bool {
+        self.constructors.contains_key(name)
+    }
+
     /// Makes the backend that the parameters name.
     pub fn create(
         &self,

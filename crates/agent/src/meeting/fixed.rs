@@ -36,6 +36,7 @@ impl Met {
     /// The one round that there is.
     pub(super) fn round(&self) -> Round {
         Round {
+            number: self.info.round,
             group_rank: self.info.rank,
             group_world_size: self.info.world_size,
             master: Master {

@@ -17,6 +17,8 @@ pub(super) struct LocalMeeting {
     /// `--local-addr`: others may have to reach the store there.
     address: Option<String>,
     share_store: bool,
+    /// How many rounds there were.
+    rounds: u64,
     server: Option<TcpStoreServer>,
     /// Kept free for the worker that hosts the store.
     port: Option<TcpListener>,
@@ -27,6 +29,7 @@ impl LocalMeeting {
         Self {
             address: plan.local_addr.clone(),
             share_store: plan.share_store,
+            rounds: 0,
             server: None,
             port: None,
         }
@@ -45,7 +48,10 @@ impl LocalMeeting {
                 source,
             })?
         };
+        let number = self.rounds;
+        self.rounds += 1;
         Ok(Round {
+            number,
             group_rank: GroupRank(0),
             group_world_size: 1,
             master: Master {

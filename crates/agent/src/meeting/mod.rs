@@ -1,15 +1,17 @@
 //! Finding the other agents, exchanging ranks with them, and the store that the workers meet at.
 //!
-//! | step | one node (`local`) | static (`fixed`) |
-//! |---|---|---|
-//! | join | the agent's own server, from the first attempt on | node 0's store, joined once |
-//! | purge | every key | every key but the agents', if there is one node |
-//! | exchange | with itself, through a store in memory | through the store, keys below the run id (`exchange`) |
-//! | exit barrier | – | through the store |
+//! | step | one node (`local`) | static (`fixed`) | nodes come and go (`dynamic`) |
+//! |---|---|---|---|
+//! | join | the agent's own server, from the first attempt on | node 0's store, joined once | a backend of the registry, a new round each time |
+//! | purge | every key | every key but the agents', if there is one node | the backend's business |
+//! | exchange | with itself, through a store in memory | through the store, keys below the run id (`exchange`) | none if the backend knows the ranks, else through the store of the round |
+//! | exit barrier | – | through the store | through the store of the round |
+//! | end | – | waits for those who still read | closes the run, or leaves it to the others |
 //!
 //! Everything here that may wait for others does so on a thread of its own and answers through a
 //! channel, so that the agent's loop never waits for anything but events.
 
+mod dynamic;
 mod exchange;
 mod fixed;
 mod local;
@@ -20,13 +22,14 @@ use std::thread;
 
 use rdzv_core::group::{Round, WorkerPlace, barrier};
 use rdzv_core::rank::{Assignment, GroupRank, RoleInfo};
-use rdzv_rendezvous::StaticParameters;
+use rdzv_rendezvous::{Change, Member, RendezvousInfo, StaticParameters};
 use rdzv_store::{HashStore, Store, StoreError};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 use crate::{AgentError, LaunchPlan, RendezvousPlan};
-pub(crate) use fixed::Met;
+use dynamic::DynamicMeeting;
+use fixed::Met;
 use local::LocalMeeting;
 
 /// What comes back, some time later.
@@ -34,17 +37,44 @@ use local::LocalMeeting;
 pub(crate) enum Answer {
     /// To [`Meeting::join`]: for [`Meeting::joined`].
     Joined(Result<Joined, AgentError>),
+    /// To [`Meeting::join`]: the job has ended without this node; why, in words.
+    NotNeeded(String),
     /// To [`Meeting::assign`].
-    Assigned(Result<Assignment, AgentError>),
+    Assigned {
+        /// How many joins there had been.
+        join: u64,
+        result: Result<Assignment, AgentError>,
+    },
     /// To [`Meeting::wait_for_others`].
     BarrierPassed(Result<(), StoreError>),
+    /// To nothing: news of the other nodes.
+    Changed(Change),
+}
+
+/// What the other nodes are left with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Parting {
+    /// All nodes have succeeded: the run is over.
+    Succeeded,
+    /// The run is over for all; the reason is for those who do not know it yet.
+    Failed { reason: Option<String> },
+    /// The others may go on.
+    Left,
 }
 
 /// A rendezvous that is complete.
 #[derive(Debug)]
 pub(crate) struct Joined {
     pub(crate) round: Round,
-    met: Option<Box<Met>>,
+    brought: Brought,
+}
+
+/// What there is to keep of a rendezvous.
+#[derive(Debug)]
+enum Brought {
+    Nothing,
+    Static(Box<Met>),
+    Dynamic(Box<RendezvousInfo>),
 }
 
 /// The agent's side of the rendezvous.
@@ -56,6 +86,9 @@ pub(crate) struct Meeting {
     /// `None` if there is nobody to meet.
     parameters: Option<StaticParameters>,
     met: Option<Box<Met>>,
+    dynamic: Option<DynamicMeeting>,
+    /// How many joins there were.
+    joins: u64,
     /// What agents exchange their ranks through.
     store: Arc<dyn Store>,
     answers: UnboundedSender<Answer>,
@@ -63,8 +96,21 @@ pub(crate) struct Meeting {
 
 impl Meeting {
     pub(crate) fn new(plan: &LaunchPlan, answers: UnboundedSender<Answer>) -> Self {
+        let dynamic = match &plan.rendezvous {
+            RendezvousPlan::Dynamic { parameters } => Some(DynamicMeeting::new(
+                plan.backends.clone(),
+                parameters.clone(),
+                Member {
+                    role: plan.role.clone(),
+                    local_world_size: plan.local_world_size,
+                    share_store: plan.share_store,
+                },
+                answers.clone(),
+            )),
+            _ => None,
+        };
         let parameters = match &plan.rendezvous {
-            RendezvousPlan::Local => None,
+            RendezvousPlan::Local | RendezvousPlan::Dynamic { .. } => None,
             RendezvousPlan::Static {
                 endpoint,
                 node_rank,
@@ -90,6 +136,8 @@ impl Meeting {
             local: LocalMeeting::new(plan),
             parameters,
             met: None,
+            dynamic,
+            joins: 0,
             // Alone, the agent talks to itself.
             store: Arc::new(HashStore::new()),
             answers,
@@ -98,6 +146,15 @@ impl Meeting {
 
     /// Finds the other agents.
     pub(crate) fn join(&mut self) {
+        self.joins += 1;
+        if let Some(dynamic) = &mut self.dynamic {
+            // Nothing of the round before may be used from here on.
+            self.store = Arc::new(HashStore::new());
+            if let Err(source) = dynamic.join() {
+                self.answer(Answer::Joined(Err(no_thread(source))));
+            }
+            return;
+        }
         let round = match (&self.parameters, &self.met) {
             (None, _) => self.local.round(),
             (Some(_), Some(met)) => Ok(met.round()),
@@ -106,24 +163,40 @@ impl Meeting {
                 self.apart("rendezvous", move || {
                     Answer::Joined(Met::others(parameters).map(|met| Joined {
                         round: met.round(),
-                        met: Some(Box::new(met)),
+                        brought: Brought::Static(Box::new(met)),
                     }))
                 });
                 return;
             }
         };
-        self.answer(Answer::Joined(
-            round.map(|round| Joined { round, met: None }),
-        ));
+        self.answer(Answer::Joined(round.map(|round| Joined {
+            round,
+            brought: Brought::Nothing,
+        })));
     }
 
     /// Keeps what a rendezvous brought, and returns its round.
     pub(crate) fn joined(&mut self, joined: Joined) -> Round {
-        if let Some(met) = joined.met {
-            self.store = met.store();
-            self.met = Some(met);
+        match joined.brought {
+            Brought::Nothing => {}
+            Brought::Static(met) => {
+                self.store = met.store();
+                self.met = Some(met);
+            }
+            Brought::Dynamic(info) => {
+                self.store = Arc::clone(&info.store);
+                self.us.rank = info.rank;
+                if let Some(dynamic) = &mut self.dynamic {
+                    dynamic.joined(info);
+                }
+            }
         }
         joined.round
+    }
+
+    /// Whether an answer is to a question that was asked since the last join.
+    pub(crate) fn is_current(&self, join: u64) -> bool {
+        self.joins == join
     }
 
     /// Empties the workers' store.
@@ -136,28 +209,39 @@ impl Meeting {
 
     /// Exchanges ranks.
     pub(crate) fn assign(&mut self, round: &Round) {
-        let agents = round.group_world_size;
-        if self.identical_workers {
-            let assigned = exchange::without_store(&self.us, agents);
-            self.answer(Answer::Assigned(Ok(assigned)));
-        } else if agents == 1 {
-            let assigned = exchange::by_store(&*self.store, &self.us, agents);
-            self.answer(Answer::Assigned(assigned));
+        let (agents, join) = (round.group_world_size, self.joins);
+        let given = self.dynamic.as_ref().and_then(DynamicMeeting::assignment);
+        let result = if let Some(assignment) = given {
+            Ok(assignment)
+        } else if self.identical_workers {
+            Ok(exchange::without_store(&self.us, agents))
+        } else if agents == 1 && self.dynamic.is_none() {
+            exchange::by_store(&*self.store, &self.us, agents)
         } else {
             let (store, us) = (Arc::clone(&self.store), self.us.clone());
-            self.apart("ranks", move || {
-                Answer::Assigned(exchange::by_store(&*store, &us, agents))
+            self.apart("ranks", move || Answer::Assigned {
+                join,
+                result: exchange::by_store(&*store, &us, agents),
             });
-        }
+            return;
+        };
+        self.answer(Answer::Assigned { join, result });
     }
 
     /// Hands out the port that was kept free for the worker that hosts the store, to be dropped
     /// when that worker has been started.
-    pub(crate) fn release_port(&mut self, place: &WorkerPlace) -> Option<TcpListener> {
-        if place.rank.0 == 0 {
-            self.local.release_port()
-        } else {
-            None
+    pub(crate) fn release_port(&mut self, place: &WorkerPlace) -> Option<Arc<TcpListener>> {
+        match &mut self.dynamic {
+            _ if place.rank.0 != 0 => None,
+            Some(dynamic) => dynamic.release_port(),
+            None => self.local.release_port().map(Arc::new),
+        }
+    }
+
+    /// Tells the other nodes that this one has failed for good, if they can be told.
+    pub(crate) fn tell_others(&self, reason: String) {
+        if let Some(dynamic) = &self.dynamic {
+            dynamic.tell_others(reason);
         }
     }
 
@@ -172,10 +256,13 @@ impl Meeting {
 
     /// Leaves the others; the receiver hears when that is done. After success they may still have
     /// something to read from the store.
-    pub(crate) fn leave(&mut self, succeeded: bool) -> Option<oneshot::Receiver<()>> {
+    pub(crate) fn leave(&mut self, parting: Parting) -> Option<oneshot::Receiver<()>> {
         self.store = Arc::new(HashStore::new());
+        if let Some(dynamic) = &mut self.dynamic {
+            return dynamic.leave(parting);
+        }
         let met = self.met.take()?;
-        let others_may_read = succeeded && met.round().group_world_size > 1;
+        let others_may_read = parting == Parting::Succeeded && met.round().group_world_size > 1;
         let (sender, left) = oneshot::channel();
         let leaving = thread::Builder::new()
             .name("leave".to_owned())
@@ -193,15 +280,19 @@ impl Meeting {
             let _ = answers.send(work());
         });
         if let Err(source) = thread {
-            self.answer(Answer::Joined(Err(AgentError::System {
-                what: "start a thread for the rendezvous",
-                source,
-            })));
+            self.answer(Answer::Joined(Err(no_thread(source))));
         }
     }
 
     fn answer(&self, answer: Answer) {
         // Nobody listens any more only when the agent is ending.
         let _ = self.answers.send(answer);
+    }
+}
+
+fn no_thread(source: std::io::Error) -> AgentError {
+    AgentError::System {
+        what: "start a thread for the rendezvous",
+        source,
     }
 }

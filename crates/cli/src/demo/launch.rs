@@ -15,6 +15,7 @@ use rdzv_agent::{
     StreamSelection,
 };
 use rdzv_core::ident::RunId;
+use rdzv_rendezvous::BackendRegistry;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -131,6 +132,7 @@ fn plan(args: &DemoArgs, directory: &Path, reports: &str) -> anyhow::Result<Laun
     };
     let signals = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
     Ok(LaunchPlan {
+        backends: BackendRegistry::default(),
         entrypoint: Entrypoint {
             program: program.into(),
             arguments: words.into(),

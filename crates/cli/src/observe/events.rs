@@ -182,6 +182,7 @@ impl Events {
             AgentEvent::WorkerExited { .. }
             | AgentEvent::WorkerSignalled { .. }
             | AgentEvent::Restarting { .. }
+            | AgentEvent::Regrouping { .. }
             | AgentEvent::SignalReceived { .. } => return None,
         })
     }

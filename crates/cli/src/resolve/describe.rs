@@ -16,6 +16,13 @@ pub(super) fn describe(arguments: &RunArgs, nodes: &Nodes, plan: &LaunchPlan) ->
             endpoint.to_string(),
             format!("timeout={}", timeout.as_secs()),
         ),
+        RendezvousPlan::Dynamic { parameters } => {
+            let options = parameters.config.iter();
+            let options: Vec<String> = options
+                .map(|(key, value)| format!("{key}={value}"))
+                .collect();
+            (parameters.endpoint.clone(), options.join(","))
+        }
     };
     let log_dir = match &plan.logs.base {
         LogBase::Directory(path) => path.display().to_string(),

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use rdzv_agent::LaunchPlan;
 use rdzv_core::env;
+use rdzv_rendezvous::BackendRegistry;
 
 use super::{Environment, Machine, describe, entrypoint, meeting, nodes, output, signals, workers};
 use crate::args::RunArgs;
@@ -69,7 +70,8 @@ pub(crate) fn resolve(
     let logs = output::plan(arguments, environment, machine)?;
     let shutdown_timeout = signals::shutdown_timeout(arguments, environment)?;
     let entrypoint = entrypoint::build(arguments, called, environment, machine)?;
-    let meeting = meeting::choose(arguments, &nodes, &settings, machine, &mut notes)?;
+    let backends = BackendRegistry::with_defaults();
+    let meeting = meeting::choose(arguments, &nodes, &settings, &backends, machine, &mut notes)?;
     let local_world_size = u32::try_from(local_world_size)
         .ok()
         .filter(|size| *size > 0)
@@ -101,6 +103,7 @@ pub(crate) fn resolve(
         run_id: meeting.run_id,
         local_world_size,
         rendezvous: meeting.plan,
+        backends,
         max_restarts: u32::try_from(arguments.max_restarts).unwrap_or(u32::MAX),
         shutdown_timeout,
         signals,

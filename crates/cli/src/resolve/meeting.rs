@@ -7,6 +7,7 @@ use rdzv_agent::RendezvousPlan;
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
+use rdzv_rendezvous::{BackendRegistry, RendezvousParameters};
 
 use super::nodes::Nodes;
 use super::{Machine, Note};
@@ -102,6 +103,7 @@ pub(super) fn choose(
     arguments: &RunArgs,
     nodes: &Nodes,
     settings: &BTreeMap<String, String>,
+    backends: &BackendRegistry,
     machine: &dyn Machine,
     notes: &mut Vec<Note>,
 ) -> Result<Meeting, Refusal> {
@@ -113,12 +115,6 @@ pub(super) fn choose(
     }
     let given = given.filter(|id| !id.is_empty());
     if alone(arguments, nodes) {
-        if nodes.most > 1 {
-            return Err(needs_dynamic(&format!(
-                "--standalone --nnodes {}",
-                arguments.nnodes
-            )));
-        }
         let run_id = given.map_or_else(|| machine.random_id(), str::to_owned);
         if arguments.standalone {
             let stars = "*".repeat(38);
@@ -127,51 +123,88 @@ pub(super) fn choose(
                  --rdzv-id={run_id}\n{stars}\n"
             )));
         }
+        let plan = if nodes.most == 1 {
+            RendezvousPlan::Local
+        } else {
+            // Nobody can find this node there, which is what was asked for.
+            dynamic("c10d", "localhost:0", &run_id, nodes, arguments, settings)?
+        };
         return Ok(Meeting {
-            plan: RendezvousPlan::Local,
+            plan,
             run_id: RunId::new(run_id),
             backend: "c10d".to_owned(),
         });
     }
+    let run_id = match arguments.rdzv_id.as_deref() {
+        None => "none".to_owned(),
+        Some("") => machine.random_id(),
+        Some(id) => id.to_owned(),
+    };
     let plan = match arguments.rdzv_backend.as_str() {
-        "static" => fixed(arguments, nodes, settings)?,
-        "c10d" => {
-            check_dynamic(arguments, settings)?;
-            if nodes.most > 1 {
-                return Err(needs_dynamic(&format!(
-                    "--rdzv-backend c10d with --nnodes {}",
-                    arguments.nnodes
-                )));
-            }
-            RendezvousPlan::Local
-        }
-        backend @ ("etcd" | "etcd-v2") => {
-            return Err(needs_dynamic(&format!("--rdzv-backend {backend}")));
-        }
         "" => {
             return Err(Raised::value_error(
                 "The rendezvous backend name must be a non-empty string.",
             )
             .into());
         }
-        other => {
+        "static" => fixed(arguments, nodes, settings)?,
+        name if name != "c10d" && !backends.contains(name) => {
             return Err(Raised::value_error(format!(
-                "The rendezvous backend '{other}' is not registered. Did you forget to call \
+                "The rendezvous backend '{name}' is not registered. Did you forget to call \
                  `register`?"
             ))
             .into());
         }
-    };
-    let run_id = match arguments.rdzv_id.as_deref() {
-        None => "none".to_owned(),
-        Some("") => machine.random_id(),
-        Some(id) => id.to_owned(),
+        name => {
+            let endpoint = arguments.rdzv_endpoint.as_str();
+            if name == "c10d" {
+                check_c10d(endpoint, settings)?;
+            }
+            let alone = nobody_else_finds(endpoint) || !backends.contains(name);
+            if name == "c10d" && nodes.most == 1 && alone {
+                RendezvousPlan::Local
+            } else {
+                dynamic(name, endpoint, &run_id, nodes, arguments, settings)?
+            }
+        }
     };
     Ok(Meeting {
         plan,
         run_id: RunId::new(run_id),
         backend: arguments.rdzv_backend.clone(),
     })
+}
+
+fn dynamic(
+    backend: &str,
+    endpoint: &str,
+    run_id: &str,
+    nodes: &Nodes,
+    arguments: &RunArgs,
+    settings: &BTreeMap<String, String>,
+) -> Result<RendezvousPlan, Raised> {
+    let mut parameters = RendezvousParameters::new(
+        backend,
+        endpoint,
+        run_id,
+        nodes.least,
+        nodes.most,
+        settings.clone(),
+    )
+    .map_err(|error| Raised::value_error(error.to_string()))?;
+    parameters.local_addr = arguments
+        .local_addr
+        .clone()
+        .filter(|address| !address.is_empty());
+    Ok(RendezvousPlan::Dynamic { parameters })
+}
+
+/// Whether a c10d endpoint is one at which only this agent itself would be.
+fn nobody_else_finds(endpoint: &str) -> bool {
+    endpoint.trim().is_empty()
+        || Endpoint::parse(endpoint, C10D_PORT).is_ok_and(|endpoint| {
+            endpoint.port == 0 && ["localhost", "127.0.0.1", "::1"].contains(&&*endpoint.host)
+        })
 }
 
 /// Whether this node needs nobody: told so, or because nothing points at other nodes.
@@ -229,7 +262,8 @@ fn fixed(
     })
 }
 
-fn check_dynamic(arguments: &RunArgs, settings: &BTreeMap<String, String>) -> Result<(), Raised> {
+/// What can be said of the options of c10d before anything is tried.
+fn check_c10d(endpoint: &str, settings: &BTreeMap<String, String>) -> Result<(), Raised> {
     for key in WHOLE_NUMBERS {
         let value = settings.get(key);
         if value.is_some_and(|value| parse_int(value).is_none()) {
@@ -239,16 +273,16 @@ fn check_dynamic(arguments: &RunArgs, settings: &BTreeMap<String, String>) -> Re
             )));
         }
     }
-    endpoint(&arguments.rdzv_endpoint, C10D_PORT).map(|_| ())
+    let file = settings
+        .get("store_type")
+        .is_some_and(|kind| kind.eq_ignore_ascii_case("file"));
+    if file {
+        // The endpoint is a path.
+        return Ok(());
+    }
+    self::endpoint(endpoint, C10D_PORT).map(|_| ())
 }
 
 fn endpoint(text: &str, default_port: u16) -> Result<Endpoint, Raised> {
     Endpoint::parse(text, default_port).map_err(|error| Raised::value_error(error.to_string()))
-}
-
-fn needs_dynamic(what: &str) -> Refusal {
-    Refusal::Unsupported(format!(
-        "{what} needs dynamic rendezvous, which this version does not have yet; on several nodes \
-         use static rendezvous (--nnodes N --node-rank R --master-addr HOST --master-port PORT)"
-    ))
 }

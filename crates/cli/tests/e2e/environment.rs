@@ -59,6 +59,7 @@ fn every_variable_of_the_contract_is_set() {
             "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
         ),
         ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        ("RDZV_ROUND", "0"),
     ] {
         assert_eq!(value(name), expected, "{name}");
     }
@@ -71,8 +72,8 @@ fn every_variable_of_the_contract_is_set() {
         .filter(|line| line.starts_with("RDZV_"));
     assert_eq!(
         ours.count(),
-        1,
-        "only the marker of the test: {}",
+        2,
+        "only the round and the marker of the test: {}",
         ended.stdout
     );
 }

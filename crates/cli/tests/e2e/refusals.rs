@@ -1,6 +1,6 @@
 //! Command lines that are refused: what is said, and with which exit code.
 
-use crate::harness::{fixture_worker, rdzv, run_shell, torchrun};
+use crate::harness::{rdzv, run_shell, torchrun};
 
 // A9
 #[test]
@@ -124,22 +124,6 @@ fn a_program_that_does_not_exist_is_named() {
     assert_eq!(
         ended.last_error_line(),
         "FileNotFoundError: [Errno 2] No such file or directory: 'no-such-program'"
-    );
-}
-
-#[test]
-fn dynamic_rendezvous_over_several_nodes_is_refused_in_one_sentence() {
-    let ended = rdzv(["run", "--standalone", "--nnodes", "2", "--no-python"])
-        .args([fixture_worker()])
-        .run()
-        .expect(2);
-    assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
-    assert!(
-        ended
-            .stderr
-            .starts_with("rdzv run: --standalone --nnodes 2 needs dynamic rendezvous"),
-        "{}",
-        ended.stderr
     );
 }
 

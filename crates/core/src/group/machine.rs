@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
+use super::peers::Others;
 use super::phase::{AfterClearing, Phase, Prepared, StopReason, ending, overrule};
 use super::policy::{GRACE_WITHOUT_KEEPER, RestartBudget, StopWishes};
 use super::{Ending, GroupInput, GroupOutput, GroupSpec, GroupState, Round, WorkerExit, plan};
@@ -11,7 +12,7 @@ use crate::rank::{Assignment, LocalRank};
 use crate::time::{Mono, Now};
 
 /// The closing signal where nobody asked for another one: SIGTERM.
-const CLOSING_SIGNAL: i32 = 15;
+pub(super) const CLOSING_SIGNAL: i32 = 15;
 
 /// How long a process has to end after SIGKILL before it is given up. Only a process that hangs
 /// inside the kernel takes that long.
@@ -20,11 +21,13 @@ const ABANDON_AFTER: Duration = Duration::from_secs(10);
 /// The worker group of one agent. The drawing is in [the module](super).
 #[derive(Debug)]
 pub struct WorkerGroup {
-    spec: GroupSpec,
-    budget: RestartBudget,
+    pub(super) spec: GroupSpec,
+    pub(super) budget: RestartBudget,
     wishes: StopWishes,
-    phase: Phase,
-    round: Option<Round>,
+    pub(super) phase: Phase,
+    pub(super) round: Option<Round>,
+    /// What is known of the other nodes.
+    pub(super) others: Others,
     /// Workers of this attempt that are running.
     alive: BTreeSet<LocalRank>,
     /// All workers of this attempt that were started.
@@ -32,8 +35,8 @@ pub struct WorkerGroup {
     /// Exits of this attempt in the order in which they were seen.
     exits: Vec<WorkerExit>,
     /// Whether any worker was ever started.
-    ever_started: bool,
-    outbox: Outbox<GroupOutput>,
+    pub(super) ever_started: bool,
+    pub(super) outbox: Outbox<GroupOutput>,
 }
 
 impl WorkerGroup {
@@ -45,6 +48,7 @@ impl WorkerGroup {
             wishes: StopWishes::default(),
             phase: Phase::New,
             round: None,
+            others: Others::default(),
             alive: BTreeSet::new(),
             started: BTreeSet::new(),
             exits: Vec::new(),
@@ -63,7 +67,7 @@ impl WorkerGroup {
         self.budget.used()
     }
 
-    fn join(&mut self) {
+    pub(super) fn join(&mut self) {
         self.round = None;
         self.alive.clear();
         self.started.clear();
@@ -80,7 +84,10 @@ impl WorkerGroup {
         }
         self.round = Some(round.clone());
         self.phase = Phase::Assigning;
-        self.outbox.push(GroupOutput::Assign(round));
+        match self.others.superseded(round.number) {
+            Some(reason) => self.regroup(reason),
+            None => self.outbox.push(GroupOutput::Assign(round)),
+        }
     }
 
     fn assigned(&mut self, assignment: Assignment) {
@@ -158,8 +165,11 @@ impl WorkerGroup {
         match self.phase {
             Phase::Starting { .. } | Phase::Healthy => {
                 let failure = self.exits.iter().find(|exit| !exit.exit.is_success());
-                if let Some(failure) = failure {
-                    self.outbox.push(GroupOutput::FirstFailure(*failure));
+                if let Some(failure) = failure.copied() {
+                    self.outbox.push(GroupOutput::FirstFailure(failure));
+                    if self.budget.remaining() == 0 && self.spec.dynamic {
+                        self.last_failure(now, failure);
+                    }
                     self.stop(
                         now,
                         StopReason::WorkersFailed,
@@ -178,7 +188,7 @@ impl WorkerGroup {
         }
     }
 
-    fn stop(&mut self, now: Now, why: StopReason, signal: i32, grace: Duration) {
+    pub(super) fn stop(&mut self, now: Now, why: StopReason, signal: i32, grace: Duration) {
         if self.alive.is_empty() {
             return self.clear(now, AfterClearing::Stop(why));
         }
@@ -197,7 +207,7 @@ impl WorkerGroup {
 
     /// A further reason to stop while the group is being stopped: it may only get shorter.
     fn stop_sooner(&mut self, now: Now, again: StopReason, signal: i32, grace: Duration) {
-        let restarts_left = self.budget.remaining() > 0;
+        let restarts_left = self.may_restart();
         let Phase::Stopping {
             ref mut why,
             signal: ref mut current,
@@ -220,7 +230,9 @@ impl WorkerGroup {
         self.look_at_time(now);
     }
 
-    fn told_to_stop(&mut self, now: Now, why: StopReason, signal: i32, grace: Duration) {
+    pub(super) fn told_to_stop(&mut self, now: Now, why: StopReason, signal: i32, grace: Duration) {
+        let restarts_left = self.may_restart();
+        self.failure_stays();
         match self.phase {
             Phase::New | Phase::Joining | Phase::Assigning => {
                 self.finish(ending(why, Vec::new(), self.ever_started));
@@ -230,9 +242,14 @@ impl WorkerGroup {
             Phase::Clearing { ref mut then, .. } => match then {
                 AfterClearing::Success => *then = AfterClearing::Stop(why),
                 AfterClearing::Stop(current) => {
-                    overrule(current, why, self.budget.remaining() > 0);
+                    overrule(current, why, restarts_left);
                 }
             },
+            Phase::Settling => {
+                let mut reason = StopReason::WorkersFailed;
+                overrule(&mut reason, why, restarts_left);
+                self.finish_stopped(reason);
+            }
             Phase::Barrier => self.finish(ending(why, Vec::new(), self.ever_started)),
             Phase::Over(_) => {}
         }
@@ -246,7 +263,7 @@ impl WorkerGroup {
         };
     }
 
-    fn cleared(&mut self) {
+    fn cleared(&mut self, now: Now) {
         let Phase::Clearing { ref then, .. } = self.phase else {
             return;
         };
@@ -258,23 +275,38 @@ impl WorkerGroup {
                     .map_or(1, |round| round.group_world_size);
                 if agents > 1 {
                     self.phase = Phase::Barrier;
+                    self.others.at_barrier(now);
                     self.outbox.push(GroupOutput::ExitBarrier { agents });
                 } else {
                     self.succeed();
                 }
             }
-            AfterClearing::Stop(StopReason::WorkersFailed) if self.budget.take() => {
+            AfterClearing::Stop(StopReason::MembershipChanged { .. }) => self.join(),
+            AfterClearing::Stop(StopReason::WorkersFailed)
+                if self.may_restart() && self.budget.take() =>
+            {
                 self.outbox.push(GroupOutput::Restarting {
                     remaining: self.budget.remaining(),
                     most: self.budget.most(),
                 });
                 self.join();
             }
-            AfterClearing::Stop(why) => {
-                let exits = std::mem::take(&mut self.exits);
-                self.finish(ending(why, exits, self.ever_started));
+            AfterClearing::Stop(StopReason::WorkersFailed) if self.others.may_explain() => {
+                self.phase = Phase::Settling;
             }
+            AfterClearing::Stop(why) => self.finish_stopped(why),
         }
+    }
+
+    /// Whether a failure leads to another attempt.
+    pub(super) fn may_restart(&self) -> bool {
+        self.budget.remaining() > 0 && !self.others.have_ended()
+    }
+
+    /// The end of a run whose workers were stopped.
+    pub(super) fn finish_stopped(&mut self, why: StopReason) {
+        let exits = std::mem::take(&mut self.exits);
+        self.finish(ending(why, exits, self.ever_started));
     }
 
     fn succeed(&mut self) {
@@ -282,7 +314,8 @@ impl WorkerGroup {
         self.finish(Ending::Succeeded { exits });
     }
 
-    fn finish(&mut self, ending: Ending) {
+    pub(super) fn finish(&mut self, ending: Ending) {
+        self.others.forget_deadlines();
         self.phase = Phase::Over(match ending {
             Ending::Succeeded { .. } => GroupState::Succeeded,
             _ => GroupState::Failed,
@@ -291,6 +324,7 @@ impl WorkerGroup {
     }
 
     fn look_at_time(&mut self, now: Now) {
+        self.look_at_others(now);
         match self.phase {
             Phase::Stopping {
                 ref mut until,
@@ -311,7 +345,7 @@ impl WorkerGroup {
             }
             Phase::Clearing { until, .. } if until <= now.mono => {
                 self.outbox.push(GroupOutput::AbandonLeftovers);
-                self.cleared();
+                self.cleared(now);
             }
             _ => {}
         }
@@ -343,7 +377,14 @@ impl Machine for WorkerGroup {
                 let grace = self.spec.grace.min(GRACE_WITHOUT_KEEPER);
                 self.told_to_stop(now, StopReason::KeeperLost, CLOSING_SIGNAL, grace);
             }
-            (GroupInput::Cleared, Phase::Clearing { .. }) => self.cleared(),
+            (GroupInput::MembershipChanged { round, reason }, _) => {
+                self.membership_changed(now, round, reason);
+            }
+            (GroupInput::PeerFailed { node, reason }, _) => self.peer_failed(now, node, reason),
+            (GroupInput::RunClosed, _) => self.run_closed(now),
+            (GroupInput::RendezvousLost, _) => self.rendezvous_lost(now),
+            (GroupInput::NotNeeded, Phase::Joining) => self.finish(Ending::NotNeeded),
+            (GroupInput::Cleared, Phase::Clearing { .. }) => self.cleared(now),
             (GroupInput::BarrierPassed, Phase::Barrier) => self.succeed(),
             (GroupInput::TimePassed, _) => self.look_at_time(now),
             // An answer to a question that a stop has made pointless.
@@ -351,6 +392,7 @@ impl Machine for WorkerGroup {
                 GroupInput::Begin
                 | GroupInput::Joined(_)
                 | GroupInput::Assigned(_)
+                | GroupInput::NotNeeded
                 | GroupInput::Cleared
                 | GroupInput::BarrierPassed,
                 _,
@@ -363,9 +405,10 @@ impl Machine for WorkerGroup {
     }
 
     fn deadline(&self) -> Option<Mono> {
-        match self.phase {
+        let own = match self.phase {
             Phase::Stopping { until, .. } | Phase::Clearing { until, .. } => Some(until),
             _ => None,
-        }
+        };
+        own.into_iter().chain(self.others.deadline()).min()
     }
 }

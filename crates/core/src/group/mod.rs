@@ -12,6 +12,9 @@
 //!                                        SUCCEEDED · FAILED ◄────┴── exit barrier (several agents)
 //! ```
 //!
+//! A change of membership while the workers run leads from HEALTHY through stopping and clearing to
+//! joining, without using a restart; what other news of other nodes does is in `peers`.
+//!
 //! * [`GroupSpec`] says what the group is, [`WorkerGroup`] is the machine that decides,
 //!   [`GroupInput`] and [`GroupOutput`] are its words.
 //! * [`plan`] turns ranks into each worker's environment and arguments.
@@ -26,6 +29,7 @@
 pub mod barrier;
 pub mod exit;
 mod machine;
+mod peers;
 mod phase;
 pub mod plan;
 pub mod policy;

@@ -26,6 +26,8 @@ pub(super) enum Phase {
         then: AfterClearing,
         until: Mono,
     },
+    /// The last failure waits for its explanation; nothing is left of the workers.
+    Settling,
     Barrier,
     Over(GroupState),
 }
@@ -41,7 +43,7 @@ impl Phase {
                 ..
             }
             | Self::Barrier => GroupState::Succeeded,
-            Self::Stopping { .. } | Self::Clearing { .. } => GroupState::Stopped,
+            Self::Stopping { .. } | Self::Clearing { .. } | Self::Settling => GroupState::Stopped,
             Self::Over(state) => *state,
         }
     }
@@ -58,6 +60,15 @@ pub(super) struct Prepared {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum StopReason {
     WorkersFailed,
+    /// To take part in the next round.
+    MembershipChanged {
+        reason: String,
+    },
+    PeerFailed {
+        node: String,
+        reason: String,
+    },
+    RunClosed,
     Broken,
     Signalled(i32),
     KeeperLost,
@@ -70,12 +81,16 @@ pub(super) enum AfterClearing {
     Stop(StopReason),
 }
 
-/// Which of two reasons to stop counts: the loss of the keeper always; a signal, unless the run has
-/// failed for good already, because that failure is what people need to know (*G3*).
+/// Which of two reasons to stop counts. The loss of the keeper always does. A failure that ends the
+/// run stays, because it is what people need to know (*G3*); what could still go on with another
+/// attempt gives way to what ends the run.
 pub(super) fn overrule(current: &mut StopReason, again: StopReason, restarts_left: bool) {
     let counts = match (&*current, &again) {
         (_, StopReason::KeeperLost) => true,
-        (StopReason::WorkersFailed, _) => restarts_left,
+        (_, StopReason::MembershipChanged { .. }) => false,
+        (StopReason::MembershipChanged { .. }, _)
+        | (StopReason::RunClosed, StopReason::PeerFailed { .. }) => true,
+        (StopReason::WorkersFailed, StopReason::Broken | StopReason::Signalled(_)) => restarts_left,
         _ => false,
     };
     if counts {
@@ -83,9 +98,16 @@ pub(super) fn overrule(current: &mut StopReason, again: StopReason, restarts_lef
     }
 }
 
+/// How a run ends that was stopped for this reason. A change of membership is none: another attempt
+/// follows it.
 pub(super) fn ending(why: StopReason, exits: Vec<WorkerExit>, workers_started: bool) -> Ending {
     match why {
         StopReason::WorkersFailed => Ending::Failed { exits },
+        StopReason::PeerFailed { node, reason } => Ending::PeerFailed { node, reason },
+        StopReason::RunClosed => Ending::RunClosed,
+        StopReason::MembershipChanged { .. } => {
+            unreachable!("after a change of membership the group joins again")
+        }
         StopReason::Broken => Ending::Broken,
         StopReason::Signalled(signal) => Ending::Signalled {
             signal,

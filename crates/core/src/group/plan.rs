@@ -84,6 +84,7 @@ pub fn environment(
             spec.signals_text.clone(),
         ),
         (env::TORCH_NCCL_ASYNC_ERROR_HANDLING, nccl.to_owned()),
+        (env::RDZV_ROUND, round.number.to_string()),
     ];
     if let Some(devices) = virtual_rank {
         variables.extend(device_of(devices, place.local_rank)?);
@@ -215,6 +216,7 @@ mod tests {
             max_restarts: 3,
             grace: Duration::from_secs(30),
             purge_store: true,
+            dynamic: false,
             signals_text: "SIGTERM,SIGINT".into(),
             nccl_error_handling: None,
             virtual_local_rank,
@@ -223,6 +225,7 @@ mod tests {
 
     fn round() -> Round {
         Round {
+            number: 4,
             group_rank: GroupRank(1),
             group_world_size: 2,
             master: Master {
@@ -264,6 +267,7 @@ mod tests {
                 "TORCHELASTIC_USE_AGENT_STORE=True",
                 "TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM,SIGINT",
                 "TORCH_NCCL_ASYNC_ERROR_HANDLING=1",
+                "RDZV_ROUND=4",
             ]
         );
     }
@@ -277,7 +281,7 @@ mod tests {
             };
             let held = variables(&spec(Some(list)), 1)?;
             assert_eq!(held[0], "LOCAL_RANK=0");
-            Ok::<_, String>(held[17..].join(" "))
+            Ok::<_, String>(held[18..].join(" "))
         };
         assert_eq!(
             devices(None, Some("4, 5")).unwrap(),

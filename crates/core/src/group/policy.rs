@@ -46,6 +46,14 @@ impl RestartBudget {
 /// rid of the job at once, and everything has to be gone within a second.
 pub const GRACE_WITHOUT_KEEPER: Duration = Duration::from_millis(400);
 
+/// How long the last failure of a budget waits for a change of membership that explains it: workers
+/// fail because a node has vanished, and may do so before the agent hears of that.
+pub const EXPLAINED_WITHIN: Duration = Duration::from_secs(1);
+
+/// How long the exit barrier goes on after another node has ended the run: if that node came through
+/// the barrier itself, this one does too.
+pub const BARRIER_AFTER_CLOSE: Duration = Duration::from_secs(5);
+
 /// The same signal again within this time is taken for the same wish: a terminal and a parent that
 /// forwards, or a tool that signals a process and then its group.
 const SAME_WISH: Duration = Duration::from_millis(200);

@@ -21,6 +21,8 @@ pub struct GroupSpec {
     /// Whether the workers' store is emptied before a further attempt starts. Only right if no
     /// worker of another node uses it.
     pub purge_store: bool,
+    /// Whether nodes may come and go while the workers run.
+    pub dynamic: bool,
     /// Value of the workers' `TORCHELASTIC_SIGNALS_TO_HANDLE`.
     pub signals_text: String,
     /// Value of the workers' `TORCH_NCCL_ASYNC_ERROR_HANDLING`, if the environment has one.
@@ -41,6 +43,8 @@ pub struct VisibleDevices {
 /// What the rendezvous agreed on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Round {
+    /// Its number, from 0 and the same for all agents.
+    pub number: u64,
     /// This agent's number.
     pub group_rank: GroupRank,
     /// How many agents take part.

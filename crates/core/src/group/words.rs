@@ -45,8 +45,28 @@ pub enum GroupInput {
     Started(LocalRank),
     /// The agent cannot do what it was asked for; the shell keeps the error. Answer to anything.
     Broken,
+    /// Answer to [`GroupOutput::Join`]: the job came to its end without this node.
+    NotNeeded,
     /// Workers ended, in this order.
     Exited(Vec<WorkerExit>),
+    /// A round does not hold any more: nodes wait for the next one, or participants are gone.
+    MembershipChanged {
+        /// The number of that round.
+        round: u64,
+        /// Which nodes, and how that was noticed; one sentence.
+        reason: String,
+    },
+    /// Another node has failed for good.
+    PeerFailed {
+        /// Which.
+        node: String,
+        /// What it said.
+        reason: String,
+    },
+    /// Another node has ended the run for everybody.
+    RunClosed,
+    /// What the rendezvous stands on is gone; the shell keeps the error.
+    RendezvousLost,
     /// The agent received a signal that ends the run.
     Signal(i32),
     /// The keeper is gone.
@@ -91,6 +111,8 @@ pub enum GroupOutput {
     },
     /// Say that this worker failed: the first of its attempt.
     FirstFailure(WorkerExit),
+    /// The failure is final: tell the other nodes, who need not wait until all is cleared here.
+    TellOthers(WorkerExit),
     /// Send this signal to the process groups of these workers, also of those that have ended.
     Signal {
         /// Which.
@@ -118,6 +140,11 @@ pub enum GroupOutput {
         remaining: u32,
         /// `--max-restarts`.
         most: u32,
+    },
+    /// The workers are stopped, or the attempt given up, to take part in the next round.
+    Regrouping {
+        /// Why.
+        reason: String,
     },
     /// Wait for the other agents.
     ExitBarrier {
@@ -148,6 +175,17 @@ pub enum Ending {
         /// False if it came before the first worker was started.
         workers_started: bool,
     },
+    /// Another node failed for good.
+    PeerFailed {
+        /// Which.
+        node: String,
+        /// What it said.
+        reason: String,
+    },
+    /// Another node ended the run without saying why.
+    RunClosed,
+    /// The job came to its end without this node, which is no failure.
+    NotNeeded,
     /// The keeper was killed.
     KeeperLost,
     /// The agent could not go on; the shell has the error.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use rdzv_agent::RendezvousPlan;
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::rank::GroupRank;
+use rdzv_rendezvous::RendezvousParameters;
 
 use super::{case, warnings};
 
@@ -89,4 +90,54 @@ fn flags_without_effect_are_warned_about() {
              rdzv_backend=c10d."
         ]
     );
+}
+
+/// The parameters of a dynamic rendezvous.
+fn dynamic(line: &[&'static str]) -> RendezvousParameters {
+    let launch = case(&[line, &["s.py"]].concat()).launch();
+    match launch.plan.rendezvous {
+        RendezvousPlan::Dynamic { parameters } => parameters,
+        other => panic!("{line:?} means {other:?}"),
+    }
+}
+
+#[test]
+fn several_nodes_or_an_endpoint_make_c10d_dynamic() {
+    let parameters = dynamic(&[
+        "--rdzv-backend=c10d",
+        "--nnodes=1:3",
+        "--rdzv-id=job",
+        "--rdzv-endpoint=h:7",
+        "--rdzv-conf=join_timeout=4,is_host=1",
+        "--local-addr=10.0.0.1",
+    ]);
+    let options = [("is_host", "1"), ("join_timeout", "4")];
+    let options = options.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let mut expected =
+        RendezvousParameters::new("c10d", "h:7", "job", 1, 3, options.into()).unwrap();
+    expected.local_addr = Some("10.0.0.1".to_owned());
+    assert_eq!(parameters, expected);
+    let unnamed = dynamic(&["--rdzv-backend=c10d", "--rdzv-endpoint=h", "--nnodes=2"]);
+    assert_eq!((unnamed.run_id.as_str(), unnamed.min_nodes), ("none", 2));
+    let file = dynamic(&[
+        "--rdzv-backend=c10d",
+        "--nnodes=2",
+        "--rdzv-endpoint=/shared/a:b",
+        "--rdzv-conf=store_type=file",
+    ]);
+    assert_eq!(file.endpoint, "/shared/a:b");
+}
+
+#[test]
+fn standalone_with_several_nodes_waits_where_nobody_comes() {
+    let parameters = dynamic(&["--standalone", "--nnodes=2", "--rdzv-conf=join_timeout=4"]);
+    assert_eq!(
+        (
+            &*parameters.backend,
+            &*parameters.endpoint,
+            &*parameters.run_id
+        ),
+        ("c10d", "localhost:0", "a-random-id")
+    );
+    assert_eq!(parameters.get("join_timeout"), Some("4"));
 }

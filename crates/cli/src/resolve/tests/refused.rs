@@ -125,21 +125,6 @@ fn impossible_values_raise_what_the_reference_raises() {
 }
 
 #[test]
-fn dynamic_rendezvous_over_several_nodes_is_refused_in_one_sentence() {
-    for line in [
-        &["--standalone", "--nnodes", "2"][..],
-        &["--rdzv-backend", "c10d", "--nnodes", "1:4"],
-        &["--rdzv-backend", "etcd"],
-        &["--rdzv-backend", "etcd-v2", "--nnodes", "2"],
-    ] {
-        let refusal = case(&[line, &["s.py"]].concat()).refusal();
-        assert!(matches!(refusal, Refusal::Unsupported(_)), "{line:?}");
-        assert!(refusal.to_string().starts_with(line[0]), "{refusal}");
-        assert!(!refusal.to_string().contains('\n'));
-    }
-}
-
-#[test]
 fn a_node_rank_beyond_the_nodes_is_refused_at_once() {
     let refusal = case(&["--nnodes", "2", "--node-rank", "2", "s.py"]).refusal();
     assert_eq!(

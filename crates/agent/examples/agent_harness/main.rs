@@ -3,12 +3,15 @@
 //! ```text
 //! agent_harness [workers=N] [restarts=N] [grace=MS] [signals=15,2] [logs=DIR] [redirect=0..3]
 //!               [tee=0..3] [console=0,1] [filter=TEXT] [prefix=TEMPLATE] [role=TEXT]
-//!               [static=HOST:PORT] [nodes=N] [node=N] [launcher-error=PATH] [alone] -- PROGRAM ARGUMENT…
+//!               [static=HOST:PORT] [nodes=N] [node=N] [scripted=SOCKET] [launcher-error=PATH]
+//!               [alone] -- PROGRAM ARGUMENT…
 //! agent_harness count KEY      (as a worker: adds 1 to a key of the workers' store, prints the sum)
 //! ```
 //!
 //! Runs the program under a keeper (without one if `alone` is given). Events and log lines go to
 //! stderr as `event …` and `log …`, the outcome as `outcome …`; the exit code is 0 or 1.
+
+mod scripted;
 
 use std::collections::BTreeMap;
 use std::env;
@@ -25,6 +28,7 @@ use rdzv_agent::{
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
+use rdzv_rendezvous::{BackendRegistry, RendezvousParameters};
 use rdzv_store::{Store, TcpStore, TcpStoreOptions};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -133,6 +137,10 @@ fn plan(options: &BTreeMap<&str, &str>, command: &[String]) -> LaunchPlan {
             stderr: value & 2 != 0,
         })
     };
+    let mut backends = BackendRegistry::default();
+    backends
+        .register("scripted", scripted::constructor())
+        .expect("the registry was empty");
     LaunchPlan {
         entrypoint: Entrypoint {
             program: command.first().expect("a program").into(),
@@ -142,15 +150,27 @@ fn plan(options: &BTreeMap<&str, &str>, command: &[String]) -> LaunchPlan {
         role: options.get("role").unwrap_or(&"default").to_string(),
         run_id: RunId::new("none"),
         local_world_size: number("workers", 1),
-        rendezvous: match options.get("static") {
-            None => RendezvousPlan::Local,
-            Some(endpoint) => RendezvousPlan::Static {
+        rendezvous: match (options.get("static"), options.get("scripted")) {
+            (None, None) => RendezvousPlan::Local,
+            (None, Some(socket)) => RendezvousPlan::Dynamic {
+                parameters: RendezvousParameters::new(
+                    "scripted",
+                    *socket,
+                    "none",
+                    1,
+                    number("nodes", 1),
+                    BTreeMap::new(),
+                )
+                .expect("numbers of nodes in order"),
+            },
+            (Some(endpoint), _) => RendezvousPlan::Static {
                 endpoint: Endpoint::parse(endpoint, 29_500).expect("an endpoint"),
                 node_rank: GroupRank(number("node", 0)),
                 nodes: number("nodes", 1),
                 timeout: Duration::from_secs(20),
             },
         },
+        backends,
         max_restarts: number("restarts", 0),
         shutdown_timeout: Duration::from_millis(number("grace", 30_000).into()),
         signals: if options.contains_key("signals") {
@@ -229,6 +249,9 @@ fn show(event: &AgentEvent) {
         }
         AgentEvent::Restarting { remaining, .. } => {
             say!("event restarting remaining={remaining}");
+        }
+        AgentEvent::Regrouping { reason, .. } => {
+            say!("event regrouping {reason}");
         }
         AgentEvent::SignalReceived { signal, .. } => {
             say!("event received signal={signal}");

@@ -1,0 +1,275 @@
+//! Dynamic rendezvous: a backend on a thread of its own, which is told what to do and answers
+//! through the agent's channel.
+//!
+//! ```text
+//!   agent's loop ── Join · TellOthers · Part ──► thread, owns the backend
+//!                ◄── Joined · NotNeeded ────────┘
+//!                ◄── Changed ─────────────────── some thread of the backend's
+//! ```
+//!
+//! Only its interrupter is used from outside: an agent that is told to end must not wait for peers.
+
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::{io, thread};
+
+use rdzv_core::group::{Master, Round};
+use rdzv_core::rank::Assignment;
+use rdzv_rendezvous::{
+    BackendRegistry, Interrupter, Member, RendezvousBackend, RendezvousError, RendezvousInfo,
+    RendezvousParameters,
+};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
+use tracing::{info, warn};
+
+use super::{Answer, Joined, Parting};
+
+/// What the thread is told.
+enum Command {
+    Join,
+    TellOthers(String),
+    /// The last one; the sender is told when it is done.
+    Part(Parting, oneshot::Sender<()>),
+}
+
+/// The agent's end.
+#[derive(Debug)]
+pub(super) struct DynamicMeeting {
+    /// Becomes the thread with the first join.
+    idle: Option<Rendezvous>,
+    commands: Option<Sender<Command>>,
+    interruption: Arc<Interruption>,
+    joining: bool,
+    /// The round that this node is in.
+    info: Option<Box<RendezvousInfo>>,
+}
+
+impl DynamicMeeting {
+    pub(super) fn new(
+        backends: BackendRegistry,
+        parameters: RendezvousParameters,
+        member: Member,
+        answers: UnboundedSender<Answer>,
+    ) -> Self {
+        let interruption = Arc::new(Interruption::default());
+        Self {
+            idle: Some(Rendezvous {
+                backends,
+                parameters,
+                member,
+                answers,
+                interruption: Arc::clone(&interruption),
+                backend: None,
+            }),
+            commands: None,
+            interruption,
+            joining: false,
+            info: None,
+        }
+    }
+
+    /// Takes part in the next round; [`Answer::Joined`] or [`Answer::NotNeeded`] comes back.
+    pub(super) fn join(&mut self) -> io::Result<()> {
+        self.info = None;
+        self.joining = true;
+        if let Some(rendezvous) = self.idle.take() {
+            let (sender, commands) = channel();
+            thread::Builder::new()
+                .name("rendezvous".to_owned())
+                .spawn(move || rendezvous.serve(&commands))?;
+            self.commands = Some(sender);
+        }
+        self.send(Command::Join);
+        Ok(())
+    }
+
+    /// Keeps what a rendezvous brought.
+    pub(super) fn joined(&mut self, info: Box<RendezvousInfo>) {
+        self.joining = false;
+        self.info = Some(info);
+    }
+
+    /// The ranks of this node's workers, if the rendezvous knows them.
+    pub(super) fn assignment(&self) -> Option<Assignment> {
+        self.info.as_ref().and_then(|info| info.assignment)
+    }
+
+    /// See [`super::Meeting::release_port`].
+    pub(super) fn release_port(&mut self) -> Option<Arc<TcpListener>> {
+        self.info
+            .as_mut()
+            .and_then(|info| info.reserved_port.take())
+    }
+
+    /// Tells the others that this node has failed for good.
+    pub(super) fn tell_others(&self, reason: String) {
+        self.send(Command::TellOthers(reason));
+    }
+
+    /// Parts from the others. `None` if there is nobody to part from, or nobody who could be told
+    /// soon.
+    pub(super) fn leave(&mut self, parting: Parting) -> Option<oneshot::Receiver<()>> {
+        let info = self.info.take();
+        let interrupted = !self.joining || self.interruption.interrupt();
+        let (sender, left) = oneshot::channel();
+        let commands = self.commands.take()?;
+        drop(info);
+        commands.send(Command::Part(parting, sender)).ok()?;
+        interrupted.then_some(left)
+    }
+
+    fn send(&self, command: Command) {
+        if let Some(commands) = &self.commands {
+            // The thread ends by panic only, and then its answer, an error, is on its way.
+            let _ = commands.send(command);
+        }
+    }
+}
+
+/// How a join is ended from outside.
+#[derive(Default)]
+struct Interruption {
+    wanted: AtomicBool,
+    how: OnceLock<Interrupter>,
+}
+
+impl std::fmt::Debug for Interruption {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Interruption")
+            .field("wanted", &self.wanted)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Interruption {
+    /// Ends the join; false if it has not come to where it can be ended.
+    fn interrupt(&self) -> bool {
+        self.wanted.store(true, Ordering::SeqCst);
+        let how = self.how.get();
+        if let Some(interrupter) = how {
+            interrupter();
+        }
+        how.is_some()
+    }
+}
+
+/// The thread's end.
+struct Rendezvous {
+    backends: BackendRegistry,
+    parameters: RendezvousParameters,
+    member: Member,
+    answers: UnboundedSender<Answer>,
+    interruption: Arc<Interruption>,
+    backend: Option<Box<dyn RendezvousBackend>>,
+}
+
+impl std::fmt::Debug for Rendezvous {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Rendezvous")
+            .field("parameters", &self.parameters)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Rendezvous {
+    fn serve(mut self, commands: &Receiver<Command>) {
+        // Ends also when the agent is gone, as in a test that fails.
+        while let Ok(command) = commands.recv() {
+            match command {
+                Command::Join => {
+                    let answer = self.answer();
+                    let _ = self.answers.send(answer);
+                }
+                Command::TellOthers(reason) => self.tell_others(&reason),
+                Command::Part(parting, done) => {
+                    self.part(parting);
+                    drop(self);
+                    let _ = done.send(());
+                    return;
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self) -> Answer {
+        match self.join() {
+            Ok(info) => Answer::Joined(Ok(Joined {
+                round: round(&info, self.member.share_store),
+                brought: super::Brought::Dynamic(Box::new(info)),
+            })),
+            Err(error @ RendezvousError::NotNeeded { .. }) => Answer::NotNeeded(error.to_string()),
+            Err(error) => Answer::Joined(Err(error.into())),
+        }
+    }
+
+    fn join(&mut self) -> Result<RendezvousInfo, RendezvousError> {
+        let backend = match &mut self.backend {
+            Some(backend) => backend,
+            None => {
+                let mut backend = self.backends.create(&self.parameters)?;
+                let answers = self.answers.clone();
+                backend.set_observer(Box::new(move |change| {
+                    let _ = answers.send(Answer::Changed(change));
+                }));
+                if let Some(interrupter) = backend.interrupter() {
+                    let _ = self.interruption.how.set(interrupter);
+                }
+                self.backend.insert(backend)
+            }
+        };
+        if self.interruption.wanted.load(Ordering::SeqCst) {
+            return Err(RendezvousError::Interrupted);
+        }
+        backend.join(&self.member)
+    }
+
+    fn tell_others(&mut self, reason: &str) {
+        if let Some(backend) = &mut self.backend
+            && let Err(error) = backend.report_failure(reason)
+        {
+            warn!("the other nodes could not be told of the failure here: {error}");
+        }
+    }
+
+    fn part(&mut self, parting: Parting) {
+        if let Parting::Failed {
+            reason: Some(reason),
+        } = &parting
+        {
+            self.tell_others(reason);
+        }
+        let Some(backend) = &mut self.backend else {
+            return;
+        };
+        match parting {
+            Parting::Succeeded | Parting::Failed { .. } => {
+                if !backend.shutdown() {
+                    info!("the rendezvous could not be closed for the other nodes");
+                }
+            }
+            Parting::Left => {
+                if let Err(error) = backend.leave() {
+                    info!("the rendezvous could not be left in order: {error}");
+                }
+            }
+        }
+    }
+}
+
+fn round(info: &RendezvousInfo, share_store: bool) -> Round {
+    Round {
+        number: info.round,
+        group_rank: info.rank,
+        group_world_size: info.world_size,
+        master: Master {
+            addr: info.master_addr.clone(),
+            port: info.master_port,
+            hosted_by_agent: share_store,
+        },
+    }
+}

@@ -1,0 +1,8 @@
+//! The worker group machine, driven by scripts.
+#![allow(clippy::unwrap_used, reason = "this is all test code")]
+
+mod attempts;
+mod peers;
+mod script;
+mod signals;
+mod start;

@@ -1,0 +1,116 @@
+//! What ends a run from outside: signals to the agent, the loss of the keeper.
+
+use crate::script::{STARTED, run, spec, started_then};
+
+#[test]
+fn a_signal_reaches_the_workers_as_it_is() {
+    started_then(
+        5,
+        "10 signal 1      -> signal 1 to 0 1
+         20 exited 0=-1!  ->
+         30 exited 1=0!   -> clear
+         30 cleared       -> finish signalled 1 started=true",
+    );
+}
+
+#[test]
+fn three_signals_take_the_grace_away_but_never_the_kill() {
+    started_then(
+        0,
+        "    0 signal 15 -> signal 15 to 0 1
+           100 signal 15 ->
+          1000 signal 15 -> signal 15 to 0 1
+          1500 signal 15 -> signal 15 to 0 1 | kill 0 1
+          2000 signal 15 ->
+          2001 exited 0=-9! 1=-9! -> clear
+          2001 cleared -> finish signalled 15 started=true",
+    );
+}
+
+#[test]
+fn a_second_signal_leaves_a_quarter_of_the_grace() {
+    started_then(
+        0,
+        "    0 signal 15 -> signal 15 to 0 1
+          1000 signal 2  -> signal 2 to 0 1
+          2999 time      ->
+          3000 time      -> kill 0 1
+          3001 exited 0=-9! 1=-9! -> clear
+          3001 cleared -> finish signalled 15 started=true",
+    );
+}
+
+#[test]
+fn a_signal_before_the_first_worker_ends_the_run_at_once() {
+    run(
+        spec(0),
+        1,
+        "0 begin     -> join 0
+         9 signal 15 -> finish signalled 15 started=false",
+    );
+}
+
+#[test]
+fn a_signal_while_a_restart_is_being_prepared_cancels_it() {
+    started_then(
+        3,
+        "10 exited 1=7   -> failure 1 | signal 15 to 0 1
+         20 signal 2     -> signal 2 to 0 1
+         30 exited 0=-2! -> clear
+         30 cleared      -> finish signalled 2 started=true",
+    );
+    started_then(
+        3,
+        "10 exited 1=7 0=1 -> failure 1 | clear
+         20 signal 2       ->
+         30 cleared        -> finish signalled 2 started=true",
+    );
+}
+
+#[test]
+fn the_last_failure_is_reported_even_if_a_signal_follows() {
+    started_then(
+        0,
+        "10 exited 1=7   -> failure 1 | signal 15 to 0 1
+         20 signal 2     -> signal 2 to 0 1
+         30 exited 0=-2! -> clear
+         30 cleared      -> finish failed 1=7 0=-2",
+    );
+}
+
+#[test]
+fn without_its_keeper_the_group_is_gone_within_half_a_second() {
+    started_then(
+        3,
+        "1000 keeper-lost -> signal 15 to 0 1
+         1400 time        -> kill 0 1
+         1401 exited 0=-9! 1=-9! -> clear
+         1402 cleared     -> finish keeper lost",
+    );
+}
+
+#[test]
+fn the_loss_of_the_keeper_shortens_a_grace_that_runs_already() {
+    started_then(
+        0,
+        "   0 signal 15    -> signal 15 to 0 1
+         1000 keeper-lost -> signal 15 to 0 1
+         1400 time        -> kill 0 1
+         1401 exited 0=-9! 1=-9! -> clear
+         1402 cleared     -> finish keeper lost",
+    );
+}
+
+#[test]
+fn a_signal_at_the_exit_barrier_ends_the_run() {
+    run(
+        spec(0),
+        2,
+        &format!(
+            "{STARTED}
+             10 exited 0=0 1=0 -> clear
+             10 cleared        -> barrier of 2
+             99 signal 15      -> finish signalled 15 started=true"
+        ),
+    );
+}
