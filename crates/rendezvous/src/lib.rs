@@ -10,7 +10,7 @@ mod bind;
 pub mod dynamic;
 mod environment;
 mod error;
-mod etcd;
+pub mod etcd;
 mod fixed;
 mod params;
 mod registry;

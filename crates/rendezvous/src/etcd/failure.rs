@@ -70,6 +70,13 @@ impl Cause {
                 "check the host and port of --rdzv-endpoint and --rdzv-conf protocol=http|https; \
                  etcd listens for clients on port 2379 by default"
             }
+            Self::Refused { message, .. } if message.contains("too large") => {
+                "start etcd with a larger --max-request-bytes (default 1.5 MiB), or store less \
+                 under one key"
+            }
+            Self::Refused { message, .. } if message.contains("space exceeded") => {
+                "compact and defragment etcd, or give it a larger --quota-backend-bytes"
+            }
             Self::Refused { .. } => "see what the server says, and its log",
         }
     }

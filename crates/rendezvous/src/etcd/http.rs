@@ -6,6 +6,7 @@
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -31,6 +32,14 @@ pub(crate) struct Http {
     base: String,
     place: String,
     addresses: Vec<SocketAddr>,
+    closed: Arc<Closed>,
+}
+
+/// Whether the client has been closed, and who waits for that.
+#[derive(Debug, Default)]
+struct Closed {
+    closed: Mutex<bool>,
+    changed: Condvar,
 }
 
 /// What is asked.
@@ -51,7 +60,8 @@ pub(crate) struct Call<'a> {
 pub(crate) struct Answer {
     /// The HTTP status.
     pub(crate) status: u16,
-    /// The headers.
+    /// The headers, of which the v2 API needs some.
+    #[allow(dead_code, reason = "only the v2 API looks at them")]
     pub(crate) headers: HeaderMap,
     /// The body.
     pub(crate) body: Bytes,
@@ -90,6 +100,7 @@ impl Http {
             base: format!("{scheme}://{endpoint}"),
             place,
             addresses,
+            closed: Arc::default(),
         })
     }
 
@@ -97,6 +108,7 @@ impl Http {
     pub(crate) fn separate(&self) -> Self {
         Self {
             agent: self.agent.config().clone().into(),
+            closed: Arc::default(),
             ..self.clone()
         }
     }
@@ -166,7 +178,25 @@ impl Http {
     /// Ends whatever is under way on this client and its clones, in any thread, and all later
     /// requests. A connection being made is not interrupted, but bounded.
     pub(crate) fn close(&self) {
+        *self.lock_closed() = true;
+        self.closed.changed.notify_all();
         self.agent.clone().shutdown();
+    }
+
+    /// Lets time pass before the next attempt; true, at once, if the client has been closed.
+    pub(crate) fn pause(&self, pause: Duration) -> bool {
+        let closed = self.lock_closed();
+        let waited = self
+            .closed
+            .changed
+            .wait_timeout_while(closed, pause, |closed| !*closed);
+        let (closed, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        *closed
+    }
+
+    fn lock_closed(&self) -> MutexGuard<'_, bool> {
+        let locked = self.closed.closed.lock();
+        locked.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn request<'a>(&self, call: &Call<'a>) -> Result<Request<&'a [u8]>, Cause> {

@@ -1,14 +1,33 @@
 //! Rendezvous over etcd: the state outlives every agent, and nobody has to host it.
 //!
+//! The backend `etcd` speaks the v3 API through the JSON gateway that an etcd server has beside its
+//! gRPC port (etcd 3.4 and later, on by default). What it gains over a store that an agent hosts:
+//! a lease per node, so that a node's end is noticed by the server's clock alone; a watch, so that
+//! nobody asks again and again; and a state that survives the loss of any agent and a restart of
+//! the server in the middle of a round.
+//!
 //! | module | what it is |
 //! |---|---|
 //! | [`options`] | what `--rdzv-endpoint` and `--rdzv-conf` say about the server |
-//! | [`http`] | one request, one answer; or an answer that does not end |
-//! | [`failure`] | why a request failed, and what to repeat |
-
-#![allow(dead_code, reason = "the backends on top are being built")]
+//! | [`layout`] | which keys a run has, and how they go away |
+//! | [`state`], [`watch`], [`leases`] | the state, who is told of its changes, and who is alive |
+//! | [`store`] | the agents' store of one round |
+//! | [`v3`], [`wire`] | the v3 API: requests that are repeated, and their JSON |
+//! | [`failure`] | why a request failed, and how long to repeat one |
+//! | [`http`], [`tls`] | one request, one answer; or an answer that does not end |
 
 pub(crate) mod failure;
 pub(crate) mod http;
+mod layout;
+mod leases;
 pub(crate) mod options;
-pub(crate) mod tls;
+mod state;
+mod store;
+mod tls;
+mod v3;
+mod watch;
+mod wire;
+
+pub use options::{EtcdOptions, TlsFiles};
+pub use state::EtcdState;
+pub use store::EtcdStore;

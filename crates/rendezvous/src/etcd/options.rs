@@ -13,6 +13,17 @@ const DEFAULT_PORT: u16 = 2379;
 /// How long the server may be away, if nothing is configured.
 const DEFAULT_READ_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Under which keys the runs are, if nothing is configured; the same as in the reference, whose
+/// keys are in the v2 API's own key space.
+const DEFAULT_PREFIX: &str = "/torchelastic/p2p";
+
+/// Short enough for the others to go on soon after a node was killed, long enough for a node that
+/// is only busy, or whose machine stalls for a moment.
+const LEASE_TIME_TO_LIVE: Duration = Duration::from_secs(5);
+
+/// etcd grants no shorter ones.
+const SHORTEST_LEASE: Duration = Duration::from_secs(2);
+
 /// Where an etcd server is and how to talk to it.
 ///
 /// | option | default | meaning |
@@ -21,6 +32,8 @@ const DEFAULT_READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// | `cert`, `key` (`ssl_cert`, `ssl_cert_key`) | none | PEM files by which the server knows us |
 /// | `cacert` (`ca_cert`) | the usual authorities | PEM file by which we know the server |
 /// | `read_timeout` | 60 s | how long the server may be away before an operation fails |
+/// | `etcd_prefix` | `/torchelastic/p2p` | under which keys the runs are |
+/// | `lease_ttl` | 5 s | how long after its last sign of life a node counts as gone; at least 2 s |
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdOptions {
     /// Host and port.
@@ -29,6 +42,12 @@ pub struct EtcdOptions {
     pub tls: Option<TlsFiles>,
     /// How long the server may be away before an operation fails.
     pub read_timeout: Duration,
+    /// Under which keys the runs are.
+    pub prefix: String,
+    /// How long after its last sign of life a node counts as gone. It gives one four times as
+    /// often, from a thread that does nothing else; etcd looks twice a second whose time has come,
+    /// and grants at least 2 s. While etcd is away, nobody's time runs.
+    pub lease_time_to_live: Duration,
 }
 
 /// The PEM files of a protected connection.
@@ -47,6 +66,8 @@ impl EtcdOptions {
             endpoint,
             tls: None,
             read_timeout: DEFAULT_READ_TIMEOUT,
+            prefix: DEFAULT_PREFIX.to_owned(),
+            lease_time_to_live: LEASE_TIME_TO_LIVE,
         }
     }
 
@@ -57,6 +78,13 @@ impl EtcdOptions {
         let mut options = Self::new(endpoint);
         if let Some(seconds) = parameters.get_as_int("read_timeout")? {
             options.read_timeout = positive_seconds("read_timeout", seconds)?;
+        }
+        if let Some(prefix) = parameters.get("etcd_prefix") {
+            options.prefix = prefix.to_owned();
+        }
+        if let Some(seconds) = parameters.get_as_int("lease_ttl")? {
+            options.lease_time_to_live =
+                positive_seconds("lease_ttl", seconds)?.max(SHORTEST_LEASE);
         }
         options.tls = tls_files(parameters)?;
         Ok(options)

@@ -1,0 +1,257 @@
+//! Leases: what a node has in etcd lasts as long as the node does.
+//!
+//! One thread renews them. It shares nothing with user code, waits for nothing but its clock and
+//! the server, and ends with the [`Leases`].
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::failure::Failure;
+use super::v3::{V3, is_no_lease};
+use super::wire::write;
+use crate::RendezvousError;
+
+/// For how long things outlive the one who wrote them last.
+const LASTING: Duration = Duration::from_secs(7200);
+
+/// How long ending a lease is tried when the owner goes. If that fails, it runs out.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// How often a request is repeated because its lease has vanished in the meantime.
+const LEASE_ATTEMPTS: usize = 3;
+
+/// The leases of one node.
+pub(crate) struct Leases {
+    shared: Arc<Shared>,
+    /// For the requests of whoever calls.
+    v3: V3,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    /// For the requests of the thread.
+    v3: V3,
+    member_life: Duration,
+    wanted: Mutex<Wanted>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Wanted {
+    ended: bool,
+    lasting: Option<i64>,
+    lasting_renewed: Option<Instant>,
+    member: Option<Member>,
+    /// The last member key that was ours, also when it is no more.
+    own_key: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+struct Member {
+    key: String,
+    lease: i64,
+}
+
+impl fmt::Debug for Leases {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Leases").finish_non_exhaustive()
+    }
+}
+
+impl Leases {
+    /// No lease yet, but the thread that will renew them. A member is gone when it has not been
+    /// heard of for `member_life`.
+    pub(crate) fn new(v3: V3, member_life: Duration) -> Result<Self, RendezvousError> {
+        let renewal = member_life / 4;
+        let shared = Arc::new(Shared {
+            v3: v3.separate(renewal),
+            member_life,
+            wanted: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let renewing = Arc::clone(&shared);
+        let thread = thread::Builder::new()
+            .name("rdzv-etcd-lease".to_owned())
+            .spawn(move || renewing.renew_until_the_end(renewal))
+            .map_err(|error| {
+                RendezvousError::Argument(format!("no thread to renew etcd leases with: {error}"))
+            })?;
+        Ok(Self {
+            shared,
+            v3,
+            thread: Some(thread),
+        })
+    }
+
+    /// Carries `act`, which is about `key`, out with the lease of what may outlive this node.
+    pub(crate) fn with_lasting<T>(
+        &self,
+        key: &[u8],
+        mut act: impl FnMut(i64) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let mut attempt = 1;
+        loop {
+            let lease = self.lasting(key)?;
+            match act(lease) {
+                Err(failure) if is_no_lease(&failure) && attempt < LEASE_ATTEMPTS => {
+                    attempt += 1;
+                    self.shared.forget(lease);
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Announces this node, in place of whom was announced before.
+    pub(crate) fn announce(&self, key: &str) -> Result<(), Failure> {
+        self.retract();
+        let member = create(&self.v3, key, self.shared.member_life)?;
+        let mut wanted = self.shared.lock();
+        wanted.own_key = Some(key.to_owned());
+        wanted.member = Some(member);
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+
+    /// Takes the announcement back; if the server is away, it runs out by itself.
+    pub(crate) fn retract(&self) {
+        let Some(member) = self.shared.lock().member.take() else {
+            return;
+        };
+        if let Err(failure) = self.v3.separate(FAREWELL).revoke(member.lease) {
+            tracing::debug!(%failure, "the lease of this node will run out by itself");
+        }
+    }
+
+    /// Whether a key is the one that this node announces or has announced.
+    pub(crate) fn is_own(&self, key: &[u8]) -> bool {
+        let wanted = self.shared.lock();
+        let own = wanted.own_key.as_deref();
+        own.is_some_and(|own| own.as_bytes() == key)
+    }
+
+    fn lasting(&self, key: &[u8]) -> Result<i64, Failure> {
+        if let Some(lease) = self.shared.lock().lasting {
+            return Ok(lease);
+        }
+        // Two threads may both come here; then one lease is renewed in vain.
+        let lease = self.v3.grant(LASTING, key)?;
+        let mut wanted = self.shared.lock();
+        wanted.lasting_renewed = Some(Instant::now());
+        Ok(*wanted.lasting.insert(lease))
+    }
+}
+
+impl Drop for Leases {
+    fn drop(&mut self) {
+        self.shared.lock().ended = true;
+        self.shared.changed.notify_all();
+        self.shared.v3.http().close();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        self.retract();
+    }
+}
+
+/// A member key with a lease of its own.
+fn create(v3: &V3, key: &str, life: Duration) -> Result<Member, Failure> {
+    let mut attempt = 1;
+    loop {
+        let lease = v3.grant(life, key.as_bytes())?;
+        let put = [write(key.as_bytes(), b"", lease)];
+        match v3.transact("announce this node as", key.as_bytes(), &[], &put, &[]) {
+            Ok(_) => {
+                return Ok(Member {
+                    key: key.to_owned(),
+                    lease,
+                });
+            }
+            // The server was away for longer than the lease lives.
+            Err(failure) if is_no_lease(&failure) && attempt < LEASE_ATTEMPTS => attempt += 1,
+            Err(failure) => return Err(failure),
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Wanted> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forget(&self, lease: i64) {
+        let mut wanted = self.lock();
+        if wanted.lasting == Some(lease) {
+            wanted.lasting = None;
+        }
+    }
+
+    fn renew_until_the_end(&self, renewal: Duration) {
+        loop {
+            let wanted = self.lock();
+            // Whoever announces a node wakes the thread up, so that it may wait long without one.
+            let pause = match &wanted.member {
+                Some(_) => renewal,
+                None => LASTING / 4,
+            };
+            let idle = wanted.member.clone();
+            let waited = self
+                .changed
+                .wait_timeout_while(wanted, pause, |now| !now.ended && now.member == idle);
+            let (wanted, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            if wanted.ended {
+                return;
+            }
+            let member = wanted.member.clone();
+            let due = wanted
+                .lasting_renewed
+                .is_some_and(|renewed| renewed.elapsed() >= LASTING / 4);
+            let lasting = wanted.lasting.filter(|_| due);
+            drop(wanted);
+            if let Some(member) = member {
+                self.renew_member(&member);
+            }
+            if let Some(lease) = lasting {
+                self.renew_lasting(lease);
+            }
+        }
+    }
+
+    fn renew_member(&self, member: &Member) {
+        let renewed = match self.v3.keep_alive(member.lease) {
+            Ok(true) => return,
+            Ok(false) => {
+                tracing::warn!(
+                    key = member.key,
+                    "etcd has taken this node for dead, because its lease was not renewed in time; \
+                     announcing it again"
+                );
+                create(&self.v3, &member.key, self.member_life)
+            }
+            Err(failure) => Err(failure),
+        };
+        match renewed {
+            Ok(again) => {
+                let mut wanted = self.lock();
+                if wanted.member.as_ref() == Some(member) {
+                    wanted.member = Some(again);
+                    return;
+                }
+                drop(wanted);
+                let _ = self.v3.revoke(again.lease);
+            }
+            // The next turn tries again; leases do not run out while etcd is away.
+            Err(failure) => tracing::debug!(%failure, "the lease of this node was not renewed"),
+        }
+    }
+
+    fn renew_lasting(&self, lease: i64) {
+        match self.v3.keep_alive(lease) {
+            Ok(true) => self.lock().lasting_renewed = Some(Instant::now()),
+            Ok(false) => self.forget(lease),
+            Err(failure) => tracing::debug!(%failure, "a lease was not renewed"),
+        }
+    }
+}

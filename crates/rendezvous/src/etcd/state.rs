@@ -1,0 +1,173 @@
+//! The state of a run in etcd.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rdzv_core::ident::RunId;
+use rdzv_core::rendezvous::NodeDesc;
+use rdzv_store::Store;
+
+use super::http::Http;
+use super::layout::Layout;
+use super::leases::Leases;
+use super::options::EtcdOptions;
+use super::store::EtcdStore;
+use super::v3::{Held, V3, held};
+use super::watch::{Observer, Watch};
+use super::wire::{read, unchanged_since, write};
+use crate::RendezvousError;
+use crate::dynamic::shared::{SharedState, Token, Written};
+
+/// The state of one run, shared through etcd's v3 API.
+///
+/// Ends its watch and its leases when it is dropped; the agents' stores that it has handed out live
+/// on.
+#[derive(Debug)]
+pub struct EtcdState {
+    v3: V3,
+    layout: Layout,
+    /// First to go, because it uses the leases.
+    watch: Option<Watch>,
+    leases: Arc<Leases>,
+    limit: Duration,
+    /// What is written next to the state, so that each write is a change of its own.
+    writer: String,
+}
+
+impl EtcdState {
+    /// The name of the backend.
+    pub const NAME: &'static str = "etcd";
+
+    /// The state of a run on that server, which need not be up yet. Fails if something else answers
+    /// there, or nobody within the read timeout.
+    pub fn open(options: &EtcdOptions, run_id: &RunId) -> Result<Self, RendezvousError> {
+        let limit = options.read_timeout;
+        let v3 = V3::new(Http::new(options)?, limit);
+        let layout = Layout::new(&options.prefix, run_id);
+        v3.read(layout.state().as_bytes())?;
+        let leases = Arc::new(Leases::new(v3.clone(), options.lease_time_to_live)?);
+        Ok(Self {
+            v3,
+            layout,
+            watch: None,
+            leases,
+            limit,
+            writer: format!("{:016x}", fastrand::u64(..)),
+        })
+    }
+}
+
+fn token_of(revision: i64) -> Token {
+    Token(revision.to_be_bytes().to_vec())
+}
+
+/// The revision that a token stands for. One that is not ours matches no revision.
+fn revision_of(token: &Token) -> i64 {
+    let bytes = token.0.as_slice().try_into();
+    bytes.map_or(-1, i64::from_be_bytes)
+}
+
+fn pair(held: Held) -> (Bytes, Token) {
+    let token = token_of(held.revision);
+    (held.value, token)
+}
+
+impl SharedState for EtcdState {
+    fn name(&self) -> &str {
+        Self::NAME
+    }
+
+    fn get(&mut self) -> Result<Option<(Bytes, Token)>, RendezvousError> {
+        let (held, _) = self.v3.read(self.layout.state().as_bytes())?;
+        Ok(held.map(pair))
+    }
+
+    fn set(&mut self, state: &[u8], token: Option<&Token>) -> Result<Written, RendezvousError> {
+        let key = self.layout.state();
+        let key = key.as_bytes();
+        let expected = unchanged_since(key, token.map_or(0, revision_of));
+        let changes = self.layout.changes();
+        let answered = self.leases.with_lasting(key, |lease| {
+            let puts = [
+                write(key, state, lease),
+                write(changes.as_bytes(), self.writer.as_bytes(), lease),
+            ];
+            let compare = std::slice::from_ref(&expected);
+            self.v3.transact("write", key, compare, &puts, &[read(key)])
+        })?;
+        if answered.answer.succeeded {
+            let token = token_of(answered.answer.header.revision.0);
+            return Ok(Written {
+                now: Some((Bytes::copy_from_slice(state), token)),
+                won: true,
+            });
+        }
+        let ranges = answered.answer.responses;
+        let now = ranges
+            .first()
+            .and_then(|found| found.response_range.as_ref())
+            .and_then(held);
+        // An earlier attempt may have been carried out and its answer lost. Then what is there is
+        // what was to be written, heartbeat and all, and nobody else writes that.
+        let won = answered.repeated && now.as_ref().is_some_and(|now| now.value == state);
+        Ok(Written {
+            now: now.map(pair),
+            won,
+        })
+    }
+
+    fn watch(&mut self, notice: Observer) -> Result<bool, RendezvousError> {
+        // The one before ends first, so that nobody is told twice.
+        self.watch = None;
+        let leases = Arc::clone(&self.leases);
+        let watch = Watch::start(&self.v3, self.limit, self.layout.clone(), leases, notice)?;
+        self.watch = Some(watch);
+        Ok(true)
+    }
+
+    fn announce(&mut self, node: Option<&NodeDesc>) -> Result<(), RendezvousError> {
+        match node {
+            Some(node) => self.leases.announce(&self.layout.member(node))?,
+            None => self.leases.retract(),
+        }
+        Ok(())
+    }
+
+    fn round_store(&self, round: u64) -> Result<Arc<dyn Store>, RendezvousError> {
+        if let Some(finished) = round.checked_sub(1).filter(|&finished| finished > 0) {
+            let end = self.layout.round(finished);
+            let first = self.layout.round(0);
+            self.v3.remove(first.as_bytes(), Some(end.as_bytes()))?;
+        }
+        let folder = self.layout.round(round);
+        let store = EtcdStore::new(self.v3.clone(), Arc::clone(&self.leases), &folder);
+        Ok(Arc::new(store))
+    }
+
+    fn local_address(&self) -> Option<IpAddr> {
+        self.v3.http().local_address()
+    }
+
+    fn place(&self) -> String {
+        self.v3.http().place().to_owned()
+    }
+}
+
+impl Drop for EtcdState {
+    fn drop(&mut self) {
+        self.leases.retract();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_a_revision() {
+        assert_eq!(revision_of(&token_of(42)), 42);
+        assert_eq!(revision_of(&Token(b"foreign".to_vec())), -1);
+    }
+}

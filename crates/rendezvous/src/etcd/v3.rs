@@ -1,0 +1,318 @@
+//! etcd's v3 API, spoken through its JSON gateway: requests that are repeated while the server is
+//! away, and watches.
+//!
+//! A request may be carried out although its answer is lost. Who sends one that is not the same
+//! when done twice learns from [`Answered::repeated`] that this may have happened.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use ureq::http::Method;
+
+use super::failure::{Cause, Failure, Patience};
+use super::http::{Call, Http, Lines};
+use super::wire::{
+    DeleteAnswer, Done, GrantAnswer, Int, KeepAliveAnswer, RangeAnswer, Refusal, TxnAnswer, text,
+};
+
+/// How long one attempt may take. etcd itself gives up after 7 s when it has no leader.
+const ATTEMPT: Duration = Duration::from_secs(10);
+
+/// Numbers of errors, as gRPC has them.
+mod code {
+    pub(super) const CANCELLED: i64 = 1;
+    pub(super) const DEADLINE_EXCEEDED: i64 = 4;
+    pub(super) const NOT_FOUND: i64 = 5;
+    pub(super) const RESOURCE_EXHAUSTED: i64 = 8;
+    pub(super) const UNAVAILABLE: i64 = 14;
+}
+
+/// A client of the v3 API. Clones share its connections.
+#[derive(Debug, Clone)]
+pub(crate) struct V3 {
+    http: Http,
+    /// How long the server may be away.
+    limit: Duration,
+}
+
+/// What was answered, and whether an earlier attempt may have been carried out too.
+#[derive(Debug)]
+pub(crate) struct Answered<T> {
+    pub(crate) answer: T,
+    pub(crate) repeated: bool,
+}
+
+/// What is under a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) value: Bytes,
+    /// The revision of the last change.
+    pub(crate) revision: i64,
+}
+
+/// The first of the answers to the reads of a transaction, if that key is there.
+pub(crate) fn held(answer: &RangeAnswer) -> Option<Held> {
+    answer.kvs.first().map(|found| Held {
+        value: found.value.0.clone(),
+        revision: found.mod_revision.0,
+    })
+}
+
+impl V3 {
+    pub(crate) fn new(http: Http, limit: Duration) -> Self {
+        Self { http, limit }
+    }
+
+    pub(crate) fn http(&self) -> &Http {
+        &self.http
+    }
+
+    /// The same server, through connections of its own, with another patience.
+    pub(crate) fn separate(&self, limit: Duration) -> Self {
+        Self::new(self.http.separate(), limit)
+    }
+
+    /// Reads one key, and tells the revision of the store.
+    pub(crate) fn read(&self, key: &[u8]) -> Result<(Option<Held>, i64), Failure> {
+        let body = json!({ "key": text(key) });
+        let answer: RangeAnswer = self.ask("read", key, "/v3/kv/range", &body)?.answer;
+        Ok((held(&answer), answer.header.revision.0))
+    }
+
+    /// The keys that begin with `prefix`, without values.
+    pub(crate) fn keys(&self, prefix: &[u8]) -> Result<RangeAnswer, Failure> {
+        let body = json!({
+            "key": text(prefix), "range_end": text(&after(prefix)), "keys_only": true
+        });
+        Ok(self.ask("list", prefix, "/v3/kv/range", &body)?.answer)
+    }
+
+    /// How many keys begin with `prefix`.
+    pub(crate) fn count(&self, prefix: &[u8]) -> Result<i64, Failure> {
+        let body = json!({
+            "key": text(prefix), "range_end": text(&after(prefix)), "count_only": true
+        });
+        let answer: RangeAnswer = self.ask("count", prefix, "/v3/kv/range", &body)?.answer;
+        Ok(answer.count.0)
+    }
+
+    /// Removes the keys from `first` up to, not including, `end`; tells how many there were.
+    pub(crate) fn remove(&self, first: &[u8], end: Option<&[u8]>) -> Result<i64, Failure> {
+        let mut body = json!({ "key": text(first) });
+        if let Some(end) = end {
+            body["range_end"] = text(end).into();
+        }
+        let answer: DeleteAnswer = self
+            .ask("delete", first, "/v3/kv/deleterange", &body)?
+            .answer;
+        Ok(answer.deleted.0)
+    }
+
+    /// All of `success` if every one of `compare` holds, else all of `failure`.
+    pub(crate) fn transact(
+        &self,
+        operation: &'static str,
+        key: &[u8],
+        compare: &[Value],
+        success: &[Value],
+        failure: &[Value],
+    ) -> Result<Answered<TxnAnswer>, Failure> {
+        let body = json!({ "compare": compare, "success": success, "failure": failure });
+        self.ask(operation, key, "/v3/kv/txn", &body)
+    }
+
+    /// A new lease; `key` is what it is for.
+    pub(crate) fn grant(&self, time_to_live: Duration, key: &[u8]) -> Result<i64, Failure> {
+        let seconds = i64::try_from(time_to_live.as_secs()).unwrap_or(i64::MAX);
+        let body = json!({ "TTL": Int(seconds) });
+        let answer: GrantAnswer = self
+            .ask("get a lease for", key, "/v3/lease/grant", &body)?
+            .answer;
+        Ok(answer.id.0)
+    }
+
+    /// Gives a lease its whole time again; false if there is no such lease.
+    pub(crate) fn keep_alive(&self, lease: i64) -> Result<bool, Failure> {
+        let body = json!({ "ID": Int(lease) });
+        let answer: KeepAliveAnswer = self
+            .ask("keep the lease of", b"", "/v3/lease/keepalive", &body)?
+            .answer;
+        Ok(answer.result.ttl.0 > 0)
+    }
+
+    /// Ends a lease, and with it the keys attached to it.
+    pub(crate) fn revoke(&self, lease: i64) -> Result<(), Failure> {
+        let body = json!({ "ID": Int(lease) });
+        match self.ask::<Done>("end the lease of", b"", "/v3/lease/revoke", &body) {
+            Err(failure) if !is_no_lease(&failure) => Err(failure),
+            _ => Ok(()),
+        }
+    }
+
+    /// Watches what the creations say, until the answer ends or nothing has come for `silence`.
+    /// Watches are numbered from 0 in the order of `creations`.
+    pub(crate) fn watch(
+        &self,
+        creations: &[Value],
+        silence: Duration,
+        limit: Option<Duration>,
+    ) -> Result<Lines, Cause> {
+        let body: String = creations
+            .iter()
+            .map(|creation| json!({ "create_request": creation }).to_string())
+            .collect();
+        let lines = self
+            .http
+            .stream(&post("/v3/watch", body.as_bytes()), silence, limit)?;
+        match lines.status {
+            200 => Ok(lines),
+            503 => Err(Cause::Away {
+                reason: "HTTP status 503".to_owned(),
+                maybe_done: true,
+            }),
+            status => Err(Cause::NotEtcd(format!("HTTP status {status}"))),
+        }
+    }
+
+    /// Sends a request until there is an answer, or the patience has ended.
+    fn ask<T: DeserializeOwned>(
+        &self,
+        operation: &'static str,
+        key: &[u8],
+        path: &str,
+        body: &Value,
+    ) -> Result<Answered<T>, Failure> {
+        let body = body.to_string();
+        let call = post(path, body.as_bytes());
+        let mut patience = Patience::of(self.limit);
+        let mut repeated = false;
+        loop {
+            // The first attempt is made however little patience there is.
+            let limit = patience.left().clamp(Duration::from_millis(100), ATTEMPT);
+            let cause = match self.attempt(&call, limit) {
+                Ok(answer) => return Ok(Answered { answer, repeated }),
+                Err(cause) => cause,
+            };
+            if let Cause::Away { reason, maybe_done } = &cause {
+                tracing::debug!(place = self.http.place(), reason, "etcd is away");
+                repeated |= maybe_done;
+            }
+            let again = cause.is_passing().then(|| patience.pause()).flatten();
+            if again.is_none_or(|pause| self.http.pause(pause)) {
+                let key = String::from_utf8_lossy(key);
+                return Err(patience.failure(operation, key, self.http.place(), cause));
+            }
+        }
+    }
+
+    fn attempt<T: DeserializeOwned>(&self, call: &Call<'_>, limit: Duration) -> Result<T, Cause> {
+        let answer = self.http.send(call, limit)?;
+        if answer.status == 200 {
+            return serde_json::from_slice(&answer.body)
+                .map_err(|error| Cause::NotEtcd(error.to_string()));
+        }
+        Err(refusal(answer.status, &answer.body))
+    }
+}
+
+/// What a status other than 200 means.
+fn refusal(status: u16, body: &[u8]) -> Cause {
+    let Ok(said) = serde_json::from_slice::<Refusal>(body) else {
+        return match status {
+            502..=504 => Cause::Away {
+                reason: format!("HTTP status {status}"),
+                maybe_done: true,
+            },
+            _ => Cause::NotEtcd(format!("HTTP status {status}")),
+        };
+    };
+    let message = match (&said.error, said.message) {
+        (Value::String(error), message) if message.is_empty() => error.clone(),
+        (_, message) => message,
+    };
+    let passing = match said.code {
+        code::UNAVAILABLE | code::DEADLINE_EXCEEDED | code::CANCELLED => true,
+        code::RESOURCE_EXHAUSTED => message.contains("too many requests"),
+        _ => false,
+    };
+    if passing {
+        return Cause::Away {
+            reason: message,
+            maybe_done: true,
+        };
+    }
+    Cause::Refused {
+        code: said.code,
+        message,
+    }
+}
+
+/// Whether a request was refused because a lease in it does not exist.
+pub(crate) fn is_no_lease(failure: &Failure) -> bool {
+    matches!(
+        &failure.cause,
+        Cause::Refused { code: code::NOT_FOUND, message } if message.contains("lease not found")
+    )
+}
+
+fn post<'a>(path: &'a str, body: &'a [u8]) -> Call<'a> {
+    Call {
+        method: Method::POST,
+        path,
+        content_type: Some("application/json"),
+        body,
+    }
+}
+
+/// The first key after all that begin with `prefix`.
+pub(crate) fn after(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return end;
+        }
+    }
+    // etcd's word for "to the end".
+    vec![0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_prefix_is_the_next_one() {
+        assert_eq!(after(b"a/"), b"a0");
+        assert_eq!(after(b"a\xff"), b"b");
+        assert_eq!(after(b"\xff"), b"\0");
+    }
+
+    #[test]
+    fn refusals_are_told_apart() {
+        let of = |status, body: &str| refusal(status, body.as_bytes());
+        assert!(of(503, r#"{"error":"etcdserver: no leader","code":14}"#).is_passing());
+        assert!(of(502, "<html>").is_passing());
+        assert_eq!(
+            of(404, "Not Found"),
+            Cause::NotEtcd("HTTP status 404".to_owned())
+        );
+        let large = r#"{"error":"x","message":"etcdserver: request is too large","code":3}"#;
+        assert_eq!(
+            of(400, large),
+            Cause::Refused {
+                code: 3,
+                message: "etcdserver: request is too large".to_owned()
+            }
+        );
+        assert!(
+            !of(
+                429,
+                r#"{"message":"etcdserver: mvcc: database space exceeded","code":8}"#
+            )
+            .is_passing()
+        );
+    }
+}

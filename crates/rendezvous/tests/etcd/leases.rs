@@ -1,0 +1,48 @@
+//! The life of a node.
+
+use std::time::{Duration, Instant};
+
+use rdzv_rendezvous::dynamic::SharedState;
+use rdzv_rendezvous::etcd::EtcdState;
+
+use crate::server::Server;
+use crate::{Notices, new_run, node, open};
+
+#[test]
+#[ignore = "needs etcd: cargo xtask test"]
+fn a_node_that_takes_its_word_back_is_gone_at_once() {
+    let server = Server::shared();
+    let run = new_run();
+    let (mut one, mut other) = (open(&server, &run), open(&server, &run));
+    let notices = Notices::of(&mut other);
+    one.announce(Some(&node(1))).unwrap();
+    one.announce(None).unwrap();
+    assert_eq!(notices.gone(), [node(1)]);
+    one.announce(Some(&node(2))).unwrap();
+    let started = Instant::now();
+    drop(one);
+    assert_eq!(notices.gone(), [node(2)]);
+    assert!(
+        started.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        started.elapsed()
+    );
+}
+
+#[test]
+#[ignore = "needs etcd: cargo xtask test"]
+fn a_living_node_is_not_gone_and_nobody_is_told_of_his_own_end() {
+    let server = Server::shared();
+    let run = new_run();
+    let mut options = server.options();
+    options.lease_time_to_live = Duration::from_secs(2);
+    let mut one = EtcdState::open(&options, &run).unwrap();
+    one.announce(Some(&node(1))).unwrap();
+    let mut other = open(&server, &run);
+    let notices = Notices::of(&mut other);
+    let own = Notices::of(&mut one);
+    notices.silence(Duration::from_secs(5));
+    one.announce(None).unwrap();
+    assert_eq!(notices.gone(), [node(1)]);
+    own.silence(Duration::from_millis(200));
+}

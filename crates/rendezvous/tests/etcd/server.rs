@@ -1,0 +1,143 @@
+//! A real etcd server of one's own: a free address, a temporary folder, nothing left behind.
+
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, Weak, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use rdzv_core::endpoint::Endpoint;
+use rdzv_rendezvous::etcd::EtcdOptions;
+use tempfile::TempDir;
+
+/// Names the server's program.
+const VARIABLE: &str = "RDZV_ETCD";
+
+/// Far longer than a start takes.
+const LONG: Duration = Duration::from_secs(30);
+
+/// Runs the server until its input ends, so that it does not outlive this process however that
+/// ends, then kills it without a warning.
+const UNTIL_INPUT_ENDS: &str = r#""$0" "$@" </dev/null & read -r _; kill -9 $!; wait"#;
+
+/// An etcd server with a data folder.
+pub(crate) struct Server {
+    data: TempDir,
+    address: SocketAddrV4,
+    running: Mutex<Option<Running>>,
+}
+
+struct Running {
+    shell: Child,
+    input: ChildStdin,
+}
+
+impl Server {
+    /// Starts one.
+    pub(crate) fn start() -> Self {
+        let server = Self {
+            data: TempDir::new().unwrap(),
+            address: free_address(),
+            running: Mutex::new(None),
+        };
+        server.go_on();
+        server
+    }
+
+    /// One that any number of tests use at the same time.
+    pub(crate) fn shared() -> Arc<Self> {
+        static SHARED: Mutex<Weak<Server>> = Mutex::new(Weak::new());
+        let mut shared = SHARED.lock().unwrap();
+        shared.upgrade().unwrap_or_else(|| {
+            let server = Arc::new(Self::start());
+            *shared = Arc::downgrade(&server);
+            server
+        })
+    }
+
+    /// How to reach it.
+    pub(crate) fn options(&self) -> EtcdOptions {
+        EtcdOptions::new(self.endpoint())
+    }
+
+    /// Where it is.
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        Endpoint {
+            host: self.address.ip().to_string(),
+            port: self.address.port(),
+        }
+    }
+
+    /// Ends it as a crash does (SIGKILL).
+    pub(crate) fn crash(&self) {
+        if let Some(running) = self.running.lock().unwrap().take() {
+            let Running { mut shell, input } = running;
+            drop(input);
+            shell.wait().unwrap();
+        }
+    }
+
+    /// Loses all that it has stored. It must not be running.
+    pub(crate) fn forget(&self) {
+        std::fs::remove_dir_all(self.data.path().join("data")).unwrap();
+    }
+
+    /// Starts it again, with the data it had, at the same address; returns when it serves.
+    pub(crate) fn go_on(&self) {
+        let program = std::env::var(VARIABLE).unwrap_or_else(|_| {
+            panic!("{VARIABLE} must name an etcd server's program; `cargo xtask test` provides one")
+        });
+        let clients = format!("http://{}", self.address);
+        let peers = format!("http://{}:0", self.address.ip());
+        let mut shell = Command::new("sh")
+            .args(["-c", UNTIL_INPUT_ENDS, &program])
+            .arg("--data-dir")
+            .arg(self.data.path().join("data"))
+            .args(["--listen-client-urls", &clients])
+            .args(["--advertise-client-urls", &clients])
+            .args(["--listen-peer-urls", &peers])
+            .args(["--max-request-bytes", "16777216", "--enable-v2=true"])
+            .args(["--logger", "zap", "--log-level", "info"])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let log = BufReader::new(shell.stderr.take().unwrap());
+        let (said, ready) = mpsc::channel();
+        // Reads to the end, so that the server never waits for its log to be read.
+        thread::spawn(move || {
+            for line in log.lines().map_while(Result::ok) {
+                let _ = said.send(line);
+            }
+        });
+        let input = shell.stdin.take().unwrap();
+        *self.running.lock().unwrap() = Some(Running { shell, input });
+        let mut lines = Vec::new();
+        loop {
+            match ready.recv_timeout(LONG) {
+                Ok(line) if line.contains("serving client traffic") => return,
+                Ok(line) => lines.push(line),
+                Err(_) => panic!("{program} did not start:\n{}", lines.join("\n")),
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.crash();
+    }
+}
+
+/// An address of this host that nobody else takes while the server is down for a moment: each
+/// server has a loopback address of its own.
+fn free_address() -> SocketAddrV4 {
+    static COUNT: AtomicU8 = AtomicU8::new(1);
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let ip = Ipv4Addr::new(127, 16 + (high & 0x7f), low, count);
+    let listener = TcpListener::bind((ip, 0)).unwrap();
+    SocketAddrV4::new(ip, listener.local_addr().unwrap().port())
+}
