@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::dynamic::C10dRendezvous;
+use crate::etcd::{self, EtcdState};
 use crate::{RendezvousBackend, RendezvousError, RendezvousParameters, StaticRendezvous};
 
 /// Makes a backend from its parameters.
@@ -29,7 +30,7 @@ impl fmt::Debug for BackendRegistry {
 }
 
 impl BackendRegistry {
-    /// The built-in backends: `static`, `c10d`.
+    /// The built-in backends: `static`, `c10d`, `etcd`.
     pub fn with_defaults() -> Self {
         let new_static: BackendConstructor =
             Arc::new(|parameters| Ok(Box::new(StaticRendezvous::from_parameters(parameters)?)));
@@ -39,6 +40,7 @@ impl BackendRegistry {
             constructors: BTreeMap::from([
                 (StaticRendezvous::NAME.to_owned(), new_static),
                 (C10dRendezvous::NAME.to_owned(), new_c10d),
+                (EtcdState::NAME.to_owned(), Arc::new(etcd::from_parameters)),
             ]),
         }
     }

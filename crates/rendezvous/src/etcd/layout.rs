@@ -3,7 +3,7 @@
 //! ```text
 //! <etcd_prefix>/run_<run id>/
 //!     state               the state, as plain pickle
-//!     changes             who wrote the state last; small, so this is what is watched
+//!     changes             written after a change that the others wait for, so this is what is watched
 //!     members/<node>      there as long as the node's lease lives: its deletion is the node's end
 //!     rounds/<number>/    one folder per round, numbered with 20 digits
 //!         keys/<key>      the agents' store of that round: plain values under plain keys

@@ -66,7 +66,7 @@ impl Leases {
     pub(crate) fn new(v3: V3, member_life: Duration) -> Result<Self, RendezvousError> {
         let renewal = member_life / 4;
         let shared = Arc::new(Shared {
-            v3: v3.separate(renewal),
+            v3: v3.with_patience(renewal),
             member_life,
             wanted: Mutex::default(),
             changed: Condvar::new(),
@@ -120,7 +120,7 @@ impl Leases {
         let Some(member) = self.shared.lock().member.take() else {
             return;
         };
-        if let Err(failure) = self.v3.separate(FAREWELL).revoke(member.lease) {
+        if let Err(failure) = self.v3.with_patience(FAREWELL).revoke(member.lease) {
             tracing::debug!(%failure, "the lease of this node will run out by itself");
         }
     }

@@ -8,6 +8,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
+//! | [`backend`] | the backend `etcd`: all of the below for one node |
 //! | [`options`] | what `--rdzv-endpoint` and `--rdzv-conf` say about the server |
 //! | [`layout`] | which keys a run has, and how they go away |
 //! | [`state`], [`watch`], [`leases`] | the state, who is told of its changes, and who is alive |
@@ -16,6 +17,7 @@
 //! | [`failure`] | why a request failed, and how long to repeat one |
 //! | [`http`], [`tls`] | one request, one answer; or an answer that does not end |
 
+mod backend;
 pub(crate) mod failure;
 pub(crate) mod http;
 mod layout;
@@ -28,6 +30,7 @@ mod v3;
 mod watch;
 mod wire;
 
+pub(crate) use backend::from_parameters;
 pub use options::{EtcdOptions, TlsFiles};
 pub use state::EtcdState;
 pub use store::EtcdStore;

@@ -33,7 +33,7 @@ const SHORTEST_LEASE: Duration = Duration::from_secs(2);
 /// | `cacert` (`ca_cert`) | the usual authorities | PEM file by which we know the server |
 /// | `read_timeout` | 60 s | how long the server may be away before an operation fails |
 /// | `etcd_prefix` | `/torchelastic/p2p` | under which keys the runs are |
-/// | `lease_ttl` | 5 s | how long after its last sign of life a node counts as gone; at least 2 s |
+/// | `lease_ttl` | 5 s, or as long as the heartbeats allow if that is less | how long after its last sign of life a node counts as gone; at least 2 s |
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdOptions {
     /// Host and port.
@@ -88,6 +88,14 @@ impl EtcdOptions {
         }
         options.tls = tls_files(parameters)?;
         Ok(options)
+    }
+}
+
+impl EtcdOptions {
+    /// Has the lease live no longer than `most`, as far as etcd grants that.
+    pub(crate) fn shorten_lease(&mut self, most: Duration) {
+        let life = self.lease_time_to_live.min(most);
+        self.lease_time_to_live = life.max(SHORTEST_LEASE);
     }
 }
 

@@ -32,7 +32,7 @@ pub struct EtcdState {
     watch: Option<Watch>,
     leases: Arc<Leases>,
     limit: Duration,
-    /// What is written next to the state, so that each write is a change of its own.
+    /// What the others are told by is who tells it.
     writer: String,
 }
 
@@ -40,13 +40,12 @@ impl EtcdState {
     /// The name of the backend.
     pub const NAME: &'static str = "etcd";
 
-    /// The state of a run on that server, which need not be up yet. Fails if something else answers
-    /// there, or nobody within the read timeout.
+    /// The state of a run on that server. Nothing is asked of the server before the first call, but
+    /// its name is looked up.
     pub fn open(options: &EtcdOptions, run_id: &RunId) -> Result<Self, RendezvousError> {
         let limit = options.read_timeout;
         let v3 = V3::new(Http::new(options)?, limit);
         let layout = Layout::new(&options.prefix, run_id);
-        v3.read(layout.state().as_bytes())?;
         let leases = Arc::new(Leases::new(v3.clone(), options.lease_time_to_live)?);
         Ok(Self {
             v3,
@@ -88,14 +87,10 @@ impl SharedState for EtcdState {
         let key = self.layout.state();
         let key = key.as_bytes();
         let expected = unchanged_since(key, token.map_or(0, revision_of));
-        let changes = self.layout.changes();
         let answered = self.leases.with_lasting(key, |lease| {
-            let puts = [
-                write(key, state, lease),
-                write(changes.as_bytes(), self.writer.as_bytes(), lease),
-            ];
             let compare = std::slice::from_ref(&expected);
-            self.v3.transact("write", key, compare, &puts, &[read(key)])
+            let put = [write(key, state, lease)];
+            self.v3.transact("write", key, compare, &put, &[read(key)])
         })?;
         if answered.answer.succeeded {
             let token = token_of(answered.answer.header.revision.0);
@@ -127,6 +122,17 @@ impl SharedState for EtcdState {
         Ok(true)
     }
 
+    fn notify(&mut self) -> Result<(), RendezvousError> {
+        // Not written together with the state, as most writes are heartbeats. If the writer dies in
+        // between, the end of its lease is what the others hear.
+        let key = self.layout.changes();
+        self.leases.with_lasting(key.as_bytes(), |lease| {
+            let put = [write(key.as_bytes(), self.writer.as_bytes(), lease)];
+            self.v3.transact("write", key.as_bytes(), &[], &put, &[])
+        })?;
+        Ok(())
+    }
+
     fn announce(&mut self, node: Option<&NodeDesc>) -> Result<(), RendezvousError> {
         match node {
             Some(node) => self.leases.announce(&self.layout.member(node))?,
@@ -142,7 +148,7 @@ impl SharedState for EtcdState {
             self.v3.remove(first.as_bytes(), Some(end.as_bytes()))?;
         }
         let folder = self.layout.round(round);
-        let store = EtcdStore::new(self.v3.clone(), Arc::clone(&self.leases), &folder);
+        let store = EtcdStore::new(&self.v3, Arc::clone(&self.leases), &folder);
         Ok(Arc::new(store))
     }
 

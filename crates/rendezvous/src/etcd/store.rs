@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rdzv_core::store::number;
-use rdzv_store::{Store, StoreError};
+use rdzv_store::{Breaker, Store, StoreError};
 use serde_json::{Value, json};
 
 use super::failure::{Cause, Failure, Patience};
@@ -62,16 +62,16 @@ impl EtcdStore {
         let leases = Leases::new(v3.clone(), options.lease_time_to_live)?;
         let prefix = options.prefix.trim_end_matches('/');
         Ok(Self::new(
-            v3,
+            &v3,
             Arc::new(leases),
             &format!("{prefix}/{folder}/"),
         ))
     }
 
-    /// The keys in `folder`, which ends with a slash.
-    pub(crate) fn new(v3: V3, leases: Arc<Leases>, folder: &str) -> Self {
+    /// The keys in `folder`, which ends with a slash, through connections of its own.
+    pub(crate) fn new(v3: &V3, leases: Arc<Leases>, folder: &str) -> Self {
         Self {
-            v3,
+            v3: v3.separate(),
             leases,
             folder: folder.to_owned(),
             timeout: Mutex::new(DEFAULT_TIMEOUT),
@@ -347,8 +347,13 @@ impl Store for EtcdStore {
         *self.timeout.lock().unwrap_or_else(PoisonError::into_inner) = timeout;
     }
 
+    fn breaker(&self) -> Option<Breaker> {
+        let http = self.v3.http().clone();
+        Some(Arc::new(move || http.close()))
+    }
+
     fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {
-        let clone = Self::new(self.v3.clone(), Arc::clone(&self.leases), &self.folder);
+        let clone = Self::new(&self.v3, Arc::clone(&self.leases), &self.folder);
         clone.set_timeout(self.timeout());
         Ok(Box::new(clone))
     }

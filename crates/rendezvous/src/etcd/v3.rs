@@ -69,8 +69,13 @@ impl V3 {
         &self.http
     }
 
+    /// The same server, through connections of its own.
+    pub(crate) fn separate(&self) -> Self {
+        self.with_patience(self.limit)
+    }
+
     /// The same server, through connections of its own, with another patience.
-    pub(crate) fn separate(&self, limit: Duration) -> Self {
+    pub(crate) fn with_patience(&self, limit: Duration) -> Self {
         Self::new(self.http.separate(), limit)
     }
 

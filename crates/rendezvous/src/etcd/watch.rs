@@ -45,8 +45,8 @@ impl fmt::Debug for Watch {
 }
 
 impl Watch {
-    /// Tells `observer` of everything that happens from now on. When the server is away for longer
-    /// than `limit`, it is told that, and nothing more.
+    /// Tells `observer` of everything that happens from some moment soon on, and when that has come.
+    /// When the server is away for longer than `limit`, it is told that, and nothing more.
     pub(crate) fn start(
         v3: &V3,
         limit: Duration,
@@ -54,8 +54,8 @@ impl Watch {
         leases: Arc<Leases>,
         observer: Observer,
     ) -> Result<Self, RendezvousError> {
-        let v3 = v3.separate(limit);
-        let mut watcher = Watcher {
+        let v3 = v3.with_patience(limit);
+        let watcher = Watcher {
             v3: v3.clone(),
             limit,
             layout,
@@ -64,7 +64,6 @@ impl Watch {
             next: [0; 2],
             members: BTreeSet::new(),
         };
-        watcher.look()?;
         let thread = thread::Builder::new()
             .name("rdzv-etcd-watch".to_owned())
             .spawn(move || watcher.run())
@@ -103,7 +102,7 @@ struct Watcher {
     layout: Layout,
     leases: Arc<Leases>,
     observer: Observer,
-    /// From which revision on each watch has to be told.
+    /// From which revision on each watch has to be told; zeros at the beginning.
     next: [i64; 2],
     /// The member keys that are there.
     members: BTreeSet<Vec<u8>>,
@@ -113,7 +112,10 @@ impl Watcher {
     fn run(mut self) {
         let mut patience = Patience::of(self.limit);
         loop {
-            let (end, heard) = self.follow();
+            let (end, heard) = match self.next {
+                [0, 0] => (End::Gap, false),
+                _ => self.follow(),
+            };
             if heard {
                 patience = Patience::of(self.limit);
             }

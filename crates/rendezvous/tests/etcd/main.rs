@@ -53,7 +53,10 @@ impl Notices {
             let _ = told.lock().unwrap().send(notice);
         });
         assert!(state.watch(observer).unwrap());
-        Self(notices)
+        let notices = Self(notices);
+        // It begins by saying that it has begun.
+        notices.changed();
+        notices
     }
 
     /// Waits for a change; nothing else may come before it.

@@ -20,6 +20,7 @@ fn a_crash_and_restart_in_the_middle_loses_nothing() {
     other.announce(Some(&node(2))).unwrap();
     let notices = Notices::of(&mut other);
     let (before, token) = one.set(b"before", None).unwrap().now.unwrap();
+    one.notify().unwrap();
     notices.changed();
     let store = one.round_store(0).unwrap();
     store.set("key", b"value").unwrap();
@@ -40,6 +41,7 @@ fn a_crash_and_restart_in_the_middle_loses_nothing() {
     });
     assert_eq!(store.get("key").unwrap(), "value");
     assert!(one.set(b"after", Some(&token)).unwrap().won);
+    one.notify().unwrap();
     notices.changed();
     assert_eq!(other.get().unwrap().unwrap().0, "after");
 
@@ -113,6 +115,7 @@ fn a_server_without_its_memory_is_noticed() {
     for number in 0..5_u8 {
         let written = one.set(&[number], token.as_ref()).unwrap();
         token = written.now.map(|(_, token)| token);
+        one.notify().unwrap();
         notices.changed();
     }
     server.crash();
@@ -124,7 +127,7 @@ fn a_server_without_its_memory_is_noticed() {
     let lost = one.set(b"x", token.as_ref()).unwrap();
     assert_eq!((lost.won, lost.now), (false, None));
     assert!(one.set(b"new", None).unwrap().won);
-    while other.get().unwrap().is_none() {
-        notices.changed();
-    }
+    one.notify().unwrap();
+    notices.changed();
+    assert_eq!(other.get().unwrap().unwrap().0, "new");
 }

@@ -1,0 +1,56 @@
+//! The backend `etcd`: the machine of a dynamic rendezvous over a state in etcd.
+
+use rdzv_core::ident::RunId;
+
+use super::options::EtcdOptions;
+use super::state::EtcdState;
+use crate::dynamic::{Driver, DriverOptions, SharedState, node, settings};
+use crate::{RendezvousBackend, RendezvousError, RendezvousParameters};
+
+/// The options that are not those of every dynamic rendezvous.
+const OPTIONS: [&str; 10] = [
+    "protocol",
+    "cert",
+    "key",
+    "cacert",
+    "ssl_cert",
+    "ssl_cert_key",
+    "ca_cert",
+    "read_timeout",
+    "etcd_prefix",
+    "lease_ttl",
+];
+
+/// One node's rendezvous over etcd. The server is first asked when the node joins.
+pub(crate) fn from_parameters(
+    parameters: &RendezvousParameters,
+) -> Result<Box<dyn RendezvousBackend>, RendezvousError> {
+    settings::note_unknown(parameters, &OPTIONS);
+    if parameters.run_id.is_empty() {
+        let text = "The run id must be a non-empty string.";
+        return Err(RendezvousError::Argument(text.to_owned()));
+    }
+    let settings = settings::from_parameters(parameters)?;
+    let mut options = EtcdOptions::from_parameters(parameters)?;
+    if parameters.get("lease_ttl").is_none() {
+        // Who asks for quick heartbeats does not want to wait for the lease.
+        options.shorten_lease(settings.lost_after());
+    }
+    let run_id = RunId::new(&parameters.run_id);
+    let state = EtcdState::open(&options, &run_id)?;
+    let me = node::describe(node::advertised(
+        parameters.local_addr.as_deref(),
+        Some(&options.endpoint.host),
+        state.local_address(),
+    ));
+    let driver = Driver::start(
+        Box::new(state),
+        DriverOptions {
+            run_id,
+            settings,
+            me,
+            patience: options.read_timeout,
+        },
+    )?;
+    Ok(Box::new(driver))
+}
