@@ -39,7 +39,7 @@ fn serve(arguments: &StoreArgs) -> anyhow::Result<()> {
         port: arguments.port,
         listener: None,
         limits: arguments.limits(),
-        extension: None,
+        extension: Some(rdzv_rendezvous::dynamic::native::extension()),
     };
     TcpStoreServer::serve(options, ends.into(), LINGER, |address| {
         let mut stdout = io::stdout().lock();

@@ -11,6 +11,8 @@
 //! * [`state`]: what is agreed on, the same for every agent; [`settings`]: how long to wait for what.
 //! * [`words`]: what happens to one agent that shares the state with others through a
 //!   compare-and-set store, and what it wants done.
+//! * [`host`]: what a store server of ours does for agents that may ask it to be the one writer;
+//!   [`native_client`]: the side of such an agent.
 //! * [`codec`]: the state as all agents write it, Python's among them.
 //! * [`decide`]: what an agent does next, and why; [`apply`]: what that makes of the state;
 //!   [`ranks`]: the numbers of a complete round; [`expected`]: when nobody else has to be waited for.
@@ -25,7 +27,9 @@ pub mod apply;
 pub mod codec;
 pub mod decide;
 pub mod expected;
+pub mod host;
 mod membership;
+pub mod native_client;
 mod pace;
 pub mod participant;
 pub mod ranks;

@@ -5,6 +5,7 @@
 //! | `c10d` | the backend of that name: finds out what is at the endpoint, and hosts it if it is here |
 //! | [`driver`] | takes part over a state that every agent may change |
 //! | [`shared`] | where that state can be: to add a backend, begin there |
+//! | [`native`] | through a store server of ours, which runs the rendezvous itself |
 //! | [`bootstrap`] | where the workers of a round meet |
 //! | [`settings`] | the options of `--rdzv-conf` |
 //! | [`node`], `host` | what this node is called, and whether it is the one that an endpoint names |
@@ -13,6 +14,7 @@ pub mod bootstrap;
 mod c10d;
 pub mod driver;
 mod host;
+pub mod native;
 pub mod node;
 pub mod settings;
 pub mod shared;

@@ -1,0 +1,57 @@
+//! Reading and writing fields.
+
+use super::WireError;
+
+/// Longest text that is written; more is cut off at a character.
+const MAX_TEXT: usize = 4096;
+
+/// Reads fields off the front of a payload.
+pub(super) struct Fields<'a>(pub(super) &'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], WireError> {
+        let (head, rest) = self
+            .0
+            .split_first_chunk::<N>()
+            .ok_or(WireError::Short(what))?;
+        self.0 = rest;
+        Ok(*head)
+    }
+
+    pub(super) fn u8(&mut self, what: &'static str) -> Result<u8, WireError> {
+        self.array::<1>(what).map(|[byte]| byte)
+    }
+
+    pub(super) fn u16(&mut self, what: &'static str) -> Result<u16, WireError> {
+        self.array(what).map(u16::from_le_bytes)
+    }
+
+    pub(super) fn u32(&mut self, what: &'static str) -> Result<u32, WireError> {
+        self.array(what).map(u32::from_le_bytes)
+    }
+
+    pub(super) fn u64(&mut self, what: &'static str) -> Result<u64, WireError> {
+        self.array(what).map(u64::from_le_bytes)
+    }
+
+    pub(super) fn i64(&mut self, what: &'static str) -> Result<i64, WireError> {
+        self.array(what).map(i64::from_le_bytes)
+    }
+
+    pub(super) fn text(&mut self, what: &'static str) -> Result<&'a str, WireError> {
+        let length = usize::from(self.u16(what)?);
+        let (head, rest) = self
+            .0
+            .split_at_checked(length)
+            .ok_or(WireError::Short(what))?;
+        self.0 = rest;
+        std::str::from_utf8(head).map_err(|_| WireError::NotText(what))
+    }
+}
+
+/// Writes a text; a longer one than is accepted anywhere ends early.
+pub(super) fn text(out: &mut Vec<u8>, text: &str) {
+    let kept = &text[..text.floor_char_boundary(MAX_TEXT)];
+    out.extend_from_slice(&(kept.len() as u16).to_le_bytes());
+    out.extend_from_slice(kept.as_bytes());
+}

@@ -1,0 +1,78 @@
+//! The native wire: what an agent asks a host for, and what the host tells its agents.
+//!
+//! A native connection begins like any other of the store, and then carries nothing but this.
+//! Operations are requests of an extension of the store; events come whenever there is something to
+//! tell. All numbers are little-endian, a text is a `u16` length and that many bytes of UTF-8.
+//!
+//! ```text
+//!   operation (agent → host)   +------------+-------------+---------------------+
+//!                              | opcode: u8 | length: u64 | fields ...          |
+//!                              +------------+-------------+---------------------+
+//!   0x20 join       version: u8 (1), instance: u64, run: text,
+//!                   node: addr text, pid i64, local id i64
+//!                   settings: min u32, max u32, join ms u64, last call ms u64,
+//!                             keep-alive ms u64, keep-alive attempts u32
+//!                   role: text, local world size: u32
+//!   0x21 leave
+//!   0x22 close      run: text
+//!   0x23 heartbeat
+//!   0x24 failed     reason: text
+//!   0x25 master     round: u64, addr: text, port: u16
+//!   0x26 status     run: text
+//!
+//!   event (host → agent)       +----------+-------------+-----------------------+
+//!                              | kind: u8 | length: u32 | fields ...            |
+//!                              +----------+-------------+-----------------------+
+//!   1 formed        round: u64, rank: u32, world size: u32, then nothing or
+//!                   assignment: base rank, world size, base role rank, role world size, u32 each
+//!   2 master        round: u64, addr: text, port: u16
+//!   3 membership    round: u64, waiting: u32, reason: text
+//!   4 peer failed   node: text, reason: text
+//!   5 closed
+//!   6 refused       why: u8 (0 closed, 1 not needed, 2 join timeout, 3 unusable), sentence: text,
+//!                   then for a join timeout: elapsed ms u64, joined: u16 count of texts
+//!   7 left
+//!   8 alive         the answer to a heartbeat
+//!   9 status        closed: u8, waiting: u32
+//! ```
+//!
+//! Nothing here trusts a length. Fields that a later version adds at the end are not looked at.
+
+mod event;
+mod fields;
+mod operation;
+
+pub use event::{Event, EventReader, MAX_EVENT_BYTES, Refusal};
+pub use operation::{Join, Operation};
+
+use thiserror::Error;
+
+/// The version that a join says it speaks.
+pub const VERSION: u8 = 1;
+
+/// The nonce of the `PING` by which an agent asks whether a store hosts rendezvous; no process id is
+/// as large, and those are what store clients use.
+pub const PROBE: u32 = 0x767A_6452;
+
+/// What a host answers to [`PROBE`]; others echo it.
+pub const PROBE_ANSWER: u32 = 0x317A_6452;
+
+/// Why bytes are no operation or event of this wire.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum WireError {
+    /// The fields end before they should.
+    #[error("it ends in the middle of {0}")]
+    Short(&'static str),
+    /// A text is not UTF-8.
+    #[error("{0} is not UTF-8")]
+    NotText(&'static str),
+    /// No operation or event has this number.
+    #[error("0x{0:02x} is not known")]
+    Unknown(u8),
+    /// A join of another version.
+    #[error("it speaks version {0} of the native rendezvous, this host version {VERSION}")]
+    Version(u8),
+    /// An event is longer than any that a host sends.
+    #[error("an event of {0} bytes, at most {MAX_EVENT_BYTES} are accepted")]
+    TooLong(u32),
+}

@@ -1,0 +1,107 @@
+//! The host as an extension of a store server: carries what happens between the two.
+
+use rdzv_core::ident::ConnId;
+use rdzv_core::machine::Machine as _;
+use rdzv_core::rendezvous::host::wire::{PROBE, PROBE_ANSWER};
+use rdzv_core::rendezvous::host::{Host, Input, Output, PREFIX};
+use rdzv_core::store::server::{Extension, Reach};
+use rdzv_core::time::{Mono, Now};
+
+/// What a [`ServerOptions`](rdzv_store::ServerOptions) needs for its server to host rendezvous.
+pub fn extension() -> Box<dyn Extension> {
+    Box::new(Hosting::default())
+}
+
+/// A host beside a store.
+#[derive(Debug, Default)]
+struct Hosting {
+    host: Host,
+    /// Where an event is written before it is sent.
+    scratch: Vec<u8>,
+}
+
+impl Hosting {
+    fn handle(&mut self, now: Now, input: Input<'_>, reach: &mut Reach<'_>) {
+        self.host.handle(now, input);
+        let mut looks = self.carry_out(reach);
+        // What is looked at may lead to more to look at.
+        while let Some(key) = looks.pop() {
+            let value = reach.value(&key).map(<[u8]>::to_vec);
+            let value = value.as_deref();
+            self.host.handle(now, Input::Found { key: &key, value });
+            let more = self.carry_out(reach);
+            looks.splice(0..0, more);
+        }
+    }
+
+    /// Returns what the host wants to look at, the first at the end.
+    fn carry_out(&mut self, reach: &mut Reach<'_>) -> Vec<Vec<u8>> {
+        let mut looks = Vec::new();
+        while let Some(output) = self.host.poll_output() {
+            match output {
+                Output::Send(to, event) => {
+                    self.scratch.clear();
+                    event.write(&mut self.scratch);
+                    reach.send(to, &self.scratch);
+                }
+                Output::Look(key) => looks.push(key),
+                Output::Store { key, value } => reach.store(&key, &value),
+                Output::Close(id, why) => reach.close(id, why),
+            }
+        }
+        looks.reverse();
+        looks
+    }
+}
+
+impl Extension for Hosting {
+    fn prefix(&self) -> &[u8] {
+        PREFIX.as_bytes()
+    }
+
+    fn probe(&self) -> (u32, u32) {
+        (PROBE, PROBE_ANSWER)
+    }
+
+    fn watches(&self) -> bool {
+        self.host.is_active()
+    }
+
+    fn request(
+        &mut self,
+        now: Now,
+        from: ConnId,
+        opcode: u8,
+        payload: &[u8],
+        reach: &mut Reach<'_>,
+    ) {
+        let request = Input::Request {
+            from,
+            opcode,
+            payload,
+        };
+        self.handle(now, request, reach);
+    }
+
+    fn closed(&mut self, now: Now, id: ConnId, reach: &mut Reach<'_>) {
+        self.handle(now, Input::Closed(id), reach);
+    }
+
+    fn before(&mut self, now: Now, key: &[u8], writes: bool, reach: &mut Reach<'_>) {
+        self.handle(now, Input::Touching { key, writes }, reach);
+    }
+
+    fn after(&mut self, now: Now, key: &[u8], reach: &mut Reach<'_>) {
+        let value = reach.value(key).map(<[u8]>::to_vec);
+        let value = value.as_deref();
+        self.handle(now, Input::Stored { key, value }, reach);
+    }
+
+    fn deadline(&self) -> Option<Mono> {
+        self.host.deadline()
+    }
+
+    fn tick(&mut self, now: Now, reach: &mut Reach<'_>) {
+        self.handle(now, Input::Tick, reach);
+    }
+}

@@ -1,0 +1,400 @@
+//! The thread that keeps an agent's connection: the shell around [`NativeClient`].
+//!
+//! ```text
+//!   Native ── commands, bell ──► thread ◄── socket ──► host
+//!          ◄── answers, observer ──┘
+//! ```
+
+use std::collections::VecDeque;
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rdzv_core::ident::RunId;
+use rdzv_core::machine::Machine as _;
+use rdzv_core::rendezvous::native_client::{self, Failure, Input, Joined, NativeClient, Output};
+use rdzv_core::rendezvous::{NodeDesc, Settings};
+use rdzv_core::time::{Mono, Now, Wall};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+
+use super::connection::{Greeting, greet};
+use super::{place, unreachable};
+use crate::dynamic::bootstrap::{Master, WorkersStore};
+use crate::{Change, Member, Observer, RendezvousError};
+
+/// How long one attempt to connect again may take.
+const ONE_ATTEMPT: Duration = Duration::from_secs(2);
+
+/// Bytes read at a time.
+const READ_AT_ONCE: usize = 16 << 10;
+
+/// What the backend asks the thread for.
+pub(super) enum Command {
+    Join {
+        member: Member,
+        answer: mpsc::SyncSender<JoinAnswer>,
+    },
+    Interrupt,
+    Leave(mpsc::SyncSender<()>),
+    Close(mpsc::SyncSender<Result<(), Failure>>),
+    Failed(String),
+    Status(mpsc::SyncSender<(bool, u32)>),
+    Observe(Observer),
+    End,
+}
+
+/// How a join ended: with what this node hosts for the workers, if it does.
+pub(super) type JoinAnswer = Result<(Joined, Option<Master>), NotJoined>;
+
+/// Why a join failed.
+pub(super) enum NotJoined {
+    Failure(Failure),
+    /// This node has rank 0 and cannot host the workers' store.
+    CannotLead(RendezvousError),
+}
+
+/// How to reach the thread.
+#[derive(Debug, Clone)]
+pub(super) struct Line {
+    commands: mpsc::Sender<Command>,
+    bell: Arc<OwnedFd>,
+}
+
+impl Line {
+    pub(super) fn send(&self, command: Command) {
+        // Both fail only when the thread has ended; whoever waits for an answer notices that.
+        let _ = self.commands.send(command);
+        let _ = rustix::io::write(&*self.bell, &1_u64.to_ne_bytes());
+    }
+}
+
+/// Everything the thread owns.
+pub(super) struct Keeper {
+    client: NativeClient,
+    address: SocketAddr,
+    stream: Option<TcpStream>,
+    buffer: Box<[u8]>,
+    origin: Instant,
+    commands: mpsc::Receiver<Command>,
+    bell: Arc<OwnedFd>,
+    observer: Option<Observer>,
+    workers: WorkersStore,
+    share: bool,
+    offered: Option<Master>,
+    cannot_lead: Option<RendezvousError>,
+    join: Option<mpsc::SyncSender<JoinAnswer>>,
+    close: Option<mpsc::SyncSender<Result<(), Failure>>>,
+    status: Vec<mpsc::SyncSender<(bool, u32)>>,
+    ended: bool,
+}
+
+impl Keeper {
+    pub(super) fn start(
+        stream: TcpStream,
+        address: SocketAddr,
+        run_id: &RunId,
+        node: NodeDesc,
+        settings: Settings,
+    ) -> io::Result<(Line, JoinHandle<()>)> {
+        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        stream.set_nonblocking(true)?;
+        let (sender, commands) = mpsc::channel();
+        let line = Line {
+            commands: sender,
+            bell: Arc::clone(&bell),
+        };
+        let workers = WorkersStore::new(node.addr.clone());
+        let instance = fastrand::u64(..);
+        let keeper = Self {
+            client: NativeClient::new(Now::default(), instance, run_id.as_str(), node, settings),
+            address,
+            stream: Some(stream),
+            buffer: vec![0; READ_AT_ONCE].into_boxed_slice(),
+            origin: Instant::now(),
+            commands,
+            bell,
+            observer: None,
+            workers,
+            share: true,
+            offered: None,
+            cannot_lead: None,
+            join: None,
+            close: None,
+            status: Vec::new(),
+            ended: false,
+        };
+        let thread = std::thread::Builder::new()
+            .name("rdzv-rendezvous".to_owned())
+            .spawn(move || keeper.run())?;
+        Ok((line, thread))
+    }
+
+    fn run(mut self) {
+        while !self.ended {
+            let (readable, rung) = self.wait();
+            if rung {
+                self.obey();
+            }
+            if readable {
+                self.read();
+            }
+            let deadline = self.client.deadline();
+            if deadline.is_some_and(|deadline| deadline <= self.now().mono) {
+                self.handle(Input::Tick);
+            }
+        }
+    }
+
+    /// Waits for the first of its sources: whether the socket, and the bell, have something.
+    fn wait(&self) -> (bool, bool) {
+        let left = self.client.deadline().map(|deadline| {
+            let left = deadline.since(self.now().mono);
+            Timespec {
+                tv_sec: left.as_secs().min(i32::MAX as u64) as i64,
+                tv_nsec: i64::from(left.subsec_nanos()),
+            }
+        });
+        let mut sources = vec![PollFd::new(&*self.bell, PollFlags::IN)];
+        if let Some(stream) = &self.stream {
+            sources.push(PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN));
+        }
+        match poll(&mut sources, left.as_ref()) {
+            Ok(_) => {}
+            Err(Errno::INTR) => return (false, false),
+            // Without a way to wait, everything is tried.
+            Err(_) => return (true, true),
+        }
+        let ready = |index: usize| {
+            let source = sources.get(index);
+            source.is_some_and(|source| !source.revents().is_empty())
+        };
+        (ready(1), ready(0))
+    }
+
+    fn now(&self) -> Now {
+        Now {
+            mono: Mono::from_origin(self.origin.elapsed()),
+            wall: Wall::default(),
+        }
+    }
+
+    fn obey(&mut self) {
+        let mut count = [0; 8];
+        // Only resets the bell; what was asked for is in the channel.
+        let _ = rustix::io::read(&*self.bell, &mut count);
+        loop {
+            match self.commands.try_recv() {
+                Ok(command) => self.carry_out(command),
+                Err(mpsc::TryRecvError::Empty) => return,
+                Err(mpsc::TryRecvError::Disconnected) => {
+                    self.ended = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn carry_out(&mut self, command: Command) {
+        match command {
+            Command::Join { member, answer } => {
+                self.share = member.share_store;
+                self.join = Some(answer);
+                self.handle(Input::Join {
+                    role: &member.role,
+                    local_world_size: member.local_world_size,
+                });
+            }
+            Command::Interrupt => self.handle(Input::Interrupt),
+            Command::Leave(answer) => {
+                self.handle(Input::Leave);
+                let _ = answer.send(());
+            }
+            Command::Close(answer) => {
+                self.close = Some(answer);
+                self.handle(Input::Close);
+            }
+            Command::Failed(reason) => self.handle(Input::Failed(&reason)),
+            Command::Status(answer) => {
+                self.status.push(answer);
+                self.handle(Input::Ask);
+            }
+            Command::Observe(observer) => self.observer = Some(observer),
+            Command::End => {
+                self.handle(Input::Leave);
+                self.ended = true;
+            }
+        }
+    }
+
+    fn read(&mut self) {
+        let Some(stream) = &mut self.stream else {
+            return;
+        };
+        match stream.read(&mut self.buffer) {
+            Ok(0) => self.broken("it closed the connection".to_owned()),
+            Ok(count) => {
+                let bytes = self.buffer[..count].to_vec();
+                self.handle(Input::Bytes(&bytes));
+            }
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {}
+                _ => self.broken(error.to_string()),
+            },
+        }
+    }
+
+    fn broken(&mut self, why: String) {
+        self.stream = None;
+        self.handle(Input::Disconnected(why));
+    }
+
+    /// Tells the machine, and carries out what it wants done and what follows from that.
+    fn handle(&mut self, input: Input<'_>) {
+        self.client.handle(self.now(), input);
+        let mut outputs = VecDeque::new();
+        loop {
+            outputs.extend(std::iter::from_fn(|| self.client.poll_output()));
+            let Some(output) = outputs.pop_front() else {
+                return;
+            };
+            match self.perform(output) {
+                Happened::Nothing => {}
+                Happened::Connected => self.client.handle(self.now(), Input::Connected),
+                Happened::Broke(why) => {
+                    self.stream = None;
+                    self.client.handle(self.now(), Input::Disconnected(why));
+                }
+                Happened::Offered { round, master } => {
+                    let (addr, port) = (&master.addr, master.port);
+                    let publish = Input::Publish { round, addr, port };
+                    self.client.handle(self.now(), publish);
+                    self.offered = Some(master);
+                }
+                Happened::CannotLead(error) => {
+                    self.cannot_lead = Some(error);
+                    self.client.handle(self.now(), Input::Interrupt);
+                }
+            }
+        }
+    }
+
+    fn perform(&mut self, output: Output) -> Happened {
+        match output {
+            Output::Dial => match greet(self.address, ONE_ATTEMPT) {
+                Ok(Greeting::Host(stream)) => match stream.set_nonblocking(true) {
+                    Ok(()) => {
+                        self.stream = Some(stream);
+                        return Happened::Connected;
+                    }
+                    Err(error) => return Happened::Broke(error.to_string()),
+                },
+                Ok(Greeting::Stock) => {
+                    let what = "there is another store now, which hosts no rendezvous";
+                    return Happened::Broke(what.to_owned());
+                }
+                Err(why) => return Happened::Broke(why),
+            },
+            Output::HangUp => self.stream = None,
+            Output::Send(bytes) => {
+                if let Err(error) = self.send(&bytes) {
+                    return Happened::Broke(error.to_string());
+                }
+            }
+            Output::Lead { round } => {
+                return match self.workers.offer(self.share) {
+                    Ok(master) => Happened::Offered { round, master },
+                    Err(error) => Happened::CannotLead(error),
+                };
+            }
+            Output::Joined(joined) => {
+                let offered = self.offered.take().filter(|_| joined.rank == 0);
+                if joined.rank != 0 {
+                    self.workers.step_down();
+                }
+                if let Some(join) = self.join.take() {
+                    let _ = join.send(Ok((joined, offered)));
+                }
+            }
+            Output::NotJoined(failure) => {
+                let why = match self.cannot_lead.take() {
+                    Some(error) => NotJoined::CannotLead(error),
+                    None => NotJoined::Failure(failure),
+                };
+                if let Some(join) = self.join.take() {
+                    let _ = join.send(Err(why));
+                }
+            }
+            Output::Changed(change) => self.observe(change),
+            Output::Closed => self.answer_close(Ok(())),
+            Output::NotClosed(failure) => self.answer_close(Err(failure)),
+            Output::Status { closed, waiting } => {
+                for status in self.status.drain(..) {
+                    let _ = status.send((closed, waiting));
+                }
+            }
+        }
+        Happened::Nothing
+    }
+
+    fn answer_close(&mut self, answer: Result<(), Failure>) {
+        if let Some(close) = self.close.take() {
+            let _ = close.send(answer);
+        }
+    }
+
+    fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        let Some(stream) = &mut self.stream else {
+            return Ok(());
+        };
+        while !bytes.is_empty() {
+            match stream.write(bytes) {
+                Ok(count) => bytes = &bytes[count..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let mut room = [PollFd::new(&*stream, PollFlags::OUT)];
+                    let limit = Timespec {
+                        tv_sec: ONE_ATTEMPT.as_secs() as i64,
+                        tv_nsec: 0,
+                    };
+                    if poll(&mut room, Some(&limit))? == 0 {
+                        let what = "it takes nothing any more";
+                        return Err(io::Error::new(io::ErrorKind::TimedOut, what));
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn observe(&self, change: native_client::Change) {
+        let Some(observer) = &self.observer else {
+            return;
+        };
+        observer(match change {
+            native_client::Change::Membership { round, reason } => {
+                Change::Membership { round, reason }
+            }
+            native_client::Change::PeerFailed { node, reason } => {
+                Change::PeerFailed { node, reason }
+            }
+            native_client::Change::Closed => Change::Closed,
+            native_client::Change::Lost { what, elapsed } => {
+                Change::Lost(unreachable(place(self.address), what, Some(elapsed)))
+            }
+        });
+    }
+}
+
+/// What carrying out an output has led to.
+enum Happened {
+    Nothing,
+    Connected,
+    Broke(String),
+    Offered { round: u64, master: Master },
+    CannotLead(RendezvousError),
+}

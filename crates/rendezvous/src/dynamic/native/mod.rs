@@ -1,0 +1,276 @@
+//! The native path: the endpoint's host is an rdzv store server, and runs the rendezvous itself.
+//!
+//! An agent asks for everything in single operations over a connection of its own, and is told what
+//! becomes of its rounds (see [`rdzv_core::rendezvous::host`]). A thread keeps that connection, so
+//! that heartbeats never wait for anything else the agent does.
+//!
+//! | file | what |
+//! |---|---|
+//! | `mod.rs` | [`Native`]: the backend |
+//! | `extension.rs` | [`extension`]: what makes a store server a host |
+//! | `connection.rs` | finding out whether a server is one, and connecting to it |
+//! | `keeper.rs` | the thread that keeps the connection |
+//! | `round_store.rs` | the agents' store of a round, connected to when it is first used |
+
+mod connection;
+mod extension;
+mod keeper;
+mod round_store;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rdzv_core::ident::RunId;
+use rdzv_core::rank::GroupRank;
+use rdzv_core::rendezvous::host::wire::Refusal;
+use rdzv_core::rendezvous::native_client::{Failure, Joined};
+use rdzv_core::rendezvous::{NodeDesc, Settings};
+use rdzv_store::{PrefixStore, Store, TcpStoreServer};
+
+use crate::dynamic::bootstrap::Master;
+use crate::{Interrupter, Member, Observer, RendezvousBackend, RendezvousError, RendezvousInfo};
+use connection::Greeting;
+pub use extension::extension;
+use keeper::{Command, Keeper, Line};
+use round_store::RoundStore;
+
+/// What a [`Native`] is made of.
+#[derive(Debug)]
+pub struct NativeOptions {
+    /// Numeric address of the store server.
+    pub address: SocketAddr,
+    /// The run.
+    pub run_id: RunId,
+    /// How many nodes, and how long to wait for what; the same for all agents of a run.
+    pub settings: Settings,
+    /// This agent; its address is where the others reach the workers' store.
+    pub node: NodeDesc,
+    /// The server, if it is in this process: it lives for at least as long as the backend.
+    pub server: Option<Arc<TcpStoreServer>>,
+    /// How long waits in the store of a round take.
+    pub read_timeout: Duration,
+}
+
+/// An agent's rendezvous through a host.
+pub struct Native {
+    name: String,
+    run_id: RunId,
+    settings: Settings,
+    place: String,
+    line: Line,
+    keeper: Option<JoinHandle<()>>,
+    interrupted: Arc<AtomicBool>,
+    store: Arc<RoundStore>,
+    /// Ends after the thread has.
+    _server: Option<Arc<TcpStoreServer>>,
+}
+
+impl fmt::Debug for Native {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Native(run {} at {})", self.run_id, self.place)
+    }
+}
+
+/// Whether the store server at an address hosts rendezvous. A stock server does not notice that it
+/// was asked.
+pub fn is_host(address: SocketAddr, within: Duration) -> Result<bool, RendezvousError> {
+    match connection::greet(address, within) {
+        Ok(Greeting::Host(_)) => Ok(true),
+        Ok(Greeting::Stock) => Ok(false),
+        Err(what) => Err(unreachable(place(address), what, None)),
+    }
+}
+
+impl Native {
+    /// Connects, within `within`; nothing if there is a store that hosts no rendezvous.
+    pub fn connect(
+        options: NativeOptions,
+        within: Duration,
+    ) -> Result<Option<Self>, RendezvousError> {
+        let NativeOptions {
+            address,
+            run_id,
+            settings,
+            node,
+            server,
+            read_timeout,
+        } = options;
+        let place = place(address);
+        let stream = match connection::greet(address, within) {
+            Ok(Greeting::Host(stream)) => stream,
+            Ok(Greeting::Stock) => return Ok(None),
+            Err(what) => return Err(unreachable(place, what, None)),
+        };
+        let (line, keeper) = Keeper::start(stream, address, &run_id, node, settings)
+            .map_err(|error| unreachable(place.clone(), error.to_string(), None))?;
+        Ok(Some(Self {
+            name: "c10d".to_owned(),
+            run_id,
+            settings,
+            place,
+            line,
+            keeper: Some(keeper),
+            interrupted: Arc::default(),
+            store: Arc::new(RoundStore::new(address, read_timeout)),
+            _server: server,
+        }))
+    }
+
+    fn info(&self, joined: Joined, offered: Option<Master>) -> RendezvousInfo {
+        let prefix = format!("torch.rendezvous.{}.{}", self.run_id, joined.round);
+        let store: Arc<dyn Store> = Arc::clone(&self.store) as _;
+        let (server, reserved_port) = match offered {
+            Some(master) => (master.server, master.reserved_port),
+            None => (None, None),
+        };
+        RendezvousInfo {
+            round: joined.round,
+            store: Arc::new(PrefixStore::new(prefix, store)),
+            rank: GroupRank(joined.rank),
+            world_size: joined.world_size,
+            assignment: joined.assignment,
+            master_addr: joined.master_addr,
+            master_port: joined.master_port,
+            server,
+            reserved_port,
+        }
+    }
+
+    fn explain(&self, failure: Failure) -> RendezvousError {
+        let (run_id, place) = (self.run_id.to_string(), self.place.clone());
+        match failure {
+            Failure::Refused(Refusal::Closed) => RendezvousError::Closed { run_id, place },
+            Failure::Refused(Refusal::NotNeeded) => RendezvousError::NotNeeded { run_id },
+            Failure::Refused(Refusal::JoinTimeout { elapsed, joined }) => {
+                RendezvousError::JoinTimeout {
+                    run_id,
+                    place,
+                    joined,
+                    min_nodes: self.settings.min_nodes,
+                    elapsed,
+                }
+            }
+            Failure::Refused(Refusal::Unusable(sentence)) => RendezvousError::Argument(sentence),
+            Failure::Interrupted => RendezvousError::Interrupted,
+            Failure::Unreachable { what, elapsed } => unreachable(place, what, Some(elapsed)),
+        }
+    }
+
+    /// Has the thread do something, and waits for its answer.
+    fn ask<T>(
+        &self,
+        command: impl FnOnce(mpsc::SyncSender<T>) -> Command,
+    ) -> Result<T, RendezvousError> {
+        let (sender, answer) = mpsc::sync_channel(1);
+        self.line.send(command(sender));
+        answer.recv().map_err(|_| {
+            let what = "the thread that keeps the connection has ended".to_owned();
+            unreachable(self.place.clone(), what, None)
+        })
+    }
+
+    fn end(&mut self) {
+        if let Some(keeper) = self.keeper.take() {
+            self.line.send(Command::End);
+            if keeper.join().is_err() {
+                tracing::error!(place = self.place, "the rendezvous thread panicked");
+            }
+        }
+    }
+}
+
+impl RendezvousBackend for Native {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn run_id(&self) -> &RunId {
+        &self.run_id
+    }
+
+    fn join(&mut self, member: &Member) -> Result<RendezvousInfo, RendezvousError> {
+        if self.interrupted.load(Ordering::Acquire) {
+            return Err(RendezvousError::Interrupted);
+        }
+        let member = member.clone();
+        let answer = self.ask(|answer| Command::Join { member, answer })?;
+        match answer {
+            Ok((joined, offered)) => Ok(self.info(joined, offered)),
+            Err(keeper::NotJoined::Failure(failure)) => Err(self.explain(failure)),
+            Err(keeper::NotJoined::CannotLead(error)) => Err(error),
+        }
+    }
+
+    fn interrupter(&self) -> Option<Interrupter> {
+        let (line, interrupted) = (self.line.clone(), Arc::clone(&self.interrupted));
+        Some(Arc::new(move || {
+            interrupted.store(true, Ordering::Release);
+            line.send(Command::Interrupt);
+        }))
+    }
+
+    fn set_observer(&mut self, observer: Observer) {
+        self.line.send(Command::Observe(observer));
+    }
+
+    fn shares_store_with_workers(&self) -> bool {
+        false
+    }
+
+    fn is_closed(&self) -> Result<bool, RendezvousError> {
+        self.ask(Command::Status).map(|(closed, _)| closed)
+    }
+
+    fn set_closed(&mut self) -> Result<(), RendezvousError> {
+        self.ask(Command::Close)?
+            .map_err(|failure| self.explain(failure))
+    }
+
+    fn num_nodes_waiting(&self) -> Result<u32, RendezvousError> {
+        self.ask(Command::Status).map(|(_, waiting)| waiting)
+    }
+
+    fn report_failure(&mut self, reason: &str) -> Result<(), RendezvousError> {
+        self.line.send(Command::Failed(reason.to_owned()));
+        Ok(())
+    }
+
+    fn leave(&mut self) -> Result<(), RendezvousError> {
+        self.ask(Command::Leave)
+    }
+
+    fn shutdown(&mut self) -> bool {
+        let closed = self.set_closed();
+        if let Err(error) = &closed {
+            tracing::warn!(run_id = %self.run_id, %error, "the rendezvous could not be closed");
+        }
+        self.end();
+        closed.is_ok()
+    }
+}
+
+impl Drop for Native {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn place(address: SocketAddr) -> String {
+    format!("the rdzv store at {address}")
+}
+
+fn unreachable(place: String, what: String, elapsed: Option<Duration>) -> RendezvousError {
+    RendezvousError::Unreachable {
+        what,
+        place,
+        elapsed,
+        remedy: "check that the agent or the `rdzv store` that hosts the endpoint runs and can be \
+                 reached from here"
+            .to_owned(),
+    }
+}

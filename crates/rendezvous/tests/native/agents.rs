@@ -1,0 +1,96 @@
+//! A host and its agents.
+
+use std::net::SocketAddr;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rdzv_core::ident::RunId;
+use rdzv_core::rendezvous::{NodeDesc, Settings};
+use rdzv_rendezvous::dynamic::native::{Native, NativeOptions, extension};
+use rdzv_rendezvous::{Change, Member, RendezvousBackend as _, RendezvousError, RendezvousInfo};
+use rdzv_store::{ServerOptions, TcpStoreServer};
+
+/// Longer than anything takes that works.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+pub(crate) fn host() -> TcpStoreServer {
+    TcpStoreServer::start(ServerOptions {
+        host: Some("127.0.0.1".to_owned()),
+        extension: Some(extension()),
+        ..ServerOptions::default()
+    })
+    .unwrap()
+}
+
+pub(crate) struct Agent {
+    pub(crate) native: Native,
+    pub(crate) changes: mpsc::Receiver<Change>,
+}
+
+impl Agent {
+    /// The agent of that number, which is also its place in the order of the nodes.
+    pub(crate) fn new(address: SocketAddr, number: i64, settings: Settings) -> Self {
+        let options = NativeOptions {
+            address,
+            run_id: RunId::new("run"),
+            settings,
+            node: NodeDesc {
+                addr: "127.0.0.1".to_owned(),
+                pid: number,
+                local_id: 0,
+            },
+            server: None,
+            read_timeout: LONG,
+        };
+        let mut native = Native::connect(options, LONG).unwrap().unwrap();
+        let (sender, changes) = mpsc::channel();
+        native.set_observer(Box::new(move |change| {
+            let _ = sender.send(change);
+        }));
+        Self { native, changes }
+    }
+
+    pub(crate) fn join(&mut self) -> Result<RendezvousInfo, RendezvousError> {
+        self.native.join(&member())
+    }
+
+    /// Joins in a thread of its own.
+    pub(crate) fn joining(mut self) -> JoinHandle<(Self, Result<RendezvousInfo, RendezvousError>)> {
+        std::thread::spawn(move || {
+            let info = self.join();
+            (self, info)
+        })
+    }
+
+    pub(crate) fn change(&self) -> Change {
+        self.changes.recv_timeout(LONG).unwrap()
+    }
+}
+
+pub(crate) fn member() -> Member {
+    Member {
+        role: "default".to_owned(),
+        local_world_size: 2,
+        share_store: true,
+    }
+}
+
+pub(crate) fn settings(min: u32, max: u32) -> Settings {
+    Settings {
+        last_call_timeout: Duration::from_millis(300),
+        ..Settings::new(min, max)
+    }
+}
+
+/// All of them join at once; in the order in which they were given.
+pub(crate) fn join_all(agents: Vec<Agent>) -> Vec<(Agent, RendezvousInfo)> {
+    let joining: Vec<_> = agents.into_iter().map(Agent::joining).collect();
+    joining
+        .into_iter()
+        .map(|agent| {
+            let (agent, info) = agent.join().unwrap();
+            (agent, info.unwrap())
+        })
+        .collect()
+}

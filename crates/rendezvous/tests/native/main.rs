@@ -1,0 +1,7 @@
+//! Native rendezvous over real sockets: a store server that hosts, and agents with a thread each.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
+
+mod agents;
+mod changes;
+mod rounds;

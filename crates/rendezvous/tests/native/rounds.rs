@@ -1,0 +1,154 @@
+//! How rounds come about, and what is in them.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use rdzv_core::rank::Assignment;
+use rdzv_core::rendezvous::codec;
+use rdzv_rendezvous::dynamic::native::is_host;
+use rdzv_rendezvous::{RendezvousBackend as _, RendezvousError};
+use rdzv_store::{ServerOptions, Store as _, TcpStore, TcpStoreOptions, TcpStoreServer};
+
+use crate::agents::{Agent, LONG, host, join_all, settings};
+
+#[test]
+fn two_hundred_agents_get_their_ranks_their_master_and_their_workers_ranks() {
+    let server = host();
+    let before = Instant::now();
+    let agents = (0..200)
+        .map(|number| Agent::new(server.local_addr(), number, settings(200, 200)))
+        .collect();
+    let joined = join_all(agents);
+    println!("200 agents: {:?}", before.elapsed());
+    let (_, first) = &joined[0];
+    assert!(first.server.is_some());
+    for (rank, (_, info)) in (0..).zip(&joined) {
+        assert_eq!((info.rank.0, info.world_size, info.round), (rank, 200, 0));
+        assert_eq!(info.master_addr, "127.0.0.1");
+        assert_eq!(info.master_port, first.master_port);
+        let assignment = Assignment::from((2 * rank, 400, 2 * rank, 400));
+        assert_eq!(info.assignment, Some(assignment));
+    }
+    // Greeting, join and one word about the workers' store; nothing that grows with the others.
+    let requests = server.stats().requests;
+    assert!(requests <= 200 * 4, "{requests} requests");
+}
+
+#[test]
+fn the_store_of_a_round_is_shared_and_where_workers_meet_is_a_store() {
+    let server = host();
+    let agents = (0..2).map(|number| Agent::new(server.local_addr(), number, settings(2, 2)));
+    let joined = join_all(agents.collect());
+    joined[0].1.store.set("greeting", b"hello").unwrap();
+    assert_eq!(joined[1].1.store.get("greeting").unwrap(), "hello");
+    // The keys are those of the reference.
+    let reader = client(server.local_addr());
+    let port = reader.get("torch.rendezvous.run.0/MASTER_PORT").unwrap();
+    assert_eq!(port, joined[1].1.master_port.to_string());
+    let workers = TcpStore::connect(TcpStoreOptions::new(
+        joined[1].1.master_addr.clone(),
+        joined[1].1.master_port,
+    ));
+    workers.unwrap().set("worker", b"1").unwrap();
+}
+
+#[test]
+fn a_stock_reader_sees_the_state() {
+    let server = host();
+    let agents = (0..2).map(|number| Agent::new(server.local_addr(), number, settings(2, 2)));
+    let joined = join_all(agents.collect());
+    let value = client(server.local_addr())
+        .get("torch.rendezvous.run")
+        .unwrap();
+    let state = codec::from_value(&value).unwrap().unwrap();
+    assert!(state.complete && !state.closed);
+    assert_eq!(state.participants.values().collect::<Vec<_>>(), [&0, &1]);
+    assert_eq!(state.last_heartbeats.len(), 2);
+    drop(joined);
+}
+
+#[test]
+fn with_fewer_than_the_most_the_last_call_is_waited_for() {
+    let server = host();
+    let before = Instant::now();
+    let agents = (0..2).map(|number| Agent::new(server.local_addr(), number, settings(2, 4)));
+    let joined = join_all(agents.collect());
+    assert_eq!(joined[0].1.world_size, 2);
+    assert!(before.elapsed() >= Duration::from_millis(300));
+}
+
+#[test]
+fn a_join_that_takes_too_long_says_who_had_come() {
+    let server = host();
+    let mut settings = settings(3, 3);
+    settings.join_timeout = Duration::from_millis(200);
+    let agents = (0..2).map(|number| Agent::new(server.local_addr(), number, settings).joining());
+    let agents: Vec<_> = agents.collect();
+    let mut most = 0;
+    for agent in agents {
+        let (_, error) = agent.join().unwrap();
+        let error = error.unwrap_err();
+        let RendezvousError::JoinTimeout { joined, .. } = &error else {
+            panic!("{error}");
+        };
+        most = most.max(joined.len());
+        assert!(error.to_string().contains("127.0.0.1_"), "{error}");
+    }
+    assert_eq!(most, 2);
+}
+
+#[test]
+fn a_different_number_of_nodes_is_named() {
+    let server = host();
+    let first = Agent::new(server.local_addr(), 0, settings(2, 2)).joining();
+    let mut second = Agent::new(server.local_addr(), 1, settings(2, 3));
+    // Whichever comes first is right.
+    let refused = loop {
+        if let Err(error) = second.join() {
+            break error.to_string();
+        }
+    };
+    assert!(
+        refused.contains("--nnodes 2:3") && refused.contains("2:2"),
+        "{refused}"
+    );
+    let third = Agent::new(server.local_addr(), 2, settings(2, 2)).joining();
+    assert_eq!(third.join().unwrap().1.unwrap().rank.0, 1);
+    first.join().unwrap().1.unwrap();
+}
+
+#[test]
+fn an_interrupted_join_ends_and_so_do_later_ones() {
+    let server = host();
+    let agent = Agent::new(server.local_addr(), 0, settings(2, 2));
+    let interrupt = agent.native.interrupter().unwrap();
+    let joining = agent.joining();
+    interrupt();
+    let (mut agent, interrupted) = joining.join().unwrap();
+    assert!(matches!(interrupted, Err(RendezvousError::Interrupted)));
+    assert!(matches!(agent.join(), Err(RendezvousError::Interrupted)));
+    // It does not stand in the way of others.
+    let others = (1..3).map(|number| Agent::new(server.local_addr(), number, settings(2, 2)));
+    assert_eq!(join_all(others.collect()).len(), 2);
+}
+
+#[test]
+fn a_plain_store_is_no_host() {
+    let plain = TcpStoreServer::start(ServerOptions {
+        host: Some("127.0.0.1".to_owned()),
+        ..ServerOptions::default()
+    });
+    assert!(!is_host(plain.unwrap().local_addr(), LONG).unwrap());
+    assert!(is_host(host().local_addr(), LONG).unwrap());
+    let nobody = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
+    let error = is_host(nobody, LONG).unwrap_err().to_string();
+    assert!(error.contains("127.0.0.1:1"), "{error}");
+}
+
+fn client(address: SocketAddr) -> TcpStore {
+    TcpStore::connect(TcpStoreOptions::new(
+        address.ip().to_string(),
+        address.port(),
+    ))
+    .unwrap()
+}
