@@ -2,7 +2,8 @@
 //!
 //! | task | what it does |
 //! |---|---|
-//! | `test` | builds the workspace and runs every test, Rust and Python; fetches PyTorch once |
+//! | `test` | builds the workspace and runs every test, Rust and Python; fetches PyTorch and etcd once |
+//! | `etcd` | fetches the etcd server of the tests, and prints its path as the last line |
 //! | `ci` | formatting, lints, documentation, house rules, then `test` |
 //! | `tidy` | checks the house rules that a compiler cannot |
 //! | `bench launch`, `bench store` | rdzv and PyTorch side by side, alternating |
@@ -11,6 +12,7 @@
 mod bench;
 mod ci;
 mod command;
+mod etcd;
 mod fuzz;
 mod test;
 mod tidy;
@@ -22,6 +24,7 @@ const USAGE: &str = "\
 usage: cargo xtask <task>
 
   test                   build, then run every test: cargo test --workspace and the interop suite
+  etcd                   print the path of the etcd server that tests use (RDZV_ETCD)
   ci                     fmt, clippy, doc, tidy, test
   tidy                   the house rules that a compiler cannot check
   bench launch [...]     starting, restarting and log throughput, against torchrun
@@ -46,6 +49,10 @@ fn run(arguments: &[String]) -> anyhow::Result<()> {
     };
     match task.as_str() {
         "test" => test::run(rest),
+        "etcd" => {
+            println!("{}", etcd::server()?.display());
+            Ok(())
+        }
         "ci" => ci::run(),
         "tidy" => tidy::run(),
         "bench" => bench::run(rest),

@@ -2,7 +2,8 @@
 //! Python.
 //!
 //! Rust first, because it is quick to fail; then `interop/`, which holds real PyTorch against the
-//! binaries just built. PyTorch missing is a failure, never a skip.
+//! binaries just built. Tests that need an etcd server are ignored by a plain `cargo test`, and run
+//! here. PyTorch or etcd missing is a failure, never a skip.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,18 +11,21 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 
 use crate::command::{cargo, output, root, step};
-use crate::venv;
+use crate::{etcd, venv};
 
 /// Extra arguments go to pytest, e.g. `-k queue`.
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let python = venv::torch_python()?;
+    let server = etcd::server()?;
     step(
         "build",
         cargo().args(["build", "--workspace", "--bins", "--examples", "--locked"]),
     )?;
     step(
         "Rust tests",
-        cargo().args(["test", "--workspace", "--locked"]),
+        cargo()
+            .args(["test", "--workspace", "--locked", "--", "--include-ignored"])
+            .env(etcd::VARIABLE, &server),
     )?;
 
     let built = target_folder()?.join("debug");
@@ -37,6 +41,7 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
             .current_dir(root())
             .args(["-m", "pytest", "interop"])
             .args(arguments)
+            .env(etcd::VARIABLE, server)
             .env("RDZV_BINARY", launcher)
             .env("RDZV_STORE_CLIENT", store_client)
             .env("RDZV_STATE_CODEC", state_codec),

@@ -127,7 +127,8 @@ fn folder_name(version: &str, requirements: &[String]) -> String {
         .collect()
 }
 
-fn cache_folder() -> anyhow::Result<PathBuf> {
+/// Where things are kept that take long to fetch.
+pub(crate) fn cache_folder() -> anyhow::Result<PathBuf> {
     let from = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(folder) = from("RDZV_CACHE") {
         return std::path::absolute(folder).context("failed to resolve RDZV_CACHE");
@@ -137,7 +138,7 @@ fn cache_folder() -> anyhow::Result<PathBuf> {
     }
     match from("HOME") {
         Some(home) => Ok(PathBuf::from(home).join(".cache").join("rdzv")),
-        None => bail!("no place for the Python environment: set RDZV_CACHE to a folder"),
+        None => bail!("no place for what the tests need: set RDZV_CACHE to a folder"),
     }
 }
 

@@ -1,0 +1,106 @@
+//! The etcd server that the tests of the etcd backends run against.
+//!
+//! It is taken out of Debian's package `etcd-server` into the cache folder (see [`crate::venv`]),
+//! without being installed: that needs no root, and no service is started. Whoever has a server
+//! already, or no `apt-get`, names its program in `RDZV_ETCD`.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+
+use crate::command::{output, step};
+use crate::venv::cache_folder;
+
+/// Names the server's program, for us and for the tests.
+pub(crate) const VARIABLE: &str = "RDZV_ETCD";
+
+const PACKAGE: &str = "etcd-server";
+
+const BY_HAND: &str = "the tests need an etcd server (3.4 or 3.5): install one and set RDZV_ETCD \
+                       to the path of its program `etcd`";
+
+/// The path of a server's program; fetched on first use.
+pub(crate) fn server() -> anyhow::Result<PathBuf> {
+    if let Some(given) = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
+        let program = std::path::absolute(given).context("failed to resolve RDZV_ETCD")?;
+        ensure!(
+            program.is_file(),
+            "RDZV_ETCD names {}, which is no file",
+            program.display()
+        );
+        return Ok(program);
+    }
+    let cache = cache_folder()?;
+    let folder = cache.join("etcd");
+    let program = folder.join("usr").join("bin").join("etcd");
+    if program.is_file() {
+        return Ok(program);
+    }
+    fs::create_dir_all(&cache).with_context(|| format!("failed to create {}", cache.display()))?;
+    let lock_path = cache.join("etcd.lock");
+    let lock = File::create(&lock_path)
+        .and_then(|lock| lock.lock().map(|()| lock))
+        .with_context(|| format!("failed to lock {}", lock_path.display()))?;
+    // Another run may have fetched it while this one waited for the lock.
+    if !program.is_file() {
+        fetch(&folder).context(BY_HAND)?;
+    }
+    drop(lock);
+    Ok(program)
+}
+
+/// Makes `folder`, with the files of the package in it.
+fn fetch(folder: &Path) -> anyhow::Result<()> {
+    println!("\n==> fetching etcd (once)\n    {}", folder.display());
+    let work = folder.with_extension("part");
+    // What an aborted run has left.
+    let _ = fs::remove_dir_all(&work);
+    let (lists, files) = (work.join("lists"), work.join("files"));
+    for made in [&lists.join("partial"), &files] {
+        fs::create_dir_all(made).with_context(|| format!("failed to create {}", made.display()))?;
+    }
+    download(&work, &lists)?;
+    let package = fs::read_dir(&work)?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|path| path.extension().is_some_and(|end| end == "deb"))
+        .context("apt-get download left no package")?;
+    step(
+        "unpack the package",
+        Command::new("dpkg").arg("-x").arg(package).arg(&files),
+    )?;
+    let version = output(Command::new(files.join("usr/bin/etcd")).arg("--version"))?;
+    println!("    {}", version.lines().next().unwrap_or_default());
+    // A rename, so that the folder is complete whenever it is there.
+    fs::rename(&files, folder).with_context(|| format!("failed to create {}", folder.display()))?;
+    let _ = fs::remove_dir_all(&work);
+    Ok(())
+}
+
+/// Downloads the package into `work`; if the machine does not know it, after reading package lists
+/// of our own into `lists`, which needs no root either.
+fn download(work: &Path, lists: &Path) -> anyhow::Result<()> {
+    let apt = |arguments: &[&str]| {
+        let mut command = Command::new("apt-get");
+        command.current_dir(work).args(arguments);
+        command
+    };
+    let quickly = step("download the package", &mut apt(&["download", PACKAGE]));
+    if quickly.is_ok() {
+        return Ok(());
+    }
+    let state = format!("Dir::State::lists={}", lists.display());
+    let cache = format!("Dir::Cache={}", work.display());
+    let own = ["-o", &state, "-o", &cache];
+    step(
+        "read the package lists",
+        apt(&["update"])
+            .args(own)
+            .args(["-o", "APT::Sandbox::User="]),
+    )?;
+    step(
+        "download the package",
+        apt(&["download", PACKAGE]).args(own),
+    )
+}
