@@ -16,16 +16,17 @@ use std::sync::{Arc, OnceLock};
 use std::{io, thread};
 
 use rdzv_core::group::{Master, Round};
-use rdzv_core::rank::Assignment;
+use rdzv_core::rank::{Assignment, GroupRank};
 use rdzv_rendezvous::{
     BackendRegistry, Interrupter, Member, RendezvousBackend, RendezvousError, RendezvousInfo,
     RendezvousParameters,
 };
+use rdzv_store::Store;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use super::{Answer, Joined, Parting};
+use super::{Answer, Brought, Joined, Parting};
 
 /// What the thread is told.
 enum Command {
@@ -44,7 +45,41 @@ pub(super) struct DynamicMeeting {
     interruption: Arc<Interruption>,
     joining: bool,
     /// The round that this node is in.
-    info: Option<Box<RendezvousInfo>>,
+    round: Option<Box<JoinedRound>>,
+}
+
+/// A round that this node is in.
+#[derive(Debug)]
+pub(super) struct JoinedRound {
+    info: RendezvousInfo,
+    /// The store of the round on a connection of its own: a wait in it holds up nothing else, and
+    /// can be ended.
+    store: Arc<dyn Store>,
+}
+
+impl JoinedRound {
+    fn new(info: RendezvousInfo) -> Result<Self, RendezvousError> {
+        let store = Arc::from(info.store.try_clone()?);
+        Ok(Self { info, store })
+    }
+
+    /// This node's rank.
+    pub(super) fn rank(&self) -> GroupRank {
+        self.info.rank
+    }
+
+    /// What its agents talk to one another through.
+    pub(super) fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.store)
+    }
+}
+
+impl Drop for JoinedRound {
+    fn drop(&mut self) {
+        if let Some(end) = self.store.breaker() {
+            end();
+        }
+    }
 }
 
 impl DynamicMeeting {
@@ -67,13 +102,13 @@ impl DynamicMeeting {
             commands: None,
             interruption,
             joining: false,
-            info: None,
+            round: None,
         }
     }
 
     /// Takes part in the next round; [`Answer::Joined`] or [`Answer::NotNeeded`] comes back.
     pub(super) fn join(&mut self) -> io::Result<()> {
-        self.info = None;
+        self.round = None;
         self.joining = true;
         if let Some(rendezvous) = self.idle.take() {
             let (sender, commands) = channel();
@@ -87,21 +122,21 @@ impl DynamicMeeting {
     }
 
     /// Keeps what a rendezvous brought.
-    pub(super) fn joined(&mut self, info: Box<RendezvousInfo>) {
+    pub(super) fn joined(&mut self, round: Box<JoinedRound>) {
         self.joining = false;
-        self.info = Some(info);
+        self.round = Some(round);
     }
 
     /// The ranks of this node's workers, if the rendezvous knows them.
     pub(super) fn assignment(&self) -> Option<Assignment> {
-        self.info.as_ref().and_then(|info| info.assignment)
+        self.round.as_ref().and_then(|round| round.info.assignment)
     }
 
     /// See [`super::Meeting::release_port`].
     pub(super) fn release_port(&mut self) -> Option<Arc<TcpListener>> {
-        self.info
+        self.round
             .as_mut()
-            .and_then(|info| info.reserved_port.take())
+            .and_then(|round| round.info.reserved_port.take())
     }
 
     /// Tells the others that this node has failed for good.
@@ -112,11 +147,10 @@ impl DynamicMeeting {
     /// Parts from the others. `None` if there is nobody to part from, or nobody who could be told
     /// soon.
     pub(super) fn leave(&mut self, parting: Parting) -> Option<oneshot::Receiver<()>> {
-        let info = self.info.take();
+        self.round = None;
         let interrupted = !self.joining || self.interruption.interrupt();
         let (sender, left) = oneshot::channel();
         let commands = self.commands.take()?;
-        drop(info);
         commands.send(Command::Part(parting, sender)).ok()?;
         interrupted.then_some(left)
     }
@@ -197,10 +231,10 @@ impl Rendezvous {
     }
 
     fn answer(&mut self) -> Answer {
-        match self.join() {
-            Ok(info) => Answer::Joined(Ok(Joined {
-                round: round(&info, self.member.share_store),
-                brought: super::Brought::Dynamic(Box::new(info)),
+        match self.join().and_then(JoinedRound::new) {
+            Ok(joined) => Answer::Joined(Ok(Joined {
+                round: round(&joined.info, self.member.share_store),
+                brought: Brought::Dynamic(Box::new(joined)),
             })),
             Err(error @ RendezvousError::NotNeeded { .. }) => Answer::NotNeeded(error.to_string()),
             Err(error) => Answer::Joined(Err(error.into())),

@@ -22,13 +22,13 @@ use std::thread;
 
 use rdzv_core::group::{Round, WorkerPlace, barrier};
 use rdzv_core::rank::{Assignment, GroupRank, RoleInfo};
-use rdzv_rendezvous::{Change, Member, RendezvousInfo, StaticParameters};
+use rdzv_rendezvous::{Change, Member, StaticParameters};
 use rdzv_store::{HashStore, Store, StoreError};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 use crate::{AgentError, LaunchPlan, RendezvousPlan};
-use dynamic::DynamicMeeting;
+use dynamic::{DynamicMeeting, JoinedRound};
 use fixed::Met;
 use local::LocalMeeting;
 
@@ -74,7 +74,7 @@ pub(crate) struct Joined {
 enum Brought {
     Nothing,
     Static(Box<Met>),
-    Dynamic(Box<RendezvousInfo>),
+    Dynamic(Box<JoinedRound>),
 }
 
 /// The agent's side of the rendezvous.
@@ -183,11 +183,11 @@ impl Meeting {
                 self.store = met.store();
                 self.met = Some(met);
             }
-            Brought::Dynamic(info) => {
-                self.store = Arc::clone(&info.store);
-                self.us.rank = info.rank;
+            Brought::Dynamic(round) => {
+                self.store = round.store();
+                self.us.rank = round.rank();
                 if let Some(dynamic) = &mut self.dynamic {
-                    dynamic.joined(info);
+                    dynamic.joined(round);
                 }
             }
         }

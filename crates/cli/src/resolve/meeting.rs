@@ -148,7 +148,7 @@ pub(super) fn choose(
             .into());
         }
         "static" => fixed(arguments, nodes, settings)?,
-        name if name != "c10d" && !backends.contains(name) => {
+        name if !backends.contains(name) => {
             return Err(Raised::value_error(format!(
                 "The rendezvous backend '{name}' is not registered. Did you forget to call \
                  `register`?"
@@ -160,8 +160,7 @@ pub(super) fn choose(
             if name == "c10d" {
                 check_c10d(endpoint, settings)?;
             }
-            let alone = nobody_else_finds(endpoint) || !backends.contains(name);
-            if name == "c10d" && nodes.most == 1 && alone {
+            if name == "c10d" && nodes.most == 1 && nobody_else_finds(endpoint) {
                 RendezvousPlan::Local
             } else {
                 dynamic(name, endpoint, &run_id, nodes, arguments, settings)?

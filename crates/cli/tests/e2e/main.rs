@@ -9,6 +9,7 @@
 
 mod commands;
 mod cost;
+mod elastic;
 mod environment;
 mod failures;
 mod harness;

@@ -117,11 +117,10 @@ fn several_nodes_or_an_endpoint_make_c10d_dynamic() {
         RendezvousParameters::new("c10d", "h:7", "job", 1, 3, options.into()).unwrap();
     expected.local_addr = Some("10.0.0.1".to_owned());
     assert_eq!(parameters, expected);
-    let unnamed = dynamic(&["--rdzv-backend=c10d", "--rdzv-endpoint=h", "--nnodes=2"]);
-    assert_eq!((unnamed.run_id.as_str(), unnamed.min_nodes), ("none", 2));
+    let one_node = dynamic(&["--rdzv-backend=c10d", "--rdzv-endpoint=h"]);
+    assert_eq!((one_node.run_id.as_str(), one_node.max_nodes), ("none", 1));
     let file = dynamic(&[
         "--rdzv-backend=c10d",
-        "--nnodes=2",
         "--rdzv-endpoint=/shared/a:b",
         "--rdzv-conf=store_type=file",
     ]);

@@ -250,6 +250,19 @@ impl Running {
         children.split_whitespace().next().unwrap().parse().unwrap()
     }
 
+    /// The same, soon after the start: waits until there is one.
+    pub(crate) fn agent_pid_when_there(&self) -> i32 {
+        let path = format!("/proc/{0}/task/{0}/children", self.pid());
+        loop {
+            let children = fs::read_to_string(&path).unwrap();
+            if let Some(child) = children.split_whitespace().next() {
+                return child.parse().unwrap();
+            }
+            // Nobody is told of a process that begins, so this asks at intervals.
+            assert!(!ends_within(self.pid(), Duration::from_millis(1)));
+        }
+    }
+
     fn kill_all(&mut self) {
         for (pid, _) in processes(&self.marker) {
             if let Some(pid) = Pid::from_raw(pid) {

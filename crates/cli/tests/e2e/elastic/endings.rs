@@ -1,0 +1,158 @@
+//! How the end of one node becomes the end of the others.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::{TELL, first_agent, kill_node, store, told};
+use crate::harness::ends_within;
+
+// A45
+#[test]
+fn a_node_that_fails_for_good_ends_the_one_that_has_succeeded() {
+    let place = store();
+    let job = place
+        .node(&["--nnodes=2"], "echo started; cat go; exit 7")
+        .pipe("go");
+    let go = job.path("go");
+    let mut fails = job.start();
+    let mut succeeds = place.node(&["--nnodes=2"], "echo done").start();
+    fails.stdout.await_text("started\n", 1);
+    succeeds.stdout.await_text("done\n", 1);
+    assert!(!ends_within(succeeds.pid(), Duration::from_millis(500)));
+    let named = format!("node 127.0.0.1_{}_0 has failed for good", fails.agent_pid());
+    let before = Instant::now();
+    std::fs::write(go, "").unwrap();
+    fails.wait().expect(1);
+    let ended = succeeds.wait().expect(1);
+    let took = before.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    let last = ended.last_error_line();
+    assert!(
+        last.contains(&named) && last.contains("exited with code 7"),
+        "{last}"
+    );
+    place.end();
+}
+
+#[test]
+fn a_node_that_fails_for_good_stops_the_workers_of_the_others() {
+    let place = store();
+    let job = place
+        .node(&["--nnodes=3"], "echo started; cat go; kill -SEGV $$$$")
+        .pipe("go");
+    let go = job.path("go");
+    let mut fails = job.start();
+    let mut others = [(), ()].map(|()| {
+        place
+            .node(&["--nnodes=3"], "echo started; sleep 1000")
+            .start()
+    });
+    fails.stdout.await_text("started\n", 1);
+    for other in &mut others {
+        other.stdout.await_text("started\n", 1);
+    }
+    let named = format!("node 127.0.0.1_{}_0 has failed for good", fails.agent_pid());
+    std::fs::write(go, "").unwrap();
+    fails.wait().expect(1);
+    for other in others {
+        let ended = other.wait().expect(1);
+        let last = ended.last_error_line();
+        assert!(
+            last.contains(&named) && last.contains("was ended by signal 11"),
+            "{last}"
+        );
+    }
+    place.end();
+}
+
+// A41
+#[test]
+fn a_restart_of_one_node_is_a_new_round_for_all_and_counts_for_that_one() {
+    let place = first_agent();
+    let flags = ["--nnodes=2", "--max-restarts=2"];
+    let steady = format!("{TELL}; test $RDZV_ROUND = 1 || sleep 1000");
+    let failing = format!("{TELL}; test $RDZV_ROUND = 1 || exit 3");
+    let nodes = [
+        place.node(&flags, &steady).start(),
+        place.node(&flags, &failing).start(),
+    ];
+    let [steady, failing] = nodes.map(|node| node.wait().expect(0));
+    for (ended, restarts) in [(&steady, "0"), (&failing, "1")] {
+        assert_eq!(told(&ended.stdout, "restarts"), restarts);
+        assert_eq!(told(&ended.stdout, "round"), "1");
+        assert!(told(&ended.stdout, "rank").ends_with("/2"));
+    }
+    assert_eq!(told(&steady.stdout, "at"), told(&failing.stdout, "at"));
+}
+
+#[test]
+fn a_signal_to_one_node_leaves_the_job_to_the_others() {
+    let place = store();
+    let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=1"];
+    let script = format!("{TELL}; test $GROUP_WORLD_SIZE = 1 || sleep 1000");
+    let mut nodes = [(), ()].map(|()| place.node(&flags, &script).start());
+    for node in &mut nodes {
+        node.stdout.await_text("node", 1);
+    }
+    let [goes, stays] = nodes;
+    goes.signal(Signal::TERM);
+    goes.wait().expect(1);
+    let ended = stays.wait().expect(0);
+    assert_eq!(told(&ended.stdout, "rank"), "0/1");
+    assert_eq!(told(&ended.stdout, "restarts"), "0");
+    place.end();
+}
+
+#[test]
+fn without_the_agent_that_hosts_the_store_the_others_end_and_say_why() {
+    let place = first_agent();
+    let script = "echo started; sleep 1000";
+    let mut host = place.node(&["--nnodes=2"], script).start();
+    super::await_participants(&place.endpoint, 1, |_| true);
+    let mut other = place
+        .node(&["--nnodes=2", "--max-restarts=3"], script)
+        .start();
+    host.stdout.await_text("started\n", 1);
+    other.stdout.await_text("started\n", 1);
+    let before = Instant::now();
+    kill_node(host);
+    let ended = other.wait().expect(1);
+    assert!(
+        before.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        before.elapsed()
+    );
+    let last = ended.last_error_line();
+    assert!(
+        last.starts_with("RendezvousConnectionError: ") && last.contains(&place.endpoint),
+        "{last}"
+    );
+}
+
+// A58
+#[test]
+fn with_static_rendezvous_a_failed_node_restarts_alone() {
+    let port = crate::harness::free_port().to_string();
+    let node = |rank: &str, script: &str| {
+        let flags = [
+            "--nnodes=2",
+            "--max-restarts=1",
+            "--master-port",
+            &port,
+            "--node-rank",
+            rank,
+        ];
+        crate::harness::run_shell(&flags, script).start()
+    };
+    let steady = node("0", TELL);
+    let failing = node(
+        "1",
+        &format!("{TELL}; test $TORCHELASTIC_RESTART_COUNT = 1"),
+    );
+    let failing = failing.wait().expect(0);
+    let steady = steady.wait().expect(0);
+    assert_eq!(steady.stdout.lines().count(), 1);
+    assert_eq!(failing.stdout.lines().count(), 2);
+    assert_eq!(told(&failing.stdout, "restarts"), "1");
+}

@@ -1,0 +1,151 @@
+//! Nodes that come, go, die, and are too many.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::{TELL, await_participants, first_agent, kill_node, store, told};
+use crate::harness::{Running, ends_within};
+
+/// From one to three nodes. The last call is so long that a round without it is told from one with it.
+const ELASTIC: [&str; 2] = ["--nnodes=1:3", "--rdzv-conf=last_call_timeout=20"];
+
+/// Waits until a worker tells of a round of so many nodes, and returns where its workers meet.
+fn await_world(node: &mut Running, size: usize, times: usize) -> String {
+    node.stdout.await_text(&format!("/{size} at "), times);
+    told(&node.stdout.so_far(), "at")
+}
+
+// A42 and A43: the newcomer's address sorts behind, or in front of, those who are there.
+#[test]
+fn a_late_node_joins_a_running_job() {
+    for late_address in ["127.0.0.3", "127.0.0.1"] {
+        let place = store();
+        let flags = [
+            "--nnodes=1:2",
+            "--rdzv-conf=last_call_timeout=1",
+            "--log-dir=logs",
+            "-t=1",
+        ];
+        let script = format!("{TELL}; test $WORLD_SIZE = 2 || sleep 1000");
+        let first = place
+            .node(&flags, &script)
+            .env("PET_LOCAL_ADDR", "127.0.0.2");
+        let mut first = first.start();
+        await_world(&mut first, 1, 1);
+        let before = Instant::now();
+        let second = place
+            .node(&flags, &script)
+            .env("PET_LOCAL_ADDR", late_address);
+        let mut second = second.start();
+        await_world(&mut first, 2, 1);
+        await_world(&mut second, 2, 1);
+        assert!(
+            before.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            before.elapsed()
+        );
+        let (first, second) = (first.wait().expect(0), second.wait().expect(0));
+        assert_eq!(told(&first.stdout, "at"), told(&second.stdout, "at"));
+        assert_eq!(told(&first.stdout, "restarts"), "0");
+        assert_eq!(told(&first.stdout, "round"), "1");
+        // The first round's logs are kept.
+        let kept: Vec<String> = first
+            .files_below("logs")
+            .iter()
+            .map(|path| path.iter().skip(1).collect::<std::path::PathBuf>())
+            .map(|path| path.display().to_string())
+            .collect();
+        assert_eq!(
+            kept,
+            ["attempt_0/0/stdout.log", "attempt_0.r1/0/stdout.log"]
+        );
+        place.end();
+    }
+}
+
+// A47
+#[test]
+fn a_surplus_node_waits_and_ends_well_with_the_job() {
+    let place = store();
+    let job = place
+        .node(&["--nnodes=2"], "echo started; cat go")
+        .pipe("go");
+    let go = job.path("go");
+    let mut first = job.start();
+    let mut second = place.node(&["--nnodes=2"], "echo started").start();
+    first.stdout.await_text("started\n", 1);
+    second.stdout.await_text("started\n", 1);
+    let surplus = place.node(&["--nnodes=2"], "exit 9").start();
+    super::await_state(&place.endpoint, |state| state.redundancy_list.len() == 1);
+    std::fs::write(go, "").unwrap();
+    first.wait().expect(0);
+    second.wait().expect(0);
+    let ended = surplus.wait().expect(0);
+    assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("has ended without needing this node"),
+        "{}",
+        ended.stderr
+    );
+    place.end();
+}
+
+#[test]
+fn a_surplus_node_takes_the_place_of_one_that_leaves() {
+    let place = store();
+    let flags = ["--nnodes=2", "--rdzv-conf=last_call_timeout=1"];
+    let script = format!("{TELL}; test $RDZV_ROUND -ge 1 || sleep 1000");
+    let mut nodes = [(), ()].map(|()| place.node(&flags, &script).start());
+    for node in &mut nodes {
+        await_world(node, 2, 1);
+    }
+    let mut spare = place.node(&flags, &script).start();
+    super::await_state(&place.endpoint, |state| state.redundancy_list.len() == 1);
+    let [goes, mut stays] = nodes;
+    goes.signal(Signal::TERM);
+    goes.wait().expect(1);
+    await_world(&mut stays, 2, 2);
+    await_world(&mut spare, 2, 1);
+    stays.wait().expect(0);
+    spare.wait().expect(0);
+    place.end();
+}
+
+/// With three agents, the one that is killed hosts nothing. The others go on without it, and take
+/// one in its place.
+#[test]
+fn a_killed_agent_is_missed_at_once_and_replaced_ten_times_in_a_row() {
+    let place = first_agent();
+    let script = format!("{TELL}; sleep 1000");
+    let node = || place.node(&ELASTIC, &script).start();
+    let mut host = node();
+    await_participants(&place.endpoint, 1, |_| true);
+    let (mut stays, mut goes) = (node(), node());
+    let mut worst = Duration::ZERO;
+    for times in 1..=10 {
+        let nodes = [&mut host, &mut stays];
+        for node in nodes {
+            await_world(node, 3, times);
+        }
+        await_world(&mut goes, 3, 1);
+        let seen =
+            [&mut host, &mut stays].map(|node| node.stdout.so_far().matches("/2 at ").count());
+        let before = Instant::now();
+        goes.signal(Signal::KILL);
+        let masters = [
+            await_world(&mut host, 2, seen[0] + 1),
+            await_world(&mut stays, 2, seen[1] + 1),
+        ];
+        worst = worst.max(before.elapsed());
+        assert_eq!(masters[0], masters[1]);
+        kill_node(goes);
+        goes = node();
+    }
+    assert!(worst < Duration::from_secs(2), "{worst:?}");
+    await_world(&mut goes, 3, 1);
+    for node in [goes, stays, host] {
+        assert!(!ends_within(node.pid(), Duration::ZERO));
+        assert_eq!(told(&{ node }.stdout.so_far(), "restarts"), "0");
+    }
+}

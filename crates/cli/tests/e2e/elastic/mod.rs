@@ -1,0 +1,121 @@
+//! Several agents on this machine that find one another through `c10d`: real processes over
+//! loopback.
+//!
+//! | file | shows |
+//! |---|---|
+//! | `membership` | nodes that come, go, die, and are too many |
+//! | `endings` | how the end of one node becomes the end of the others |
+//! | `waiting` | agents that wait for others, in vain or not |
+
+mod endings;
+mod membership;
+mod waiting;
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use rdzv_core::rendezvous::{RendezvousState, codec};
+use rdzv_store::{Store, TcpStore, TcpStoreOptions};
+use rustix::process::Signal;
+
+use crate::harness::{DEADLINE, Job, Running, free_port, rdzv, run_shell};
+
+/// What a worker says first: ranks, where the workers meet, restart count and round.
+const TELL: &str = "echo rank $RANK/$WORLD_SIZE node $GROUP_RANK/$GROUP_WORLD_SIZE \
+    at $MASTER_ADDR:$MASTER_PORT restarts $TORCHELASTIC_RESTART_COUNT round $RDZV_ROUND";
+
+/// Where the agents of a test meet.
+struct Place {
+    endpoint: String,
+    store: Option<Running>,
+}
+
+/// A store that belongs to no agent.
+fn store() -> Place {
+    let mut running = rdzv(["store", "--host", "127.0.0.1", "--port", "0"]).start();
+    running.stdout.await_text("\n", 1);
+    let line = running.stdout.so_far();
+    let address: SocketAddr = line
+        .strip_prefix("listening on ")
+        .and_then(|address| address.trim_end().parse().ok())
+        .unwrap();
+    Place {
+        endpoint: address.to_string(),
+        store: Some(running),
+    }
+}
+
+/// A port at which the first agent hosts the store.
+fn first_agent() -> Place {
+    Place {
+        endpoint: format!("127.0.0.1:{}", free_port()),
+        store: None,
+    }
+}
+
+impl Place {
+    /// An agent that meets others here, with a shell script as its worker.
+    fn node(&self, flags: &[&str], script: &str) -> Job {
+        let meeting = [
+            "--rdzv-backend=c10d",
+            "--rdzv-id=job",
+            "--rdzv-endpoint",
+            &self.endpoint,
+        ];
+        run_shell(&[&meeting, flags].concat(), script).env("PET_LOCAL_ADDR", "127.0.0.1")
+    }
+
+    /// The store ends well, too.
+    fn end(self) {
+        if let Some(store) = self.store {
+            store.signal(Signal::TERM);
+            store.wait().expect(0);
+        }
+    }
+}
+
+/// Kills an agent's launcher, if it is still there; with it goes everything that it started.
+fn kill_node(mut node: Running) {
+    node.signal(Signal::KILL);
+    assert!(node.all_gone_within(Duration::from_secs(5)));
+    node.wait().expect(-9);
+}
+
+/// The word after `name` in the last line that a worker told.
+fn told(stdout: &str, name: &str) -> String {
+    let line = stdout
+        .lines()
+        .rfind(|line| line.contains("rank "))
+        .unwrap_or_else(|| panic!("nothing was told: {stdout:?}"));
+    let (_, behind) = line.rsplit_once(&format!("{name} ")).unwrap();
+    behind.split(' ').next().unwrap().to_owned()
+}
+
+/// Waits until the state in the store is as wanted.
+fn await_state(endpoint: &str, wanted: impl Fn(&RendezvousState) -> bool) {
+    let (host, port) = endpoint.rsplit_once(':').unwrap();
+    let options = TcpStoreOptions::new(host, port.parse().unwrap());
+    let store = TcpStore::connect(options).unwrap();
+    let until = Instant::now() + DEADLINE;
+    loop {
+        let value = store.get("torch.rendezvous.job").unwrap();
+        let state = codec::from_value(&value).unwrap().unwrap_or_default();
+        if wanted(&state) {
+            return;
+        }
+        assert!(Instant::now() < until, "{state:?}");
+        // Agents of the reference do not tell of changes, so nobody can be told: ask at intervals.
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+/// Waits until so many nodes take part, all of which are as wanted.
+fn await_participants(endpoint: &str, count: usize, wanted: impl Fn(&str) -> bool) {
+    await_state(endpoint, |state| {
+        state.participants.len() == count
+            && state
+                .participants
+                .keys()
+                .all(|node| wanted(&node.to_string()))
+    });
+}

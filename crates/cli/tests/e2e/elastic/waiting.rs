@@ -1,0 +1,243 @@
+//! Agents that wait for others.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use super::{TELL, first_agent, store, told};
+use crate::harness::{ends_within, free_port, run_shell};
+
+#[test]
+fn as_many_nodes_as_were_asked_for_start_together() {
+    let place = first_agent();
+    let script = format!("{TELL}; echo $TORCHELASTIC_USE_AGENT_STORE");
+    let nodes = [1, 2, 1].map(|workers| {
+        let workers = format!("--nproc-per-node={workers}");
+        place.node(&["--nnodes=3", &workers], &script).start()
+    });
+    let ended = nodes.map(|node| node.wait().expect(0));
+    let mut ranks: Vec<&str> = ended
+        .iter()
+        .flat_map(|ended| ended.stdout.lines())
+        .filter(|line| line.starts_with("rank "))
+        .map(|line| &line[..8])
+        .collect();
+    ranks.sort_unstable();
+    assert_eq!(ranks, ["rank 0/4", "rank 1/4", "rank 2/4", "rank 3/4"]);
+    let masters = ended.each_ref().map(|ended| told(&ended.stdout, "at"));
+    assert!(
+        masters.iter().all(|master| *master == masters[0]),
+        "{masters:?}"
+    );
+    assert_ne!(masters[0], place.endpoint);
+    assert!(ended.iter().all(|ended| ended.stdout.contains("True\n")));
+    place.end();
+}
+
+// A7
+#[test]
+fn a_worker_that_hosts_the_store_gets_a_new_port_in_every_round() {
+    let place = first_agent();
+    let script = format!("{TELL}; echo $TORCHELASTIC_USE_AGENT_STORE; test $RDZV_ROUND = 1");
+    let ended = place
+        .node(&["--max-restarts=1"], &script)
+        .env("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+        .run()
+        .expect(0);
+    let lines: Vec<&str> = ended.stdout.lines().collect();
+    assert_eq!((lines.len(), lines[1], lines[3]), (4, "False", "False"));
+    assert_ne!(told(lines[0], "at"), told(lines[2], "at"));
+}
+
+// A7
+#[test]
+fn nobody_listens_at_the_port_that_is_left_to_a_worker() {
+    let place = first_agent();
+    let job = place
+        .node(&[], &format!("{TELL}; cat go"))
+        .env("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+        .pipe("go");
+    let go = job.path("go");
+    let mut node = job.start();
+    node.stdout.await_text("\n", 1);
+    let master = told(&node.stdout.so_far(), "at");
+    assert!(std::net::TcpStream::connect(master).is_err());
+    std::fs::write(go, "").unwrap();
+    node.wait().expect(0);
+}
+
+// A56
+#[test]
+fn one_of_two_starts_alone_after_the_last_call() {
+    let place = first_agent();
+    let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=1"];
+    let ended = place.node(&flags, TELL).run().expect(0);
+    assert_eq!(told(&ended.stdout, "rank"), "0/1");
+    let took = ended.took.as_secs_f64();
+    assert!((1.0..5.0).contains(&took), "{took}");
+}
+
+// A57
+#[test]
+fn several_nodes_without_a_place_to_meet_are_waited_for_in_vain() {
+    let flags = ["--standalone", "--nnodes=2", "--rdzv-conf=join_timeout=1"];
+    let ended = run_shell(&flags, "echo started").run().expect(1);
+    assert_eq!(ended.stdout, "");
+    let last = ended.last_error_line();
+    for part in [
+        "RendezvousTimeoutError: run '",
+        "had 1 of at least 2 nodes after 1.",
+        "127.0.0.1",
+        "joined: 127.0.0.1_",
+        "join_timeout",
+    ] {
+        assert!(last.contains(part), "{part:?} is not in {last:?}");
+    }
+}
+
+#[test]
+fn too_few_nodes_are_counted_and_named() {
+    let place = store();
+    let flags = ["--nnodes=3", "--rdzv-conf=join_timeout=1"];
+    let first = place.node(&flags, "exit 9").start();
+    let second = place.node(&flags, "exit 9").start();
+    let pids = [first.agent_pid_when_there(), second.agent_pid_when_there()];
+    for node in [first, second] {
+        let ended = node.wait().expect(1);
+        let last = ended.last_error_line();
+        assert!(
+            last.starts_with("RendezvousTimeoutError: run 'job' had ")
+                && last.contains("of at least 3 nodes")
+                && last.contains(&place.endpoint),
+            "{last}"
+        );
+        let named = pids
+            .iter()
+            .any(|pid| last.contains(&format!("127.0.0.1_{pid}_0")));
+        assert!(named, "{last}");
+    }
+    place.end();
+}
+
+// A48
+#[test]
+fn a_run_that_was_closed_admits_nobody() {
+    let place = store();
+    place.node(&[], "exit 0").run().expect(0);
+    let ended = place.node(&[], "echo started").run().expect(1);
+    assert_eq!(ended.stdout, "");
+    let last = ended.last_error_line();
+    assert!(
+        last.starts_with("RendezvousClosedError: the rendezvous of run 'job' at ")
+            && last.contains(&place.endpoint),
+        "{last}"
+    );
+    place.end();
+}
+
+// A49
+#[test]
+fn a_signal_while_waiting_for_peers_leaves_the_rendezvous_as_it_was() {
+    let place = store();
+    let waiting = place
+        .node(&["--nnodes=2", "--rdzv-conf=last_call_timeout=0"], "exit 9")
+        .env("LOGLEVEL", "DEBUG")
+        .start();
+    // It takes part once the state names it.
+    let named = format!("127.0.0.1_{}_0", waiting.agent_pid_when_there());
+    super::await_participants(&place.endpoint, 1, |node| node == named);
+    waiting.signal(Signal::TERM);
+    waiting.wait().expect(-Signal::TERM.as_raw());
+    super::await_participants(&place.endpoint, 0, |_| true);
+    // Two others meet as if it had never been there.
+    let nodes = [(), ()].map(|()| place.node(&["--nnodes=2"], TELL).start());
+    for node in nodes {
+        let ended = node.wait().expect(0);
+        assert!(told(&ended.stdout, "rank").ends_with("/2"));
+    }
+    place.end();
+}
+
+// A46
+#[test]
+fn who_has_finished_waits_for_the_others() {
+    let place = first_agent();
+    let job = place
+        .node(&["--nnodes=2"], "echo started; cat go")
+        .pipe("go");
+    let go = job.path("go");
+    let mut late = job.start();
+    let mut early = place.node(&["--nnodes=2"], "echo done").start();
+    late.stdout.await_text("started\n", 1);
+    early.stdout.await_text("done\n", 1);
+    assert!(!ends_within(early.pid(), Duration::from_secs(1)));
+    std::fs::write(go, "").unwrap();
+    late.wait().expect(0);
+    let ended = early.wait().expect(0);
+    assert_eq!(ended.stderr, "");
+}
+
+#[test]
+fn an_endpoint_where_nobody_is_ends_with_its_address_and_what_to_do() {
+    let port = free_port();
+    let endpoint = format!("127.0.0.1:{port}");
+    let ended = run_shell(
+        &[
+            "--rdzv-backend=c10d",
+            "--nnodes=2",
+            "--rdzv-conf=read_timeout=1,is_host=0",
+            "--rdzv-endpoint",
+            &endpoint,
+        ],
+        "exit 9",
+    )
+    .run()
+    .expect(1);
+    let last = ended.last_error_line();
+    for part in [
+        "RendezvousConnectionError: no store was found",
+        &endpoint,
+        "after 1.",
+        "start an agent on that host",
+    ] {
+        assert!(last.contains(part), "{part:?} is not in {last:?}");
+    }
+}
+
+#[test]
+fn a_port_of_something_else_is_told_from_a_store() {
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = other.local_addr().unwrap();
+    let speaks = std::thread::spawn(move || {
+        use std::io::Write;
+        // Once for each attempt to connect.
+        while let Ok((mut stream, _)) = other.accept() {
+            let mut first = [0; 1];
+            if std::io::Read::read(&mut stream, &mut first).unwrap() == 0 || first == *b"." {
+                return;
+            }
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    let ended = run_shell(
+        &[
+            "--rdzv-backend=c10d",
+            "--nnodes=2",
+            "--rdzv-conf=read_timeout=2,is_host=0",
+            "--rdzv-endpoint",
+            &address.to_string(),
+        ],
+        "exit 9",
+    )
+    .run()
+    .expect(1);
+    let last = ended.last_error_line();
+    assert!(
+        last.starts_with("RendezvousConnectionError: something that is no store was found")
+            && last.contains(&address.to_string())
+            && last.contains("--rdzv-endpoint"),
+        "{last}"
+    );
+    std::io::Write::write_all(&mut std::net::TcpStream::connect(address).unwrap(), b".").unwrap();
+    speaks.join().unwrap();
+}
