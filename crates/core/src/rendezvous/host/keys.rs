@@ -78,22 +78,25 @@ mod tests {
     #[test]
     fn keys_are_understood_also_when_run_ids_have_dots() {
         let known = |run: &str| run == "a.1" || run == "a";
-        let parse = |key: &[u8]| super::parse(key, known);
-        assert_eq!(parse(&state("a.1")), Some(Key::State("a.1".to_owned())));
+        let understood = |key: &[u8]| parse(key, known);
+        assert_eq!(
+            understood(&state("a.1")),
+            Some(Key::State("a.1".to_owned()))
+        );
         let (run, round, field) = ("a.1".to_owned(), 7, Field::Port);
         assert_eq!(
-            parse(&master("a.1", 7, Field::Port)),
+            understood(&master("a.1", 7, Field::Port)),
             Some(Key::Master { run, round, field })
         );
         let first = b"/torch.rendezvous.a.3/torchelastic/role_info/0";
         let (run, round) = ("a".to_owned(), 3);
-        assert_eq!(parse(first), Some(Key::FirstRole { run, round }));
+        assert_eq!(understood(first), Some(Key::FirstRole { run, round }));
         for other in [
             "/torch.rendezvous.b",
             "/torch.rendezvous.a.x/MASTER_ADDR",
             "/a",
         ] {
-            assert_eq!(parse(other.as_bytes()), None);
+            assert_eq!(understood(other.as_bytes()), None);
         }
     }
 }

@@ -12,10 +12,15 @@ use std::time::Duration;
 use super::Output;
 use super::run::{Phase, Run, Timer};
 use super::wire::{Event, Refusal};
+use crate::ident::ConnId;
 use crate::machine::Outbox;
 use crate::rank::{Assignment, GroupRank, RoleInfo, assign};
-use crate::rendezvous::NodeDesc;
-use crate::time::{Mono, Now, Wall};
+use crate::rendezvous::{NodeDesc, ranks};
+use crate::time::{Mono, Now};
+
+/// How long a stock agent may be in no list after it has left a round. It enters the next one with
+/// its next write.
+const BETWEEN_ROUNDS: Duration = Duration::from_secs(2);
 
 /// How many nodes a refusal names.
 const NAMED: usize = 256;
@@ -42,8 +47,7 @@ impl Run {
         // Native agents that may come back are still participants or wait already.
         let coming = self.awaited.len() + self.state.wait_list.len();
         self.enough = coming >= self.settings.min_nodes as usize;
-        self.awaited_until =
-            (!self.awaited.is_empty()).then(|| now.mono + self.settings.lost_after());
+        self.awaited_until = (!self.awaited.is_empty()).then(|| now.mono + BETWEEN_ROUNDS);
         self.last_call = None;
         self.state.deadline = None;
     }
@@ -82,7 +86,7 @@ impl Run {
         {
             let timeout = self.settings.last_call_timeout;
             self.last_call = Some(now.mono + timeout);
-            self.state.deadline = Some(after(now.wall, timeout));
+            self.state.deadline = Some(now.wall + timeout);
         }
     }
 
@@ -99,9 +103,7 @@ impl Run {
         self.state.deadline = None;
         self.last_call = None;
         self.awaited_until = None;
-        for (rank, (_, slot)) in (0..).zip(&mut self.state.participants) {
-            *slot = rank;
-        }
+        ranks::assign(&mut self.state.participants);
         self.dirty = true;
     }
 
@@ -212,13 +214,7 @@ impl Run {
         }
     }
 
-    fn silent(
-        &mut self,
-        now: Now,
-        connection: crate::ident::ConnId,
-        late: bool,
-        out: &mut Outbox<Output>,
-    ) {
+    fn silent(&mut self, now: Now, connection: ConnId, late: bool, out: &mut Outbox<Output>) {
         let lost_after = self.settings.lost_after();
         let Some(seat) = self.connections.get_mut(&connection) else {
             return;
@@ -245,12 +241,7 @@ impl Run {
         ));
     }
 
-    fn join_is_over(
-        &mut self,
-        now: Now,
-        connection: crate::ident::ConnId,
-        out: &mut Outbox<Output>,
-    ) {
+    fn join_is_over(&mut self, now: Now, connection: ConnId, out: &mut Outbox<Output>) {
         let Some(seat) = self.connections.get_mut(&connection) else {
             return;
         };
@@ -286,10 +277,4 @@ impl Run {
             self.seat(now, connection, node, timeout);
         }
     }
-}
-
-/// A wall time, some time later.
-fn after(wall: Wall, duration: Duration) -> Wall {
-    let micros = i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
-    Wall::from_unix_micros(wall.unix_micros().saturating_add(micros))
 }

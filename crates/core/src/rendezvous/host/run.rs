@@ -48,9 +48,10 @@ pub(super) struct Run {
     /// The end of the last call.
     pub(super) last_call: Option<Mono>,
     pub(super) masters: Masters,
-    /// What is stored under the stock key, and since when; the state has changed since if it is dirty.
+    /// What is stored under the stock key; the state has changed since if it is dirty.
     pub(super) form: Option<Vec<u8>>,
-    pub(super) formed_at: Mono,
+    /// When the heartbeats of native agents in it are from.
+    pub(super) refreshed_at: Mono,
     pub(super) dirty: bool,
     /// Connections that do not belong to the run any more.
     pub(super) unseated: Vec<ConnId>,
@@ -147,7 +148,7 @@ impl Run {
             last_call: None,
             masters: Masters::default(),
             form: None,
-            formed_at: Mono::ZERO,
+            refreshed_at: Mono::ZERO,
             dirty: false,
             unseated: Vec::new(),
             alarm: None,

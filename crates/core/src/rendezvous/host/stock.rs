@@ -9,6 +9,7 @@ use super::keys;
 use super::run::{Phase, Run};
 use super::wire::Event;
 use crate::machine::Outbox;
+use crate::rendezvous::expected::is_listed;
 use crate::rendezvous::{NodeDesc, RendezvousState, codec};
 use crate::time::Now;
 
@@ -33,13 +34,12 @@ impl Run {
             self.take_last_call(now);
         }
         self.form = Some(value.to_vec());
-        self.formed_at = now.mono;
     }
 
     /// A stock agent is about to look at the state, or to change it.
     pub(super) fn touching(&mut self, now: Now, writes: bool, out: &mut Outbox<Output>) {
         // A refreshed heartbeat makes a compare-and-set fail, so it is not for those who write.
-        let stale = !writes && now.mono.since(self.formed_at) >= self.settings.keep_alive_interval;
+        let stale = !writes && now.mono.since(self.refreshed_at) >= self.settings.keep_alive_interval;
         if self.dirty || self.form.is_none() || stale {
             self.write_form(now, out);
         }
@@ -48,10 +48,7 @@ impl Run {
     fn write_form(&mut self, now: Now, out: &mut Outbox<Output>) {
         let state = &mut self.state;
         for node in self.natives.keys() {
-            if state.participants.contains_key(node)
-                || state.wait_list.contains(node)
-                || state.redundancy_list.contains(node)
-            {
+            if is_listed(state, node) {
                 state.last_heartbeats.insert(node.clone(), now.wall);
             }
         }
@@ -61,7 +58,7 @@ impl Run {
             value: value.clone(),
         });
         self.form = Some(value);
-        self.formed_at = now.mono;
+        self.refreshed_at = now.mono;
         self.dirty = false;
     }
 
@@ -80,7 +77,6 @@ impl Run {
         match value.map(codec::from_value) {
             Some(Ok(Some(state))) => {
                 self.form = value.map(<[u8]>::to_vec);
-                self.formed_at = now.mono;
                 self.take_over(now, state, out);
             }
             // Gone, reset or not a state: ours still is, and takes its place when somebody looks.
@@ -150,10 +146,7 @@ impl Run {
             let participates = state.participants.contains_key(node);
             match native.phase {
                 Phase::Joining => {
-                    if !participates
-                        && !state.wait_list.contains(node)
-                        && !state.redundancy_list.contains(node)
-                    {
+                    if !is_listed(state, node) {
                         homeless.push(node.clone());
                     }
                 }

@@ -1,0 +1,8 @@
+//! The host of native rendezvous, driven without a world.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
+
+mod changes;
+mod joins;
+mod mixed;
+mod world;
