@@ -158,9 +158,8 @@ impl EtcdStore {
             "start_revision": Int(revision.saturating_add(1)),
             "filters": ["NODELETE"]
         });
-        let mut lines = self
-            .v3
-            .watch(&[creation], SILENCE.min(limit), Some(limit))?;
+        let limit = Some(limit.min(SILENCE));
+        let mut lines = self.v3.watch(&[creation], SILENCE, limit)?;
         loop {
             match next_answer(&mut lines) {
                 Ok(answer) if answer.canceled || !answer.events.is_empty() => return Ok(()),

@@ -9,6 +9,15 @@ mod leases;
 mod outages;
 mod server;
 mod state;
+mod stores;
+
+// The contract of stores is one text, for all of them.
+#[path = "../../../store/tests/contract/basics.rs"]
+mod store_basics;
+#[path = "../../../store/tests/contract/queues.rs"]
+mod store_queues;
+#[path = "../../../store/tests/contract/waiting.rs"]
+mod store_waiting;
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
@@ -21,9 +30,13 @@ use rdzv_rendezvous::dynamic::shared::Notice;
 use rdzv_rendezvous::etcd::EtcdState;
 
 use server::Server;
+use stores::behaviours;
 
 /// Far longer than anything here takes; only a defect makes a test wait for it.
 const LONG: Duration = Duration::from_secs(30);
+
+/// A wait that is meant to end without success.
+const SHORT: Duration = Duration::from_millis(60);
 
 /// A name that no other test uses.
 fn new_run() -> RunId {
