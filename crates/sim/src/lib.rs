@@ -1,4 +1,7 @@
-//! A simulated world for the store server's machine: clients, links and faults under one seed.
+//! Simulated worlds for the machines of `rdzv-core`, each under one seed.
+//!
+//! [`rendezvous`] is the world of agents that meet; the rest is that of the store server's machine:
+//! clients, links and faults.
 //!
 //! ```text
 //!   client ──requests──► link ──pieces, late──► machine      one event at a time,
@@ -25,6 +28,7 @@
 pub mod client;
 pub mod ledger;
 pub mod link;
+pub mod rendezvous;
 pub mod world;
 
 /// What is wrong with a run: the invariant and what was seen.

@@ -23,6 +23,7 @@ pub fn apply(
             beat(state, me, wall);
         }
         Action::AddToRedundancyList => {
+            state.wait_list.remove(me);
             state.redundancy_list.insert(me.clone());
             beat(state, me, wall);
         }

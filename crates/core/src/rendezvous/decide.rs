@@ -4,16 +4,21 @@
 //! order of PyTorch's handler, because its agents may share the state with ours: who is let in, who
 //! is turned away and when a round is complete must come out the same.
 //!
-//! Three lines are ours, and change nothing for the others:
+//! Some lines are ours, and change nothing for the others:
 //!
 //! * a round that lost somebody before we saw it is not joined (the ranks would have a gap, or be
 //!   too few); we wait for the next one instead;
 //! * a round after a change is complete as soon as [everybody who can be
 //!   expected](super::expected::Expected) is there, without a last call; to the others this looks
 //!   as if our last call had ended;
+//! * the last call is a little longer while nodes that waited for the round have not got in yet:
+//!   a round without them would end as soon as it began. To the others our clock seems slow;
+//! * who waited for a round that is full before it got in becomes surplus. Stock agents go on
+//!   waiting, which tells all the others to start over, again and again;
 //! * an agent that leaves for good leaves every list, not only the participants.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::time::Wall;
 
@@ -225,15 +230,12 @@ pub fn join(
         if count < max && !waiting {
             return decision(Action::AddToWaitList, Reason::RoundComplete);
         }
-        if count >= max && !waiting {
+        if count >= max {
             return decision(Action::AddToRedundancyList, Reason::RoundFull);
         }
     } else if participant {
         if count >= min && count <= max {
-            if state
-                .deadline
-                .is_some_and(|deadline| deadline < moment.wall)
-            {
+            if last_call_end(state).is_some_and(|end| end < moment.wall) {
                 return decision(Action::MarkComplete, Reason::LastCallOver);
             }
             if moment.all_here {
@@ -252,6 +254,19 @@ pub fn join(
     } else {
         decision(Action::Wait, Reason::LastCall)
     }
+}
+
+/// How long after the last call those who still stand in the wait list are waited for.
+const STRAGGLERS: Duration = Duration::from_secs(5);
+
+/// After which time we complete the round that is forming.
+pub fn last_call_end(state: &RendezvousState) -> Option<Wall> {
+    let grace = if state.wait_list.is_empty() {
+        Duration::ZERO
+    } else {
+        STRAGGLERS
+    };
+    state.deadline.map(|deadline| deadline + grace)
 }
 
 /// A node does not want to take part any more.

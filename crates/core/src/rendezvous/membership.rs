@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::expected::is_listed;
 use super::words::{Change, Formed};
-use super::{NodeDesc, RendezvousState};
+use super::{NodeDesc, RendezvousState, Settings};
 
 /// The round that a node is in.
 #[derive(Debug)]
@@ -31,7 +31,12 @@ impl Membership {
 
     /// What is new in `state`, which is without the nodes that are lost. [`Change::Dropped`] comes
     /// alone and ends the membership.
-    pub(super) fn changes(&mut self, state: &RendezvousState, me: &NodeDesc) -> Vec<Change> {
+    pub(super) fn changes(
+        &mut self,
+        state: &RendezvousState,
+        me: &NodeDesc,
+        settings: &Settings,
+    ) -> Vec<Change> {
         if self.told_closed {
             return Vec::new();
         }
@@ -57,6 +62,12 @@ impl Membership {
             changes.push(Change::NodesLost(newly_lost));
         }
         self.told_lost = lost;
+        // Nobody who waits gets into a full round; they will become surplus.
+        let full = state.participants.len() >= settings.max_nodes as usize;
+        if full {
+            self.told_waiting.clear();
+            return changes;
+        }
         if state.wait_list.difference(&self.told_waiting).count() > 0 {
             changes.push(Change::NodesWaiting(
                 state.wait_list.iter().cloned().collect(),

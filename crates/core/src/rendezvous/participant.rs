@@ -262,7 +262,7 @@ impl Participant {
         let (Some(membership), Some(copy)) = (&mut self.membership, &self.copy) else {
             return;
         };
-        for change in membership.changes(&copy.state, &self.me) {
+        for change in membership.changes(&copy.state, &self.me, &self.settings) {
             if change == super::words::Change::Dropped {
                 self.membership = None;
             }
@@ -567,12 +567,11 @@ impl Participant {
         } else {
             self.next_patience(now)
         };
-        let last_call = state
-            .deadline
+        let last_call = decide::last_call_end(state)
             .filter(|_| joining && participant && !state.complete)
             .filter(|_| state.participants.len() >= self.settings.min_nodes as usize)
             .filter(|_| state.participants.len() <= self.settings.max_nodes as usize)
-            .map(|deadline| local(now, deadline));
+            .map(|end| local(now, end));
         let given_up = self
             .expected
             .next_given_up(now.mono)
@@ -590,9 +589,13 @@ impl Participant {
     }
 }
 
-/// The local time just after a wall-clock time, as the clocks run now.
+/// The local time just after a wall-clock time, as the clocks run now; now, if that is over.
 fn local(now: Now, wall: Wall) -> Mono {
-    now.mono + wall.since(now.wall) + Duration::from_micros(1)
+    if wall < now.wall {
+        now.mono
+    } else {
+        now.mono + wall.since(now.wall) + Duration::from_micros(1)
+    }
 }
 
 impl Gone {

@@ -1,0 +1,41 @@
+//! Agents that meet over a compare-and-set store: the machine of `rdzv_core::rendezvous`.
+//!
+//! ```text
+//!   agents ──read, write if unchanged──► network ──late, lost, cut──► store
+//!   agents ◄──answers, "it changed"───── network ◄─────────────────── store
+//! ```
+//!
+//! Each agent runs a [`Participant`](rdzv_core::rendezvous::Participant) and does what an agent does:
+//! it joins, stops its workers and joins again when the membership changes, and goes when the run is
+//! closed. The plan of a seed lets agents start, leave, crash, come back as another process, stall,
+//! lose the network, lose answers to writes that won, and live by a clock that is wrong or jumps.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`plan`] | what a seed lets happen |
+//! | [`world`] | virtual time, the network, the store |
+//! | [`agent`] | one agent around its machine |
+//! | [`ledger`] | what must be true after every step, and of the end |
+//!
+//! Invariants: **R1** at most one rank assignment per round. **R2** two nodes never hold the same
+//! rank in the same round. **R3** a complete round has between min and max nodes. **R4** a closed
+//! rendezvous admits nobody. **R5** without faults everybody joins before the join timeout, and
+//! nobody is counted as lost who is not; when faults have ended, everybody who is left comes
+//! together again.
+
+pub mod agent;
+pub mod ledger;
+pub mod plan;
+pub mod world;
+
+use crate::Violation;
+
+/// Runs the plan of a seed to its end; with `trace`, every event is written to standard output.
+pub fn run(seed: u64, trace: bool) -> Result<world::Report, Violation> {
+    world::World::new(plan::Plan::of_seed(seed), seed, trace).run()
+}
+
+/// Like [`run`], with so many agents and no faults.
+pub fn run_many(agents: usize, seed: u64, trace: bool) -> Result<world::Report, Violation> {
+    world::World::new(plan::Plan::of_many(agents), seed, trace).run()
+}

@@ -1,0 +1,81 @@
+//! Agents that meet over a compare-and-set store, in simulated worlds.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use rdzv_sim::rendezvous::plan::Plan;
+use rdzv_sim::rendezvous::world::Report;
+use rdzv_sim::rendezvous::{run, run_many};
+
+fn no_seed_breaks_an_invariant(seeds: Range<u64>) -> Vec<Report> {
+    seeds
+        .map(|seed| {
+            run(seed, false).unwrap_or_else(|violation| {
+                panic!(
+                    "seed {seed}: {}; replay: cargo run -p rdzv-sim -- rendezvous --seed {seed} \
+                     --trace",
+                    violation.0
+                )
+            })
+        })
+        .collect()
+}
+
+#[test]
+fn seeds_0_to_80_break_no_invariant() {
+    let reports = no_seed_breaks_an_invariant(0..80);
+    let rounds: u64 = reports.iter().map(|report| report.rounds).sum();
+    assert!(rounds > 200, "only {rounds} rounds were formed");
+}
+
+#[test]
+fn seeds_80_to_160_break_no_invariant() {
+    let reports = no_seed_breaks_an_invariant(80..160);
+    let lost: u64 = reports.iter().map(|report| report.tried - report.won).sum();
+    assert!(lost > 200, "only {lost} writes were lost");
+}
+
+#[test]
+fn seeds_have_faults_of_every_kind() {
+    let plans: Vec<_> = (0..160).map(Plan::of_seed).collect();
+    let seen = |what: &str| {
+        plans
+            .iter()
+            .flat_map(|plan| &plan.acts)
+            .filter(|act| format!("{:?}", act.2).starts_with(what))
+            .count()
+    };
+    for what in [
+        "Restart",
+        "Leave",
+        "Close",
+        "Crash",
+        "Stall",
+        "Cut",
+        "ClockJump",
+    ] {
+        assert!(seen(what) > 5, "{what} happens {} times", seen(what));
+    }
+    let count = |is: fn(&Plan) -> bool| plans.iter().filter(|plan| is(plan)).count();
+    assert!(count(|plan| plan.loses_one_of > 0) > 20);
+    assert!(count(|plan| !plan.faulty) > 20);
+    assert!(count(|plan| plan.clocks_are_wrong) > 3);
+    assert!(count(|plan| !plan.notifies) > 20);
+    assert!(count(|plan| plan.agents > 20) > 0);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    assert_eq!(run(5, false), run(5, false));
+}
+
+#[test]
+fn sixty_agents_that_start_together_meet_at_once() {
+    let report = run_many(60, 1, false).unwrap_or_else(|violation| panic!("{}", violation.0));
+    assert_eq!((report.rounds, report.joined), (1, 60));
+    assert!(
+        report.last_joined < Duration::from_secs(1),
+        "it took {:?}",
+        report.last_joined
+    );
+}
