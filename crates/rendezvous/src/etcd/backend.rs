@@ -1,9 +1,10 @@
-//! The backend `etcd`: the machine of a dynamic rendezvous over a state in etcd.
+//! The backends `etcd` and `etcd-v2`: the machine of a dynamic rendezvous over a state in etcd.
 
 use rdzv_core::ident::RunId;
 
 use super::options::EtcdOptions;
 use super::state::EtcdState;
+use super::v2::EtcdV2State;
 use crate::dynamic::{Driver, DriverOptions, SharedState, node, settings};
 use crate::{RendezvousBackend, RendezvousError, RendezvousParameters};
 
@@ -25,6 +26,24 @@ const OPTIONS: [&str; 10] = [
 pub(crate) fn from_parameters(
     parameters: &RendezvousParameters,
 ) -> Result<Box<dyn RendezvousBackend>, RendezvousError> {
+    over(parameters, |options, run_id| {
+        Ok(Box::new(EtcdState::open(options, run_id)?))
+    })
+}
+
+/// The same over the v2 API.
+pub(crate) fn v2_from_parameters(
+    parameters: &RendezvousParameters,
+) -> Result<Box<dyn RendezvousBackend>, RendezvousError> {
+    over(parameters, |options, run_id| {
+        Ok(Box::new(EtcdV2State::open(options, run_id)?))
+    })
+}
+
+fn over(
+    parameters: &RendezvousParameters,
+    open: impl FnOnce(&EtcdOptions, &RunId) -> Result<Box<dyn SharedState>, RendezvousError>,
+) -> Result<Box<dyn RendezvousBackend>, RendezvousError> {
     settings::note_unknown(parameters, &OPTIONS);
     if parameters.run_id.is_empty() {
         let text = "The run id must be a non-empty string.";
@@ -37,14 +56,14 @@ pub(crate) fn from_parameters(
         options.shorten_lease(settings.lost_after());
     }
     let run_id = RunId::new(&parameters.run_id);
-    let state = EtcdState::open(&options, &run_id)?;
+    let state = open(&options, &run_id)?;
     let me = node::describe(node::advertised(
         parameters.local_addr.as_deref(),
         Some(&options.endpoint.host),
         state.local_address(),
     ));
     let driver = Driver::start(
-        Box::new(state),
+        state,
         DriverOptions {
             run_id,
             settings,

@@ -8,12 +8,13 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`backend`] | the backend `etcd`: all of the below for one node |
+//! | [`backend`] | the backends: all of the below for one node |
 //! | [`options`] | what `--rdzv-endpoint` and `--rdzv-conf` say about the server |
 //! | [`layout`] | which keys a run has, and how they go away |
 //! | [`state`], [`watch`], [`leases`] | the state, who is told of its changes, and who is alive |
 //! | [`store`] | the agents' store of one round |
 //! | [`v3`], [`wire`] | the v3 API: requests that are repeated, and their JSON |
+//! | [`v2`] | the older API, and the backend `etcd-v2` on it |
 //! | [`failure`] | why a request failed, and how long to repeat one |
 //! | [`http`], [`tls`] | one request, one answer; or an answer that does not end |
 
@@ -26,11 +27,12 @@ pub(crate) mod options;
 mod state;
 mod store;
 mod tls;
+pub mod v2;
 mod v3;
 mod watch;
 mod wire;
 
-pub(crate) use backend::from_parameters;
+pub(crate) use backend::{from_parameters, v2_from_parameters};
 pub use options::{EtcdOptions, TlsFiles};
 pub use state::EtcdState;
 pub use store::EtcdStore;

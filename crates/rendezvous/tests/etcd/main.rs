@@ -18,6 +18,7 @@ mod store_basics;
 mod store_queues;
 #[path = "../../../store/tests/contract/waiting.rs"]
 mod store_waiting;
+mod v2;
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};

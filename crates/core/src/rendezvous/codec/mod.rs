@@ -11,7 +11,7 @@
 
 mod attributes;
 mod read;
-mod text;
+pub mod text;
 mod write;
 
 use thiserror::Error;

@@ -15,11 +15,13 @@ const DIGITS: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::RequireNone),
 );
 
-pub(super) fn encode(bytes: &[u8]) -> Vec<u8> {
+/// The digits of `bytes`, with padding.
+pub fn encode(bytes: &[u8]) -> Vec<u8> {
     BASE64_STANDARD.encode(bytes).into_bytes()
 }
 
-pub(super) fn decode(value: &[u8]) -> Result<Vec<u8>, CodecError> {
+/// The bytes that `value` stands for. An error if its digits do not come out even.
+pub fn decode(value: &[u8]) -> Result<Vec<u8>, CodecError> {
     // The usual case first: nothing to be passed over.
     if let Ok(bytes) = BASE64_STANDARD.decode(value) {
         return Ok(bytes);

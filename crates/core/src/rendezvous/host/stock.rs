@@ -39,7 +39,8 @@ impl Run {
     /// A stock agent is about to look at the state, or to change it.
     pub(super) fn touching(&mut self, now: Now, writes: bool, out: &mut Outbox<Output>) {
         // A refreshed heartbeat makes a compare-and-set fail, so it is not for those who write.
-        let stale = !writes && now.mono.since(self.refreshed_at) >= self.settings.keep_alive_interval;
+        let stale =
+            !writes && now.mono.since(self.refreshed_at) >= self.settings.keep_alive_interval;
         if self.dirty || self.form.is_none() || stale {
             self.write_form(now, out);
         }

@@ -1,0 +1,294 @@
+//! Requests of the v2 API, repeated while the server is away.
+
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use ureq::http::Method;
+
+use super::wire::{KeyAnswer, Node, Refusal, Version, code, form, path};
+use crate::etcd::failure::{Cause, Failure, Patience};
+use crate::etcd::http::{Answer, Call, Http, Lines};
+
+/// How long one attempt may take.
+const ATTEMPT: Duration = Duration::from_secs(10);
+
+/// Tells the index of the whole store.
+const INDEX_HEADER: &str = "x-etcd-index";
+
+/// A client of the v2 API. Clones share its connections, and its end.
+#[derive(Debug, Clone)]
+pub(super) struct V2 {
+    http: Http,
+    /// How long the server may be away.
+    limit: Duration,
+}
+
+/// What was read.
+#[derive(Debug)]
+pub(super) struct Read {
+    /// `None` if the key is absent.
+    pub(super) node: Option<Node>,
+    /// Everything up to this change of the store has been seen.
+    pub(super) index: u64,
+}
+
+/// How a write ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Put {
+    /// Done, as the change of that index.
+    Done(u64),
+    /// The condition did not hold.
+    Refused {
+        /// An earlier attempt, whose answer was lost, may have been carried out: perhaps it is what
+        /// was refused.
+        maybe_done: bool,
+    },
+}
+
+/// Under which condition something is written.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Condition {
+    Always,
+    Absent,
+    /// The last change of the key is that of this index.
+    Unchanged(u64),
+}
+
+impl V2 {
+    pub(super) fn new(http: Http, limit: Duration) -> Self {
+        Self { http, limit }
+    }
+
+    pub(super) fn http(&self) -> &Http {
+        &self.http
+    }
+
+    pub(super) fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// The same server, through connections of its own.
+    pub(super) fn separate(&self) -> Self {
+        Self::new(self.http.separate(), self.limit)
+    }
+
+    /// Reads a key, or a folder with all that is in it.
+    pub(super) fn read(&self, operation: &'static str, key: &str) -> Result<Read, Failure> {
+        // Without a quorum, a server that is behind would answer with the past.
+        let path = format!("{}?quorum=true&recursive=true", path(key));
+        let call = Call {
+            method: Method::GET,
+            path: &path,
+            content_type: None,
+            body: b"",
+        };
+        let (said, _) = self.ask(operation, key, &call)?;
+        match said {
+            Said::Yes(answer) => {
+                let header = answer.headers.get(INDEX_HEADER);
+                let index = header
+                    .and_then(|value| value.to_str().ok())
+                    .and_then(|text| text.parse().ok());
+                let node = self.parsed::<KeyAnswer>(operation, key, &answer)?.node;
+                Ok(Read {
+                    index: index.unwrap_or(node.modified),
+                    node: Some(node),
+                })
+            }
+            Said::No(refusal) => Ok(Read {
+                node: None,
+                index: refusal.index,
+            }),
+        }
+    }
+
+    /// Writes a key, to be cleared after `seconds` if any.
+    pub(super) fn write(
+        &self,
+        operation: &'static str,
+        key: &str,
+        value: &str,
+        condition: Condition,
+        seconds: Option<u64>,
+    ) -> Result<Put, Failure> {
+        let (index, seconds) = (
+            match condition {
+                Condition::Unchanged(index) => index.to_string(),
+                _ => String::new(),
+            },
+            seconds.map(|seconds| seconds.to_string()),
+        );
+        let mut fields = vec![("value", value)];
+        if let Some(seconds) = &seconds {
+            fields.push(("ttl", seconds));
+        }
+        match condition {
+            Condition::Always => {}
+            Condition::Absent => fields.push(("prevExist", "false")),
+            Condition::Unchanged(_) => fields.push(("prevIndex", &index)),
+        }
+        let body = form(&fields);
+        let call = Call {
+            method: Method::PUT,
+            path: &path(key),
+            content_type: Some("application/x-www-form-urlencoded"),
+            body: body.as_bytes(),
+        };
+        match self.ask(operation, key, &call)? {
+            (Said::Yes(answer), _) => {
+                let answer = self.parsed::<KeyAnswer>(operation, key, &answer)?;
+                Ok(Put::Done(answer.node.modified))
+            }
+            (Said::No(_), maybe_done) => Ok(Put::Refused { maybe_done }),
+        }
+    }
+
+    /// Removes a key; tells whether it was there, as far as is known.
+    pub(super) fn remove(&self, key: &str) -> Result<bool, Failure> {
+        let call = Call {
+            method: Method::DELETE,
+            path: &path(key),
+            content_type: None,
+            body: b"",
+        };
+        match self.ask("delete", key, &call)? {
+            (Said::Yes(_), _) => Ok(true),
+            (Said::No(_), maybe_done) => Ok(maybe_done),
+        }
+    }
+
+    /// Waits for the first change of a key that is not before `index`.
+    pub(super) fn next_change(
+        &self,
+        key: &str,
+        index: u64,
+        silence: Duration,
+        limit: Option<Duration>,
+    ) -> Result<Lines, Cause> {
+        let path = format!("{}?wait=true&waitIndex={index}", path(key));
+        let call = Call {
+            method: Method::GET,
+            path: &path,
+            content_type: None,
+            body: b"",
+        };
+        self.http.stream(&call, silence, limit)
+    }
+
+    /// Why a request that has not begun well has failed.
+    pub(super) fn failure(&self, operation: &'static str, key: &str, cause: Cause) -> Failure {
+        Patience::of(Duration::ZERO).failure(operation, key, self.http.place(), cause)
+    }
+
+    fn parsed<T: DeserializeOwned>(
+        &self,
+        operation: &'static str,
+        key: &str,
+        answer: &Answer,
+    ) -> Result<T, Failure> {
+        serde_json::from_slice(&answer.body).map_err(|error| {
+            let cause = Cause::NotEtcd(error.to_string());
+            self.failure(operation, key, cause)
+        })
+    }
+
+    /// Sends a request until there is an answer, or the patience has ended. Tells whether an attempt
+    /// whose answer was lost may have been carried out.
+    fn ask(
+        &self,
+        operation: &'static str,
+        key: &str,
+        call: &Call<'_>,
+    ) -> Result<(Said, bool), Failure> {
+        let mut patience = Patience::of(self.limit);
+        let mut repeated = false;
+        loop {
+            // The first attempt is made however little patience there is.
+            let limit = patience.left().clamp(Duration::from_millis(100), ATTEMPT);
+            let cause = match self.attempt(call, limit) {
+                Ok(said) => return Ok((said, repeated)),
+                Err(cause) => cause,
+            };
+            if let Cause::Away { reason, maybe_done } = &cause {
+                tracing::debug!(place = self.http.place(), reason, "etcd is away");
+                repeated |= maybe_done;
+            }
+            let again = cause.is_passing().then(|| patience.pause()).flatten();
+            if again.is_none_or(|pause| self.http.pause(pause)) {
+                return Err(patience.failure(operation, key, self.http.place(), cause));
+            }
+        }
+    }
+
+    fn attempt(&self, call: &Call<'_>, limit: Duration) -> Result<Said, Cause> {
+        let answer = self.http.send(call, limit)?;
+        if matches!(answer.status, 200 | 201) {
+            return Ok(Said::Yes(answer));
+        }
+        let Ok(refusal) = serde_json::from_slice::<Refusal>(&answer.body) else {
+            return Err(self.no_v2(answer.status, limit));
+        };
+        match refusal.code {
+            code::KEY_NOT_FOUND | code::COMPARE_FAILED | code::KEY_EXISTS => Ok(Said::No(refusal)),
+            _ => Err(cause_of(refusal)),
+        }
+    }
+
+    /// What it means that something else than the v2 API has answered.
+    fn no_v2(&self, status: u16, limit: Duration) -> Cause {
+        if matches!(status, 502..=504) {
+            return Cause::Away {
+                reason: format!("HTTP status {status}"),
+                maybe_done: true,
+            };
+        }
+        let call = Call {
+            method: Method::GET,
+            path: "/version",
+            content_type: None,
+            body: b"",
+        };
+        let version = self.http.send(&call, limit).ok();
+        let version: Option<Version> =
+            version.and_then(|answer| serde_json::from_slice(&answer.body).ok());
+        match version {
+            Some(version) => Cause::Refused {
+                code: status.into(),
+                message: format!(
+                    "this server ({}) does not serve the v2 API; start it with --enable-v2=true \
+                     (before etcd 3.6), or use --rdzv-backend etcd, which speaks v3",
+                    version.server
+                ),
+            },
+            None => Cause::NotEtcd(format!("HTTP status {status}")),
+        }
+    }
+}
+
+/// An answer that is not a failure.
+enum Said {
+    Yes(Answer),
+    /// The key is absent, or the condition of a write does not hold.
+    No(Refusal),
+}
+
+/// What a refusal means that is not about a key's condition.
+pub(super) fn cause_of(refusal: Refusal) -> Cause {
+    let Refusal {
+        code,
+        message,
+        cause,
+        ..
+    } = refusal;
+    let message = match cause.as_str() {
+        "" => message,
+        cause => format!("{message} ({cause})"),
+    };
+    match code {
+        code::RAFT_INTERNAL | code::LEADER_ELECTION => Cause::Away {
+            reason: message,
+            maybe_done: true,
+        },
+        _ => Cause::Refused { code, message },
+    }
+}

@@ -1,0 +1,118 @@
+//! How the v2 API writes keys, changes and answers.
+
+use std::fmt::Write as _;
+
+use serde::Deserialize;
+
+/// What etcd's own error numbers mean.
+pub(super) mod code {
+    pub(crate) const KEY_NOT_FOUND: i64 = 100;
+    pub(crate) const COMPARE_FAILED: i64 = 101;
+    pub(crate) const KEY_EXISTS: i64 = 105;
+    pub(crate) const RAFT_INTERNAL: i64 = 300;
+    pub(crate) const LEADER_ELECTION: i64 = 301;
+    pub(crate) const WATCHER_CLEARED: i64 = 400;
+    pub(crate) const INDEX_CLEARED: i64 = 401;
+}
+
+/// An answer about keys: to a request, or the event that was waited for.
+#[derive(Debug, Deserialize)]
+pub(super) struct KeyAnswer {
+    pub(super) node: Node,
+}
+
+/// A key, or a folder of them.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(super) struct Node {
+    #[serde(default)]
+    pub(super) key: String,
+    #[serde(default)]
+    pub(super) value: String,
+    #[serde(default, rename = "modifiedIndex")]
+    pub(super) modified: u64,
+    #[serde(default)]
+    pub(super) nodes: Vec<Self>,
+    #[serde(default)]
+    pub(super) dir: bool,
+}
+
+/// An answer that says no.
+#[derive(Debug, Deserialize)]
+pub(super) struct Refusal {
+    #[serde(rename = "errorCode")]
+    pub(super) code: i64,
+    #[serde(default)]
+    pub(super) message: String,
+    #[serde(default)]
+    pub(super) cause: String,
+    /// The index of the whole store.
+    #[serde(default)]
+    pub(super) index: u64,
+}
+
+/// What is below `/version`.
+#[derive(Debug, Deserialize)]
+pub(super) struct Version {
+    #[serde(rename = "etcdserver")]
+    pub(super) server: String,
+}
+
+/// The path of a key, which begins with a slash.
+pub(super) fn path(key: &str) -> String {
+    let mut path = "/v2/keys".to_owned();
+    escape(key, b"-._~/", &mut path);
+    path
+}
+
+/// A body with fields.
+pub(super) fn form(fields: &[(&str, &str)]) -> String {
+    let mut form = String::new();
+    for (name, value) in fields {
+        if !form.is_empty() {
+            form.push('&');
+        }
+        form.push_str(name);
+        form.push('=');
+        escape(value, b"-._~", &mut form);
+    }
+    form
+}
+
+/// Letters, digits and `plain` stay, all else is escaped.
+fn escape(text: &str, plain: &[u8], out: &mut String) {
+    out.reserve(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || plain.contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            write!(out, "%{byte:02X}").expect("a text takes everything");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_a_meaning_in_a_url_is_escaped() {
+        assert_eq!(
+            path("/torch/a b?é%/x+y="),
+            "/v2/keys/torch/a%20b%3F%C3%A9%25/x%2By%3D"
+        );
+        assert_eq!(
+            form(&[("value", "a+/="), ("ttl", "7200")]),
+            "value=a%2B%2F%3D&ttl=7200"
+        );
+    }
+
+    #[test]
+    fn a_folder_is_read_with_what_is_in_it() {
+        let text = r#"{"action":"get","node":{"key":"/s","dir":true,"nodes":[
+            {"key":"/s/a","value":"1","ttl":7,"modifiedIndex":5,"createdIndex":5}]}}"#;
+        let answer: KeyAnswer = serde_json::from_str(text).unwrap();
+        assert!(answer.node.dir);
+        assert_eq!(answer.node.nodes[0].value, "1");
+        assert_eq!(answer.node.nodes[0].modified, 5);
+    }
+}
