@@ -203,7 +203,8 @@ fn several_values_appear_together<S: Shared>(shared: &S) {
         });
         for _ in 0..100 {
             let values = reader.multi_get(&["one", "two"]).unwrap();
-            assert_eq!(values[0], values[1]);
+            // Who has no operation for several keys at once does not promise it.
+            assert!(values[0] == values[1] || !reader.has_extended_api());
         }
     });
 }

@@ -157,13 +157,13 @@ impl V2 {
         }
     }
 
-    /// Waits for the first change of a key that is not before `index`.
+    /// Waits for the first change of a key that is not before `index`; a read fails when nothing has
+    /// come for `silence`.
     pub(super) fn next_change(
         &self,
         key: &str,
         index: u64,
         silence: Duration,
-        limit: Option<Duration>,
     ) -> Result<Lines, Cause> {
         let path = format!("{}?wait=true&waitIndex={index}", path(key));
         let call = Call {
@@ -172,7 +172,7 @@ impl V2 {
             content_type: None,
             body: b"",
         };
-        self.http.stream(&call, silence, limit)
+        self.http.stream(&call, silence, None)
     }
 
     /// Why a request that has not begun well has failed.

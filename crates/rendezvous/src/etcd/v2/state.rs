@@ -119,7 +119,7 @@ impl SharedState for EtcdV2State {
     }
 
     fn round_store(&self, round: u64) -> Result<Arc<dyn Store>, RendezvousError> {
-        let store = EtcdV2Store::new(self.client.separate());
+        let store = EtcdV2Store::of_agents(self.client.separate());
         let prefix = format!("torch.rendezvous.{}.{round}", self.run_id);
         Ok(Arc::new(PrefixStore::new(prefix, Arc::new(store))))
     }

@@ -22,7 +22,8 @@ use crate::etcd::failure::{Cause, Failure, Patience};
 use crate::etcd::http::Http;
 use crate::etcd::options::EtcdOptions;
 
-const FOLDER: &str = "/torch/elastic/store/";
+/// Where the reference's agents have their stores.
+const FOLDER: &str = "/torch/elastic/store";
 
 /// How long waiting operations wait unless told otherwise.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -30,9 +31,14 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 /// How much of a value an error shows.
 const SHOWN: usize = 32;
 
-/// The store of all runs on an etcd server with the v2 API. Nothing in it is cleared by etcd.
+/// A folder of keys on an etcd server with the v2 API. Nothing in it is cleared by etcd.
+///
+/// Its keys must not be empty; a [`PrefixStore`](rdzv_store::PrefixStore) around it may have an empty
+/// one.
 pub struct EtcdV2Store {
     client: V2,
+    /// Begins and ends with a slash.
+    folder: String,
     timeout: Mutex<Duration>,
 }
 
@@ -45,19 +51,28 @@ enum Update<T> {
 }
 
 impl EtcdV2Store {
-    /// The store of that server, which need not be up yet.
-    pub fn open(options: &EtcdOptions) -> Result<Self, RendezvousError> {
-        Ok(Self::new(V2::new(
-            Http::new(options)?,
-            options.read_timeout,
-        )))
+    /// The keys in `folder`, by default the one of the reference's agents, where those of all runs
+    /// are. The server need not be up yet.
+    pub fn open(options: &EtcdOptions, folder: Option<&str>) -> Result<Self, RendezvousError> {
+        let client = V2::new(Http::new(options)?, options.read_timeout);
+        Ok(Self::new(client, folder.unwrap_or(FOLDER)))
     }
 
-    pub(super) fn new(client: V2) -> Self {
+    /// The keys of the reference's agents.
+    pub(super) fn of_agents(client: V2) -> Self {
+        Self::new(client, FOLDER)
+    }
+
+    fn new(client: V2, folder: &str) -> Self {
         Self {
             client,
+            folder: format!("/{}/", folder.trim_matches('/')),
             timeout: Mutex::new(DEFAULT_TIMEOUT),
         }
+    }
+
+    fn full(&self, key: &str) -> String {
+        format!("{}{}", self.folder, BASE64_STANDARD.encode(key))
     }
 
     /// The value under a key with the index of its last change; else the index of the store.
@@ -66,7 +81,7 @@ impl EtcdV2Store {
         operation: &'static str,
         key: &str,
     ) -> Result<Result<(Bytes, u64), u64>, StoreError> {
-        let read = self.client.read(operation, &full(key))?;
+        let read = self.client.read(operation, &self.full(key))?;
         match read.node {
             Some(node) if !node.dir => Ok(Ok((self.value(operation, key, &node)?, node.modified))),
             _ => Ok(Err(read.index)),
@@ -106,7 +121,7 @@ impl EtcdV2Store {
                 return Err(self.waited_in_vain(all, started.elapsed()));
             }
             let silence = SILENCE.min(left);
-            match wait(&self.client, &full(key), index + 1, silence, Some(left)) {
+            match wait(&self.client, &self.full(key), index + 1, silence) {
                 Ok(_) => away = Patience::of(self.client.limit()),
                 // The next look says whether the server is really away.
                 Err(cause) if cause.is_passing() => {
@@ -151,7 +166,7 @@ impl EtcdV2Store {
             let value = BASE64_STANDARD.encode(value);
             let put = self
                 .client
-                .write(operation, &full(key), &value, condition, None)?;
+                .write(operation, &self.full(key), &value, condition, None)?;
             match put {
                 Put::Done(_) => return Ok(result),
                 Put::Refused { maybe_done: false } => {}
@@ -171,14 +186,16 @@ impl EtcdV2Store {
 
     /// All keys with a value.
     fn keys(&self) -> Result<Vec<String>, StoreError> {
-        let read = self.client.read("list", FOLDER.trim_end_matches('/'))?;
+        let read = self
+            .client
+            .read("list", self.folder.trim_end_matches('/'))?;
         let mut keys = Vec::new();
         let mut folders: Vec<Node> = read.node.into_iter().collect();
         while let Some(folder) = folders.pop() {
             for node in folder.nodes {
                 if node.dir {
                     folders.push(node);
-                } else if let Some(name) = node.key.strip_prefix(FOLDER)
+                } else if let Some(name) = node.key.strip_prefix(&self.folder)
                     && let Ok(key) = BASE64_STANDARD.decode(name)
                     && let Ok(key) = String::from_utf8(key)
                 {
@@ -190,15 +207,11 @@ impl EtcdV2Store {
     }
 }
 
-fn full(key: &str) -> String {
-    format!("{FOLDER}{}", BASE64_STANDARD.encode(key))
-}
-
 impl Store for EtcdV2Store {
     fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
         let value = BASE64_STANDARD.encode(value);
         self.client
-            .write("set", &full(key), &value, Condition::Always, None)?;
+            .write("set", &self.full(key), &value, Condition::Always, None)?;
         Ok(())
     }
 
@@ -261,7 +274,7 @@ impl Store for EtcdV2Store {
     }
 
     fn delete_key(&self, key: &str) -> Result<bool, StoreError> {
-        Ok(self.client.remove(&full(key))?)
+        Ok(self.client.remove(&self.full(key))?)
     }
 
     fn num_keys(&self) -> Result<u64, StoreError> {
@@ -288,7 +301,7 @@ impl Store for EtcdV2Store {
     }
 
     fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {
-        let clone = Self::new(self.client.separate());
+        let clone = Self::new(self.client.separate(), &self.folder);
         clone.set_timeout(self.timeout());
         Ok(Box::new(clone))
     }
@@ -296,6 +309,6 @@ impl Store for EtcdV2Store {
 
 impl fmt::Debug for EtcdV2Store {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}{FOLDER}", self.client.http().place())
+        write!(formatter, "{}{}", self.client.http().place(), self.folder)
     }
 }

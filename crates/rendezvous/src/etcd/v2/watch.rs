@@ -86,19 +86,13 @@ pub(super) enum Waited {
     Gap,
 }
 
-/// Waits for the first change of `key` that is not before `index`.
-pub(super) fn wait(
-    client: &V2,
-    key: &str,
-    index: u64,
-    silence: Duration,
-    limit: Option<Duration>,
-) -> Result<Waited, Cause> {
+/// Waits for the first change of `key` that is not before `index`, as long as `silence`.
+pub(super) fn wait(client: &V2, key: &str, index: u64, silence: Duration) -> Result<Waited, Cause> {
     let away = |reason: String| Cause::Away {
         reason,
         maybe_done: false,
     };
-    let mut lines = client.next_change(key, index, silence, limit)?;
+    let mut lines = client.next_change(key, index, silence)?;
     let line = match lines.next_line() {
         Ok(Some(line)) => line,
         Ok(None) => return Err(away("the server ended the wait".to_owned())),
@@ -198,7 +192,7 @@ impl Watcher {
     fn follow(&mut self) -> Result<(), Cause> {
         let waited = match self.next {
             0 => Waited::Gap,
-            next => wait(&self.client, &self.key, next, SILENCE, None)?,
+            next => wait(&self.client, &self.key, next, SILENCE)?,
         };
         match waited {
             Waited::Changed(node) => {
