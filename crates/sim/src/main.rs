@@ -8,8 +8,10 @@
 //! ```
 
 use std::fmt::Debug;
+use std::ops::Range;
 use std::process::ExitCode;
 
+use rdzv_sim::rendezvous::world::Trace;
 use rdzv_sim::{Violation, rendezvous};
 
 fn main() -> ExitCode {
@@ -18,51 +20,59 @@ fn main() -> ExitCode {
         let place = arguments.iter().position(|argument| argument == flag)?;
         arguments.get(place + 1)?.parse::<u64>().ok()
     };
-    let trace = arguments.iter().any(|argument| argument == "--trace");
     let agents = value_of("--agents").and_then(|agents| usize::try_from(agents).ok());
-    let world = match arguments.first().map(String::as_str) {
-        Some("rendezvous") => "rendezvous",
-        _ => "store",
-    };
     let seeds = match (value_of("--seed"), value_of("--seeds")) {
         (Some(seed), None) => seed..seed + 1,
         (None, Some(count)) => 0..count,
         (None, None) if agents.is_some() => 0..1,
         _ => {
             eprintln!(
-                "usage: rdzv-sim [rendezvous [--agents N]] --seed N [--trace] | --seeds COUNT"
+                "usage: rdzv-sim [rendezvous [--agents N]] (--seed N [--trace] | --seeds COUNT)"
             );
             return ExitCode::from(2);
         }
     };
-    let replay = format!("cargo run -p rdzv-sim -- {world}");
-    match (world, agents) {
-        ("rendezvous", Some(agents)) => run(seeds, trace, &replay, |seed, trace| {
-            rendezvous::run_many(agents, seed, trace)
+    let everything = arguments.iter().any(|argument| argument == "--trace");
+    match (arguments.first().map(String::as_str), agents) {
+        (Some("rendezvous"), agents) => {
+            let (name, run_one): (_, Box<dyn Fn(u64, Trace) -> _>) = match agents {
+                Some(agents) => (
+                    format!("rendezvous --agents {agents}"),
+                    Box::new(move |seed, trace| rendezvous::run_many(agents, seed, trace)),
+                ),
+                None => ("rendezvous".to_owned(), Box::new(rendezvous::run)),
+            };
+            run(seeds, everything, &name, run_one)
+        }
+        _ => run(seeds, everything, "", |seed, trace| {
+            rdzv_sim::run(seed, trace != Trace::Nothing)
         }),
-        ("rendezvous", None) => run(seeds, trace, &replay, rendezvous::run),
-        _ => run(seeds, trace, &replay, rdzv_sim::run),
     }
 }
 
 fn run<R: Debug>(
-    seeds: std::ops::Range<u64>,
-    trace: bool,
-    replay: &str,
-    world: impl Fn(u64, bool) -> Result<R, Violation>,
+    seeds: Range<u64>,
+    everything: bool,
+    name: &str,
+    world: impl Fn(u64, Trace) -> Result<R, Violation>,
 ) -> ExitCode {
     let single = seeds.end - seeds.start == 1;
+    let trace = if everything {
+        Trace::All
+    } else {
+        Trace::Nothing
+    };
     for seed in seeds {
         match world(seed, trace) {
             Ok(report) if single => println!("seed {seed}: {report:?}"),
             Ok(_) => {}
             Err(violation) => {
-                if !trace {
+                if !everything {
                     // Once more, to show how it came about.
-                    let _ = world(seed, true);
+                    let _ = world(seed, Trace::Last);
                 }
                 eprintln!("seed {seed}: {}", violation.0);
-                eprintln!("replay: {replay} --seed {seed} --trace");
+                eprintln!("replay: cargo run -p rdzv-sim -- {name} --seed {seed} --trace");
                 return ExitCode::FAILURE;
             }
         }

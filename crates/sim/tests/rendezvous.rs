@@ -4,13 +4,13 @@ use std::ops::Range;
 use std::time::Duration;
 
 use rdzv_sim::rendezvous::plan::Plan;
-use rdzv_sim::rendezvous::world::Report;
+use rdzv_sim::rendezvous::world::{Report, Trace};
 use rdzv_sim::rendezvous::{run, run_many};
 
 fn no_seed_breaks_an_invariant(seeds: Range<u64>) -> Vec<Report> {
     seeds
         .map(|seed| {
-            run(seed, false).unwrap_or_else(|violation| {
+            run(seed, Trace::Nothing).unwrap_or_else(|violation| {
                 panic!(
                     "seed {seed}: {}; replay: cargo run -p rdzv-sim -- rendezvous --seed {seed} \
                      --trace",
@@ -66,12 +66,13 @@ fn seeds_have_faults_of_every_kind() {
 
 #[test]
 fn the_same_seed_gives_the_same_run() {
-    assert_eq!(run(5, false), run(5, false));
+    assert_eq!(run(5, Trace::Nothing), run(5, Trace::Nothing));
 }
 
 #[test]
 fn sixty_agents_that_start_together_meet_at_once() {
-    let report = run_many(60, 1, false).unwrap_or_else(|violation| panic!("{}", violation.0));
+    let report =
+        run_many(60, 1, Trace::Nothing).unwrap_or_else(|violation| panic!("{}", violation.0));
     assert_eq!((report.rounds, report.joined), (1, 60));
     assert!(
         report.last_joined < Duration::from_secs(1),

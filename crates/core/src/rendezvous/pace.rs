@@ -18,6 +18,12 @@ const FIRST_JOIN: Duration = Duration::from_millis(300);
 /// The longest window; short enough for a heartbeat to get through in time.
 const LONGEST_WINDOW: Duration = Duration::from_secs(2);
 
+/// Half the window of a node that was removed by others for the first time.
+const FIRST_EXPELLED: Duration = Duration::from_millis(20);
+
+/// The slowest answer that says something about the next one.
+const SLOWEST: Duration = Duration::from_millis(250);
+
 /// Up to so many writers a collision costs less than avoiding it.
 const FEW: usize = 4;
 
@@ -35,6 +41,8 @@ pub(super) struct Pace {
     asked_at: Mono,
     /// Writes lost in a row.
     losses: u32,
+    /// Times that others removed us since we last joined.
+    expelled: u32,
 }
 
 impl Pace {
@@ -45,6 +53,7 @@ impl Pace {
             round_trip: Duration::from_millis(1),
             asked_at: Mono::ZERO,
             losses: 0,
+            expelled: 0,
         }
     }
 
@@ -53,7 +62,7 @@ impl Pace {
     }
 
     pub(super) fn answered(&mut self, now: Mono) {
-        let took = now.since(self.asked_at);
+        let took = now.since(self.asked_at).min(SLOWEST);
         self.round_trip = (self.round_trip * 3 + took) / 4;
     }
 
@@ -71,6 +80,18 @@ impl Pace {
             self.round_trip.saturating_mul(factor).min(LONGEST_WINDOW)
         };
         self.part_of(window)
+    }
+
+    /// How long to wait before joining again after others have removed us, so that agents whose
+    /// clocks do not agree do not remove and add one another without end and without a pause.
+    pub(super) fn expelled(&mut self) -> Duration {
+        self.expelled = self.expelled.saturating_add(1);
+        let window = FIRST_EXPELLED.saturating_mul(1 << self.expelled.min(16));
+        self.part_of(window.min(LONGEST_WINDOW))
+    }
+
+    pub(super) fn joined(&mut self) {
+        self.expelled = 0;
     }
 
     /// Whether more than one write was lost in a row.

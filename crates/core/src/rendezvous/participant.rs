@@ -183,7 +183,7 @@ impl Participant {
                 joined: None,
             },
         );
-        if self.state().is_none_or(|state| state.round == 0) && left.is_none() {
+        if self.copy.is_none() {
             let jitter = self.pace.first_join();
             self.pause_for(now, jitter);
         }
@@ -237,6 +237,14 @@ impl Participant {
         {
             // Another store; what happened in the one before does not count.
             *first_round = None;
+        }
+        let joining =
+            matches!(self.task, Task::Join { .. }) && self.patience(now.mono) == Patience::InTime;
+        let was_listed = self.state().is_some_and(|old| is_listed(old, &self.me));
+        if joining && was_listed && !is_listed(&state, &self.me) {
+            // The others count us as lost: their clocks are far from ours, or we stood still.
+            let pause = self.pace.expelled();
+            self.pause_for(now, pause);
         }
         self.expected.see(&state, now.mono);
         let lost = {
@@ -458,6 +466,7 @@ impl Participant {
             participants: ranks::in_order(&state.participants),
         };
         self.membership = Some(Membership::new(formed.clone()));
+        self.pace.joined();
         self.answer(Output::Joined(formed));
         self.tell_changes();
     }

@@ -5,5 +5,6 @@
 #![allow(clippy::unwrap_used, reason = "this is all test code")]
 
 mod decisions;
+mod scripts;
 
 mod text;

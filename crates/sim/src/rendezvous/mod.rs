@@ -30,12 +30,14 @@ pub mod world;
 
 use crate::Violation;
 
-/// Runs the plan of a seed to its end; with `trace`, every event is written to standard output.
-pub fn run(seed: u64, trace: bool) -> Result<world::Report, Violation> {
-    world::World::new(plan::Plan::of_seed(seed), seed, trace).run()
+use world::{Report, Trace, World};
+
+/// Runs the plan of a seed to its end.
+pub fn run(seed: u64, trace: Trace) -> Result<Report, Violation> {
+    World::new(plan::Plan::of_seed(seed), seed, trace).run()
 }
 
 /// Like [`run`], with so many agents and no faults.
-pub fn run_many(agents: usize, seed: u64, trace: bool) -> Result<world::Report, Violation> {
-    world::World::new(plan::Plan::of_many(agents), seed, trace).run()
+pub fn run_many(agents: usize, seed: u64, trace: Trace) -> Result<Report, Violation> {
+    World::new(plan::Plan::of_many(agents), seed, trace).run()
 }

@@ -1,6 +1,7 @@
 //! Virtual time, the network and the store of the agents.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,20 @@ const SETTLED_AFTER: Duration = Duration::from_secs(240);
 
 /// Things that happen to one agent in a second of virtual time, on average; more is a busy loop.
 const BUSY: u64 = 400;
+
+/// How much of what happened last is kept.
+const LAST: usize = 300;
+
+/// What of a run is written to standard output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trace {
+    /// Nothing.
+    Nothing,
+    /// What happened last, if an invariant was broken.
+    Last,
+    /// Everything that happens.
+    All,
+}
 
 /// What a run amounted to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -89,7 +104,9 @@ enum Event {
 pub struct World {
     plan: Plan,
     random: Rng,
-    trace: bool,
+    trace: Trace,
+    /// What happened last.
+    last: RefCell<VecDeque<String>>,
     now: u64,
     sequence: u64,
     events: BTreeMap<(u64, u64), (usize, Event)>,
@@ -105,7 +122,7 @@ pub struct World {
 
 impl World {
     /// A world in which nothing has happened yet.
-    pub fn new(plan: Plan, seed: u64, trace: bool) -> Self {
+    pub fn new(plan: Plan, seed: u64, trace: Trace) -> Self {
         let mut random = Rng::with_seed(seed);
         let agents = (0..plan.agents)
             .map(|number| {
@@ -117,6 +134,7 @@ impl World {
             ledger: Ledger::new(plan.settings),
             random,
             trace,
+            last: RefCell::default(),
             now: 0,
             sequence: 0,
             events: BTreeMap::new(),
@@ -130,7 +148,7 @@ impl World {
             },
             plan,
         };
-        if trace {
+        if trace == Trace::All {
             println!("{:#?}", world.plan);
         }
         for (at, agent, act) in world.plan.acts.clone() {
@@ -141,6 +159,16 @@ impl World {
 
     /// Lets everything happen until nothing changes any more, and looks at what has come of it.
     pub fn run(mut self) -> Result<Report, Violation> {
+        let result = self.go();
+        if result.is_err() {
+            for line in self.last.borrow().iter() {
+                println!("{line}");
+            }
+        }
+        result
+    }
+
+    fn go(&mut self) -> Result<Report, Violation> {
         let end = nanos(self.plan.end);
         let deadline = end + nanos(SETTLED_AFTER) + 2 * nanos(self.plan.settings.last_call_timeout);
         let mut settled_since = None;
@@ -366,7 +394,7 @@ impl World {
     }
 
     fn step(&mut self, number: usize, input: Input) -> Result<(), Violation> {
-        let shown = if self.trace {
+        let shown = if self.trace != Trace::Nothing {
             shown(&input)
         } else {
             String::new()
@@ -584,15 +612,20 @@ impl World {
     }
 
     fn tell(&self, number: usize, text: impl FnOnce() -> String) {
-        if self.trace {
-            let agent = &self.agents[number];
-            println!(
-                "{:>12.6} s  {}  {}",
-                self.now as f64 / 1e9,
-                agent.me,
-                text()
-            );
+        if self.trace == Trace::Nothing {
+            return;
         }
+        let who = &self.agents[number].me;
+        let line = format!("{:>12.6} s  {who}  {}", self.now as f64 / 1e9, text());
+        if self.trace == Trace::All {
+            println!("{line}");
+            return;
+        }
+        let mut last = self.last.borrow_mut();
+        if last.len() == LAST {
+            last.pop_front();
+        }
+        last.push_back(line);
     }
 }
 
