@@ -1,11 +1,12 @@
-//! Hosting the store, or finding it.
+//! Hosting the store, or finding it; and finding out what kind of store it is.
 
 use std::io;
-use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rdzv_core::endpoint::Endpoint;
+use rdzv_core::rendezvous::NodeDesc;
 use rdzv_store::{
     FileStore, ServerOptions, Store, StoreError, TcpStore, TcpStoreOptions, TcpStoreServer,
 };
@@ -14,105 +15,184 @@ use super::Meeting;
 use super::explain::explain;
 use super::options::{Medium, Options};
 use super::stored::{Place, StoredState};
-use crate::RendezvousError;
 use crate::bind::loopback;
 use crate::dynamic::driver::{Driver, DriverOptions};
-use crate::dynamic::{SharedState as _, host, node};
+use crate::dynamic::native::{self, Native, NativeOptions};
+use crate::dynamic::{host, node};
+use crate::{RendezvousBackend, RendezvousError};
 
-/// A store that the agents meet at.
-pub(super) struct Connected {
-    place: Place,
-    server: Option<Arc<TcpStoreServer>>,
-}
+/// How long a port that is taken is called before it is tried again to get it.
+const ONE_CALL: Duration = Duration::from_secs(2);
 
-/// Connects to the store, hosting it if that is this node's part.
-pub(super) fn connect(options: &Options) -> Result<Connected, RendezvousError> {
+/// How often a store is looked for again that was lost as soon as it was found.
+const MOST_AGAIN: u32 = 3;
+
+/// Connects to the store, hosting it if that is this node's part, and finds out how to use it.
+pub(super) fn connect(options: &Options) -> Result<Meeting, RendezvousError> {
     match &options.medium {
-        Medium::Tcp { endpoint, is_host } => to_tcp(endpoint, *is_host, options),
-        Medium::File(path) => to_file(path, options),
+        Medium::Tcp { endpoint, is_host } => at_tcp(endpoint, *is_host, options),
+        Medium::File(path) => at_file(path, options),
     }
 }
 
-fn to_tcp(
+/// Again if the store's host ends just after it was reached: another agent may take its place.
+fn at_tcp(
     endpoint: &Endpoint,
     is_host: Option<bool>,
     options: &Options,
-) -> Result<Connected, RendezvousError> {
-    let explain = |error| explain(error, &options.place());
-    let server = match is_host {
-        Some(true) => Some(serve(endpoint).map_err(explain)?),
-        Some(false) => None,
-        None if host::is_this_machine(&endpoint.host, options.read_timeout) => {
-            serve_if_free(endpoint).map_err(explain)?
+) -> Result<Meeting, RendezvousError> {
+    let mut again = 0;
+    loop {
+        let (server, store) = reach(endpoint, is_host, options)?;
+        match meet(server, store, endpoint, options) {
+            Err(error) if again < MOST_AGAIN => {
+                tracing::debug!(%error, "lost the c10d store at once; looking for it again");
+                again += 1;
+            }
+            ended => return ended,
         }
-        None => None,
+    }
+}
+
+/// A store server of ours runs the rendezvous itself; with any other, the state is shared under a key
+/// in it.
+fn meet(
+    server: Option<TcpStoreServer>,
+    store: TcpStore,
+    endpoint: &Endpoint,
+    options: &Options,
+) -> Result<Meeting, RendezvousError> {
+    let me = node::describe(node::advertised(
+        options.local_addr.as_deref(),
+        Some(&endpoint.host),
+        store.local_address(),
+    ));
+    let native = Native::connect(
+        NativeOptions {
+            address: store.peer(),
+            run_id: options.run_id.clone(),
+            settings: options.settings,
+            node: me.clone(),
+            server: None,
+            read_timeout: options.read_timeout,
+        },
+        options.read_timeout,
+    )?;
+    tracing::debug!(
+        peer = %store.peer(),
+        node = %me,
+        hosted = server.is_some(),
+        native = native.is_some(),
+        "connected to the c10d store"
+    );
+    let backend = match native {
+        Some(native) => Box::new(native),
+        None => drive(Place::Tcp(Arc::new(store)), me, options)?,
     };
-    let port = server.as_ref().map_or(endpoint.port, TcpStoreServer::port);
-    let store = TcpStore::connect(TcpStoreOptions {
-        timeout: options.read_timeout,
-        ..TcpStoreOptions::new(&endpoint.host, port)
-    })
-    .map_err(explain)?;
-    tracing::debug!(peer = %store.peer(), hosted = server.is_some(), "connected to the c10d store");
-    Ok(Connected {
-        place: Place::Tcp(Arc::new(store)),
+    Ok(Meeting {
+        backend,
         server: server.map(Arc::new),
     })
+}
+
+fn at_file(path: &Path, options: &Options) -> Result<Meeting, RendezvousError> {
+    let store = FileStore::open(path, None).map_err(|error| explain(error, &options.place()))?;
+    store.set_timeout(options.read_timeout);
+    let me = node::describe(node::advertised(options.local_addr.as_deref(), None, None));
+    Ok(Meeting {
+        backend: drive(Place::File(Arc::new(store)), me, options)?,
+        server: None,
+    })
+}
+
+/// The rendezvous over a state in a store.
+fn drive(
+    place: Place,
+    me: NodeDesc,
+    options: &Options,
+) -> Result<Box<dyn RendezvousBackend>, RendezvousError> {
+    let state = StoredState::new(place, &options.run_id)?;
+    let driver = Driver::start(
+        Box::new(state),
+        DriverOptions {
+            run_id: options.run_id.clone(),
+            settings: options.settings,
+            me,
+            patience: options.read_timeout,
+        },
+    )?;
+    Ok(Box::new(driver))
+}
+
+/// The server, if it is here, and a connection to it.
+fn reach(
+    endpoint: &Endpoint,
+    is_host: Option<bool>,
+    options: &Options,
+) -> Result<(Option<TcpStoreServer>, TcpStore), RendezvousError> {
+    let explain = |error| explain(error, &options.place());
+    let patience = options.read_timeout;
+    let (server, store) = match is_host {
+        Some(true) => {
+            let server = serve(endpoint).map_err(explain)?;
+            let store = call(endpoint, server.port(), patience).map_err(explain)?;
+            (Some(server), store)
+        }
+        None if host::is_this_machine(&endpoint.host, patience) => {
+            serve_or_call(endpoint, patience).map_err(explain)?
+        }
+        _ => (
+            None,
+            call(endpoint, endpoint.port, patience).map_err(explain)?,
+        ),
+    };
+    store.set_timeout(patience);
+    Ok((server, store))
 }
 
 fn serve(endpoint: &Endpoint) -> Result<TcpStoreServer, StoreError> {
     TcpStoreServer::start(ServerOptions {
         host: loopback(&endpoint.host),
         port: endpoint.port,
+        extension: Some(native::extension()),
         ..ServerOptions::default()
     })
 }
 
-/// Of several agents on the host of the endpoint, one gets its port.
-fn serve_if_free(endpoint: &Endpoint) -> Result<Option<TcpStoreServer>, StoreError> {
-    match serve(endpoint) {
-        Ok(server) => Ok(Some(server)),
-        Err(StoreError::Listen { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {
-            Ok(None)
-        }
-        Err(error) => Err(error),
-    }
-}
-
-fn to_file(path: &Path, options: &Options) -> Result<Connected, RendezvousError> {
-    let store = FileStore::open(path, None).map_err(|error| explain(error, &options.place()))?;
-    store.set_timeout(options.read_timeout);
-    Ok(Connected {
-        place: Place::File(Arc::new(store)),
-        server: None,
+fn call(endpoint: &Endpoint, port: u16, patience: Duration) -> Result<TcpStore, StoreError> {
+    TcpStore::connect(TcpStoreOptions {
+        timeout: patience,
+        ..TcpStoreOptions::new(&endpoint.host, port)
     })
 }
 
-impl Connected {
-    /// The rendezvous over this store.
-    pub(super) fn into_backend(self, options: &Options) -> Result<Meeting, RendezvousError> {
-        let state = StoredState::new(self.place, &options.run_id)?;
-        let me = node::describe(advertised(options, state.local_address()));
-        let driver = Driver::start(
-            Box::new(state),
-            DriverOptions {
-                run_id: options.run_id.clone(),
-                settings: options.settings,
-                me,
-                patience: options.read_timeout,
-            },
-        )?;
-        Ok(Meeting {
-            backend: Box::new(driver),
-            server: self.server,
-        })
+/// Of several agents on the host of the endpoint, one gets its port, and the others are its clients.
+/// If that one ends before they have reached it, the next gets the port.
+fn serve_or_call(
+    endpoint: &Endpoint,
+    patience: Duration,
+) -> Result<(Option<TcpStoreServer>, TcpStore), StoreError> {
+    let started = Instant::now();
+    loop {
+        match serve(endpoint) {
+            Ok(server) => {
+                let store = call(endpoint, server.port(), patience)?;
+                return Ok((Some(server), store));
+            }
+            Err(StoreError::Listen { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {
+            }
+            Err(error) => return Err(error),
+        }
+        let left = patience.saturating_sub(started.elapsed());
+        match call(endpoint, endpoint.port, left.min(ONE_CALL)) {
+            Ok(store) => return Ok((None, store)),
+            Err(StoreError::Connect { .. }) if left > ONE_CALL => {}
+            // Somebody is there, but perhaps too busy to answer.
+            Err(StoreError::NotAStore { .. }) if left > ONE_CALL => {
+                let store = call(endpoint, endpoint.port, left - ONE_CALL)?;
+                return Ok((None, store));
+            }
+            Err(error) => return Err(error),
+        }
     }
-}
-
-fn advertised(options: &Options, connected_from: Option<IpAddr>) -> String {
-    let endpoint_host = match &options.medium {
-        Medium::Tcp { endpoint, .. } => Some(endpoint.host.as_str()),
-        Medium::File(_) => None,
-    };
-    node::advertised(options.local_addr.as_deref(), endpoint_host, connected_from)
 }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `mod.rs` | the backend: connects at the first use, then passes everything on |
 //! | `options.rs` | its parameters and options |
-//! | `connect.rs` | hosting the store or finding it |
+//! | `connect.rs` | hosting the store or finding it, and what kind of store it is |
 //! | `stored.rs` | the shared state under the reference's key of any store |
 //! | `watch.rs` | noticing changes of it |
 //! | `explain.rs` | what a store's error means for a rendezvous |
@@ -14,6 +14,9 @@
 //! | `store_type` | `tcp` | `tcp`, or `file`: the endpoint is then the path of a file that all nodes share |
 //! | `read_timeout` | 60 s | how long to try to connect, and how long the store may take to answer |
 //! | `is_host` | found out | whether this node hosts the store |
+//!
+//! A store server of ours runs the rendezvous itself ([`super::native`]), also for agents of the
+//! reference; at any other, every agent changes the state under one key ([`super::driver`]).
 //!
 //! Several agents on the host of the endpoint race for its port; one gets it, the others are its
 //! clients.
@@ -31,7 +34,6 @@ use std::time::Duration;
 use rdzv_core::ident::RunId;
 use rdzv_store::TcpStoreServer;
 
-use self::connect::Connected;
 use self::options::Options;
 use crate::{
     Interrupter, Member, Observer, RendezvousBackend, RendezvousError, RendezvousInfo,
@@ -74,7 +76,7 @@ struct Under {
     joining: Option<Interrupter>,
 }
 
-type Attempt = Result<Connected, RendezvousError>;
+type Attempt = Result<Meeting, RendezvousError>;
 
 impl C10dRendezvous {
     /// The name of this backend.
@@ -160,13 +162,12 @@ fn connect(
     let attempt = attempts.recv().ok().flatten();
     let mut under = calls.lock();
     under.connecting = None;
-    let attempt = attempt.ok_or(RendezvousError::Interrupted)??;
-    let backend = attempt.into_backend(options)?;
-    under.joining = backend.backend.interrupter();
+    let meeting = attempt.ok_or(RendezvousError::Interrupted)??;
     if under.interrupted {
         return Err(RendezvousError::Interrupted);
     }
-    *connected = Some(backend);
+    under.joining = meeting.backend.interrupter();
+    *connected = Some(meeting);
     Ok(())
 }
 

@@ -375,7 +375,7 @@ impl Thread {
             self.joining.is_some() || !self.leaving.is_empty() || !self.closing.is_empty();
         if waited_for {
             self.fail_all(Some(error));
-        } else if self.round.take().is_some() {
+        } else if self.round.take().is_some() && !self.is_known_closed() {
             self.tell(Change::Lost(error));
         }
     }
@@ -385,13 +385,19 @@ impl Thread {
         let mut first = first;
         let lost = self.lost.clone().unwrap_or_default();
         let sentences = &self.sentences;
+        let is_closed = self.is_known_closed();
         let mut error = || first.take().unwrap_or_else(|| sentences.lost_before(&lost));
         if let Some(joining) = self.joining.take() {
             let _ = joining.send(Event::Failed(error()));
         }
         for reply in self.leaving.drain(..).chain(self.closing.drain(..)) {
-            let _ = reply.send(Err(error()));
+            // At the end of a job the store may be gone before everybody has closed it once more.
+            let _ = reply.send(if is_closed { Ok(()) } else { Err(error()) });
         }
+    }
+
+    fn is_known_closed(&self) -> bool {
+        self.known.as_ref().is_some_and(|known| known.closed)
     }
 
     fn now(&self) -> Now {

@@ -1,0 +1,118 @@
+//! What becomes of a round.
+
+use std::thread;
+
+use rdzv_rendezvous::{Change, RendezvousInfo};
+
+use crate::behaviours;
+use crate::nodes::{Node, agree, form, join_all, nodes};
+use crate::places::Place;
+
+behaviours!(
+    a_late_node_is_let_in,
+    a_node_that_leaves_is_missed,
+    a_lost_node_is_missed,
+    a_node_that_joins_again_takes_the_others_along,
+    a_surplus_node_takes_the_place_of_one_that_left,
+    a_failure_for_good_is_told_to_the_others,
+);
+
+/// Rounds of two or three nodes, and a lost node is missed after two seconds at most.
+const QUICK: &str = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2";
+
+fn a_late_node_is_let_in(place: &dyn Place) {
+    let mut two = nodes(place, 2, (2, 3), QUICK);
+    let first = form(&mut two);
+    let mut late = Node::new(place, (2, 3), QUICK);
+    thread::scope(|scope| {
+        let late = scope.spawn(|| late.join().unwrap());
+        for node in &two {
+            let reason = node.hears_end_of(first[0].round);
+            assert!(reason.contains("wait"), "{reason}");
+        }
+        let mut infos = form_with(&mut two, 3);
+        infos.push(late.join().unwrap());
+        agree(&infos);
+        assert!(infos[0].round > first[0].round);
+    });
+}
+
+/// Like [`form`], as a part of more nodes.
+fn form_with(nodes: &mut [Node], world_size: u32) -> Vec<RendezvousInfo> {
+    let infos = join_all(nodes);
+    let infos: Vec<_> = infos.into_iter().map(Result::unwrap).collect();
+    assert!(
+        infos.iter().all(|info| info.world_size == world_size),
+        "{infos:?}"
+    );
+    infos
+}
+
+fn a_node_that_leaves_is_missed(place: &dyn Place) {
+    let mut three = nodes(place, 3, (2, 3), QUICK);
+    let first = form(&mut three);
+    let mut leaver = three.remove(0);
+    leaver.backend.leave().unwrap();
+    for node in &three {
+        node.hears_end_of(first[0].round);
+    }
+    form(&mut three);
+}
+
+fn a_lost_node_is_missed(place: &dyn Place) {
+    // The first hosts the store where a node does, so it is another one that is lost.
+    let mut three = nodes(place, 3, (2, 3), QUICK);
+    three[0].backend.is_closed().unwrap();
+    let first = form(&mut three);
+    drop(three.pop());
+    for node in &three {
+        let reason = node.hears_end_of(first[0].round);
+        assert!(reason.starts_with("node "), "{reason}");
+    }
+    form(&mut three);
+}
+
+fn a_node_that_joins_again_takes_the_others_along(place: &dyn Place) {
+    let mut two = nodes(place, 2, (2, 2), "");
+    let first = form(&mut two);
+    let mut other = two.pop().unwrap();
+    thread::scope(|scope| {
+        let again = scope.spawn(|| other.join().unwrap());
+        two[0].hears_end_of(first[0].round);
+        let infos = [two[0].join().unwrap(), again.join().unwrap()];
+        agree(&infos);
+        assert!(infos[0].round > first[0].round);
+    });
+}
+
+fn a_surplus_node_takes_the_place_of_one_that_left(place: &dyn Place) {
+    let mut two = nodes(place, 2, (2, 2), QUICK);
+    let first = form(&mut two);
+    let mut surplus = Node::new(place, (2, 2), QUICK);
+    thread::scope(|scope| {
+        let surplus = scope.spawn(|| surplus.join().unwrap());
+        let mut leaver = two.remove(1);
+        leaver.backend.leave().unwrap();
+        two[0].hears_end_of(first[0].round);
+        let infos = [two[0].join().unwrap(), surplus.join().unwrap()];
+        agree(&infos);
+    });
+}
+
+fn a_failure_for_good_is_told_to_the_others(place: &dyn Place) {
+    let mut three = nodes(place, 3, (3, 3), "");
+    form(&mut three);
+    three[1]
+        .backend
+        .report_failure("worker 3 exited with code 7")
+        .unwrap();
+    for other in [0, 2] {
+        let (node, reason) = three[other].hears(|change| match change {
+            Change::PeerFailed { node, reason } => Some((node, reason)),
+            _ => None,
+        });
+        assert!(node.contains(&std::process::id().to_string()), "{node}");
+        assert_eq!(reason, "worker 3 exited with code 7");
+    }
+    assert!(three[1].heard().is_empty());
+}
