@@ -284,27 +284,31 @@ impl Participant {
 
     /// Asks, writes or answers whatever is due, and notes when to look again.
     fn proceed(&mut self, now: Now) {
-        self.wake = None;
-        if self.asked.is_some() || !self.is_active() {
-            return;
-        }
-        if let Some(pause) = self.pause {
-            if now.mono < pause {
-                self.wake = Some(pause);
+        // A second time after an answer, which may be followed by a heartbeat.
+        for _ in 0..2 {
+            self.wake = None;
+            if self.asked.is_some() || !self.is_active() {
                 return;
             }
-            self.pause = None;
-        }
-        if self.must_read(now) {
-            self.ask(now, None, Output::Read);
-            return;
-        }
-        self.act(now);
-        if self.asked.is_none() && self.is_active() {
-            self.wake = match self.pause {
-                Some(pause) => Some(pause),
-                None => self.next_look(now),
-            };
+            if let Some(pause) = self.pause {
+                if now.mono < pause {
+                    self.wake = Some(pause);
+                    return;
+                }
+                self.pause = None;
+            }
+            if self.must_read(now) {
+                self.ask(now, None, Output::Read);
+                return;
+            }
+            self.act(now);
+            if self.asked.is_some() || !self.is_active() {
+                return;
+            }
+            self.wake = self.pause.or_else(|| self.next_look(now));
+            if self.wake.is_none_or(|wake| wake > now.mono) {
+                return;
+            }
         }
     }
 

@@ -6,8 +6,10 @@
 //! | `membership` | nodes that come, go, die, and are too many |
 //! | `endings` | how the end of one node becomes the end of the others |
 //! | `waiting` | agents that wait for others, in vain or not |
+//! | `etcd` | the same over an etcd server, which may crash |
 
 mod endings;
+mod etcd;
 mod membership;
 mod waiting;
 
