@@ -35,16 +35,17 @@ fn any_state() -> impl Strategy<Value = RendezvousState> {
     )
         .prop_map(
             |(round, complete, deadline, closed, participants, waiting, surplus, beats)| {
-                let mut state = RendezvousState::default();
-                state.round = round;
-                state.complete = complete;
-                state.deadline = deadline;
-                state.closed = closed;
-                state.participants = participants;
-                state.wait_list = waiting;
-                state.redundancy_list = surplus;
-                state.last_heartbeats = beats;
-                state
+                RendezvousState {
+                    round,
+                    complete,
+                    deadline,
+                    closed,
+                    participants,
+                    wait_list: waiting,
+                    redundancy_list: surplus,
+                    last_heartbeats: beats,
+                    ..RendezvousState::default()
+                }
             },
         )
 }
