@@ -173,6 +173,7 @@ fn serve_or_call(
     patience: Duration,
 ) -> Result<(Option<TcpStoreServer>, TcpStore), StoreError> {
     let started = Instant::now();
+    let mut tried = 0;
     loop {
         match serve(endpoint) {
             Ok(server) => {
@@ -186,7 +187,22 @@ fn serve_or_call(
         let left = patience.saturating_sub(started.elapsed());
         match call(endpoint, endpoint.port, left.min(ONE_CALL)) {
             Ok(store) => return Ok((None, store)),
-            Err(StoreError::Connect { .. }) if left > ONE_CALL => {}
+            Err(StoreError::Connect {
+                peer,
+                attempts,
+                reason,
+                ..
+            }) => {
+                tried += attempts;
+                if left <= ONE_CALL {
+                    return Err(StoreError::Connect {
+                        peer,
+                        attempts: tried,
+                        reason,
+                        elapsed: started.elapsed(),
+                    });
+                }
+            }
             // Somebody is there, but perhaps too busy to answer.
             Err(StoreError::NotAStore { .. }) if left > ONE_CALL => {
                 let store = call(endpoint, endpoint.port, left - ONE_CALL)?;

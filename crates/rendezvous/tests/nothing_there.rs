@@ -1,0 +1,115 @@
+//! What `c10d` says when there is no store at the endpoint: one sentence with what was found, where,
+//! for how long it was tried, and what to do.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rdzv_rendezvous::{
+    BackendRegistry, Member, RendezvousError, RendezvousParameters, parse_config,
+};
+
+/// Far longer than anything here takes.
+const LONG: Duration = Duration::from_secs(20);
+
+/// What a node says that looks for a store at a port of this machine, for a second.
+fn said(port: u16, config: &str) -> String {
+    let config = parse_config(&format!("read_timeout=1,{config}")).unwrap();
+    let endpoint = format!("localhost:{port}");
+    let parameters = RendezvousParameters::new("c10d", endpoint, "run", 1, 1, config).unwrap();
+    let mut node = BackendRegistry::with_defaults()
+        .create(&parameters)
+        .unwrap();
+    let started = Instant::now();
+    let error = node
+        .join(&Member {
+            role: "default".to_owned(),
+            local_world_size: 1,
+            share_store: true,
+        })
+        .unwrap_err();
+    assert!(started.elapsed() < LONG, "{:?}", started.elapsed());
+    assert!(
+        matches!(error, RendezvousError::Unreachable { .. }),
+        "{error:?}"
+    );
+    let text = error.to_string();
+    assert!(!text.contains('\n'), "{text}");
+    assert!(text.contains(&format!("localhost:{port}")), "{text}");
+    text
+}
+
+/// The port of somebody who answers every connection in the same way.
+fn somebody(answer: impl Fn(TcpStream) + Send + 'static) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    // It ends with the process.
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            answer(stream.unwrap());
+        }
+    });
+    port
+}
+
+fn has(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+}
+
+#[test]
+fn nobody_is_there() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    let text = said(port, "is_host=0");
+    has(
+        &text,
+        &[
+            "no store was found",
+            "refused",
+            "127.0.0.1",
+            "after 1.",
+            "rdzv store",
+        ],
+    );
+}
+
+#[test]
+fn something_says_who_it_is() {
+    let ssh = somebody(|mut stream| {
+        let _ = stream.write_all(b"SSH-2.0-OpenSSH_9.2p1\r\n");
+        let _ = stream.read(&mut [0; 64]);
+    });
+    let http = somebody(|mut stream| {
+        let _ = stream.read(&mut [0; 64]);
+        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+    });
+    // Whether or not this node would host the store: the port is taken.
+    for config in ["is_host=0", "join_timeout=5"] {
+        let text = said(ssh, config);
+        has(&text, &["no store", "SSH-2.0-OpenSSH", "address and port"]);
+        let text = said(http, config);
+        has(&text, &["no store", "HTTP/1.1 400", "address and port"]);
+    }
+}
+
+#[test]
+fn something_says_nothing() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    for config in ["is_host=0", "join_timeout=5"] {
+        has(&said(port, config), &["no store", "said nothing"]);
+    }
+}
+
+#[test]
+fn the_port_of_the_one_that_must_host_is_taken() {
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let text = said(other.local_addr().unwrap().port(), "is_host=1");
+    has(&text, &["has to host", "in use", "is_host=0"]);
+}
