@@ -19,7 +19,9 @@ fn keeper_and_agent_take_few_megabytes() {
         .collect();
     assert_eq!(peaks.len(), 2, "{}", ended.stdout);
     let total_kib: u64 = peaks.iter().sum();
-    assert!(total_kib < 20 * 1024, "{peaks:?} KiB");
+    // Code that is not optimised is several times as large, and resident in both processes.
+    let most = if cfg!(debug_assertions) { 30 } else { 20 };
+    assert!(total_kib < most * 1024, "{peaks:?} KiB");
 }
 
 // A60

@@ -5,7 +5,6 @@
 #![allow(clippy::unwrap_used, reason = "this is all test code")]
 
 mod decisions;
-mod properties;
 mod scripts;
 
 mod text;

@@ -4,13 +4,13 @@
 //! | file | shows |
 //! |---|---|
 //! | `membership` | nodes that come, go, die, and are too many |
+//! | `network` | a node behind a cut link |
 //! | `endings` | how the end of one node becomes the end of the others |
 //! | `waiting` | agents that wait for others, in vain or not |
-//! | `etcd` | the same over an etcd server, which may crash |
 
 mod endings;
-mod etcd;
 mod membership;
+mod network;
 mod waiting;
 
 use std::net::SocketAddr;
@@ -100,8 +100,11 @@ fn await_state(endpoint: &str, wanted: impl Fn(&RendezvousState) -> bool) {
     let store = TcpStore::connect(options).unwrap();
     let until = Instant::now() + DEADLINE;
     loop {
-        let value = store.get("torch.rendezvous.job").unwrap();
-        let state = codec::from_value(&value).unwrap().unwrap_or_default();
+        // Absent, it becomes the text for "no state yet", as with an agent.
+        let value = store.compare_set("torch.rendezvous.job", b"", codec::SENTINEL);
+        let state = codec::from_value(&value.unwrap())
+            .unwrap()
+            .unwrap_or_default();
         if wanted(&state) {
             return;
         }

@@ -51,7 +51,7 @@ fn a_worker_that_hosts_the_store_gets_a_new_port_in_every_round() {
 
 // A7
 #[test]
-fn nobody_listens_at_the_port_that_is_left_to_a_worker() {
+fn the_agent_does_not_listen_at_the_port_that_is_left_to_a_worker() {
     let place = first_agent();
     let job = place
         .node(&[], &format!("{TELL}; cat go"))
@@ -61,7 +61,10 @@ fn nobody_listens_at_the_port_that_is_left_to_a_worker() {
     let mut node = job.start();
     node.stdout.await_text("\n", 1);
     let master = told(&node.stdout.so_far(), "at");
-    assert!(std::net::TcpStream::connect(master).is_err());
+    let port = |address: &str| address.rsplit_once(':').unwrap().1.parse::<u16>().unwrap();
+    let ports = ports_of(node.agent_pid());
+    assert!(ports.contains(&port(&place.endpoint)), "{ports:?}");
+    assert!(!ports.contains(&port(&master)), "{ports:?}");
     std::fs::write(go, "").unwrap();
     node.wait().expect(0);
 }
@@ -240,4 +243,24 @@ fn a_port_of_something_else_is_told_from_a_store() {
     );
     std::io::Write::write_all(&mut std::net::TcpStream::connect(address).unwrap(), b".").unwrap();
     speaks.join().unwrap();
+}
+
+/// The ports at which a process listens.
+fn ports_of(pid: i32) -> Vec<u16> {
+    let sockets: Vec<String> = std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .unwrap()
+        .filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok())
+        .map(|link| link.display().to_string())
+        .collect();
+    let tables = ["tcp", "tcp6"].map(|name| std::fs::read_to_string(format!("/proc/net/{name}")));
+    tables
+        .iter()
+        .flat_map(|table| table.as_ref().unwrap().lines().skip(1))
+        .filter_map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let listens = words[3] == "0A" && sockets.contains(&format!("socket:[{}]", words[9]));
+            let port = words[1].rsplit_once(':').unwrap().1;
+            listens.then(|| u16::from_str_radix(port, 16).unwrap())
+        })
+        .collect()
 }

@@ -200,6 +200,18 @@ impl Running {
         kill(self.pid(), signal);
     }
 
+    /// Waits until this was written to stdout; false if the launcher ended instead.
+    pub(crate) fn says_before_it_ends(&mut self, text: &str) -> bool {
+        let until = Instant::now() + DEADLINE;
+        while !self.stdout.so_far().contains(text) {
+            assert!(Instant::now() < until, "neither ended nor said {text:?}");
+            if ends_within(self.pid(), Duration::from_millis(2)) {
+                return false;
+            }
+        }
+        true
+    }
+
     /// Waits for the launcher's end and for everything it wrote; then nothing may be left of it.
     pub(crate) fn wait(mut self) -> Ended {
         if !ends_within(self.pid(), DEADLINE) {

@@ -1,0 +1,110 @@
+"""Several agents of one job: started, asked to leave, watched for the size of their world."""
+
+import os
+import select
+import signal
+import time
+from contextlib import ExitStack
+
+from launching import RDZV, TORCHRUN, Running, free_port, worker
+
+TOLD = worker("told.py")
+
+# Heartbeats are missed soon, and rounds are complete soon.
+QUICK = "last_call_timeout=1,keep_alive_interval=2,keep_alive_max_attempt=3"
+PATIENCE = 90
+
+
+class Job:
+    """Agents that meet at one endpoint; used in a `with` statement, after which none is left."""
+
+    def __init__(
+        self,
+        folder,
+        nodes: str,
+        endpoint: str | None = None,
+        options: str = QUICK,
+        program: str = TOLD,
+        restarts: int = 3,
+    ):
+        self.folder = folder
+        self.program = program
+        self.restarts = restarts
+        self.nodes = nodes
+        self.endpoint = endpoint or f"127.0.0.1:{free_port()}"
+        self.options = options
+        self.agents: dict[str, Running] = {}
+        self.worlds: dict[str, int] = {}
+        self.unread = b""
+        self.finishing = ExitStack()
+        for pipe in ("told", "finish"):
+            os.mkfifo(folder / pipe)
+        # Open for both, so that it is never at its end.
+        self.told = os.open(folder / "told", os.O_RDWR | os.O_NONBLOCK)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *failure):
+        for agent in self.agents.values():
+            agent.clear()
+        os.close(self.told)
+        self.finishing.close()
+
+    def start(self, launcher: str, name: str, address: str, options: str = "", *flags):
+        """An agent of either make, under a name of the test's own."""
+        words = [RDZV, "run"] if launcher == "rdzv" else [TORCHRUN]
+        conf = ",".join(part for part in (self.options, options) if part)
+        self.agents[name] = Running(
+            [
+                *words,
+                *("--nnodes", self.nodes, "--rdzv-backend", "c10d", "--rdzv-id", "job"),
+                *("--rdzv-endpoint", self.endpoint, "--rdzv-conf", conf),
+                *("--local-addr", address, "--max-restarts", self.restarts, *flags),
+                *(self.program, self.folder, name),
+            ]
+        )
+
+    def await_world(self, size: int, *names: str):
+        """Waits until the workers of these agents are in a group of that size."""
+        until = time.monotonic() + PATIENCE
+        while any(self.worlds.get(name) != size for name in names):
+            left = until - time.monotonic()
+            ready, _, _ = select.select([self.told], [], [], max(left, 0))
+            assert ready, f"no world of {size} for {names}: {self.worlds} {self.outputs()}"
+            self.unread += os.read(self.told, 65536)
+            *lines, self.unread = self.unread.split(b"\n")
+            for line in lines:
+                name, _, world = line.decode().split()
+                self.worlds[name] = int(world)
+
+    def outputs(self) -> str:
+        """What agents wrote, for a failure; ends them."""
+        texts = []
+        for name, agent in self.agents.items():
+            agent.clear()
+            stdout, stderr = agent.process.communicate()
+            texts.append(f"--- {name}: exit {agent.process.returncode}\n{stdout}{stderr}")
+        return "\n".join(texts)
+
+    def leave(self, name: str):
+        """Ends an agent as a scheduler would."""
+        agent = self.agents.pop(name)
+        agent.process.send_signal(signal.SIGTERM)
+        finished = agent.finish()
+        assert finished.code == 1, finished.all
+        del self.worlds[name]
+
+    def kill(self, name: str):
+        """Ends an agent, and all that belongs to it, without a chance to say so."""
+        agent = self.agents.pop(name)
+        agent.clear()
+        agent.process.communicate()
+        del self.worlds[name]
+
+    def finish(self):
+        """Lets all workers end; every agent has to end well."""
+        self.finishing.enter_context(open(self.folder / "finish", "w"))
+        for name, agent in self.agents.items():
+            finished = agent.finish()
+            assert finished.code == 0, f"{name}: {finished.all}"

@@ -1,0 +1,110 @@
+"""Agents of both makes in one job, with a real process group over the workers of all.
+
+What the reference's agents cannot do even among themselves is left out: they keep the first address
+that they were told, so the node with rank 0 has to stay, and they do not tell newcomers where the
+workers meet unless they are new themselves.
+"""
+
+import json
+import os
+
+import pytest
+import torch.distributed as dist
+
+from conftest import PATIENCE
+from elastic import Job
+from launching import RDZV, Running, worker
+
+# Ten runs of each have been seen; one is enough to see a change of ours break it.
+RUNS = range(int(os.environ.get("MIXED_FLEET_RUNS", "1")))
+MAKES = ("python", "rdzv")
+COLLECTIVE = worker("collective.py")
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("first", MAKES)
+@pytest.mark.parametrize("host", MAKES)
+def test_two_agents_of_different_make_form_one_group(tmp_path, host, first, run):
+    """Whoever hosts the store, and whoever has rank 0."""
+    guest = MAKES[1 - MAKES.index(host)]
+    addresses = {first: "127.0.0.1", MAKES[1 - MAKES.index(first)]: "127.0.0.2"}
+    with Job(tmp_path, "2") as job:
+        job.start(host, "host", addresses[host], "is_host=1", "--nproc-per-node", 2)
+        job.start(guest, "guest", addresses[guest], "is_host=0")
+        job.await_world(3, "host", "guest")
+        job.finish()
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("host", MAKES)
+def test_agents_of_either_make_come_and_go(tmp_path, host, run):
+    nodes = "2:4" if host == "python" else "2:3"
+    with Job(tmp_path, nodes) as job:
+        job.start("rdzv", "leader", "127.0.0.1", f"is_host={int(host == 'rdzv')}")
+        staying = ["leader"]
+        if host == "python":
+            job.start("python", "host", "127.0.0.9", "is_host=1")
+            staying.append("host")
+            # The first address that the Python agents hear has to be that of the one who stays.
+            job.await_world(2, *staying)
+        few, many = len(staying) + 1, len(staying) + 2
+        job.start("python", "python-1", "127.0.0.2", "is_host=0")
+        job.await_world(few, *staying, "python-1")
+        job.start("rdzv", "rdzv-1", "127.0.0.3", "is_host=0")
+        job.await_world(many, *staying, "python-1", "rdzv-1")
+
+        job.leave("python-1")
+        job.await_world(few, *staying, "rdzv-1")
+        job.start("python", "python-2", "127.0.0.4", "is_host=0")
+        job.await_world(many, *staying, "rdzv-1", "python-2")
+
+        job.leave("rdzv-1")
+        job.await_world(few, *staying, "python-2")
+        job.start("rdzv", "rdzv-2", "127.0.0.5", "is_host=0")
+        job.await_world(many, *staying, "python-2", "rdzv-2")
+        job.finish()
+
+
+# A40
+def test_a_store_of_pytorch_holds_the_keys_of_the_reference(tmp_path, torch_server):
+    endpoint = f"{torch_server.host}:{torch_server.port}"
+    client = dist.TCPStore(torch_server.host, torch_server.port, timeout=PATIENCE)
+    agents = [
+        Running(
+            [
+                *(RDZV, "run", "--nnodes", 2, "--nproc-per-node", size, "--role", role),
+                *("--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "job"),
+                *("--local-addr", address, COLLECTIVE, "env://", tmp_path),
+            ]
+        )
+        for role, size, address in (("actor", 1, "127.0.0.1"), ("learner", 2, "127.0.0.2"))
+    ]
+    for agent in agents:
+        finished = agent.finish()
+        assert finished.code == 0, finished.all
+    assert sorted(os.listdir(tmp_path)) == [f"attempt 0 rank {rank}" for rank in range(3)]
+
+    state, prefix = "torch.rendezvous.job", "torch.rendezvous.job.0/"
+    agent = prefix + "torchelastic/"
+    values = {
+        agent + "role_info/0": {"role": "actor", "rank": 0, "local_world_size": 1},
+        agent + "role_info/1": {"role": "learner", "rank": 1, "local_world_size": 2},
+        agent + "assigned_ranks/0": [0, 3, 0, 1],
+        agent + "assigned_ranks/1": [1, 3, 0, 2],
+        agent + "agent/terminal_state/num_members": 2,
+    }
+    for key, value in values.items():
+        assert json.loads(client.get(key)) == value, key
+    assert client.get(prefix + "MASTER_ADDR") == b"127.0.0.1"
+    assert client.get(prefix + "MASTER_PORT").isdigit()
+    assert client.check([state, agent + "agent/terminal_state/last_member"])
+    if torch_server.make == "pytorch":
+        known = {
+            *values,
+            *(prefix + name for name in ("MASTER_ADDR", "MASTER_PORT")),
+            agent + "agent/terminal_state/last_member",
+            state,
+        }
+        others = {key.lstrip("/") for key in client.list_keys()} - known
+        ours = (f"{state}.rdzv/", prefix + "rdzv/")
+        assert all(key.startswith(ours) for key in others), others

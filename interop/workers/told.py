@@ -1,0 +1,26 @@
+"""Joins a group in every round, tells its size, and goes on until it is told to finish.
+
+The folder has two named pipes: `told`, for a line `name rank world` per round, and `finish`, which
+is opened for writing when the job shall end.
+"""
+
+import os
+import sys
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+folder, name = sys.argv[1:3]
+dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+rank, size = dist.get_rank(), dist.get_world_size()
+total = torch.tensor([rank + 1.0])
+dist.all_reduce(total)
+assert total.item() == size * (size + 1) / 2, (total, size)
+# Nobody leaves before everybody has heard the sum.
+dist.barrier()
+with open(os.path.join(folder, "told"), "w") as told:
+    told.write(f"{name} {rank} {size}\n")
+# Waits until somebody has it open for writing.
+open(os.path.join(folder, "finish")).close()
+dist.destroy_process_group()
