@@ -32,7 +32,15 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let launcher = built.join("rdzv");
     let store_client = built.join("examples").join("store_client");
     let state_codec = built.join("examples").join("state_codec");
-    for program in [&launcher, &store_client, &state_codec] {
+    let member = built.join("examples").join("member");
+    let plain_store = built.join("examples").join("serve");
+    for program in [
+        &launcher,
+        &store_client,
+        &state_codec,
+        &member,
+        &plain_store,
+    ] {
         ensure!(program.is_file(), "{} was not built", program.display());
     }
     step(
@@ -44,7 +52,9 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
             .env(etcd::VARIABLE, server)
             .env("RDZV_BINARY", launcher)
             .env("RDZV_STORE_CLIENT", store_client)
-            .env("RDZV_STATE_CODEC", state_codec),
+            .env("RDZV_STATE_CODEC", state_codec)
+            .env("RDZV_MEMBER", member)
+            .env("RDZV_PLAIN_STORE", plain_store),
     )
 }
 

@@ -11,7 +11,7 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::process::ExitCode;
 
-use rdzv_sim::rendezvous::world::Trace;
+use rdzv_sim::rendezvous::trace::Trace;
 use rdzv_sim::{Violation, rendezvous};
 
 fn main() -> ExitCode {

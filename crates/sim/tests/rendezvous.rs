@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use rdzv_sim::rendezvous::plan::Plan;
-use rdzv_sim::rendezvous::world::{Report, Trace};
+use rdzv_sim::rendezvous::trace::Trace;
+use rdzv_sim::rendezvous::world::Report;
 use rdzv_sim::rendezvous::{run, run_many};
 
 fn no_seed_breaks_an_invariant(seeds: Range<u64>) -> Vec<Report> {
@@ -22,15 +23,15 @@ fn no_seed_breaks_an_invariant(seeds: Range<u64>) -> Vec<Report> {
 }
 
 #[test]
-fn seeds_0_to_80_break_no_invariant() {
-    let reports = no_seed_breaks_an_invariant(0..80);
+fn seeds_0_to_60_break_no_invariant() {
+    let reports = no_seed_breaks_an_invariant(0..60);
     let rounds: u64 = reports.iter().map(|report| report.rounds).sum();
     assert!(rounds > 200, "only {rounds} rounds were formed");
 }
 
 #[test]
-fn seeds_80_to_160_break_no_invariant() {
-    let reports = no_seed_breaks_an_invariant(80..160);
+fn seeds_60_to_120_break_no_invariant() {
+    let reports = no_seed_breaks_an_invariant(60..120);
     let lost: u64 = reports.iter().map(|report| report.tried - report.won).sum();
     assert!(lost > 200, "only {lost} writes were lost");
 }

@@ -7,6 +7,7 @@
 mod arguments;
 mod launch;
 mod measure;
+mod rendezvous;
 mod store;
 mod table;
 mod worker;
@@ -23,11 +24,14 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
         .map(|(what, rest)| (what.as_str(), rest))
     {
         Some(("launch", rest)) => launch::run(rest),
+        Some(("rendezvous", rest)) => rendezvous::run(rest),
         Some(("store", rest)) => store::run(rest),
         Some((measure::NAME, rest)) => measure::run(rest),
         Some((worker::NAME, rest)) => worker::run(rest),
-        Some((other, _)) => bail!("there is no benchmark '{other}': say `launch` or `store`"),
-        None => bail!("say what to measure: `bench launch` or `bench store`"),
+        Some((other, _)) => {
+            bail!("there is no benchmark '{other}': say `launch`, `rendezvous` or `store`")
+        }
+        None => bail!("say what to measure: `bench launch`, `bench rendezvous` or `bench store`"),
     }
 }
 

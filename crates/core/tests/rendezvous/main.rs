@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "this is all test code")]
 
 mod decisions;
+mod properties;
 mod scripts;
 
 mod text;

@@ -32,7 +32,7 @@ pub(crate) struct Failure {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(crate) enum Cause {
     /// Nobody answered, or the server cannot answer at present. To be repeated.
-    #[error("etcd cannot be reached ({reason})")]
+    #[error("no answer ({reason})")]
     Away {
         /// What the last attempt met.
         reason: String,
@@ -187,12 +187,12 @@ mod tests {
             reason: "connection refused".to_owned(),
             maybe_done: false,
         };
-        let failure = patience.failure("read", "/a/b", "etcd at h:1 (10.0.0.1:1)", cause);
+        let failure = patience.failure("read", "/a/b", "the etcd endpoint h:1 (10.0.0.1:1)", cause);
         let text = RendezvousError::from(failure).to_string();
         for part in [
             "failed to read key '/a/b'",
             "connection refused",
-            "etcd at h:1 (10.0.0.1:1)",
+            "the etcd endpoint h:1 (10.0.0.1:1)",
             "after 0.0 s",
             "read_timeout",
         ] {

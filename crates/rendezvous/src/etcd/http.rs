@@ -6,12 +6,13 @@
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use ureq::http::{HeaderMap, Method, Request, header};
-use ureq::{Agent, BodyReader, Error, Timeout};
+use ureq::http::{HeaderMap, Method, Request, Response, header};
+use ureq::{Agent, Body, BodyReader, Error, Timeout};
 
 use super::failure::Cause;
 use super::options::EtcdOptions;
@@ -24,6 +25,9 @@ const LONGEST_ANSWER: u64 = 64 << 20;
 /// How long one connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Who has hung up so often, and never answered, does not speak HTTP.
+const HANG_UPS: u32 = 5;
+
 /// A client of one server. Clones share its connections, and its end.
 #[derive(Debug, Clone)]
 pub(crate) struct Http {
@@ -33,6 +37,15 @@ pub(crate) struct Http {
     place: String,
     addresses: Vec<SocketAddr>,
     closed: Arc<Closed>,
+    met: Arc<Met>,
+}
+
+/// What has been met at the address so far.
+#[derive(Debug, Default)]
+struct Met {
+    answered: AtomicBool,
+    /// How often it has hung up without an answer.
+    hung_up: AtomicU32,
 }
 
 /// Whether the client has been closed, and who waits for that.
@@ -91,9 +104,9 @@ impl Http {
             .unwrap_or_default();
         let place = match addresses.first() {
             Some(address) if address.to_string() != endpoint.to_string() => {
-                format!("etcd at {endpoint} ({address})")
+                format!("the etcd endpoint {endpoint} ({address})")
             }
-            _ => format!("etcd at {endpoint}"),
+            _ => format!("the etcd endpoint {endpoint}"),
         };
         Ok(Self {
             agent: config.build().into(),
@@ -101,6 +114,7 @@ impl Http {
             place,
             addresses,
             closed: Arc::default(),
+            met: Arc::default(),
         })
     }
 
@@ -140,7 +154,7 @@ impl Http {
             .configure_request(request)
             .timeout_global(Some(limit))
             .build();
-        let mut response = self.agent.run(request).map_err(|error| cause(&error))?;
+        let mut response = self.run(request)?;
         let body = response
             .body_mut()
             .with_config()
@@ -169,7 +183,7 @@ impl Http {
             .timeout_global(limit)
             .timeout_per_read(Some(silence))
             .build();
-        let response = self.agent.run(request).map_err(|error| cause(&error))?;
+        let response = self.run(request)?;
         let status = response.status().as_u16();
         let reader = BufReader::new(response.into_body().into_reader());
         Ok(Lines { status, reader })
@@ -197,6 +211,26 @@ impl Http {
     fn lock_closed(&self) -> MutexGuard<'_, bool> {
         let locked = self.closed.closed.lock();
         locked.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self, request: Request<&[u8]>) -> Result<Response<Body>, Cause> {
+        let error = match self.agent.run(request) {
+            Ok(response) => {
+                self.met.answered.store(true, Ordering::Relaxed);
+                return Ok(response);
+            }
+            Err(error) => error,
+        };
+        let hung_up = matches!(&error, Error::Io(io) if io.kind() == io::ErrorKind::UnexpectedEof);
+        // A server that is being stopped does that, too; but not one that has never answered.
+        if hung_up
+            && !self.met.answered.load(Ordering::Relaxed)
+            && self.met.hung_up.fetch_add(1, Ordering::Relaxed) + 1 >= HANG_UPS
+        {
+            let found = "it closes the connection without an answer to HTTP";
+            return Err(Cause::NotEtcd(found.to_owned()));
+        }
+        Err(cause(&error))
     }
 
     fn request<'a>(&self, call: &Call<'a>) -> Result<Request<&'a [u8]>, Cause> {

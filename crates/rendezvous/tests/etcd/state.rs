@@ -161,7 +161,10 @@ fn the_own_address_and_the_place_are_known() {
     let state = open(&server, &new_run());
     let own: IpAddr = state.local_address().unwrap();
     assert!(own.is_loopback(), "{own}");
-    assert_eq!(state.place(), format!("etcd at {}", server.endpoint()));
+    assert_eq!(
+        state.place(),
+        format!("the etcd endpoint {}", server.endpoint())
+    );
 }
 
 #[test]
@@ -180,7 +183,7 @@ fn nobody_there_is_said_with_address_time_and_remedy() {
     let error = state.get().unwrap_err().to_string();
     assert!(started.elapsed() >= options.read_timeout);
     for part in [
-        format!("etcd at 127.0.0.1:{port}"),
+        format!("etcd endpoint 127.0.0.1:{port}"),
         "connection refused".to_owned(),
         "after 0.3 s".to_owned(),
         "/state'".to_owned(),
@@ -201,12 +204,15 @@ fn something_else_is_said_at_once() {
         host: "127.0.0.1".to_owned(),
         port: other.port(),
     });
-    options.read_timeout = Duration::from_millis(500);
+    options.read_timeout = Duration::from_secs(20);
+    let started = Instant::now();
     let mut state = EtcdState::open(&options, &new_run()).unwrap();
     let error = state.get().unwrap_err().to_string();
     assert!(
-        error.contains(&format!("etcd at 127.0.0.1:{}", other.port())),
+        error.contains(&format!("etcd endpoint 127.0.0.1:{}", other.port())),
         "{error}"
     );
+    assert!(error.contains("is not an etcd server"), "{error}");
+    assert!(started.elapsed() < Duration::from_secs(5), "{error}");
     assert!(error.contains("--rdzv-endpoint"), "{error}");
 }

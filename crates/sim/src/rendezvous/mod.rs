@@ -15,7 +15,8 @@
 //! | [`plan`] | what a seed lets happen |
 //! | [`world`] | virtual time, the network, the store |
 //! | [`agent`] | one agent around its machine |
-//! | [`ledger`] | what must be true after every step, and of the end |
+//! | [`ledger`], [`settled`] | what must be true after every step, and in the end |
+//! | [`trace`] | what of a run is shown |
 //!
 //! Invariants: **R1** at most one rank assignment per round. **R2** two nodes never hold the same
 //! rank in the same round. **R3** a complete round has between min and max nodes. **R4** a closed
@@ -26,11 +27,14 @@
 pub mod agent;
 pub mod ledger;
 pub mod plan;
+pub mod settled;
+pub mod trace;
 pub mod world;
 
 use crate::Violation;
 
-use world::{Report, Trace, World};
+use trace::Trace;
+use world::{Report, World};
 
 /// Runs the plan of a seed to its end.
 pub fn run(seed: u64, trace: Trace) -> Result<Report, Violation> {

@@ -1,7 +1,6 @@
 //! Virtual time, the network and the store of the agents.
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +11,8 @@ use rdzv_core::rendezvous::{NodeDesc, RendezvousState};
 use super::agent::{Agent, Ask, Doing, Wishes};
 use super::ledger::Ledger;
 use super::plan::{Act, Plan};
+use super::settled::unsettled;
+use super::trace::{Teller, Trace, brief, shown};
 use crate::Violation;
 
 /// When a message is given up that no answer has come to.
@@ -23,20 +24,6 @@ const SETTLED_AFTER: Duration = Duration::from_secs(240);
 
 /// Things that happen to one agent in a second of virtual time, on average; more is a busy loop.
 const BUSY: u64 = 400;
-
-/// How much of what happened last is kept.
-const LAST: usize = 300;
-
-/// What of a run is written to standard output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trace {
-    /// Nothing.
-    Nothing,
-    /// What happened last, if an invariant was broken.
-    Last,
-    /// Everything that happens.
-    All,
-}
 
 /// What a run amounted to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -104,9 +91,7 @@ enum Event {
 pub struct World {
     plan: Plan,
     random: Rng,
-    trace: Trace,
-    /// What happened last.
-    last: RefCell<VecDeque<String>>,
+    teller: Teller,
     now: u64,
     sequence: u64,
     events: BTreeMap<(u64, u64), (usize, Event)>,
@@ -133,8 +118,7 @@ impl World {
         let mut world = Self {
             ledger: Ledger::new(plan.settings),
             random,
-            trace,
-            last: RefCell::default(),
+            teller: Teller::new(trace),
             now: 0,
             sequence: 0,
             events: BTreeMap::new(),
@@ -161,9 +145,7 @@ impl World {
     pub fn run(mut self) -> Result<Report, Violation> {
         let result = self.go();
         if result.is_err() {
-            for line in self.last.borrow().iter() {
-                println!("{line}");
-            }
+            self.teller.tell_last();
         }
         result
     }
@@ -209,53 +191,8 @@ impl World {
         Ok(self.report)
     }
 
-    /// What is not yet as it must be in the end.
     fn unsettled(&self) -> Option<String> {
-        let Some(state) = &self.stored else {
-            return Some("nobody has written anything".into());
-        };
-        let up: Vec<_> = self
-            .agents
-            .iter()
-            .filter(|agent| agent.doing != Doing::Nothing)
-            .collect();
-        if state.closed {
-            return up
-                .first()
-                .map(|agent| format!("{} is there after the end", agent.me));
-        }
-        let (min, max) = (
-            self.plan.settings.min_nodes as usize,
-            self.plan.settings.max_nodes as usize,
-        );
-        if up.len() < min {
-            return up
-                .iter()
-                .find(|agent| matches!(agent.doing, Doing::Working(_)))
-                .map(|agent| format!("{} works with too few others", agent.me));
-        }
-        let mut working = 0;
-        let mut first = None;
-        for agent in up.iter() {
-            match &agent.doing {
-                Doing::Working(formed) => {
-                    working += 1;
-                    let first = first.get_or_insert(formed);
-                    if first.round != formed.round || first.participants != formed.participants {
-                        return Some(format!("{} is in another round", agent.me));
-                    }
-                    if !state.participants.contains_key(&agent.me) {
-                        return Some(format!("{} is in a round without it", agent.me));
-                    }
-                }
-                _ if state.redundancy_list.contains(&agent.me) => {}
-                doing => return Some(format!("{} is {doing:?}", agent.me)),
-            }
-        }
-        let wanted = up.len().min(max);
-        let size = first.map_or(0, |formed| formed.participants.len());
-        (working != wanted || size != wanted)
-            .then(|| format!("{working} of {} work, in a round of {size}", up.len()))
+        unsettled(&self.agents, self.stored.as_deref(), &self.plan.settings)
     }
 
     fn at(&mut self, time: u64, agent: usize, event: Event) {
@@ -394,7 +331,7 @@ impl World {
     }
 
     fn step(&mut self, number: usize, input: Input) -> Result<(), Violation> {
-        let shown = if self.trace != Trace::Nothing {
+        let shown = if self.teller.is_on() {
             shown(&input)
         } else {
             String::new()
@@ -612,63 +549,10 @@ impl World {
     }
 
     fn tell(&self, number: usize, text: impl FnOnce() -> String) {
-        if self.trace == Trace::Nothing {
-            return;
-        }
-        let who = &self.agents[number].me;
-        let line = format!("{:>12.6} s  {who}  {}", self.now as f64 / 1e9, text());
-        if self.trace == Trace::All {
-            println!("{line}");
-            return;
-        }
-        let mut last = self.last.borrow_mut();
-        if last.len() == LAST {
-            last.pop_front();
-        }
-        last.push_back(line);
+        self.teller.tell(self.now, &self.agents[number].me, text);
     }
 }
 
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
-fn shown(input: &Input) -> String {
-    match input {
-        Input::Read(Some(state)) => format!("read {}", brief(state)),
-        Input::Written {
-            state: Some(state),
-            won,
-        } => format!("won {won}, {}", brief(state)),
-        other => format!("{other:?}"),
-    }
-}
-
-fn brief(state: &RendezvousState) -> String {
-    let names = |nodes: Vec<String>| nodes.join(" ");
-    format!(
-        "round {}{}{}{} in [{}] wait [{}] surplus [{}]",
-        state.round,
-        if state.complete { " complete" } else { "" },
-        if state.closed { " closed" } else { "" },
-        state
-            .deadline
-            .map(|deadline| format!(" deadline {}", deadline.unix_micros() % 1_000_000_000))
-            .unwrap_or_default(),
-        names(
-            state
-                .participants
-                .iter()
-                .map(|(node, rank)| format!("{node}:{rank}"))
-                .collect()
-        ),
-        names(state.wait_list.iter().map(ToString::to_string).collect()),
-        names(
-            state
-                .redundancy_list
-                .iter()
-                .map(ToString::to_string)
-                .collect()
-        ),
-    )
 }

@@ -24,4 +24,4 @@ mod server;
 
 pub use client::TcpStore;
 pub use options::TcpStoreOptions;
-pub use server::{ServerOptions, TcpStoreServer};
+pub use server::{ServerOptions, TcpStoreServer, Traffic};

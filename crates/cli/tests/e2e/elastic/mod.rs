@@ -7,8 +7,10 @@
 //! | `network` | a node behind a cut link |
 //! | `endings` | how the end of one node becomes the end of the others |
 //! | `waiting` | agents that wait for others, in vain or not |
+//! | `etcd` | the same over an etcd server, which may crash |
 
 mod endings;
+mod etcd;
 mod membership;
 mod network;
 mod waiting;

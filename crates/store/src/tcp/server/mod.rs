@@ -55,6 +55,15 @@ pub struct TcpStoreServer {
     thread: Option<JoinHandle<()>>,
 }
 
+/// What went through a server's connections since it was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Traffic {
+    /// Bytes of requests.
+    pub received_bytes: u64,
+    /// Bytes of replies.
+    pub sent_bytes: u64,
+}
+
 /// What the handle asks the thread for.
 #[derive(Debug)]
 enum Command {
@@ -125,6 +134,14 @@ impl TcpStoreServer {
     /// Figures as of the thread's last turn.
     pub fn stats(&self) -> ServerStats {
         self.figures.load()
+    }
+
+    /// What has gone through its connections so far, as of the thread's last turn.
+    pub fn traffic(&self) -> Traffic {
+        Traffic {
+            received_bytes: self.figures.received.load(Relaxed),
+            sent_bytes: self.figures.sent.load(Relaxed),
+        }
     }
 
     /// Removes every key and queue whose name on the wire (with the leading `/`) starts with none
@@ -210,10 +227,14 @@ struct Figures {
     waits: AtomicUsize,
     memory_bytes: AtomicUsize,
     requests: AtomicU64,
+    received: AtomicU64,
+    sent: AtomicU64,
 }
 
 impl Figures {
-    fn store(&self, stats: ServerStats) {
+    fn store(&self, stats: ServerStats, traffic: Traffic) {
+        self.received.store(traffic.received_bytes, Relaxed);
+        self.sent.store(traffic.sent_bytes, Relaxed);
         self.connections.store(stats.connections, Relaxed);
         self.keys.store(stats.keys, Relaxed);
         self.queues.store(stats.queues, Relaxed);

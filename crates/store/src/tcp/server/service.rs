@@ -32,7 +32,7 @@ use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
 use super::sockets::Sockets;
-use super::{Command, Figures};
+use super::{Command, Figures, Traffic};
 
 const BELL: u64 = u64::MAX;
 /// The first listening socket, the next, …; connections have small numbers.
@@ -76,6 +76,7 @@ pub(super) struct Service {
     bell: Arc<OwnedFd>,
     commands: mpsc::Receiver<Command>,
     figures: Arc<Figures>,
+    pub(super) traffic: Traffic,
     /// When to end even if clients are still connected; set by a shutdown.
     end: Option<Instant>,
 }
@@ -113,6 +114,7 @@ impl Service {
             bell,
             commands,
             figures,
+            traffic: Traffic::default(),
             end: None,
         })
     }
@@ -123,7 +125,7 @@ impl Service {
         // Until when the thread stays awake although nothing has come.
         let mut awake: Option<Instant> = None;
         while !self.has_ended() {
-            self.figures.store(self.machine.stats());
+            self.figures.store(self.machine.stats(), self.traffic);
             let timeout = match awake {
                 Some(_) => Some(Timespec::default()),
                 None => self.timeout(),
@@ -164,7 +166,7 @@ impl Service {
             self.on_time();
             self.flush_all();
         }
-        self.figures.store(self.machine.stats());
+        self.figures.store(self.machine.stats(), self.traffic);
         self.leave();
     }
 

@@ -156,6 +156,7 @@ impl Service {
         match received {
             Ok((0, _)) => Read::Gone,
             Ok((count, filled)) => {
+                self.traffic.received_bytes += count as u64;
                 let input = match lands {
                     true => Input::Landed(id),
                     false => Input::Bytes(id, &self.scratch[..count]),
@@ -184,6 +185,7 @@ impl Service {
         };
         match sent {
             Ok(count) => {
+                self.traffic.sent_bytes += count as u64;
                 self.sockets.set_writing(id, more || count < wanted);
                 self.machine.handle(self.now, Input::Sent(id, count));
             }

@@ -1,64 +1,41 @@
-//! The machine of one agent that shares the rendezvous with others through a compare-and-set store.
-//!
-//! ```text
-//!              Join                     complete, with us
-//!   idle ───────────────► joining ──────────────────────────► in a round ──┐ heartbeats,
-//!    ▲  ◄── Failed ────────┘   ▲                                │  │  ▲    │ Changed
-//!    │                         └────────────── Join ────────────┘  │  └────┘
-//!    ├─── Left ──── leaving ◄───────────────── Leave ──────────────┤
-//!    └─── Closed ── closing ◄───────────────── Close ──────────────┘
-//! ```
-//!
-//! Each turn is the same: bring the copy of the state up to date if it may be old, remove who is
-//! lost, [decide](super::decide), [apply](super::apply) to the copy, write it. Decisions that follow
-//! from one another (to leave a round and wait for the next; to come last and complete it) go into
-//! one write: nobody else could have written between them either. Every write of a node that is in
-//! some list carries its heartbeat.
-//!
-//! The copy is brought up to date when the store says that it changed, when a heartbeat in it would
-//! be too old, and, if the store cannot tell of changes, at intervals. A new request replaces the one
-//! under way, which is not answered any more.
+//! The machine of one agent.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::machine::{Machine, Outbox};
+use crate::rendezvous::apply::{apply, sanitise};
+use crate::rendezvous::decide::{self, Action, Decision, Ending, Moment, Patience, Reason};
+use crate::rendezvous::expected::{Expected, is_listed};
+use crate::rendezvous::words::{Change, Failure, Formed, Input, Output};
+use crate::rendezvous::{NodeDesc, RendezvousState, Settings, ranks};
 use crate::time::{Mono, Now, Wall};
 
-use super::apply::{apply, sanitise};
-use super::decide::{self, Action, Decision, Ending, Moment, Patience, Reason};
-use super::expected::{Expected, is_listed};
+use super::gone::Gone;
 use super::membership::Membership;
-use super::pace::{self, Pace};
-use super::words::{Failure, Formed, Input, Output};
-use super::{NodeDesc, RendezvousState, Settings, ranks};
-
-/// How long a copy is taken for the state without asking, if nobody says that it changed.
-const FRESH: Duration = Duration::from_secs(1);
-
-/// How long a join whose time is over is taken back.
-const ROLL_BACK: Duration = Duration::from_secs(5);
+use super::pace::Pace;
+use super::schedule::FRESH;
+use super::task::Task;
 
 /// Most decisions that go into one write. More than three do not follow from one another.
 const CHAIN: usize = 8;
 
-/// One agent's part in a rendezvous. The drawing is in [the module](self).
+/// One agent's part in a rendezvous. The drawing is in [the module](super).
 #[derive(Debug)]
 pub struct Participant {
-    me: NodeDesc,
-    settings: Settings,
+    pub(super) me: NodeDesc,
+    pub(super) settings: Settings,
     /// How often to ask a store that cannot tell of changes.
-    poll: Option<Duration>,
+    pub(super) poll: Option<Duration>,
     pace: Pace,
-    task: Task,
-    membership: Option<Membership>,
-    expected: Expected,
+    pub(super) task: Task,
+    pub(super) membership: Option<Membership>,
+    pub(super) expected: Expected,
     /// The state as last seen, without the nodes that are lost.
-    copy: Option<Copy>,
+    pub(super) copy: Option<Copy>,
     /// Whether the store has said since the copy was asked for that it changed.
-    changed: bool,
+    pub(super) changed: bool,
     /// Whether the copy must not be used without asking again.
-    outdated: bool,
+    pub(super) outdated: bool,
     /// What was asked and is not answered yet.
     asked: Option<Asked>,
     /// Nothing is asked or written before this time.
@@ -66,7 +43,7 @@ pub struct Participant {
     /// The step for which a random place among many writers was taken.
     placed: Option<(u64, bool, Action)>,
     /// When the heartbeat in the state was written.
-    beaten: Option<Mono>,
+    pub(super) beaten: Option<Mono>,
     gone: Gone,
     reason: Option<Reason>,
     wake: Option<Mono>,
@@ -74,9 +51,9 @@ pub struct Participant {
 }
 
 #[derive(Debug)]
-struct Copy {
-    state: RendezvousState,
-    at: Mono,
+pub(super) struct Copy {
+    pub(super) state: RendezvousState,
+    pub(super) at: Mono,
 }
 
 /// What was asked of the store.
@@ -86,37 +63,6 @@ struct Asked {
     beat: Option<(Wall, Mono)>,
     /// Nodes that were known to be gone before.
     gone: Vec<NodeDesc>,
-}
-
-/// Nodes that are known to be gone by other means than heartbeats.
-#[derive(Debug, Default)]
-struct Gone {
-    /// Those whose last heartbeat has to be looked up.
-    told: Vec<NodeDesc>,
-    /// Those that are gone as long as this is their last heartbeat.
-    since: BTreeMap<NodeDesc, Wall>,
-}
-
-#[derive(Debug)]
-enum Task {
-    Idle,
-    Join {
-        since: Mono,
-        until: Mono,
-        /// The first round that may be joined; those before have to be left. Unknown before the
-        /// state was seen.
-        first_round: Option<u64>,
-        /// Who had come when the time was over.
-        joined: Option<Vec<NodeDesc>>,
-    },
-    Leave {
-        since: Mono,
-        until: Mono,
-    },
-    Close {
-        since: Mono,
-        until: Mono,
-    },
 }
 
 impl Participant {
@@ -214,7 +160,11 @@ impl Participant {
     /// Does nothing for a while, and looks again before it does something.
     fn pause_for(&mut self, now: Now, pause: Duration) {
         let until = now.mono + pause;
-        self.pause = Some(self.next_patience(now).map_or(until, |at| at.min(until)));
+        self.pause = Some(
+            self.task
+                .next_patience(now.mono)
+                .map_or(until, |at| at.min(until)),
+        );
         self.outdated = true;
     }
 
@@ -238,8 +188,8 @@ impl Participant {
             // Another store; what happened in the one before does not count.
             *first_round = None;
         }
-        let joining =
-            matches!(self.task, Task::Join { .. }) && self.patience(now.mono) == Patience::InTime;
+        let joining = matches!(self.task, Task::Join { .. })
+            && self.task.patience(now.mono) == Patience::InTime;
         let was_listed = self.state().is_some_and(|old| is_listed(old, &self.me));
         if joining && was_listed && !is_listed(&state, &self.me) {
             // The others count us as lost: their clocks are far from ours, or we stood still.
@@ -271,7 +221,7 @@ impl Participant {
             return;
         };
         for change in membership.changes(&copy.state, &self.me, &self.settings) {
-            if change == super::words::Change::Dropped {
+            if change == Change::Dropped {
                 self.membership = None;
             }
             self.outbox.push(Output::Changed(change));
@@ -284,27 +234,31 @@ impl Participant {
 
     /// Asks, writes or answers whatever is due, and notes when to look again.
     fn proceed(&mut self, now: Now) {
-        self.wake = None;
-        if self.asked.is_some() || !self.is_active() {
-            return;
-        }
-        if let Some(pause) = self.pause {
-            if now.mono < pause {
-                self.wake = Some(pause);
+        // A second time after an answer, which may be followed by a heartbeat.
+        for _ in 0..2 {
+            self.wake = None;
+            if self.asked.is_some() || !self.is_active() {
                 return;
             }
-            self.pause = None;
-        }
-        if self.must_read(now) {
-            self.ask(now, None, Output::Read);
-            return;
-        }
-        self.act(now);
-        if self.asked.is_none() && self.is_active() {
-            self.wake = match self.pause {
-                Some(pause) => Some(pause),
-                None => self.next_look(now),
-            };
+            if let Some(pause) = self.pause {
+                if now.mono < pause {
+                    self.wake = Some(pause);
+                    return;
+                }
+                self.pause = None;
+            }
+            if self.must_read(now) {
+                self.ask(now, None, Output::Read);
+                return;
+            }
+            self.act(now);
+            if self.asked.is_some() || !self.is_active() {
+                return;
+            }
+            self.wake = self.pause.or_else(|| self.next_look(now));
+            if self.wake.is_none_or(|wake| wake > now.mono) {
+                return;
+            }
         }
     }
 
@@ -383,7 +337,7 @@ impl Participant {
 
     /// `drafted`: whether `state` has been changed already and not been written yet.
     fn decide(&mut self, state: &RendezvousState, drafted: bool, now: Now) -> Decision {
-        let patience = self.patience(now.mono);
+        let patience = self.task.patience(now.mono);
         let moment = Moment {
             wall: now.wall,
             patience,
@@ -491,138 +445,6 @@ fn is_done_by_many(action: Action) -> bool {
             | Action::RemoveFromRedundancyList
             | Action::MarkComplete
     )
-}
-
-/// What has to be done when.
-impl Participant {
-    fn patience(&self, now: Mono) -> Patience {
-        match self.task {
-            Task::Idle => Patience::InTime,
-            Task::Join { until, .. } if now < until => Patience::InTime,
-            Task::Join { until, .. } if now < until + ROLL_BACK => Patience::RollBack,
-            Task::Leave { until, .. } | Task::Close { until, .. } if now < until => {
-                Patience::InTime
-            }
-            _ => Patience::Over,
-        }
-    }
-
-    /// When the patience changes next.
-    fn next_patience(&self, now: Now) -> Option<Mono> {
-        match self.task {
-            Task::Idle => None,
-            Task::Join { until, .. } => [until, until + ROLL_BACK]
-                .into_iter()
-                .find(|at| *at > now.mono),
-            Task::Leave { until, .. } | Task::Close { until, .. } => {
-                Some(until).filter(|at| *at > now.mono)
-            }
-        }
-    }
-
-    /// When the next heartbeat has to be written: a little early, so that it is not late if the
-    /// first write loses.
-    fn next_beat(&self, state: &RendezvousState) -> Option<Mono> {
-        if !is_listed(state, &self.me) {
-            return None;
-        }
-        let early = self.settings.keep_alive_interval * 9 / 10;
-        Some(self.beaten.map_or(Mono::ZERO, |last| last + early))
-    }
-
-    /// When the copy has to be brought up to date, as far as is known.
-    fn next_read(&self, now: Now, copy: &Copy) -> Option<Mono> {
-        let nodes = copy.state.participants.len() + copy.state.wait_list.len();
-        let in_round = self.membership.is_some();
-        let gap = copy.at + pace::gap(nodes, in_round);
-        let changed = self.changed.then_some(gap);
-        let poll = self.poll.map(|interval| {
-            let few = pace::gap(nodes.max(10), true);
-            copy.at
-                + if in_round {
-                    interval
-                } else {
-                    interval.min(few)
-                }
-        });
-        let lost = copy
-            .state
-            .last_heartbeats
-            .iter()
-            .filter(|(node, _)| **node != self.me)
-            .map(|(_, last)| *last)
-            .min()
-            .map(|last| local(now, last + self.settings.lost_after()).max(gap));
-        [changed, poll, lost].into_iter().flatten().min()
-    }
-
-    fn must_read(&self, now: Now) -> bool {
-        let Some(copy) = &self.copy else {
-            return true;
-        };
-        let old = now.mono.since(copy.at) >= FRESH;
-        let beat = self.next_beat(&copy.state).is_some_and(|at| at <= now.mono);
-        self.outdated || (old && beat) || self.next_read(now, copy).is_some_and(|at| at <= now.mono)
-    }
-
-    /// When to look again, if nothing happens.
-    fn next_look(&self, now: Now) -> Option<Mono> {
-        let copy = self.copy.as_ref()?;
-        let state = &copy.state;
-        let participant = state.participants.contains_key(&self.me);
-        let joining = matches!(self.task, Task::Join { .. });
-        let patience = if state.redundancy_list.contains(&self.me) {
-            None
-        } else {
-            self.next_patience(now)
-        };
-        let last_call = decide::last_call_end(state)
-            .filter(|_| joining && participant && !state.complete)
-            .filter(|_| state.participants.len() >= self.settings.min_nodes as usize)
-            .filter(|_| state.participants.len() <= self.settings.max_nodes as usize)
-            .map(|end| local(now, end));
-        let given_up = self
-            .expected
-            .next_given_up(now.mono)
-            .filter(|_| joining && participant);
-        [
-            self.next_read(now, copy),
-            self.next_beat(state),
-            patience,
-            last_call,
-            given_up,
-        ]
-        .into_iter()
-        .flatten()
-        .min()
-    }
-}
-
-/// The local time just after a wall-clock time, as the clocks run now; now, if that is over.
-fn local(now: Now, wall: Wall) -> Mono {
-    if wall < now.wall {
-        now.mono
-    } else {
-        now.mono + wall.since(now.wall) + Duration::from_micros(1)
-    }
-}
-
-impl Gone {
-    /// Notes the last heartbeats of nodes that were gone before `state` was read: a later one says
-    /// that the node is back.
-    fn look_up(&mut self, state: &RendezvousState, nodes: Vec<NodeDesc>) {
-        for node in nodes {
-            if let Some(last) = state.last_heartbeats.get(&node) {
-                self.since.insert(node, *last);
-            }
-        }
-    }
-
-    /// Forgets who is back, or not there any more.
-    fn retain(&mut self, state: &RendezvousState) {
-        self.since
-            .retain(|node, last| state.last_heartbeats.get(node) == Some(last));
-    }
 }
 
 impl Machine for Participant {

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::expected::is_listed;
-use super::words::{Change, Formed};
-use super::{NodeDesc, RendezvousState, Settings};
+use crate::rendezvous::expected::is_listed;
+use crate::rendezvous::words::{Change, Formed};
+use crate::rendezvous::{NodeDesc, RendezvousState, Settings};
 
 /// The round that a node is in.
 #[derive(Debug)]

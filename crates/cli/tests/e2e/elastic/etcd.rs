@@ -1,0 +1,120 @@
+//! Agents that meet in etcd: no agent hosts anything, and the server may crash.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rdzv_core::ident::RunId;
+use rdzv_core::rendezvous::{RendezvousState, codec};
+use rdzv_rendezvous::dynamic::SharedState;
+use rdzv_rendezvous::etcd::EtcdState;
+
+use self::server::Server;
+use super::{TELL, kill_node, told};
+use crate::harness::{DEADLINE, Job, free_port, run_shell};
+
+#[path = "../../../../rendezvous/tests/etcd/server.rs"]
+#[allow(dead_code, reason = "its own tests use more of it")]
+mod server;
+
+fn node(server: &Server, flags: &[&str], script: &str) -> Job {
+    let endpoint = server.endpoint().to_string();
+    let meeting = ["--rdzv-backend=etcd", "--rdzv-id=job", "--rdzv-endpoint"];
+    let flags = [&meeting[..], &[&endpoint], flags].concat();
+    run_shell(&flags, script).env("PET_LOCAL_ADDR", "127.0.0.1")
+}
+
+/// Waits until the state is as wanted.
+fn await_state(server: &Server, wanted: impl Fn(&RendezvousState) -> bool) {
+    let mut state = EtcdState::open(&server.options(), &RunId::new("job")).unwrap();
+    let until = Instant::now() + DEADLINE;
+    loop {
+        let now = state.get().unwrap();
+        let now = now.map(|(pickle, _)| codec::decode(&pickle).unwrap());
+        if now.as_ref().is_some_and(&wanted) {
+            return;
+        }
+        assert!(Instant::now() < until, "{now:?}");
+        // Not every write is told, so this asks at intervals.
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+}
+
+#[test]
+#[ignore = "needs etcd: cargo xtask test"]
+fn whichever_of_two_agents_is_killed_the_other_goes_on() {
+    for victim in ["0", "1"] {
+        let server = Server::start();
+        let flags = [
+            "--nnodes=1:2",
+            "--rdzv-conf=last_call_timeout=3,lease_ttl=2",
+        ];
+        // Whoever is alone after another was there has nothing left to wait for.
+        let script = format!("{TELL}; test $WORLD_SIZE = 1 -a $RDZV_ROUND -ge 1 || sleep 1000");
+        let mut nodes = [(), ()].map(|()| node(&server, &flags, &script).start());
+        for node in &mut nodes {
+            node.stdout.await_text("/2 at ", 1);
+        }
+        let [mut first, second] = nodes;
+        let rank = told(&first.stdout.so_far(), "rank");
+        let (goes, stays) = if rank == format!("{victim}/2") {
+            (first, second)
+        } else {
+            (second, first)
+        };
+        let before = Instant::now();
+        kill_node(goes);
+        let ended = stays.wait().expect(0);
+        // The lease, the last call, and the start of a worker.
+        assert!(before.elapsed() < Duration::from_secs(12));
+        assert_eq!(told(&ended.stdout, "rank"), "0/1");
+        assert_eq!(told(&ended.stdout, "restarts"), "0");
+    }
+}
+
+#[test]
+#[ignore = "needs etcd: cargo xtask test"]
+fn a_crash_of_etcd_while_a_round_forms_and_while_workers_run_loses_nothing() {
+    let server = Server::start();
+    let flags = ["--nnodes=2"];
+    let job = node(&server, &flags, &format!("{TELL}; cat go")).pipe("go");
+    let go: PathBuf = job.path("go");
+    let mut first = job.start();
+    await_state(&server, |state| state.participants.len() == 1);
+    server.crash();
+    // It finds nobody there, and waits for the server.
+    let mut second = node(&server, &flags, TELL).start();
+    server.go_on();
+    first.stdout.await_text("/2 at ", 1);
+    second.stdout.await_text("/2 at ", 1);
+    server.crash();
+    server.go_on();
+    std::fs::write(go, "").unwrap();
+    let (first, second) = (first.wait().expect(0), second.wait().expect(0));
+    assert_eq!(told(&first.stdout, "at"), told(&second.stdout, "at"));
+    for stdout in [&first.stdout, &second.stdout] {
+        assert_eq!(told(stdout, "round"), "0", "{stdout}");
+        assert_eq!(stdout.lines().count(), 1, "{stdout}");
+    }
+}
+
+#[test]
+fn an_unreachable_etcd_is_one_sentence() {
+    let endpoint = format!("127.0.0.1:{}", free_port());
+    let flags = [
+        "--nnodes=2",
+        "--rdzv-backend=etcd",
+        "--rdzv-id=job",
+        "--rdzv-conf=read_timeout=1",
+        "--rdzv-endpoint",
+        &endpoint,
+    ];
+    let ended = run_shell(&flags, "true").run().expect(1);
+    assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+    for part in [
+        format!("no answer (connection refused) at the etcd endpoint {endpoint} after 1."),
+        "read_timeout=SECONDS".to_owned(),
+    ] {
+        assert!(ended.stderr.contains(&part), "{part}: {}", ended.stderr);
+    }
+    assert!(ended.took < Duration::from_secs(5), "{:?}", ended.took);
+}

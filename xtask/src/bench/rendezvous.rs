@@ -1,0 +1,224 @@
+//! `cargo xtask bench rendezvous`: how long it takes until all agents of a round hold their rank,
+//! and what that costs the store.
+//!
+//! Both sides are one process with all agents in it, each with a connection of its own over loopback.
+//! PyTorch's are threads, and so are ours up to 128; from 1,000 on ours alone are measured, as machines
+//! over one thread's sockets. The server is in PyTorch's process, and a process of its own on our
+//! side. Agents are connected before the clock starts, except where both times are given.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use anyhow::{Context, ensure};
+use serde_json::Value;
+
+use super::arguments;
+use super::table::{self, Better, Comparison, median};
+use crate::command::{cargo, output, step};
+use crate::venv;
+
+const DEFAULT_RUNS: usize = 3;
+
+const PEER: &str = include_str!("rendezvous_peer.py");
+
+/// Numbers of agents that both sides are measured with.
+const BESIDE: [(u32, &str); 4] = [
+    (8, "8 agents"),
+    (32, "32 agents"),
+    (64, "64 agents"),
+    (128, "128 agents"),
+];
+
+/// Numbers of agents that ours alone are measured with.
+const ALONE: [u32; 2] = [1_000, 10_000];
+
+/// How many times faster 64 agents have to be.
+const FASTER: f64 = 20.0;
+
+/// Most operations of the store for each agent, however many there are.
+const OPERATIONS: f64 = 10.0;
+
+/// Most seconds until 10,000 agents are connected and hold their ranks.
+const SECONDS: f64 = 10.0;
+
+pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
+    let runs = arguments::runs("rendezvous", words, DEFAULT_RUNS)?;
+    let python = venv::torch_python()?;
+    let crowd = crowd()?;
+    let mut ours = Ours::start(&crowd)?;
+    let mut peer = Talk::start(Command::new(python).args(["-c", PEER]))?;
+
+    let mut times = BESIDE.map(|(agents, name)| {
+        let target = if agents == 64 { FASTER } else { 1.0 };
+        Comparison::new(name, "ms", Better::Less, target)
+    });
+    let mut operations =
+        BESIDE.map(|(_, name)| Comparison::new(name, "operations each", Better::Less, 1.0));
+    let mut bytes = BESIDE.map(|(_, name)| Comparison::new(name, "KB each", Better::Less, 1.0));
+    let mut alone = ALONE.map(|_| Vec::new());
+    for run in 1..=runs {
+        println!("    run {run} of {runs}");
+        for (index, (agents, _)) in BESIDE.into_iter().enumerate() {
+            let each = f64::from(agents);
+            for is_ours in [true, false] {
+                let round = match is_ours {
+                    true => ours.round("threads", agents)?,
+                    false => theirs(&mut peer, agents)?,
+                };
+                times[index].add(is_ours, round.joined * 1e3);
+                operations[index].add(is_ours, round.operations / each);
+                bytes[index].add(is_ours, round.bytes / each / 1e3);
+            }
+        }
+        for (index, agents) in ALONE.into_iter().enumerate() {
+            alone[index].push(ours.round("many", agents)?);
+        }
+    }
+
+    let all: Vec<Comparison> = times.into_iter().chain(operations).chain(bytes).collect();
+    let title = format!("bench rendezvous, {runs} runs");
+    let mut met = table::print(&title, "PyTorch", &all);
+    let each = all[BESIDE.len()..2 * BESIDE.len()].iter();
+    met &= each
+        .map(|each| median(&each.ours))
+        .all(|each| each <= OPERATIONS);
+    println!("\n| rdzv alone | connected, s | ranks held, s | operations each | KB each |");
+    println!("|---|---:|---:|---:|---:|");
+    for (agents, rounds) in ALONE.into_iter().zip(&alone) {
+        let middle = |figure: fn(&Round) -> f64| {
+            let figures: Vec<f64> = rounds.iter().map(figure).collect();
+            median(&figures)
+        };
+        let (connected, joined) = (
+            middle(|round| round.connected),
+            middle(|round| round.joined),
+        );
+        let each = middle(|round| round.operations) / f64::from(agents);
+        let bytes = middle(|round| round.bytes) / f64::from(agents) / 1e3;
+        println!("| {agents} agents | {connected:.3} | {joined:.3} | {each:.2} | {bytes:.2} |");
+        met &= connected + joined <= SECONDS && each <= OPERATIONS;
+    }
+    println!(
+        "\nasked for: 64 agents {FASTER} times faster, {OPERATIONS} operations for each agent at the \
+         most, and 10,000 agents connected and with their ranks in {SECONDS} s"
+    );
+    ensure!(met, "a target was missed");
+    Ok(())
+}
+
+/// One round of as many agents as were asked for.
+struct Round {
+    connected: f64,
+    joined: f64,
+    operations: f64,
+    bytes: f64,
+}
+
+fn crowd() -> anyhow::Result<PathBuf> {
+    let package = ["--package", "rdzv-rendezvous", "--example", "crowd"];
+    step(
+        "build the crowd of agents optimised",
+        cargo().args(["build", "--release"]).args(package),
+    )?;
+    let folder = crate::test::target_folder()?;
+    Ok(folder.join("release").join("examples").join("crowd"))
+}
+
+/// Our host, and the program of which each crowd is a process.
+struct Ours {
+    crowd: PathBuf,
+    host: Talk,
+    address: String,
+}
+
+impl Ours {
+    fn start(crowd: &Path) -> anyhow::Result<Self> {
+        let mut host = Talk::start(Command::new(crowd).arg("serve"))?;
+        let port = host.listen()?;
+        Ok(Self {
+            crowd: crowd.to_owned(),
+            host,
+            address: format!("127.0.0.1:{}", port.trim()),
+        })
+    }
+
+    fn round(&mut self, how: &str, agents: u32) -> anyhow::Result<Round> {
+        let before = self.figures()?;
+        let text =
+            output(Command::new(&self.crowd).args([how, &self.address, &agents.to_string()]))?;
+        let after = self.figures()?;
+        let value: Value = serde_json::from_str(&text)?;
+        let grown =
+            |name: &str| Ok::<_, anyhow::Error>(number(&after, name)? - number(&before, name)?);
+        Ok(Round {
+            connected: number(&value, "connected_seconds")?,
+            joined: number(&value, "joined_seconds")?,
+            operations: grown("requests")?,
+            bytes: grown("received")? + grown("sent")?,
+        })
+    }
+
+    fn figures(&mut self) -> anyhow::Result<Value> {
+        Ok(serde_json::from_str(&self.host.ask("")?)?)
+    }
+}
+
+fn theirs(peer: &mut Talk, agents: u32) -> anyhow::Result<Round> {
+    let value: Value = serde_json::from_str(&peer.ask(&agents.to_string())?)
+        .context("PyTorch's agents ended; their output says why")?;
+    Ok(Round {
+        connected: 0.0,
+        joined: number(&value, "seconds")?,
+        operations: number(&value, "requests")?,
+        bytes: number(&value, "bytes")?,
+    })
+}
+
+fn number(value: &Value, name: &str) -> anyhow::Result<f64> {
+    let number = value[name].as_f64();
+    number.with_context(|| format!("'{name}' is missing in {value}"))
+}
+
+/// A process that answers lines with lines, and runs until this is dropped.
+struct Talk {
+    process: Child,
+    questions: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Talk {
+    fn start(command: &mut Command) -> anyhow::Result<Self> {
+        let mut process = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            // PyTorch's stores report every connection that is closed.
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| format!("failed to start {:?}", command.get_program()))?;
+        Ok(Self {
+            questions: process.stdin.take().expect("it is piped"),
+            answers: BufReader::new(process.stdout.take().expect("it is piped")),
+            process,
+        })
+    }
+
+    fn ask(&mut self, question: &str) -> anyhow::Result<String> {
+        writeln!(self.questions, "{question}")?;
+        self.listen()
+    }
+
+    fn listen(&mut self) -> anyhow::Result<String> {
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        Ok(line)
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

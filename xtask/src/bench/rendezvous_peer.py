@@ -1,0 +1,80 @@
+"""PyTorch's dynamic rendezvous: for each number of agents read from standard input, one round of as
+many handlers, each a thread with a connection of its own, all in this process with the server.
+
+One line of JSON per number: seconds until all hold their rank, and what went through the store for
+it: requests, and bytes of keys and values.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+
+from torch.distributed import TCPStore
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+
+
+class Counting:
+    """What a backend uses of a store, counted. A get is two requests: a wait, then the get."""
+
+    def __init__(self, store):
+        self.store, self.requests, self.bytes = store, 0, 0
+
+    def get(self, key):
+        value = self.store.get(key)
+        self.requests += 2
+        self.bytes += 2 * len(key) + len(value)
+        return value
+
+    def compare_set(self, key, expected, desired):
+        value = self.store.compare_set(key, expected, desired)
+        self.requests += 1
+        self.bytes += len(key) + len(expected) + len(desired) + len(value)
+        return value
+
+
+def measure(agents):
+    run = f"run-{agents}-{time.monotonic_ns()}"
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    counted, handlers = [], []
+    for agent in range(agents):
+        store = TCPStore("127.0.0.1", server.port, is_master=False)
+        counted.append(Counting(store))
+        handlers.append(
+            DynamicRendezvousHandler.from_backend(
+                run, store, C10dRendezvousBackend(counted[-1], run), agents, agents, "127.0.0.1"
+            )
+        )
+    ranks = []
+    start = threading.Barrier(agents + 1)
+
+    def join(handler):
+        start.wait()
+        ranks.append(handler.next_rendezvous().rank)
+
+    threads = [threading.Thread(target=join, args=[handler]) for handler in handlers]
+    for thread in threads:
+        thread.start()
+    start.wait()
+    began = time.perf_counter()
+    for thread in threads:
+        thread.join()
+    seconds = time.perf_counter() - began
+    if sorted(ranks) != list(range(agents)):
+        sys.exit(f"{agents} agents hold the ranks {sorted(ranks)}")
+    for handler in handlers:
+        handler._stop_heartbeats()
+    return {
+        "seconds": seconds,
+        "requests": sum(store.requests for store in counted),
+        "bytes": sum(store.bytes for store in counted),
+    }
+
+
+for line in sys.stdin:
+    print(json.dumps(measure(int(line))), flush=True)
+# In order, the ends of this many stores would be reported by one another.
+sys.stdout.flush()
+os._exit(0)
