@@ -5,6 +5,7 @@
 //! cargo run -p rdzv-sim -- rendezvous --seeds 10000       agents that meet
 //! cargo run -p rdzv-sim -- rendezvous --seed 42 --trace   one, with everything that happens
 //! cargo run -p rdzv-sim -- rendezvous --agents 1000       so many agents, without faults
+//! cargo run -p rdzv-sim -- rendezvous --agents 1000 --seed 7    the same with what the seed has
 //! ```
 
 use std::fmt::Debug;
@@ -32,31 +33,44 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    let calm = value_of("--seed").is_none() && value_of("--seeds").is_none();
     let everything = arguments.iter().any(|argument| argument == "--trace");
     match (arguments.first().map(String::as_str), agents) {
-        (Some("rendezvous"), agents) => {
-            let (name, run_one): (_, Box<dyn Fn(u64, Trace) -> _>) = match agents {
-                Some(agents) => (
-                    format!("rendezvous --agents {agents}"),
-                    Box::new(move |seed, trace| rendezvous::run_many(agents, seed, trace)),
-                ),
-                None => ("rendezvous".to_owned(), Box::new(rendezvous::run)),
-            };
-            run(seeds, everything, &name, run_one)
-        }
-        _ => run(seeds, everything, "", |seed, trace| {
-            rdzv_sim::run(seed, trace != Trace::Nothing)
-        }),
+        (Some("rendezvous"), Some(agents)) if calm => run(
+            seeds,
+            everything,
+            |_| format!("rendezvous --agents {agents}"),
+            |seed, trace| rendezvous::run_many(agents, seed, trace),
+        ),
+        (Some("rendezvous"), Some(agents)) => run(
+            seeds,
+            everything,
+            |seed| format!("rendezvous --agents {agents} --seed {seed}"),
+            |seed, trace| rendezvous::run_with(agents, seed, trace),
+        ),
+        (Some("rendezvous"), None) => run(
+            seeds,
+            everything,
+            |seed| format!("rendezvous --seed {seed}"),
+            rendezvous::run,
+        ),
+        _ => run(
+            seeds,
+            everything,
+            |seed| format!("--seed {seed}"),
+            |seed, trace| rdzv_sim::run(seed, trace != Trace::Nothing),
+        ),
     }
 }
 
 fn run<R: Debug>(
     seeds: Range<u64>,
     everything: bool,
-    name: &str,
+    replay: impl Fn(u64) -> String,
     world: impl Fn(u64, Trace) -> Result<R, Violation>,
 ) -> ExitCode {
     let single = seeds.end - seeds.start == 1;
+    let count = seeds.end - seeds.start;
     let trace = if everything {
         Trace::All
     } else {
@@ -72,10 +86,13 @@ fn run<R: Debug>(
                     let _ = world(seed, Trace::Last);
                 }
                 eprintln!("seed {seed}: {}", violation.0);
-                eprintln!("replay: cargo run -p rdzv-sim -- {name} --seed {seed} --trace");
+                eprintln!("replay: cargo run -p rdzv-sim -- {} --trace", replay(seed));
                 return ExitCode::FAILURE;
             }
         }
+    }
+    if !single {
+        println!("{count} seeds: no invariant was broken");
     }
     ExitCode::SUCCESS
 }

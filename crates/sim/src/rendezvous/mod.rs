@@ -41,7 +41,12 @@ pub fn run(seed: u64, trace: Trace) -> Result<Report, Violation> {
     World::new(plan::Plan::of_seed(seed), seed, trace).run()
 }
 
-/// Like [`run`], with so many agents and no faults.
+/// Like [`run`], with so many agents.
+pub fn run_with(agents: usize, seed: u64, trace: Trace) -> Result<Report, Violation> {
+    World::new(plan::Plan::of_seed_for(agents, seed), seed, trace).run()
+}
+
+/// So many agents that all start at once, and nothing that goes wrong.
 pub fn run_many(agents: usize, seed: u64, trace: Trace) -> Result<Report, Violation> {
     World::new(plan::Plan::of_many(agents), seed, trace).run()
 }

@@ -83,6 +83,15 @@ impl Plan {
             75..97 => random.usize(8..20),
             _ => random.usize(20..60),
         };
+        Self::drawn(agents, &mut random)
+    }
+
+    /// The plan of a seed for so many agents.
+    pub fn of_seed_for(agents: usize, seed: u64) -> Self {
+        Self::drawn(agents, &mut Rng::with_seed(!seed))
+    }
+
+    fn drawn(agents: usize, random: &mut Rng) -> Self {
         let min = random.usize(1..=agents);
         let max = random.usize(min..=agents + 2);
         let mut settings = Settings::new(as_count(min), as_count(max));
@@ -116,8 +125,8 @@ impl Plan {
             clocks_are_wrong: false,
             end: Duration::ZERO,
         };
-        plan.draw_clocks(&mut random);
-        plan.draw_acts(&mut random);
+        plan.draw_clocks(random);
+        plan.draw_acts(random);
         plan.end = plan.acts.iter().map(|act| act.0).max().unwrap_or_default();
         plan
     }

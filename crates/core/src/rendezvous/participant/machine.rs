@@ -39,20 +39,22 @@ pub struct Participant {
     /// What was asked and is not answered yet.
     asked: Option<Asked>,
     /// Nothing is asked or written before this time.
-    pause: Option<Mono>,
+    pub(super) pause: Option<Mono>,
     /// The step for which a random place among many writers was taken.
     placed: Option<(u64, bool, Action)>,
     /// When the heartbeat in the state was written.
     pub(super) beaten: Option<Mono>,
     gone: Gone,
     reason: Option<Reason>,
-    wake: Option<Mono>,
+    pub(super) wake: Option<Mono>,
     outbox: Outbox<Output>,
 }
 
 #[derive(Debug)]
 pub(super) struct Copy {
     pub(super) state: RendezvousState,
+    /// The oldest heartbeat of another node.
+    pub(super) oldest: Option<Wall>,
     pub(super) at: Mono,
 }
 
@@ -209,7 +211,12 @@ impl Participant {
             )
         };
         self.expected.forget(&lost);
+        let others = state.last_heartbeats.iter();
         self.copy = Some(Copy {
+            oldest: others
+                .filter(|(node, _)| **node != self.me)
+                .map(|(_, last)| *last)
+                .min(),
             state,
             at: now.mono,
         });
@@ -470,7 +477,12 @@ impl Machine for Participant {
                     self.outdated = outdated || self.pace.is_crowded();
                 }
             }
-            Input::Changed => self.changed = true,
+            Input::Changed => {
+                self.changed = true;
+                if self.only_reads_sooner(now) {
+                    return;
+                }
+            }
             Input::Gone(nodes) => {
                 self.gone.told.extend(nodes);
                 self.outdated = true;

@@ -42,14 +42,26 @@ impl Participant {
                 }
         });
         let lost = copy
-            .state
-            .last_heartbeats
-            .iter()
-            .filter(|(node, _)| **node != self.me)
-            .map(|(_, last)| *last)
-            .min()
+            .oldest
             .map(|last| local(now, last + self.settings.lost_after()).max(gap));
         [changed, poll, lost].into_iter().flatten().min()
+    }
+
+    /// After the state has changed: whether nothing has to be done now, except to look sooner. There
+    /// may be very many changes.
+    pub(super) fn only_reads_sooner(&mut self, now: Now) -> bool {
+        if self.pause.is_some_and(|pause| pause > now.mono) {
+            return true;
+        }
+        let (Some(wake), Some(copy)) = (self.wake, &self.copy) else {
+            return false;
+        };
+        let sooner = self.next_read(now, copy).map_or(wake, |at| at.min(wake));
+        let nothing_now = sooner > now.mono;
+        if nothing_now {
+            self.wake = Some(sooner);
+        }
+        nothing_now
     }
 
     pub(super) fn must_read(&self, now: Now) -> bool {
