@@ -4,7 +4,8 @@
 //! <etcd_prefix>/run_<run id>/
 //!     state               the state, as plain pickle
 //!     changes             written after a change that the others wait for, so this is what is watched
-//!     members/<node>      there as long as the node's lease lives: its deletion is the node's end
+//!     members/<node>      there as long as the node's lease lives: its deletion is the node's end;
+//!                         before a node that has left deletes it, it writes "left"
 //!     rounds/<number>/    one folder per round, numbered with 20 digits
 //!         keys/<key>      the agents' store of that round: plain values under plain keys
 //!         applied/<id>    the last counting operation of one client, so that a repeated one counts once

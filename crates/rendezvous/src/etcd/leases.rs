@@ -19,6 +19,9 @@ const LASTING: Duration = Duration::from_secs(7200);
 /// How long ending a lease is tried when the owner goes. If that fails, it runs out.
 const FAREWELL: Duration = Duration::from_secs(1);
 
+/// What is under the key of a member that has left; otherwise nothing is.
+pub(super) const LEFT: &[u8] = b"left";
+
 /// How often a request is repeated because its lease has vanished in the meantime.
 const LEASE_ATTEMPTS: usize = 3;
 
@@ -104,8 +107,12 @@ impl Leases {
         }
     }
 
-    /// Announces this node, in place of whom was announced before.
+    /// Announces this node, if that has not been done, in place of whom was announced before.
     pub(crate) fn announce(&self, key: &str) -> Result<(), Failure> {
+        let known = self.shared.lock().member.clone();
+        if known.is_some_and(|known| known.key == key) {
+            return Ok(());
+        }
         self.retract();
         let member = create(&self.v3, key, self.shared.member_life)?;
         let mut wanted = self.shared.lock();
@@ -115,12 +122,26 @@ impl Leases {
         Ok(())
     }
 
-    /// Takes the announcement back; if the server is away, it runs out by itself.
+    /// Takes the announcement back: this node has left, and has said so in the state. Nobody is told
+    /// of its end, because it may be back before that is heard.
     pub(crate) fn retract(&self) {
+        self.end_member(|v3, member| {
+            let left = [write(member.key.as_bytes(), LEFT, member.lease)];
+            v3.transact("leave as", member.key.as_bytes(), &[], &left, &[])?;
+            v3.revoke(member.lease)
+        });
+    }
+
+    /// This node ends, whatever the state says of it; the others are told.
+    pub(crate) fn end(&self) {
+        self.end_member(|v3, member| v3.revoke(member.lease));
+    }
+
+    fn end_member(&self, end: impl FnOnce(&V3, &Member) -> Result<(), Failure>) {
         let Some(member) = self.shared.lock().member.take() else {
             return;
         };
-        if let Err(failure) = self.v3.with_patience(FAREWELL).revoke(member.lease) {
+        if let Err(failure) = end(&self.v3.with_patience(FAREWELL), &member) {
             tracing::debug!(%failure, "the lease of this node will run out by itself");
         }
     }
@@ -152,7 +173,7 @@ impl Drop for Leases {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        self.retract();
+        self.end();
     }
 }
 

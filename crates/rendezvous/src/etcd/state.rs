@@ -163,7 +163,7 @@ impl SharedState for EtcdState {
 
 impl Drop for EtcdState {
     fn drop(&mut self) {
-        self.leases.retract();
+        self.leases.end();
     }
 }
 

@@ -292,7 +292,7 @@ impl Store for EtcdStore {
 
     fn list_keys(&self) -> Result<Vec<String>, StoreError> {
         let folder = self.keys();
-        let found = self.v3.keys(folder.as_bytes())?;
+        let found = self.v3.range(folder.as_bytes(), true)?;
         let names = found.kvs.iter().map(|found| {
             let name = found.key.0.get(folder.len()..).unwrap_or_default();
             String::from_utf8_lossy(name).into_owned()

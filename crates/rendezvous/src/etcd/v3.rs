@@ -86,10 +86,10 @@ impl V3 {
         Ok((held(&answer), answer.header.revision.0))
     }
 
-    /// The keys that begin with `prefix`, without values.
-    pub(crate) fn keys(&self, prefix: &[u8]) -> Result<RangeAnswer, Failure> {
+    /// The keys that begin with `prefix`, with or without their values.
+    pub(crate) fn range(&self, prefix: &[u8], keys_only: bool) -> Result<RangeAnswer, Failure> {
         let body = json!({
-            "key": text(prefix), "range_end": text(&after(prefix)), "keys_only": true
+            "key": text(prefix), "range_end": text(&after(prefix)), "keys_only": keys_only
         });
         Ok(self.ask("list", prefix, "/v3/kv/range", &body)?.answer)
     }

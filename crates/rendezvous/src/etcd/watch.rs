@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::failure::{Cause, Failure, Patience};
 use super::http::{Lines, is_silence};
 use super::layout::Layout;
-use super::leases::Leases;
+use super::leases::{LEFT, Leases};
 use super::v3::{V3, after};
 use super::wire::{Event, Int, WatchAnswer, WatchLine, text};
 use crate::RendezvousError;
@@ -104,7 +104,7 @@ struct Watcher {
     observer: Observer,
     /// From which revision on each watch has to be told; zeros at the beginning.
     next: [i64; 2],
-    /// The member keys that are there.
+    /// The member keys that are there, except for those of members that have left.
     members: BTreeSet<Vec<u8>>,
 }
 
@@ -209,8 +209,10 @@ impl Watcher {
         let mut gone = Vec::new();
         for event in events {
             let key = event.kv.key.0.to_vec();
-            if event.kind != "DELETE" {
+            if event.kind != "DELETE" && event.kv.value.0 != LEFT {
                 self.members.insert(key);
+            } else if event.kind != "DELETE" {
+                self.members.remove(&key);
             } else if self.members.remove(&key) {
                 gone.push(key);
             }
@@ -231,9 +233,10 @@ impl Watcher {
 
     /// Sees who is there, and begins to be told after that.
     fn look(&mut self) -> Result<BTreeSet<Vec<u8>>, Failure> {
-        let found = self.v3.keys(self.layout.members().as_bytes())?;
+        let found = self.v3.range(self.layout.members().as_bytes(), false)?;
         self.next = [found.header.revision.0.saturating_add(1); 2];
-        let members = found.kvs.iter().map(|found| found.key.0.to_vec()).collect();
+        let here = found.kvs.iter().filter(|found| found.value.0 != LEFT);
+        let members = here.map(|found| found.key.0.to_vec()).collect();
         Ok(std::mem::replace(&mut self.members, members))
     }
 
