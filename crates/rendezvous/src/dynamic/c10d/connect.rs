@@ -11,10 +11,10 @@ use rdzv_store::{
     FileStore, ServerOptions, Store, StoreError, TcpStore, TcpStoreOptions, TcpStoreServer,
 };
 
-use super::Meeting;
 use super::explain::explain;
 use super::options::{Medium, Options};
 use super::stored::{Place, StoredState};
+use super::{MOST_AGAIN, Meeting};
 use crate::bind::loopback;
 use crate::dynamic::driver::{Driver, DriverOptions};
 use crate::dynamic::native::{self, Native, NativeOptions};
@@ -23,9 +23,6 @@ use crate::{RendezvousBackend, RendezvousError};
 
 /// How long a port that is taken is called before it is tried again to get it.
 const ONE_CALL: Duration = Duration::from_secs(2);
-
-/// How often a store is looked for again that was lost as soon as it was found.
-const MOST_AGAIN: u32 = 3;
 
 /// Connects to the store, hosting it if that is this node's part, and finds out how to use it.
 pub(super) fn connect(options: &Options) -> Result<Meeting, RendezvousError> {
@@ -92,6 +89,7 @@ fn meet(
     Ok(Meeting {
         backend,
         server: server.map(Arc::new),
+        is_observed: false,
     })
 }
 
@@ -102,6 +100,7 @@ fn at_file(path: &Path, options: &Options) -> Result<Meeting, RendezvousError> {
     Ok(Meeting {
         backend: drive(Place::File(Arc::new(store)), me, options)?,
         server: None,
+        is_observed: false,
     })
 }
 

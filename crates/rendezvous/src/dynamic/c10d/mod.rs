@@ -28,6 +28,7 @@ mod stored;
 mod watch;
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
@@ -36,17 +37,22 @@ use rdzv_store::TcpStoreServer;
 
 use self::options::Options;
 use crate::{
-    Interrupter, Member, Observer, RendezvousBackend, RendezvousError, RendezvousInfo,
+    Change, Interrupter, Member, Observer, RendezvousBackend, RendezvousError, RendezvousInfo,
     RendezvousParameters,
 };
 
 /// How long the host of the store waits at the end until the other agents have left it.
 const LINGER: Duration = Duration::from_secs(10);
 
+/// How often a store is looked for again that was lost before there was a round.
+const MOST_AGAIN: u32 = 3;
+
 /// The backend `c10d`.
 pub struct C10dRendezvous {
     options: Arc<Options>,
-    observer: Option<Observer>,
+    observer: Option<Arc<Observer>>,
+    /// Whether this node has been in a round.
+    formed: Arc<AtomicBool>,
     calls: Arc<Calls>,
     connected: Mutex<Option<Meeting>>,
 }
@@ -55,6 +61,7 @@ struct Meeting {
     backend: Box<dyn RendezvousBackend>,
     /// The store, if this node hosts it.
     server: Option<Arc<TcpStoreServer>>,
+    is_observed: bool,
 }
 
 impl fmt::Debug for C10dRendezvous {
@@ -87,6 +94,7 @@ impl C10dRendezvous {
         Ok(Self {
             options: Arc::new(Options::from_parameters(parameters)?),
             observer: None,
+            formed: Arc::default(),
             calls: Arc::default(),
             connected: Mutex::default(),
         })
@@ -100,8 +108,16 @@ impl C10dRendezvous {
             .unwrap_or_else(PoisonError::into_inner);
         connect(connected, &self.options, &self.calls)?;
         let meeting = connected.as_mut().expect("it has just been made");
-        if let Some(observer) = self.observer.take() {
-            meeting.backend.set_observer(observer);
+        if let Some(observer) = &self.observer
+            && !std::mem::replace(&mut meeting.is_observed, true)
+        {
+            let (observer, formed) = (Arc::clone(observer), Arc::clone(&self.formed));
+            meeting.backend.set_observer(Box::new(move |change| {
+                // Before the first round, nothing is lost with the store.
+                if formed.load(Ordering::Acquire) || !matches!(change, Change::Lost(_)) {
+                    observer(change);
+                }
+            }));
         }
         Ok(meeting)
     }
@@ -118,6 +134,12 @@ impl C10dRendezvous {
         connect(&mut connected, &self.options, &self.calls)?;
         let meeting = connected.as_ref().expect("it has just been made");
         question(&*meeting.backend)
+    }
+
+    fn disconnect(&mut self) {
+        self.calls.lock().joining = None;
+        let connected = self.connected.get_mut();
+        connected.unwrap_or_else(PoisonError::into_inner).take();
     }
 
     fn meeting(&mut self) -> Option<&mut Meeting> {
@@ -202,7 +224,27 @@ impl RendezvousBackend for C10dRendezvous {
     }
 
     fn join(&mut self, member: &Member) -> Result<RendezvousInfo, RendezvousError> {
-        self.connect()?.backend.join(member)
+        let mut again = 0;
+        loop {
+            let meeting = self.connect()?;
+            let is_host = meeting.server.is_some();
+            match meeting.backend.join(member) {
+                Ok(info) => {
+                    self.formed.store(true, Ordering::Release);
+                    return Ok(info);
+                }
+                // Whoever hosted the store has ended before there was a round; somebody else on that
+                // host takes its place.
+                Err(error @ RendezvousError::Unreachable { .. })
+                    if !is_host && again < MOST_AGAIN && !self.formed.load(Ordering::Acquire) =>
+                {
+                    again += 1;
+                    tracing::info!(%error, "lost the c10d store before the first round; looking for it again");
+                    self.disconnect();
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     fn interrupter(&self) -> Option<Interrupter> {
@@ -211,9 +253,9 @@ impl RendezvousBackend for C10dRendezvous {
     }
 
     fn set_observer(&mut self, observer: Observer) {
-        match self.meeting() {
-            Some(meeting) => meeting.backend.set_observer(observer),
-            None => self.observer = Some(observer),
+        self.observer = Some(Arc::new(observer));
+        if let Some(meeting) = self.meeting() {
+            meeting.is_observed = false;
         }
     }
 
