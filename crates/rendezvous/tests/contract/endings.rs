@@ -29,7 +29,7 @@ fn a_closed_rendezvous_admits_nobody(place: &dyn Place) {
     let error = late.join().unwrap_err();
     assert!(matches!(error, RendezvousError::Closed { .. }), "{error}");
     let text = error.to_string();
-    for part in ["run 'run'", "closed", "--rdzv-id"] {
+    for part in ["run 'run", "closed", "--rdzv-id"] {
         assert!(text.contains(part), "{part:?} is not in {text:?}");
     }
     assert!(late.backend.is_closed().unwrap());

@@ -74,7 +74,8 @@ fn too_few_nodes_are_counted_and_named(place: &dyn Place) {
     let text = error.to_string();
     let process = format!("_{}_", std::process::id());
     for part in [
-        "run 'run' had 1 of at least 2 nodes after 1",
+        "run 'run",
+        "had 1 of at least 2 nodes after 1",
         &process,
         "join_timeout",
     ] {

@@ -1,6 +1,7 @@
 //! One contract, run against every dynamic rendezvous: what agents may rely on.
 //!
-//! To have a backend of one's own tested, add it to `places.rs` and to the macro below.
+//! To have a backend of one's own tested, add it to `places.rs` and to the macro below. Those that
+//! need a server's program are ignored by a plain `cargo test`; `cargo xtask test` runs them all.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -9,6 +10,9 @@ mod endings;
 mod forming;
 mod nodes;
 mod places;
+#[path = "../etcd/server.rs"]
+#[allow(dead_code, reason = "some of it is for other tests")]
+mod server;
 
 /// Runs every behaviour that is named against every backend.
 macro_rules! behaviours {
@@ -22,6 +26,12 @@ macro_rules! behaviours {
         })* }
         mod c10d_hosted_by_a_node { $(#[test] fn $behaviour() {
             super::$behaviour(&crate::places::Hosted::default());
+        })* }
+        mod etcd { $(#[test] #[ignore = "needs an etcd server"] fn $behaviour() {
+            super::$behaviour(&crate::places::Etcd::new("etcd"));
+        })* }
+        mod etcd_v2 { $(#[test] #[ignore = "needs an etcd server"] fn $behaviour() {
+            super::$behaviour(&crate::places::Etcd::new("etcd-v2"));
         })* }
     };
 }

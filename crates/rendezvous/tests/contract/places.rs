@@ -1,10 +1,16 @@
 //! Where nodes meet: one for every backend.
 
 use std::net::TcpListener;
+use std::sync::Arc;
 
 use rdzv_rendezvous::{BackendRegistry, RendezvousBackend, RendezvousParameters, parse_config};
 use rdzv_store::{ServerOptions, TcpStoreServer};
 use tempfile::TempDir;
+
+use crate::server::Server;
+
+/// What a run is called, or how its name begins.
+const RUN: &str = "run";
 
 /// A place for one run.
 pub(crate) trait Place: Sync {
@@ -28,7 +34,7 @@ impl Default for PlainStore {
 impl Place for PlainStore {
     fn node(&self, nodes: (u32, u32), config: &str) -> Box<dyn RendezvousBackend> {
         let endpoint = format!("127.0.0.1:{}", self.0.port());
-        make("c10d", &endpoint, nodes, &["is_host=0", config])
+        make("c10d", &endpoint, RUN, nodes, &["is_host=0", config])
     }
 }
 
@@ -43,7 +49,7 @@ impl Default for File {
 impl Place for File {
     fn node(&self, nodes: (u32, u32), config: &str) -> Box<dyn RendezvousBackend> {
         let path = self.0.path().join("state").display().to_string();
-        make("c10d", &path, nodes, &["store_type=file", config])
+        make("c10d", &path, RUN, nodes, &["store_type=file", config])
     }
 }
 
@@ -60,13 +66,38 @@ impl Default for Hosted {
 impl Place for Hosted {
     fn node(&self, nodes: (u32, u32), config: &str) -> Box<dyn RendezvousBackend> {
         let endpoint = format!("localhost:{}", self.0);
-        make("c10d", &endpoint, nodes, &[config])
+        make("c10d", &endpoint, RUN, nodes, &[config])
+    }
+}
+
+/// A run of its own in a server that all tests share.
+pub(crate) struct Etcd {
+    backend: &'static str,
+    server: Arc<Server>,
+    run_id: String,
+}
+
+impl Etcd {
+    pub(crate) fn new(backend: &'static str) -> Self {
+        Self {
+            backend,
+            server: Server::shared(),
+            run_id: format!("{RUN}-{:016x}", fastrand::u64(..)),
+        }
+    }
+}
+
+impl Place for Etcd {
+    fn node(&self, nodes: (u32, u32), config: &str) -> Box<dyn RendezvousBackend> {
+        let endpoint = self.server.endpoint().to_string();
+        make(self.backend, &endpoint, &self.run_id, nodes, &[config])
     }
 }
 
 fn make(
     backend: &str,
     endpoint: &str,
+    run_id: &str,
     (least, most): (u32, u32),
     config: &[&str],
 ) -> Box<dyn RendezvousBackend> {
@@ -77,7 +108,7 @@ fn make(
         .collect();
     let config = parse_config(&config.join(",")).unwrap();
     let parameters =
-        RendezvousParameters::new(backend, endpoint, "run", least, most, config).unwrap();
+        RendezvousParameters::new(backend, endpoint, run_id, least, most, config).unwrap();
     BackendRegistry::with_defaults()
         .create(&parameters)
         .unwrap()
