@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::{NodeDesc, RendezvousState};
 
-/// What happened to a participant.
+/// What happened to a participant. Of [`Input::Join`], [`Input::Leave`] and [`Input::Close`] one is
+/// under way at a time: a later one replaces it, and it is not answered any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
     /// The agent wants to be in the next round; if it is in a round, it leaves that first.
@@ -64,7 +65,8 @@ pub struct Formed {
 /// What became of a round after it was complete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// So many nodes wait for the next round.
+    /// These nodes wait for the next round, and there is room for them. Told again when another one
+    /// waits.
     NodesWaiting(Vec<NodeDesc>),
     /// Participants are gone.
     NodesLost(Vec<NodeDesc>),
@@ -83,7 +85,8 @@ pub enum Failure {
     NotNeeded,
     /// The round was not complete in time.
     JoinTimeout {
-        /// Who had come, this node included if it had.
+        /// Who had come, this node included if it had. If a complete round did not let us in: who
+        /// waits beside it.
         joined: Vec<NodeDesc>,
         /// How long it was tried.
         elapsed: Duration,
