@@ -1,6 +1,7 @@
 //! Simulated worlds for the machines of `rdzv-core`, each under one seed.
 //!
-//! [`rendezvous`] is the world of agents that meet; the rest is that of the store server's machine:
+//! [`rendezvous`] is the world of agents that meet over a shared state, [`native`] that of agents
+//! that meet through a host; the rest is that of the store server's machine:
 //! clients, links and faults.
 //!
 //! ```text
@@ -28,6 +29,7 @@
 pub mod client;
 pub mod ledger;
 pub mod link;
+pub mod native;
 pub mod rendezvous;
 pub mod world;
 

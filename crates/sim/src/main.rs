@@ -6,6 +6,7 @@
 //! cargo run -p rdzv-sim -- rendezvous --seed 42 --trace   one, with everything that happens
 //! cargo run -p rdzv-sim -- rendezvous --agents 1000       so many agents, without faults
 //! cargo run -p rdzv-sim -- rendezvous --agents 1000 --seed 7    the same with what the seed has
+//! cargo run -p rdzv-sim -- native --seeds 10000           agents that meet through a host
 //! ```
 
 use std::fmt::Debug;
@@ -13,7 +14,7 @@ use std::ops::Range;
 use std::process::ExitCode;
 
 use rdzv_sim::rendezvous::trace::Trace;
-use rdzv_sim::{Violation, rendezvous};
+use rdzv_sim::{Violation, native, rendezvous};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -28,7 +29,7 @@ fn main() -> ExitCode {
         (None, None) if agents.is_some() => 0..1,
         _ => {
             eprintln!(
-                "usage: rdzv-sim [rendezvous [--agents N]] (--seed N [--trace] | --seeds COUNT)"
+                "usage: rdzv-sim [rendezvous | native [--agents N]] (--seed N [--trace] | --seeds COUNT)"
             );
             return ExitCode::from(2);
         }
@@ -53,6 +54,18 @@ fn main() -> ExitCode {
             everything,
             |seed| format!("rendezvous --seed {seed}"),
             rendezvous::run,
+        ),
+        (Some("native"), Some(agents)) => run(
+            seeds,
+            everything,
+            |_| format!("native --agents {agents}"),
+            |seed, trace| native::run_many(agents, seed, trace),
+        ),
+        (Some("native"), None) => run(
+            seeds,
+            everything,
+            |seed| format!("native --seed {seed}"),
+            native::run,
         ),
         _ => run(
             seeds,

@@ -206,3 +206,16 @@ fn a_stock_job_that_already_runs_takes_a_native_newcomer_in() {
     // Both are back and known: nobody else is waited for.
     assert_eq!(world.formed(1), (1, 1, 2));
 }
+
+#[test]
+fn a_stock_surplus_agent_does_not_keep_a_full_round_from_resting() {
+    let mut world = stock_first();
+    world.join(1);
+    world.stock(&node(2), Action::AddToWaitList);
+    world.stock(&node(0), Action::RemoveFromParticipants);
+    world.stock(&node(0), Action::AddToParticipants);
+    // Agent 2 is late and finds a full round; in its wait list it would have everybody start over.
+    assert_eq!(world.formed(1), (1, 1, 2));
+    let (state, _) = world.read();
+    assert!(state.wait_list.is_empty() && state.redundancy_list.contains(&node(2)));
+}

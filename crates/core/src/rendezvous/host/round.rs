@@ -141,13 +141,15 @@ impl Run {
             self.stop_join_timer(connection);
         }
         self.seek_master(now);
-        // Whoever was left out waits in the list that suits a complete round.
+        // Whoever was left out waits in the list that suits a complete round. Stock agents would
+        // stay in the wait list of a full round, and have everybody restart for them for ever.
         let surplus = self.state.participants.len() >= self.settings.max_nodes as usize;
         let waiting: Vec<NodeDesc> = self.state.wait_list.iter().cloned().collect();
         for node in waiting {
-            if surplus && self.natives.contains_key(&node) {
+            if surplus {
                 self.state.wait_list.remove(&node);
                 self.state.redundancy_list.insert(node);
+                self.dirty = true;
             } else {
                 self.tell(&format!("node {node} waits to join"), out);
             }

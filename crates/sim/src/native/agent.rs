@@ -1,0 +1,296 @@
+//! One agent: its machine, and what it makes of what the machine says.
+
+use std::time::Duration;
+
+use rdzv_core::machine::Machine as _;
+use rdzv_core::rendezvous::native_client::{self, Change, Failure, Joined, NativeClient};
+use rdzv_core::rendezvous::words;
+use rdzv_core::rendezvous::{NodeDesc, Participant, RendezvousState, Settings};
+use rdzv_core::time::{Mono, Now, Wall};
+
+/// When the virtual world begins, in Unix seconds.
+const EPOCH: i64 = 1_800_000_000;
+
+/// The clocks at a virtual time.
+pub fn clocks(nanos: u64) -> Now {
+    Now {
+        mono: Mono::from_origin(Duration::from_nanos(nanos)),
+        wall: Wall::from_unix_micros(EPOCH * 1_000_000 + (nanos / 1_000) as i64),
+    }
+}
+
+/// What an agent is doing.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Doing {
+    /// Its process does not run, or it has ended with the run.
+    Nothing,
+    /// It waits for a round.
+    Joining,
+    /// Its workers run in this round.
+    Working(u64),
+    /// It stops its workers, to join again then.
+    Stopping,
+}
+
+/// Its machine.
+#[derive(Debug)]
+pub enum Make {
+    /// Speaks to the host.
+    Native(Box<NativeClient>),
+    /// Knows only the key.
+    Stock(Box<Participant>),
+}
+
+/// Something that happens to its machine.
+#[derive(Debug)]
+pub enum Input<'a> {
+    /// To a native one.
+    Native(native_client::Input<'a>),
+    /// To a stock one.
+    Stock(words::Input),
+    /// To either.
+    Join,
+    /// To either.
+    Leave,
+    /// To either.
+    Close,
+    /// To either.
+    Tick,
+}
+
+/// What an agent wants from the world after something happened to it.
+#[derive(Debug)]
+pub enum Wish {
+    /// Send to the host.
+    Send(Vec<u8>),
+    /// A connection.
+    Dial,
+    /// No connection.
+    HangUp,
+    /// To be asked for the place where workers meet.
+    Lead(u64),
+    /// Read the key.
+    Read,
+    /// Write the key, if it is as last seen.
+    Write(Box<RendezvousState>),
+    /// To join again after this time.
+    JoinAgain(Duration),
+    /// To be started anew after this time, as a process of its own.
+    StartAgain(Duration),
+    /// It has joined.
+    Joined(Joined),
+    /// It says that a node is lost, and why.
+    Lost(String),
+}
+
+/// One agent.
+#[derive(Debug)]
+pub struct Agent {
+    /// Who it is: the process id changes with every start.
+    pub me: NodeDesc,
+    /// What it is doing.
+    pub doing: Doing,
+    /// Whether it shall take part.
+    pub wanted: bool,
+    /// Its machine, if its process runs.
+    pub machine: Option<Make>,
+    /// Tells its processes apart.
+    pub process: u64,
+    /// Its connection, if it has one.
+    pub connection: Option<u32>,
+    /// Nothing happens in it before this time.
+    pub stalled_until: u64,
+    /// It has no network before this time.
+    pub cut_until: u64,
+    /// What the key held when a stock one last saw it.
+    pub seen: Vec<u8>,
+    stock: bool,
+    /// How long it takes to stop its workers.
+    stop_takes: Duration,
+}
+
+impl Agent {
+    /// An agent whose process does not run yet.
+    pub fn new(number: usize, stock: bool, stop_takes: Duration) -> Self {
+        Self {
+            me: NodeDesc {
+                addr: format!("node{number:05}"),
+                pid: 0,
+                local_id: 0,
+            },
+            doing: Doing::Nothing,
+            wanted: false,
+            machine: None,
+            process: 0,
+            connection: None,
+            stalled_until: 0,
+            cut_until: 0,
+            seen: Vec::new(),
+            stock,
+            stop_takes,
+        }
+    }
+
+    /// Starts its process; a native one has a connection by now.
+    pub fn start(&mut self, nanos: u64, settings: Settings, seed: u64) {
+        self.process += 1;
+        self.me.pid += 1;
+        self.doing = Doing::Joining;
+        self.machine = Some(match self.stock {
+            true => {
+                let participant = Participant::new(self.me.clone(), settings, seed);
+                Make::Stock(Box::new(participant.polling(Duration::from_secs(1))))
+            }
+            false => Make::Native(Box::new(NativeClient::new(
+                clocks(nanos),
+                seed,
+                "run",
+                self.me.clone(),
+                settings,
+            ))),
+        });
+    }
+
+    /// Ends its process at once.
+    pub fn stop(&mut self) {
+        self.process += 1;
+        self.doing = Doing::Nothing;
+        self.machine = None;
+    }
+
+    /// Whether it is one that knows only the key.
+    pub fn is_stock(&self) -> bool {
+        self.stock
+    }
+
+    /// When its machine wants to be called again.
+    pub fn deadline(&self) -> Option<u64> {
+        let due = match self.machine.as_ref()? {
+            Make::Native(client) => client.deadline(),
+            Make::Stock(participant) => participant.deadline(),
+        };
+        u64::try_from(due?.since(Mono::ZERO).as_nanos()).ok()
+    }
+
+    /// Hands something to its machine; what that wants done.
+    pub fn handle(&mut self, nanos: u64, input: Input<'_>) -> Vec<Wish> {
+        let now = clocks(nanos);
+        let mut wishes = Vec::new();
+        match &mut self.machine {
+            None => {}
+            Some(Make::Native(client)) => {
+                client.handle(
+                    now,
+                    match input {
+                        Input::Native(input) => input,
+                        Input::Join => native_client::Input::Join {
+                            role: "default",
+                            local_world_size: 2,
+                        },
+                        Input::Leave => native_client::Input::Leave,
+                        Input::Close => native_client::Input::Close,
+                        Input::Tick | Input::Stock(_) => native_client::Input::Tick,
+                    },
+                );
+                let outputs: Vec<_> = std::iter::from_fn(|| client.poll_output()).collect();
+                for output in outputs {
+                    self.native(output, &mut wishes);
+                }
+            }
+            Some(Make::Stock(participant)) => {
+                participant.handle(
+                    now,
+                    match input {
+                        Input::Stock(input) => input,
+                        Input::Join => words::Input::Join,
+                        Input::Leave => words::Input::Leave,
+                        Input::Close => words::Input::Close,
+                        Input::Tick | Input::Native(_) => words::Input::Tick,
+                    },
+                );
+                let outputs: Vec<_> = std::iter::from_fn(|| participant.poll_output()).collect();
+                for output in outputs {
+                    self.stock(output, &mut wishes);
+                }
+            }
+        }
+        wishes
+    }
+
+    fn native(&mut self, output: native_client::Output, wishes: &mut Vec<Wish>) {
+        use native_client::Output;
+        match output {
+            Output::Dial => wishes.push(Wish::Dial),
+            Output::HangUp => wishes.push(Wish::HangUp),
+            Output::Send(bytes) => wishes.push(Wish::Send(bytes)),
+            Output::Lead { round } => wishes.push(Wish::Lead(round)),
+            Output::Joined(joined) => {
+                self.doing = Doing::Working(joined.round);
+                wishes.push(Wish::Joined(joined));
+            }
+            Output::NotJoined(failure) => self.not_joined(
+                matches!(failure, Failure::Refused(_)),
+                matches!(failure, Failure::Unreachable { .. }),
+                wishes,
+            ),
+            Output::Changed(Change::Membership { reason, .. }) => {
+                self.stop_workers(wishes);
+                if reason.contains("is lost") {
+                    wishes.push(Wish::Lost(reason));
+                }
+            }
+            Output::Changed(Change::Closed) => self.end(),
+            Output::Changed(Change::Lost { .. }) => self.not_joined(false, true, wishes),
+            Output::Changed(Change::PeerFailed { .. }) => {}
+            Output::Closed | Output::NotClosed(_) => self.end(),
+            Output::Status { .. } => {}
+        }
+    }
+
+    fn stock(&mut self, output: words::Output, wishes: &mut Vec<Wish>) {
+        use words::{Change, Failure, Output};
+        match output {
+            Output::Read => wishes.push(Wish::Read),
+            Output::Write(state) => wishes.push(Wish::Write(state)),
+            Output::Joined(formed) => {
+                self.doing = Doing::Working(formed.round);
+                wishes.push(Wish::Joined(Joined {
+                    round: formed.round,
+                    rank: formed.rank,
+                    world_size: formed.participants.len() as u32,
+                    assignment: None,
+                    master_addr: String::new(),
+                    master_port: 0,
+                }));
+            }
+            Output::Changed(Change::Closed) => self.end(),
+            Output::Changed(_) => self.stop_workers(wishes),
+            Output::Failed(Failure::Closed | Failure::NotNeeded) => self.end(),
+            Output::Failed(_) => self.not_joined(false, false, wishes),
+            Output::Left | Output::Closed => self.end(),
+        }
+    }
+
+    fn end(&mut self) {
+        self.wanted = false;
+        self.doing = Doing::Nothing;
+    }
+
+    fn stop_workers(&mut self, wishes: &mut Vec<Wish>) {
+        if matches!(self.doing, Doing::Working(_)) {
+            self.doing = Doing::Stopping;
+            wishes.push(Wish::JoinAgain(self.stop_takes));
+        }
+    }
+
+    fn not_joined(&mut self, refused: bool, unreachable: bool, wishes: &mut Vec<Wish>) {
+        if refused {
+            return self.end();
+        }
+        self.doing = Doing::Stopping;
+        wishes.push(match unreachable {
+            true => Wish::StartAgain(Duration::from_secs(1)),
+            false => Wish::JoinAgain(Duration::from_secs(1)),
+        });
+    }
+}

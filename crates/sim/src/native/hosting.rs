@@ -1,0 +1,165 @@
+//! The host and its keys: what reaches them, and what comes of it.
+
+use std::collections::VecDeque;
+
+use rdzv_core::ident::ConnId;
+use rdzv_core::machine::Machine as _;
+use rdzv_core::rendezvous::codec;
+use rdzv_core::rendezvous::host;
+use rdzv_core::rendezvous::host::wire::{Event as Told, Refusal};
+use rdzv_core::time::Mono;
+
+use super::agent::clocks;
+use super::world::{Ask, Event, World, nanos};
+use crate::Violation;
+
+const STATE: &[u8] = b"/torch.rendezvous.run";
+
+impl World {
+    pub(super) fn wake_host(&mut self) -> Result<(), Violation> {
+        self.host_wakes = None;
+        if self.host_stalled_until > self.now {
+            // What waits to be read is read before time is looked at, as by the real server.
+            let until = self.host_stalled_until + 1;
+            self.host_wakes = Some(until);
+            self.at(until, Event::HostWakes);
+            return Ok(());
+        }
+        if self.host_due().is_some_and(|due| due <= self.now) {
+            return self.tell_host(host::Input::Tick);
+        }
+        self.schedule_host();
+        Ok(())
+    }
+
+    /// Tells the host something, and carries out what it wants done.
+    pub(super) fn tell_host(&mut self, input: host::Input<'_>) -> Result<(), Violation> {
+        self.note_host(|| format!("◄ {input:?}"));
+        self.host.handle(clocks(self.now), input);
+        let mut looks = VecDeque::new();
+        let mut ended = VecDeque::new();
+        loop {
+            while let Some(output) = self.host.poll_output() {
+                self.carry_out(output, &mut looks, &mut ended)?;
+            }
+            if let Some(key) = looks.pop_front() {
+                let value: Option<Vec<u8>> = self.keys.get(&key).cloned();
+                let value = value.as_deref();
+                let found = host::Input::Found { key: &key, value };
+                self.host.handle(clocks(self.now), found);
+            } else if let Some(id) = ended.pop_front() {
+                self.host
+                    .handle(clocks(self.now), host::Input::Closed(ConnId(id)));
+            } else {
+                break;
+            }
+        }
+        self.schedule_host();
+        Ok(())
+    }
+
+    pub(super) fn carry_out(
+        &mut self,
+        output: host::Output,
+        looks: &mut VecDeque<Vec<u8>>,
+        ended: &mut VecDeque<u32>,
+    ) -> Result<(), Violation> {
+        match output {
+            host::Output::Look(key) => looks.push_back(key),
+            host::Output::Store { key, value } => drop(self.keys.insert(key, value)),
+            host::Output::Close(ConnId(id), why) => {
+                self.note_host(|| format!("closes {id}: {why}"));
+                if let Some(link) = self.links.get_mut(&id) {
+                    link.at_host = false;
+                }
+                self.end_link(id, false, true);
+                ended.push_back(id);
+            }
+            host::Output::Send(ConnId(id), told) => {
+                if let Some(link) = self.links.get(&id) {
+                    let node = link.node.clone();
+                    self.note_host(|| format!("► {node} {told:?}"));
+                    self.ledger.told(&node, &told)?;
+                    if let Told::Refused(Refusal::Unusable(why)) = &told {
+                        return Err(Violation(format!("{node} is refused: {why}")));
+                    }
+                    let mut bytes = Vec::new();
+                    told.write(&mut bytes);
+                    self.send(id, false, Some(bytes));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A stock agent's question arrives.
+    pub(super) fn asked(&mut self, agent: usize, process: u64, ask: Ask) -> Result<(), Violation> {
+        if self.host_stalled_until > self.now {
+            self.at(
+                self.host_stalled_until,
+                Event::Asked {
+                    agent,
+                    process,
+                    ask,
+                },
+            );
+            return Ok(());
+        }
+        let won = match ask {
+            Ask::Read => {
+                let (key, writes) = (STATE, false);
+                self.tell_host(host::Input::Touching { key, writes })?;
+                None
+            }
+            Ask::Write { state, expected } => {
+                self.report.tried += 1;
+                let (key, writes) = (STATE, true);
+                self.tell_host(host::Input::Touching { key, writes })?;
+                let held = self.keys.get(STATE).map_or(&b""[..], |held| held);
+                let won = held == expected;
+                if won {
+                    self.report.won += 1;
+                    self.ledger.closed |= state.closed;
+                    self.keys.insert(STATE.to_vec(), codec::to_value(&state));
+                }
+                self.stored(STATE)?;
+                Some(won)
+            }
+            Ask::Set { key, value } => {
+                self.keys.insert(key.clone(), value);
+                return self.stored(&key);
+            }
+        };
+        let value = self.keys.get(STATE).cloned().unwrap_or_default();
+        let late = self.latency();
+        let answered = Event::Answered {
+            agent,
+            process,
+            value,
+            won,
+        };
+        self.at(self.now + late, answered);
+        Ok(())
+    }
+
+    pub(super) fn stored(&mut self, key: &[u8]) -> Result<(), Violation> {
+        let value = self.keys.get(key).cloned();
+        let value = value.as_deref();
+        self.tell_host(host::Input::Stored { key, value })
+    }
+
+    pub(super) fn schedule_host(&mut self) {
+        if let Some(due) = self.host_due() {
+            let due = due.max(self.now);
+            if self.host_wakes.is_none_or(|at| due < at) {
+                self.host_wakes = Some(due);
+                self.at(due, Event::HostWakes);
+            }
+        }
+    }
+
+    pub(super) fn host_due(&self) -> Option<u64> {
+        let due = self.host.deadline()?.since(Mono::ZERO);
+        Some(nanos(due))
+    }
+}

@@ -1,0 +1,45 @@
+//! Agents that meet through a host: the machines of `rdzv_core::rendezvous::{host, native_client}`,
+//! with agents among them that know only the state under its key.
+//!
+//! ```text
+//!   native agents ──operations──► links ──late, cut, reset──► host ── keys
+//!                 ◄──events────── links ◄──────────────────── host     ▲
+//!   stock agents ──read, write if unchanged──────────────────────────┘
+//! ```
+//!
+//! The plan of a seed lets agents start, restart their workers, leave, crash with and without a word,
+//! stall, lose the network without noticing, have connections reset; and lets the host itself stall.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`plan`] | what a seed lets happen |
+//! | [`world`] | virtual time, and what happens in it |
+//! | `links.rs` | the connections of native agents |
+//! | `hosting.rs` | the host and its keys |
+//! | [`agent`] | one agent around its machine, native or stock |
+//! | [`ledger`] | what must be true after every step, and of the end |
+//!
+//! Invariants: R1 to R5 as in [`crate::rendezvous`]. **N1** all native agents of a round are told the
+//! same place where workers meet. **N2** the ranks of workers follow those of the agents.
+
+pub mod agent;
+mod hosting;
+pub mod ledger;
+mod links;
+pub mod plan;
+pub mod world;
+
+use crate::Violation;
+use crate::rendezvous::trace::Trace;
+
+use world::{Report, World};
+
+/// Runs the plan of a seed to its end.
+pub fn run(seed: u64, trace: Trace) -> Result<Report, Violation> {
+    World::new(plan::Plan::of_seed(seed), seed, trace).run()
+}
+
+/// So many native agents that start at once, and nothing that goes wrong.
+pub fn run_many(agents: usize, seed: u64, trace: Trace) -> Result<Report, Violation> {
+    World::new(plan::Plan::of_many(agents), seed, trace).run()
+}

@@ -1,0 +1,588 @@
+//! Virtual time, links, the host and its keys.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use fastrand::Rng;
+use rdzv_core::rendezvous::host::Host;
+use rdzv_core::rendezvous::{NodeDesc, RendezvousState, codec, native_client, words};
+
+use super::agent::{Agent, Doing, Input, Wish};
+use super::ledger::Ledger;
+use super::links::Link;
+use super::plan::{Act, Plan};
+use crate::Violation;
+use crate::rendezvous::trace::{Teller, Trace};
+
+/// How long it takes to notice that nobody answers.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long after everything that is planned all must have come together again.
+const SETTLED_AFTER: Duration = Duration::from_secs(240);
+
+/// Things that happen to one agent in a second of virtual time, on average; more is a busy loop.
+const BUSY: u64 = 400;
+
+/// What a run amounted to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Report {
+    /// Agents.
+    pub agents: u64,
+    /// Events that happened.
+    pub events: u64,
+    /// Rounds that were completed.
+    pub rounds: u64,
+    /// Times that an agent joined.
+    pub joined: u64,
+    /// Operations that arrived at the host.
+    pub operations: u64,
+    /// Writes of stock agents that were tried, and that won.
+    pub tried: u64,
+    /// Writes that won.
+    pub won: u64,
+    /// When the last agent joined.
+    pub last_joined: Duration,
+}
+
+/// Something that happens at a time. `process` tells a process of an agent from its successors.
+#[derive(Debug)]
+pub(super) enum Event {
+    Act(usize, Act),
+    Wake(usize),
+    HostWakes,
+    JoinAgain {
+        agent: usize,
+        process: u64,
+    },
+    StartAgain {
+        agent: usize,
+        process: u64,
+    },
+    Dialed {
+        agent: usize,
+        process: u64,
+    },
+    /// The next thing on the way to the host, or back, arrives.
+    AtHost(u32),
+    AtAgent(u32),
+    /// What a stock agent asks arrives at the store.
+    Asked {
+        agent: usize,
+        process: u64,
+        ask: Ask,
+    },
+    Answered {
+        agent: usize,
+        process: u64,
+        value: Vec<u8>,
+        won: Option<bool>,
+    },
+}
+
+/// What a stock agent asks.
+#[derive(Debug)]
+pub(super) enum Ask {
+    Read,
+    Write {
+        state: Box<RendezvousState>,
+        expected: Vec<u8>,
+    },
+    Set {
+        key: Vec<u8>,
+        value: Vec<u8>,
+    },
+}
+
+/// The world of one seed.
+#[derive(Debug)]
+pub struct World {
+    pub(super) plan: Plan,
+    pub(super) random: Rng,
+    pub(super) teller: Teller,
+    pub(super) now: u64,
+    pub(super) sequence: u64,
+    pub(super) events: BTreeMap<(u64, u64), Event>,
+    pub(super) agents: Vec<Agent>,
+    /// When each agent will be woken.
+    pub(super) wakes: Vec<Option<u64>>,
+    pub(super) host: Host,
+    pub(super) host_wakes: Option<u64>,
+    pub(super) host_stalled_until: u64,
+    pub(super) keys: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub(super) links: BTreeMap<u32, Link>,
+    pub(super) next_link: u32,
+    /// The process of each stock agent that has said where workers meet.
+    pub(super) leaders: BTreeMap<usize, u64>,
+    pub(super) ledger: Ledger,
+    pub(super) report: Report,
+}
+
+impl World {
+    /// A world in which nothing has happened yet.
+    pub fn new(plan: Plan, seed: u64, trace: Trace) -> Self {
+        let mut random = Rng::with_seed(seed);
+        let agents: Vec<Agent> = (0..)
+            .zip(&plan.stock)
+            .map(|(number, stock)| {
+                let stop_takes = Duration::from_millis(random.u64(0..3_000));
+                Agent::new(number, *stock, stop_takes)
+            })
+            .collect();
+        if trace == Trace::All {
+            println!("{plan:#?}");
+        }
+        let mut world = Self {
+            ledger: Ledger::new(plan.settings),
+            random,
+            teller: Teller::new(trace),
+            now: 0,
+            sequence: 0,
+            events: BTreeMap::new(),
+            wakes: vec![None; agents.len()],
+            host: Host::default(),
+            host_wakes: None,
+            host_stalled_until: 0,
+            keys: BTreeMap::new(),
+            links: BTreeMap::new(),
+            next_link: 0,
+            leaders: BTreeMap::new(),
+            report: Report {
+                agents: agents.len() as u64,
+                ..Report::default()
+            },
+            agents,
+            plan,
+        };
+        for (at, agent, act) in world.plan.acts.clone() {
+            world.at(nanos(at), Event::Act(agent, act));
+        }
+        world
+    }
+
+    /// Lets everything happen until nothing changes any more, and looks at what has come of it.
+    pub fn run(mut self) -> Result<Report, Violation> {
+        let result = self.go();
+        if result.is_err() {
+            self.teller.tell_last();
+        }
+        result
+    }
+
+    fn go(&mut self) -> Result<Report, Violation> {
+        let end = nanos(self.plan.end);
+        let deadline = end + nanos(SETTLED_AFTER) + 2 * nanos(self.plan.settings.last_call_timeout);
+        let mut settled_since = None;
+        while let Some(((time, _), event)) = self.events.pop_first() {
+            self.now = time;
+            self.report.events += 1;
+            let bound = (self.now / 1_000_000_000 + 60) * BUSY * self.agents.len() as u64;
+            if self.report.events > bound {
+                return Err(Violation("the agents do something all the time".into()));
+            }
+            self.happen(event)?;
+            if self.now > end {
+                let settled = self.unsettled().is_none();
+                settled_since = settled_since.filter(|_| settled);
+                if settled && self.now - *settled_since.get_or_insert(self.now) > nanos(LONG) {
+                    break;
+                }
+            }
+            if self.now > deadline {
+                break;
+            }
+        }
+        if let Some(what) = self.unsettled() {
+            return Err(Violation(format!("R5: at the end, {what}")));
+        }
+        self.report.rounds = self.ledger.rounds();
+        Ok(self.report)
+    }
+
+    /// Why not everybody is where they should be.
+    fn unsettled(&self) -> Option<String> {
+        let working = |agent: &&Agent| matches!(agent.doing, Doing::Working(_));
+        if self.ledger.closed {
+            let mut left = self
+                .agents
+                .iter()
+                .filter(|agent| agent.doing != Doing::Nothing);
+            return left
+                .next()
+                .map(|agent| format!("{} is {:?} after the close", agent.me, agent.doing));
+        }
+        let wanted = self.agents.iter().filter(|agent| agent.wanted).count();
+        let settings = self.plan.settings;
+        if wanted < settings.min_nodes as usize {
+            let mut left = self.agents.iter().filter(working);
+            return left
+                .next()
+                .map(|agent| format!("{} works although too few are left", agent.me));
+        }
+        let should = wanted.min(settings.max_nodes as usize);
+        let rounds: Vec<_> = self
+            .agents
+            .iter()
+            .filter_map(|agent| match agent.doing {
+                Doing::Working(round) => Some(round),
+                _ => None,
+            })
+            .collect();
+        let same = rounds.windows(2).all(|pair| pair[0] == pair[1]);
+        if rounds.len() == should && same {
+            return None;
+        }
+        let doing: Vec<_> = self
+            .agents
+            .iter()
+            .map(|agent| (agent.me.to_string(), agent.doing))
+            .collect();
+        Some(format!(
+            "{should} of {wanted} should work in one round: {doing:?}"
+        ))
+    }
+
+    fn happen(&mut self, event: Event) -> Result<(), Violation> {
+        if let Some(agent) = self.of(&event)
+            && self.agents[agent].stalled_until > self.now
+        {
+            let until = self.agents[agent].stalled_until;
+            self.at(until, event);
+            return Ok(());
+        }
+        match event {
+            Event::Act(agent, act) => self.act(agent, act),
+            Event::Wake(agent) => {
+                self.wakes[agent] = None;
+                match self.agents[agent].deadline() {
+                    Some(due) if due <= self.now => self.tell(agent, Input::Tick),
+                    _ => {
+                        self.schedule(agent);
+                        Ok(())
+                    }
+                }
+            }
+            Event::HostWakes => self.wake_host(),
+            Event::JoinAgain { agent, process } => {
+                let alive = self.agents[agent].process == process;
+                if !alive || self.agents[agent].doing != Doing::Stopping {
+                    return Ok(());
+                }
+                self.agents[agent].doing = Doing::Joining;
+                self.tell(agent, Input::Join)
+            }
+            Event::StartAgain { agent, process } => {
+                if self.agents[agent].process == process && self.agents[agent].wanted {
+                    self.crash(agent, false);
+                    self.agents[agent].wanted = true;
+                    return self.start(agent);
+                }
+                Ok(())
+            }
+            Event::Dialed { agent, process } => {
+                if self.agents[agent].process != process {
+                    return Ok(());
+                }
+                if self.agents[agent].cut_until > self.now {
+                    let why = "nobody answers".to_owned();
+                    let input = native_client::Input::Disconnected(why);
+                    return self.tell(agent, Input::Native(input));
+                }
+                self.connect(agent);
+                self.tell(agent, Input::Native(native_client::Input::Connected))
+            }
+            Event::AtHost(link) => self.at_host(link),
+            Event::AtAgent(link) => self.at_agent(link),
+            Event::Asked {
+                agent,
+                process,
+                ask,
+            } => self.asked(agent, process, ask),
+            Event::Answered {
+                agent,
+                process,
+                value,
+                won,
+            } => {
+                if self.agents[agent].process != process {
+                    return Ok(());
+                }
+                let state = codec::from_value(&value).ok().flatten();
+                self.agents[agent].seen = value;
+                self.tell(
+                    agent,
+                    Input::Stock(match won {
+                        None => words::Input::Read(state),
+                        Some(won) => words::Input::Written { state, won },
+                    }),
+                )
+            }
+        }
+    }
+
+    /// Which agent an event happens in, and must be awake for.
+    fn of(&self, event: &Event) -> Option<usize> {
+        match event {
+            Event::Wake(agent)
+            | Event::JoinAgain { agent, .. }
+            | Event::Dialed { agent, .. }
+            | Event::Answered { agent, .. } => Some(*agent),
+            Event::AtAgent(link) => self.links.get(link).map(|link| link.agent),
+            _ => None,
+        }
+    }
+
+    fn act(&mut self, agent: usize, act: Act) -> Result<(), Violation> {
+        self.note(agent, || format!("{act:?}"));
+        let until = |time: Duration| self.now + nanos(time);
+        match act {
+            Act::Start => {
+                self.agents[agent].wanted = true;
+                if self.agents[agent].machine.is_none() {
+                    return self.start(agent);
+                }
+                // It had left, or had been told that the run is over.
+                if self.agents[agent].doing == Doing::Nothing {
+                    self.crash(agent, false);
+                    self.agents[agent].wanted = true;
+                    return self.start(agent);
+                }
+            }
+            Act::Restart => {
+                if matches!(self.agents[agent].doing, Doing::Working(_)) {
+                    self.agents[agent].doing = Doing::Joining;
+                    return self.tell(agent, Input::Join);
+                }
+            }
+            Act::Leave | Act::Close => {
+                if self.agents[agent].doing == Doing::Nothing {
+                    return Ok(());
+                }
+                if self.agents[agent].stalled_until > self.now {
+                    let until = self.agents[agent].stalled_until;
+                    self.at(until, Event::Act(agent, act));
+                    return Ok(());
+                }
+                self.agents[agent].doing = Doing::Nothing;
+                self.agents[agent].wanted = false;
+                let input = if act == Act::Close {
+                    Input::Close
+                } else {
+                    Input::Leave
+                };
+                return self.tell(agent, input);
+            }
+            Act::Crash => self.crash(agent, false),
+            Act::Vanish => self.crash(agent, true),
+            Act::Stall(time) => self.agents[agent].stalled_until = until(time),
+            Act::Cut(time) => {
+                self.agents[agent].cut_until = until(time);
+                if let Some(link) = self.agents[agent].connection
+                    && let Some(link) = self.links.get_mut(&link)
+                {
+                    link.cut = true;
+                }
+            }
+            Act::Reset => {
+                if let Some(link) = self.agents[agent].connection {
+                    self.end_link(link, true, true);
+                }
+            }
+            Act::HostStalls(time) => self.host_stalled_until = until(time),
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, agent: usize) -> Result<(), Violation> {
+        if self.agents[agent].cut_until > self.now {
+            let process = self.agents[agent].process;
+            let until = self.agents[agent].cut_until;
+            self.at(until, Event::StartAgain { agent, process });
+            return Ok(());
+        }
+        let seed = self.random.u64(..);
+        let settings = self.plan.settings;
+        self.agents[agent].start(self.now, settings, seed);
+        if !self.agents[agent].is_stock() {
+            self.connect(agent);
+        }
+        self.tell(agent, Input::Join)
+    }
+
+    /// The process of an agent ends; `silently` if its machine ends with it.
+    fn crash(&mut self, agent: usize, silently: bool) {
+        self.agents[agent].stop();
+        self.agents[agent].wanted = false;
+        if let Some(link) = self.agents[agent].connection.take() {
+            match self.links.get_mut(&link) {
+                Some(link) if silently => link.cut = true,
+                _ => self.end_link(link, true, false),
+            }
+        }
+    }
+
+    /// Tells an agent something, and carries out what it wants done.
+    pub(super) fn tell(&mut self, agent: usize, input: Input<'_>) -> Result<(), Violation> {
+        self.note(agent, || format!("◄ {input:?}"));
+        let wishes = self.agents[agent].handle(self.now, input);
+        for wish in wishes {
+            self.note(agent, || format!("► {wish:?}"));
+            self.wish(agent, wish)?;
+        }
+        self.schedule(agent);
+        Ok(())
+    }
+
+    fn wish(&mut self, agent: usize, wish: Wish) -> Result<(), Violation> {
+        let process = self.agents[agent].process;
+        let late = self.latency();
+        // A stock agent without a network asks again until it has one.
+        let arrives = (self.now + late).max(self.agents[agent].cut_until);
+        match wish {
+            Wish::Send(bytes) => {
+                if let Some(link) = self.agents[agent].connection {
+                    self.send(link, true, Some(bytes));
+                }
+            }
+            Wish::Dial => {
+                let takes = match self.agents[agent].cut_until > self.now {
+                    true => nanos(DIAL_TIMEOUT),
+                    false => late,
+                };
+                self.at(self.now + takes, Event::Dialed { agent, process });
+            }
+            Wish::HangUp => {
+                if let Some(id) = self.agents[agent].connection.take() {
+                    if let Some(link) = self.links.get_mut(&id) {
+                        link.at_agent = false;
+                    }
+                    self.end_link(id, true, false);
+                }
+            }
+            Wish::Lead(round) => {
+                let addr = self.agents[agent].me.addr.clone();
+                let port = (self.agents[agent].me.pid * 100 + 1) as u16;
+                let publish = native_client::Input::Publish {
+                    round,
+                    addr: &addr,
+                    port,
+                };
+                return self.tell(agent, Input::Native(publish));
+            }
+            Wish::Read => {
+                let ask = Ask::Read;
+                self.at(
+                    arrives,
+                    Event::Asked {
+                        agent,
+                        process,
+                        ask,
+                    },
+                );
+            }
+            Wish::Write(state) => {
+                let expected = self.agents[agent].seen.clone();
+                let ask = Ask::Write { state, expected };
+                self.at(
+                    arrives,
+                    Event::Asked {
+                        agent,
+                        process,
+                        ask,
+                    },
+                );
+            }
+            Wish::JoinAgain(after) => {
+                self.at(self.now + nanos(after), Event::JoinAgain { agent, process });
+            }
+            Wish::StartAgain(after) => {
+                self.at(
+                    self.now + nanos(after),
+                    Event::StartAgain { agent, process },
+                );
+            }
+            Wish::Joined(joined) => {
+                self.report.joined += 1;
+                self.report.last_joined = Duration::from_nanos(self.now);
+                self.ledger.joined(&self.agents[agent].me, &joined)?;
+                if self.agents[agent].is_stock() && joined.rank == 0 {
+                    self.lead_as_stock(agent, joined.round, arrives);
+                }
+            }
+            Wish::Lost(reason) => {
+                if !self.plan.faulty {
+                    return Err(Violation(format!("R5: nobody is lost, but {reason}")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A stock agent says where workers meet when it leads for the first time, and then its role.
+    fn lead_as_stock(&mut self, agent: usize, round: u64, arrives: u64) {
+        let process = self.agents[agent].process;
+        let mut pairs = Vec::new();
+        if self.leaders.insert(agent, process) != Some(process) {
+            let port = (self.agents[agent].me.pid * 100 + 2).to_string();
+            pairs.push(("MASTER_ADDR", self.agents[agent].me.addr.clone()));
+            pairs.push(("MASTER_PORT", port));
+        }
+        pairs.push(("torchelastic/role_info/0", "{}".to_owned()));
+        for (place, (key, value)) in (0..).zip(pairs) {
+            let key = format!("/torch.rendezvous.run.{round}/{key}").into_bytes();
+            let value = value.into_bytes();
+            let ask = Ask::Set { key, value };
+            self.at(
+                arrives + place,
+                Event::Asked {
+                    agent,
+                    process,
+                    ask,
+                },
+            );
+        }
+    }
+
+    fn schedule(&mut self, agent: usize) {
+        if let Some(due) = self.agents[agent].deadline() {
+            let due = due.max(self.now);
+            if self.wakes[agent].is_none_or(|at| due < at) {
+                self.wakes[agent] = Some(due);
+                self.at(due, Event::Wake(agent));
+            }
+        }
+    }
+
+    pub(super) fn latency(&mut self) -> u64 {
+        let (least, most) = self.plan.latency;
+        self.random.u64(nanos(least)..=nanos(most))
+    }
+
+    pub(super) fn at(&mut self, time: u64, event: Event) {
+        self.sequence += 1;
+        self.events.insert((time, self.sequence), event);
+    }
+
+    /// Something happened to an agent.
+    pub(super) fn note(&self, agent: usize, what: impl FnOnce() -> String) {
+        self.teller.tell(self.now, &self.agents[agent].me, what);
+    }
+
+    /// Something happened to the host.
+    pub(super) fn note_host(&self, what: impl FnOnce() -> String) {
+        if self.teller.is_on() {
+            let host = NodeDesc {
+                addr: "host".to_owned(),
+                pid: 0,
+                local_id: 0,
+            };
+            self.teller.tell(self.now, &host, what);
+        }
+    }
+}
+
+/// How long everything must stay settled.
+const LONG: Duration = Duration::from_secs(16);
+
+pub(super) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
