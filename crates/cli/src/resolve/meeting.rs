@@ -7,7 +7,7 @@ use rdzv_agent::RendezvousPlan;
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
-use rdzv_rendezvous::{BackendRegistry, RendezvousParameters};
+use rdzv_rendezvous::{BackendRegistry, RendezvousError, RendezvousParameters};
 
 use super::nodes::Nodes;
 use super::{Machine, Note};
@@ -24,17 +24,6 @@ const C10D_PORT: u16 = 29400;
 
 /// How long static rendezvous waits for the other nodes, in seconds.
 const STATIC_TIMEOUT: i64 = 900;
-
-/// Keys of `--rdzv-conf` whose values a dynamic rendezvous reads as whole numbers.
-const WHOLE_NUMBERS: [&str; 7] = [
-    "join_timeout",
-    "last_call_timeout",
-    "close_timeout",
-    "heartbeat_timeout",
-    "keep_alive_interval",
-    "keep_alive_max_attempt",
-    "read_timeout",
-];
 
 /// The rendezvous and the name of a run.
 #[derive(Debug, PartialEq, Eq)]
@@ -127,7 +116,9 @@ pub(super) fn choose(
             RendezvousPlan::Local
         } else {
             // Nobody can find this node there, which is what was asked for.
-            dynamic("c10d", "localhost:0", &run_id, nodes, arguments, settings)?
+            let endpoint = "localhost:0";
+            let parameters = dynamic("c10d", endpoint, &run_id, nodes, arguments, settings)?;
+            RendezvousPlan::Dynamic { parameters }
         };
         return Ok(Meeting {
             plan,
@@ -157,13 +148,13 @@ pub(super) fn choose(
         }
         name => {
             let endpoint = arguments.rdzv_endpoint.as_str();
-            if name == "c10d" {
-                check_c10d(endpoint, settings)?;
-            }
+            let parameters = dynamic(name, endpoint, &run_id, nodes, arguments, settings)?;
             if name == "c10d" && nodes.most == 1 && nobody_else_finds(endpoint) {
+                // There is nothing to do for the backend, except to look at its options.
+                backends.create(&parameters).map_err(value_error)?;
                 RendezvousPlan::Local
             } else {
-                dynamic(name, endpoint, &run_id, nodes, arguments, settings)?
+                RendezvousPlan::Dynamic { parameters }
             }
         }
     };
@@ -181,7 +172,7 @@ fn dynamic(
     nodes: &Nodes,
     arguments: &RunArgs,
     settings: &BTreeMap<String, String>,
-) -> Result<RendezvousPlan, Raised> {
+) -> Result<RendezvousParameters, Raised> {
     let mut parameters = RendezvousParameters::new(
         backend,
         endpoint,
@@ -190,12 +181,16 @@ fn dynamic(
         nodes.most,
         settings.clone(),
     )
-    .map_err(|error| Raised::value_error(error.to_string()))?;
+    .map_err(value_error)?;
     parameters.local_addr = arguments
         .local_addr
         .clone()
         .filter(|address| !address.is_empty());
-    Ok(RendezvousPlan::Dynamic { parameters })
+    Ok(parameters)
+}
+
+fn value_error(error: RendezvousError) -> Raised {
+    Raised::value_error(error.to_string())
 }
 
 /// Whether a c10d endpoint is one at which only this agent itself would be.
@@ -259,27 +254,6 @@ fn fixed(
         nodes: nodes.most,
         timeout: Duration::from_secs(u64::try_from(timeout).unwrap_or(0)),
     })
-}
-
-/// What can be said of the options of c10d before anything is tried.
-fn check_c10d(endpoint: &str, settings: &BTreeMap<String, String>) -> Result<(), Raised> {
-    for key in WHOLE_NUMBERS {
-        let value = settings.get(key);
-        if value.is_some_and(|value| parse_int(value).is_none()) {
-            return Err(Raised::value_error(format!(
-                "The rendezvous configuration option '{key}' does not represent a valid integer \
-                 value."
-            )));
-        }
-    }
-    let file = settings
-        .get("store_type")
-        .is_some_and(|kind| kind.eq_ignore_ascii_case("file"));
-    if file {
-        // The endpoint is a path.
-        return Ok(());
-    }
-    self::endpoint(endpoint, C10D_PORT).map(|_| ())
 }
 
 fn endpoint(text: &str, default_port: u16) -> Result<Endpoint, Raised> {

@@ -71,6 +71,21 @@ fn impossible_values_end_with_the_class_and_text_of_the_reference() {
             "ValueError: The rendezvous backend 'foo' is not registered. Did you forget to call \
              `register`?",
         ),
+        (
+            &["--rdzv-backend=c10d", "--rdzv-conf=join_timeout=soon"],
+            None,
+            "ValueError: The rendezvous configuration option 'join_timeout' does not represent a \
+             valid integer value.",
+        ),
+        (
+            &[
+                "--rdzv-backend=c10d",
+                "--nnodes=2",
+                "--rdzv-conf=read_timeout=0",
+            ],
+            None,
+            "ValueError: The read timeout must be a positive integer.",
+        ),
         (&["--event-log-handler", "bogus"], None, "KeyError: 'bogus'"),
         (
             &["--log-dir", "taken"],

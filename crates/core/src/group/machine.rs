@@ -1,14 +1,14 @@
 //! The machine that decides for the workers of one agent: join, start, watch, restart, finish.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::peers::Others;
-use super::phase::{AfterClearing, Phase, Prepared, StopReason, ending, overrule};
+use super::phase::{AfterClearing, Phase, StopReason, ending, overrule};
 use super::policy::{GRACE_WITHOUT_KEEPER, RestartBudget, StopWishes};
-use super::{Ending, GroupInput, GroupOutput, GroupSpec, GroupState, Round, WorkerExit, plan};
+use super::{Ending, GroupInput, GroupOutput, GroupSpec, GroupState, Round, WorkerExit};
 use crate::machine::{Machine, Outbox};
-use crate::rank::{Assignment, LocalRank};
+use crate::rank::LocalRank;
 use crate::time::{Mono, Now};
 
 /// The closing signal where nobody asked for another one: SIGTERM.
@@ -29,11 +29,11 @@ pub struct WorkerGroup {
     /// What is known of the other nodes.
     pub(super) others: Others,
     /// Workers of this attempt that are running.
-    alive: BTreeSet<LocalRank>,
+    pub(super) alive: BTreeSet<LocalRank>,
     /// All workers of this attempt that were started.
-    started: BTreeSet<LocalRank>,
+    pub(super) started: BTreeSet<LocalRank>,
     /// Exits of this attempt in the order in which they were seen.
-    exits: Vec<WorkerExit>,
+    pub(super) exits: Vec<WorkerExit>,
     /// Whether any worker was ever started.
     pub(super) ever_started: bool,
     pub(super) outbox: Outbox<GroupOutput>,
@@ -67,91 +67,6 @@ impl WorkerGroup {
         self.budget.used()
     }
 
-    pub(super) fn join(&mut self) {
-        self.round = None;
-        self.alive.clear();
-        self.started.clear();
-        self.exits.clear();
-        self.phase = Phase::Joining;
-        self.outbox.push(GroupOutput::Join {
-            restart_count: self.budget.used(),
-        });
-    }
-
-    fn joined(&mut self, round: Round) {
-        if self.budget.used() > 0 && self.spec.purge_store {
-            self.outbox.push(GroupOutput::PurgeStore);
-        }
-        self.round = Some(round.clone());
-        self.phase = Phase::Assigning;
-        match self.others.superseded(round.number) {
-            Some(reason) => self.regroup(reason),
-            None => self.outbox.push(GroupOutput::Assign(round)),
-        }
-    }
-
-    fn assigned(&mut self, assignment: Assignment) {
-        let round = self
-            .round
-            .clone()
-            .expect("the assigning phase begins with a round");
-        let restart_count = self.budget.used();
-        let workers = plan::places(assignment, self.spec.local_world_size);
-        let mut waiting = VecDeque::new();
-        for place in &workers {
-            match plan::environment(&self.spec, &round, place, restart_count) {
-                Ok(environment) => waiting.push_back(Prepared {
-                    worker: *place,
-                    environment,
-                }),
-                Err(text) => return self.finish(Ending::Devices(text)),
-            }
-        }
-        self.outbox.push(GroupOutput::Assigned {
-            workers,
-            round,
-            restart_count,
-        });
-        self.phase = Phase::Starting { waiting };
-        self.start_next();
-    }
-
-    fn start_next(&mut self) {
-        let Phase::Starting { waiting } = &mut self.phase else {
-            return;
-        };
-        match waiting.pop_front() {
-            Some(next) => self.outbox.push(GroupOutput::Start {
-                worker: next.worker,
-                environment: next.environment,
-                restart_count: self.budget.used(),
-            }),
-            None => self.phase = Phase::Healthy,
-        }
-    }
-
-    fn started(&mut self, now: Now, local_rank: LocalRank) {
-        self.ever_started = true;
-        self.started.insert(local_rank);
-        self.alive.insert(local_rank);
-        match self.phase {
-            Phase::Starting { .. } => {
-                self.start_next();
-                self.look_at_exits(now);
-            }
-            // It was being started when the group was told to stop.
-            Phase::Stopping { signal, killed, .. } => {
-                let workers = vec![local_rank];
-                self.outbox.push(if killed {
-                    GroupOutput::Kill { workers }
-                } else {
-                    GroupOutput::Signal { workers, signal }
-                });
-            }
-            _ => {}
-        }
-    }
-
     fn exited(&mut self, now: Now, exits: Vec<WorkerExit>) {
         for exit in exits {
             self.alive.remove(&exit.local_rank);
@@ -161,7 +76,7 @@ impl WorkerGroup {
     }
 
     /// Draws the consequences of the exits that were seen.
-    fn look_at_exits(&mut self, now: Now) {
+    pub(super) fn look_at_exits(&mut self, now: Now) {
         match self.phase {
             Phase::Starting { .. } | Phase::Healthy => {
                 let failure = self.exits.iter().find(|exit| !exit.exit.is_success());

@@ -34,6 +34,7 @@ mod phase;
 pub mod plan;
 pub mod policy;
 mod spec;
+mod starting;
 mod words;
 
 pub use exit::{Exit, WorkerExit};
