@@ -311,7 +311,11 @@ impl Participant {
         self.copy = Some(copy);
         match (draft, step) {
             (Some(draft), Some(step)) => {
-                if is_done_by_many(step.2) && self.placed != Some(step) {
+                // Who leaves for good or gives up is alone with that.
+                let with_others = matches!(self.task, Task::Join { .. })
+                    && self.task.patience(now.mono) == Patience::InTime
+                    && is_done_by_many(step.2);
+                if with_others && self.placed != Some(step) {
                     self.placed = Some(step);
                     if let Some(pause) = self.pace.place_among(writers) {
                         self.pause_for(now, pause);
