@@ -6,8 +6,9 @@
 //! processes to the machines here; the simulator (`rdzv-sim`) is one more shell.
 //!
 //! Reading order: [`machine`] (the one contract all machines share), [`time`], [`ident`] and
-//! [`rank`] (the words), then the machines themselves: [`store`] (keys, values, waiters, the wire)
-//! and [`group`] (the workers of one agent: join, start, watch, restart, finish).
+//! [`rank`] (the words), then the machines themselves: [`store`] (keys, values, waiters, the wire),
+//! [`rendezvous`] (who takes part, at which rank; [`pickle`] is how Python writes that down) and
+//! [`group`] (the workers of one agent: join, start, watch, restart, finish).
 //!
 //! The fence around this crate is its own `clippy.toml`, which forbids clocks, sockets, files,
 //! threads, the environment and randomly ordered maps, and a short list of dependencies that

@@ -6,23 +6,15 @@
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use base64::Engine as _;
-use base64::alphabet;
-use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use bytes::Bytes;
 use rdzv_core::ident::RunId;
-use rdzv_core::rendezvous::codec::SENTINEL;
+use rdzv_core::rendezvous::codec::{SENTINEL, text};
 use rdzv_store::{FileStore, PrefixStore, Store, StoreError, TcpStore};
 
 use super::explain::explain;
 use super::watch::{self, Watcher};
 use crate::RendezvousError;
 use crate::dynamic::{Notice, SharedState, Token, Written};
-
-const BASE64: GeneralPurpose = GeneralPurpose::new(
-    &alphabet::STANDARD,
-    GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
-);
 
 /// What the state is in.
 #[derive(Debug, Clone)]
@@ -97,7 +89,7 @@ impl StoredState {
         if value == SENTINEL {
             return Ok(None);
         }
-        match decode(&value) {
+        match text::decode(&value) {
             Ok(pickle) => Ok(Some((Bytes::from(pickle), Token(value.to_vec())))),
             Err(error) => Err(RendezvousError::Unreachable {
                 what: format!("the state under the key {} is corrupt ({error})", self.key),
@@ -107,13 +99,6 @@ impl StoredState {
             }),
         }
     }
-}
-
-/// Bytes outside of the alphabet do not count, as in the reference.
-fn decode(value: &[u8]) -> Result<Vec<u8>, base64::DecodeError> {
-    let counts = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/=".contains(byte);
-    let letters: Vec<u8> = value.iter().copied().filter(counts).collect();
-    BASE64.decode(letters)
 }
 
 impl SharedState for StoredState {
@@ -126,7 +111,7 @@ impl SharedState for StoredState {
     }
 
     fn set(&mut self, state: &[u8], token: Option<&Token>) -> Result<Written, RendezvousError> {
-        let desired = BASE64.encode(state).into_bytes();
+        let desired = text::encode(state);
         let expected = token.map_or(SENTINEL, |token| &token.0);
         let held = self.swap(expected, &desired)?;
         let won = held == desired;
