@@ -117,7 +117,7 @@ impl Agent<'_> {
     }
 
     fn regrouping(&mut self, reason: String) {
-        info!("[{}] {reason}; will join the next round", self.plan.role);
+        warn!("[{}] {reason}; will join the next round", self.plan.role);
         let at = self.clock.now().wall;
         self.emit(AgentEvent::Regrouping { at, reason });
     }
