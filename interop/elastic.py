@@ -104,7 +104,9 @@ class Job:
 
     def finish(self):
         """Lets all workers end; every agent has to end well."""
-        self.finishing.enter_context(open(self.folder / "finish", "w"))
+        # Open for both, so that this does not wait for readers.
+        finish = os.open(self.folder / "finish", os.O_RDWR)
+        self.finishing.callback(os.close, finish)
         for name, agent in self.agents.items():
             finished = agent.finish()
             assert finished.code == 0, f"{name}: {finished.all}"
