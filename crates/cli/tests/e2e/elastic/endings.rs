@@ -4,18 +4,28 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::{TELL, first_agent, kill_node, store, told};
+use super::{Place, TELL, first_agent, kill_node, store, told};
 use crate::harness::ends_within;
 
 // A45
 #[test]
 fn a_node_that_fails_for_good_ends_the_one_that_has_succeeded() {
-    let place = store();
+    one_fails_after_the_other_has_succeeded(store());
+}
+
+// A45
+#[test]
+fn a_node_that_fails_for_good_tells_so_even_if_the_store_ends_with_it() {
+    one_fails_after_the_other_has_succeeded(first_agent());
+}
+
+fn one_fails_after_the_other_has_succeeded(place: Place) {
     let job = place
         .node(&["--nnodes=2"], "echo started; cat go; exit 7")
         .pipe("go");
     let go = job.path("go");
     let mut fails = job.start();
+    super::await_participants(&place.endpoint, 1, |_| true);
     let mut succeeds = place.node(&["--nnodes=2"], "echo done").start();
     fails.stdout.await_text("started\n", 1);
     succeeds.stdout.await_text("done\n", 1);
