@@ -474,11 +474,12 @@ impl Machine for Participant {
                 if won {
                     self.pace.won();
                 } else {
-                    // The answer is as good as a read, if few want to write.
+                    // The answer is as good as a read, if few want to write or nothing is waited for.
                     let outdated = self.outdated;
-                    let pause = self.pace.lost();
+                    let urgent = self.is_beat_late(now.mono);
+                    let pause = self.pace.lost(urgent);
                     self.pause_for(now, pause);
-                    self.outdated = outdated || self.pace.is_crowded();
+                    self.outdated = outdated || (self.pace.is_crowded() && !urgent);
                 }
             }
             Input::Changed => {

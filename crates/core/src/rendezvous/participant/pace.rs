@@ -70,11 +70,15 @@ impl Pace {
         self.losses = 0;
     }
 
-    /// How long to wait after a lost write.
-    pub(super) fn lost(&mut self) -> Duration {
+    /// How long to wait after a lost write. Who is `urgent` does not wait: of those who try again at
+    /// once with what they were answered one wins in every round trip, which is the most that the
+    /// store can do.
+    pub(super) fn lost(&mut self, urgent: bool) -> Duration {
         self.losses = self.losses.saturating_add(1);
         let window = if self.backoff_max > Duration::ZERO {
             self.backoff_max
+        } else if urgent {
+            Duration::ZERO
         } else {
             let factor = 1_u32 << self.losses.min(16);
             self.round_trip.saturating_mul(factor).min(LONGEST_WINDOW)
@@ -138,7 +142,7 @@ mod tests {
             (0..200)
                 .map(|_| {
                     pace.losses = losses - 1;
-                    pace.lost()
+                    pace.lost(false)
                 })
                 .max()
                 .unwrap()
@@ -150,9 +154,15 @@ mod tests {
     }
 
     #[test]
+    fn who_is_urgent_does_not_wait() {
+        let mut pace = Pace::new(1, Duration::ZERO);
+        assert!((0..20).all(|_| pace.lost(true) == Duration::ZERO));
+    }
+
+    #[test]
     fn the_setting_is_obeyed() {
         let mut pace = Pace::new(1, Duration::from_millis(5));
-        let waits: Vec<_> = (0..500).map(|_| pace.lost()).collect();
+        let waits: Vec<_> = (0..500).map(|_| pace.lost(false)).collect();
         assert!(waits.iter().all(|wait| *wait <= Duration::from_millis(5)));
         assert!(waits.iter().any(|wait| *wait > Duration::from_millis(4)));
     }

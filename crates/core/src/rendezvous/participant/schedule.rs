@@ -26,6 +26,12 @@ impl Participant {
         Some(self.beaten.map_or(Mono::ZERO, |last| last + early))
     }
 
+    /// Whether our heartbeat has been tried for so long that the others may soon count us as lost.
+    pub(super) fn is_beat_late(&self, now: Mono) -> bool {
+        let late = self.settings.keep_alive_interval * 2;
+        self.beaten.is_some_and(|last| now.since(last) >= late)
+    }
+
     /// When the copy has to be brought up to date, as far as is known.
     fn next_read(&self, now: Now, copy: &Copy) -> Option<Mono> {
         let nodes = copy.state.participants.len() + copy.state.wait_list.len();
