@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fastrand::Rng;
+use rdzv_core::env::{MASTER_ADDR, MASTER_PORT};
 use rdzv_core::rendezvous::host::Host;
 use rdzv_core::rendezvous::{NodeDesc, RendezvousState, codec, native_client, words};
 
@@ -523,8 +524,8 @@ impl World {
         let mut pairs = Vec::new();
         if self.leaders.insert(agent, process) != Some(process) {
             let port = (self.agents[agent].me.pid * 100 + 2).to_string();
-            pairs.push(("MASTER_ADDR", self.agents[agent].me.addr.clone()));
-            pairs.push(("MASTER_PORT", port));
+            pairs.push((MASTER_ADDR, self.agents[agent].me.addr.clone()));
+            pairs.push((MASTER_PORT, port));
         }
         pairs.push(("torchelastic/role_info/0", "{}".to_owned()));
         for (place, (key, value)) in (0..).zip(pairs) {

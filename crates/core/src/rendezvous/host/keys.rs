@@ -6,10 +6,12 @@
 //!   /torch.rendezvous.<run>.<round>/torchelastic/role_info/0    written by rank 0 after those, if at all
 //! ```
 
+use crate::env::{MASTER_ADDR, MASTER_PORT};
+
 /// How all of them begin.
 pub const PREFIX: &str = "/torch.rendezvous.";
 
-const FIRST_ROLE: &str = "/torchelastic/role_info/0";
+const FIRST_ROLE: &str = "torchelastic/role_info/0";
 
 /// What a key is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,10 +36,11 @@ pub(super) enum Field {
 }
 
 impl Field {
-    fn suffix(self) -> &'static str {
+    /// The last part of its key.
+    fn name(self) -> &'static str {
         match self {
-            Self::Addr => "/MASTER_ADDR",
-            Self::Port => "/MASTER_PORT",
+            Self::Addr => MASTER_ADDR,
+            Self::Port => MASTER_PORT,
         }
     }
 }
@@ -49,7 +52,7 @@ pub(super) fn state(run: &str) -> Vec<u8> {
 
 /// One of the keys of a round.
 pub(super) fn master(run: &str, round: u64, field: Field) -> Vec<u8> {
-    format!("{PREFIX}{run}.{round}{}", field.suffix()).into_bytes()
+    format!("{PREFIX}{run}.{round}/{}", field.name()).into_bytes()
 }
 
 /// Understands a key of a run that `known` knows.
@@ -59,12 +62,13 @@ pub(super) fn parse(key: &[u8], known: impl Fn(&str) -> bool) -> Option<Key> {
         return Some(Key::State(name.to_owned()));
     }
     let of_round = |suffix: &str| {
-        let (run, round) = name.strip_suffix(suffix)?.rsplit_once('.')?;
+        let round = name.strip_suffix(suffix)?.strip_suffix('/')?;
+        let (run, round) = round.rsplit_once('.')?;
         let round = round.parse().ok()?;
         known(run).then(|| (run.to_owned(), round))
     };
     for field in [Field::Addr, Field::Port] {
-        if let Some((run, round)) = of_round(field.suffix()) {
+        if let Some((run, round)) = of_round(field.name()) {
             return Some(Key::Master { run, round, field });
         }
     }

@@ -2,7 +2,8 @@
 
 use super::WireError;
 
-/// Longest text that is written; more is cut off at a character.
+/// Longest text. A longer one is cut off at a character when it is written, and refused when it is
+/// read.
 const MAX_TEXT: usize = 4096;
 
 /// Reads fields off the front of a payload.
@@ -40,6 +41,9 @@ impl<'a> Fields<'a> {
 
     pub(super) fn text(&mut self, what: &'static str) -> Result<&'a str, WireError> {
         let length = usize::from(self.u16(what)?);
+        if length > MAX_TEXT {
+            return Err(WireError::LongText(what));
+        }
         let (head, rest) = self
             .0
             .split_at_checked(length)

@@ -1,0 +1,63 @@
+//! The native wire of rendezvous, from both sides: operations by anybody never make a host panic, and
+//! what can be read can be written and reads the same again.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use rdzv_core::ident::ConnId;
+use rdzv_core::machine::Machine as _;
+use rdzv_core::rendezvous::host::wire::{EventReader, Operation};
+use rdzv_core::rendezvous::host::{Host, Input, Output};
+use rdzv_core::time::Now;
+
+fuzz_target!(|bytes: &[u8]| {
+    let mut reader = EventReader::default();
+    reader.feed(bytes);
+    while let Ok(Some(event)) = reader.next_event() {
+        let (mut written, mut again) = (Vec::new(), EventReader::default());
+        event.write(&mut written);
+        again.feed(&written);
+        assert_eq!(again.next_event(), Ok(Some(event)));
+    }
+    // Each request: connection, opcode, length, payload.
+    let mut host = Host::default();
+    let mut rest = bytes;
+    while let [from, opcode, length, more @ ..] = rest {
+        let (payload, after) = more.split_at(usize::from(*length).min(more.len()));
+        rest = after;
+        let opcode = 0x20 + opcode % 8;
+        if let Ok(operation) = Operation::read(opcode, payload) {
+            let mut written = Vec::new();
+            operation.write(&mut written);
+            assert_eq!(Operation::read(opcode, &written[9..]), Ok(operation));
+        }
+        let from = ConnId(u32::from(from % 4));
+        let request = Input::Request {
+            from,
+            opcode,
+            payload,
+        };
+        handle(&mut host, request);
+    }
+    for id in 0..4 {
+        handle(&mut host, Input::Closed(ConnId(id)));
+    }
+    assert!(!host.is_active());
+});
+
+fn handle(host: &mut Host, input: Input<'_>) {
+    host.handle(Now::default(), input);
+    while let Some(key) = looks(host).pop() {
+        let (key, value) = (&key[..], None);
+        host.handle(Now::default(), Input::Found { key, value });
+    }
+}
+
+fn looks(host: &mut Host) -> Vec<Vec<u8>> {
+    std::iter::from_fn(|| host.poll_output())
+        .filter_map(|output| match output {
+            Output::Look(key) => Some(key),
+            _ => None,
+        })
+        .collect()
+}
