@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use proptest::prelude::*;
+use rdzv_core::group::policy::EXPLAINED_WITHIN;
 use rdzv_core::group::{
     Ending, Exit, GroupInput, GroupOutput, GroupSpec, Master, Round, WorkerExit, WorkerGroup,
 };
@@ -96,6 +97,7 @@ impl World {
                         port: 1,
                         hosted_by_agent: true,
                     },
+                    losses_known_within: EXPLAINED_WITHIN,
                 }));
             }
             GroupOutput::Assign(_) => {

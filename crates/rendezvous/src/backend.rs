@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::{Assignment, GroupRank};
@@ -36,6 +37,12 @@ pub trait RendezvousBackend: Send {
     /// not call it.
     fn set_observer(&mut self, observer: Observer) {
         let _ = observer;
+    }
+
+    /// How long after a node has vanished the others are told, at the latest, if that is longer than
+    /// it takes to notice a broken connection. Workers that fail in between may do so because of it.
+    fn losses_known_within(&self) -> Duration {
+        Duration::from_secs(1)
     }
 
     /// Whether the workers meet at the very store that the agents meet at.

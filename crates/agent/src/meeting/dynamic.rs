@@ -13,8 +13,10 @@ use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use std::{io, thread};
 
+use rdzv_core::group::policy::EXPLAINED_WITHIN;
 use rdzv_core::group::{Master, Round};
 use rdzv_core::rank::{Assignment, GroupRank};
 use rdzv_rendezvous::{
@@ -231,9 +233,12 @@ impl Rendezvous {
     }
 
     fn answer(&mut self) -> Answer {
-        match self.join().and_then(JoinedRound::new) {
+        let joined = self.join().and_then(JoinedRound::new);
+        let backend = self.backend.as_ref();
+        let within = backend.map_or(EXPLAINED_WITHIN, |backend| backend.losses_known_within());
+        match joined {
             Ok(joined) => Answer::Joined(Ok(Joined {
-                round: round(&joined.info, self.member.share_store),
+                round: round(&joined.info, self.member.share_store, within),
                 brought: Brought::Dynamic(Box::new(joined)),
             })),
             Err(error @ RendezvousError::NotNeeded { .. }) => Answer::NotNeeded(error.to_string()),
@@ -295,7 +300,7 @@ impl Rendezvous {
     }
 }
 
-fn round(info: &RendezvousInfo, share_store: bool) -> Round {
+fn round(info: &RendezvousInfo, share_store: bool, losses_known_within: Duration) -> Round {
     Round {
         number: info.round,
         group_rank: info.rank,
@@ -305,5 +310,6 @@ fn round(info: &RendezvousInfo, share_store: bool) -> Round {
             port: info.master_port,
             hosted_by_agent: share_store,
         },
+        losses_known_within,
     }
 }

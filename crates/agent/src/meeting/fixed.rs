@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rdzv_core::group::policy::EXPLAINED_WITHIN;
 use rdzv_core::group::{Master, Round};
 use rdzv_rendezvous::{RendezvousInfo, StaticParameters, StaticRendezvous};
 use rdzv_store::Store;
@@ -44,6 +45,7 @@ impl Met {
                 port: self.info.master_port,
                 hosted_by_agent: true,
             },
+            losses_known_within: EXPLAINED_WITHIN,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 
+use rdzv_core::group::policy::EXPLAINED_WITHIN;
 use rdzv_core::group::{Master, Round};
 use rdzv_core::rank::GroupRank;
 use rdzv_store::{ServerOptions, TcpStoreServer};
@@ -59,6 +60,7 @@ impl LocalMeeting {
                 port,
                 hosted_by_agent: self.share_store,
             },
+            losses_known_within: EXPLAINED_WITHIN,
         })
     }
 

@@ -75,7 +75,9 @@ impl WorkerGroup {
         if alone {
             self.outbox.push(GroupOutput::TellOthers(failure));
         } else {
-            self.others.unexplained = Some((now.mono + EXPLAINED_WITHIN, failure));
+            let within = self.round.as_ref().map(|round| round.losses_known_within);
+            let until = now.mono + within.unwrap_or(EXPLAINED_WITHIN);
+            self.others.unexplained = Some((until, failure));
         }
     }
 

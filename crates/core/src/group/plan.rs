@@ -233,6 +233,7 @@ mod tests {
                 port: 29500,
                 hosted_by_agent: true,
             },
+            losses_known_within: Duration::ZERO,
         }
     }
 

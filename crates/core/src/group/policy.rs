@@ -46,8 +46,9 @@ impl RestartBudget {
 /// rid of the job at once, and everything has to be gone within a second.
 pub const GRACE_WITHOUT_KEEPER: Duration = Duration::from_millis(400);
 
-/// How long the last failure of a budget waits for a change of membership that explains it: workers
-/// fail because a node has vanished, and may do so before the agent hears of that.
+/// How long the last failure of a budget waits for a change of membership that explains it, where
+/// the rendezvous hears at once of a node that vanishes: workers fail because of that, and may do so
+/// before the agent hears of it.
 pub const EXPLAINED_WITHIN: Duration = Duration::from_secs(1);
 
 /// How long the exit barrier goes on after another node has ended the run: if that node came through

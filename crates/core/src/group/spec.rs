@@ -51,6 +51,10 @@ pub struct Round {
     pub group_world_size: u32,
     /// Where the workers meet.
     pub master: Master,
+    /// How long after another node has vanished this one hears of it, at the latest. The last
+    /// failure of a budget waits so long for that explanation ([`EXPLAINED_WITHIN`](super::policy::EXPLAINED_WITHIN) where nothing
+    /// better is known).
+    pub losses_known_within: Duration,
 }
 
 /// Where the workers meet.

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use rdzv_core::group::policy::EXPLAINED_WITHIN;
 use rdzv_core::group::{
     Ending, Exit, GroupInput, GroupOutput, GroupSpec, Master, Round, WorkerExit, WorkerGroup,
 };
@@ -94,6 +95,7 @@ fn parse(input: &str, agents: u32) -> GroupInput {
                 port: 1,
                 hosted_by_agent: true,
             },
+            losses_known_within: EXPLAINED_WITHIN,
         }),
         "assigned" => GroupInput::Assigned(Assignment::from((0, 2, 0, 2))),
         "started" => GroupInput::Started(LocalRank(value.parse().unwrap())),

@@ -1,6 +1,7 @@
 //! Where agents share the state of a rendezvous that every one of them may change.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use rdzv_core::rendezvous::NodeDesc;
@@ -51,6 +52,11 @@ pub trait SharedState: Send {
     fn announce(&mut self, node: Option<&NodeDesc>) -> Result<(), RendezvousError> {
         let _ = node;
         Ok(())
+    }
+
+    /// As for [`RendezvousBackend::losses_known_within`](crate::RendezvousBackend::losses_known_within).
+    fn losses_known_within(&self) -> Duration {
+        Duration::from_secs(1)
     }
 
     /// The agents' store for one round; keys of different rounds do not meet. Whoever waits in it

@@ -32,6 +32,8 @@ pub struct EtcdState {
     watch: Option<Watch>,
     leases: Arc<Leases>,
     limit: Duration,
+    /// For how long the lease of a node lives on after the node.
+    life: Duration,
     /// What the others are told by is who tells it.
     writer: String,
 }
@@ -53,6 +55,7 @@ impl EtcdState {
             watch: None,
             leases,
             limit,
+            life: options.lease_time_to_live,
             writer: format!("{:016x}", fastrand::u64(..)),
         })
     }
@@ -139,6 +142,11 @@ impl SharedState for EtcdState {
             None => self.leases.retract(),
         }
         Ok(())
+    }
+
+    fn losses_known_within(&self) -> Duration {
+        // etcd looks every half second whose time has come; the rest is for a busy machine.
+        self.life + Duration::from_secs(2)
     }
 
     fn round_store(&self, round: u64) -> Result<Arc<dyn Store>, RendezvousError> {

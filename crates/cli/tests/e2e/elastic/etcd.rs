@@ -9,8 +9,10 @@ use rdzv_rendezvous::dynamic::SharedState;
 use rdzv_rendezvous::etcd::EtcdState;
 
 use self::server::Server;
-use super::{TELL, kill_node, told};
-use crate::harness::{DEADLINE, Job, free_port, run_shell};
+use rustix::process::Signal;
+
+use super::{TELL, told};
+use crate::harness::{DEADLINE, Job, free_port, kill, run_shell};
 
 #[path = "../../../../rendezvous/tests/etcd/server.rs"]
 #[allow(dead_code, reason = "its own tests use more of it")]
@@ -49,20 +51,27 @@ fn whichever_of_two_agents_is_killed_the_other_goes_on() {
             "--rdzv-conf=last_call_timeout=3,lease_ttl=2",
         ];
         // Whoever is alone after another was there has nothing left to wait for.
-        let script = format!("{TELL}; test $WORLD_SIZE = 1 -a $RDZV_ROUND -ge 1 || sleep 1000");
-        let mut nodes = [(), ()].map(|()| node(&server, &flags, &script).start());
-        for node in &mut nodes {
+        let script =
+            format!("{TELL}; test $WORLD_SIZE = 1 -a $RDZV_ROUND -ge 1 || (cat go; exit 7)");
+        let mut nodes = [(), ()].map(|()| {
+            let job = node(&server, &flags, &script).pipe("go");
+            (job.path("go"), job.start())
+        });
+        for (_, node) in &mut nodes {
             node.stdout.await_text("/2 at ", 1);
         }
         let [mut first, second] = nodes;
-        let rank = told(&first.stdout.so_far(), "rank");
-        let (goes, stays) = if rank == format!("{victim}/2") {
+        let rank = told(&first.1.stdout.so_far(), "rank");
+        let ((_, goes), (go, stays)) = if rank == format!("{victim}/2") {
             (first, second)
         } else {
             (second, first)
         };
         let before = Instant::now();
-        kill_node(goes);
+        kill(goes.agent_pid(), Signal::KILL);
+        // The other worker fails because of that, long before the lease ends, and no restart is left.
+        std::fs::write(go, "").unwrap();
+        goes.wait().expect(-9);
         let ended = stays.wait().expect(0);
         // The lease, the last call, and the start of a worker.
         assert!(before.elapsed() < Duration::from_secs(12));

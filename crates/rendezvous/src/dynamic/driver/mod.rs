@@ -61,6 +61,7 @@ pub struct DriverOptions {
 pub struct Driver {
     name: String,
     place: String,
+    losses_known_within: Duration,
     options: DriverOptions,
     commands: mpsc::Sender<Command>,
     interruption: Arc<Interruption>,
@@ -87,6 +88,7 @@ impl Driver {
         options: DriverOptions,
     ) -> Result<Self, RendezvousError> {
         let (name, place) = (shared.name().to_owned(), shared.place());
+        let losses_known_within = shared.losses_known_within();
         let (commands, receiver) = mpsc::channel();
         let interruption = Arc::new(Interruption::default());
         let thread = Thread::new(
@@ -108,6 +110,7 @@ impl Driver {
         Ok(Self {
             name,
             place,
+            losses_known_within,
             workers: WorkersStore::new(&options.me.addr),
             options,
             commands,
@@ -282,6 +285,10 @@ impl RendezvousBackend for Driver {
 
     fn set_observer(&mut self, observer: Observer) {
         let _ = self.commands.send(Command::Observe(observer));
+    }
+
+    fn losses_known_within(&self) -> Duration {
+        self.losses_known_within
     }
 
     fn shares_store_with_workers(&self) -> bool {
