@@ -81,7 +81,9 @@ impl AgentError {
             Self::Rendezvous(error) => match error {
                 RendezvousError::Argument(_) => "ValueError",
                 RendezvousError::Closed { .. } => "RendezvousClosedError",
-                RendezvousError::JoinTimeout { .. } => "RendezvousTimeoutError",
+                RendezvousError::JoinTimeout { .. } | RendezvousError::SilentLeader { .. } => {
+                    "RendezvousTimeoutError"
+                }
                 RendezvousError::Unreachable { .. } => "RendezvousConnectionError",
                 _ => "RendezvousError",
             },

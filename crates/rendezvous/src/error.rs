@@ -119,6 +119,25 @@ pub enum RendezvousError {
         /// How long was waited.
         elapsed: Duration,
     },
+    /// A round is complete, but its node with rank 0 has not told the others what they need.
+    #[error(
+        "round {round} of run '{run_id}' at {place} is complete, but the agent with rank 0 \
+         ({leader}) did not say within {:.1} s where the workers meet: see what happened to that \
+         agent",
+        .elapsed.as_secs_f64()
+    )]
+    SilentLeader {
+        /// The run.
+        run_id: String,
+        /// Kind and address of what the nodes meet at.
+        place: String,
+        /// The round.
+        round: u64,
+        /// The node with rank 0.
+        leader: String,
+        /// How long was waited.
+        elapsed: Duration,
+    },
     /// A join was interrupted on purpose; this node does not take part.
     #[error("the rendezvous was interrupted")]
     Interrupted,

@@ -2,8 +2,9 @@
 //!
 //! Two doors. **Workers** come with an init-method URL and leave with a store, a rank and a world
 //! size ([`url`]). **Agents** come with the parameters of a backend and leave with a
-//! [`RendezvousInfo`], round after round ([`RendezvousBackend`]); the backend so far is
-//! [`StaticRendezvous`].
+//! [`RendezvousInfo`], round after round ([`RendezvousBackend`]); the backends are in a
+//! [`BackendRegistry`]: [`StaticRendezvous`], where everybody's rank is given, and those of
+//! [`dynamic`] and [`etcd`], where nodes come and go.
 
 mod backend;
 mod bind;

@@ -173,17 +173,12 @@ impl Driver {
         });
         read.map_err(|error| match error {
             RendezvousError::Store(StoreError::WaitTimeout { .. }) => {
-                RendezvousError::Unreachable {
-                    what: format!(
-                        "round {} of run '{}' is complete, but the agent with rank 0 ({}) did not \
-                         say where the workers meet",
-                        formed.round,
-                        self.options.run_id,
-                        leader.map_or_else(String::new, NodeDesc::to_string),
-                    ),
+                RendezvousError::SilentLeader {
+                    run_id: self.options.run_id.to_string(),
                     place: self.place.clone(),
-                    elapsed: Some(started.elapsed()),
-                    remedy: "see what happened to that agent".to_owned(),
+                    round: formed.round,
+                    leader: leader.map_or_else(String::new, NodeDesc::to_string),
+                    elapsed: started.elapsed(),
                 }
             }
             other => other,

@@ -1,0 +1,169 @@
+//! A round is complete, and the node with rank 0 does not say where the workers meet.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rdzv_core::rendezvous::codec::{from_value, to_value};
+use rdzv_core::rendezvous::{NodeDesc, RendezvousState};
+use rdzv_rendezvous::{
+    BackendRegistry, Member, RendezvousBackend, RendezvousError, RendezvousInfo,
+    RendezvousParameters, parse_config,
+};
+use rdzv_store::{ServerOptions, Store, TcpStore, TcpStoreOptions, TcpStoreServer};
+
+const KEY: &str = "torch.rendezvous.run";
+
+/// Far longer than anything here takes.
+const LONG: Duration = Duration::from_secs(20);
+
+/// A store, and in it a node of which only the state is there.
+struct Leader {
+    server: TcpStoreServer,
+    store: TcpStore,
+    me: NodeDesc,
+}
+
+impl Leader {
+    fn new() -> Self {
+        let server = TcpStoreServer::start(ServerOptions {
+            host: Some("127.0.0.1".to_owned()),
+            ..ServerOptions::default()
+        })
+        .unwrap();
+        let store = TcpStore::connect(TcpStoreOptions::new("127.0.0.1", server.port())).unwrap();
+        Self {
+            server,
+            store,
+            me: NodeDesc {
+                // Before every other node.
+                addr: "0.0.0.0".to_owned(),
+                pid: 1,
+                local_id: 0,
+            },
+        }
+    }
+
+    /// A real node beside it, in rounds of two.
+    fn node(&self, config: &str) -> Box<dyn RendezvousBackend> {
+        let config = parse_config(&format!("is_host=0,join_timeout=15,{config}")).unwrap();
+        let endpoint = format!("127.0.0.1:{}", self.server.port());
+        let parameters = RendezvousParameters::new("c10d", endpoint, "run", 2, 2, config).unwrap();
+        BackendRegistry::with_defaults()
+            .create(&parameters)
+            .unwrap()
+    }
+
+    /// Changes the state once it is as it should be.
+    fn change(&self, when: impl Fn(&RendezvousState) -> bool, to: impl Fn(&mut RendezvousState)) {
+        let end = Instant::now() + LONG;
+        while Instant::now() < end {
+            let value = self.store.get(KEY).unwrap();
+            if let Some(mut state) = from_value(&value).unwrap()
+                && when(&state)
+            {
+                to(&mut state);
+                let desired = to_value(&state);
+                if self.store.compare_set(KEY, &value, &desired).unwrap() == desired {
+                    return;
+                }
+            }
+            thread::yield_now();
+        }
+        panic!("the state did not come to be as expected");
+    }
+
+    /// Completes the round as soon as the real node is in it.
+    fn complete(&self) {
+        self.change(
+            |state| !state.complete && state.participants.len() == 1,
+            |state| {
+                let (other, now) = state.last_heartbeats.pop_first().unwrap();
+                state.participants = [(self.me.clone(), 0), (other.clone(), 1)].into();
+                state.last_heartbeats = [(self.me.clone(), now), (other, now)].into();
+                state.deadline = None;
+                state.complete = true;
+            },
+        );
+    }
+
+    /// Leaves it.
+    fn leave(&self) {
+        self.change(
+            |state| state.complete,
+            |state| {
+                state.participants.remove(&self.me);
+                state.last_heartbeats.remove(&self.me);
+            },
+        );
+    }
+
+    fn says_where(&self, round: u64) {
+        self.store
+            .set(&format!("{KEY}.{round}/MASTER_ADDR"), b"there")
+            .unwrap();
+        self.store
+            .set(&format!("{KEY}.{round}/MASTER_PORT"), b"7")
+            .unwrap();
+    }
+}
+
+fn join(node: &mut Box<dyn RendezvousBackend>) -> Result<RendezvousInfo, RendezvousError> {
+    node.join(&Member {
+        role: "default".to_owned(),
+        local_world_size: 1,
+        share_store: true,
+    })
+}
+
+#[test]
+fn it_is_waited_for_and_then_named() {
+    let leader = Leader::new();
+    let mut node = leader.node("read_timeout=1");
+    thread::scope(|scope| {
+        let joining = scope.spawn(|| join(&mut node).unwrap_err().to_string());
+        leader.complete();
+        let text = joining.join().unwrap();
+        for part in ["round 0 of run 'run'", "rank 0 (0.0.0.0_1_0)", "within 1."] {
+            assert!(text.contains(part), "{part:?} is not in {text:?}");
+        }
+    });
+    leader.change(|state| state.participants.len() == 1, |_| {});
+}
+
+#[test]
+fn the_wait_for_it_can_be_interrupted() {
+    let leader = Leader::new();
+    let mut node = leader.node("read_timeout=30");
+    // The connection, without which there is nothing to interrupt.
+    node.is_closed().unwrap();
+    let interrupt = node.interrupter().unwrap();
+    thread::scope(|scope| {
+        let joining = scope.spawn(|| join(&mut node).unwrap_err());
+        leader.complete();
+        let started = Instant::now();
+        interrupt();
+        let error = joining.join().unwrap();
+        assert!(matches!(error, RendezvousError::Interrupted), "{error}");
+        assert!(started.elapsed() < LONG);
+    });
+    // It has left the round that it was in.
+    leader.change(|state| state.participants.keys().eq([&leader.me]), |_| {});
+}
+
+#[test]
+fn if_it_is_lost_the_node_joins_the_next_round_by_itself() {
+    let leader = Leader::new();
+    let mut node = leader.node("read_timeout=30");
+    thread::scope(|scope| {
+        let joining = scope.spawn(|| join(&mut node).unwrap());
+        leader.complete();
+        leader.leave();
+        leader.complete();
+        leader.says_where(1);
+        let info = joining.join().unwrap();
+        assert_eq!((info.round, info.world_size), (1, 2));
+        assert_eq!((info.master_addr.as_str(), info.master_port), ("there", 7));
+    });
+}
