@@ -97,7 +97,10 @@ impl Plan {
         let mut settings = Settings::new(as_count(min), as_count(max));
         settings.last_call_timeout = Duration::from_millis(random.u64(100..30_000));
         if random.u32(0..4) == 0 {
-            settings.join_timeout = Duration::from_secs(random.u64(40..120));
+            // Whoever gives up in the last call begins it anew for the others, so agents whose time
+            // is hardly longer than that may miss one another for ever.
+            let more = Duration::from_secs(random.u64(40..120));
+            settings.join_timeout = settings.last_call_timeout * 4 + more;
         }
         if random.u32(0..4) == 0 {
             settings.cas_backoff_max = Duration::from_millis(random.u64(1..200));
