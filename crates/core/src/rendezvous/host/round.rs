@@ -47,7 +47,7 @@ impl Run {
         // Native agents that may come back are still participants or wait already.
         let coming = self.awaited.len() + self.state.wait_list.len();
         self.enough = coming >= self.settings.min_nodes as usize;
-        self.awaited_until = (!self.awaited.is_empty()).then(|| now.mono + BETWEEN_ROUNDS);
+        self.awaited_until = (coming > 0).then(|| now.mono + BETWEEN_ROUNDS);
         self.last_call = None;
         self.state.deadline = None;
     }
@@ -95,7 +95,17 @@ impl Run {
         let everybody = self.enough && self.awaited.is_empty() && self.state.wait_list.is_empty();
         count >= self.settings.max_nodes as usize
             || count >= self.settings.min_nodes as usize
-                && (everybody || self.last_call.is_some_and(|end| end <= now.mono))
+                && (everybody || self.last_call_ends().is_some_and(|end| end <= now.mono))
+    }
+
+    /// The last call goes on for those who are on their way from the round before, however short it
+    /// is: stock agents need a moment to see that a round has begun, and left out, they would have
+    /// everybody start over.
+    fn last_call_ends(&self) -> Option<Mono> {
+        let end = self.last_call?;
+        let nobody = self.awaited.is_empty() && self.state.wait_list.is_empty();
+        let until = self.awaited_until.filter(|_| !nobody);
+        Some(until.map_or(end, |until| end.max(until)))
     }
 
     fn complete(&mut self) {
@@ -181,7 +191,7 @@ impl Run {
         [
             timers,
             stock.min(),
-            self.last_call,
+            self.last_call_ends(),
             self.awaited_until,
             self.masters.until,
         ]
@@ -210,7 +220,7 @@ impl Run {
         }
         self.master_is_late(now, out);
         self.settle(now, out);
-        if self.last_call.is_some_and(|end| end <= now.mono) {
+        if self.last_call_ends().is_some_and(|end| end <= now.mono) {
             // Too few are left for it to have had an effect.
             self.last_call = None;
         }
