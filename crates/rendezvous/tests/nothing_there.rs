@@ -17,8 +17,12 @@ const LONG: Duration = Duration::from_secs(20);
 
 /// What a node says that looks for a store at a port of this machine, for a second.
 fn said(port: u16, config: &str) -> String {
+    said_at("localhost", port, config)
+}
+
+fn said_at(host: &str, port: u16, config: &str) -> String {
     let config = parse_config(&format!("read_timeout=1,{config}")).unwrap();
-    let endpoint = format!("localhost:{port}");
+    let endpoint = format!("{host}:{port}");
     let parameters = RendezvousParameters::new("c10d", endpoint, "run", 1, 1, config).unwrap();
     let mut node = BackendRegistry::with_defaults()
         .create(&parameters)
@@ -38,7 +42,7 @@ fn said(port: u16, config: &str) -> String {
     );
     let text = error.to_string();
     assert!(!text.contains('\n'), "{text}");
-    assert!(text.contains(&format!("localhost:{port}")), "{text}");
+    assert!(text.contains(&format!("{host}:{port}")), "{text}");
     text
 }
 
@@ -63,16 +67,18 @@ fn has(text: &str, parts: &[&str]) {
 
 #[test]
 fn nobody_is_there() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // An address of this machine that nobody else listens on, so the port stays free.
+    let host = "127.77.3.1";
+    let listener = TcpListener::bind((host, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     drop(listener);
-    let text = said(port, "is_host=0");
+    let text = said_at(host, port, "is_host=0");
     has(
         &text,
         &[
             "no store was found",
             "refused",
-            "127.0.0.1",
+            "the c10d endpoint",
             "after 1.",
             "rdzv store",
         ],
