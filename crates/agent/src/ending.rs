@@ -23,7 +23,16 @@ impl Agent<'_> {
     pub(crate) async fn end(mut self, ending: Ending) -> Outcome {
         let parting = self.parting(&ending);
         let outcome = self.outcome(&ending);
-        if let Ending::Succeeded { exits } | Ending::Failed { exits } = &ending {
+        if let Ending::SucceededAlone { reason, .. } = &ending {
+            warn!(
+                "[{}] {reason}; the workers here have succeeded, so this node leaves the others",
+                self.plan.role
+            );
+        }
+        if let Ending::Succeeded { exits }
+        | Ending::SucceededAlone { exits, .. }
+        | Ending::Failed { exits } = &ending
+        {
             self.emit_finals(exits, &outcome);
         }
         self.drain_logs(matches!(outcome, Outcome::Succeeded)).await;
@@ -85,7 +94,10 @@ impl Agent<'_> {
                 Some(AgentError::Rendezvous(_)) | None => Parting::Left,
                 Some(error) => failed(&error.to_string()),
             },
-            Ending::Signalled { .. } | Ending::NotNeeded | Ending::KeeperLost => Parting::Left,
+            Ending::SucceededAlone { .. }
+            | Ending::Signalled { .. }
+            | Ending::NotNeeded
+            | Ending::KeeperLost => Parting::Left,
         }
     }
 
@@ -110,7 +122,9 @@ impl Agent<'_> {
 
     fn outcome(&mut self, ending: &Ending) -> Outcome {
         match ending {
-            Ending::Succeeded { .. } | Ending::NotNeeded => Outcome::Succeeded,
+            Ending::Succeeded { .. } | Ending::SucceededAlone { .. } | Ending::NotNeeded => {
+                Outcome::Succeeded
+            }
             Ending::PeerFailed { node, reason } => Outcome::Error(AgentError::PeerFailed {
                 node: node.clone(),
                 reason: reason.clone(),

@@ -188,12 +188,14 @@ impl WorkerGroup {
                     .round
                     .as_ref()
                     .map_or(1, |round| round.group_world_size);
-                if agents > 1 {
+                if agents == 1 {
+                    self.succeed();
+                } else if let Some(reason) = self.round_is_over() {
+                    self.succeed_alone(reason);
+                } else {
                     self.phase = Phase::Barrier;
                     self.others.at_barrier(now);
                     self.outbox.push(GroupOutput::ExitBarrier { agents });
-                } else {
-                    self.succeed();
                 }
             }
             AfterClearing::Stop(StopReason::MembershipChanged { .. }) => self.join(),
@@ -229,10 +231,16 @@ impl WorkerGroup {
         self.finish(Ending::Succeeded { exits });
     }
 
+    /// The others will not come to the exit barrier of this round any more.
+    pub(super) fn succeed_alone(&mut self, reason: String) {
+        let exits = std::mem::take(&mut self.exits);
+        self.finish(Ending::SucceededAlone { exits, reason });
+    }
+
     pub(super) fn finish(&mut self, ending: Ending) {
         self.others.forget_deadlines();
         self.phase = Phase::Over(match ending {
-            Ending::Succeeded { .. } => GroupState::Succeeded,
+            Ending::Succeeded { .. } | Ending::SucceededAlone { .. } => GroupState::Succeeded,
             _ => GroupState::Failed,
         });
         self.outbox.push(GroupOutput::Finish(ending));

@@ -2,7 +2,7 @@
 //!
 //! | news | workers run | stopping, restarts left | last failure, not told yet | exit barrier |
 //! |---|---|---|---|---|
-//! | membership changed | stop, join again | absorbed: it joins again anyway | explains it: join again | ignored |
+//! | membership changed | stop, join again | absorbed: it joins again anyway | explains it: join again | end: succeeded, and leave |
 //! | a peer failed | stop, end | end with the own failure | end with the own failure | end |
 //! | run closed | stop, end | end with the own failure | end with the own failure | end soon |
 //! | rendezvous lost | stop, end | end with the loss | end with the own failure | ignored |
@@ -119,8 +119,20 @@ impl WorkerGroup {
                 };
                 self.outbox.push(GroupOutput::Regrouping { reason });
             }
-            Phase::Stopping { .. } | Phase::Clearing { .. } | Phase::Barrier | Phase::Over(_) => {}
+            // Whoever goes on leaves this round, and waits until this node has left it too.
+            Phase::Barrier => self.succeed_alone(reason),
+            Phase::Clearing {
+                then: AfterClearing::Success,
+                ..
+            } => self.others.superseded = Some((round, reason)),
+            Phase::Stopping { .. } | Phase::Clearing { .. } | Phase::Over(_) => {}
         }
+    }
+
+    /// Why the round that this node is in is over, if that is known.
+    pub(super) fn round_is_over(&self) -> Option<String> {
+        let round = self.round.as_ref()?;
+        self.others.superseded(round.number)
     }
 
     pub(super) fn peer_failed(&mut self, now: Now, node: String, reason: String) {

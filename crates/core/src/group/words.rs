@@ -163,6 +163,14 @@ pub enum Ending {
         /// All exits of the last attempt.
         exits: Vec<WorkerExit>,
     },
+    /// All workers exited with 0, and then the round was over before those of the other nodes had
+    /// done so: what is left of the run goes on without this node.
+    SucceededAlone {
+        /// All exits of the last attempt.
+        exits: Vec<WorkerExit>,
+        /// Why the round was over.
+        reason: String,
+    },
     /// Workers failed and no restarts were left.
     Failed {
         /// All exits of the last attempt in the order in which they were seen.

@@ -233,13 +233,27 @@ fn a_node_that_has_passed_the_barrier_may_close_before_the_others_have() {
 }
 
 #[test]
-fn nodes_that_come_or_go_do_not_disturb_the_barrier() {
+fn who_waits_at_the_barrier_of_a_round_that_is_over_leaves_with_success() {
+    of_two_then(
+        0,
+        "10 exited 0=0 1=0       -> clear
+         12 cleared              -> barrier of 2
+         13 changed 3            -> finish succeeded alone: b came",
+    );
     of_two_then(
         0,
         "10 exited 0=0 1=0       -> clear
          11 changed 3            ->
+         12 cleared              -> finish succeeded alone: b came",
+    );
+}
+
+#[test]
+fn a_lost_rendezvous_does_not_disturb_the_barrier() {
+    of_two_then(
+        0,
+        "10 exited 0=0 1=0       -> clear
          12 cleared              -> barrier of 2
-         13 changed 3            ->
          14 lost                 ->
          15 barrier-passed       -> finish succeeded",
     );

@@ -161,6 +161,7 @@ fn shown(output: &GroupOutput) -> String {
         GroupOutput::ExitBarrier { agents } => format!("barrier of {agents}"),
         GroupOutput::Finish(ending) => match ending {
             Ending::Succeeded { .. } => "finish succeeded".into(),
+            Ending::SucceededAlone { reason, .. } => format!("finish succeeded alone: {reason}"),
             Ending::Failed { exits } => {
                 let exits: Vec<String> = exits
                     .iter()

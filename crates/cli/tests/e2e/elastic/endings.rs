@@ -166,3 +166,26 @@ fn with_static_rendezvous_a_failed_node_restarts_alone() {
     assert_eq!(failing.stdout.lines().count(), 2);
     assert_eq!(told(&failing.stdout, "restarts"), "1");
 }
+
+#[test]
+fn a_node_at_the_exit_barrier_does_not_wait_for_one_that_is_gone() {
+    let place = store();
+    let mut dies = place
+        .node(&["--nnodes=2"], "echo started; sleep 1000")
+        .start();
+    super::await_participants(&place.endpoint, 1, |_| true);
+    let succeeds = place.node(&["--nnodes=2"], "true").start();
+    dies.stdout.await_text("started\n", 1);
+    super::await_key(
+        &place.endpoint,
+        "torch.rendezvous.job.0/torchelastic/agent/terminal_state/num_members",
+    );
+    let named = format!("127.0.0.1_{}_0", dies.agent_pid());
+    let before = Instant::now();
+    kill_node(dies);
+    let ended = succeeds.wait().expect(0);
+    let took = before.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(ended.stderr.contains(&named), "{}", ended.stderr);
+    place.end();
+}

@@ -95,11 +95,20 @@ fn told(stdout: &str, name: &str) -> String {
     behind.split(' ').next().unwrap().to_owned()
 }
 
+/// The store that agents meet at.
+fn client(endpoint: &str) -> TcpStore {
+    let (host, port) = endpoint.rsplit_once(':').unwrap();
+    TcpStore::connect(TcpStoreOptions::new(host, port.parse().unwrap())).unwrap()
+}
+
+/// Waits until the store has a key.
+fn await_key(endpoint: &str, key: &str) {
+    client(endpoint).wait(&[key], Some(DEADLINE)).unwrap();
+}
+
 /// Waits until the state in the store is as wanted.
 fn await_state(endpoint: &str, wanted: impl Fn(&RendezvousState) -> bool) {
-    let (host, port) = endpoint.rsplit_once(':').unwrap();
-    let options = TcpStoreOptions::new(host, port.parse().unwrap());
-    let store = TcpStore::connect(options).unwrap();
+    let store = client(endpoint);
     let until = Instant::now() + DEADLINE;
     loop {
         // Absent, it becomes the text for "no state yet", as with an agent.
