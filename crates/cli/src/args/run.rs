@@ -39,8 +39,9 @@ pub(crate) struct RunArgs {
 
     /// Where the rendezvous is: a host, and usually a port
     ///
-    /// `static` requires the port. Without it, static rendezvous uses --master-addr and
-    /// --master-port.
+    /// `static` requires the port; without an endpoint, it uses --master-addr and --master-port. The
+    /// default port of c10d is 29400, of etcd 2379. The agent that runs on the endpoint's host hosts
+    /// c10d, unless a store (`rdzv store`, say) is there already.
     #[arg(long, value_name = "HOST[:PORT]", default_value = "")]
     pub(crate) rdzv_endpoint: String,
 
@@ -54,7 +55,13 @@ pub(crate) struct RunArgs {
 
     /// More rendezvous settings: key=value,key=value
     ///
-    /// Static rendezvous reads `timeout`, in seconds (900).
+    /// Static rendezvous reads `timeout`, in seconds (900). The others read, in seconds:
+    /// `join_timeout` (600), `last_call_timeout` (30: how long a round that has MIN nodes waits for
+    /// more), `close_timeout` (30), `heartbeat_timeout` (5), `keep_alive_interval` (5), and
+    /// `keep_alive_max_attempt` (3 missed heartbeats: the node is lost). c10d: `is_host` (whether
+    /// this node hosts the endpoint; found out from its addresses), `store_type` (`tcp` or `file`),
+    /// `read_timeout` (60). etcd: `protocol` (`http` or `https`), `cert`, `key`, `cacert`,
+    /// `etcd_prefix`, `lease_ttl` (5: a node that is gone is noticed after it).
     #[arg(long, value_name = "K=V,...", default_value = "")]
     pub(crate) rdzv_conf: String,
 

@@ -12,7 +12,7 @@
 //! | [`options`] | what `--rdzv-endpoint` and `--rdzv-conf` say about the server |
 //! | [`layout`] | which keys a run has, and how they go away |
 //! | [`state`], [`watch`], [`leases`] | the state, who is told of its changes, and who is alive |
-//! | [`store`] | the agents' store of one round |
+//! | [`store`], [`update`] | the agents' store of one round, and what its operations make of a value |
 //! | [`v3`], [`wire`] | the v3 API: requests that are repeated, and their JSON |
 //! | [`v2`] | the older API, and the backend `etcd-v2` on it |
 //! | [`failure`] | why a request failed, and how long to repeat one |
@@ -27,6 +27,7 @@ pub(crate) mod options;
 mod state;
 mod store;
 mod tls;
+mod update;
 pub mod v2;
 mod v3;
 mod watch;

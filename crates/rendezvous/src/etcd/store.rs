@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use rdzv_core::store::number;
 use rdzv_store::{Breaker, Store, StoreError};
 use serde_json::{Value, json};
 
@@ -19,6 +18,7 @@ use super::failure::{Cause, Failure, Patience};
 use super::http::Http;
 use super::leases::Leases;
 use super::options::EtcdOptions;
+use super::update::{Update, added, appended, compared};
 use super::v3::{Answered, Held, V3, held};
 use super::watch::{End, SILENCE, away, next_answer};
 use super::wire::{Int, TxnAnswer, count, read, text, unchanged_since, write};
@@ -29,9 +29,6 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// etcd takes 128 operations in one transaction.
 const OPERATIONS: usize = 100;
-
-/// How much of a value an error shows.
-const SHOWN: usize = 32;
 
 /// A folder of keys on an etcd server.
 pub struct EtcdStore {
@@ -44,14 +41,6 @@ pub struct EtcdStore {
     applied: String,
     /// The number of that operation. Locked during an operation, as there is one note only.
     operation: Mutex<u64>,
-}
-
-/// What becomes of a value.
-enum Update<T> {
-    /// It stays, and the operation's result is this.
-    Keep(T),
-    /// It becomes these bytes, and the operation's result is that.
-    Store(Vec<u8>, T),
 }
 
 impl EtcdStore {
@@ -207,38 +196,17 @@ impl Store for EtcdStore {
     }
 
     fn add(&self, key: &str, delta: i64) -> Result<i64, StoreError> {
-        self.update("add", key, |now| {
-            let number = match now {
-                None => 0,
-                Some(text) => number::parse(text).ok_or_else(|| {
-                    let shown = String::from_utf8_lossy(&text[..text.len().min(SHOWN)]);
-                    StoreError::NotANumber {
-                        key: key.to_owned(),
-                        value: shown.into_owned(),
-                    }
-                })?,
-            };
-            let sum = number.wrapping_add(delta);
-            Ok(Update::Store(sum.to_string().into_bytes(), sum))
-        })
+        self.update("add", key, |now| added(key, now, delta))
     }
 
     fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Bytes, StoreError> {
         self.update("compare_set", key, |now| {
-            Ok(match now {
-                Some(now) if now != expected => Update::Keep(now.clone()),
-                None if !expected.is_empty() => Update::Keep(Bytes::copy_from_slice(expected)),
-                _ => Update::Store(desired.to_vec(), Bytes::copy_from_slice(desired)),
-            })
+            Ok(compared(now, expected, desired))
         })
     }
 
     fn append(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
-        self.update("append", key, |now| {
-            let mut whole = now.map_or_else(Vec::new, |now| now.to_vec());
-            whole.extend_from_slice(value);
-            Ok(Update::Store(whole, ()))
-        })
+        self.update("append", key, |now| Ok(appended(now, value)))
     }
 
     fn check(&self, keys: &[&str]) -> Result<bool, StoreError> {

@@ -11,7 +11,6 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use rdzv_core::rendezvous::codec::text;
-use rdzv_core::store::number;
 use rdzv_store::{Breaker, Store, StoreError};
 
 use super::client::{Condition, Put, V2};
@@ -21,15 +20,13 @@ use crate::RendezvousError;
 use crate::etcd::failure::{Cause, Failure, Patience};
 use crate::etcd::http::Http;
 use crate::etcd::options::EtcdOptions;
+use crate::etcd::update::{Update, added, appended, compared};
 
 /// Where the reference's agents have their stores.
 const FOLDER: &str = "/torch/elastic/store";
 
 /// How long waiting operations wait unless told otherwise.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
-
-/// How much of a value an error shows.
-const SHOWN: usize = 32;
 
 /// A folder of keys on an etcd server with the v2 API. Nothing in it is cleared by etcd.
 ///
@@ -40,14 +37,6 @@ pub struct EtcdV2Store {
     /// Begins and ends with a slash.
     folder: String,
     timeout: Mutex<Duration>,
-}
-
-/// What becomes of a value.
-enum Update<T> {
-    /// It stays, and the operation's result is this.
-    Keep(T),
-    /// It becomes these bytes, and the operation's result is that.
-    Store(Vec<u8>, T),
 }
 
 impl EtcdV2Store {
@@ -220,38 +209,17 @@ impl Store for EtcdV2Store {
     }
 
     fn add(&self, key: &str, delta: i64) -> Result<i64, StoreError> {
-        self.update("add", key, |now| {
-            let number = match now {
-                None => 0,
-                Some(text) => number::parse(text).ok_or_else(|| {
-                    let shown = String::from_utf8_lossy(&text[..text.len().min(SHOWN)]);
-                    StoreError::NotANumber {
-                        key: key.to_owned(),
-                        value: shown.into_owned(),
-                    }
-                })?,
-            };
-            let sum = number.wrapping_add(delta);
-            Ok(Update::Store(sum.to_string().into_bytes(), sum))
-        })
+        self.update("add", key, |now| added(key, now, delta))
     }
 
     fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Bytes, StoreError> {
         self.update("compare_set", key, |now| {
-            Ok(match now {
-                Some(now) if now != expected => Update::Keep(now.clone()),
-                None if !expected.is_empty() => Update::Keep(Bytes::copy_from_slice(expected)),
-                _ => Update::Store(desired.to_vec(), Bytes::copy_from_slice(desired)),
-            })
+            Ok(compared(now, expected, desired))
         })
     }
 
     fn append(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
-        self.update("append", key, |now| {
-            let mut whole = now.map_or_else(Vec::new, |now| now.to_vec());
-            whole.extend_from_slice(value);
-            Ok(Update::Store(whole, ()))
-        })
+        self.update("append", key, |now| Ok(appended(now, value)))
     }
 
     fn check(&self, keys: &[&str]) -> Result<bool, StoreError> {
