@@ -8,15 +8,15 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`backend`] | the backends: all of the below for one node |
-//! | [`options`] | what `--rdzv-endpoint` and `--rdzv-conf` say about the server |
-//! | [`layout`] | which keys a run has, and how they go away |
-//! | [`state`], [`watch`], [`leases`] | the state, who is told of its changes, and who is alive |
-//! | [`store`], [`update`] | the agents' store of one round, and what its operations make of a value |
-//! | [`v3`], [`wire`] | the v3 API: requests that are repeated, and their JSON |
-//! | [`v2`] | the older API, and the backend `etcd-v2` on it |
-//! | [`failure`] | why a request failed, and how long to repeat one |
-//! | [`http`], [`tls`] | one request, one answer; or an answer that does not end |
+//! | `backend` | the backends: all of the below for one node |
+//! | `options` | what `--rdzv-endpoint` and `--rdzv-conf` say about the server |
+//! | `layout` | which keys a run has, and how they go away |
+//! | `state`, `watch`, `leases` | the state, who is told of its changes, and who is alive |
+//! | `store`, `update` | the agents' store of one round, and what its operations make of a value |
+//! | `v3`, `wire` | the v3 API: requests that are repeated, and their JSON |
+//! | `v2` | the older API, and the backend `etcd-v2` on it |
+//! | `failure` | why a request failed, and how long to repeat one |
+//! | `http`, `tls` | one request, one answer; or an answer that does not end |
 
 mod backend;
 pub(crate) mod failure;

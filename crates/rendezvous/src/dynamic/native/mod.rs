@@ -7,7 +7,7 @@
 //! | file | what |
 //! |---|---|
 //! | `mod.rs` | [`Native`]: the backend |
-//! | `extension.rs` | [`extension`]: what makes a store server a host |
+//! | `extension.rs` | [`extension()`]: what makes a store server a host |
 //! | `connection.rs` | finding out whether a server is one, and connecting to it |
 //! | `keeper.rs` | the thread that keeps the connection |
 //! | `round_store.rs` | the agents' store of a round, connected to when it is first used |
