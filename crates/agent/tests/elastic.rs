@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
-use harness::{Harness, start};
+use harness::{Harness, start_after};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -46,7 +46,8 @@ fn agent(options: &[&str], script: &str) -> (Harness, Script) {
     let path = directory.path().join("socket");
     let listener = UnixListener::bind(&path).unwrap();
     let socket = format!("scripted={}", path.display());
-    let harness = start(&[&[&*socket, "nodes=2"], options].concat(), script);
+    let options = [&[&*socket, "nodes=2"], options].concat();
+    let harness = start_after("mkfifo $DIR/told", &options, script);
     let patience = Timespec::try_from(PATIENCE).unwrap();
     let mut watched = [PollFd::new(&listener, PollFlags::IN)];
     let came = poll(&mut watched, Some(&patience)).unwrap();
@@ -64,13 +65,15 @@ fn agent(options: &[&str], script: &str) -> (Harness, Script) {
 /// Tells its rank and round, and ends well in a round with the number 1.
 const WORKER: &str = "echo $RANK/$WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE \
     $MASTER_ADDR:$MASTER_PORT $TORCHELASTIC_RESTART_COUNT $RDZV_ROUND; \
-    test $RDZV_ROUND = 1 || sleep 1000";
+    test $RDZV_ROUND = 1 || { echo > $DIR/told; sleep 1000; }";
 
 #[test]
 fn a_newcomer_leads_to_a_new_round_that_costs_no_restart() {
     let (mut harness, mut script) = agent(&["redirect=1"], WORKER);
     script.answer_join("round 0 0 of 1 base 0 of 1");
     harness.wait_for("event started");
+    // Ends when the worker has told.
+    std::fs::read(harness.directory.path().join("told")).unwrap();
     script.say("changed 0");
     harness.wait_for("event regrouping node b came");
     script.answer_join("round 1 1 of 2 base 1 of 2");

@@ -219,3 +219,23 @@ fn a_stock_surplus_agent_does_not_keep_a_full_round_from_resting() {
     let (state, _) = world.read();
     assert!(state.wait_list.is_empty() && state.redundancy_list.contains(&node(2)));
 }
+
+#[test]
+fn a_native_surplus_agent_steps_in_for_a_stock_one() {
+    let mut world = World::new(1, 2);
+    world.stock(&node(0), Action::AddToParticipants);
+    world.stock(&node(1), Action::AddToParticipants);
+    world.join(2);
+    let (state, _) = world.read();
+    assert!(state.complete && state.redundancy_list.contains(&node(2)));
+    // Agent 0 alone would never join again for one that is gone, only for one that waits.
+    world.stock(&node(1), Action::RemoveFromParticipants);
+    let (state, _) = world.read();
+    assert!(state.wait_list.contains(&node(2)));
+    world.stock(&node(0), Action::RemoveFromParticipants);
+    world.stock(&node(0), Action::AddToParticipants);
+    // Its place is kept for agent 1 for a moment, which may be on its way back.
+    assert_eq!(world.take(2), []);
+    world.pass(Duration::from_secs(3));
+    assert_eq!(world.formed(2), (1, 1, 2));
+}

@@ -40,6 +40,29 @@ impl Run {
         if self.state.complete && self.announced != Some(self.state.round) {
             self.announce(now, out);
         }
+        if self.state.complete {
+            self.step_in(now, out);
+        }
+    }
+
+    /// Surplus nodes wait for the next round once the complete one is not full any more. Stock
+    /// agents that are left in it do not join again for a node that is lost, only for one that waits.
+    fn step_in(&mut self, now: Now, out: &mut Outbox<Output>) {
+        if self.state.participants.len() >= self.settings.max_nodes as usize {
+            return;
+        }
+        let joining = |node: &&NodeDesc| {
+            let native = self.natives.get(*node);
+            native.is_some_and(|native| native.phase == Phase::Joining)
+        };
+        let surplus = self.state.redundancy_list.iter().filter(joining);
+        for node in surplus.cloned().collect::<Vec<_>>() {
+            self.state.redundancy_list.remove(&node);
+            self.restart_join_timer(now, &node);
+            self.tell(&format!("node {node} waits to join"), out);
+            self.state.wait_list.insert(node);
+            self.dirty = true;
+        }
     }
 
     /// The next round forms.
