@@ -254,14 +254,23 @@ impl NativeClient {
             }
             Event::Closed => {
                 self.closed = true;
-                let member = matches!(self.phase, Phase::Member { .. });
-                if member {
-                    self.phase = Phase::Idle;
-                }
-                if self.closing.take().is_some() {
+                let own = self.closing.take().is_some();
+                if own {
                     self.outbox.push(Output::Closed);
-                } else if member {
-                    self.outbox.push(Output::Changed(Change::Closed));
+                }
+                match self.phase {
+                    Phase::Member { .. } if !own => {
+                        self.outbox.push(Output::Changed(Change::Closed));
+                    }
+                    // Nobody will say any more where the workers meet.
+                    Phase::Formed { .. } => {
+                        let closed = Failure::Refused(Refusal::Closed);
+                        self.outbox.push(Output::NotJoined(closed));
+                    }
+                    _ => {}
+                }
+                if matches!(self.phase, Phase::Member { .. } | Phase::Formed { .. }) {
+                    self.phase = Phase::Idle;
                 }
             }
             _ if self.leaving > 0 => {}
