@@ -92,6 +92,15 @@ def server(request):
     server.stop()
 
 
+@pytest.fixture(params=["rdzv", "libuv", "legacy"])
+def any_server(request):
+    """A server of either make, PyTorch's older one among them."""
+    rdzv = request.param == "rdzv"
+    server = RdzvServer() if rdzv else TorchServer(libuv=request.param == "libuv")
+    yield server
+    server.stop()
+
+
 @pytest.fixture(params=["libuv", "legacy"])
 def torch_server(request):
     """A server of PyTorch's for our client."""

@@ -34,12 +34,14 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let state_codec = built.join("examples").join("state_codec");
     let member = built.join("examples").join("member");
     let plain_store = built.join("examples").join("serve");
+    let placement = built.join("examples").join("placement");
     for program in [
         &launcher,
         &store_client,
         &state_codec,
         &member,
         &plain_store,
+        &placement,
     ] {
         ensure!(program.is_file(), "{} was not built", program.display());
     }
@@ -54,7 +56,8 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
             .env("RDZV_STORE_CLIENT", store_client)
             .env("RDZV_STATE_CODEC", state_codec)
             .env("RDZV_MEMBER", member)
-            .env("RDZV_PLAIN_STORE", plain_store),
+            .env("RDZV_PLAIN_STORE", plain_store)
+            .env("RDZV_PLACEMENT", placement),
     )
 }
 

@@ -1,12 +1,17 @@
 //! The agent's loop: wait for the first of everything that can happen, tell the machine, carry out
 //! what it decides.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::sync::Arc;
 
-use rdzv_core::group::{Ending, GroupInput, GroupSpec, VisibleDevices, WorkerExit, WorkerGroup};
+use rdzv_core::env;
+use rdzv_core::group::{
+    Cause, Ending, Exit, GroupInput, GroupSpec, GroupState, VisibleDevices, WorkerExit, WorkerGroup,
+};
 use rdzv_core::machine::Machine;
 use rdzv_core::rank::LocalRank;
-use rdzv_core::time::{Mono, Wall};
+use rdzv_core::time::{Mono, Now, Wall};
 use rustix::process::Pid;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -14,15 +19,25 @@ use tokio::sync::mpsc;
 use tokio::time::sleep_until;
 use tracing::warn;
 
+use crate::api::StopHandle;
 use crate::clock::Clock;
+use crate::control_group::ControlGroup;
 use crate::exits::Exits;
+use crate::hang::Watches;
+use crate::health::Watched;
+use crate::job_control::JobControl;
 use crate::keeper::KeeperWatch;
 use crate::logs::Logs;
 use crate::meeting::{Answer, Meeting};
+use crate::memory::{OutOfMemoryCounters, OutOfMemoryKills};
 use crate::reap::Leftovers;
 use crate::signals::Signals;
 use crate::spawn::keep_descriptors_private;
-use crate::{AgentError, AgentEvent, LaunchPlan, Outcome, RendezvousPlan, WorkerIdentity};
+use crate::uninterruptible::KernelHolds;
+use crate::verdict::{Heard, Listener, LostNode};
+use crate::{
+    AgentError, AgentEvent, LaunchPlan, Outcome, RendezvousPlan, WatchdogAction, WorkerIdentity,
+};
 
 /// Runs the workers of one node to their end.
 ///
@@ -33,12 +48,21 @@ use crate::{AgentError, AgentEvent, LaunchPlan, Outcome, RendezvousPlan, WorkerI
 /// `observer` is called on this thread between two decisions, for each event as it happens. While
 /// it runs, nothing is supervised; it must not block (a write to a terminal or file is fine).
 pub fn run(plan: LaunchPlan, observer: &mut dyn FnMut(&AgentEvent)) -> Outcome {
+    run_until(plan, &StopHandle::default(), observer)
+}
+
+/// The same, but may be stopped by a handle too.
+pub(crate) fn run_until(
+    plan: LaunchPlan,
+    stop: &StopHandle,
+    observer: &mut dyn FnMut(&AgentEvent),
+) -> Outcome {
     let runtime = Builder::new_current_thread()
         .enable_all()
         .build_local(LocalOptions::default());
     match runtime {
         Ok(runtime) => runtime.block_on(async {
-            match Agent::new(plan, observer) {
+            match Agent::new(plan, stop, observer) {
                 Ok(agent) => agent.run().await,
                 Err(error) => Outcome::Error(error),
             }
@@ -58,7 +82,14 @@ pub(crate) struct Worker {
     pub(crate) started: Wall,
     /// The last signal that the agent sent it while it was running.
     pub(crate) closing_signal: Option<i32>,
+    /// Why it is being killed, if that is for a fault of its own (a hang, say): its end is then a
+    /// failure with this cause, and not a consequence of being stopped.
+    pub(crate) condemned: Option<Cause>,
     pub(crate) error_file: Option<std::path::PathBuf>,
+    /// The kernel's counters when it was started.
+    pub(crate) oom_kills: OutOfMemoryKills,
+    /// What shows that the kernel killed it because memory had run out, if anything does.
+    pub(crate) out_of_memory: Option<String>,
 }
 
 /// The agent: one machine and everything that it needs to act.
@@ -67,6 +98,8 @@ pub(crate) struct Agent<'o> {
     pub(crate) observer: &'o mut dyn FnMut(&AgentEvent),
     pub(crate) clock: Clock,
     pub(crate) group: WorkerGroup,
+    /// The state of the group that observers know of.
+    told_state: GroupState,
     /// What the machine is told next, before anything from outside.
     pub(crate) answers: VecDeque<GroupInput>,
     pub(crate) workers: BTreeMap<LocalRank, Worker>,
@@ -76,25 +109,51 @@ pub(crate) struct Agent<'o> {
     pub(crate) clearing: bool,
     pub(crate) meeting: Meeting,
     pub(crate) logs: Logs,
+    pub(crate) listener: Listener,
+    /// Looks after workers that hang.
+    pub(crate) hang: Watches,
     /// When the current rendezvous or exchange began.
     pub(crate) step_began: Mono,
     /// The error that the machine knows as "broken".
     pub(crate) error: Option<AgentError>,
     pub(crate) ending: Option<Ending>,
+    /// Whether anybody told this agent to stop, whatever ended the run in the end.
+    pub(crate) told_to_stop: bool,
+    /// The worker that could not be started.
+    pub(crate) not_started: Option<WorkerIdentity>,
+    /// The failure that another node has ended the run with.
+    pub(crate) heard: Option<Heard>,
+    /// A node that was lost, and no round has been formed since.
+    pub(crate) lost: Option<LostNode>,
     /// Whether the other nodes know that this one has failed.
     pub(crate) others_told: bool,
     pub(crate) signals: Signals,
+    pub(crate) job_control: JobControl,
+    /// Since when the job stands still, if it does.
+    pub(crate) standing_still: Option<Mono>,
     pub(crate) keeper: KeeperWatch,
+    /// Where the workers are, from the start of the first one on.
+    pub(crate) control_group: OnceCell<Option<ControlGroup>>,
+    pub(crate) oom_counters: OutOfMemoryCounters,
+    pub(crate) kernel_holds: KernelHolds,
     children: Signal,
     arrivals: mpsc::UnboundedReceiver<Answer>,
+    /// Who wants to know whether this loop is alive.
+    pub(crate) pings: mpsc::UnboundedReceiver<std::sync::mpsc::Sender<()>>,
+    _watched: Watched,
 }
 
 impl<'o> Agent<'o> {
-    fn new(plan: LaunchPlan, observer: &'o mut dyn FnMut(&AgentEvent)) -> Result<Self, AgentError> {
+    fn new(
+        plan: LaunchPlan,
+        stop: &StopHandle,
+        observer: &'o mut dyn FnMut(&AgentEvent),
+    ) -> Result<Self, AgentError> {
         let system = |what| move |source| AgentError::System { what, source };
         // Signals first: from here on none is lost.
         let signals =
             Signals::new(plan.signals.iter().copied()).map_err(system("handle signals"))?;
+        let job_control = JobControl::new().map_err(system("handle SIGTSTP and SIGCONT"))?;
         keep_descriptors_private().map_err(system("look at inherited descriptors"))?;
         let children =
             signal(SignalKind::child()).map_err(system("wait for ended processes (SIGCHLD)"))?;
@@ -103,13 +162,25 @@ impl<'o> Agent<'o> {
         let keeper = KeeperWatch::new(&leftovers).map_err(system("watch the keeper"))?;
         let exits = Exits::new().map_err(system("wait for ended workers (epoll)"))?;
         let (sender, arrivals) = mpsc::unbounded_channel();
+        let (pinger, pings) = mpsc::unbounded_channel();
+        let watched = plan.liveness.watch(
+            "agent loop",
+            Arc::new(move |alive| {
+                let _ = pinger.send(alive);
+            }),
+        );
+        stop.attach(&sender);
         let group = WorkerGroup::new(spec(&plan));
         let logs = Logs::new(&plan);
+        let held_limit = variable(&plan, env::TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT);
+        let hang = Watches::new(&plan.hang, plan.local_world_size)?;
         Ok(Self {
+            kernel_holds: KernelHolds::new(held_limit.as_deref()),
             meeting: Meeting::new(&plan, sender),
             plan,
             observer,
             clock: Clock::new(),
+            told_state: group.state(),
             group,
             answers: VecDeque::from([GroupInput::Begin]),
             workers: BTreeMap::new(),
@@ -117,18 +188,31 @@ impl<'o> Agent<'o> {
             leftovers,
             clearing: false,
             logs,
+            listener: Listener::default(),
+            hang,
             step_began: Mono::ZERO,
             error: None,
             ending: None,
+            told_to_stop: false,
+            not_started: None,
+            heard: None,
+            lost: None,
             others_told: false,
             signals,
+            job_control,
+            standing_still: None,
             keeper,
+            control_group: OnceCell::new(),
+            oom_counters: OutOfMemoryCounters::find(),
             children,
             arrivals,
+            pings,
+            _watched: watched,
         })
     }
 
     async fn run(mut self) -> Outcome {
+        self.tell_of_watchdog(WatchdogAction::Started, None);
         loop {
             let input = match self.answers.pop_front() {
                 Some(answer) => answer,
@@ -141,6 +225,7 @@ impl<'o> Agent<'o> {
             while let Some(output) = self.group.poll_output() {
                 self.carry_out(output);
             }
+            self.tell_state();
             if let Some(ending) = self.ending.take() {
                 return self.end(ending).await;
             }
@@ -152,7 +237,12 @@ impl<'o> Agent<'o> {
     /// Ends of workers come first: they happened before whatever is ready at the same time could
     /// make the agent do something about them.
     async fn wait(&mut self) -> Option<GroupInput> {
+        if let Some(since) = self.standing_still {
+            return self.stand_still(since).await;
+        }
+        let judging = self.judging();
         let deadline = self.group.deadline().map(|at| self.clock.instant(at));
+        let healthy = self.group.state() == GroupState::Healthy;
         let due = async {
             match deadline {
                 Some(deadline) => sleep_until(deadline).await,
@@ -175,33 +265,36 @@ impl<'o> Agent<'o> {
                 })),
             },
             () = self.keeper.lost() => Some(GroupInput::KeeperLost),
-            signal = self.signals.next() => {
-                warn!("Received {signal} death signal, shutting down workers");
-                self.emit(AgentEvent::SignalReceived {
-                    at: self.clock.now().wall,
-                    signal,
-                });
-                Some(GroupInput::Signal(signal))
+            signal = self.signals.next() => Some(self.signalled(signal)),
+            wish = self.job_control.next() => {
+                self.job_control_wishes(wish);
+                None
+            }
+            Some(alive) = self.pings.recv() => {
+                let _ = alive.send(());
+                None
             }
             Some(answer) = self.arrivals.recv() => self.arrived(answer),
             _ = self.children.recv() => self.look_after_orphans(),
+            news = self.hang.next(self.clock, judging) => self.hang_news(news),
             () = due => Some(GroupInput::TimePassed),
+            () = self.kernel_holds.due(healthy) => self.look_for_held_workers(),
         }
     }
 
-    fn worker_ended(
-        &mut self,
-        local_rank: LocalRank,
-        exit: rdzv_core::group::Exit,
-    ) -> Option<WorkerExit> {
-        let at = self.clock.now().wall;
-        let worker = self.workers.get(&local_rank)?;
+    fn worker_ended(&mut self, local_rank: LocalRank, exit: Exit) -> Option<WorkerExit> {
+        let Now { mono, wall: at } = self.clock.now();
+        self.hang.ended(mono, local_rank);
+        let worker = self.workers.get_mut(&local_rank)?;
+        if worker.closing_signal.is_none() {
+            worker.out_of_memory = worker.oom_kills.explain(exit);
+        }
         let ended = WorkerExit {
             local_rank,
             pid: worker.identity.pid,
             exit,
             at,
-            stopped_by_agent: worker.closing_signal.is_some(),
+            stopped_by_agent: worker.closing_signal.is_some() && worker.condemned.is_none(),
         };
         let event = AgentEvent::WorkerExited {
             at,
@@ -210,6 +303,9 @@ impl<'o> Agent<'o> {
             stopped_by_agent: ended.stopped_by_agent,
         };
         self.emit(event);
+        if !exit.is_success() && !ended.stopped_by_agent {
+            self.logs.worker_failed(local_rank);
+        }
         Some(ended)
     }
 
@@ -233,6 +329,11 @@ impl<'o> Agent<'o> {
         self.logs.writers_are_gone();
     }
 
+    /// The group that the workers are in, if there is one.
+    pub(crate) fn control_group(&self) -> Option<&ControlGroup> {
+        self.control_group.get()?.as_ref()
+    }
+
     /// The process ids of the workers whose ends are waited for.
     pub(crate) fn running_pids(&self) -> HashSet<Pid> {
         self.workers
@@ -242,8 +343,32 @@ impl<'o> Agent<'o> {
             .collect()
     }
 
+    /// Says so if the group is in another state than when this was last called.
+    fn tell_state(&mut self) {
+        let state = self.group.state();
+        if state != self.told_state {
+            self.told_state = state;
+            self.emit(AgentEvent::StateChanged {
+                at: self.clock.now().wall,
+                state,
+                restart_count: self.group.restart_count(),
+            });
+        }
+    }
+
     pub(crate) fn emit(&mut self, event: AgentEvent) {
         (self.observer)(&event);
+    }
+
+    /// The agent was told to stop: by a signal, or by who holds its [`StopHandle`].
+    pub(crate) fn signalled(&mut self, signal: i32) -> GroupInput {
+        self.told_to_stop = true;
+        warn!("Received {signal} death signal, shutting down workers");
+        self.emit(AgentEvent::SignalReceived {
+            at: self.clock.now().wall,
+            signal,
+        });
+        GroupInput::Signal(signal)
     }
 
     /// Keeps the first error; the machine only knows that there is one.
@@ -253,12 +378,15 @@ impl<'o> Agent<'o> {
     }
 }
 
-fn spec(plan: &LaunchPlan) -> GroupSpec {
-    let variable = |name: &str| {
-        plan.environment
-            .get(std::ffi::OsStr::new(name))
-            .map(|value| value.to_string_lossy().into_owned())
-    };
+fn variable(plan: &LaunchPlan, name: &str) -> Option<String> {
+    plan.environment
+        .get(std::ffi::OsStr::new(name))
+        .map(|value| value.to_string_lossy().into_owned())
+}
+
+/// What the machine is told of a plan.
+pub(crate) fn spec(plan: &LaunchPlan) -> GroupSpec {
+    let variable = |name| variable(plan, name);
     let dynamic = matches!(plan.rendezvous, RendezvousPlan::Dynamic { .. });
     GroupSpec {
         role: plan.role.clone(),
@@ -266,14 +394,16 @@ fn spec(plan: &LaunchPlan) -> GroupSpec {
         local_world_size: plan.local_world_size,
         max_restarts: plan.max_restarts,
         grace: plan.shutdown_timeout,
+        settle_delay: plan.settle_delay,
+        non_retryable: plan.non_retryable.clone(),
         // A dynamic rendezvous hands out an empty store by itself.
         purge_store: !dynamic && plan.rendezvous.nodes() == 1,
         dynamic,
         signals_text: plan.signals_text.clone(),
-        nccl_error_handling: variable(rdzv_core::env::TORCH_NCCL_ASYNC_ERROR_HANDLING),
+        nccl_error_handling: variable(env::TORCH_NCCL_ASYNC_ERROR_HANDLING),
         virtual_local_rank: plan.virtual_local_rank.then(|| VisibleDevices {
-            hip: variable(rdzv_core::env::HIP_VISIBLE_DEVICES),
-            cuda: variable(rdzv_core::env::CUDA_VISIBLE_DEVICES),
+            hip: variable(env::HIP_VISIBLE_DEVICES),
+            cuda: variable(env::CUDA_VISIBLE_DEVICES),
         }),
     }
 }

@@ -4,7 +4,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use rdzv_core::time::{Mono, Now, Wall};
 
-/// Reads both clocks; the origin of the monotonic one is when this was made.
+/// Reads both clocks; the origin of the monotonic one is when this was made. It stands still while
+/// the job does (Ctrl-Z), so keep no copy of it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     origin: Instant,
@@ -24,6 +25,11 @@ impl Clock {
         }
     }
 
+    /// Leaves out the time from `stopped` on until now: the next reading is what it was then.
+    pub(crate) fn was_stopped_since(&mut self, stopped: Mono) {
+        self.origin += self.now().mono.since(stopped);
+    }
+
     /// The point in the runtime's time that `at` means.
     pub(crate) fn instant(self, at: Mono) -> tokio::time::Instant {
         (self.origin + at.since(Mono::ZERO)).into()
@@ -36,4 +42,24 @@ pub(crate) fn wall() -> Wall {
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_micros());
     Wall::from_unix_micros(i64::try_from(micros).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_stop_is_left_out() {
+        let hour = Duration::from_secs(3600);
+        let mut clock = Clock {
+            origin: Instant::now() - hour,
+        };
+        let before = Mono::from_origin(hour / 2);
+        clock.was_stopped_since(before);
+        let after = clock.now().mono;
+        assert!(after.since(before) < Duration::from_secs(60), "{after:?}");
+        assert!(after >= before);
+    }
 }

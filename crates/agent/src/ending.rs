@@ -2,15 +2,13 @@
 
 use std::time::Duration;
 
-use rdzv_core::group::exit::{FailureTrace, root_cause};
 use rdzv_core::group::{Ending, WorkerExit};
-use rdzv_core::time::Wall;
 use tokio::time::sleep;
 use tracing::warn;
 
 use crate::agent::Agent;
 use crate::meeting::Parting;
-use crate::{AgentError, AgentEvent, Outcome, WorkerFailure, error_file};
+use crate::{AgentError, AgentEvent, Outcome, Verdict, WatchdogAction, WorkerFailure};
 
 /// How long a node that leaves the others waits until they know. They notice anyhow, if later.
 const LEAVING: Duration = Duration::from_secs(5);
@@ -18,11 +16,17 @@ const LEAVING: Duration = Duration::from_secs(5);
 /// How long the end of the run may take to be settled with the others; backends end sooner.
 const CLOSING: Duration = Duration::from_secs(60);
 
+/// How long the console has to take what is left for it once a signal has told the run to end. All of it
+/// is in the log files.
+const CONSOLE_AFTER_SIGNAL: Duration = Duration::from_secs(1);
+
 impl Agent<'_> {
     /// Ends the run. The workers are gone already.
     pub(crate) async fn end(mut self, ending: Ending) -> Outcome {
-        let parting = self.parting(&ending);
+        self.hear_last_words().await;
         let outcome = self.outcome(&ending);
+        let verdict = Box::new(self.verdict(&outcome));
+        let parting = self.parting(&ending, &outcome, &verdict);
         if let Ending::SucceededAlone { reason, .. } = &ending {
             warn!(
                 "[{}] {reason}; the workers here have succeeded, so this node leaves the others",
@@ -31,13 +35,21 @@ impl Agent<'_> {
         }
         if let Ending::Succeeded { exits }
         | Ending::SucceededAlone { exits, .. }
-        | Ending::Failed { exits } = &ending
+        | Ending::Failed { exits, .. } = &ending
         {
             self.emit_finals(exits, &outcome);
         }
-        self.drain_logs(matches!(outcome, Outcome::Succeeded)).await;
+        self.drain_logs(&outcome).await;
+        if let Some(group) = self.control_group() {
+            group.remove();
+        }
         self.leave(parting).await;
+        self.tell_of_watchdog(WatchdogAction::Stopped, None);
         let now = self.clock.now();
+        self.emit(AgentEvent::Verdict {
+            at: now.wall,
+            verdict,
+        });
         let returned = matches!(outcome, Outcome::Succeeded | Outcome::Failed { .. });
         self.emit(AgentEvent::AgentFinal {
             at: now.wall,
@@ -56,48 +68,58 @@ impl Agent<'_> {
         outcome
     }
 
+    /// Waits until what workers have written to our stderr is there, and known. As long as for the
+    /// other output.
+    async fn hear_last_words(&mut self) {
+        let told_to_stop = self.told_to_stop;
+        let (signals, keeper, listener) = (&mut self.signals, &mut self.keeper, &mut self.listener);
+        tokio::select! {
+            () = listener.drained() => {}
+            _ = signals.next() => self.told_to_stop = true,
+            () = keeper.lost() => {}
+            () = sleep(CONSOLE_AFTER_SIGNAL), if told_to_stop => {}
+        }
+    }
+
     /// Waits until all output is on the console, and tidies up. A signal, or the loss of the keeper,
-    /// ends the waiting: whoever does not read the console any more must not hold the agent.
-    async fn drain_logs(&mut self, succeeded: bool) {
+    /// ends the waiting: whoever does not read the console any more must not hold the agent. Nor may
+    /// it for long if a signal has told it to stop before, even if the run had failed already.
+    async fn drain_logs(&mut self, outcome: &Outcome) {
+        let told_to_stop = self.told_to_stop;
         let (signals, keeper, logs) = (&mut self.signals, &mut self.keeper, &mut self.logs);
         tokio::select! {
             () = logs.drained() => {}
             _ = signals.next() => {}
             () = keeper.lost() => {}
+            () = sleep(CONSOLE_AFTER_SIGNAL), if told_to_stop => {}
         }
-        if !succeeded {
-            for path in self.logs.hidden_output() {
-                warn!(
-                    "output that --local-ranks-filter kept off the console is in {}",
-                    path.display()
-                );
-            }
-        }
-        self.logs.tidy_up();
+        self.logs.tidy_up(matches!(outcome, Outcome::Succeeded));
     }
 
     /// What the other nodes are left with.
-    fn parting(&self, ending: &Ending) -> Parting {
-        let failed = |reason: &str| Parting::Failed {
-            reason: (!self.others_told).then(|| reason.to_owned()),
+    fn parting(&self, ending: &Ending, outcome: &Outcome, verdict: &Verdict) -> Parting {
+        let failed = |text: Option<String>| Parting::Failed {
+            reason: (!self.others_told).then(|| self.told_at_the_end(outcome, verdict, text)),
         };
-        match ending {
-            Ending::Succeeded { .. } => Parting::Succeeded,
-            Ending::Failed { exits } => {
-                let first = exits.iter().find(|exit| !exit.exit.is_success());
-                failed(&first.map_or_else(String::new, |exit| self.failure_in_words(exit)))
+        match (ending, outcome) {
+            (Ending::Succeeded { .. }, _) => Parting::Succeeded,
+            (Ending::Failed { unhealthy, .. }, _) if !unhealthy.is_empty() => {
+                failed(Some(self.hang_in_words(unhealthy)))
             }
-            Ending::PeerFailed { .. } | Ending::RunClosed => Parting::Failed { reason: None },
-            Ending::Devices(text) => failed(text),
+            (Ending::Failed { .. }, _) => failed(None),
+            (Ending::PeerFailed { .. } | Ending::RunClosed, _) => Parting::Failed { reason: None },
+            (Ending::Devices(text), _) => failed(Some(text.clone())),
             // Who could not join, or has lost what the others meet at, does not speak for them.
-            Ending::Broken => match &self.error {
-                Some(AgentError::Rendezvous(_)) | None => Parting::Left,
-                Some(error) => failed(&error.to_string()),
-            },
-            Ending::SucceededAlone { .. }
-            | Ending::Signalled { .. }
-            | Ending::NotNeeded
-            | Ending::KeeperLost => Parting::Left,
+            (Ending::Broken, Outcome::Error(AgentError::Rendezvous(_))) => Parting::Left,
+            (Ending::Broken, Outcome::Error(error)) => failed(Some(error.to_string())),
+            (
+                Ending::Broken
+                | Ending::SucceededAlone { .. }
+                | Ending::Signalled { .. }
+                | Ending::NotNeeded
+                | Ending::KeeperLost,
+                _,
+            ) => Parting::Left,
         }
     }
 
@@ -106,6 +128,7 @@ impl Agent<'_> {
             Parting::Left => LEAVING,
             Parting::Succeeded | Parting::Failed { .. } => CLOSING,
         };
+        self.tell_leaving();
         let Some(left) = self.meeting.leave(parting) else {
             return;
         };
@@ -132,7 +155,7 @@ impl Agent<'_> {
             Ending::RunClosed => Outcome::Error(AgentError::RunClosed {
                 run_id: self.plan.run_id.as_str().to_owned(),
             }),
-            Ending::Failed { exits } => self.failed(exits),
+            Ending::Failed { exits, unhealthy } => self.failed(exits, unhealthy),
             Ending::Signalled {
                 signal,
                 workers_started,
@@ -148,45 +171,6 @@ impl Agent<'_> {
                     .expect("`broken` keeps the error before it tells the machine"),
             ),
         }
-    }
-
-    fn failed(&self, exits: &[WorkerExit]) -> Outcome {
-        let (failures, traces): (Vec<_>, Vec<_>) = exits
-            .iter()
-            .filter(|exit| !exit.exit.is_success())
-            .filter_map(|exit| self.failure(exit))
-            .unzip();
-        Outcome::Failed {
-            root_cause: root_cause(&traces),
-            failures,
-        }
-    }
-
-    fn failure(&self, exit: &WorkerExit) -> Option<(WorkerFailure, FailureTrace)> {
-        let worker = self.workers.get(&exit.local_rank)?;
-        let file = worker.error_file.as_deref().and_then(error_file::read);
-        let recorded_seconds = file
-            .as_ref()
-            .and_then(|file| file.content.as_ref().ok())
-            .and_then(error_file::recorded_seconds);
-        let trace = FailureTrace {
-            started: worker.started,
-            exited: exit.at,
-            stopped_by_agent: exit.stopped_by_agent,
-            recorded_seconds,
-        };
-        let failure = WorkerFailure {
-            local_rank: exit.local_rank,
-            rank: worker.identity.rank,
-            pid: exit.pid,
-            exit: exit.exit,
-            time: recorded_seconds.map_or(exit.at, |seconds| {
-                Wall::from_unix_micros(seconds.saturating_mul(1_000_000))
-            }),
-            stopped_by_agent: exit.stopped_by_agent,
-            error_file: file,
-        };
-        Some((failure, trace))
     }
 
     /// One event per worker: how the run ended for it.
@@ -218,6 +202,7 @@ impl Agent<'_> {
                         .iter()
                         .find(|exit| exit.local_rank == local_rank)
                         .map(|exit| exit.exit),
+                    cause: failure.map(|failure| failure.cause.clone()),
                     raw_error: failure
                         .and_then(|failure| failure.error_file.as_ref())
                         .and_then(|file| file.content.as_ref().ok())

@@ -1,6 +1,7 @@
 //! Why an agent could not do its work. Worker failures are not errors; they are an `Outcome`.
 
 use std::io;
+use std::path::PathBuf;
 
 use rdzv_rendezvous::RendezvousError;
 use thiserror::Error;
@@ -15,10 +16,12 @@ pub enum AgentError {
         program: String,
     },
     /// A worker could not be started.
-    #[error("start the worker with local rank {local_rank}: {source}")]
+    #[error("start the worker with local rank {local_rank}, '{program}': {source}")]
     Spawn {
         /// Which.
         local_rank: u32,
+        /// What it should have executed, as the user wrote it.
+        program: String,
         /// Why not.
         #[source]
         source: io::Error,
@@ -28,6 +31,15 @@ pub enum AgentError {
     Logs {
         /// Which path.
         path: String,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The named pipe of the watchdog or of heartbeats could not be made.
+    #[error("make the named pipe {}: {source}", path.display())]
+    Pipe {
+        /// Where.
+        path: PathBuf,
         /// Why not.
         #[source]
         source: io::Error,
@@ -77,7 +89,9 @@ impl AgentError {
     pub fn class(&self) -> &'static str {
         match self {
             Self::ProgramNotFound { .. } => "FileNotFoundError",
-            Self::Spawn { .. } | Self::Logs { .. } | Self::System { .. } => "OSError",
+            Self::Spawn { .. } | Self::Logs { .. } | Self::Pipe { .. } | Self::System { .. } => {
+                "OSError"
+            }
             Self::Rendezvous(error) => match error {
                 RendezvousError::Argument(_) => "ValueError",
                 RendezvousError::Closed { .. } => "RendezvousClosedError",

@@ -64,6 +64,14 @@ fn understood(text: &str) -> Result<Value, String> {
     }
 }
 
+/// Class and text of what the worker recorded.
+pub(crate) fn message(content: &Value) -> Option<&str> {
+    match content.get("message")? {
+        Value::String(text) => Some(text),
+        message => message.get("message")?.as_str(),
+    }
+}
+
 /// When the worker says that it failed: whole seconds since the Unix epoch.
 pub(crate) fn recorded_seconds(content: &Value) -> Option<i64> {
     let timestamp = match content.get("message")? {
@@ -173,8 +181,8 @@ fn own_value(message: &str, at: Wall) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use rdzv_core::group::Exit;
-    use rdzv_core::rank::{LocalRank, Rank};
+    use rdzv_core::group::{Cause, Exit};
+    use rdzv_core::rank::{GroupRank, LocalRank, Rank};
 
     use super::*;
 
@@ -186,8 +194,17 @@ mod tests {
                 pid: 77,
                 exit,
                 time: Wall::from_unix_micros(5_000_000),
+                exited: Wall::from_unix_micros(5_000_000),
                 stopped_by_agent: false,
                 error_file: read(path),
+                cause: Cause::ExitCode {
+                    code: 4,
+                    last_line: None,
+                },
+                stderr_tail: Vec::new(),
+                role: "default".to_owned(),
+                host: "node-a".to_owned(),
+                group_rank: GroupRank(0),
             }],
             root_cause: 0,
         }

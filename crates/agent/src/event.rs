@@ -1,11 +1,13 @@
 //! The one stream of everything that happens in a run. Observers read it; nothing flows back.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
+use rdzv_core::group::GroupState;
 use rdzv_core::rank::{GroupRank, LocalRank, Rank, RoleRank};
 use rdzv_core::time::Wall;
 
-use crate::Exit;
+use crate::{Cause, Exit, HangReport, Verdict};
 
 /// Who an event is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,9 +35,118 @@ pub struct WorkerIdentity {
     pub pid: u32,
 }
 
+/// What the watchdog did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WatchdogAction {
+    /// It listens.
+    Started,
+    /// It has ended.
+    Stopped,
+    /// A timer of a worker ran out.
+    TimerExpired,
+    /// It had a worker killed.
+    WorkerKilled,
+}
+
+impl WatchdogAction {
+    /// Its name in the reference's events.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Started => "watchdog started",
+            Self::Stopped => "watchdog stopped",
+            Self::TimerExpired => "timer expired",
+            Self::WorkerKilled => "kill worker process",
+        }
+    }
+}
+
+/// A timer that a worker set itself.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WatchdogTimer {
+    /// The worker's process id.
+    pub pid: i64,
+    /// What it times, as the worker calls it.
+    pub scope: String,
+    /// When it runs out: seconds since the Unix epoch.
+    pub expiration: f64,
+    /// What the worker is then sent; 0 or less: nothing.
+    pub signal: i32,
+}
+
+/// How far a node is with its rendezvous.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeState {
+    /// It looks for the others.
+    Init,
+    /// It takes part.
+    Running,
+    /// It has left in order.
+    Succeeded,
+    /// It could not take part, or has lost what the nodes meet at.
+    Failed,
+}
+
+impl NodeState {
+    /// Its name in the reference's events.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Init => "INIT",
+            Self::Running => "RUNNING",
+            Self::Succeeded => "SUCCEEDED",
+            Self::Failed => "FAILED",
+        }
+    }
+}
+
+/// The output files of a worker; `None` where it writes to the agent's own stream, or has no
+/// directory.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct WorkerFiles {
+    /// Its standard output.
+    pub stdout: Option<PathBuf>,
+    /// Its standard error.
+    pub stderr: Option<PathBuf>,
+    /// Where it leaves its error file.
+    pub error_file: Option<PathBuf>,
+}
+
 /// Something that happened.
+///
+/// To add a variant: give it `at`, and follow the compiler through the sinks in `observe`, where
+/// every match names every variant.
 #[derive(Debug, Clone)]
 pub enum AgentEvent {
+    /// The agent looks for the other nodes.
+    RendezvousBegan {
+        /// When.
+        at: Wall,
+        /// How many restarts have been used.
+        restart_count: u32,
+    },
+    /// Something a dynamic rendezvous has to say about this node or another.
+    RendezvousNews {
+        /// When.
+        at: Wall,
+        /// How far this node is.
+        state: NodeState,
+        /// One sentence.
+        message: String,
+        /// Where the rendezvous is, if that is known.
+        endpoint: String,
+        /// This node's rank, if it has one.
+        rank: Option<GroupRank>,
+        /// The error, if this is about one.
+        error: Option<String>,
+    },
+    /// The watchdog over the workers' own timers did something.
+    Watchdog {
+        /// When.
+        at: Wall,
+        /// What.
+        action: WatchdogAction,
+        /// Which timer it was about.
+        timer: Option<WatchdogTimer>,
+    },
     /// A rendezvous completed or failed.
     Rendezvous {
         /// When.
@@ -53,6 +164,12 @@ pub enum AgentEvent {
         at: Wall,
         /// How long it took.
         took: Duration,
+        /// The number of the round, from 0 and the same for all agents.
+        round: u64,
+        /// This agent's number.
+        group_rank: GroupRank,
+        /// How many agents take part.
+        group_world_size: u32,
         /// The workers of this node.
         workers: Vec<WorkerIdentity>,
         /// Where the workers' store is.
@@ -68,6 +185,8 @@ pub enum AgentEvent {
         at: Wall,
         /// Which.
         worker: WorkerIdentity,
+        /// Where its output goes.
+        files: WorkerFiles,
         /// How many restarts have been used.
         restart_count: u32,
     },
@@ -109,6 +228,27 @@ pub enum AgentEvent {
         /// Which nodes came or went, and how that was noticed; one sentence.
         reason: String,
     },
+    /// The worker group is in another state than before.
+    StateChanged {
+        /// When.
+        at: Wall,
+        /// The state now.
+        state: GroupState,
+        /// How many restarts have been used.
+        restart_count: u32,
+    },
+    /// Workers hang. One of a group that makes no progress is said once, until it does again.
+    Hang {
+        /// When.
+        at: Wall,
+        /// Who, why, where all workers are, and what follows.
+        report: HangReport,
+    },
+    /// Workers of a group that made no progress do so again.
+    HangOver {
+        /// When.
+        at: Wall,
+    },
     /// The agent received a signal.
     SignalReceived {
         /// When.
@@ -126,8 +266,17 @@ pub enum AgentEvent {
         state: &'static str,
         /// How it ended, where that is known.
         exit: Option<Exit>,
+        /// Why it failed, if it did.
+        cause: Option<Cause>,
         /// The raw error text (error-file JSON), if it left one.
         raw_error: Option<String>,
+    },
+    /// What is known of the failures of the run, once it has ended; also if there were none.
+    Verdict {
+        /// When.
+        at: Wall,
+        /// Which failure came first, and what followed from it.
+        verdict: Box<Verdict>,
     },
     /// The run ended for the agent.
     AgentFinal {
@@ -142,4 +291,29 @@ pub enum AgentEvent {
         /// The error of the agent, if it ended by one.
         raw_error: Option<String>,
     },
+}
+
+impl AgentEvent {
+    /// When it happened.
+    pub fn at(&self) -> Wall {
+        match self {
+            Self::RendezvousBegan { at, .. }
+            | Self::RendezvousNews { at, .. }
+            | Self::Watchdog { at, .. }
+            | Self::Rendezvous { at, .. }
+            | Self::RanksAssigned { at, .. }
+            | Self::WorkerStarted { at, .. }
+            | Self::WorkerExited { at, .. }
+            | Self::WorkerSignalled { at, .. }
+            | Self::Restarting { at, .. }
+            | Self::Regrouping { at, .. }
+            | Self::StateChanged { at, .. }
+            | Self::Hang { at, .. }
+            | Self::HangOver { at }
+            | Self::SignalReceived { at, .. }
+            | Self::WorkerFinal { at, .. }
+            | Self::Verdict { at, .. }
+            | Self::AgentFinal { at, .. } => *at,
+        }
+    }
 }

@@ -28,6 +28,27 @@ pub(crate) fn awaitable(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::new(descriptor)
 }
 
+/// Waits until an epoll instance has something to tell, and takes up to `most` events. May be dropped
+/// while waiting without losing anything.
+pub(crate) async fn events(
+    epoll: &mut AsyncFd<OwnedFd>,
+    most: usize,
+) -> io::Result<Vec<epoll::Event>> {
+    loop {
+        let mut guard = epoll.readable().await?;
+        let mut events = Vec::with_capacity(most);
+        epoll::wait(
+            guard.get_inner(),
+            spare_capacity(&mut events),
+            Some(&Timespec::default()),
+        )?;
+        if !events.is_empty() {
+            return Ok(events);
+        }
+        guard.clear_ready();
+    }
+}
+
 /// The ends of all running workers.
 #[derive(Debug)]
 pub(crate) struct Exits {
@@ -82,29 +103,16 @@ impl Exits {
     ///
     /// May be dropped while waiting without losing anything.
     pub(crate) async fn next(&mut self) -> io::Result<Vec<(LocalRank, Exit)>> {
-        loop {
-            let mut guard = self.epoll.readable().await?;
-            let mut events = Vec::with_capacity(BATCH);
-            epoll::wait(
-                guard.get_inner(),
-                spare_capacity(&mut events),
-                Some(&Timespec::default()),
-            )?;
-            if events.is_empty() {
-                guard.clear_ready();
-                continue;
+        let events = events(&mut self.epoll, BATCH).await?;
+        let mut ends = Vec::with_capacity(events.len());
+        for event in events {
+            let epoll::Event { data, .. } = event;
+            let local_rank = LocalRank(u32::try_from(data.u64()).unwrap_or(u32::MAX));
+            if let Some(exit) = self.collect(local_rank)? {
+                ends.push((local_rank, exit));
             }
-            drop(guard);
-            let mut ends = Vec::with_capacity(events.len());
-            for event in events {
-                let epoll::Event { data, .. } = event;
-                let local_rank = LocalRank(u32::try_from(data.u64()).unwrap_or(u32::MAX));
-                if let Some(exit) = self.collect(local_rank)? {
-                    ends.push((local_rank, exit));
-                }
-            }
-            return Ok(ends);
         }
+        Ok(ends)
     }
 
     fn collect(&mut self, local_rank: LocalRank) -> io::Result<Option<Exit>> {

@@ -7,8 +7,7 @@
 //!
 //! The agent has a session of its own. So a signal from the terminal, or to the process group,
 //! reaches the keeper alone, which forwards it: exactly once, and also where only one process was
-//! meant. Ctrl-Z stops the keeper alone, as it stops only the agent in the reference: workers
-//! have never been in the terminal's session, and go on.
+//! meant. What Ctrl-Z does is in [`job_control`](crate::job_control).
 
 use std::env;
 use std::io;
@@ -32,7 +31,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, timeout_at};
 
 use crate::AgentError;
+use crate::control_group::ControlGroup;
 use crate::exits::awaitable;
+use crate::job_control::{JobControl, Wish, stop_this_process};
 use crate::reap::Leftovers;
 use crate::signals::Signals;
 use crate::spawn::{detach, keep_descriptors_private};
@@ -90,6 +91,7 @@ pub fn keep(agent: Command) -> Result<ExitStatus, AgentError> {
 
 async fn keep_agent(mut command: Command) -> Result<ExitStatus, AgentError> {
     let mut signals = Signals::new(FORWARDED).map_err(system("handle signals"))?;
+    let mut job_control = JobControl::new().map_err(system("handle SIGTSTP and SIGCONT"))?;
     let mut children = signal(SignalKind::child()).map_err(system("wait for the agent"))?;
     keep_descriptors_private().map_err(system("look at inherited descriptors"))?;
     let leftovers = Leftovers::adopt().map_err(system("adopt orphaned processes (subreaper)"))?;
@@ -109,6 +111,15 @@ async fn keep_agent(mut command: Command) -> Result<ExitStatus, AgentError> {
                     break ExitStatus::from_raw(status.as_raw());
                 }
             }
+            wish = job_control.next() => match wish {
+                Wish::Stop => {
+                    let _ = kill_process(agent, Signal::TSTP);
+                    stop_this_process();
+                }
+                Wish::Continue => {
+                    let _ = kill_process(agent, Signal::CONT);
+                }
+            },
             number = signals.next() => {
                 if let Some(signal) = Signal::from_named_raw(number) {
                     // The agent is not collected yet, so this cannot hit another process.
@@ -117,12 +128,19 @@ async fn keep_agent(mut command: Command) -> Result<ExitStatus, AgentError> {
             }
         }
     };
+    let group = ControlGroup::of_agent(agent);
+    if let Some(group) = &group {
+        group.kill_all();
+    }
     let until = Instant::now() + ABANDON_AFTER;
     while !leftovers.kill(&HashSet::new()) {
         if timeout_at(until, children.recv()).await.is_err() {
             tracing::error!("processes of the run do not end in spite of SIGKILL");
             break;
         }
+    }
+    if let Some(group) = group {
+        group.remove();
     }
     Ok(status)
 }
@@ -178,6 +196,11 @@ impl KeeperWatch {
         })
     }
 
+    /// Whether there is a keeper, as far as is known.
+    pub(crate) fn is_there(&self) -> bool {
+        self.keeper.is_some()
+    }
+
     /// Waits until the keeper is gone; for ever if there is none.
     pub(crate) async fn lost(&mut self) {
         if let Some(keeper) = &self.keeper
@@ -199,8 +222,15 @@ fn last_resort(keeper: &OwnedFd, leftovers: &Leftovers) {
     while let Err(Errno::INTR) = poll(&mut [PollFd::new(keeper, PollFlags::IN)], None) {}
     let deadline = Timespec::try_from(LAST_RESORT_AFTER).expect("less than a second is in range");
     let _ = poll(&mut [], Some(&deadline));
+    let group = ControlGroup::of_agent(getpid());
+    if let Some(group) = &group {
+        group.kill_all();
+    }
     while !leftovers.kill(&HashSet::new()) {
         let _ = waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+    }
+    if let Some(group) = group {
+        group.remove();
     }
     process::exit(1);
 }

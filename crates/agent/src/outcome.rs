@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use rdzv_core::group::Exit;
-use rdzv_core::rank::{LocalRank, Rank};
+use rdzv_core::group::{Cause, Exit};
+use rdzv_core::rank::{GroupRank, LocalRank, Rank};
 use rdzv_core::time::Wall;
 
 /// How a run ended on this node.
@@ -42,10 +42,23 @@ pub struct WorkerFailure {
     pub exit: Exit,
     /// When: what its error file says, else when its exit was seen.
     pub time: Wall,
+    /// When its exit was seen.
+    pub exited: Wall,
     /// True if the agent had signalled it before it ended.
     pub stopped_by_agent: bool,
     /// What it left behind, if anything.
     pub error_file: Option<ErrorFile>,
+    /// Why, as far as that can be known.
+    pub cause: Cause,
+    /// The last lines of its stderr, oldest first. Empty if its stderr went to the console: that is
+    /// not in the agent's hands.
+    pub stderr_tail: Vec<String>,
+    /// Its role.
+    pub role: String,
+    /// The full name of the node that it ran on.
+    pub host: String,
+    /// That node's rank among the agents.
+    pub group_rank: GroupRank,
 }
 
 /// What a worker left at `TORCHELASTIC_ERROR_FILE`.

@@ -2,13 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
+use std::net::TcpListener;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::health::Liveness;
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::RunId;
-use rdzv_core::rank::GroupRank;
+use rdzv_core::rank::{GroupRank, LocalRank};
+use rdzv_core::topology::CpuList;
 use rdzv_rendezvous::{BackendRegistry, RendezvousParameters};
+
+use crate::HangPlan;
 
 /// One launch on this node.
 #[derive(Debug, Clone)]
@@ -29,6 +35,10 @@ pub struct LaunchPlan {
     pub max_restarts: u32,
     /// How long workers have between the closing signal and SIGKILL, on every path.
     pub shutdown_timeout: Duration,
+    /// How long the node rests between the end of its workers and the next rendezvous.
+    pub settle_delay: Duration,
+    /// The exit codes (minus the numbers of signals) of failures after which no restart is tried.
+    pub non_retryable: BTreeSet<i32>,
     /// Signals (numbers) that end the run in order when the agent receives them.
     pub signals: Vec<i32>,
     /// `--signals-to-handle` as typed, for the workers' environment.
@@ -45,10 +55,80 @@ pub struct LaunchPlan {
     pub identical_workers: bool,
     /// Where the workers' output goes.
     pub logs: LogPlan,
+    /// Whether the last lines of workers that share the agent's stderr are kept for the failure
+    /// report: unless it is a terminal, they then write to it through a pipe.
+    pub overhear_stderr: bool,
     /// The environment that workers start from, before the variables of their ranks.
     pub environment: BTreeMap<OsString, OsString>,
     /// Name of the rendezvous backend, as events show it.
     pub rendezvous_backend: String,
+    /// The port of the workers' store.
+    pub master_port: MasterPort,
+    /// The processors that each worker may use, by local rank (`--numa-binding`; what
+    /// [`Hardware::bind`](crate::topology::Hardware::bind) says). Workers beyond the list may use
+    /// what the agent may; an empty list binds nobody.
+    pub processors: Vec<CpuList>,
+    /// How workers that hang are noticed, and what follows.
+    pub hang: HangPlan,
+    /// Watches the agent's own threads, for whoever keeps a clone of it.
+    pub liveness: Liveness,
+    /// A private directory for the workers' sockets (`TORCH_WORKER_SERVER_SOCKET`); `None` leaves
+    /// the variable as it is. Its path is short: a socket's has 107 bytes at most.
+    pub worker_sockets: Option<PathBuf>,
+}
+
+impl LaunchPlan {
+    /// One worker on one node, with everything else at its default: role `default`, run id `none`,
+    /// no restarts, 30 s of grace, the four signals that end a run in order, output on the console
+    /// without files, and an empty environment.
+    pub fn new(entrypoint: Entrypoint) -> Self {
+        Self {
+            entrypoint,
+            role: "default".to_owned(),
+            run_id: RunId::new("none"),
+            local_world_size: 1,
+            rendezvous: RendezvousPlan::Local,
+            backends: BackendRegistry::with_defaults(),
+            max_restarts: 0,
+            shutdown_timeout: Duration::from_secs(30),
+            settle_delay: Duration::ZERO,
+            non_retryable: BTreeSet::new(),
+            signals: vec![15, 2, 1, 3],
+            signals_text: "SIGTERM,SIGINT,SIGHUP,SIGQUIT".to_owned(),
+            virtual_local_rank: false,
+            share_store: true,
+            local_addr: None,
+            identical_workers: false,
+            logs: LogPlan::new(LogBase::Discard),
+            overhear_stderr: true,
+            environment: BTreeMap::new(),
+            rendezvous_backend: "c10d".to_owned(),
+            master_port: MasterPort::Free,
+            processors: Vec::new(),
+            hang: HangPlan::default(),
+            liveness: Liveness::new(),
+            worker_sockets: None,
+        }
+    }
+
+    /// The path of a worker's socket, if workers have any.
+    pub fn worker_socket(&self, local_rank: LocalRank) -> Option<PathBuf> {
+        let directory = self.worker_sockets.as_ref()?;
+        Some(directory.join(local_rank.to_string()))
+    }
+}
+
+/// The port of the workers' store.
+#[derive(Debug, Clone, Default)]
+pub enum MasterPort {
+    /// One that is free. The agent listens there from then on (or keeps it for the worker that
+    /// hosts the store), so nobody else can take it meanwhile.
+    #[default]
+    Free,
+    /// This one. With static rendezvous the endpoint's port counts, whatever stands here.
+    Fixed(u16),
+    /// The port of this bound socket, which the agent listens on. Only for one node.
+    Kept(Arc<TcpListener>),
 }
 
 /// What a worker executes.
@@ -134,7 +214,8 @@ pub struct LogPlan {
     pub redirects: RankSelection,
     /// Streams that go to files and, with a prefix, to the console.
     pub tee: RankSelection,
-    /// Local ranks whose output may reach the console; `None` = all.
+    /// Local ranks whose output may reach the console; `None` = all. Of the others, what goes to no
+    /// file either is kept up to its last 64 KiB, and shown if the worker fails.
     pub console_ranks: Option<BTreeSet<u32>>,
     /// Needles: teed stdout lines that contain one are copied to `filtered_stdout.log`.
     pub stdout_filters: Vec<String>,
@@ -142,6 +223,25 @@ pub struct LogPlan {
     pub stderr_filters: Vec<String>,
     /// Template of the console prefix, macros not yet replaced.
     pub prefix_template: String,
+    /// True makes one line of equal teed lines of several workers that come within 100 ms; macros
+    /// of the prefix then name all their ranks (`0-3,5`). Other lines come up to 100 ms later.
+    pub collapse: bool,
+}
+
+impl LogPlan {
+    /// Everything goes to the console as it is; in the directory are the error files of workers.
+    pub fn new(base: LogBase) -> Self {
+        Self {
+            base,
+            redirects: RankSelection::All(StreamSelection::default()),
+            tee: RankSelection::All(StreamSelection::default()),
+            console_ranks: None,
+            stdout_filters: Vec::new(),
+            stderr_filters: Vec::new(),
+            prefix_template: "[${role_name}${local_rank}]:".to_owned(),
+            collapse: false,
+        }
+    }
 }
 
 /// The directory that run directories are made in.

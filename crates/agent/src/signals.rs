@@ -21,11 +21,10 @@ impl Signals {
     /// A hang-up that was being ignored stays ignored: that is how `nohup` asks for a run that
     /// outlives its terminal.
     pub(crate) fn new(numbers: impl IntoIterator<Item = i32>) -> io::Result<Self> {
-        let ignored = ignored_signals();
         let mut streams: Vec<(i32, Signal)> = Vec::new();
         for number in numbers {
             let known = streams.iter().any(|(known, _)| *known == number);
-            if known || (number == HANGUP && ignored & (1 << (HANGUP - 1)) != 0) {
+            if known || (number == HANGUP && is_ignored(HANGUP)) {
                 continue;
             }
             streams.push((number, signal(SignalKind::from_raw(number))?));
@@ -45,6 +44,11 @@ impl Signals {
         })
         .await
     }
+}
+
+/// Whether this process ignores a signal, as it was told by whoever started it.
+pub(crate) fn is_ignored(number: i32) -> bool {
+    (1..=64).contains(&number) && ignored_signals() & (1 << (number - 1)) != 0
 }
 
 /// The mask of signals that this process ignores; none if the kernel does not say.

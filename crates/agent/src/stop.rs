@@ -31,7 +31,11 @@ pub(crate) fn kill(agent: &mut Agent<'_>, local_rank: LocalRank) {
         .workers
         .get(&local_rank)
         .and_then(|worker| worker.closing_signal);
-    if send(agent, local_rank, Signal::KILL) {
+    let running = send(agent, local_rank, Signal::KILL);
+    if let Some(group) = agent.control_group() {
+        group.kill_worker(local_rank);
+    }
+    if running {
         let pid = agent.workers[&local_rank].identity.pid;
         let (before, kill) = (before.unwrap_or_default(), Signal::KILL.as_raw());
         warn!("Unable to shutdown process {pid} via {before}, forcefully exiting via {kill}");
@@ -45,22 +49,31 @@ pub(crate) fn kill(agent: &mut Agent<'_>, local_rank: LocalRank) {
     }
 }
 
-/// Signals the group; true if its leader was still running.
+/// Sends a signal that ends processes; true if the leader of the group was still running.
 fn send(agent: &mut Agent<'_>, local_rank: LocalRank, signal: Signal) -> bool {
     let running = agent.exits.is_running(local_rank);
-    let ours = agent.running_pids();
-    let Some(worker) = agent.workers.get_mut(&local_rank) else {
-        return false;
+    tell(agent, local_rank, signal);
+    if signal != Signal::KILL {
+        // Who stands still does not take any other signal before it goes on.
+        tell(agent, local_rank, Signal::CONT);
+    }
+    if running && let Some(worker) = agent.workers.get_mut(&local_rank) {
+        worker.closing_signal = Some(signal.as_raw());
+    }
+    running
+}
+
+/// Sends any signal to the process group of one worker, as far as there is one.
+pub(crate) fn tell(agent: &Agent<'_>, local_rank: LocalRank, signal: Signal) {
+    let Some(worker) = agent.workers.get(&local_rank) else {
+        return;
     };
+    let ours = agent.running_pids();
     // As long as the leader is not collected, or one of its orphans is our child, the number of the
     // group cannot be anybody else's.
     if ours.contains(&worker.pid) || agent.leftovers.holds_group(worker.pid, &ours) {
         let _ = kill_process_group(worker.pid, signal);
     }
-    if running {
-        worker.closing_signal = Some(signal.as_raw());
-    }
-    running
 }
 
 /// `SIGTERM` and so on; the number for signals without a name.

@@ -2,6 +2,7 @@
 
 mod harness;
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use harness::{start, start_after, start_program};
@@ -242,4 +243,101 @@ fn a_broken_error_file_is_noted_and_costs_no_restart() {
     let ended = start(&["restarts=1"], script).end();
     assert_eq!(ended.all("event restarting ").len(), 1);
     ended.assert_said("failure local_rank=0 exit=4 stopped=false file=unusable (is no JSON");
+}
+
+/// As soon as this worker has started, the kernel holds it in state D: a child that shares its memory
+/// opens a pipe that nobody writes to, before it executes its program. Only SIGKILL ends that.
+const HELD: &str = "import os
+path = os.environ['DIR'] + '/held'
+os.mkfifo(path)
+opening = (os.POSIX_SPAWN_OPEN, 0, path, os.O_RDONLY, 0)
+os.posix_spawn('/bin/true', ['true'], {}, file_actions=[opening])";
+
+#[test]
+fn a_worker_that_the_kernel_holds_ends_the_run_as_failed_whatever_restarts_are_left() {
+    let script = format!(
+        "test $RANK = 1 && exec python3 -c \"{HELD}\"
+         trap 'exit 0' TERM; sleep 1000 & wait"
+    );
+    let limit = "export TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT=0.4";
+    let ended = start_after(limit, &["workers=2", "restarts=3", "grace=300"], &script).end();
+    assert_eq!(ended.code(), Some(1), "{:#?}", ended.said);
+    assert_eq!(
+        ended.all("failure "),
+        ["local_rank=1 exit=-9 stopped=false file=none"],
+        "{:#?}",
+        ended.said
+    );
+    ended.assert_said("outcome failed root=1");
+    assert!(ended.all("event restarting").is_empty());
+    let said = |words: &[&str]| {
+        let found = |line: &&String| words.iter().all(|word| line.contains(word));
+        assert_eq!(
+            ended.said.iter().filter(found).count(),
+            1,
+            "{words:?} among {:#?}",
+            ended.said
+        );
+    };
+    said(&["log WARN", "local rank 1", "(state D"]);
+    said(&[
+        "log ERROR",
+        "UNHEALTHY",
+        "local rank 1",
+        "held by the kernel",
+    ]);
+}
+
+#[test]
+fn without_a_limit_nobody_minds_a_worker_that_the_kernel_holds() {
+    let script = format!(
+        "python3 -c \"{HELD}\" & pid=$!
+         until test -p $DIR/held && read x x state x < /proc/$pid/stat && test $state = D; do :; done
+         exec 9> $DIR/held; wait $pid"
+    );
+    let off = "export TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT=0";
+    let ended = start_after(off, &[], &script).end();
+    assert_eq!(ended.code(), Some(0), "{:#?}", ended.said);
+}
+
+#[test]
+fn a_worker_that_cannot_be_started_leaves_none_of_those_before_it() {
+    // The agent can open so few files that it runs out of them among the workers.
+    let script = "trap '' TERM; echo $$ >> $DIR/pids
+        setsid sleep 1000 & echo $! >> $DIR/pids; while :; do sleep 1000 & wait $!; done";
+    let options = ["workers=60", "grace=200", "restarts=3"];
+    let ended = start_after("ulimit -n 40", &options, script).end();
+    assert_eq!(ended.code(), Some(1));
+    let started = ended.all("event started ").len();
+    assert!((1..60).contains(&started), "{started} of 60 were started");
+    ended.assert_said("outcome error ");
+    let error = ended.all("outcome error ")[0];
+    assert!(error.contains("Too many open files"), "{error}");
+    assert!(error.contains(&format!("local rank {started}")), "{error}");
+    ended.assert_nothing_left(ended.pids().len());
+}
+
+/// A worker counts as started when its program is being executed, not when there is a process.
+#[test]
+fn what_cannot_be_executed_is_named_with_the_reason() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str, content: &str, mode: u32| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let plain = file("plain", "exit 0", 0o644);
+    let stray = file("stray", "#!/no/such/interpreter\n", 0o755);
+    for (program, reason) in [
+        (plain.as_str(), "Permission denied (os error 13)"),
+        (stray.as_str(), "not the interpreter that it names"),
+        ("/no/such/program", "No such file or directory"),
+    ] {
+        let ended = start_program(&["workers=2", "restarts=1"], &[program]).end();
+        assert_eq!(ended.code(), Some(1));
+        assert!(ended.all("event started").is_empty(), "{:#?}", ended.said);
+        let error = ended.all("outcome error ")[0];
+        assert!(error.contains(program) && error.contains(reason), "{error}");
+    }
 }

@@ -9,10 +9,14 @@ use std::env;
 use std::time::Duration;
 
 use anyhow::Context;
+use rdzv_collective::worker_server::WorkerServer;
 use rdzv_collective::{GroupOptions, ProcessGroup, Reduce, address_towards};
 use rdzv_rendezvous::url::{UrlOptions, rendezvous};
 
 fn main() -> anyhow::Result<()> {
+    // With `rdzv run --worker-server` this worker can be asked what it does.
+    let _control = WorkerServer::new().start_from_environment()?;
+
     // RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT: what `init_process_group()` goes by as well.
     let met = rendezvous("env://", None, None, UrlOptions::default())?.join()?;
     let host = env::var("MASTER_ADDR").context("MASTER_ADDR")?;

@@ -7,10 +7,31 @@
 //! | 2 | the command line itself is wrong, or asks for something that is not supported |
 //! | by signal | a signal came before workers were started, or one that is not handled |
 //!
-//! Codes 0, 1 and 2 are those of `torchrun`, so job scripts that look at them keep working.
+//! Codes 0, 1 and 2 are those of `torchrun`, so job scripts that look at them keep working. With
+//! `--exit-code worker` a launch that got as far as reading its flags passes on more:
+//!
+//! | code | when |
+//! |---|---|
+//! | 0 | as above |
+//! | 1 to 255 | the exit code of the worker that failed first, on whichever node |
+//! | 128 + n | that worker was ended by signal n; or signal n, which is handled, ended the run |
+//! | 69 | what the nodes meet at could not be reached, or was lost, or the run was closed |
+//! | 70 | the agent failed in another way |
+//! | 71 | the operating system refused what an agent cannot do without |
+//! | 73 | log files could not be made |
+//! | 75 | the nodes did not find one another in time, or a node was lost: another try may help |
+//! | 78 | a value in the plan is impossible |
+//! | 126, 127 | the program could not be executed; there is no such program |
+//! | 1, 2 | the launch was refused before it began, as above |
+//!
+//! The numbers of the agent's errors are those of `sysexits.h` and of shells. A worker can use the
+//! same ones; `--report` tells the two apart.
 
+use std::io;
 use std::process::ExitCode;
 
+use rdzv_agent::{AgentError, Outcome, Verdict};
+use rdzv_rendezvous::RendezvousError;
 use thiserror::Error;
 
 /// The published exit codes.
@@ -38,6 +59,88 @@ impl Exit {
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
         Self::from(exit.code())
+    }
+}
+
+/// Whose exit code the launcher ends with (`--exit-code`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ExitCodes {
+    /// The reference's: 0 or 1.
+    Launcher,
+    /// That of the first failure.
+    Worker,
+}
+
+/// The exit code of a launch.
+pub(crate) fn of_launch(codes: ExitCodes, outcome: &Outcome, verdict: &Verdict) -> u8 {
+    match (codes, outcome) {
+        (_, Outcome::Succeeded) => Exit::Success.code(),
+        // Nothing had begun: the signal itself ends the launcher, and this is how a shell puts it.
+        (ExitCodes::Worker, Outcome::Signalled { signal, .. })
+        | (
+            ExitCodes::Launcher,
+            Outcome::Signalled {
+                signal,
+                workers_started: false,
+            },
+        ) => by_number(-signal),
+        (ExitCodes::Launcher, _) => Exit::Failure.code(),
+        (ExitCodes::Worker, Outcome::Failed { .. }) => first_failure(verdict),
+        (ExitCodes::Worker, Outcome::Error(AgentError::PeerFailed { .. })) => {
+            first_failure(verdict)
+        }
+        (ExitCodes::Worker, Outcome::Error(error)) => of_error(error, verdict),
+    }
+}
+
+fn first_failure(verdict: &Verdict) -> u8 {
+    let first = verdict.first.as_ref();
+    first
+        .and_then(|first| first.exit_code)
+        .map_or(Exit::Failure.code(), by_number)
+}
+
+/// A code as it is, a signal (negative) as shells have it; never 0.
+fn by_number(number: i32) -> u8 {
+    let code = if number < 0 { 128 - number } else { number };
+    match u8::try_from(code) {
+        Ok(0) | Err(_) => Exit::Failure.code(),
+        Ok(code) => code,
+    }
+}
+
+fn of_error(error: &AgentError, verdict: &Verdict) -> u8 {
+    const UNAVAILABLE: u8 = 69;
+    const SOFTWARE: u8 = 70;
+    const SYSTEM: u8 = 71;
+    const CANNOT_CREATE: u8 = 73;
+    const TRY_AGAIN: u8 = 75;
+    const CONFIGURATION: u8 = 78;
+    const NOT_EXECUTABLE: u8 = 126;
+    const NOT_FOUND: u8 = 127;
+    let first = verdict.first.as_ref();
+    if first.is_some_and(|first| first.cause.kind == "node_lost") {
+        return TRY_AGAIN;
+    }
+    match error {
+        AgentError::ProgramNotFound { .. } => NOT_FOUND,
+        AgentError::Spawn { source, .. } => match source.kind() {
+            io::ErrorKind::NotFound => NOT_FOUND,
+            io::ErrorKind::PermissionDenied | io::ErrorKind::IsADirectory => NOT_EXECUTABLE,
+            // ENOEXEC has no kind of its own.
+            _ if source.raw_os_error() == Some(8) => NOT_EXECUTABLE,
+            _ => SYSTEM,
+        },
+        AgentError::Logs { .. } => CANNOT_CREATE,
+        AgentError::System { .. } => SYSTEM,
+        AgentError::Plan(_) => CONFIGURATION,
+        AgentError::Rendezvous(error) => match error {
+            RendezvousError::JoinTimeout { .. } | RendezvousError::SilentLeader { .. } => TRY_AGAIN,
+            RendezvousError::Argument(_) => CONFIGURATION,
+            _ => UNAVAILABLE,
+        },
+        AgentError::Store(_) | AgentError::RunClosed { .. } => UNAVAILABLE,
+        _ => SOFTWARE,
     }
 }
 
@@ -76,7 +179,90 @@ pub(crate) enum Refusal {
     /// The command line is wrong (exit code 2, with the usage line).
     #[error("{0}")]
     Usage(String),
-    /// The command line is right, but asks for what this version does not do (exit code 2).
-    #[error("{0}")]
-    Unsupported(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use rdzv_agent::FailureRecord;
+
+    use super::*;
+
+    fn verdict(exit_code: Option<i32>) -> Verdict {
+        Verdict {
+            first: Some(FailureRecord {
+                exit_code,
+                ..FailureRecord::default()
+            }),
+            ..Verdict::default()
+        }
+    }
+
+    fn failed() -> Outcome {
+        Outcome::Failed {
+            failures: Vec::new(),
+            root_cause: 0,
+        }
+    }
+
+    #[test]
+    fn the_launchers_codes_are_the_references() {
+        let code = |outcome| of_launch(ExitCodes::Launcher, &outcome, &verdict(Some(7)));
+        assert_eq!(code(Outcome::Succeeded), 0);
+        assert_eq!(code(failed()), 1);
+        let signalled = |workers_started| Outcome::Signalled {
+            signal: 15,
+            workers_started,
+        };
+        assert_eq!(code(signalled(true)), 1);
+        assert_eq!(code(signalled(false)), 143);
+        assert_eq!(code(Outcome::Error(AgentError::KeeperLost)), 1);
+    }
+
+    #[test]
+    fn the_workers_code_is_that_of_the_first_failure() {
+        for (exit_code, expected) in [
+            (Some(7), 7),
+            (Some(255), 255),
+            (Some(-9), 137),
+            (Some(-15), 143),
+            (Some(0), 1),
+            (None, 1),
+        ] {
+            let verdict = verdict(exit_code);
+            assert_eq!(
+                of_launch(ExitCodes::Worker, &failed(), &verdict),
+                expected,
+                "{exit_code:?}"
+            );
+            let told = Outcome::Error(AgentError::PeerFailed {
+                node: "b".to_owned(),
+                reason: String::new(),
+            });
+            assert_eq!(of_launch(ExitCodes::Worker, &told, &verdict), expected);
+        }
+    }
+
+    #[test]
+    fn errors_of_the_agent_have_codes_of_their_own() {
+        let spawn = |code| AgentError::Spawn {
+            program: "train.sh".to_owned(),
+            local_rank: 0,
+            source: io::Error::from_raw_os_error(code),
+        };
+        let missing = AgentError::ProgramNotFound {
+            program: "x".to_owned(),
+        };
+        for (error, expected) in [
+            (missing, 127),
+            (spawn(13), 126),
+            (spawn(8), 126),
+            (spawn(11), 71),
+            (AgentError::Plan(String::new()), 78),
+            (AgentError::KeeperLost, 70),
+        ] {
+            let outcome = Outcome::Error(error);
+            let code = of_launch(ExitCodes::Worker, &outcome, &Verdict::default());
+            assert_eq!(code, expected, "{outcome:?}");
+        }
+    }
 }

@@ -11,7 +11,7 @@ mod args;
 mod commands;
 mod demo;
 mod exit;
-mod host;
+mod explain;
 mod observe;
 mod report;
 mod resolve;
@@ -19,6 +19,8 @@ mod signal;
 mod terminal;
 
 use std::process::ExitCode;
+
+use rdzv_agent::host;
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os();

@@ -17,11 +17,17 @@
 //! (The first line ends with a blank.) Only the block is printed: no trace of the launcher's own
 //! frames stands above it.
 
+mod document;
+mod file;
+pub(crate) mod sentences;
+
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use rdzv_agent::{Exit, WorkerFailure};
 use serde_json::Value;
 
+pub(crate) use self::document::Document;
+pub(crate) use self::file::ReportFile;
 use crate::signal;
 
 /// What the first line says.

@@ -1,14 +1,69 @@
-//! `barrier`: nobody goes on before everybody has come.
+//! `barrier`, `monitored_barrier`: nobody goes on before everybody has come.
+
+use std::time::Duration;
 
 use crate::call::Operation;
 use crate::error::CollectiveError;
 use crate::group::ProcessGroup;
-use crate::schedule;
+use crate::mesh::{Mesh, Running};
+use crate::schedule::{self, Parts};
 
 impl ProcessGroup {
     /// Waits until all ranks have called it, by dissemination: `log2(world size)` steps, rounded up.
     pub fn barrier(&mut self) -> Result<(), CollectiveError> {
         let schedule = schedule::dissemination(self.rank(), self.world_size());
-        self.perform::<u8>(Operation::Barrier, &schedule, &mut [], None)
+        let parts = Parts::even(1, 0);
+        self.perform::<u8>(Operation::Barrier, &schedule, &mut [], &parts, None)
     }
+
+    /// Waits until all ranks have called it, and finds out who has not: rank 0 waits for all others
+    /// for up to `timeout`, and then names every rank that has not come, with the last operation that
+    /// it was heard of in.
+    ///
+    /// The other ranks wait for rank 0 for at least the group's own timeout.
+    ///
+    /// # Errors
+    ///
+    /// On rank 0 [`CollectiveError::NotReached`]; the others learn from it
+    /// ([`CollectiveError::Aborted`]) which rank it was, or the first of several.
+    pub fn monitored_barrier(&mut self, timeout: Duration) -> Result<(), CollectiveError> {
+        let call = self.next_call::<u8>(Operation::MonitoredBarrier, 0);
+        let (rank, world_size) = (self.rank(), self.world_size());
+        if rank != 0 {
+            let patience = timeout.max(self.timeout());
+            return self.attempt(call, patience, |mesh, running, _| {
+                mesh.post(running, 0, &[])?;
+                mesh.receive(running, 0, &mut [])
+            });
+        }
+        self.attempt(call, timeout, |mesh, running, _| {
+            await_all(mesh, running, world_size)?;
+            for peer in 1..world_size {
+                mesh.post(running, peer, &[])?;
+            }
+            mesh.settle(running, 0)
+        })
+    }
+}
+
+/// Waits for all others, up to one deadline.
+fn await_all(mesh: &mut Mesh, running: &Running, world_size: u32) -> Result<(), CollectiveError> {
+    let mut missing = Vec::new();
+    for peer in 1..world_size {
+        // Once the time is over, this only looks who has come meanwhile.
+        match mesh.receive(running, peer, &mut []) {
+            Ok(()) => {}
+            Err(CollectiveError::Timeout { .. }) => missing.push((peer, mesh.last_heard(peer))),
+            Err(error) => return Err(error),
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(CollectiveError::NotReached {
+        call: running.call,
+        missing,
+        world_size,
+        elapsed: running.started.elapsed(),
+    })
 }

@@ -2,12 +2,14 @@
 //!
 //! ```text
 //!   rdzv/process_group/<name>/group    "<group id> <world size>", written by rank 0
-//!   rdzv/process_group/<name>/<rank>   "<address>:<port>", written by each rank
+//!   rdzv/process_group/<name>/<rank>   "<address>:<port> <host>", written by each rank
 //! ```
+//!
+//! The host is what two processes on it, and no others, call it; see `socket`. It may be missing.
 //!
 //! The store is needed for this only. Connections are made when they are first used.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
 use std::{io, str};
 
@@ -17,6 +19,8 @@ use uuid::Uuid;
 use crate::error::CollectiveError;
 use crate::mesh::Mesh;
 use crate::reception::Member;
+use crate::socket::{Listener, Place, host_name, near_name};
+use crate::wire::GroupId;
 
 /// What may be chosen about a group. All ranks must choose the same name.
 #[derive(Debug, Clone)]
@@ -29,6 +33,11 @@ pub struct GroupOptions {
     /// a host that all ranks reach, such as that of the store. By default it is the one that this
     /// host uses towards the outside; without any, loopback.
     pub address: Option<IpAddr>,
+    /// Whether ranks of one host use Unix sockets instead of TCP (default true).
+    pub near: bool,
+    /// The most bytes that other ranks can make this one reserve in one operation, where they say how
+    /// much they have (default 16 GiB).
+    pub largest: u64,
 }
 
 impl Default for GroupOptions {
@@ -37,6 +46,8 @@ impl Default for GroupOptions {
             name: "default".to_owned(),
             timeout: Duration::from_secs(300),
             address: None,
+            near: true,
+            largest: 16 << 30,
         }
     }
 }
@@ -101,28 +112,30 @@ pub(crate) fn join(
         timeout: options.timeout,
     };
     let ip = own_address(options);
-    let listen = || {
-        let listener = TcpListener::bind((ip, 0))?;
-        listener.set_nonblocking(true)?;
-        let address = listener.local_addr()?;
-        Ok((listener, address))
-    };
-    let (listener, address) = listen().map_err(|source| CollectiveError::System {
+    let listening = |source| CollectiveError::System {
         what: format!(
             "listen on {ip} for the other ranks of process group {}",
             options.name
         ),
         source,
-    })?;
-    let group = joining.agree_on_group()?;
-    joining.publish(address)?;
-    let addresses = joining.all_addresses()?;
+    };
+    let mut listener = Listener::bind((ip, 0).into()).map_err(listening)?;
+    let address = listener.address().map_err(listening)?;
+    let group = *joining.agree_on_group()?.as_bytes();
+    let host = options.near.then(host_name).flatten().filter(|_| {
+        // TCP does as well.
+        let near = listener.bind_near(&near_name(&group, rank));
+        near.inspect_err(|error| tracing::debug!(%error, "no Unix socket"))
+            .is_ok()
+    });
+    joining.publish(address, host.as_deref())?;
+    let places = joining.all_places(&group, host.as_deref())?;
     let member = Member {
         rank,
         world_size,
-        group: *group.as_bytes(),
+        group,
     };
-    Ok(Mesh::new(member, addresses, listener))
+    Ok(Mesh::new(member, places, listener))
 }
 
 /// One rank on its way into a group.
@@ -166,8 +179,9 @@ impl Joining<'_> {
         Ok(group)
     }
 
-    fn publish(&self, address: SocketAddr) -> Result<(), CollectiveError> {
-        self.claim(&self.key(self.rank), &address.to_string())
+    fn publish(&self, address: SocketAddr, host: Option<&str>) -> Result<(), CollectiveError> {
+        let value = host.map_or_else(|| address.to_string(), |host| format!("{address} {host}"));
+        self.claim(&self.key(self.rank), &value)
     }
 
     /// Writes a key that nobody may have written before.
@@ -184,19 +198,28 @@ impl Joining<'_> {
         })
     }
 
-    fn all_addresses(&self) -> Result<Vec<SocketAddr>, CollectiveError> {
+    /// Where all ranks listen; those of our host are near.
+    fn all_places(
+        &self,
+        group: &GroupId,
+        host: Option<&str>,
+    ) -> Result<Vec<Place>, CollectiveError> {
         let keys: Vec<String> = (0..self.world_size).map(|rank| self.key(rank)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         self.wait(&keys)?;
         let values = self.store.multi_get(&keys);
         let values = values.map_err(|error| self.failed(error))?;
-        keys.iter()
-            .zip(&values)
-            .map(|(key, value)| {
-                let address = str::from_utf8(value)
-                    .ok()
-                    .and_then(|text| text.parse().ok());
-                address.ok_or_else(|| self.corrupt(key, value))
+        (0..)
+            .zip(keys.iter().zip(&values))
+            .map(|(rank, (key, value))| {
+                let place = str::from_utf8(value).ok().and_then(|text| {
+                    let (address, theirs) = text.split_once(' ').unwrap_or((text, ""));
+                    Some(Place {
+                        address: address.parse().ok()?,
+                        near: (host == Some(theirs)).then(|| near_name(group, rank)),
+                    })
+                });
+                place.ok_or_else(|| self.corrupt(key, value))
             })
             .collect()
     }

@@ -1,15 +1,20 @@
-//! `broadcast`: every rank gets what one of them has.
+//! `broadcast`, `scatter`: what one rank has goes to all.
 
 use crate::call::Operation;
 use crate::element::Element;
 use crate::error::CollectiveError;
+use crate::exchange::Buffers;
 use crate::group::ProcessGroup;
-use crate::schedule;
+use crate::schedule::{self, Parts};
+
+/// Up to this many bytes for each rank the number of steps counts and not the number of bytes.
+const SMALL: usize = 64 * 1024;
 
 impl ProcessGroup {
-    /// Copies the values of the rank `root` to all ranks, along a binomial tree.
+    /// Copies the values of the rank `root` to all ranks.
     ///
-    /// The number of values must be the same on all ranks; where it is not known, broadcast it
+    /// Along a binomial tree, or, with much data and more than two ranks, in parts that go around a
+    /// ring. The number of values must be the same on all ranks; where it is not known, broadcast it
     /// first. Returns on a rank as soon as that rank has the values and has passed them on, which
     /// may be before others have them. After an error the values are unspecified.
     pub fn broadcast<T: Element>(
@@ -17,14 +22,48 @@ impl ProcessGroup {
         values: &mut [T],
         root: u32,
     ) -> Result<(), CollectiveError> {
+        self.check_rank("broadcast from", root)?;
         let (rank, world_size) = (self.rank(), self.world_size());
-        if root >= world_size {
-            return Err(CollectiveError::Argument(format!(
-                "broadcast from rank {root}: the group has ranks 0 to {}",
-                world_size - 1
-            )));
+        let small = size_of_val(values) / SMALL < world_size as usize;
+        let (schedule, parts) = if small || world_size == 2 {
+            let schedule = schedule::binomial_tree(rank, world_size, root);
+            (schedule, Parts::even(1, values.len()))
+        } else {
+            let schedule = schedule::scatter_and_ring(rank, world_size, root);
+            (schedule, Parts::even(world_size, values.len()))
+        };
+        let operation = Operation::Broadcast { root };
+        self.perform(operation, &schedule, values, &parts, None)
+    }
+
+    /// Hands each rank its part of what the rank `root` has: rank `n` gets the `n`-th `own.len()`
+    /// elements of `all`.
+    ///
+    /// `all` counts on the root only, where it has to be as long as all parts together. After an
+    /// error the values are unspecified.
+    pub fn scatter<T: Element>(
+        &mut self,
+        all: &[T],
+        own: &mut [T],
+        root: u32,
+    ) -> Result<(), CollectiveError> {
+        self.check_rank("scatter from", root)?;
+        let (rank, world_size) = (self.rank(), self.world_size());
+        let operation = Operation::Scatter { root };
+        let parts = Parts::even(world_size, self.of_all(own.len()));
+        let schedule = schedule::direct_scatter(rank, world_size, root);
+        let mine = Parts::only(rank, world_size, own.len());
+        if rank == root {
+            self.check_length("scatter: `all`", all.len(), self.of_all(own.len()))?;
+            own.copy_from_slice(&all[parts.range(rank)]);
         }
-        let schedule = schedule::binomial_tree(rank, world_size, root);
-        self.perform(Operation::Broadcast { root }, &schedule, values, None)
+        let call = self.next_call::<T>(operation, own.len() as u64);
+        let buffers = Buffers::Between {
+            source: if rank == root { all } else { &[] },
+            source_parts: &parts,
+            target: own,
+            target_parts: &mine,
+        };
+        self.carry_out(call, &schedule, buffers, None)
     }
 }

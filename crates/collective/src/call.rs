@@ -5,33 +5,71 @@ use std::fmt;
 use crate::element::ElementType;
 use crate::reduce::Reduce;
 
-/// One call of a collective operation, as all ranks must make it.
+/// One call of an operation, as all ranks that take part must make it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call {
     /// Which operation.
     pub operation: Operation,
     /// The type of the elements.
     pub element: ElementType,
-    /// How many elements the caller passed.
+    /// How many elements each rank passed; 0 where ranks may pass different numbers.
     pub elements: u64,
-    /// The how-manieth operation of the group this is, from 1.
+    /// The how-manieth collective operation of the group this is, from 1; for [`Operation::Send`] the
+    /// how-manieth from that rank to the other.
     pub sequence: u64,
 }
 
-/// A collective operation and its arguments other than the data.
+/// An operation and its arguments other than the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// All ranks wait for one another.
     Barrier,
+    /// All ranks wait for one another, and rank 0 says who did not come.
+    MonitoredBarrier,
     /// All ranks get what one of them has.
     Broadcast {
         /// The rank that has it.
+        root: u32,
+    },
+    /// Each rank gets its part of what one of them has.
+    Scatter {
+        /// The rank that has it.
+        root: u32,
+    },
+    /// One rank gets what each has.
+    Gather {
+        /// The rank that gets it.
+        root: u32,
+    },
+    /// All ranks get what each has.
+    AllGather,
+    /// All ranks get what each has, of different lengths.
+    AllGatherUnequal,
+    /// Each rank gets a part of what every one has.
+    AllToAll,
+    /// The same with parts of different lengths.
+    AllToAllUnequal,
+    /// One rank gets the combination of what each has.
+    Reduce {
+        /// How two values become one.
+        reduce: Reduce,
+        /// The rank that gets it.
         root: u32,
     },
     /// All ranks get the combination of what each has.
     AllReduce {
         /// How two values become one.
         reduce: Reduce,
+    },
+    /// Each rank gets a part of the combination of what each has.
+    ReduceScatter {
+        /// How two values become one.
+        reduce: Reduce,
+    },
+    /// One rank gets what another one has.
+    Send {
+        /// The rank that has it.
+        from: u32,
     },
 }
 
@@ -43,14 +81,29 @@ impl fmt::Display for Call {
             sequence,
             ..
         } = self;
+        let data = format_args!("{elements} x {element}");
         match self.operation {
             Operation::Barrier => write!(formatter, "barrier()")?,
+            Operation::MonitoredBarrier => write!(formatter, "monitored_barrier()")?,
             Operation::Broadcast { root } => {
-                write!(formatter, "broadcast({elements} x {element}, root {root})")?;
+                write!(formatter, "broadcast({data}, root {root})")?;
+            }
+            Operation::Scatter { root } => write!(formatter, "scatter({data}, root {root})")?,
+            Operation::Gather { root } => write!(formatter, "gather({data}, root {root})")?,
+            Operation::AllGather => write!(formatter, "all_gather({data})")?,
+            Operation::AllGatherUnequal => write!(formatter, "all_gather_unequal({element})")?,
+            Operation::AllToAll => write!(formatter, "all_to_all({data})")?,
+            Operation::AllToAllUnequal => write!(formatter, "all_to_all_unequal({element})")?,
+            Operation::Reduce { reduce, root } => {
+                write!(formatter, "reduce({data}, {reduce}, root {root})")?;
             }
             Operation::AllReduce { reduce } => {
-                write!(formatter, "all_reduce({elements} x {element}, {reduce})")?;
+                write!(formatter, "all_reduce({data}, {reduce})")?;
             }
+            Operation::ReduceScatter { reduce } => {
+                write!(formatter, "reduce_scatter({data}, {reduce})")?;
+            }
+            Operation::Send { from } => write!(formatter, "send({data}, from rank {from})")?,
         }
         write!(formatter, " as operation {sequence}")
     }

@@ -1,17 +1,16 @@
 //! The two kinds of connection of a pair: the dialled one, which carries own data to the peer, and
 //! the accepted one, which carries the peer's data here. Neither ever blocks.
 
-use std::io::{self, ErrorKind, IoSliceMut, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto};
-
+use crate::socket::{Place, Socket};
 use crate::wire::{FRAME, Frame, HELLO, Hello};
 
 /// The dialled connection to a peer. Sends data; hears whether it is welcome, and of aborts.
 #[derive(Debug)]
 pub(crate) struct Outbound {
-    stream: TcpStream,
+    /// Nothing if it was refused at once.
+    socket: Option<Socket>,
     /// What is to be sent: `queue[sent..]`.
     queue: Vec<u8>,
     sent: usize,
@@ -26,22 +25,13 @@ pub(crate) struct Outbound {
 
 impl Outbound {
     /// Begins to connect; the hello is the first thing in the queue.
-    pub(crate) fn dial(address: SocketAddr, hello: &Hello) -> io::Result<Self> {
-        let family = match address {
-            SocketAddr::V4(_) => AddressFamily::INET,
-            SocketAddr::V6(_) => AddressFamily::INET6,
+    pub(crate) fn dial(place: &Place, hello: &Hello) -> io::Result<Self> {
+        let (socket, ended) = match Socket::dial(place)? {
+            Ok(socket) => (Some(socket), None),
+            Err(error) => (None, Some(error.to_string())),
         };
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let protocol = Some(ipproto::TCP);
-        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, protocol)?;
-        let ended = match rustix::net::connect(&socket, &address) {
-            Ok(()) | Err(rustix::io::Errno::INPROGRESS) => None,
-            Err(error) => Some(io::Error::from(error).to_string()),
-        };
-        let stream = TcpStream::from(socket);
-        stream.set_nodelay(true)?;
         Ok(Self {
-            stream,
+            socket,
             queue: hello.encode().to_vec(),
             sent: 0,
             reply: [0; FRAME],
@@ -52,8 +42,8 @@ impl Outbound {
         })
     }
 
-    pub(crate) fn stream(&self) -> &TcpStream {
-        &self.stream
+    pub(crate) fn socket(&self) -> Option<&Socket> {
+        self.socket.as_ref()
     }
 
     /// Whether more than `most` bytes of data are still to be sent. With 0, also whether the peer has
@@ -72,21 +62,40 @@ impl Outbound {
         self.queue.len() - self.sent
     }
 
-    /// Queues a data frame; `encode` appends its payload.
-    pub(crate) fn post(&mut self, frame: &Frame, encode: impl FnOnce(&mut Vec<u8>)) {
+    /// Sends a data frame, or queues what the socket does not take now.
+    pub(crate) fn post(&mut self, frame: &Frame, payload: &[&[u8]]) {
         self.carries_data = true;
+        let header = frame.encode();
+        let mut taken = 0;
         if self.queued() == 0 {
             self.queue.clear();
             self.sent = 0;
+            // Straight from the caller's memory: most messages are gone with this.
+            let mut slices = Vec::with_capacity(1 + payload.len());
+            slices.push(IoSlice::new(&header));
+            slices.extend(payload.iter().map(|slice| IoSlice::new(slice)));
+            taken = self.write(&slices);
         }
-        self.queue.extend_from_slice(&frame.encode());
-        encode(&mut self.queue);
+        for slice in std::iter::once(&header[..]).chain(payload.iter().copied()) {
+            let gone = taken.min(slice.len());
+            taken -= gone;
+            self.queue.extend_from_slice(&slice[gone..]);
+        }
+    }
+
+    /// Writes once; how many bytes went. No error is lost: the next call meets it again.
+    fn write(&mut self, slices: &[IoSlice<'_>]) -> usize {
+        match &self.socket {
+            Some(socket) if self.ended.is_none() => socket.write(slices).unwrap_or_default(),
+            _ => 0,
+        }
     }
 
     /// Sends as much as the socket takes now.
     pub(crate) fn send(&mut self) {
-        while self.ended.is_none() && self.queued() > 0 {
-            match self.stream.write(&self.queue[self.sent..]) {
+        let Some(socket) = &self.socket else { return };
+        while self.ended.is_none() && self.queue.len() > self.sent {
+            match socket.write(&[IoSlice::new(&self.queue[self.sent..])]) {
                 Ok(sent) => self.sent += sent,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 // Before the connection is made the answer is EAGAIN as well.
@@ -98,8 +107,11 @@ impl Outbound {
 
     /// Hears what the peer says on this connection; `Err` holds bytes that are no frame.
     pub(crate) fn hear(&mut self) -> Result<Option<Frame>, [u8; FRAME]> {
+        let Some(socket) = &self.socket else {
+            return Ok(None);
+        };
         loop {
-            match self.stream.read(&mut self.reply[self.replied..]) {
+            match socket.read(&mut [IoSliceMut::new(&mut self.reply[self.replied..])]) {
                 Ok(0) => self.ended.get_or_insert("connection closed".to_owned()),
                 Ok(read) => {
                     self.replied += read;
@@ -126,44 +138,47 @@ impl Outbound {
     pub(crate) fn abort(&mut self, frame: &Frame) {
         self.queue.extend_from_slice(&frame.encode());
         self.send();
-        let _ = self.stream.shutdown(Shutdown::Write);
+        if let Some(socket) = &self.socket {
+            socket.finish();
+        }
     }
 }
 
 /// A connection that was accepted and has not said yet who it is.
 #[derive(Debug)]
 pub(crate) struct Arriving {
-    stream: TcpStream,
-    from: SocketAddr,
+    socket: Socket,
+    from: String,
     hello: [u8; HELLO],
     read: usize,
 }
 
 impl Arriving {
-    pub(crate) fn new(stream: TcpStream, from: SocketAddr) -> io::Result<Self> {
-        stream.set_nonblocking(true)?;
-        stream.set_nodelay(true)?;
-        Ok(Self {
-            stream,
+    pub(crate) fn new((socket, from): (Socket, String)) -> Self {
+        Self {
+            socket,
             from,
             hello: [0; HELLO],
             read: 0,
-        })
+        }
     }
 
-    pub(crate) fn stream(&self) -> &TcpStream {
-        &self.stream
+    pub(crate) fn socket(&self) -> &Socket {
+        &self.socket
     }
 
-    /// The address it comes from.
-    pub(crate) fn from(&self) -> SocketAddr {
-        self.from
+    /// Where it comes from.
+    pub(crate) fn from(&self) -> &str {
+        &self.from
     }
 
     /// The hello once it is complete (`None` in it if it is not one); `Err` if it will not be.
     pub(crate) fn hear(&mut self) -> io::Result<Option<Option<Hello>>> {
         while self.read < HELLO {
-            match self.stream.read(&mut self.hello[self.read..]) {
+            match self
+                .socket
+                .read(&mut [IoSliceMut::new(&mut self.hello[self.read..])])
+            {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(read) => self.read += read,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -177,7 +192,7 @@ impl Arriving {
     /// Answers; the connection is the peer's data connection if the answer is a welcome.
     pub(crate) fn answer(self, frame: &Frame) -> Inbound {
         let mut inbound = Inbound {
-            stream: self.stream,
+            socket: self.socket,
         };
         inbound.say(frame);
         inbound
@@ -187,7 +202,7 @@ impl Arriving {
 /// The accepted connection of a peer. Brings its data; takes our welcome and aborts.
 #[derive(Debug)]
 pub(crate) struct Inbound {
-    stream: TcpStream,
+    socket: Socket,
 }
 
 /// A data frame that is being received.
@@ -235,14 +250,14 @@ impl<'a> Incoming<'a> {
 }
 
 impl Inbound {
-    pub(crate) fn stream(&self) -> &TcpStream {
-        &self.stream
+    pub(crate) fn socket(&self) -> &Socket {
+        &self.socket
     }
 
     /// Reads what is there, up to the end of the frame. `Ok(true)` if something was.
     pub(crate) fn read(&mut self, incoming: &mut Incoming<'_>) -> io::Result<bool> {
         loop {
-            match self.stream.read_vectored(&mut incoming.room()) {
+            match self.socket.read(&mut incoming.room()) {
                 Ok(0) => {
                     return Err(io::Error::new(
                         ErrorKind::UnexpectedEof,
@@ -263,6 +278,6 @@ impl Inbound {
     /// Sends a control frame. A peer gets two of them at most, which any socket has room for; if it
     /// is gone there is nobody to tell.
     pub(crate) fn say(&mut self, frame: &Frame) {
-        let _ = self.stream.write(&frame.encode());
+        let _ = self.socket.write(&[IoSlice::new(&frame.encode())]);
     }
 }

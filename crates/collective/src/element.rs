@@ -1,6 +1,12 @@
-//! The types of values that a group can carry. On the wire all are little-endian.
+//! The types of values that a group can carry.
+//!
+//! Values travel as they are in memory. Processors of another byte order do not understand one
+//! another's greeting, so they never get as far as mistaking each other's values.
 
 use std::fmt;
+
+use half::{bf16, f16};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::reduce::Reduce;
 
@@ -9,22 +15,61 @@ use crate::reduce::Reduce;
 pub enum ElementType {
     /// `u8`
     U8,
+    /// `i8`
+    I8,
+    /// `u16`
+    U16,
+    /// `i16`
+    I16,
+    /// `u32`
+    U32,
     /// `i32`
     I32,
+    /// `u64`
+    U64,
     /// `i64`
     I64,
+    /// [`half::f16`]: IEEE half precision
+    F16,
+    /// [`half::bf16`]: the upper half of an `f32`
+    Bf16,
     /// `f32`
     F32,
     /// `f64`
     F64,
 }
 
+impl ElementType {
+    /// All of them, in the order of their codes on the wire, which begin with 1.
+    pub(crate) const ALL: [Self; 12] = [
+        Self::U8,
+        Self::I8,
+        Self::U16,
+        Self::I16,
+        Self::U32,
+        Self::I32,
+        Self::U64,
+        Self::I64,
+        Self::F16,
+        Self::Bf16,
+        Self::F32,
+        Self::F64,
+    ];
+}
+
 impl fmt::Display for ElementType {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::U8 => "u8",
+            Self::I8 => "i8",
+            Self::U16 => "u16",
+            Self::I16 => "i16",
+            Self::U32 => "u32",
             Self::I32 => "i32",
+            Self::U64 => "u64",
             Self::I64 => "i64",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
             Self::F32 => "f32",
             Self::F64 => "f64",
         })
@@ -32,24 +77,28 @@ impl fmt::Display for ElementType {
 }
 
 /// A value that a group can carry and combine. Sealed, because the wire names the types.
-pub trait Element: Copy + Send + Sync + fmt::Debug + sealed::Sealed + 'static {
+pub trait Element:
+    Copy
+    + Default
+    + Send
+    + Sync
+    + fmt::Debug
+    + FromBytes
+    + IntoBytes
+    + Immutable
+    + KnownLayout
+    + sealed::Sealed
+    + 'static
+{
     /// Its name on the wire and in errors.
     const TYPE: ElementType;
 
-    /// Appends the bytes of the values.
-    fn encode(values: &[Self], bytes: &mut Vec<u8>);
+    /// Whether it has bits that can be combined one by one.
+    const BITWISE: bool;
 
-    /// The values in the bytes; what remains after the last whole value is left out.
-    fn decode(bytes: &[u8]) -> impl Iterator<Item = Self>;
-
-    /// The sum.
-    fn add(left: Self, right: Self) -> Self;
-
-    /// The smaller one.
-    fn least(left: Self, right: Self) -> Self;
-
-    /// The greater one.
-    fn greatest(left: Self, right: Self) -> Self;
+    /// The result of a reduction of two values. The two orders may differ where operands matter
+    /// (not-a-number, negative zero).
+    fn combine(reduce: Reduce, left: Self, right: Self) -> Self;
 
     /// For averages; `by` is at least 1.
     fn divide(self, by: u32) -> Self;
@@ -59,50 +108,65 @@ mod sealed {
     pub trait Sealed {}
 }
 
-macro_rules! element {
-    ($type:ident, $name:ident, $add:expr, $not_a_number:expr, $divide:expr) => {
+macro_rules! integer {
+    ($type:ident, $name:ident) => {
         impl sealed::Sealed for $type {}
 
         impl Element for $type {
             const TYPE: ElementType = ElementType::$name;
+            const BITWISE: bool = true;
 
-            fn encode(values: &[Self], bytes: &mut Vec<u8>) {
-                let start = bytes.len();
-                bytes.resize(start + size_of_val(values), 0);
-                let (chunks, _) = bytes[start..].as_chunks_mut();
-                for (chunk, value) in chunks.iter_mut().zip(values) {
-                    *chunk = value.to_le_bytes();
+            #[inline(always)]
+            fn combine(reduce: Reduce, left: Self, right: Self) -> Self {
+                match reduce {
+                    Reduce::Sum | Reduce::Average => left.wrapping_add(right),
+                    Reduce::Product => left.wrapping_mul(right),
+                    Reduce::Min => left.min(right),
+                    Reduce::Max => left.max(right),
+                    Reduce::BitAnd => left & right,
+                    Reduce::BitOr => left | right,
+                    Reduce::BitXor => left ^ right,
                 }
             }
 
-            fn decode(bytes: &[u8]) -> impl Iterator<Item = Self> {
-                bytes.as_chunks().0.iter().copied().map(Self::from_le_bytes)
+            fn divide(self, by: u32) -> Self {
+                // Wide enough for every value and every divisor; what comes out fits again.
+                (i128::from(self) / i128::from(by)) as Self
             }
+        }
+    };
+}
 
-            #[inline]
-            fn add(left: Self, right: Self) -> Self {
-                $add(left, right)
-            }
+integer!(u8, U8);
+integer!(i8, I8);
+integer!(u16, U16);
+integer!(i16, I16);
+integer!(u32, U32);
+integer!(i32, I32);
+integer!(u64, U64);
+integer!(i64, I64);
 
-            #[inline]
-            fn least(left: Self, right: Self) -> Self {
-                if $not_a_number(left) || left < right {
-                    left
-                } else {
-                    right
+macro_rules! float {
+    ($type:ident, $name:ident, $divide:expr) => {
+        impl sealed::Sealed for $type {}
+
+        impl Element for $type {
+            const TYPE: ElementType = ElementType::$name;
+            const BITWISE: bool = false;
+
+            #[inline(always)]
+            fn combine(reduce: Reduce, left: Self, right: Self) -> Self {
+                match reduce {
+                    Reduce::Product => left * right,
+                    // If either is not a number, the result is the left one or not a number.
+                    Reduce::Min if left.is_nan() || left < right => left,
+                    Reduce::Max if left.is_nan() || left > right => left,
+                    Reduce::Min | Reduce::Max => right,
+                    // The others are refused before: these have no bits to combine.
+                    _ => left + right,
                 }
             }
 
-            #[inline]
-            fn greatest(left: Self, right: Self) -> Self {
-                if $not_a_number(left) || left > right {
-                    left
-                } else {
-                    right
-                }
-            }
-
-            #[inline]
             fn divide(self, by: u32) -> Self {
                 $divide(self, by)
             }
@@ -110,58 +174,51 @@ macro_rules! element {
     };
 }
 
-element!(u8, U8, u8::wrapping_add, |_| false, |value, by| {
-    (u32::from(value) / by) as u8
-});
-element!(i32, I32, i32::wrapping_add, |_| false, |value, by| {
-    (i64::from(value) / i64::from(by)) as i32
-});
-element!(i64, I64, i64::wrapping_add, |_| false, |value, by| {
-    value / i64::from(by)
-});
-element!(
-    f32,
-    F32,
-    |left: f32, right: f32| left + right,
-    f32::is_nan,
-    |value, by| value / by as f32
-);
-element!(
-    f64,
-    F64,
-    |left: f64, right: f64| left + right,
-    f64::is_nan,
-    |value, by| value / f64::from(by)
-);
+float!(f32, F32, |value, by| value / by as f32);
+float!(f64, F64, |value, by| value / f64::from(by));
+// Half precision is combined in single precision, and rounded after every step.
+float!(f16, F16, |value: Self, by| Self::from_f32(
+    value.to_f32() / by as f32
+));
+float!(bf16, Bf16, |value: Self, by| Self::from_f32(
+    value.to_f32() / by as f32
+));
 
 /// Combines what arrived with the own values. With `arrived_first` what arrived is the left operand.
 ///
 /// The caller puts the value of the lower rank on the left on both sides of an exchange, so that
-/// both get the same bits even where the operands matter (not-a-number, negative zero).
+/// both get the same bits even where the operands matter.
 pub(crate) fn combine<T: Element>(
     reduce: Reduce,
     own: &mut [T],
-    arrived: &[u8],
+    arrived: &[T],
     arrived_first: bool,
 ) {
-    match reduce {
-        Reduce::Sum | Reduce::Average => each(own, arrived, arrived_first, T::add),
-        Reduce::Min => each(own, arrived, arrived_first, T::least),
-        Reduce::Max => each(own, arrived, arrived_first, T::greatest),
+    // One loop for each, so that the compiler can take many values at once.
+    macro_rules! loops {
+        ($($name:ident),*) => {
+            match reduce {
+                $(Reduce::$name => each(own, arrived, arrived_first, |left, right| {
+                    T::combine(Reduce::$name, left, right)
+                }),)*
+            }
+        };
     }
+    loops!(Sum, Average, Product, Min, Max, BitAnd, BitOr, BitXor);
 }
 
+#[inline(always)]
 fn each<T: Element>(
     own: &mut [T],
-    arrived: &[u8],
+    arrived: &[T],
     arrived_first: bool,
     combine: impl Fn(T, T) -> T,
 ) {
-    let pairs = own.iter_mut().zip(T::decode(arrived));
+    let pairs = own.iter_mut().zip(arrived);
     if arrived_first {
-        pairs.for_each(|(own, arrived)| *own = combine(arrived, *own));
+        pairs.for_each(|(own, arrived)| *own = combine(*arrived, *own));
     } else {
-        pairs.for_each(|(own, arrived)| *own = combine(*own, arrived));
+        pairs.for_each(|(own, arrived)| *own = combine(*own, *arrived));
     }
 }
 
@@ -169,50 +226,52 @@ fn each<T: Element>(
 mod tests {
     use super::*;
 
-    fn bytes_of<T: Element>(values: &[T]) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        T::encode(values, &mut bytes);
-        bytes
-    }
-
     fn combined<T: Element>(reduce: Reduce, own: T, arrived: T) -> T {
         let mut own = [own];
-        combine(reduce, &mut own, &bytes_of(&[arrived]), false);
+        combine(reduce, &mut own, &[arrived], false);
         own[0]
-    }
-
-    #[test]
-    fn values_are_little_endian_on_the_wire() {
-        assert_eq!(bytes_of(&[1_i32, -2]), [1, 0, 0, 0, 254, 255, 255, 255]);
-        assert_eq!(bytes_of(&[1.0_f32]), [0, 0, 0x80, 0x3f]);
-        let values: Vec<i64> = i64::decode(&bytes_of(&[i64::MIN, 7])).collect();
-        assert_eq!(values, [i64::MIN, 7]);
     }
 
     #[test]
     fn reductions_of_plain_numbers() {
         assert_eq!(combined(Reduce::Sum, 3_i32, 4), 7);
         assert_eq!(combined(Reduce::Sum, i64::MAX, 1), i64::MIN);
+        assert_eq!(combined(Reduce::Product, 3_u16, 4), 12);
+        assert_eq!(combined(Reduce::Product, 0.5_f32, 4.0), 2.0);
         assert_eq!(combined(Reduce::Min, -1.5_f64, 2.0), -1.5);
         assert_eq!(combined(Reduce::Max, 200_u8, 7), 200);
+        assert_eq!(combined(Reduce::BitAnd, 0b110_i8, 0b011), 0b010);
+        assert_eq!(combined(Reduce::BitOr, 0b110_u64, 0b011), 0b111);
+        assert_eq!(combined(Reduce::BitXor, 0b110_u32, 0b011), 0b101);
+    }
+
+    #[test]
+    fn half_precision_is_rounded_once_for_each_step() {
+        let of = f16::from_f32;
+        assert_eq!(combined(Reduce::Sum, of(2048.0), of(1.0)), of(2048.0));
+        assert_eq!(combined(Reduce::Sum, of(2048.0), of(2.0)), of(2050.0));
+        let of = bf16::from_f32;
+        assert_eq!(combined(Reduce::Max, of(-1.0), of(0.5)), of(0.5));
+        assert_eq!(of(3.0).divide(2), of(1.5));
     }
 
     #[test]
     fn not_a_number_is_never_lost() {
-        for reduce in [Reduce::Sum, Reduce::Min, Reduce::Max] {
+        for reduce in [Reduce::Sum, Reduce::Product, Reduce::Min, Reduce::Max] {
             assert!(combined(reduce, f32::NAN, 1.0).is_nan());
             assert!(combined(reduce, 1.0, f32::NAN).is_nan());
+            assert!(combined(reduce, bf16::NAN, bf16::ONE).is_nan());
         }
     }
 
     #[test]
     fn both_sides_of_an_exchange_get_the_same_bits() {
         let (low, high) = (f32::from_bits(0x7fc0_0001), f32::from_bits(0x7fc0_0002));
-        for reduce in [Reduce::Sum, Reduce::Min, Reduce::Max] {
+        for reduce in [Reduce::Sum, Reduce::Product, Reduce::Min, Reduce::Max] {
             for (low, high) in [(low, high), (0.0, -0.0)] {
                 let (mut at_low, mut at_high) = ([low], [high]);
-                combine(reduce, &mut at_low, &bytes_of(&[high]), false);
-                combine(reduce, &mut at_high, &bytes_of(&[low]), true);
+                combine(reduce, &mut at_low, &[high], false);
+                combine(reduce, &mut at_high, &[low], true);
                 assert_eq!(at_low[0].to_bits(), at_high[0].to_bits());
             }
         }
@@ -222,6 +281,7 @@ mod tests {
     fn integers_are_divided_towards_zero() {
         assert_eq!((-7_i32).divide(2), -3);
         assert_eq!(255_u8.divide(300), 0);
+        assert_eq!(u64::MAX.divide(1), u64::MAX);
         assert_eq!(7.0_f32.divide(2), 3.5);
     }
 }

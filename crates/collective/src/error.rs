@@ -9,11 +9,12 @@ use rdzv_store::StoreError;
 use thiserror::Error;
 
 use crate::call::Call;
+use crate::element::ElementType;
 
 /// Why a group could not be made, or an operation failed.
 ///
-/// After an error other than [`CollectiveError::Argument`] the group is broken: what has arrived
-/// where is not known any more. Make a new group, under another name or in another store.
+/// After an error other than [`CollectiveError::Argument`] and [`CollectiveError::Object`] the group
+/// is broken: what has arrived where is not known any more. Make a new group, under another name or in another store.
 #[derive(Debug, Error)]
 pub enum CollectiveError {
     /// An argument cannot be right: the text says which and why. The group is still good.
@@ -156,6 +157,56 @@ pub enum CollectiveError {
         /// What it said.
         found: String,
     },
+    /// Ranks did not come to a monitored barrier.
+    #[error(
+        "{call}: after {:.1} s still without {} of {world_size}{}; they are slow, stopped, or have \
+         not made this call",
+        .elapsed.as_secs_f64(),
+        Ranks(&.missing.iter().map(|(rank, _)| *rank).collect::<Vec<_>>()),
+        LastHeard(.missing)
+    )]
+    NotReached {
+        /// The own call.
+        call: Call,
+        /// Who did not come, and the last call that each was heard of in.
+        missing: Vec<(u32, Option<Call>)>,
+        /// How many ranks the group has.
+        world_size: u32,
+        /// How long was waited.
+        elapsed: Duration,
+    },
+    /// A rank says that it has more than this one may reserve room for.
+    #[error(
+        "{what}: with the {length} x {element} that rank {rank} has, the ranks have more together \
+         than {largest} bytes; raise GroupOptions::largest if that is right"
+    )]
+    TooLarge {
+        /// The operation.
+        what: &'static str,
+        /// The rank with which it becomes too much.
+        rank: u32,
+        /// How many elements it has.
+        length: u64,
+        /// Their type.
+        element: ElementType,
+        /// The limit.
+        largest: u64,
+    },
+    /// What a rank sent is no object of the expected type. The group is still good.
+    #[error(
+        "{what}: the {bytes} bytes of rank {rank} are no object of this type ({reason}); build all \
+         ranks from the same types"
+    )]
+    Object {
+        /// The operation.
+        what: &'static str,
+        /// Whose object that is.
+        rank: u32,
+        /// How long it is.
+        bytes: usize,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// Another rank failed first.
     #[error("{call}: rank {peer} at {address} gave up, because rank {suspect} {cause}")]
     Aborted {
@@ -188,6 +239,11 @@ impl CollectiveError {
             Self::Refused { peer, .. } => (peer, Cause::Refused),
             Self::Aborted { suspect, cause, .. } => (suspect, cause),
             Self::NotARank { peer, .. } => (peer, Cause::Other),
+            Self::TooLarge { rank, .. } => (rank, Cause::Other),
+            Self::NotReached { ref missing, .. } => {
+                let first = missing.first().map_or(own_rank, |(rank, _)| *rank);
+                (first, Cause::TimedOut)
+            }
             _ => (own_rank, Cause::Other),
         }
     }
@@ -287,5 +343,20 @@ impl fmt::Display for Ranks<'_> {
             0 => Ok(()),
             more => write!(formatter, " and {more} more"),
         }
+    }
+}
+
+/// "; rank 1 was last heard of in all_reduce(…)", and the like.
+struct LastHeard<'a>(&'a [(u32, Option<Call>)]);
+
+impl fmt::Display for LastHeard<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (rank, call) in self.0.iter().take(10) {
+            match call {
+                Some(call) => write!(formatter, "; rank {rank} was last heard of in {call}")?,
+                None => write!(formatter, "; rank {rank} was never heard of")?,
+            }
+        }
+        Ok(())
     }
 }

@@ -1,73 +1,194 @@
-//! Carries out a schedule on a buffer.
+//! Carries out a schedule on buffers.
 //!
-//! The buffer is taken in pieces, the whole schedule on each, so that no message is longer than
+//! Parts are taken in pieces, the whole schedule on each, so that no message is longer than
 //! [`MESSAGE`] and data flow through long chains of ranks like through a pipe. Sending is only
 //! queued: a rank goes on to receive while its own data are on their way, and waits for them only
 //! when more than a message is behind. With S1 of the schedules that cannot deadlock.
+
+use std::ops::Range;
+
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::element::{self, Element};
 use crate::error::CollectiveError;
 use crate::mesh::{Mesh, Running};
 use crate::reduce::Reduce;
-use crate::schedule::{Arrival, Schedule};
+use crate::schedule::{Arrival, Message, Parts, Schedule};
 
 /// The most bytes of one message: small enough to stay in a processor's cache between the copy and
 /// the socket, long enough that system calls do not count.
-const MESSAGE: usize = 256 * 1024;
+pub(crate) const MESSAGE: usize = 256 * 1024;
+
+/// What is sent from and received into, and how it is cut.
+#[derive(Debug)]
+pub(crate) enum Buffers<'a, T> {
+    /// One buffer for both.
+    InPlace {
+        /// The values.
+        values: &'a mut [T],
+        /// Their parts.
+        parts: &'a Parts,
+    },
+    /// Two buffers, each with as many parts as there are ranks.
+    Between {
+        /// Sent from.
+        source: &'a [T],
+        /// Its parts.
+        source_parts: &'a Parts,
+        /// Received into.
+        target: &'a mut [T],
+        /// Its parts.
+        target_parts: &'a Parts,
+    },
+}
+
+/// What arrives, before it is combined.
+///
+/// Made of words, so that values of every type stand aligned in it.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch(Vec<u64>);
+
+impl Scratch {
+    fn room<T: Element>(&mut self, len: usize) -> &mut [T] {
+        let bytes = len * size_of::<T>();
+        let words = bytes.div_ceil(size_of::<u64>());
+        if self.0.len() < words {
+            self.0.resize(words, 0);
+        }
+        <[T]>::mut_from_bytes(&mut self.0.as_mut_bytes()[..bytes])
+            .expect("words are aligned for every element, and the length is a multiple of its size")
+    }
+}
 
 /// Carries out a schedule; `reduce` says what combining means, where the schedule combines.
 pub(crate) fn run<T: Element>(
     mesh: &mut Mesh,
     running: &Running,
     schedule: &Schedule,
-    values: &mut [T],
+    mut buffers: Buffers<'_, T>,
     reduce: Option<Reduce>,
-    scratch: &mut Vec<u8>,
+    scratch: &mut Scratch,
 ) -> Result<(), CollectiveError> {
-    let piece = (MESSAGE / size_of::<T>()).saturating_mul(schedule.parts as usize);
-    if values.is_empty() {
-        // Still every rank hears from the others, and compares the call.
-        run_piece(mesh, running, schedule, values, reduce, scratch)?;
-    }
-    for piece in values.chunks_mut(piece) {
-        run_piece(mesh, running, schedule, piece, reduce, scratch)?;
+    let most = (MESSAGE / size_of::<T>() / schedule.widest as usize).max(1);
+    let longest = match &buffers {
+        Buffers::InPlace { parts, .. } => parts.longest(),
+        Buffers::Between {
+            source_parts,
+            target_parts,
+            ..
+        } => source_parts.longest().max(target_parts.longest()),
+    };
+    // Without any data every rank still hears from the others, and compares the call.
+    for piece in 0..longest.div_ceil(most).max(1) {
+        let pieces = Pieces { piece, most };
+        pieces.run(mesh, running, schedule, &mut buffers, reduce, scratch)?;
     }
     mesh.settle(running, 0)
 }
 
-fn run_piece<T: Element>(
-    mesh: &mut Mesh,
-    running: &Running,
-    schedule: &Schedule,
-    values: &mut [T],
-    reduce: Option<Reduce>,
-    scratch: &mut Vec<u8>,
-) -> Result<(), CollectiveError> {
-    let own_rank = mesh.member().rank;
-    for step in &schedule.steps {
-        if let Some(message) = step.send {
-            let part = &values[schedule.range(message.part, values.len())];
-            let bytes =
-                u32::try_from(size_of_val(part)).expect("a message is at most MESSAGE long");
-            mesh.post(running, message.peer, bytes, |queue| T::encode(part, queue))?;
-        }
-        if let Some((message, arrival)) = step.receive {
-            let len = values.len();
-            let part = &mut values[schedule.range(message.part, len)];
-            scratch.resize(size_of_val(part), 0);
-            mesh.receive(running, message.peer, scratch)?;
-            match (arrival, reduce) {
-                (Arrival::Combine, Some(reduce)) => {
-                    element::combine(reduce, part, scratch, message.peer < own_rank);
-                }
-                _ => {
-                    for (own, arrived) in part.iter_mut().zip(T::decode(scratch)) {
-                        *own = arrived;
-                    }
+/// One piece of every part.
+#[derive(Debug, Clone, Copy)]
+struct Pieces {
+    piece: usize,
+    most: usize,
+}
+
+impl Pieces {
+    fn run<T: Element>(
+        self,
+        mesh: &mut Mesh,
+        running: &Running,
+        schedule: &Schedule,
+        buffers: &mut Buffers<'_, T>,
+        reduce: Option<Reduce>,
+        scratch: &mut Scratch,
+    ) -> Result<(), CollectiveError> {
+        for step in &schedule.steps {
+            if let Some(message) = step.send
+                && !self.is_over(message, buffers.outgoing().1)
+            {
+                let (values, parts) = buffers.outgoing();
+                let payload: Vec<&[u8]> = self
+                    .ranges(message, parts)
+                    .map(|range| values[range].as_bytes())
+                    .collect();
+                mesh.post(running, message.peer, &payload)?;
+            }
+            if let Some((message, arrival)) = step.receive {
+                let (values, parts) = buffers.incoming();
+                if !self.is_over(message, parts) {
+                    let reduce = reduce.filter(|_| arrival == Arrival::Combine);
+                    self.receive(mesh, running, message, (values, parts), reduce, scratch)?;
                 }
             }
+            mesh.settle(running, MESSAGE)?;
         }
-        mesh.settle(running, MESSAGE)?;
+        Ok(())
     }
-    Ok(())
+
+    fn receive<T: Element>(
+        self,
+        mesh: &mut Mesh,
+        running: &Running,
+        message: Message,
+        (values, parts): (&mut [T], &Parts),
+        reduce: Option<Reduce>,
+        scratch: &mut Scratch,
+    ) -> Result<(), CollectiveError> {
+        if reduce.is_none() && message.count == 1 {
+            let own = &mut values[parts.piece(message.part, self.piece, self.most)];
+            return mesh.receive(running, message.peer, own.as_mut_bytes());
+        }
+        let len = self.ranges(message, parts).map(|range| range.len()).sum();
+        let arrived: &mut [T] = scratch.room(len);
+        mesh.receive(running, message.peer, arrived.as_mut_bytes())?;
+        let arrived_first = message.peer < mesh.member().rank;
+        let mut rest = &*arrived;
+        for range in self.ranges(message, parts) {
+            let (part, after) = rest.split_at(range.len());
+            rest = after;
+            match reduce {
+                Some(reduce) => {
+                    element::combine(reduce, &mut values[range], part, arrived_first);
+                }
+                None => values[range].copy_from_slice(part),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all of a message has gone in earlier pieces. The first piece always goes: it carries
+    /// the call.
+    fn is_over(self, message: Message, parts: &Parts) -> bool {
+        self.piece > 0 && self.ranges(message, parts).all(|range| range.is_empty())
+    }
+
+    fn ranges(self, message: Message, parts: &Parts) -> impl Iterator<Item = Range<usize>> {
+        (message.part..message.part + message.count)
+            .map(move |part| parts.piece(part, self.piece, self.most))
+    }
+}
+
+impl<T> Buffers<'_, T> {
+    fn outgoing(&self) -> (&[T], &Parts) {
+        match self {
+            Self::InPlace { values, parts } => (values, parts),
+            Self::Between {
+                source,
+                source_parts,
+                ..
+            } => (source, source_parts),
+        }
+    }
+
+    fn incoming(&mut self) -> (&mut [T], &Parts) {
+        match self {
+            Self::InPlace { values, parts } => (values, parts),
+            Self::Between {
+                target,
+                target_parts,
+                ..
+            } => (target, target_parts),
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! The process group: one rank's membership, and the frame that all operations share.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use rdzv_store::Store;
@@ -8,10 +9,10 @@ use crate::bootstrap::{self, GroupOptions};
 use crate::call::{Call, Operation};
 use crate::element::Element;
 use crate::error::CollectiveError;
-use crate::exchange;
+use crate::exchange::{self, Buffers, Scratch};
 use crate::mesh::{Mesh, Running};
 use crate::reduce::Reduce;
-use crate::schedule::Schedule;
+use crate::schedule::{Parts, Schedule};
 
 /// One rank's membership in a group of processes that work on the same thing.
 ///
@@ -20,12 +21,17 @@ use crate::schedule::Schedule;
 pub struct ProcessGroup {
     mesh: Mesh,
     timeout: Duration,
-    /// How many operations have been called.
+    /// How many collective operations have been called.
     sequence: u64,
+    /// How many times values were sent to and received from each rank.
+    pub(crate) sent: BTreeMap<u32, u64>,
+    pub(crate) received: BTreeMap<u32, u64>,
+    /// The most bytes that other ranks can make this one reserve in one operation.
+    pub(crate) largest: u64,
     /// The first error, once there was one.
     broken: Option<String>,
     /// What arrives, before it is combined; at most one message.
-    scratch: Vec<u8>,
+    scratch: Scratch,
 }
 
 impl ProcessGroup {
@@ -55,8 +61,11 @@ impl ProcessGroup {
             mesh: bootstrap::join(store, rank, world_size, options)?,
             timeout: options.timeout,
             sequence: 0,
+            sent: BTreeMap::new(),
+            received: BTreeMap::new(),
+            largest: options.largest,
             broken: None,
-            scratch: Vec::new(),
+            scratch: Scratch::default(),
         })
     }
 
@@ -80,35 +89,103 @@ impl ProcessGroup {
         self.timeout = timeout;
     }
 
-    /// Carries out one operation and, if it fails, breaks the group here and at the peers.
+    /// Carries out a collective operation on one buffer.
     pub(crate) fn perform<T: Element>(
         &mut self,
         operation: Operation,
         schedule: &Schedule,
         values: &mut [T],
+        parts: &Parts,
         reduce: Option<Reduce>,
     ) -> Result<(), CollectiveError> {
+        let elements = match operation {
+            Operation::AllGatherUnequal => 0,
+            _ => values.len() as u64,
+        };
+        let call = self.next_call::<T>(operation, elements);
+        let buffers = Buffers::InPlace { values, parts };
+        self.carry_out(call, schedule, buffers, reduce)
+    }
+
+    /// The next collective call.
+    pub(crate) fn next_call<T: Element>(&mut self, operation: Operation, elements: u64) -> Call {
+        self.sequence += 1;
+        Call {
+            operation,
+            element: T::TYPE,
+            elements,
+            sequence: self.sequence,
+        }
+    }
+
+    /// Carries out one operation and, if it fails, breaks the group here and at the peers.
+    pub(crate) fn carry_out<T: Element>(
+        &mut self,
+        call: Call,
+        schedule: &Schedule,
+        buffers: Buffers<'_, T>,
+        reduce: Option<Reduce>,
+    ) -> Result<(), CollectiveError> {
+        self.attempt(call, self.timeout, |mesh, running, scratch| {
+            exchange::run(mesh, running, schedule, buffers, reduce, scratch)
+        })
+    }
+
+    /// Does something with the connections; if it fails, the group is broken here and at the peers.
+    pub(crate) fn attempt<R>(
+        &mut self,
+        call: Call,
+        timeout: Duration,
+        act: impl FnOnce(&mut Mesh, &Running, &mut Scratch) -> Result<R, CollectiveError>,
+    ) -> Result<R, CollectiveError> {
         if let Some(first) = &self.broken {
             return Err(CollectiveError::Broken {
                 first: first.clone(),
             });
         }
-        self.sequence += 1;
         let running = Running {
-            call: Call {
-                operation,
-                element: T::TYPE,
-                elements: values.len() as u64,
-                sequence: self.sequence,
-            },
+            call,
             started: Instant::now(),
-            timeout: self.timeout,
+            timeout,
         };
-        let (mesh, scratch) = (&mut self.mesh, &mut self.scratch);
-        exchange::run(mesh, &running, schedule, values, reduce, scratch).inspect_err(|error| {
-            let (suspect, cause) = error.blame(self.mesh.member().rank);
-            self.mesh.abort(suspect, cause);
-            self.broken = Some(error.to_string());
-        })
+        act(&mut self.mesh, &running, &mut self.scratch).inspect_err(|error| self.break_off(error))
+    }
+
+    /// The group is broken by this error: here, and at the peers.
+    pub(crate) fn break_off(&mut self, error: &CollectiveError) {
+        let (suspect, cause) = error.blame(self.mesh.member().rank);
+        self.mesh.abort(suspect, cause);
+        self.broken = Some(error.to_string());
+    }
+
+    /// Refuses a rank that the group does not have.
+    pub(crate) fn check_rank(&self, what: &str, rank: u32) -> Result<(), CollectiveError> {
+        if rank < self.world_size() {
+            return Ok(());
+        }
+        Err(CollectiveError::Argument(format!(
+            "{what} rank {rank}: the group has ranks 0 to {}",
+            self.world_size() - 1
+        )))
+    }
+
+    /// Refuses a buffer that is not of the length that it has to be.
+    pub(crate) fn check_length(
+        &self,
+        what: &str,
+        found: usize,
+        expected: usize,
+    ) -> Result<(), CollectiveError> {
+        if found == expected {
+            return Ok(());
+        }
+        Err(CollectiveError::Argument(format!(
+            "{what} has {found} elements, but needs {expected}"
+        )))
+    }
+
+    /// How many elements all ranks have together, if each has so many.
+    pub(crate) fn of_all(&self, each: usize) -> usize {
+        each * self.world_size() as usize
     }
 }

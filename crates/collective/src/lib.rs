@@ -1,4 +1,12 @@
-//! A small process group over TCP: `barrier`, `broadcast`, `all_reduce`.
+//! A process group of CPU ranks.
+//!
+//! | from → to | operations |
+//! |---|---|
+//! | nothing | [`barrier`](ProcessGroup::barrier), [`monitored_barrier`](ProcessGroup::monitored_barrier) (says who did not come) |
+//! | one → one | [`send`](ProcessGroup::send), [`receive`](ProcessGroup::receive) |
+//! | one → all | [`broadcast`](ProcessGroup::broadcast), [`scatter`](ProcessGroup::scatter), [`broadcast_object`](ProcessGroup::broadcast_object) |
+//! | all → one | [`gather`](ProcessGroup::gather), [`reduce`](ProcessGroup::reduce) |
+//! | all → all | [`all_gather`](ProcessGroup::all_gather), [`all_gather_unequal`](ProcessGroup::all_gather_unequal), [`all_gather_objects`](ProcessGroup::all_gather_objects), [`all_reduce`](ProcessGroup::all_reduce), [`reduce_scatter`](ProcessGroup::reduce_scatter), [`all_to_all`](ProcessGroup::all_to_all), [`all_to_all_unequal`](ProcessGroup::all_to_all_unequal) |
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -19,17 +27,22 @@
 //! - `mesh` owns the connections of one rank and the one place that waits. Nothing runs in the
 //!   background: there are no threads, and no CPU is used outside of calls.
 //! - `reception` admits peers and refuses strangers.
-//! - `connection` and `wire` are the sockets and the bytes on them; `bootstrap` is how the ranks find
+//! - `socket`, `connection` and `wire` are the sockets (Unix ones on one host, TCP otherwise) and the
+//!   bytes on them; `bootstrap` is how the ranks find
 //!   one another through a store.
 //!
 //! What holds for every operation:
 //!
 //! - All ranks call the same operations in the same order with the same sizes. A rank that does not
 //!   is told so by an error that names both calls.
-//! - The result is the same to the last bit on all ranks.
+//! - The result of a reduction is the same to the last bit on all ranks.
 //! - A failure (a dead peer, a timeout, a mismatch) ends the operation with an error that names the
 //!   rank at fault, is passed on to the other ranks, and is final: the group is broken.
+//!
+//! Beside the group, `worker_server` is the control plane of a worker: a server in it that answers
+//! requests about it.
 
+mod all_to_all;
 mod barrier;
 mod bootstrap;
 mod broadcast;
@@ -38,16 +51,23 @@ mod connection;
 mod element;
 mod error;
 mod exchange;
+mod gather;
 mod group;
 mod mesh;
+mod object;
+mod point;
 mod reception;
 mod reduce;
 mod schedule;
+mod socket;
 mod wire;
+#[cfg(feature = "worker-server")]
+pub mod worker_server;
 
 pub use bootstrap::{GroupOptions, address_towards};
 pub use call::{Call, Operation};
 pub use element::{Element, ElementType};
 pub use error::{Cause, CollectiveError, Refusal};
 pub use group::ProcessGroup;
+pub use half::{bf16, f16};
 pub use reduce::Reduce;

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -16,6 +16,7 @@ use crate::call::Call;
 use crate::connection::{Inbound, Incoming, Outbound};
 use crate::error::{Cause, CollectiveError};
 use crate::reception::{Member, Reception};
+use crate::socket::{Listener, Place};
 use crate::wire::{Frame, Hello, VERSION};
 
 /// An operation in progress.
@@ -30,10 +31,12 @@ pub(crate) struct Running {
 #[derive(Debug)]
 pub(crate) struct Mesh {
     member: Member,
-    addresses: Vec<SocketAddr>,
+    places: Vec<Place>,
     reception: Reception,
     outbound: BTreeMap<u32, Outbound>,
     inbound: BTreeMap<u32, Inbound>,
+    /// The last call that was heard of from each peer.
+    heard: BTreeMap<u32, Call>,
 }
 
 /// What is watched in a poll.
@@ -45,13 +48,14 @@ enum Source {
 }
 
 impl Mesh {
-    pub(crate) fn new(member: Member, addresses: Vec<SocketAddr>, listener: TcpListener) -> Self {
+    pub(crate) fn new(member: Member, places: Vec<Place>, listener: Listener) -> Self {
         Self {
             member,
-            addresses,
+            places,
             reception: Reception::new(member, listener),
             outbound: BTreeMap::new(),
             inbound: BTreeMap::new(),
+            heard: BTreeMap::new(),
         }
     }
 
@@ -59,22 +63,24 @@ impl Mesh {
         &self.member
     }
 
-    /// Queues one part for a peer and sends what can be sent now. `encode` appends the payload.
+    /// Sends a message to a peer, or queues what cannot be sent now.
     pub(crate) fn post(
         &mut self,
         running: &Running,
         peer: u32,
-        payload: u32,
-        encode: impl FnOnce(&mut Vec<u8>),
+        payload: &[&[u8]],
     ) -> Result<(), CollectiveError> {
         let outbound = self.dialled(running, peer)?;
-        let call = running.call;
-        outbound.post(&Frame::Data { call, payload }, encode);
-        outbound.send();
+        let bytes: usize = payload.iter().map(|slice| slice.len()).sum();
+        let frame = Frame::Data {
+            call: running.call,
+            payload: u32::try_from(bytes).expect("a message is at most MESSAGE long"),
+        };
+        outbound.post(&frame, payload);
         Ok(())
     }
 
-    /// Receives one part from a peer; its length must be that of `payload`.
+    /// Receives a message from a peer; its length must be that of `payload`.
     pub(crate) fn receive(
         &mut self,
         running: &Running,
@@ -144,6 +150,11 @@ impl Mesh {
         }
     }
 
+    /// The last call that was heard of from a peer.
+    pub(crate) fn last_heard(&self, peer: u32) -> Option<Call> {
+        self.heard.get(&peer).copied()
+    }
+
     /// Tells all peers that this rank has given up, and refuses those who come later.
     pub(crate) fn abort(&mut self, suspect: u32, cause: Cause) {
         let frame = Frame::Abort { suspect, cause };
@@ -162,7 +173,7 @@ impl Mesh {
             Entry::Occupied(entry) => return Ok(entry.into_mut()),
             Entry::Vacant(entry) => entry,
         };
-        let address = self.addresses[peer as usize];
+        let place = &self.places[peer as usize];
         let hello = Hello {
             version: VERSION,
             from: self.member.rank,
@@ -170,12 +181,12 @@ impl Mesh {
             world_size: self.member.world_size,
             group: self.member.group,
         };
-        match Outbound::dial(address, &hello) {
+        match Outbound::dial(place, &hello) {
             Ok(outbound) => Ok(entry.insert(outbound)),
             Err(source) => Err(CollectiveError::System {
                 what: format!(
-                    "{}: make a socket for rank {peer} at {address}",
-                    running.call
+                    "{}: make a socket for rank {peer} at {}",
+                    running.call, place.address
                 ),
                 source,
             }),
@@ -246,15 +257,16 @@ impl Mesh {
             watch(Source::Reception, descriptor, PollFlags::IN);
         }
         for (&peer, outbound) in &self.outbound {
-            if outbound.ended().is_none() {
+            if outbound.ended().is_none()
+                && let Some(socket) = outbound.socket()
+            {
                 let mut flags = PollFlags::IN;
                 flags.set(PollFlags::OUT, outbound.queued() > 0);
-                let descriptor: BorrowedFd<'_> = outbound.stream().as_fd();
-                watch(Source::Outbound(peer), descriptor, flags);
+                watch(Source::Outbound(peer), socket.as_fd(), flags);
             }
         }
         if let Some(inbound) = from.and_then(|peer| self.inbound.get(&peer)) {
-            watch(Source::Inbound, inbound.stream().as_fd(), PollFlags::IN);
+            watch(Source::Inbound, inbound.socket().as_fd(), PollFlags::IN);
         }
         let timeout = Timespec::try_from(left).ok();
         match rustix::event::poll(&mut descriptors, timeout.as_ref()) {
@@ -278,10 +290,10 @@ impl Mesh {
 
     /// Hears what a peer says on the connection that was dialled to it.
     fn hear(&mut self, running: &Running, peer: u32) -> Result<(), CollectiveError> {
+        let (call, address) = (running.call, self.address(peer));
         let Some(outbound) = self.outbound.get_mut(&peer) else {
             return Ok(());
         };
-        let (call, address) = (running.call, self.addresses[peer as usize]);
         match outbound.hear() {
             Ok(None | Some(Frame::Welcome)) => Ok(()),
             Ok(Some(Frame::Abort { suspect, cause })) => Err(CollectiveError::Aborted {
@@ -306,13 +318,16 @@ impl Mesh {
 
     /// Compares what a peer is about to send with what is expected of it.
     fn check(
-        &self,
+        &mut self,
         running: &Running,
         peer: u32,
         frame: Result<Frame, impl AsRef<[u8]>>,
         incoming: &Incoming<'_>,
     ) -> Result<(), CollectiveError> {
-        let (ours, address) = (running.call, self.addresses[peer as usize]);
+        let (ours, address) = (running.call, self.address(peer));
+        if let Ok(Frame::Data { call, .. }) = frame {
+            self.heard.insert(peer, call);
+        }
         match frame {
             Ok(Frame::Data { call, payload }) if call == ours && incoming.expects(payload) => {
                 Ok(())
@@ -346,11 +361,16 @@ impl Mesh {
         Ok(anybody)
     }
 
+    /// Where a peer can be reached by everybody, for errors.
+    fn address(&self, peer: u32) -> SocketAddr {
+        self.places[peer as usize].address
+    }
+
     fn timed_out(&self, running: &Running, peer: u32, state: &'static str) -> CollectiveError {
         CollectiveError::Timeout {
             call: running.call,
             peer,
-            address: self.addresses[peer as usize],
+            address: self.address(peer),
             state,
             elapsed: running.started.elapsed(),
         }
@@ -360,7 +380,7 @@ impl Mesh {
         CollectiveError::Lost {
             call: running.call,
             peer,
-            address: self.addresses[peer as usize],
+            address: self.address(peer),
             reason,
             elapsed: running.started.elapsed(),
         }
@@ -370,7 +390,7 @@ impl Mesh {
         CollectiveError::NotARank {
             call: running.call,
             peer,
-            address: self.addresses[peer as usize],
+            address: self.address(peer),
             found,
         }
     }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::connection::{Arriving, Inbound};
 use crate::error::{CollectiveError, Refusal};
+use crate::socket::Listener;
 use crate::wire::{Frame, GroupId, Hello, VERSION};
 
 /// Who this rank is.
@@ -22,7 +22,7 @@ pub(crate) struct Member {
 pub(crate) struct Reception {
     member: Member,
     /// `None` once the group is broken, so that late peers are refused at once.
-    listener: Option<TcpListener>,
+    listener: Option<Listener>,
     arriving: Vec<Arriving>,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Reception {
 const STRANGERS: usize = 64;
 
 impl Reception {
-    pub(crate) fn new(member: Member, listener: TcpListener) -> Self {
+    pub(crate) fn new(member: Member, listener: Listener) -> Self {
         Self {
             member,
             listener: Some(listener),
@@ -40,8 +40,8 @@ impl Reception {
 
     /// What to watch for input.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let listener = self.listener.iter().map(AsFd::as_fd);
-        listener.chain(self.arriving.iter().map(|one| one.stream().as_fd()))
+        let listener = self.listener.iter().flat_map(Listener::descriptors);
+        listener.chain(self.arriving.iter().map(|one| one.socket().as_fd()))
     }
 
     /// Accepts whoever has come and hears who they are. Returns the peers among them; `present` are
@@ -53,7 +53,7 @@ impl Reception {
         self.accept()?;
         let mut welcomed = BTreeMap::new();
         for mut arriving in std::mem::take(&mut self.arriving) {
-            let from = arriving.from();
+            let from = arriving.from().to_owned();
             let hello = match arriving.hear() {
                 Ok(None) => {
                     self.arriving.push(arriving);
@@ -98,10 +98,7 @@ impl Reception {
         };
         loop {
             match listener.accept() {
-                Ok((stream, from)) => match Arriving::new(stream, from) {
-                    Ok(arriving) => self.arriving.push(arriving),
-                    Err(error) => tracing::debug!(%from, %error, "a connection went away at once"),
-                },
+                Ok(accepted) => self.arriving.push(Arriving::new(accepted)),
                 Err(error) => match error.kind() {
                     ErrorKind::WouldBlock => break,
                     ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {}

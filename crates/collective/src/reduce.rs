@@ -1,12 +1,13 @@
-//! `all_reduce`: every rank gets the combination of what each of them has.
+//! `all_reduce`, `reduce_scatter`, `reduce`: what all ranks have becomes one, element by element.
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::call::Operation;
 use crate::element::Element;
 use crate::error::CollectiveError;
 use crate::group::ProcessGroup;
-use crate::schedule::{self, Schedule};
+use crate::schedule::{self, Parts};
 
 /// How two values become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,10 +16,36 @@ pub enum Reduce {
     Sum,
     /// The sum of all, divided by the world size. Integers are rounded towards zero.
     Average,
+    /// Their product. Integers wrap around.
+    Product,
     /// The smaller one; not-a-number if either is.
     Min,
     /// The greater one; not-a-number if either is.
     Max,
+    /// Bits that both have. Integers only.
+    BitAnd,
+    /// Bits that either has. Integers only.
+    BitOr,
+    /// Bits that one of them has. Integers only.
+    BitXor,
+}
+
+impl Reduce {
+    /// All of them, in the order of their codes on the wire, which begin with 1.
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Sum,
+        Self::Average,
+        Self::Min,
+        Self::Max,
+        Self::Product,
+        Self::BitAnd,
+        Self::BitOr,
+        Self::BitXor,
+    ];
+
+    fn is_bitwise(self) -> bool {
+        matches!(self, Self::BitAnd | Self::BitOr | Self::BitXor)
+    }
 }
 
 impl fmt::Display for Reduce {
@@ -26,8 +53,12 @@ impl fmt::Display for Reduce {
         formatter.write_str(match self {
             Self::Sum => "sum",
             Self::Average => "average",
+            Self::Product => "product",
             Self::Min => "min",
             Self::Max => "max",
+            Self::BitAnd => "bitwise and",
+            Self::BitOr => "bitwise or",
+            Self::BitXor => "bitwise exclusive or",
         })
     }
 }
@@ -46,27 +77,79 @@ impl ProcessGroup {
         values: &mut [T],
         reduce: Reduce,
     ) -> Result<(), CollectiveError> {
-        let schedule = choose(self.rank(), self.world_size(), size_of_val(values));
-        self.perform(
-            Operation::AllReduce { reduce },
-            &schedule,
-            values,
-            Some(reduce),
-        )?;
-        if reduce == Reduce::Average {
-            let world_size = self.world_size();
-            for value in values {
-                *value = value.divide(world_size);
-            }
+        check_reduce::<T>("all_reduce", reduce)?;
+        let (rank, world_size) = (self.rank(), self.world_size());
+        let (schedule, parts) = if size_of_val(values) <= SMALL {
+            let schedule = schedule::recursive_doubling(rank, world_size);
+            (schedule, Parts::even(1, values.len()))
+        } else {
+            let schedule = schedule::ring_reduce(rank, world_size);
+            (schedule, Parts::even(world_size, values.len()))
+        };
+        let operation = Operation::AllReduce { reduce };
+        self.perform(operation, &schedule, values, &parts, Some(reduce))?;
+        average(values, reduce, world_size);
+        Ok(())
+    }
+
+    /// Combines the values of all ranks; each gets one part of the result, in its place in `values`.
+    ///
+    /// Returns which elements that are: rank `n` has the `n`-th of `world size` parts, of which the
+    /// first are one element longer where the length does not divide. The other elements are
+    /// unspecified afterwards, and after an error all are.
+    pub fn reduce_scatter<T: Element>(
+        &mut self,
+        values: &mut [T],
+        reduce: Reduce,
+    ) -> Result<Range<usize>, CollectiveError> {
+        check_reduce::<T>("reduce_scatter", reduce)?;
+        let (rank, world_size) = (self.rank(), self.world_size());
+        let schedule = schedule::ring_reduce_scatter(rank, world_size);
+        let parts = Parts::even(world_size, values.len());
+        let operation = Operation::ReduceScatter { reduce };
+        self.perform(operation, &schedule, values, &parts, Some(reduce))?;
+        let own = parts.range(rank);
+        average(&mut values[own.clone()], reduce, world_size);
+        Ok(own)
+    }
+
+    /// Combines the values of all ranks; the rank `root` gets the result.
+    ///
+    /// On the other ranks the values are unspecified afterwards, and after an error on all.
+    pub fn reduce<T: Element>(
+        &mut self,
+        values: &mut [T],
+        reduce: Reduce,
+        root: u32,
+    ) -> Result<(), CollectiveError> {
+        check_reduce::<T>("reduce", reduce)?;
+        self.check_rank("reduce to", root)?;
+        let (rank, world_size) = (self.rank(), self.world_size());
+        let schedule = schedule::reduce_to(rank, world_size, root);
+        let parts = Parts::even(world_size, values.len());
+        let operation = Operation::Reduce { reduce, root };
+        self.perform(operation, &schedule, values, &parts, Some(reduce))?;
+        if rank == root {
+            average(values, reduce, world_size);
         }
         Ok(())
     }
 }
 
-fn choose(rank: u32, world_size: u32, bytes: usize) -> Schedule {
-    if bytes <= SMALL {
-        schedule::recursive_doubling(rank, world_size)
-    } else {
-        schedule::ring(rank, world_size)
+fn check_reduce<T: Element>(what: &str, reduce: Reduce) -> Result<(), CollectiveError> {
+    if T::BITWISE || !reduce.is_bitwise() {
+        return Ok(());
+    }
+    Err(CollectiveError::Argument(format!(
+        "{what} by {reduce}: {} has no bits to combine, only integers have",
+        T::TYPE
+    )))
+}
+
+fn average<T: Element>(values: &mut [T], reduce: Reduce, world_size: u32) {
+    if reduce == Reduce::Average {
+        for value in values {
+            *value = value.divide(world_size);
+        }
     }
 }

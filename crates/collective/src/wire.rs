@@ -1,7 +1,8 @@
 //! The bytes between two ranks.
 //!
 //! Each direction of a pair has its own connection, dialled by the sender. All numbers are
-//! little-endian.
+//! little-endian, except for the version, which is in the order of the sender's memory as the values
+//! are: so ranks of another order refuse one another.
 //!
 //! ```text
 //!   dialler -> acceptor   hello, then data frames (or one abort)
@@ -11,8 +12,8 @@
 //!    0 magic "RZPG"                          0 magic "RZPF"
 //!    4 version (u16), 0 (u16)                4 kind: 1 welcome 2 refuse 3 abort 4 data
 //!    8 from rank (u32)                       5 operation | cause | refusal
-//!   12 to rank (u32)                         6 element type, 0
-//!   16 world size (u32), 0 (u32)             8 root or reduction | rank at fault | expected (u32)
+//!   12 to rank (u32)                         6 element type, reduction
+//!   16 world size (u32), 0 (u32)             8 root | rank at fault | expected (u32)
 //!   24 group id (16 bytes)                  12 length of the payload (u32)
 //!                                           16 sequence (u64)
 //!                                           24 elements (u64)
@@ -28,7 +29,7 @@ use crate::reduce::Reduce;
 
 pub(crate) const HELLO: usize = 40;
 pub(crate) const FRAME: usize = 32;
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 
 const HELLO_MAGIC: [u8; 4] = *b"RZPG";
 const FRAME_MAGIC: [u8; 4] = *b"RZPF";
@@ -50,7 +51,7 @@ impl Hello {
     pub(crate) fn encode(&self) -> [u8; HELLO] {
         let mut bytes = [0; HELLO];
         bytes[..4].copy_from_slice(&HELLO_MAGIC);
-        bytes[4..6].copy_from_slice(&self.version.to_le_bytes());
+        bytes[4..6].copy_from_slice(&self.version.to_ne_bytes());
         bytes[8..12].copy_from_slice(&self.from.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.to.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.world_size.to_le_bytes());
@@ -63,7 +64,7 @@ impl Hello {
         let mut group = GroupId::default();
         group.copy_from_slice(&bytes[24..]);
         (bytes[..4] == HELLO_MAGIC).then(|| Self {
-            version: u16::from_le_bytes([bytes[4], bytes[5]]),
+            version: u16::from_ne_bytes([bytes[4], bytes[5]]),
             from: number(bytes, 8),
             to: number(bytes, 12),
             world_size: number(bytes, 16),
@@ -81,7 +82,7 @@ pub(crate) enum Frame {
     Refuse(Refusal),
     /// The sender's group is broken.
     Abort { suspect: u32, cause: Cause },
-    /// One part of a buffer follows.
+    /// Values follow.
     Data { call: Call, payload: u32 },
 }
 
@@ -97,8 +98,9 @@ impl Frame {
             }
             Self::Abort { suspect, cause } => (3, cause_code(cause), suspect),
             Self::Data { call, payload } => {
-                let (code, argument) = operation_code(call.operation);
-                bytes[6] = element_code(call.element);
+                let (code, reduce, argument) = operation_code(call.operation);
+                bytes[6] = code_in(&ElementType::ALL, call.element);
+                bytes[7] = reduce.map_or(0, |reduce| code_in(&Reduce::ALL, reduce));
                 bytes[12..16].copy_from_slice(&payload.to_le_bytes());
                 bytes[16..24].copy_from_slice(&call.sequence.to_le_bytes());
                 bytes[24..].copy_from_slice(&call.elements.to_le_bytes());
@@ -126,8 +128,8 @@ impl Frame {
             },
             4 => Self::Data {
                 call: Call {
-                    operation: operation(detail, argument)?,
-                    element: element(bytes[6])?,
+                    operation: operation(detail, coded(&Reduce::ALL, bytes[7]), argument)?,
+                    element: coded(&ElementType::ALL, bytes[6])?,
                     elements: long_number(bytes, 24),
                     sequence: long_number(bytes, 16),
                 },
@@ -150,63 +152,56 @@ fn long_number(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(number)
 }
 
-fn operation_code(operation: Operation) -> (u8, u32) {
+/// The code of an operation, its reduction, and its root.
+fn operation_code(operation: Operation) -> (u8, Option<Reduce>, u32) {
     match operation {
-        Operation::Barrier => (1, 0),
-        Operation::Broadcast { root } => (2, root),
-        Operation::AllReduce { reduce } => (3, reduce_code(reduce)),
+        Operation::Barrier => (1, None, 0),
+        Operation::Broadcast { root } => (2, None, root),
+        Operation::AllReduce { reduce } => (3, Some(reduce), 0),
+        Operation::MonitoredBarrier => (4, None, 0),
+        Operation::Scatter { root } => (5, None, root),
+        Operation::Gather { root } => (6, None, root),
+        Operation::AllGather => (7, None, 0),
+        Operation::AllGatherUnequal => (8, None, 0),
+        Operation::AllToAll => (9, None, 0),
+        Operation::AllToAllUnequal => (10, None, 0),
+        Operation::Reduce { reduce, root } => (11, Some(reduce), root),
+        Operation::ReduceScatter { reduce } => (12, Some(reduce), 0),
+        Operation::Send { from } => (13, None, from),
     }
 }
 
-fn operation(code: u8, argument: u32) -> Option<Operation> {
+fn operation(code: u8, reduce: Option<Reduce>, argument: u32) -> Option<Operation> {
+    let root = argument;
     Some(match code {
         1 => Operation::Barrier,
-        2 => Operation::Broadcast { root: argument },
-        3 => Operation::AllReduce {
-            reduce: reduce(argument)?,
+        2 => Operation::Broadcast { root },
+        3 => Operation::AllReduce { reduce: reduce? },
+        4 => Operation::MonitoredBarrier,
+        5 => Operation::Scatter { root },
+        6 => Operation::Gather { root },
+        7 => Operation::AllGather,
+        8 => Operation::AllGatherUnequal,
+        9 => Operation::AllToAll,
+        10 => Operation::AllToAllUnequal,
+        11 => Operation::Reduce {
+            reduce: reduce?,
+            root,
         },
+        12 => Operation::ReduceScatter { reduce: reduce? },
+        13 => Operation::Send { from: argument },
         _ => return None,
     })
 }
 
-fn reduce_code(reduce: Reduce) -> u32 {
-    match reduce {
-        Reduce::Sum => 1,
-        Reduce::Average => 2,
-        Reduce::Min => 3,
-        Reduce::Max => 4,
-    }
+/// The place of one of these, from 1.
+fn code_in<T: PartialEq>(all: &[T], one: T) -> u8 {
+    let place = all.iter().position(|other| *other == one);
+    place.map_or(0, |place| place as u8 + 1)
 }
 
-fn reduce(code: u32) -> Option<Reduce> {
-    Some(match code {
-        1 => Reduce::Sum,
-        2 => Reduce::Average,
-        3 => Reduce::Min,
-        4 => Reduce::Max,
-        _ => return None,
-    })
-}
-
-fn element_code(element: ElementType) -> u8 {
-    match element {
-        ElementType::U8 => 1,
-        ElementType::I32 => 2,
-        ElementType::I64 => 3,
-        ElementType::F32 => 4,
-        ElementType::F64 => 5,
-    }
-}
-
-fn element(code: u8) -> Option<ElementType> {
-    Some(match code {
-        1 => ElementType::U8,
-        2 => ElementType::I32,
-        3 => ElementType::I64,
-        4 => ElementType::F32,
-        5 => ElementType::F64,
-        _ => return None,
-    })
+fn coded<T: Copy>(all: &[T], code: u8) -> Option<T> {
+    all.get(usize::from(code).checked_sub(1)?).copied()
 }
 
 fn cause_code(cause: Cause) -> u8 {
@@ -262,20 +257,20 @@ mod tests {
     use super::*;
 
     fn operations() -> impl Strategy<Value = Operation> {
-        prop_oneof![
-            Just(Operation::Barrier),
-            any::<u32>().prop_map(|root| Operation::Broadcast { root }),
-            (1..=4_u32).prop_map(|code| Operation::AllReduce {
-                reduce: reduce(code).unwrap()
-            }),
-        ]
+        let codes = (
+            1..=13_u8,
+            prop::sample::select(&Reduce::ALL[..]),
+            any::<u32>(),
+        );
+        codes.prop_map(|(code, reduce, root)| operation(code, Some(reduce), root).unwrap())
     }
 
     fn frames() -> impl Strategy<Value = Frame> {
-        let calls = (operations(), 1..=5_u8, any::<u64>(), any::<u64>()).prop_map(
-            |(operation, code, elements, sequence)| Call {
+        let elements = prop::sample::select(&ElementType::ALL[..]);
+        let calls = (operations(), elements, any::<u64>(), any::<u64>()).prop_map(
+            |(operation, element, elements, sequence)| Call {
                 operation,
-                element: element(code).unwrap(),
+                element,
                 elements,
                 sequence,
             },

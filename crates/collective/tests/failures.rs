@@ -229,8 +229,9 @@ fn strangers_are_refused_and_disturb_nobody() {
             .collect();
         let address = store.get("rdzv/process_group/default/1").unwrap();
         let address = String::from_utf8(address.to_vec()).unwrap();
+        let (address, _host) = address.split_once(' ').unwrap();
         let connect = || {
-            let stream = TcpStream::connect(&address).unwrap();
+            let stream = TcpStream::connect(address).unwrap();
             stream.set_read_timeout(Some(LONG)).unwrap();
             stream
         };
@@ -239,7 +240,7 @@ fn strangers_are_refused_and_disturb_nobody() {
             .write_all(b"GET / HTTP/1.1\r\nHost: 127.0.0.1:12345\r\n\r\n")
             .unwrap();
         let mut other_group = connect();
-        let mut hello = *b"RZPG\x01\0\0\0\0\0\0\0\x01\0\0\0\x02\0\0\0\0\0\0\0................";
+        let mut hello = *b"RZPG\x02\0\0\0\0\0\0\0\x01\0\0\0\x02\0\0\0\0\0\0\0................";
         other_group.write_all(&hello).unwrap();
         let mut other_version = connect();
         hello[4] = 9;
@@ -290,4 +291,76 @@ fn a_process_that_took_the_address_of_a_rank_is_not_taken_for_it() {
         );
         assert!(error.contains("HTTP/1.1 400"), "{error}");
     });
+}
+
+#[test]
+fn a_monitored_barrier_names_everybody_who_did_not_come() {
+    let (done, wait) = mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let errors = run(5, LONG, |mut group| {
+        group.all_reduce(&mut [1_i32], Reduce::Sum).unwrap();
+        group.monitored_barrier(LONG).unwrap();
+        match group.rank() {
+            // Stay members, but do not come until the others have given up.
+            1 | 3 => {
+                let _ = wait.lock().unwrap().recv_timeout(LONG);
+                None
+            }
+            rank => {
+                let error = group.monitored_barrier(SHORT).unwrap_err();
+                if rank == 0 {
+                    done.send(()).unwrap();
+                    done.send(()).unwrap();
+                }
+                Some(error)
+            }
+        }
+    });
+    let text = errors[0].as_ref().unwrap().to_string();
+    assert!(text.contains("still without ranks 1, 3 of 5"), "{text}");
+    let known = "rank 1 was last heard of in monitored_barrier() as operation 2";
+    assert!(text.contains(known), "{text}");
+    for rank in [2, 4] {
+        match errors[rank].as_ref().unwrap() {
+            CollectiveError::Aborted { suspect, cause, .. } => {
+                assert_eq!((*suspect, *cause), (1, Cause::TimedOut));
+            }
+            other => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_dies_ends_a_monitored_barrier_before_its_time() {
+    let started = Instant::now();
+    let errors = run(4, LONG, |mut group| {
+        let before = group.barrier();
+        // A slow rank may hear of the loss while it is in the operation before.
+        (group.rank() != 2).then(|| {
+            let after = before.and_then(|()| group.monitored_barrier(LONG));
+            after.unwrap_err()
+        })
+    });
+    assert!(started.elapsed() < LONG / 4);
+    let text = errors[0].as_ref().unwrap().to_string();
+    assert!(text.contains("rank 2"), "{text}");
+}
+
+#[test]
+fn a_rank_that_sends_something_else_is_told_what_was_expected() {
+    let errors = run(2, LONG, |mut group| {
+        if group.rank() == 0 {
+            // The values may be on their way before the other rank has looked.
+            group
+                .send(&[1_u8; 5], 1)
+                .map_or_else(|error| error.to_string(), |()| String::new())
+        } else {
+            group.receive(&mut [0_u8; 4], 0).unwrap_err().to_string()
+        }
+    });
+    assert!(
+        errors[1].contains("send(4 x u8, from rank 0) as operation 1")
+            && errors[1].contains("called send(5 x u8, from rank 0) as operation 1"),
+        "{errors:?}"
+    );
 }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use rdzv_collective::{Element, ProcessGroup, Reduce};
+use rdzv_collective::{Element, ProcessGroup, Reduce, bf16, f16};
 use support::{LONG, run};
 
 /// Nothing, one, odd, at and above the change of algorithm, and more than one message.
@@ -74,10 +74,17 @@ fn broadcast_copies_from_every_root() {
 
 #[test]
 fn every_reduction_and_type() {
-    fn check<T: Element + PartialEq>(make: impl Fn(u32) -> T + Sync, expected: [T; 4]) {
+    fn check<T: Element + PartialEq>(make: impl Fn(u32) -> T + Sync, expected: [T; 5]) {
         for len in [5, 9000] {
             let results = run(3, LONG, |mut group| {
-                [Reduce::Sum, Reduce::Average, Reduce::Min, Reduce::Max].map(|reduce| {
+                [
+                    Reduce::Sum,
+                    Reduce::Average,
+                    Reduce::Min,
+                    Reduce::Max,
+                    Reduce::Product,
+                ]
+                .map(|reduce| {
                     let mut values = vec![make(group.rank()); len];
                     group.all_reduce(&mut values, reduce).unwrap();
                     values
@@ -94,14 +101,62 @@ fn every_reduction_and_type() {
             }
         }
     }
-    check(|rank| rank as u8 + 1, [6, 2, 1, 3]);
-    check(|rank| 10 - 7 * rank as i32, [9, 3, -4, 10]);
+    check(|rank| rank as u8 + 1, [6, 2, 1, 3, 6]);
+    check(|rank| 1 - rank as i8, [0, 0, -1, 1, 0]);
+    let product = 301_u16.wrapping_mul(601);
+    check(|rank| 300 * rank as u16 + 1, [903, 301, 1, 601, product]);
+    let product = (-300_i16).wrapping_mul(-301).wrapping_mul(-302);
+    check(|rank| -300 - rank as i16, [-903, -301, -302, -300, product]);
+    let million = 1_000_000_u32;
+    let product = million.wrapping_mul(2 * million).wrapping_mul(3 * million);
+    check(
+        |rank| million * (rank + 1),
+        [6 * million, 2 * million, million, 3 * million, product],
+    );
+    check(|rank| 10 - 7 * rank as i32, [9, 3, -4, 10, -120]);
+    let high = 1_u64 << 62;
+    let product = high.wrapping_mul(high + 1).wrapping_mul(high + 2);
+    check(
+        |rank| high + u64::from(rank),
+        [high * 3 + 3, high + 1, high, high + 2, product],
+    );
     check(
         |rank| (1 << 40) * i64::from(rank),
-        [3 << 40, 1 << 40, 0, 2 << 40],
+        [3 << 40, 1 << 40, 0, 2 << 40, 0],
     );
-    check(|rank| rank as f32 - 0.5, [1.5, 0.5, -0.5, 1.5]);
-    check(|rank| f64::from(rank) * 1e300, [3e300, 1e300, 0.0, 2e300]);
+    check(|rank| rank as f32 - 0.5, [1.5, 0.5, -0.5, 1.5, -0.375]);
+    let huge = 2_f64.powi(300);
+    check(
+        |rank| f64::from(rank) * huge,
+        [3.0 * huge, huge, 0.0, 2.0 * huge, 0.0],
+    );
+    let half = f16::from_f32;
+    check(
+        |rank| half(rank as f32 - 0.5),
+        [1.5, 0.5, -0.5, 1.5, -0.375].map(half),
+    );
+    let brain = bf16::from_f32;
+    check(
+        |rank| brain(rank as f32 - 0.5),
+        [1.5, 0.5, -0.5, 1.5, -0.375].map(brain),
+    );
+}
+
+#[test]
+fn bits_are_combined_in_integers_only() {
+    let results = run(3, LONG, |mut group| {
+        let refused = group.all_reduce(&mut [1.0_f32], Reduce::BitOr).unwrap_err();
+        assert!(
+            refused.to_string().contains("f32 has no bits to combine"),
+            "{refused}"
+        );
+        [Reduce::BitAnd, Reduce::BitOr, Reduce::BitXor].map(|reduce| {
+            let mut values = [0b1000 | 1_u16 << group.rank()];
+            group.all_reduce(&mut values, reduce).unwrap();
+            values[0]
+        })
+    });
+    assert_eq!(results, [[0b1000, 0b1111, 0b1111]; 3]);
 }
 
 #[test]

@@ -75,8 +75,22 @@ variables! {
     TORCH_DISABLE_SHARE_RDZV_TCP_STORE;
     /// Launcher: `1` computes ranks without an exchange; all nodes must have equal sizes.
     TORCH_ELASTIC_WORKER_IDENTICAL;
+    /// Agent: how many seconds a worker may be in the uninterruptible sleep of the kernel (`D`) before
+    /// the group is given up; off by default.
+    TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT;
     /// Agent: process id of the keeper that started it. Workers never see it.
     RDZV_KEEPER;
+    /// Worker: path of the socket for requests to it (`--worker-server`, or inherited).
+    TORCH_WORKER_SERVER_SOCKET;
+    /// Launcher: serves health checks at this port, on all addresses.
+    TORCHELASTIC_HEALTH_CHECK_PORT;
+    /// Function worker: directory of the call that this copy of the program was started for. Ours.
+    RDZV_FUNCTION_CALL;
+    /// Worker: path of the named pipe that its heartbeats go to, one line each; set only with
+    /// `--heartbeat-timeout`. Ours.
+    RDZV_HEARTBEAT;
+    /// Launcher: exactly `1` turns the watchdog on: workers may set timers for themselves.
+    TORCHELASTIC_ENABLE_FILE_TIMER;
     /// URL rendezvous: `1` (default) or not; read for compatibility, our server has one backend.
     USE_LIBUV;
 }

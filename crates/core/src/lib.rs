@@ -8,7 +8,8 @@
 //! Reading order: [`machine`] (the one contract all machines share), [`time`], [`ident`] and
 //! [`rank`] (the words), then the machines themselves: [`store`] (keys, values, waiters, the wire),
 //! [`rendezvous`] (who takes part, at which rank; [`pickle`] is how Python writes that down) and
-//! [`group`] (the workers of one agent: join, start, watch, restart, finish).
+//! [`group`] (the workers of one agent: join, start, watch, restart, finish). Beside them stands
+//! [`topology`]: which processors and devices a worker gets.
 //!
 //! The fence around this crate is its own `clippy.toml`, which forbids clocks, sockets, files,
 //! threads, the environment and randomly ordered maps, and a short list of dependencies that
@@ -17,10 +18,13 @@
 pub mod endpoint;
 pub mod env;
 pub mod group;
+pub mod hang;
 pub mod ident;
 pub mod machine;
 pub mod pickle;
 pub mod rank;
 pub mod rendezvous;
+pub mod signal;
 pub mod store;
 pub mod time;
+pub mod topology;

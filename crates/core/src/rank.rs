@@ -9,7 +9,7 @@
 //!   role   0             role   0   1
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -126,9 +126,39 @@ pub fn assign(nodes: &[RoleInfo]) -> Vec<Assignment> {
         .collect()
 }
 
+/// Ranks in few words, smallest first: `0-3,5`. Each is named once.
+pub fn ranges(ranks: impl IntoIterator<Item = u32>) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for rank in ranks.into_iter().collect::<BTreeSet<u32>>() {
+        match runs.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(rank) => *last = rank,
+            _ => runs.push((rank, rank)),
+        }
+    }
+    let texts: Vec<String> = runs
+        .into_iter()
+        .map(|(first, last)| match first == last {
+            true => first.to_string(),
+            false => format!("{first}-{last}"),
+        })
+        .collect();
+    texts.join(",")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn many_ranks_are_named_in_few_words() {
+        assert_eq!(ranges([]), "");
+        assert_eq!(ranges([7]), "7");
+        assert_eq!(ranges([5, 0, 2, 1, 3, 1]), "0-3,5");
+        assert_eq!(
+            ranges([u32::MAX, 0, u32::MAX - 1]),
+            "0,4294967294-4294967295"
+        );
+    }
 
     fn node(rank: u32, role: &str, size: u32) -> RoleInfo {
         RoleInfo {

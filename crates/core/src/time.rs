@@ -61,6 +61,15 @@ impl Wall {
     pub const fn unix_seconds(self) -> i64 {
         self.0.div_euclid(1_000_000)
     }
+
+    /// Seconds since the Unix epoch, as Python's `time.time()` has them.
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "exact for 285 years around the epoch"
+    )]
+    pub fn unix_seconds_f64(self) -> f64 {
+        self.0 as f64 / 1e6
+    }
 }
 
 impl Wall {

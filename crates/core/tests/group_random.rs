@@ -7,12 +7,19 @@ use std::time::Duration;
 use proptest::prelude::*;
 use rdzv_core::group::policy::EXPLAINED_WITHIN;
 use rdzv_core::group::{
-    Ending, Exit, GroupInput, GroupOutput, GroupSpec, Master, Round, WorkerExit, WorkerGroup,
+    Ending, Exit, GroupInput, GroupOutput, GroupSpec, GroupState, Master, Round, WorkerExit,
+    WorkerGroup,
 };
 use rdzv_core::ident::RunId;
 use rdzv_core::machine::Machine;
 use rdzv_core::rank::{Assignment, GroupRank, LocalRank};
 use rdzv_core::time::{Mono, Now, Wall};
+
+/// The exit code that no restart helps.
+const FINAL: i32 = 3;
+
+/// How long a group rests before another attempt, if it does.
+const SETTLE_DELAY: Duration = Duration::from_millis(700);
 
 const WORKERS: u32 = 3;
 
@@ -30,12 +37,18 @@ struct World {
     restarts: u32,
     /// Whether another node ended the run.
     ended_by_others: bool,
+    /// Whether the kernel held a worker.
+    forfeited: bool,
+    /// Whether a worker ended in this attempt as no restart helps.
+    beyond_help: bool,
+    /// Who hangs in this attempt.
+    unhealthy: Vec<LocalRank>,
     first_failure: Option<WorkerExit>,
     ending: Option<Ending>,
 }
 
 impl World {
-    fn new(max_restarts: u32, dynamic: bool) -> Self {
+    fn new(max_restarts: u32, dynamic: bool, settle_delay: Duration) -> Self {
         Self {
             group: WorkerGroup::new(GroupSpec {
                 role: "default".into(),
@@ -43,6 +56,8 @@ impl World {
                 local_world_size: WORKERS,
                 max_restarts,
                 grace: Duration::from_secs(8),
+                settle_delay,
+                non_retryable: [FINAL].into(),
                 purge_store: !dynamic,
                 dynamic,
                 signals_text: String::new(),
@@ -58,6 +73,9 @@ impl World {
             rounds: 0,
             restarts: 0,
             ended_by_others: false,
+            forfeited: false,
+            beyond_help: false,
+            unhealthy: Vec::new(),
             first_failure: None,
             ending: None,
         }
@@ -86,6 +104,8 @@ impl World {
                 assert!(self.alive.is_empty(), "an attempt begins with nobody alive");
                 assert_eq!(restart_count, self.restarts);
                 self.first_failure = None;
+                self.beyond_help = false;
+                self.unhealthy.clear();
                 self.signalled.clear();
                 self.rounds += 1;
                 self.answers.push_back(GroupInput::Joined(Round {
@@ -112,10 +132,18 @@ impl World {
             GroupOutput::FirstFailure(exit) => {
                 assert_eq!(self.first_failure, Some(exit), "G3");
             }
+            GroupOutput::Unhealthy { workers, last } => {
+                assert!(last || !self.forfeited);
+                assert_eq!(self.first_failure, None, "G3");
+                self.unhealthy = workers;
+            }
             GroupOutput::TellOthers(exit) => {
                 assert_eq!(self.first_failure, Some(exit), "G3");
             }
-            GroupOutput::Restarting { .. } => self.restarts += 1,
+            GroupOutput::Restarting { .. } => {
+                assert!(!self.beyond_help, "no restart helps");
+                self.restarts += 1;
+            }
             GroupOutput::Signal { workers, .. } => self.signalled.extend(workers),
             GroupOutput::Kill { workers } => {
                 assert_eq!(workers, Vec::from_iter(self.alive.clone()));
@@ -148,6 +176,7 @@ impl World {
             at: Wall::default(),
             stopped_by_agent: self.signalled.contains(&local_rank),
         };
+        self.beyond_help |= exit.exit == Exit::Code(FINAL) && !exit.stopped_by_agent;
         if !exit.exit.is_success() && self.signalled.is_empty() {
             self.first_failure.get_or_insert(exit);
         }
@@ -183,13 +212,26 @@ impl World {
             1 => self.tell(GroupInput::Signal(2)),
             2 => self.tell(GroupInput::KeeperLost),
             3 => self.tell(GroupInput::BarrierPassed),
+            12 => {
+                let workers: Vec<_> = self.alive.iter().copied().skip(1).collect();
+                let restartable = fate < 128;
+                let restarting = self.group.state() != GroupState::Healthy || workers.is_empty();
+                self.forfeited |= !restartable && !restarting;
+                self.tell(GroupInput::Unhealthy {
+                    workers,
+                    restartable,
+                });
+            }
             4..6 => self.pass_time(),
             6..8 => self.clear(),
             _ => {
                 let Some(rank) = self.alive.iter().nth(usize::from(fate / 64)).copied() else {
                     return;
                 };
-                let code = i32::from(fate % 16 > 12);
+                let code = match fate % 16 {
+                    15 => FINAL,
+                    code => i32::from(code > 12),
+                };
                 let exit = self.exit(rank, Exit::Code(code));
                 self.tell(GroupInput::Exited(vec![exit]));
             }
@@ -236,9 +278,10 @@ proptest! {
     fn every_run_ends_well_or_with_its_first_failure(
         max_restarts in 0_u32..3,
         dynamic in any::<bool>(),
+        rests in any::<bool>(),
         fates in prop::collection::vec(any::<u8>(), 0..40),
     ) {
-        let mut world = World::new(max_restarts, dynamic);
+        let mut world = World::new(max_restarts, dynamic, SETTLE_DELAY * u32::from(rests));
         world.answers.clear();
         world.tell(GroupInput::Begin);
         for fate in fates {
@@ -249,11 +292,17 @@ proptest! {
         }
         prop_assert!(world.restarts <= max_restarts, "G1");
         prop_assert_eq!(world.group.deadline(), None);
-        if let Some(Ending::Failed { exits }) = &world.ending {
-            let first = exits.iter().find(|exit| !exit.exit.is_success());
-            prop_assert_eq!(first, world.first_failure.as_ref(), "G3");
+        if let Some(Ending::Failed { exits, unhealthy }) = &world.ending {
+            prop_assert_eq!(unhealthy, &world.unhealthy, "G3");
+            if unhealthy.is_empty() {
+                let first = exits.iter().find(|exit| !exit.exit.is_success());
+                prop_assert_eq!(first, world.first_failure.as_ref(), "G3");
+            }
             prop_assert!(
-                world.restarts == max_restarts || world.ended_by_others,
+                world.restarts == max_restarts
+                    || world.ended_by_others
+                    || world.forfeited
+                    || world.beyond_help,
                 "no restart is given away"
             );
         }

@@ -95,6 +95,7 @@ impl Node {
             role: "default".to_owned(),
             local_world_size: 1,
             share_store: true,
+            master_port: None,
         })?;
         self.round = Some(Arc::clone(&info.store));
         Ok(format!(

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::{Assignment, GroupRank};
-use rdzv_store::{Store, TcpStoreServer};
+use rdzv_store::{Pinger, Store, TcpStoreServer};
 
 use crate::RendezvousError;
 
@@ -43,6 +43,12 @@ pub trait RendezvousBackend: Send {
     /// it takes to notice a broken connection. Workers that fail in between may do so because of it.
     fn losses_known_within(&self) -> Duration {
         Duration::from_secs(1)
+    }
+
+    /// The threads that this rendezvous keeps, by name, and how to find out whether they are alive.
+    /// Asked for after each [`RendezvousBackend::join`].
+    fn threads(&self) -> Vec<(&'static str, Pinger)> {
+        Vec::new()
     }
 
     /// Whether the workers meet at the very store that the agents meet at.
@@ -90,6 +96,8 @@ pub struct Member {
     /// Whether an agent hosts the store that the workers meet at; if not, the worker with rank 0
     /// does, at a port that is free now.
     pub share_store: bool,
+    /// The port that the workers meet at if this node has rank 0; `None` is one that is free.
+    pub master_port: Option<u16>,
 }
 
 /// What became of a round after it was complete. The texts are one sentence for people.

@@ -195,6 +195,7 @@ fn general_parameters_are_checked_with_the_texts_of_the_reference() {
             role: "default".to_owned(),
             local_world_size: 1,
             share_store: true,
+            master_port: None,
         })
         .unwrap();
     assert!(Arc::clone(&info.store).num_keys().unwrap() >= 1);

@@ -33,6 +33,7 @@ fn said_at(host: &str, port: u16, config: &str) -> String {
             role: "default".to_owned(),
             local_world_size: 1,
             share_store: true,
+            master_port: None,
         })
         .unwrap_err();
     assert!(started.elapsed() < LONG, "{:?}", started.elapsed());

@@ -114,6 +114,7 @@ fn join(node: &mut Box<dyn RendezvousBackend>) -> Result<RendezvousInfo, Rendezv
         role: "default".to_owned(),
         local_world_size: 1,
         share_store: true,
+        master_port: None,
     })
 }
 

@@ -20,7 +20,7 @@ pub use file::FileStore;
 pub use hash::HashStore;
 pub use prefix::PrefixStore;
 pub use store::{Breaker, Store};
-pub use tcp::{ServerOptions, TcpStore, TcpStoreOptions, TcpStoreServer, Traffic};
+pub use tcp::{Pinger, ServerOptions, TcpStore, TcpStoreOptions, TcpStoreServer, Traffic};
 
 pub use rdzv_core::store::limits::Limits;
 pub use rdzv_core::store::server::ServerStats;

@@ -4,10 +4,13 @@
 //! and what is printed are medians and their ratio. [`measure`] and [`worker`] are this program in
 //! its other parts: it starts itself as the parent that measures and as the worker that is started.
 
+mod agent;
 mod arguments;
+mod collective;
 mod launch;
 mod measure;
 mod rendezvous;
+mod server;
 mod store;
 mod table;
 mod worker;
@@ -23,15 +26,22 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
         .split_first()
         .map(|(what, rest)| (what.as_str(), rest))
     {
+        Some(("agent", rest)) => agent::run(rest),
+        Some(("collective", rest)) => collective::run(rest),
         Some(("launch", rest)) => launch::run(rest),
         Some(("rendezvous", rest)) => rendezvous::run(rest),
         Some(("store", rest)) => store::run(rest),
         Some((measure::NAME, rest)) => measure::run(rest),
         Some((worker::NAME, rest)) => worker::run(rest),
         Some((other, _)) => {
-            bail!("there is no benchmark '{other}': say `launch`, `rendezvous` or `store`")
+            bail!(
+                "there is no benchmark '{other}': say `agent`, `collective`, `launch`, `rendezvous` or \
+                   `store`"
+            )
         }
-        None => bail!("say what to measure: `bench launch`, `bench rendezvous` or `bench store`"),
+        None => bail!(
+            "say what to measure: `bench agent`, `collective`, `launch`, `rendezvous` or `store`"
+        ),
     }
 }
 

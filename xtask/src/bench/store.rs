@@ -19,6 +19,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
+use super::server::Server;
 use super::table::{self, Better, Comparison, median};
 use super::{arguments, release_binary};
 use crate::command::{cargo, output, step};
@@ -55,7 +56,7 @@ const CALLS: [&str; 7] = [
 pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let runs = arguments::runs("store", arguments, DEFAULT_RUNS)?;
     let python = venv::torch_python()?;
-    let load = load_generator()?;
+    let generator = load_generator()?;
     let ours = Server::start(Command::new(release_binary()?).args(["store", "--port", "0"]))?;
     let theirs = Server::start(Command::new(&python).args(["-c", SERVE]))?;
     let mut client = Client::start(&python)?;
@@ -69,18 +70,18 @@ pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
         println!("    run {run} of {runs}");
         for (server, is_ours) in [(&ours, true), (&theirs, false)] {
             let side = |comparison: &mut Comparison, value| comparison.add(is_ours, value);
-            let figures = server.load(&load, "requests", &["64", "16", SECONDS])?;
+            let figures = load(server, &generator, "requests", &["64", "16", SECONDS])?;
             side(&mut pipelined, figures.per_second / 1e3);
-            let figures = server.load(&load, "requests", &["64", "1", SECONDS])?;
+            let figures = load(server, &generator, "requests", &["64", "1", SECONDS])?;
             side(&mut unpipelined, figures.per_second / 1e3);
             side(&mut processor, figures.processor_seconds_each * 1e6);
             let count = match is_ours {
                 true => OUR_CONNECTIONS,
                 false => THEIR_CONNECTIONS,
             };
-            let figures = server.load(&load, "connections", &[count])?;
+            let figures = load(server, &generator, "connections", &[count])?;
             side(&mut connections, figures.per_second / 1e3);
-            let times = client.ask(server.port)?;
+            let times = client.ask(server.port())?;
             for (comparison, call) in calls.iter_mut().zip(CALLS) {
                 let time = times[call].as_f64();
                 side(comparison, time.context("the client left a call out")?);
@@ -118,53 +119,12 @@ struct Figures {
     processor_seconds_each: f64,
 }
 
-/// A server that runs until this is dropped.
-struct Server {
-    process: Child,
-    port: u16,
-}
-
-impl Server {
-    fn start(command: &mut Command) -> anyhow::Result<Self> {
-        let mut process = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            // PyTorch's server reports every reply that a closed connection does not take.
-            .stderr(Stdio::null())
-            .spawn()
-            .with_context(|| format!("failed to start {:?}", command.get_program()))?;
-        let mut line = String::new();
-        let stdout = process.stdout.take().expect("it is piped");
-        BufReader::new(stdout).read_line(&mut line)?;
-        let server = Self {
-            process,
-            port: port(&line).with_context(|| format!("a server said '{}'", line.trim()))?,
-        };
-        Ok(server)
-    }
-
-    fn load(&self, generator: &Path, what: &str, words: &[&str]) -> anyhow::Result<Figures> {
-        let mut command = Command::new(generator);
-        command.args([
-            what,
-            &format!("127.0.0.1:{}", self.port),
-            &self.process.id().to_string(),
-        ]);
-        let text = output(command.args(words))?;
-        figures(&text).with_context(|| format!("failed to read the figures '{}'", text.trim()))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Both fail only when it has ended already.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-fn port(line: &str) -> Option<u16> {
-    line.trim().rsplit(':').next()?.parse().ok()
+/// Lets the load generator ask a server.
+fn load(server: &Server, generator: &Path, what: &str, words: &[&str]) -> anyhow::Result<Figures> {
+    let mut command = Command::new(generator);
+    command.args([what, &server.address(), &server.process_id().to_string()]);
+    let text = output(command.args(words))?;
+    figures(&text).with_context(|| format!("failed to read the figures '{}'", text.trim()))
 }
 
 fn figures(text: &str) -> Option<Figures> {
@@ -218,13 +178,6 @@ impl Drop for Client {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_server_says_where_it_listens() {
-        assert_eq!(port("listening on [::]:29500\n"), Some(29500));
-        assert_eq!(port("listening on 127.0.0.1:1\n"), Some(1));
-        assert_eq!(port(""), None);
-    }
 
     #[test]
     fn figures_are_per_second_and_per_request() {

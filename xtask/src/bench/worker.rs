@@ -3,10 +3,12 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
+use rustix::process::{Signal, set_parent_process_death_signal};
 
 pub(super) const NAME: &str = "worker";
 
@@ -21,17 +23,14 @@ pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
     match (part.as_str(), rest) {
         ("die-once", [notes]) => die_once(Path::new(notes), started),
         ("flood", [notes, lines]) => flood(Path::new(notes), lines.parse()?),
+        ("pour", [notes, folder]) => pour(Path::new(notes), Path::new(folder)),
+        ("stay", [socket]) => stay(Path::new(socket), started),
         _ => bail!("the worker does not know the part '{part}'"),
     }
 }
 
 /// In the first attempt rank 1 fails while rank 0 works on; the replacement notes its start.
 fn die_once(notes: &Path, started: u128) -> anyhow::Result<()> {
-    let number = |name: &str| -> anyhow::Result<u32> {
-        let text = std::env::var(name).with_context(|| format!("{name} is not set"))?;
-        text.parse()
-            .with_context(|| format!("{name} is no number: {text}"))
-    };
     let first_attempt = number("TORCHELASTIC_RESTART_COUNT")? == 0;
     match (first_attempt, number("RANK")?) {
         (true, 1) => {
@@ -45,6 +44,63 @@ fn die_once(notes: &Path, started: u128) -> anyhow::Result<()> {
         (false, 1) => note(notes, "replaced", started),
         (false, _) => Ok(()),
     }
+}
+
+/// A number that the launcher tells its workers.
+fn number(name: &str) -> anyhow::Result<u32> {
+    let text = std::env::var(name).with_context(|| format!("{name} is not set"))?;
+    text.parse()
+        .with_context(|| format!("{name} is no number: {text}"))
+}
+
+/// Says that it has started, and does nothing more.
+fn stay(socket: &Path, started: u128) -> anyhow::Result<()> {
+    // Not every launcher takes its workers along when it is killed.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    let start = Start {
+        time: started,
+        pid: std::process::id(),
+        rank: number("RANK")?,
+    };
+    UnixDatagram::unbound()?.send_to(start.text().as_bytes(), socket)?;
+    loop {
+        std::thread::park();
+    }
+}
+
+/// What a worker says when it has started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Start {
+    /// Of its first instruction, in nanoseconds since the epoch.
+    pub(super) time: u128,
+    pub(super) pid: u32,
+    pub(super) rank: u32,
+}
+
+impl Start {
+    fn text(self) -> String {
+        format!("{} {} {}", self.time, self.pid, self.rank)
+    }
+
+    pub(super) fn read(text: &[u8]) -> Option<Self> {
+        let mut words = str::from_utf8(text).ok()?.split(' ');
+        Some(Self {
+            time: words.next()?.parse().ok()?,
+            pid: words.next()?.parse().ok()?,
+            rank: words.next()?.parse().ok()?,
+        })
+    }
+}
+
+/// Writes the file of its local rank to stdout at once.
+fn pour(notes: &Path, folder: &Path) -> anyhow::Result<()> {
+    let rank = number("LOCAL_RANK")?;
+    let text = std::fs::read(folder.join(rank.to_string()))?;
+    note(notes, "pid", std::process::id().into())?;
+    note(notes, "began", now())?;
+    let mut out = std::io::stdout().lock();
+    out.write_all(&text)?;
+    out.flush().context("failed to write the last line")
 }
 
 /// Writes `lines` lines to stdout as fast as they are taken.
@@ -62,7 +118,7 @@ fn flood(notes: &Path, lines: usize) -> anyhow::Result<()> {
     out.flush().context("failed to write the last line")
 }
 
-fn now() -> u128 {
+pub(super) fn now() -> u128 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |elapsed| elapsed.as_nanos())
@@ -86,6 +142,17 @@ pub(super) fn noted(path: &Path, word: &str) -> anyhow::Result<u128> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_started_worker_says_can_be_read() {
+        let start = Start {
+            time: 12,
+            pid: 34,
+            rank: 5,
+        };
+        assert_eq!(Start::read(start.text().as_bytes()), Some(start));
+        assert_eq!(Start::read(b"12 34"), None);
+    }
 
     #[test]
     fn a_note_is_found_by_its_word() {

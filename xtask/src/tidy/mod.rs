@@ -6,11 +6,13 @@
 //! | the machines in core do not import one another | [`siblings`] |
 //! | `unsafe` in one file; names of the environment in one file; no globals in libraries | [`fences`] |
 //! | small files, whole words for names | [`files`] |
+//! | tests that documents name are there | [`docs`] |
 //!
 //! A finding names the file, the line and the rule. The checks read sources through [`tokens`], so
 //! that a word in a comment or in a text is not taken for code.
 
 mod crates;
+mod docs;
 mod fences;
 mod files;
 mod siblings;
@@ -67,6 +69,10 @@ pub(crate) fn run() -> anyhow::Result<()> {
         if let Some(warning) = files::warning(source) {
             println!("    warning: {warning}");
         }
+    }
+    let functions = docs::functions(&sources);
+    for (path, text) in source::documents(&root())? {
+        findings.extend(docs::check(&path, &text, &functions));
     }
     for finding in &findings {
         println!("    {finding}");

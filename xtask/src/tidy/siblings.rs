@@ -7,7 +7,7 @@ use super::source::Source;
 use super::tokens::Tokens;
 
 const FOLDER: &str = "crates/core/src/";
-const MACHINES: [&str; 4] = ["store", "rendezvous", "group", "rpc"];
+const MACHINES: [&str; 5] = ["store", "rendezvous", "group", "hang", "rpc"];
 
 pub(crate) fn check(source: &Source, tokens: &Tokens) -> Vec<Finding> {
     let Some(inside) = source.path.strip_prefix(FOLDER) else {

@@ -78,6 +78,24 @@ impl Source {
     }
 }
 
+/// The documents in `docs/`: path and text.
+pub(super) fn documents(root: &Path) -> anyhow::Result<Vec<(String, String)>> {
+    let folder = root.join("docs");
+    let entries =
+        fs::read_dir(&folder).with_context(|| format!("failed to list {}", folder.display()))?;
+    let mut documents = Vec::new();
+    for entry in entries {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name.ends_with(".md") {
+            let text = fs::read_to_string(folder.join(&name))
+                .with_context(|| format!("failed to read docs/{name}"))?;
+            documents.push((format!("docs/{name}"), text));
+        }
+    }
+    documents.sort();
+    Ok(documents)
+}
+
 fn collect(folder: &Path, prefix: &str, sources: &mut Vec<Source>) -> anyhow::Result<()> {
     let entries =
         fs::read_dir(folder).with_context(|| format!("failed to list {}", folder.display()))?;

@@ -1,14 +1,24 @@
-//! The agent's own stdout and stderr, as the copies of workers' lines see them.
+//! The program's own stdout and stderr, as everybody in this process writes to them.
+//!
+//! Whoever writes, writes whole lines, and never into the middle of another's: this is the one
+//! place that knows whether the cursor stands in a line that a worker has not finished. Other
+//! processes may write to the same pipe (workers whose streams are not redirected, the rest of a
+//! shell's pipeline); what the kernel takes in one piece they cannot get into.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
+use memchr::{memchr, memrchr};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::fstat;
+use rustix::fs::{FileType, fstat};
 use rustix::io::{Errno, write};
+use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
+
+use super::lines::Piece;
 
 /// Which of the two streams.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Target {
     /// The agent's stdout.
     Stdout,
@@ -17,6 +27,14 @@ pub(crate) enum Target {
 }
 
 impl Target {
+    /// What people call it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+
     pub(super) fn file_name(self) -> &'static str {
         match self {
             Self::Stdout => "stdout.log",
@@ -30,80 +48,203 @@ impl Target {
             Self::Stderr => "filtered_stderr.log",
         }
     }
+
+    pub(super) fn kept_name(self) -> &'static str {
+        match self {
+            Self::Stdout => "kept_stdout.log",
+            Self::Stderr => "kept_stderr.log",
+        }
+    }
 }
 
-/// Writes batches of whole lines, and remembers whose unfinished line the cursor stands in.
+/// How much a pipe takes in one piece or not at all (`PIPE_BUF`).
+const ONE_PIECE: usize = 4096;
+
+/// How much a pipe that is flooded should hold, in bytes: the more it does, the less often writer
+/// and reader wait for each other. Everybody may ask for that much.
+const FLOODED_PIPE: usize = 1 << 20;
+
+/// From here on a batch is better written than extended.
+const FULL: usize = 64 << 10;
+
+/// Lines of one source that are to be written.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    /// Begins with a newline, which is written only if the cursor stands in another's line.
+    bytes: Vec<u8>,
+    /// How much of it is left out where the cursor stands in the source's own line: the prefix, and
+    /// what is there already.
+    repeated: Option<usize>,
+    /// The first line is nothing but the end of one that was begun before.
+    only_ends: bool,
+    /// It ends inside a line.
+    open: bool,
+}
+
+impl Batch {
+    /// Adds a line or a piece of one. A beginning that was written before, which only the first
+    /// piece of a batch has, is written again if another has spoken since.
+    pub(super) fn add(&mut self, prefix: &[u8], piece: Piece<'_>) {
+        if self.bytes.is_empty() {
+            self.bytes.push(b'\n');
+            self.repeated = piece.begun.map(|begun| prefix.len() + begun.len());
+            self.only_ends = piece.begun.is_some() && piece.ended && piece.text.is_empty();
+        }
+        self.bytes.extend_from_slice(prefix);
+        self.bytes
+            .extend_from_slice(piece.begun.unwrap_or_default());
+        self.bytes.extend_from_slice(piece.text);
+        if piece.ended {
+            self.bytes.push(b'\n');
+        }
+        self.open = !piece.ended;
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes.len() >= FULL
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.bytes.shrink_to(4 * FULL);
+    }
+}
+
+/// The two streams of this process.
 #[derive(Debug)]
 pub(super) struct Console {
-    /// Where stdout's and stderr's cursors are; the same one if both are the same file.
-    cursors: [Cursor; 2],
-    same: bool,
+    stdout: Mutex<Cursor>,
+    /// `None`: it is the same file as stdout.
+    stderr: Option<Mutex<Cursor>>,
 }
 
 #[derive(Debug, Default)]
 struct Cursor {
-    /// The number of the source whose line is unfinished there.
+    /// The number of the source whose line is unfinished here.
     inside: Option<u64>,
     /// Nobody reads any more: there is no sense in going on.
     broken: bool,
+    /// What is written at once, in bytes.
+    piece: usize,
+    /// The pipe was asked to hold more.
+    widened: bool,
+}
+
+impl Cursor {
+    fn of(fd: BorrowedFd<'_>) -> Self {
+        let kind = fstat(fd).map(|held| FileType::from_raw_mode(held.st_mode));
+        Self {
+            // Files and terminals take everything in one piece.
+            piece: match kind {
+                Ok(FileType::Fifo | FileType::Socket) => ONE_PIECE,
+                _ => usize::MAX,
+            },
+            ..Self::default()
+        }
+    }
 }
 
 impl Console {
-    pub(super) fn new() -> Self {
-        let identity = |fd: BorrowedFd<'_>| fstat(fd).ok().map(|held| (held.st_dev, held.st_ino));
-        let stdout = identity(io::stdout().as_fd());
-        Self {
-            cursors: <[Cursor; 2]>::default(),
-            same: stdout.is_some() && stdout == identity(io::stderr().as_fd()),
-        }
-    }
-
-    fn cursor(&mut self, target: Target) -> &mut Cursor {
-        match target {
-            Target::Stderr if !self.same => &mut self.cursors[1],
-            _ => &mut self.cursors[0],
-        }
-    }
-
-    /// Whether the cursor stands in an unfinished line of this source.
-    pub(super) fn is_inside(&mut self, target: Target, source: u64) -> bool {
-        self.cursor(target).inside == Some(source)
-    }
-
-    /// Prepares for output of a source: whether its own unfinished line is where the cursor stands.
-    /// If that is another source's, `out` gets a newline first.
-    pub(super) fn approach(&mut self, target: Target, source: u64, out: &mut Vec<u8>) -> bool {
-        let cursor = self.cursor(target);
-        match cursor.inside {
-            Some(inside) if inside == source => true,
-            Some(_) => {
-                out.push(b'\n');
-                cursor.inside = None;
-                false
+    /// The one of this process.
+    pub(super) fn get() -> &'static Self {
+        static CONSOLE: OnceLock<Console> = OnceLock::new();
+        CONSOLE.get_or_init(|| {
+            let (stdout, stderr) = (io::stdout(), io::stderr());
+            let identity =
+                |fd: BorrowedFd<'_>| fstat(fd).ok().map(|held| (held.st_dev, held.st_ino));
+            let first = identity(stdout.as_fd());
+            let same = first.is_some() && first == identity(stderr.as_fd());
+            Self {
+                stdout: Mutex::new(Cursor::of(stdout.as_fd())),
+                stderr: (!same).then(|| Mutex::new(Cursor::of(stderr.as_fd()))),
             }
-            None => false,
-        }
+        })
     }
 
-    /// Writes what a source has to say; `open` if it ends inside a line.
-    pub(super) fn write(&mut self, target: Target, source: u64, open: bool, out: &[u8]) {
-        let cursor = self.cursor(target);
-        cursor.inside = open.then_some(source);
-        if cursor.broken || out.is_empty() {
-            return;
+    /// Writes what a source has to say, and empties the batch.
+    pub(super) fn write(&self, target: Target, source: u64, batch: &mut Batch) {
+        if !batch.bytes.is_empty() {
+            self.with(target, |fd, cursor| {
+                if batch.is_full() && !cursor.widened && cursor.piece == ONE_PIECE {
+                    cursor.widened = true;
+                    if fcntl_getpipe_size(fd).is_ok_and(|size| size < FLOODED_PIPE) {
+                        // Without it, it is only slower.
+                        let _ = fcntl_setpipe_size(fd, FLOODED_PIPE);
+                    }
+                }
+                let from = cursor.enter(source, batch);
+                cursor.write(fd, &batch.bytes[from..]);
+            });
         }
-        let written = match target {
-            Target::Stdout => write_all(io::stdout().as_fd(), out),
-            Target::Stderr => write_all(io::stderr().as_fd(), out),
+        batch.clear();
+    }
+
+    /// Writes lines of our own.
+    fn write_own(&self, target: Target, lines: &[u8]) {
+        self.with(target, |fd, cursor| {
+            if cursor.inside.take().is_some() {
+                cursor.write(fd, &[b"\n", lines].concat());
+            } else {
+                cursor.write(fd, lines);
+            }
+        });
+    }
+
+    fn with(&self, target: Target, act: impl FnOnce(BorrowedFd<'_>, &mut Cursor)) {
+        let cursor = match (target, &self.stderr) {
+            (Target::Stderr, Some(stderr)) => stderr,
+            _ => &self.stdout,
         };
-        // A reader that has gone away is no reason to stop the workers.
-        cursor.broken = written.is_err();
+        // Nothing that is done under the lock leaves it half done.
+        let mut cursor = cursor.lock().unwrap_or_else(PoisonError::into_inner);
+        match target {
+            Target::Stdout => act(io::stdout().as_fd(), &mut cursor),
+            Target::Stderr => act(io::stderr().as_fd(), &mut cursor),
+        }
     }
 }
 
-/// One call where the other side takes it all: then nobody else's output can get in between.
+impl Cursor {
+    /// Prepares for a batch of a source: where in it to begin.
+    fn enter(&mut self, source: u64, batch: &Batch) -> usize {
+        let length = batch.bytes.len();
+        let from = match (self.inside, batch.repeated) {
+            (Some(inside), Some(there)) if inside == source => 1 + there,
+            // The line was ended for another's sake already; the newline can serve the next.
+            (_, Some(there)) if batch.only_ends && length == there + 2 => return length,
+            (Some(_), Some(there)) if batch.only_ends => 1 + there,
+            (None, Some(there)) if batch.only_ends => 2 + there,
+            (Some(_), _) => 0,
+            (None, _) => 1,
+        };
+        self.inside = batch.open.then_some(source);
+        from
+    }
+
+    /// Writes all of it, in pieces that end with lines.
+    fn write(&mut self, fd: BorrowedFd<'_>, mut bytes: &[u8]) {
+        while !bytes.is_empty() && !self.broken {
+            let (piece, rest) = bytes.split_at(piece_length(bytes, self.piece));
+            // A reader that has gone away is no reason to stop the workers.
+            self.broken = write_all(fd, piece).is_err();
+            bytes = rest;
+        }
+    }
+}
+
+/// The length of the whole lines at the beginning that fit into `most`; of the first line, if even
+/// that does not.
+fn piece_length(bytes: &[u8], most: usize) -> usize {
+    if bytes.len() <= most {
+        return bytes.len();
+    }
+    match memrchr(b'\n', &bytes[..most]) {
+        Some(end) => end + 1,
+        None => memchr(b'\n', &bytes[most..]).map_or(bytes.len(), |end| most + end + 1),
+    }
+}
+
 fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
-    io::stdout().flush()?;
     while !bytes.is_empty() {
         match write(fd, bytes) {
             Ok(written) => bytes = &bytes[written..],
@@ -115,4 +256,74 @@ fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Writes whole lines of the program's own to stderr, between the lines of the workers: log lines,
+/// events, the failure report. They wait for the reader of stderr as any write does.
+pub fn write_own_lines(lines: &[u8]) {
+    // What the program may have written to stdout itself comes before.
+    let _ = io::stdout().flush();
+    Console::get().write_own(Target::Stderr, lines);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_end_with_lines() {
+        assert_eq!(piece_length(b"a\nb\n", 4), 4);
+        assert_eq!(piece_length(b"a\nbb\n", 4), 2);
+        assert_eq!(piece_length(b"long line\nb\n", 4), 10);
+        assert_eq!(piece_length(b"no end", 4), 6);
+    }
+
+    fn piece<'a>(begun: Option<&'a str>, text: &'a str, ended: bool) -> Piece<'a> {
+        Piece {
+            text: text.as_bytes(),
+            begun: begun.map(str::as_bytes),
+            ended,
+        }
+    }
+
+    fn written(cursor: &mut Cursor, source: u64, batch: &Batch) -> String {
+        let from = cursor.enter(source, batch);
+        String::from_utf8(batch.bytes[from..].to_vec()).unwrap()
+    }
+
+    #[test]
+    fn nobody_writes_into_the_line_of_another() {
+        let mut cursor = Cursor::default();
+        let mut say = |source, begun: Option<&str>, text: &str, ended| {
+            let mut batch = Batch::default();
+            batch.add(b"[0]:", piece(begun, text, ended));
+            written(&mut cursor, source, &batch)
+        };
+        assert_eq!(say(1, None, "name?", false), "[0]:name?");
+        assert_eq!(say(1, Some("name?"), " yes", true), " yes\n");
+        assert_eq!(say(1, None, "name?", false), "[0]:name?");
+        assert_eq!(say(2, None, "other", true), "\n[0]:other\n");
+        assert_eq!(say(1, Some("name?"), " yes", true), "[0]:name? yes\n");
+    }
+
+    #[test]
+    fn a_line_that_was_ended_for_another_is_not_ended_again() {
+        let mut ending = Batch::default();
+        ending.add(b"[0]:", piece(Some("x"), "", true));
+        let mut more = Batch::default();
+        more.add(b"[0]:", piece(Some("x"), "", true));
+        more.add(b"[0]:", piece(None, "next", true));
+        for (inside, only, with_more) in [
+            (None, "", "[0]:next\n"),
+            (Some(1), "\n", "\n[0]:next\n"),
+            (Some(2), "", "\n[0]:next\n"),
+        ] {
+            let cursor = || Cursor {
+                inside,
+                ..Cursor::default()
+            };
+            assert_eq!(written(&mut cursor(), 1, &ending), only);
+            assert_eq!(written(&mut cursor(), 1, &more), with_more);
+        }
+    }
 }

@@ -6,8 +6,10 @@
 //!     attempt_⟨restart count⟩/    never removed while the run goes on
 //!       filtered_stdout.log  filtered_stderr.log
 //!       ⟨local rank⟩/stdout.log  stderr.log  error.json
+//!                    kept_stdout.log  kept_stderr.log    hidden by --local-ranks-filter
 //! ```
 
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -16,6 +18,8 @@ use std::path::{Path, PathBuf};
 use rdzv_core::rank::LocalRank;
 use tracing::debug;
 
+use super::console::Target;
+use super::filter::Copies;
 use crate::{AgentError, LogBase};
 
 /// The directory of one agent's run.
@@ -68,9 +72,11 @@ impl RunDirectory {
         Ok(AttemptDirectory { path })
     }
 
-    pub(super) fn remove_if_temporary_and_empty(self) {
+    /// Removes the directory if it was made for this run only and holds no output. What was kept
+    /// of hidden workers is output only if the run has failed.
+    pub(super) fn tidy_up(self, succeeded: bool) {
         if let Some(temporary) = self.temporary
-            && !holds_output(&temporary)
+            && !holds_output(&temporary, !succeeded)
             && let Err(error) = fs::remove_dir_all(&temporary)
         {
             debug!("{} stays: {error}", temporary.display());
@@ -89,20 +95,19 @@ impl AttemptDirectory {
     }
 
     /// Opens one of the files that the workers of the attempt share.
-    pub(super) fn filtered(&self, name: &str) -> Result<File, AgentError> {
+    pub(super) fn filtered(&self, name: &str) -> Result<Copies, AgentError> {
         let path = self.path.join(name);
-        append_to(&path).map_err(failed(&path))
+        let file = create_log(&path)?;
+        Ok(Copies { path, file })
     }
 }
 
 /// Makes a log file. It is written at its end only: a worker that opens its own output again (by
 /// `/dev/stderr`, say) must not overwrite what is there.
 pub(super) fn create_log(path: &Path) -> Result<File, AgentError> {
-    append_to(path).map_err(failed(path))
-}
-
-fn append_to(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).open(path)
+    let mut options = OpenOptions::new();
+    let opened = options.append(true).create(true).open(path);
+    opened.map_err(failed(path))
 }
 
 /// Makes a directory `⟨name⟩_⟨8 random characters⟩`, for this user only.
@@ -122,13 +127,18 @@ fn unique(base: &Path, name: &str) -> Result<PathBuf, AgentError> {
     }
 }
 
-fn holds_output(directory: &Path) -> bool {
+fn holds_output(directory: &Path, kept_counts: bool) -> bool {
     let Ok(entries) = fs::read_dir(directory) else {
         return true;
     };
+    let is_kept = |name: &OsStr| {
+        [Target::Stdout, Target::Stderr]
+            .iter()
+            .any(|target| name == target.kept_name())
+    };
     entries.flatten().any(|entry| match entry.metadata() {
-        Ok(held) if held.is_dir() => holds_output(&entry.path()),
-        Ok(held) => held.len() > 0,
+        Ok(held) if held.is_dir() => holds_output(&entry.path(), kept_counts),
+        Ok(held) => held.len() > 0 && (kept_counts || !is_kept(&entry.file_name())),
         Err(_) => true,
     })
 }
@@ -167,13 +177,19 @@ mod tests {
     fn a_temporary_directory_goes_only_if_it_holds_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let base = LogBase::Temporary(directory.path().to_owned());
-        for (text, stays) in [("", false), ("x", true)] {
+        for (name, text, succeeded, stays) in [
+            ("stdout.log", "", true, false),
+            ("stdout.log", "x", true, true),
+            ("kept_stdout.log", "x", true, false),
+            ("kept_stdout.log", "x", false, true),
+            ("error.json", "x", false, true),
+        ] {
             let run = RunDirectory::create(&base, "none").unwrap();
             let temporary = run.temporary.clone().unwrap();
             let worker = run.attempt(0).unwrap().worker(LocalRank(0)).unwrap();
-            fs::write(worker.join("stdout.log"), text).unwrap();
-            run.remove_if_temporary_and_empty();
-            assert_eq!(temporary.exists(), stays);
+            fs::write(worker.join(name), text).unwrap();
+            run.tidy_up(succeeded);
+            assert_eq!(temporary.exists(), stays, "{name}");
         }
     }
 }

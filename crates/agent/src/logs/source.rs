@@ -1,17 +1,22 @@
 //! One file that is copied to the console.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use memchr::{memchr2, memmem};
+use rdzv_core::group::WorkerPlace;
 
-use super::console::{Console, Target};
-use super::lines::{LONGEST_LINE, LineReader, Lines};
+use super::console::Target;
+use super::filter::{Copies, Filter};
+use super::lines::Lines;
+use super::output::{Output, Voice};
 
 /// How long the beginning of a line is held back.
 const HOLD: Duration = Duration::from_millis(150);
+
+/// How long the others wait at most for the end of a line that is too long to be held back.
+const LONG_LINE: Duration = Duration::from_millis(500);
 
 /// A file that is to be copied.
 #[derive(Debug)]
@@ -21,80 +26,58 @@ pub(super) struct TailedFile {
     /// Open for reading, at its beginning.
     pub(super) file: File,
     pub(super) target: Target,
+    pub(super) place: WorkerPlace,
     /// Before each line.
     pub(super) prefix: String,
     /// Lines with one of these also go to `filtered`.
     pub(super) needles: Vec<String>,
-    pub(super) filtered: Option<File>,
+    pub(super) filtered: Option<Copies>,
 }
 
 /// A file that is being copied.
 #[derive(Debug)]
 pub(super) struct Source {
-    number: u64,
     file: File,
     offset: u64,
-    target: Target,
+    voice: Voice,
     lines: Lines,
     filter: Filter,
     /// When what is held back has to be given out.
     give_out_at: Option<Instant>,
+    /// Since when a line is on the console that was too long to be held back.
+    long_since: Option<Instant>,
+    last_read: Instant,
     /// Nobody writes any more: its end is the end.
     pub(super) last_round: bool,
     /// There may be something to read.
     pub(super) ready: bool,
 }
 
-/// Copies of certain lines.
-#[derive(Debug)]
-struct Filter {
-    needles: Vec<memmem::Finder<'static>>,
-    file: Option<File>,
-    batch: Vec<u8>,
-}
-
-impl LineReader for Filter {
-    fn line(&mut self, line: &[u8]) {
-        if self
-            .needles
-            .iter()
-            .any(|needle| needle.find(line).is_some())
-        {
-            self.batch.extend_from_slice(line);
-        }
-    }
-}
-
 impl Source {
-    pub(super) fn new(number: u64, tailed: TailedFile) -> Self {
-        Self {
+    pub(super) fn new(number: u64, tailed: TailedFile, output: &mut Output) -> Self {
+        let voice = Voice {
             number,
+            target: tailed.target,
+            place: tailed.place,
+            prefix: tailed.prefix.into_bytes(),
+        };
+        output.add(&voice);
+        Self {
             file: tailed.file,
             offset: 0,
-            target: tailed.target,
-            lines: Lines::new(tailed.prefix),
-            filter: Filter {
-                needles: tailed
-                    .needles
-                    .iter()
-                    .map(|needle| memmem::Finder::new(needle).into_owned())
-                    .collect(),
-                file: tailed.filtered,
-                batch: Vec::new(),
-            },
+            voice,
+            lines: Lines::default(),
+            filter: Filter::new(&tailed.needles, tailed.filtered),
             give_out_at: None,
+            long_since: None,
+            last_read: Instant::now(),
             last_round: false,
             ready: true,
         }
     }
 
     /// Copies at most one buffer full; false if there was nothing.
-    pub(super) fn copy(
-        &mut self,
-        buffer: &mut [u8],
-        out: &mut Vec<u8>,
-        console: &mut Console,
-    ) -> bool {
+    pub(super) fn copy(&mut self, buffer: &mut [u8], output: &mut Output) -> bool {
         let read = match self.read(buffer) {
             Ok(0) | Err(_) => {
                 self.ready = false;
@@ -102,29 +85,40 @@ impl Source {
             }
             Ok(read) => read,
         };
-        out.clear();
-        let bytes = &buffer[..read];
-        let speaks =
-            memchr2(b'\n', b'\r', bytes).is_some() || self.lines.held_with(read) > LONGEST_LINE;
-        let mut open = if speaks {
-            console.approach(self.target, self.number, out)
-        } else {
-            console.is_inside(self.target, self.number)
+        let now = Instant::now();
+        let mut spoke = false;
+        let Self {
+            lines,
+            voice,
+            filter,
+            ..
+        } = self;
+        lines.take(&buffer[..read], |piece| {
+            spoke = true;
+            filter.see(&voice.prefix, piece);
+            output.take(voice, piece, now);
+        });
+        output.flush(voice);
+        filter.write();
+        self.last_read = now;
+        self.long_since = match self.lines.has_begun() {
+            true if spoke => self.long_since.or(Some(now)),
+            true => self.long_since,
+            false => None,
         };
-        self.lines.take(bytes, &mut open, out, &mut self.filter);
-        if self.lines.held_with(0) > LONGEST_LINE {
-            self.lines.give_out(&mut open, out);
-        }
-        if !out.is_empty() {
-            console.write(self.target, self.number, open, out);
-        }
         self.give_out_at = match self.give_out_at {
             _ if !self.lines.holds_back() => None,
-            Some(at) if out.is_empty() => Some(at),
-            _ => Some(Instant::now() + HOLD),
+            Some(at) if !spoke => Some(at),
+            _ => Some(now + HOLD),
         };
-        self.write_filtered();
         true
+    }
+
+    /// Until when the others leave the console to a long line, if one of this source is there: its
+    /// worker is about to write the rest.
+    pub(super) fn has_console_until(&self) -> Option<Instant> {
+        let since = self.long_since?;
+        Some((self.last_read + HOLD).min(since + LONG_LINE))
     }
 
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -144,40 +138,27 @@ impl Source {
     }
 
     /// Gives out the beginning of a line that has been held back long enough.
-    pub(super) fn give_out_if_due(
-        &mut self,
-        now: Instant,
-        out: &mut Vec<u8>,
-        console: &mut Console,
-    ) {
+    pub(super) fn give_out_if_due(&mut self, now: Instant, output: &mut Output) {
         if self.give_out_at.is_some_and(|at| at <= now) {
             self.give_out_at = None;
-            out.clear();
-            let mut open = console.approach(self.target, self.number, out);
-            self.lines.give_out(&mut open, out);
-            console.write(self.target, self.number, open, out);
+            let (voice, filter) = (&self.voice, &mut self.filter);
+            self.lines.give_out(|piece| {
+                filter.see(&voice.prefix, piece);
+                output.take(voice, piece, now);
+            });
+            output.flush(voice);
         }
     }
 
     /// Ends the last line.
-    pub(super) fn finish(&mut self, out: &mut Vec<u8>, console: &mut Console) {
-        out.clear();
-        let inside = console.is_inside(self.target, self.number);
-        if self.lines.holds_back() || inside {
-            let mut open = console.approach(self.target, self.number, out);
-            self.lines.finish(&mut open, out, &mut self.filter);
-            console.write(self.target, self.number, open, out);
-        }
-        self.write_filtered();
-    }
-
-    fn write_filtered(&mut self) {
-        if let Some(file) = &mut self.filter.file
-            && !self.filter.batch.is_empty()
-        {
-            // Without the copy the run goes on; the line itself is in the worker's own file.
-            let _ = file.write_all(&self.filter.batch);
-        }
-        self.filter.batch.clear();
+    pub(super) fn finish(&mut self, output: &mut Output) {
+        let (voice, filter) = (&self.voice, &mut self.filter);
+        self.lines.finish(|piece| {
+            filter.see(&voice.prefix, piece);
+            output.take(voice, piece, Instant::now());
+        });
+        output.flush(voice);
+        output.end(voice);
+        filter.write();
     }
 }

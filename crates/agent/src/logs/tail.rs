@@ -4,28 +4,28 @@
 //! say (an eventfd). It holds the files of all workers; a worker's files are let go when they have
 //! been copied to their end after the last writer has gone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rdzv_core::rank::LocalRank;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::inotify;
 use rustix::io::Errno;
 use tokio::sync::oneshot;
 
-use super::console::Console;
-pub(super) use super::console::Target;
-use super::source::Source;
-pub(super) use super::source::TailedFile;
+use super::kept::KeptFile;
+use super::output::{Labels, Output};
+use super::source::{Source, TailedFile};
 
-/// How much is read, and so written, at once.
-const BUFFER: usize = 256 << 10;
+/// How much is read at once.
+const BUFFER: usize = 64 << 10;
 
 /// How often files are looked at where the kernel refuses to watch them: the number of watches is
 /// limited per user.
@@ -34,7 +34,9 @@ const WITHOUT_WATCHES: Duration = Duration::from_millis(100);
 /// What the agent says to the thread.
 enum Order {
     Add(TailedFile),
-    WritersAreGone,
+    Keep(KeptFile),
+    /// And what was kept of these workers is to be shown.
+    WritersAreGone(BTreeSet<LocalRank>),
     /// Answer when all files have been let go.
     Drain(oneshot::Sender<()>),
 }
@@ -47,8 +49,8 @@ pub(super) struct Tail {
 }
 
 impl Tail {
-    /// Starts the thread.
-    pub(super) fn start() -> io::Result<Self> {
+    /// Starts the thread. With `collapse`, equal lines of several workers become one.
+    pub(super) fn start(collapse: Option<Labels>) -> io::Result<Self> {
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (orders, received) = channel();
         let copier = Copier {
@@ -56,6 +58,7 @@ impl Tail {
             bell: Arc::clone(&bell),
             watches: Watches::new(),
             sources: BTreeMap::new(),
+            kept: BTreeMap::new(),
             next: 0,
             waiting: Vec::new(),
             closed: false,
@@ -63,7 +66,7 @@ impl Tail {
         thread::Builder::new()
             .name("tail".to_owned())
             .stack_size(256 << 10)
-            .spawn(move || copier.run())?;
+            .spawn(move || copier.run(Output::new(collapse)))?;
         Ok(Self { orders, bell })
     }
 
@@ -72,9 +75,15 @@ impl Tail {
         self.order(Order::Add(file));
     }
 
-    /// Nobody writes any more into any of the files that were added so far.
-    pub(super) fn writers_are_gone(&self) {
-        self.order(Order::WritersAreGone);
+    /// Keeps the end of a file.
+    pub(super) fn keep(&self, file: KeptFile) {
+        self.order(Order::Keep(file));
+    }
+
+    /// Nobody writes any more into any of the files that were given so far. What was kept of the
+    /// workers that `failed` goes to the console.
+    pub(super) fn writers_are_gone(&self, failed: BTreeSet<LocalRank>) {
+        self.order(Order::WritersAreGone(failed));
     }
 
     /// Waits until all files have been copied to their ends, which needs that their writers are
@@ -110,53 +119,64 @@ struct Copier {
     bell: Arc<OwnedFd>,
     watches: Watches,
     sources: BTreeMap<u64, Source>,
+    kept: BTreeMap<u64, KeptFile>,
     next: u64,
     waiting: Vec<oneshot::Sender<()>>,
     closed: bool,
 }
 
 impl Copier {
-    fn run(mut self) {
-        let mut console = Console::new();
+    fn run(mut self, mut output: Output) {
         let mut buffer = vec![0; BUFFER];
-        let mut out = Vec::new();
         loop {
-            self.take_orders();
+            self.take_orders(&mut output);
             if self.closed {
                 return;
             }
             let mut copied = false;
-            for source in self.sources.values_mut().filter(|source| source.ready) {
-                copied |= source.copy(&mut buffer, &mut out, &mut console);
+            if let Some(source) = self.with_long_line(Instant::now()) {
+                copied = source.copy(&mut buffer, &mut output);
+            } else {
+                for source in self.sources.values_mut().filter(|source| source.ready) {
+                    copied |= source.copy(&mut buffer, &mut output);
+                    if source.has_console_until().is_some() {
+                        break;
+                    }
+                }
             }
-            self.let_go(&mut out, &mut console);
+            output.write_folded(Instant::now());
+            self.let_go(&mut output);
             if !copied {
-                self.sleep();
+                self.sleep(&output);
             }
             let now = Instant::now();
             for source in self.sources.values_mut() {
-                source.give_out_if_due(now, &mut out, &mut console);
+                source.give_out_if_due(now, &mut output);
             }
+            self.trim(now);
         }
     }
 
-    fn take_orders(&mut self) {
+    fn take_orders(&mut self, output: &mut Output) {
         loop {
+            let number = self.next;
             match self.orders.try_recv() {
                 Ok(Order::Add(file)) => {
-                    self.watches.add(self.next, &file.path);
-                    self.sources.insert(self.next, Source::new(self.next, file));
+                    self.watches
+                        .add(number, &file.path, inotify::WatchFlags::MODIFY);
+                    self.sources
+                        .insert(number, Source::new(number, file, output));
                     self.next += 1;
                 }
-                Ok(Order::WritersAreGone) => {
-                    for source in self.sources.values_mut() {
-                        source.last_round = true;
-                        source.ready = true;
-                    }
+                Ok(Order::Keep(file)) => {
+                    self.watches.add(number, &file.shown.path, ONCE);
+                    self.kept.insert(number, file);
+                    self.next += 1;
                 }
+                Ok(Order::WritersAreGone(failed)) => self.writers_are_gone(&failed, output),
                 Ok(Order::Drain(answer)) => self.waiting.push(answer),
-                Err(std::sync::mpsc::TryRecvError::Empty) => return,
-                Err(std::sync::mpsc::TryRecvError::Disconnected) => {
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => {
                     self.closed = true;
                     return;
                 }
@@ -164,28 +184,71 @@ impl Copier {
         }
     }
 
+    fn writers_are_gone(&mut self, failed: &BTreeSet<LocalRank>, output: &mut Output) {
+        for (number, kept) in std::mem::take(&mut self.kept) {
+            self.watches.remove(number);
+            let kept = kept.finish();
+            if failed.contains(&kept.local_rank) {
+                let source = Source::new(number, kept.shown, output);
+                self.sources.insert(number, source);
+            }
+        }
+        for source in self.sources.values_mut() {
+            source.last_round = true;
+            source.ready = true;
+        }
+    }
+
     /// Lets go of files that have been copied to their ends.
-    fn let_go(&mut self, out: &mut Vec<u8>, console: &mut Console) {
+    fn let_go(&mut self, output: &mut Output) {
         let watches = &mut self.watches;
         self.sources.retain(|number, source| {
             let over = source.last_round && !source.ready;
             if over {
-                source.finish(out, console);
+                source.finish(output);
                 watches.remove(*number);
             }
             !over
         });
         if self.sources.is_empty() {
+            output.write_folded(Instant::now());
+        }
+        if self.sources.is_empty() && output.is_empty() {
             for answer in self.waiting.drain(..) {
                 let _ = answer.send(());
             }
         }
     }
 
-    /// Sleeps until a file has changed, the agent rings, or a held back line is due.
-    fn sleep(&mut self) {
-        let due = self.sources.values().filter_map(Source::give_out_at).min();
-        let mut patience = due.map(|at| at.saturating_duration_since(Instant::now()));
+    /// The source that has the console for itself.
+    fn with_long_line(&mut self, now: Instant) -> Option<&mut Source> {
+        self.sources
+            .values_mut()
+            .find(|source| source.has_console_until().is_some_and(|until| until > now))
+    }
+
+    fn trim(&mut self, now: Instant) {
+        for (number, kept) in &mut self.kept {
+            if kept.look_at().is_some_and(|at| at <= now) {
+                // Watched first: what is written meanwhile is not missed.
+                self.watches.add(*number, &kept.shown.path, ONCE);
+                kept.trim();
+            }
+        }
+    }
+
+    /// Sleeps until a file has changed, the agent rings, or something is due.
+    fn sleep(&mut self, output: &Output) {
+        let partial = self.sources.values().filter_map(Source::give_out_at);
+        let grown = self.kept.values().filter_map(KeptFile::look_at);
+        let now = Instant::now();
+        let long = self.sources.values().filter_map(Source::has_console_until);
+        let due = partial
+            .chain(grown)
+            .chain(output.deadline())
+            .chain(long.filter(|until| *until > now))
+            .min();
+        let mut patience = due.map(|at| at.saturating_duration_since(now));
         if self.watches.are_incomplete() {
             patience = Some(patience.map_or(WITHOUT_WATCHES, |due| due.min(WITHOUT_WATCHES)));
         }
@@ -198,18 +261,28 @@ impl Copier {
         drop(waited);
         let mut count = [0; 8];
         let _ = rustix::io::read(&*self.bell, &mut count);
+        let now = Instant::now();
         for number in self.watches.changed() {
             if let Some(source) = self.sources.get_mut(&number) {
                 source.ready = true;
+            } else if let Some(kept) = self.kept.get_mut(&number) {
+                kept.changed(now);
             }
         }
         if self.watches.are_incomplete() {
             for source in self.sources.values_mut() {
                 source.ready = true;
             }
+            for kept in self.kept.values_mut() {
+                kept.changed(now);
+            }
         }
     }
 }
+
+/// The watch on a file that is looked at after a while anyhow: it is silent after the first change
+/// until it is set again, so that a flood does not wake the thread for every line.
+const ONCE: inotify::WatchFlags = inotify::WatchFlags::MODIFY.union(inotify::WatchFlags::ONESHOT);
 
 /// What the kernel watches for us.
 struct Watches {
@@ -233,11 +306,13 @@ impl Watches {
         self.refused
     }
 
-    fn add(&mut self, number: u64, path: &Path) {
+    fn add(&mut self, number: u64, path: &Path, what: inotify::WatchFlags) {
         let Some(inotify) = &self.inotify else {
             return;
         };
-        match inotify::add_watch(inotify, path, inotify::WatchFlags::MODIFY) {
+        // One that has done its duty is gone in the kernel.
+        self.sources.retain(|_, source| *source != number);
+        match inotify::add_watch(inotify, path, what) {
             Ok(watch) => {
                 self.sources.insert(watch, number);
             }

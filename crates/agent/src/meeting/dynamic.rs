@@ -23,17 +23,19 @@ use rdzv_rendezvous::{
     BackendRegistry, Interrupter, Member, RendezvousBackend, RendezvousError, RendezvousInfo,
     RendezvousParameters,
 };
-use rdzv_store::Store;
+use rdzv_store::{Pinger, Store};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use super::{Answer, Brought, Joined, Parting};
+use super::{Answer, Brought, Joined, Parting, STORE_SERVER};
 
 /// What the thread is told.
 enum Command {
     Join,
     TellOthers(String),
+    /// Say that the thread is alive.
+    Ping(Sender<()>),
     /// The last one; the sender is told when it is done.
     Part(Parting, oneshot::Sender<()>),
 }
@@ -51,18 +53,31 @@ pub(super) struct DynamicMeeting {
 }
 
 /// A round that this node is in.
-#[derive(Debug)]
 pub(super) struct JoinedRound {
     info: RendezvousInfo,
     /// The store of the round on a connection of its own: a wait in it holds up nothing else, and
     /// can be ended.
     store: Arc<dyn Store>,
+    /// The threads of the backend, by name.
+    threads: Threads,
 }
 
+impl std::fmt::Debug for JoinedRound {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.info.fmt(formatter)
+    }
+}
+
+type Threads = Vec<(&'static str, Pinger)>;
+
 impl JoinedRound {
-    fn new(info: RendezvousInfo) -> Result<Self, RendezvousError> {
+    fn new(info: RendezvousInfo, threads: Threads) -> Result<Self, RendezvousError> {
         let store = Arc::from(info.store.try_clone()?);
-        Ok(Self { info, store })
+        Ok(Self {
+            info,
+            store,
+            threads,
+        })
     }
 
     /// This node's rank.
@@ -132,6 +147,23 @@ impl DynamicMeeting {
     /// The ranks of this node's workers, if the rendezvous knows them.
     pub(super) fn assignment(&self) -> Option<Assignment> {
         self.round.as_ref().and_then(|round| round.info.assignment)
+    }
+
+    /// The threads that the current round needs.
+    pub(super) fn threads(&self) -> Threads {
+        let mut threads = Vec::new();
+        if let Some(commands) = self.commands.clone() {
+            let pinger: Pinger = Arc::new(move |alive| {
+                let _ = commands.send(Command::Ping(alive));
+            });
+            threads.push(("rendezvous", pinger));
+        }
+        if let Some(round) = &self.round {
+            threads.extend(round.threads.iter().cloned());
+            let server = round.info.server.as_ref();
+            threads.extend(server.map(|server| (STORE_SERVER, server.pinger())));
+        }
+        threads
     }
 
     /// See [`super::Meeting::release_port`].
@@ -221,6 +253,9 @@ impl Rendezvous {
                     let answer = self.answer();
                     let _ = self.answers.send(answer);
                 }
+                Command::Ping(alive) => {
+                    let _ = alive.send(());
+                }
                 Command::TellOthers(reason) => self.tell_others(&reason),
                 Command::Part(parting, done) => {
                     self.part(parting);
@@ -233,7 +268,13 @@ impl Rendezvous {
     }
 
     fn answer(&mut self) -> Answer {
-        let joined = self.join().and_then(JoinedRound::new);
+        let joined = self.join().and_then(|info| {
+            let backend = self.backend.as_ref();
+            JoinedRound::new(
+                info,
+                backend.map_or_else(Vec::new, |backend| backend.threads()),
+            )
+        });
         let backend = self.backend.as_ref();
         let within = backend.map_or(EXPLAINED_WITHIN, |backend| backend.losses_known_within());
         match joined {

@@ -6,12 +6,16 @@ use std::time::Duration;
 use rdzv_core::group::policy::EXPLAINED_WITHIN;
 use rdzv_core::group::{Master, Round};
 use rdzv_rendezvous::{RendezvousInfo, StaticParameters, StaticRendezvous};
-use rdzv_store::Store;
+use rdzv_store::{Pinger, Store};
 
+use super::news::Place;
 use crate::AgentError;
 
 /// How long the host of the store waits at the end until the other agents have read their last key.
-const LINGER: Duration = Duration::from_secs(10);
+pub(super) const LINGER: Duration = Duration::from_secs(10);
+
+/// How long it waits until they have read that this node has failed, which they are told at once.
+pub(super) const UNTIL_READ: Duration = Duration::from_secs(1);
 
 /// Where the nodes have met.
 #[derive(Debug)]
@@ -62,17 +66,29 @@ impl Met {
         }
     }
 
-    /// Leaves. If this agent hosts the store, waits (a bounded time) for those who still read.
-    pub(super) fn leave(self, others_may_read: bool) {
+    /// Asks the server, if this node hosts it, whether it is alive.
+    pub(super) fn pinger(&self) -> Option<Pinger> {
+        self.info.server.as_ref().map(|server| server.pinger())
+    }
+
+    /// Where the nodes tell one another of failures.
+    pub(super) fn news_place(&self) -> Place {
+        Place {
+            host: self.info.master_addr.clone(),
+            port: self.info.master_port,
+            run_id: self.run_id.clone(),
+            us: self.info.rank.0,
+            nodes: self.info.world_size,
+        }
+    }
+
+    /// Leaves. If this agent hosts the store, waits for those who still read, at most so long.
+    pub(super) fn leave(self, most: Duration) {
         let RendezvousInfo { store, server, .. } = self.info;
         drop((store, self.rendezvous));
         // Only a thread that still waits in the store can hold it too; then nobody is waited for.
         if let Some(server) = server.and_then(Arc::into_inner) {
-            server.shutdown(if others_may_read {
-                LINGER
-            } else {
-                Duration::ZERO
-            });
+            server.shutdown(most);
         }
     }
 }

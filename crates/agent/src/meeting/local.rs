@@ -5,9 +5,10 @@ use std::net::TcpListener;
 use rdzv_core::group::policy::EXPLAINED_WITHIN;
 use rdzv_core::group::{Master, Round};
 use rdzv_core::rank::GroupRank;
-use rdzv_store::{ServerOptions, TcpStoreServer};
+use rdzv_rendezvous::dynamic::reserve_port;
+use rdzv_store::{Pinger, ServerOptions, TcpStoreServer};
 
-use crate::{AgentError, LaunchPlan};
+use crate::{AgentError, LaunchPlan, MasterPort};
 
 /// The address of a node that nobody else needs to reach.
 const LOOPBACK: &str = "127.0.0.1";
@@ -18,6 +19,7 @@ pub(super) struct LocalMeeting {
     /// `--local-addr`: others may have to reach the store there.
     address: Option<String>,
     share_store: bool,
+    master_port: MasterPort,
     /// How many rounds there were.
     rounds: u64,
     server: Option<TcpStoreServer>,
@@ -30,6 +32,7 @@ impl LocalMeeting {
         Self {
             address: plan.local_addr.clone(),
             share_store: plan.share_store,
+            master_port: plan.master_port.clone(),
             rounds: 0,
             server: None,
             port: None,
@@ -65,20 +68,42 @@ impl LocalMeeting {
     }
 
     fn start_server(&self) -> Result<TcpStoreServer, AgentError> {
-        let options = ServerOptions {
-            // With an address of its own the node can be reached by more than one way.
-            host: self.address.is_none().then(|| LOOPBACK.to_owned()),
-            ..ServerOptions::default()
+        // With an address of its own the node can be reached by more than one way.
+        let host = self.address.is_none().then(|| LOOPBACK.to_owned());
+        let (port, listener) = match &self.master_port {
+            MasterPort::Free => (0, None),
+            MasterPort::Fixed(port) => (*port, None),
+            MasterPort::Kept(listener) => {
+                let listener = listener.try_clone().map_err(|source| AgentError::System {
+                    what: "listen on the socket that was kept for the workers' store",
+                    source,
+                })?;
+                (0, Some(listener))
+            }
         };
-        Ok(TcpStoreServer::start(options)?)
+        Ok(TcpStoreServer::start(ServerOptions {
+            host,
+            port,
+            listener,
+            ..ServerOptions::default()
+        })?)
     }
 
     fn keep_port_free(&mut self) -> std::io::Result<u16> {
         let host = self.address.as_deref().unwrap_or(LOOPBACK);
-        let listener = TcpListener::bind((host, 0))?;
+        let listener = match &self.master_port {
+            MasterPort::Free => reserve_port((host, 0))?,
+            MasterPort::Fixed(port) => reserve_port((host, *port))?,
+            MasterPort::Kept(listener) => listener.try_clone()?,
+        };
         let port = listener.local_addr()?.port();
         self.port = Some(listener);
         Ok(port)
+    }
+
+    /// Asks the server, if there is one, whether it is alive.
+    pub(super) fn pinger(&self) -> Option<Pinger> {
+        self.server.as_ref().map(TcpStoreServer::pinger)
     }
 
     pub(super) fn purge(&self) {

@@ -5,6 +5,7 @@
 //! | join | the agent's own server, from the first attempt on | node 0's store, joined once | a backend of the registry, a new round each time |
 //! | purge | every key | every key but the agents', if there is one node | the backend's business |
 //! | exchange | with itself, through a store in memory | through the store, keys below the run id (`exchange`) | none if the backend knows the ranks, else through the store of the round |
+//! | failures of others | – | a key per node that it waits for (`news`) | the backend tells |
 //! | exit barrier | – | through the store | through the store of the round |
 //! | end | – | waits for those who still read | closes the run, or leaves it to the others |
 //!
@@ -15,22 +16,30 @@ mod dynamic;
 mod exchange;
 mod fixed;
 mod local;
+mod news;
 
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use rdzv_core::group::{Round, WorkerPlace, barrier};
 use rdzv_core::rank::{Assignment, GroupRank, RoleInfo};
 use rdzv_rendezvous::{Change, Member, StaticParameters};
-use rdzv_store::{HashStore, Store, StoreError};
+use rdzv_store::{HashStore, Pinger, Store, StoreError};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
+use tracing::warn;
 
-use crate::{AgentError, LaunchPlan, RendezvousPlan};
+use crate::health::{Liveness, Watched};
+use crate::{AgentError, LaunchPlan, MasterPort, RendezvousPlan};
 use dynamic::{DynamicMeeting, JoinedRound};
 use fixed::Met;
 use local::LocalMeeting;
+use news::{News, Place};
+
+/// What the health check calls the thread of the store that the workers meet at.
+const STORE_SERVER: &str = "store server";
 
 /// What comes back, some time later.
 #[derive(Debug)]
@@ -49,6 +58,8 @@ pub(crate) enum Answer {
     BarrierPassed(Result<(), StoreError>),
     /// To nothing: news of the other nodes.
     Changed(Change),
+    /// To nothing: who holds a [`StopHandle`](crate::api::StopHandle) wants the run to stop, as by this signal.
+    Told(i32),
 }
 
 /// What the other nodes are left with.
@@ -86,12 +97,17 @@ pub(crate) struct Meeting {
     /// `None` if there is nobody to meet.
     parameters: Option<StaticParameters>,
     met: Option<Box<Met>>,
+    /// With several static nodes: what they tell one another.
+    news: Option<News>,
     dynamic: Option<DynamicMeeting>,
     /// How many joins there were.
     joins: u64,
     /// What agents exchange their ranks through.
     store: Arc<dyn Store>,
     answers: UnboundedSender<Answer>,
+    liveness: Liveness,
+    /// The threads that the current round needs.
+    watched: Vec<Watched>,
 }
 
 impl Meeting {
@@ -104,6 +120,11 @@ impl Meeting {
                     role: plan.role.clone(),
                     local_world_size: plan.local_world_size,
                     share_store: plan.share_store,
+                    master_port: match plan.master_port {
+                        MasterPort::Fixed(port) => Some(port),
+                        // A kept socket is for one node only, and not dynamic.
+                        MasterPort::Free | MasterPort::Kept(_) => None,
+                    },
                 },
                 answers.clone(),
             )),
@@ -136,17 +157,22 @@ impl Meeting {
             local: LocalMeeting::new(plan),
             parameters,
             met: None,
+            news: None,
             dynamic,
             joins: 0,
             // Alone, the agent talks to itself.
             store: Arc::new(HashStore::new()),
             answers,
+            liveness: plan.liveness.clone(),
+            watched: Vec::new(),
         }
     }
 
     /// Finds the other agents.
     pub(crate) fn join(&mut self) {
         self.joins += 1;
+        // A join waits for others within limits of its own, and may end what an earlier one has begun.
+        self.watched.clear();
         if let Some(dynamic) = &mut self.dynamic {
             // Nothing of the round before may be used from here on.
             self.store = Arc::new(HashStore::new());
@@ -181,6 +207,7 @@ impl Meeting {
             Brought::Nothing => {}
             Brought::Static(met) => {
                 self.store = met.store();
+                self.listen(met.news_place());
                 self.met = Some(met);
             }
             Brought::Dynamic(round) => {
@@ -191,7 +218,29 @@ impl Meeting {
                 }
             }
         }
+        self.watched = self
+            .threads()
+            .into_iter()
+            .map(|(name, pinger)| self.liveness.watch(name, pinger))
+            .collect();
         joined.round
+    }
+
+    /// The threads that the current round needs.
+    fn threads(&self) -> Vec<(&'static str, Pinger)> {
+        if let Some(dynamic) = &self.dynamic {
+            return dynamic.threads();
+        }
+        let pinger = match &self.met {
+            Some(met) => met.pinger(),
+            None => self.local.pinger(),
+        };
+        Vec::from_iter(pinger.map(|pinger| (STORE_SERVER, pinger)))
+    }
+
+    /// This node's rank among the agents, as of the last rendezvous.
+    pub(crate) fn group_rank(&self) -> GroupRank {
+        self.us.rank
     }
 
     /// Whether an answer is to a question that was asked since the last join.
@@ -239,9 +288,20 @@ impl Meeting {
     }
 
     /// Tells the other nodes that this one has failed for good, if they can be told.
-    pub(crate) fn tell_others(&self, reason: String) {
+    pub(crate) fn tell_others(&mut self, reason: String) {
         if let Some(dynamic) = &self.dynamic {
             dynamic.tell_others(reason);
+        } else if let Some(news) = &mut self.news {
+            news.tell_others(&reason);
+        }
+    }
+
+    /// Waits for news of the other static nodes, if there are any. The run can do without.
+    fn listen(&mut self, place: Place) {
+        if place.nodes > 1 {
+            self.news = News::listen(place, self.answers.clone())
+                .inspect_err(|error| warn!("failures of other nodes will not be noticed: {error}"))
+                .ok();
         }
     }
 
@@ -258,16 +318,30 @@ impl Meeting {
     /// something to read from the store.
     pub(crate) fn leave(&mut self, parting: Parting) -> Option<oneshot::Receiver<()>> {
         self.store = Arc::new(HashStore::new());
+        self.watched.clear();
         if let Some(dynamic) = &mut self.dynamic {
             return dynamic.leave(parting);
         }
         let met = self.met.take()?;
-        let others_may_read = parting == Parting::Succeeded && met.round().group_world_size > 1;
+        let mut news = self.news.take();
+        let stays = match &parting {
+            Parting::Succeeded if news.is_some() => fixed::LINGER,
+            Parting::Failed { reason } if news.is_some() => {
+                if let (Some(reason), Some(news)) = (reason, &mut news) {
+                    news.tell_others(reason);
+                }
+                fixed::UNTIL_READ
+            }
+            _ => Duration::ZERO,
+        };
         let (sender, left) = oneshot::channel();
         let leaving = thread::Builder::new()
             .name("leave".to_owned())
             .spawn(move || {
-                met.leave(others_may_read);
+                if let Some(news) = news {
+                    news.end();
+                }
+                met.leave(stays);
                 let _ = sender.send(());
             });
         leaving.ok().map(|_| left)

@@ -8,13 +8,18 @@
 //! directly, and an error number becomes an `io::Error` without allocation.
 #![allow(unsafe_code)]
 
+use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use rdzv_core::topology::CpuList;
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
-use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal, setsid};
+use rustix::process::{
+    PTracer, Pid, Signal, getpid, getppid, set_parent_process_death_signal, set_ptracer, setsid,
+};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 /// Makes the command start its process in a session and process group of its own, and receive
 /// `death_signal` when the calling thread ends.
@@ -34,6 +39,52 @@ pub(crate) fn detach(command: &mut Command, death_signal: Signal) {
         }
         Ok(())
     };
+    // SAFETY: the closure keeps the invariant at the top of this file.
+    unsafe {
+        command.pre_exec(prepare);
+    }
+}
+
+/// Lets this process, and what it starts, trace the command's process, where Yama allows that to
+/// parents only (`kernel.yama.ptrace_scope` 1): the tool that reads stacks is no parent of a worker.
+pub(crate) fn let_trace(command: &mut Command) {
+    let tracer = PTracer::ProcessID(getpid());
+    let prepare = move || -> io::Result<()> {
+        // Without Yama there is nothing to allow, and the kernel says that this is no valid call.
+        let _ = set_ptracer(tracer);
+        Ok(())
+    };
+    // SAFETY: the closure keeps the invariant at the top of this file.
+    unsafe {
+        command.pre_exec(prepare);
+    }
+}
+
+/// Makes the command's process go into a control group before anything else of it runs, through the
+/// `cgroup.procs` of that group. Where that is refused it stays outside, which is no error.
+pub(crate) fn enter(command: &mut Command, entrance: File) {
+    let prepare = move || -> io::Result<()> {
+        // To the kernel, 0 is whoever writes.
+        let _ = rustix::io::write(&entrance, b"0");
+        Ok(())
+    };
+    // SAFETY: the closure keeps the invariant at the top of this file.
+    unsafe {
+        command.pre_exec(prepare);
+    }
+}
+
+/// Makes the command's process run on these processors only, and all that it starts. Spawning fails
+/// if none of them can be used any more (taken offline, or out of the cpuset). Processors from 1,024
+/// on are left out: the set has no room for them.
+pub(crate) fn bind(command: &mut Command, processors: &CpuList) {
+    let mut set = CpuSet::new();
+    let known = processors.iter().map(|processor| processor as usize);
+    for processor in known.filter(|processor| *processor < CpuSet::MAX_CPU) {
+        set.set(processor);
+    }
+    // The set is a plain array inside the closure: the child reads it, and the kernel copies it.
+    let prepare = move || -> io::Result<()> { Ok(sched_setaffinity(None::<Pid>, &set)?) };
     // SAFETY: the closure keeps the invariant at the top of this file.
     unsafe {
         command.pre_exec(prepare);

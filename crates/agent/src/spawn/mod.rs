@@ -6,15 +6,17 @@
 mod child;
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rdzv_core::env;
 use rdzv_core::group::{WorkerPlace, plan};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
-pub(crate) use child::{detach, keep_descriptors_private};
+pub(crate) use child::{bind, detach, enter, keep_descriptors_private, let_trace};
 
 use crate::logs::WorkerStreams;
 use crate::{AgentError, LaunchPlan};
@@ -33,6 +35,7 @@ pub(crate) fn spawn(
     place: &WorkerPlace,
     variables: Vec<(&'static str, String)>,
     streams: WorkerStreams,
+    control_group: Option<File>,
 ) -> Result<Spawned, AgentError> {
     let mut command = Command::new(&launch.entrypoint.program);
     command
@@ -58,16 +61,35 @@ pub(crate) fn spawn(
         command.stderr(stderr);
     }
     detach(&mut command, Signal::KILL);
+    if launch.hang.stack_tool.is_some() {
+        let_trace(&mut command);
+    }
+    if let Some(entrance) = control_group {
+        enter(&mut command, entrance);
+    }
+    if let Some(processors) = launch.processors.get(place.local_rank.0 as usize) {
+        bind(&mut command, processors);
+    }
     let child = command.spawn().map_err(|source| {
-        if source.kind() == io::ErrorKind::NotFound {
-            AgentError::ProgramNotFound {
-                program: launch.entrypoint.program.to_string_lossy().into_owned(),
-            }
-        } else {
-            AgentError::Spawn {
+        let program = launch.entrypoint.program.to_string_lossy().into_owned();
+        let absent = source.kind() == io::ErrorKind::NotFound;
+        let there = program.contains('/') && Path::new(&launch.entrypoint.program).exists();
+        match (absent, there) {
+            (true, false) => AgentError::ProgramNotFound { program },
+            (true, true) => AgentError::Spawn {
                 local_rank: place.local_rank.0,
+                program,
+                source: io::Error::new(
+                    source.kind(),
+                    "the file is there, but not the interpreter that it names (the first line of a \
+                     script, or the loader of a binary)",
+                ),
+            },
+            (false, _) => AgentError::Spawn {
+                local_rank: place.local_rank.0,
+                program,
                 source,
-            }
+            },
         }
     })?;
     // The handle is not needed: the process is waited for by its descriptor.

@@ -22,7 +22,8 @@ pub(crate) struct Harness {
     child: Running,
     stdout: Option<JoinHandle<String>>,
     lines: Receiver<String>,
-    said: Vec<String>,
+    /// What has been waited for, and all before it.
+    pub(crate) said: Vec<String>,
     /// A directory for the test's own files; workers find it as `$DIR`.
     pub(crate) directory: TempDir,
 }
@@ -209,6 +210,24 @@ pub(crate) fn pids(directory: &Path) -> Vec<Pid> {
 
 pub(crate) fn pid(text: &str) -> Pid {
     Pid::from_raw(text.parse().unwrap()).unwrap()
+}
+
+/// The letter for what a process is doing; none if it is gone.
+pub(crate) fn state(pid: Pid) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    let (_, after_name) = stat.rsplit_once(") ")?;
+    after_name.chars().next()
+}
+
+/// Waits until a process has this letter.
+#[track_caller]
+pub(crate) fn wait_for_state(pid: Pid, letter: char) {
+    // The kernel tells this to parents only, so the test asks again and again.
+    let until = Instant::now() + PATIENCE;
+    while state(pid) != Some(letter) {
+        assert!(Instant::now() < until, "{pid:?} is {:?}", state(pid));
+        assert!(!gone(pid, Duration::from_millis(2)), "{pid:?} is gone");
+    }
 }
 
 /// Waits until a process is gone; false if that takes longer than `within`.

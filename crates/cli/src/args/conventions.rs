@@ -3,7 +3,8 @@
 //! The reference is built on Python's argparse, and people's job scripts rely on its habits:
 //!
 //! * options may be shortened as long as that is unambiguous, and both spellings of an option
-//!   (`--nproc-per-node`, `--nproc_per_node`) count, so `--nproc` is ambiguous;
+//!   (`--nproc-per-node`, `--nproc_per_node`) count, so `--nproc` is ambiguous; options of ours,
+//!   which stand under a heading in the help, never take a prefix from those of the reference;
 //! * a negative number is a value, anything else with a dash in front is not;
 //! * the first word that is no option is the script, and everything behind it is the script's;
 //! * the first `--` of the whole line is dropped, even if it stands behind the script;
@@ -22,12 +23,13 @@ use clap::{Arg, ArgAction, Command};
 use super::number::parse_int;
 use crate::exit::{Raised, Refusal};
 
-/// Options that the reference does not take from the environment.
-const WITHOUT_VARIABLE: [&str; 6] = [
+/// Options that the reference does not take from the environment, and questions of ours.
+const WITHOUT_VARIABLE: [&str; 7] = [
     "logs_specs",
     "numa_binding",
     "print_completion",
     "use_env",
+    "explain",
     "help",
     "training_script",
 ];
@@ -48,6 +50,8 @@ pub(crate) struct Normalised {
     pub(crate) line: Vec<OsString>,
     /// Options that nobody knows, as typed.
     pub(crate) unknown: Vec<String>,
+    /// The ids of the options in the line that come from the environment.
+    pub(crate) from_environment: BTreeSet<String>,
 }
 
 /// Rewrites a command line (without the program's name).
@@ -113,8 +117,10 @@ pub(crate) fn normalise(
         }
     }
     let missing = |(id, _): &(&str, _)| !typed.contains(id);
-    let wanted = defaults.into_iter().filter(missing);
-    result.line.extend(wanted.map(|(_, word)| word));
+    for (id, word) in defaults.into_iter().filter(missing) {
+        result.from_environment.insert(id.to_owned());
+        result.line.push(word);
+    }
     if !script.is_empty() {
         result.line.push("--".into());
         result.line.extend(script);
@@ -149,8 +155,23 @@ impl<'a> Known<'a> {
         })
     }
 
+    /// Whether the next word is its value. An option whose value may be left out has it attached or
+    /// not at all.
     fn takes_value(&self) -> bool {
+        self.has_value()
+            && self
+                .arg
+                .get_num_args()
+                .is_none_or(|number| number.min_values() > 0)
+    }
+
+    fn has_value(&self) -> bool {
         matches!(self.arg.get_action(), ArgAction::Set | ArgAction::Append)
+    }
+
+    /// Whether the reference does not have it: all options of ours stand under a heading.
+    fn is_ours(&self) -> bool {
+        self.arg.get_help_heading().is_some()
     }
 
     fn id(&self) -> &'a str {
@@ -217,6 +238,9 @@ fn classify<'k, 'a>(options: &'k [Known<'a>], word: &OsStr) -> Result<Word<'k, '
                 }
             }
         }
+        if matches.iter().any(|(option, _)| !option.is_ours()) {
+            matches.retain(|(option, _)| !option.is_ours());
+        }
         if matches.len() > 1 {
             let names: Vec<&str> = matches.iter().map(|(_, spelling)| *spelling).collect();
             return Err(Refusal::Usage(format!(
@@ -230,6 +254,7 @@ fn classify<'k, 'a>(options: &'k [Known<'a>], word: &OsStr) -> Result<Word<'k, '
         return match (option.takes_value(), attached) {
             (true, attached) => Ok(Word::Valued(option, attached)),
             (false, None) => Ok(Word::Switch(option)),
+            (false, attached) if option.has_value() => Ok(Word::Valued(option, attached)),
             (false, Some(value)) => Err(option.overfed(&value)),
         };
     }

@@ -123,14 +123,15 @@ fn synopsis(program: &str) -> String {
     format!("{program} [OPTIONS] <TRAINING_SCRIPT> [ARGS]...")
 }
 
-fn usage_error(command: &Command, error: &clap::Error) -> Refusal {
+/// The reference's text for a line that clap does not accept.
+pub(super) fn usage_error(command: &Command, error: &clap::Error) -> Refusal {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.as_str(),
         _ => "",
     };
-    // clap names an option with its value, `--role <ROLE>`.
+    // clap names an option with its value, `--role <ROLE>` or `--explain[=<FORMAT>]`.
     let name = text(ContextKind::InvalidArg)
-        .split([' ', '='])
+        .split([' ', '=', '['])
         .next()
         .unwrap_or_default()
         .trim_start_matches('-');

@@ -10,7 +10,13 @@ use std::ffi::OsString;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 
+use super::console::ConsoleArgs;
+use super::explain::ExplainArgs;
+use super::hang::HangArgs;
 use super::number;
+use super::observe::ObserveArgs;
+use super::restart::RestartArgs;
+use super::verdict::VerdictArgs;
 
 /// Flags of `rdzv run` and of `torchrun`.
 #[derive(Debug, Clone, Args, PartialEq)]
@@ -24,9 +30,10 @@ pub(crate) struct RunArgs {
 
     /// Workers per node: a number, cpu, gpu, xpu or auto
     ///
-    /// `cpu` is the number of processors this process may use (its affinity mask), `gpu` the number
-    /// of NVIDIA or AMD devices that are visible, `xpu` that of Intel's, `auto` that of whatever
-    /// accelerator there is, else as `cpu`. With more than one worker, OMP_NUM_THREADS is set to 1
+    /// `cpu` is the number of processors this process may use: its affinity mask, or less if a limit
+    /// of its control group (cpu.max) leaves no time for so many. `gpu` is the number of NVIDIA or
+    /// AMD devices that are visible, `xpu` that of Intel's, `auto` that of whatever accelerator there
+    /// is, else as `cpu`. With more than one worker, OMP_NUM_THREADS is set to 1
     /// unless it is set already.
     #[arg(long, value_name = "N|cpu|gpu|xpu|auto", default_value = "1")]
     pub(crate) nproc_per_node: String,
@@ -143,7 +150,8 @@ pub(crate) struct RunArgs {
 
     /// Local ranks whose output may reach the console: 0,2,3 (default: all)
     ///
-    /// Output of the others is in their files, if they have any.
+    /// Output of the others is in their files, if they have any. Else its end (64 KiB of each stream)
+    /// is kept, and shown if the worker fails.
     #[arg(long, value_name = "RANKS", default_value = "")]
     pub(crate) local_ranks_filter: String,
 
@@ -182,6 +190,11 @@ pub(crate) struct RunArgs {
     pub(crate) logs_specs: Option<String>,
 
     /// Bind workers to the processors near their device
+    ///
+    /// A worker's device is the visible one whose index is its local rank. `node`: all processors of
+    /// the device's NUMA node; `socket`: of its socket; `exclusive`: a share of the node's cores that
+    /// no other device's worker has; `core-complex`: those that share one last-level cache. Only
+    /// processors that rdzv itself may use.
     #[arg(
         long,
         value_name = "MODE",
@@ -215,6 +228,27 @@ pub(crate) struct RunArgs {
         value_parser = PossibleValuesParser::new(["bash", "zsh", "tcsh"])
     )]
     pub(crate) print_completion: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) observe: ObserveArgs,
+    /// Dry run.
+    #[command(flatten)]
+    pub(crate) explain: ExplainArgs,
+
+    /// Workers that hang.
+    #[command(flatten)]
+    pub(crate) hang: HangArgs,
+
+    #[command(flatten)]
+    pub(crate) console: ConsoleArgs,
+
+    /// What comes between a failure and the next attempt.
+    #[command(flatten)]
+    pub(crate) restart: RestartArgs,
+
+    /// What is left of a run.
+    #[command(flatten)]
+    pub(crate) verdict: VerdictArgs,
 
     /// Script, module or program, and everything that belongs to it
     ///

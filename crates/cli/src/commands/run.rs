@@ -4,32 +4,26 @@
 //! at the end, and the agent, which is everything else. See `rdzv_agent`.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, ExitStatus};
-use std::time::Duration;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
 
 use clap::{Args, FromArgMatches};
-use jiff::tz::TimeZone;
-use rdzv_agent::{AgentError, AgentEvent, Outcome};
+use rdzv_agent::AgentEvent;
 use rdzv_core::env;
 use tracing::level_filters::LevelFilter;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
-use super::completions;
-use crate::args::parse::{command, usage};
+use super::conclude::{Ended, Report, conclude, refuse};
+use super::{completions, lost_agent};
+use crate::args::parse::command;
 use crate::args::program::{Launcher, link_directory};
-use crate::args::{LaunchArgs, Parsed, RunArgs, parse};
+use crate::args::{LaunchArgs, Parsed, RunArgs, parse, settings};
 use crate::exit::{Exit, Raised, Refusal};
-use crate::observe::events::Events;
-use crate::observe::{console, log};
-use crate::resolve::{Called, Environment, EventHandler, Host, Launch, Note, resolve};
+use crate::explain::{Question, explain};
+use crate::observe::{log, sinks};
+use crate::resolve::{Called, Environment, Host, Launch, Note, resolve};
 use crate::terminal::{complain, finish_lines, show, start_lines};
-use crate::{host, report};
-
-/// How long an agent that has lost its keeper tries to say so.
-const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// Starts this program again as the agent, and ends as it does.
 pub(crate) fn keep(called: &OsStr) -> ExitCode {
@@ -44,7 +38,10 @@ pub(crate) fn keep(called: &OsStr) -> ExitCode {
     let mut agent = Command::new(program);
     agent.arg0(called).args(std::env::args_os().skip(1));
     match rdzv_agent::keep(agent) {
-        Ok(status) => rdzv_agent::end_like(status),
+        Ok(status) => {
+            lost_agent::explain(called, status);
+            rdzv_agent::end_like(status)
+        }
         Err(error) => {
             complain(&format!("rdzv: {error}"));
             Exit::Failure.into()
@@ -94,113 +91,54 @@ fn launch<T: Flags>(
         local_rank_argument: arguments.local_rank_argument()?,
         ..called
     };
-    let Launch {
-        plan,
-        events,
-        notes,
-    } = resolve(arguments.as_ref(), &called, environment, &Host)?;
-    for note in notes {
-        match note {
-            Note::Warning(text) => warn!("{text}"),
-            Note::Info(text) => info!("{text}"),
+    let report = Report::open(arguments.as_ref(), &Host)?;
+    let launch = || {
+        let launch = resolve(arguments.as_ref(), &called, environment, &Host)?;
+        for note in &launch.notes {
+            match note {
+                Note::Warning(text) => warn!("{text}"),
+                Note::Info(text) => info!("{text}"),
+            }
         }
-    }
-    let name = plan.entrypoint.name.clone();
-    let role = plan.role.clone();
-    // The events' own logger is at INFO unless the user set a level.
-    let shown = level_text.is_none() || level >= LevelFilter::INFO;
-    let mut json =
-        (events == EventHandler::Console && shown).then(|| Events::new(&plan, &host::full_name()));
-    let mut observer = |event: &AgentEvent| {
-        console::log(&role, event);
-        if let Some(line) = json.as_mut().and_then(|json| json.line(event)) {
-            complain(&line);
+        if let Some(format) = &arguments.as_ref().explain.explain {
+            let explanation = explain(Question {
+                settings: settings::<T>(launcher.program(), words, &environment.0)?,
+                arguments: arguments.as_ref(),
+                launch: &launch,
+                environment,
+                machine: &Host,
+            })?;
+            return Ok(show(&match format.as_str() {
+                "json" => explanation.json(),
+                _ => explanation.table(),
+            }));
         }
+        // The events' own logger is at INFO unless the user set a level.
+        let events_shown = level_text.is_none() || level >= LevelFilter::INFO;
+        let ended = run(launch, events_shown)?;
+        Ok(conclude(&ended, &report, environment))
     };
-    let outcome = rdzv_agent::run(plan, &mut observer);
-    Ok(conclude(&name, &outcome, environment))
+    launch().inspect_err(|refusal| report.refused(refusal))
 }
 
-/// Tells how the run ended.
-fn conclude(name: &str, outcome: &Outcome, environment: &Environment) -> ExitCode {
-    if let Some(path) = error_file(environment)
-        && let Err(error) = rdzv_agent::write_launcher_error_file(&path, outcome)
-    {
-        not_written(&path, &error);
-    }
-    match outcome {
-        Outcome::Succeeded => Exit::Success.into(),
-        Outcome::Failed {
-            failures,
-            root_cause,
-        } => {
-            let zone = TimeZone::system();
-            let host = host::full_name();
-            complain(&report::render(name, failures, *root_cause, &host, &zone));
-            Exit::Failure.into()
+/// Runs the launch to its end.
+fn run(launch: Launch, events_shown: bool) -> Result<Ended, Refusal> {
+    let Launch {
+        mut plan,
+        observers,
+        ..
+    } = launch;
+    let mut ended = Ended::new(&plan);
+    let mut sinks = sinks::open(&mut plan, &observers, events_shown)?;
+    let outcome = rdzv_agent::run(plan, &mut |event: &AgentEvent| {
+        if let AgentEvent::Verdict { verdict, .. } = event {
+            ended.verdict = (**verdict).clone();
         }
-        Outcome::Signalled {
-            signal,
-            workers_started: false,
-        } => {
-            finish_lines(None);
-            rdzv_agent::end_like(ExitStatus::from_raw(*signal))
-        }
-        Outcome::Signalled { signal, .. } => {
-            complain(&format!(
-                "torch.distributed.elastic.multiprocessing.api.SignalException: Process {} got \
-                 signal: {signal}",
-                rdzv_agent::launcher_pid()
-            ));
-            Exit::Failure.into()
-        }
-        Outcome::Error(error) => {
-            complain(&format!("{}: {error}", error.class()));
-            if matches!(error, AgentError::KeeperLost) {
-                // Whoever killed the keeper wants all of this to end, reader or not.
-                finish_lines(Some(LAST_WORDS));
-                std::process::exit(Exit::Failure.code().into());
-            }
-            Exit::Failure.into()
-        }
-    }
-}
-
-fn refuse(refusal: &Refusal, launcher: Launcher, environment: &Environment) -> ExitCode {
-    let program = launcher.program();
-    match refusal {
-        Refusal::Raised(raised) => {
-            let message = raised.to_string();
-            if let Some(path) = error_file(environment)
-                && let Err(error) = rdzv_agent::write_refusal_to_error_file(&path, &message)
-            {
-                not_written(&path, &error);
-            }
-            complain(&message);
-            Exit::Failure.into()
-        }
-        Refusal::Usage(text) => {
-            complain(&format!("{}\n{program}: error: {text}", usage(program)));
-            Exit::Usage.into()
-        }
-        Refusal::Unsupported(text) => {
-            complain(&format!("{program}: {text}"));
-            Exit::Usage.into()
-        }
-    }
-}
-
-/// Where whoever started the launcher wants its error file.
-fn error_file(environment: &Environment) -> Option<PathBuf> {
-    let path = environment.filled(env::TORCHELASTIC_ERROR_FILE)?;
-    Some(PathBuf::from(path))
-}
-
-fn not_written(path: &Path, error: &io::Error) {
-    error!(
-        "write the launcher's error file {}: {error}",
-        path.display()
-    );
+        sinks.record(event);
+    });
+    sinks.finish();
+    ended.outcome = outcome;
+    Ok(ended)
 }
 
 /// The flags of a launcher.

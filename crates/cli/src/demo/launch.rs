@@ -1,6 +1,6 @@
 //! The demo itself: starts the workers under the agent and lets the timeline speak.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
@@ -11,11 +11,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rdzv_agent::{
-    AgentEvent, Entrypoint, LaunchPlan, LogBase, LogPlan, RankSelection, RendezvousPlan,
-    StreamSelection,
+    AgentEvent, Entrypoint, LaunchPlan, LogBase, LogPlan, RankSelection, StreamSelection,
 };
 use rdzv_core::ident::RunId;
-use rdzv_rendezvous::BackendRegistry;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -130,37 +128,25 @@ fn plan(args: &DemoArgs, directory: &Path, reports: &str) -> anyhow::Result<Laun
         stdout: true,
         stderr: true,
     };
-    let signals = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
+    let entrypoint = Entrypoint {
+        program: program.into(),
+        arguments: words.into(),
+        name: "rdzv demo-worker".to_owned(),
+    };
     Ok(LaunchPlan {
-        backends: BackendRegistry::default(),
-        entrypoint: Entrypoint {
-            program: program.into(),
-            arguments: words.into(),
-            name: "rdzv demo-worker".to_owned(),
-        },
-        role: "default".to_owned(),
         run_id: RunId::new("demo"),
         local_world_size: args.workers,
-        rendezvous: RendezvousPlan::Local,
         max_restarts: 1,
         shutdown_timeout: Duration::from_secs(5),
-        signals: signals.map(Signal::as_raw).into(),
-        signals_text: "SIGTERM,SIGINT,SIGHUP,SIGQUIT".to_owned(),
-        virtual_local_rank: false,
-        share_store: true,
         local_addr: Some("127.0.0.1".to_owned()),
-        identical_workers: false,
         logs: LogPlan {
-            base: LogBase::Directory(directory.join("logs")),
             redirects: RankSelection::All(both),
-            tee: RankSelection::All(StreamSelection::default()),
             console_ranks: Some(BTreeSet::new()),
-            stdout_filters: Vec::new(),
-            stderr_filters: Vec::new(),
-            prefix_template: String::new(),
+            ..LogPlan::new(LogBase::Directory(directory.join("logs")))
         },
-        environment: std::env::vars_os().collect::<BTreeMap<_, _>>(),
+        environment: std::env::vars_os().collect(),
         rendezvous_backend: "static".to_owned(),
+        ..LaunchPlan::new(entrypoint)
     })
 }
 

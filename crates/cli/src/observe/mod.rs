@@ -4,9 +4,15 @@
 //! | file | shows |
 //! |---|---|
 //! | `log` | log lines in the reference's form, at `LOGLEVEL` |
+//! | `sinks` | who hears of events |
+//! | `server` | health, metrics and status over HTTP |
+//! | `sockets` | the directory of the workers' sockets |
+//! | `prometheus` | the metrics |
 //! | `console` | the ranks of a round as a log line |
-//! | `events` | the run's milestones as JSON (`--event-log-handler console`) |
 
 pub(crate) mod console;
-pub(crate) mod events;
 pub(crate) mod log;
+mod prometheus;
+mod server;
+pub(crate) mod sinks;
+mod sockets;

@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 
-use rdzv_agent::ErrorFile;
-use rdzv_core::rank::{LocalRank, Rank};
+use rdzv_agent::{Cause, ErrorFile};
+use rdzv_core::rank::{GroupRank, LocalRank, Rank};
 use rdzv_core::time::Wall;
 use serde_json::json;
 
@@ -14,8 +14,17 @@ fn failure(rank: u32, exit: Exit) -> WorkerFailure {
         pid: 4238 + rank,
         exit,
         time: Wall::from_unix_micros(1_936_854_489_900_000),
+        exited: Wall::from_unix_micros(1_936_854_489_900_000),
         stopped_by_agent: false,
         error_file: None,
+        cause: Cause::ExitCode {
+            code: 7,
+            last_line: None,
+        },
+        stderr_tail: Vec::new(),
+        role: "default".to_owned(),
+        host: "node-a.example".to_owned(),
+        group_rank: GroupRank(0),
     }
 }
 

@@ -39,12 +39,22 @@ pub(super) fn describe(arguments: &RunArgs, nodes: &Nodes, plan: &LaunchPlan) ->
         ("rdzv_endpoint", endpoint),
         ("rdzv_configs", timeout),
         ("max_restarts", plan.max_restarts.to_string()),
+        ("monitor_interval", arguments.monitor_interval.to_string()),
         (
             "shutdown_timeout",
             plan.shutdown_timeout.as_secs().to_string(),
         ),
         ("log_dir", log_dir),
+        // The reference's library has a setting of this name, its launcher no flag.
+        ("metrics_cfg", "{}".to_owned()),
         ("event_log_handler", arguments.event_log_handler.clone()),
+        (
+            "numa_options",
+            arguments
+                .numa_binding
+                .clone()
+                .unwrap_or_else(|| "None".to_owned()),
+        ),
         ("signals_to_handle", plan.signals_text.clone()),
         (
             "duplicate_stdout_filters",

@@ -22,24 +22,33 @@ use crate::exit::Raised;
 const BOOTSTRAP: &str = include_str!("run_path.py");
 
 /// What failure reports call the workers of `--run-path`: the reference's name for them.
-pub(crate) const RUN_PATH_NAME: &str = "run_script_path";
+const RUN_PATH_NAME: &str = "run_script_path";
 
-/// Builds the command of the workers.
+/// The interpreter of the workers, and why that one.
+pub(super) type Interpreter = (OsString, String);
+
+/// Builds the command of the workers; beside it, the interpreter if it has one.
 pub(super) fn build(
     arguments: &RunArgs,
     called: &Called,
     environment: &Environment,
     machine: &dyn Machine,
-) -> Result<Entrypoint, Raised> {
+) -> Result<(Entrypoint, Option<Interpreter>), Raised> {
     let [script, script_arguments @ ..] = arguments.training_script.as_slice() else {
         return Err(Raised::value_error("there is no script to run"));
     };
     let mut name = script.to_string_lossy().into_owned();
     let mut words: Vec<OsString> = Vec::new();
+    let mut found = None;
+    let mut python = || -> Result<OsString, Raised> {
+        let (path, reason) = interpreter(called, environment, machine)?;
+        found = Some((path.clone(), reason));
+        Ok(path)
+    };
     let program = if arguments.run_path {
         RUN_PATH_NAME.clone_into(&mut name);
         words.extend(["-u".into(), "-c".into(), BOOTSTRAP.into(), script.clone()]);
-        interpreter(called, environment, machine)?
+        python()?
     } else if arguments.no_python {
         if arguments.module {
             return Err(Raised::value_error(
@@ -51,7 +60,7 @@ pub(super) fn build(
         words.push("-u".into());
         words.extend(arguments.module.then(|| "-m".into()));
         words.push(script.clone());
-        interpreter(called, environment, machine)?
+        python()?
     };
     words.extend(
         called
@@ -59,11 +68,12 @@ pub(super) fn build(
             .then(|| "--local-rank=${local_rank}".into()),
     );
     words.extend(script_arguments.iter().cloned());
-    Ok(Entrypoint {
+    let entrypoint = Entrypoint {
         program,
         arguments: words,
         name,
-    })
+    };
+    Ok((entrypoint, found))
 }
 
 /// The Python of the workers: `PYTHON_EXEC`, else that of the environment that the user is in.
@@ -75,37 +85,39 @@ fn interpreter(
     called: &Called,
     environment: &Environment,
     machine: &dyn Machine,
-) -> Result<OsString, Raised> {
+) -> Result<Interpreter, Raised> {
     if let Some(given) = environment.0.get(OsStr::new(PYTHON_EXEC)) {
-        return Ok(given.clone());
+        return Ok((given.clone(), format!("{PYTHON_EXEC} is set")));
     }
     let beside = called.beside.as_deref();
     let own = beside.filter(|directory| machine.is_file(&directory.join("../pyvenv.cfg")));
     let active = environment
         .filled(VIRTUAL_ENV)
         .map(|root| Path::new(&root).join("bin"));
+    let candidates = [
+        (own, "of the environment that the link `torchrun` is in"),
+        (active.as_deref(), "VIRTUAL_ENV names its environment"),
+        (beside, "beside the link `torchrun`"),
+    ];
+    for (directory, reason) in candidates {
+        if let Some(program) = directory.and_then(|directory| python_in(directory, machine)) {
+            return Ok((program.into_os_string(), reason.to_owned()));
+        }
+    }
     let path = environment.text("PATH").unwrap_or_default();
-    let in_directories = own
-        .into_iter()
-        .chain(active.as_deref())
-        .chain(beside)
-        .find_map(|directory| python_in(directory, machine));
-    in_directories
-        .or_else(|| {
-            ["python3", "python"].into_iter().find_map(|name| {
-                std::env::split_paths(&path)
-                    .map(|directory| directory.join(name))
-                    .find(|program| machine.is_program(program))
-            })
-        })
-        .map(PathBuf::into_os_string)
-        .ok_or_else(|| {
-            Raised::new(
-                "FileNotFoundError",
-                "no Python interpreter: none in VIRTUAL_ENV and no python3 or python in PATH; \
-                 activate an environment, set PYTHON_EXEC, or use --no-python",
-            )
-        })
+    for name in ["python3", "python"] {
+        let programs = std::env::split_paths(&path).map(|directory| directory.join(name));
+        let mut programs = programs.filter(|program| machine.is_program(program));
+        if let Some(program) = programs.next() {
+            let reason = format!("the first {name} in PATH");
+            return Ok((program.into_os_string(), reason));
+        }
+    }
+    Err(Raised::new(
+        "FileNotFoundError",
+        "no Python interpreter: none in VIRTUAL_ENV and no python3 or python in PATH; activate an \
+         environment, set PYTHON_EXEC, or use --no-python",
+    ))
 }
 
 fn python_in(directory: &Path, machine: &dyn Machine) -> Option<PathBuf> {

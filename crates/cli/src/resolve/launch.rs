@@ -6,7 +6,11 @@ use rdzv_agent::LaunchPlan;
 use rdzv_core::env;
 use rdzv_rendezvous::BackendRegistry;
 
-use super::{Environment, Machine, describe, entrypoint, meeting, nodes, output, signals, workers};
+use super::reasons::Reasons;
+use super::{
+    Environment, Machine, Observers, describe, entrypoint, hang, meeting, nodes, observe, output,
+    restart, signals, workers,
+};
 use crate::args::RunArgs;
 use crate::exit::{Raised, Refusal};
 
@@ -18,15 +22,6 @@ pub(crate) struct Called {
     pub(crate) beside: Option<PathBuf>,
     /// True gives scripts `--local-rank=N`, as the older launcher does.
     pub(crate) local_rank_argument: bool,
-}
-
-/// Where events go (`--event-log-handler`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum EventHandler {
-    /// Nowhere. `dynamic_rendezvous` is nowhere, too: it is the sink of rendezvous events.
-    Null,
-    /// One JSON object per line on stderr.
-    Console,
 }
 
 /// Something the user should know, to be logged.
@@ -43,10 +38,12 @@ pub(crate) enum Note {
 pub(crate) struct Launch {
     /// For the agent.
     pub(crate) plan: LaunchPlan,
-    /// For the observer.
-    pub(crate) events: EventHandler,
+    /// Who watches.
+    pub(crate) observers: Observers,
     /// For the user.
     pub(crate) notes: Vec<Note>,
+    /// For a user who asks.
+    pub(crate) reasons: Reasons,
 }
 
 /// Decides what a command line means here.
@@ -62,14 +59,15 @@ pub(crate) fn resolve(
         return Err(assertion("max_restarts must be >= 0"));
     }
     meeting::warn(arguments, &nodes, &mut notes);
-    let local_world_size =
-        workers::local_world_size(&arguments.nproc_per_node, environment, machine)?;
+    let count =
+        workers::local_world_size(&arguments.nproc_per_node, environment, machine, &mut notes)?;
+    let local_world_size = count.workers;
     let mut workers_environment = environment.0.clone();
     workers::limit_threads(local_world_size, &mut workers_environment, &mut notes);
     let settings = meeting::settings(&arguments.rdzv_conf)?;
     let logs = output::plan(arguments, environment, machine)?;
     let shutdown_timeout = signals::shutdown_timeout(arguments, environment)?;
-    let entrypoint = entrypoint::build(arguments, called, environment, machine)?;
+    let (entrypoint, interpreter) = entrypoint::build(arguments, called, environment, machine)?;
     let backends = BackendRegistry::with_defaults();
     let meeting = meeting::choose(arguments, &nodes, &settings, &backends, machine, &mut notes)?;
     let local_world_size = u32::try_from(local_world_size)
@@ -86,19 +84,22 @@ pub(crate) fn resolve(
             arguments.monitor_interval
         )));
     }
-    workers::check_numa_binding(arguments, environment, machine)?;
-    let events = match arguments.event_log_handler.as_str() {
-        "console" => EventHandler::Console,
-        "null" | "dynamic_rendezvous" => EventHandler::Null,
-        other => return Err(Raised::new("KeyError", format!("'{other}'")).into()),
-    };
+    let bindings = workers::numa_binding(arguments, environment, machine, local_world_size)?;
+    let observers = observe::plan(arguments, environment, machine, &mut notes)?;
     let signals = signals::numbers(&arguments.signals_to_handle, &mut notes)?;
     if arguments.virtual_local_rank {
         workers::check_virtual_local_rank(local_world_size, environment)?;
     }
+    let hang = hang::plan(
+        &arguments.hang,
+        &entrypoint,
+        environment,
+        machine,
+        &mut workers_environment,
+    )?;
     let is_one = |name| environment.text(name).as_deref() == Some("1");
+    let restarts = restart::restarts(&arguments.restart)?;
     let plan = LaunchPlan {
-        entrypoint,
         role: arguments.role.clone(),
         run_id: meeting.run_id,
         local_world_size,
@@ -116,14 +117,30 @@ pub(crate) fn resolve(
             .filter(|address| !address.is_empty()),
         identical_workers: is_one(env::TORCH_ELASTIC_WORKER_IDENTICAL),
         logs,
+        settle_delay: restarts.settle_delay,
+        non_retryable: restarts.non_retryable,
+        overhear_stderr: !arguments.verdict.bare_stderr,
         environment: workers_environment,
         rendezvous_backend: meeting.backend,
+        hang,
+        processors: bindings
+            .iter()
+            .map(|binding| binding.processors.clone())
+            .collect(),
+        ..LaunchPlan::new(entrypoint)
     };
     notes.push(Note::Info(describe::describe(arguments, &nodes, &plan)));
     Ok(Launch {
         plan,
-        events,
+        observers,
         notes,
+        reasons: Reasons {
+            nodes: (nodes.least, nodes.most),
+            workers: count.reason,
+            meeting: meeting.reasons,
+            interpreter,
+            bindings,
+        },
     })
 }
 

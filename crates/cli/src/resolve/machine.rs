@@ -3,19 +3,33 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use rustix::process::Pid;
-use rustix::thread::sched_getaffinity;
+use rdzv_agent::topology::{Hardware, PlacementError};
+use rdzv_core::topology::{Accelerators, Binding, BindingMode, CpuLimit, CpuList, VisibleLists};
+use rdzv_rendezvous::dynamic::is_this_machine;
 use uuid::Uuid;
+
+/// How long the look-up of a host name may take.
+const NAME_LOOK_UP: Duration = Duration::from_secs(10);
 
 /// What a launch has to know about the machine it is on.
 pub(crate) trait Machine {
-    /// Processors in this process's affinity mask.
-    fn usable_processors(&self) -> u32;
-    /// NVIDIA or AMD devices, whether visible or not.
-    fn gpu_devices(&self) -> u32;
-    /// Intel devices.
-    fn xpu_devices(&self) -> u32;
+    /// The processors in this process's affinity mask.
+    fn affinity(&self) -> CpuList;
+    /// The tightest limit on processor time that control groups put on this process.
+    fn cpu_limit(&self) -> Option<CpuLimit>;
+    /// All accelerators, whether visible or not.
+    fn accelerators(&self) -> Accelerators;
+    /// The processors for each of so many workers, by local rank.
+    fn bind(
+        &self,
+        mode: BindingMode,
+        lists: &VisibleLists,
+        local_world_size: u32,
+    ) -> Result<Vec<Binding>, PlacementError>;
+    /// Whether a host name or address means this machine. Names are looked up.
+    fn is_called(&self, host: &str) -> bool;
     /// The current directory.
     fn working_directory(&self) -> PathBuf;
     /// Whether there is a regular file of that name.
@@ -31,36 +45,29 @@ pub(crate) trait Machine {
 pub(crate) struct Host;
 
 impl Machine for Host {
-    fn usable_processors(&self) -> u32 {
-        match sched_getaffinity(None::<Pid>) {
-            Ok(set) => set.count(),
-            Err(_) => std::thread::available_parallelism()
-                .map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX)),
-        }
+    fn affinity(&self) -> CpuList {
+        Hardware::of_this_machine().affinity()
     }
 
-    fn gpu_devices(&self) -> u32 {
-        let nvidia = count(Path::new("/proc/driver/nvidia/gpus"), |_| true);
-        if nvidia > 0 {
-            return nvidia;
-        }
-        // Processors are nodes of this tree as well; they have the id 0.
-        count(Path::new("/sys/class/kfd/kfd/topology/nodes"), |node| {
-            read(&node.join("gpu_id")).is_some_and(|id| id != "0")
-        })
+    fn cpu_limit(&self) -> Option<CpuLimit> {
+        Hardware::of_this_machine().cpu_limit()
     }
 
-    fn xpu_devices(&self) -> u32 {
-        const DATA_CENTER: &str = "0x038000";
-        ["xe", "i915"]
-            .into_iter()
-            .map(|driver| {
-                let bound = format!("/sys/bus/pci/drivers/{driver}");
-                count(Path::new(&bound), |device| {
-                    read(&device.join("class")).as_deref() == Some(DATA_CENTER)
-                })
-            })
-            .sum()
+    fn accelerators(&self) -> Accelerators {
+        Hardware::of_this_machine().accelerators()
+    }
+
+    fn bind(
+        &self,
+        mode: BindingMode,
+        lists: &VisibleLists,
+        local_world_size: u32,
+    ) -> Result<Vec<Binding>, PlacementError> {
+        Hardware::of_this_machine().bind(mode, lists, local_world_size)
+    }
+
+    fn is_called(&self, host: &str) -> bool {
+        is_this_machine(host, NAME_LOOK_UP)
     }
 
     fn working_directory(&self) -> PathBuf {
@@ -79,16 +86,4 @@ impl Machine for Host {
     fn random_id(&self) -> String {
         Uuid::new_v4().to_string()
     }
-}
-
-fn count(directory: &Path, wanted: impl Fn(&Path) -> bool) -> u32 {
-    let Ok(entries) = fs::read_dir(directory) else {
-        return 0;
-    };
-    let found = entries.flatten().filter(|entry| wanted(&entry.path()));
-    u32::try_from(found.count()).unwrap_or(u32::MAX)
-}
-
-fn read(path: &Path) -> Option<String> {
-    Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }

@@ -10,6 +10,7 @@ use rdzv_core::rank::GroupRank;
 use rdzv_rendezvous::{BackendRegistry, RendezvousError, RendezvousParameters};
 
 use super::nodes::Nodes;
+use super::reasons::MeetingReasons;
 use super::{Machine, Note};
 use crate::args::RunArgs;
 use crate::args::conventions::bad_integer;
@@ -32,6 +33,7 @@ pub(super) struct Meeting {
     pub(super) run_id: RunId,
     /// The effective backend, for events.
     pub(super) backend: String,
+    pub(super) reasons: MeetingReasons,
 }
 
 /// Says which flags have no effect with the chosen backend, or another than they seem to have.
@@ -105,6 +107,11 @@ pub(super) fn choose(
     let given = given.filter(|id| !id.is_empty());
     if alone(arguments, nodes) {
         let run_id = given.map_or_else(|| machine.random_id(), str::to_owned);
+        let reason = if arguments.standalone {
+            "--standalone: this node alone"
+        } else {
+            "one node, and neither --rdzv-endpoint nor --master-port: nobody to meet"
+        };
         if arguments.standalone {
             let stars = "*".repeat(38);
             notes.push(Note::Info(format!(
@@ -124,6 +131,11 @@ pub(super) fn choose(
             plan,
             run_id: RunId::new(run_id),
             backend: "c10d".to_owned(),
+            reasons: MeetingReasons {
+                backend: reason.to_owned(),
+                endpoint: reason.to_owned(),
+                run_id: unnamed(given, "a new UUID for each run"),
+            },
         });
     }
     let run_id = match arguments.rdzv_id.as_deref() {
@@ -158,11 +170,38 @@ pub(super) fn choose(
             }
         }
     };
+    let endpoint = match &plan {
+        RendezvousPlan::Static { .. } if arguments.rdzv_endpoint.is_empty() => {
+            "static rendezvous without --rdzv-endpoint: --master-addr and --master-port (29500 if \
+             that is not given)"
+        }
+        RendezvousPlan::Local => {
+            "one node, and an endpoint at which only this node is: nobody to meet"
+        }
+        RendezvousPlan::Dynamic { .. } if arguments.rdzv_endpoint.is_empty() => {
+            "no --rdzv-endpoint: where this backend looks by itself"
+        }
+        _ => "",
+    };
+    let fallback = match given {
+        None if arguments.rdzv_id.is_some() => "it is empty: a new UUID for each run",
+        _ => "the same for all jobs that name none",
+    };
     Ok(Meeting {
         plan,
         run_id: RunId::new(run_id),
         backend: arguments.rdzv_backend.clone(),
+        reasons: MeetingReasons {
+            backend: String::new(),
+            endpoint: endpoint.to_owned(),
+            run_id: unnamed(given, fallback),
+        },
     })
+}
+
+/// The reason for the id of a run that nobody named.
+fn unnamed(given: Option<&str>, reason: &str) -> String {
+    given.map_or_else(|| reason.to_owned(), |_| String::new())
 }
 
 fn dynamic(

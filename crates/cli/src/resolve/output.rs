@@ -38,7 +38,11 @@ pub(super) fn plan(
         )));
     }
     let redirects = selection(&arguments.redirects)?;
-    let tee = selection(&arguments.tee)?;
+    let tee = match arguments.console.collapse && arguments.tee == "0" {
+        true => "3",
+        false => &arguments.tee,
+    };
+    let tee = selection(tee)?;
     let stdout_filters = needles(arguments.duplicate_stdout_filters.as_deref());
     let stderr_filters = needles(arguments.duplicate_stderr_filters.as_deref());
     let base = base(arguments, environment, machine)?;
@@ -59,7 +63,17 @@ pub(super) fn plan(
         stdout_filters,
         stderr_filters,
         prefix_template,
+        collapse: arguments.console.collapse,
     })
+}
+
+/// Where files go that nobody asked for, as Python decides it.
+pub(super) fn temporary_directory(environment: &Environment, machine: &dyn Machine) -> PathBuf {
+    let temporary = ["TMPDIR", "TEMP", "TMP"]
+        .into_iter()
+        .find_map(|name| environment.filled(name))
+        .unwrap_or_else(|| "/tmp".to_owned());
+    machine.working_directory().join(temporary)
 }
 
 /// Made absolute, because workers may change their directory before they write an error file.
@@ -70,13 +84,10 @@ fn base(
 ) -> Result<LogBase, Raised> {
     let given = arguments.log_dir.as_deref().filter(|dir| !dir.is_empty());
     let Some(given) = given else {
-        let temporary = ["TMPDIR", "TEMP", "TMP"]
-            .into_iter()
-            .find_map(|name| environment.filled(name))
-            .unwrap_or_else(|| "/tmp".to_owned());
-        return Ok(LogBase::Temporary(
-            machine.working_directory().join(temporary),
-        ));
+        return Ok(LogBase::Temporary(temporary_directory(
+            environment,
+            machine,
+        )));
     };
     if given == NOWHERE {
         return Ok(LogBase::Discard);

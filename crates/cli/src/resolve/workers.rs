@@ -4,34 +4,101 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
 use rdzv_core::env::{CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, OMP_NUM_THREADS};
+use rdzv_core::topology::{Binding, BindingMode, CpuLimit, Vendor, VisibleLists};
 
 use super::{Environment, Machine, Note};
 use crate::args::RunArgs;
 use crate::args::number::parse_int;
-use crate::exit::{Raised, Refusal};
+use crate::exit::Raised;
 
-/// Reads `--nproc-per-node`. Zero and negative numbers pass: they are refused later, in the
-/// reference's order.
+/// How many workers, and why so many.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Count {
+    /// Zero and negative numbers are possible: they are refused later, in the reference's order.
+    pub(super) workers: i64,
+    /// What was counted; empty for a plain number.
+    pub(super) reason: String,
+}
+
+/// Reads `--nproc-per-node`.
+///
+/// A limit of the control group on processor time lowers the number of processors, which the
+/// reference does not look at: in a container with two processors' worth of a large machine it starts
+/// a worker for each processor of that.
 pub(super) fn local_world_size(
     text: &str,
     environment: &Environment,
     machine: &dyn Machine,
-) -> Result<i64, Raised> {
-    if let Some(number) = parse_int(text) {
-        return Ok(number);
+    notes: &mut Vec<Note>,
+) -> Result<Count, Raised> {
+    if let Some(workers) = parse_int(text) {
+        return Ok(Count {
+            workers,
+            reason: String::new(),
+        });
     }
-    let some = |count: u32| (count > 0).then_some(i64::from(count));
-    let gpus = || some(visible_gpus(environment, machine));
-    let xpus = || some(machine.xpu_devices());
-    let processors = || i64::from(machine.usable_processors());
+    let accelerators = machine.accelerators();
+    let lists = lists(environment);
+    let counted = |vendor: Vendor, visible: usize, all: usize| {
+        let name = vendor.name();
+        let reason = if visible == all {
+            format!("{all} {name} devices")
+        } else {
+            format!("{visible} of {all} {name} devices are visible")
+        };
+        let workers = i64::try_from(visible).unwrap_or(i64::MAX);
+        (visible > 0).then_some(Count { workers, reason })
+    };
+    let gpus = || {
+        let (vendor, all) = accelerators.gpus();
+        counted(vendor, accelerators.visible_gpus(&lists).len(), all.len())
+    };
+    let xpus = || {
+        let all = accelerators.intel.len();
+        counted(Vendor::Intel, all, all)
+    };
     match text {
-        "cpu" => Ok(processors()),
+        "cpu" => Ok(processors(machine, notes)),
         "gpu" => gpus().ok_or_else(|| Raised::value_error("Cuda is not available.")),
         "xpu" => xpus().ok_or_else(|| Raised::value_error("Xpu is not available.")),
-        "auto" => Ok(gpus().or_else(xpus).unwrap_or_else(processors)),
+        "auto" => Ok(gpus().or_else(xpus).unwrap_or_else(|| {
+            let mut count = processors(machine, notes);
+            count.reason = format!("no accelerator, {}", count.reason);
+            count
+        })),
         _ => Err(Raised::value_error(format!(
             "Unsupported nproc_per_node value: {text}"
         ))),
+    }
+}
+
+/// The processors of the affinity mask, as far as there is time on them.
+fn processors(machine: &dyn Machine, notes: &mut Vec<Note>) -> Count {
+    let mask = machine.affinity();
+    let count = u32::try_from(mask.len()).unwrap_or(u32::MAX);
+    let allowed = format!("{count} processors in the affinity mask ({mask})");
+    let Some(limit) = machine
+        .cpu_limit()
+        .filter(|limit| limit.quota.processors() < count)
+    else {
+        return Count {
+            workers: i64::from(count),
+            reason: allowed,
+        };
+    };
+    let CpuLimit { quota, file } = &limit;
+    let workers = quota.processors();
+    let reason = format!(
+        "{allowed}, and time on {workers} of them: {file} allows {} of {} µs",
+        quota.quota, quota.period
+    );
+    notes.push(Note::Warning(format!(
+        "the number of workers is {workers} and not {count}: {reason} (torchrun counts the mask \
+         only; --nproc-per-node {count} starts as many as it would)"
+    )));
+    Count {
+        workers: i64::from(workers),
+        reason,
     }
 }
 
@@ -73,36 +140,28 @@ pub(super) fn check_virtual_local_rank(
     Ok(())
 }
 
-/// Binding needs an accelerator; where there is one, it is still to come.
-pub(super) fn check_numa_binding(
+/// The processors of each worker with `--numa-binding`; none without it.
+pub(super) fn numa_binding(
     arguments: &RunArgs,
     environment: &Environment,
     machine: &dyn Machine,
-) -> Result<(), Refusal> {
-    match &arguments.numa_binding {
-        None => Ok(()),
-        Some(_) if visible_gpus(environment, machine) == 0 && machine.xpu_devices() == 0 => {
-            Err(Raised::new("RuntimeError", "No accelerator available for NUMA binding").into())
-        }
-        Some(mode) => Err(Refusal::Unsupported(format!(
-            "--numa-binding {mode} is not supported yet; leave it out, and bind workers with \
-             `--no-python numactl …` if you need it"
-        ))),
-    }
+    local_world_size: u32,
+) -> Result<Vec<Binding>, Raised> {
+    let Some(mode) = arguments
+        .numa_binding
+        .as_deref()
+        .and_then(BindingMode::named)
+    else {
+        return Ok(Vec::new());
+    };
+    machine
+        .bind(mode, &lists(environment), local_world_size)
+        .map_err(|error| Raised::new("RuntimeError", error.to_string()))
 }
 
-/// NVIDIA or AMD devices, restricted as the driver's library restricts them: the list counts up to
-/// its first entry that is no device.
-fn visible_gpus(environment: &Environment, machine: &dyn Machine) -> u32 {
-    let all = machine.gpu_devices();
-    let list = environment
-        .filled(HIP_VISIBLE_DEVICES)
-        .or_else(|| environment.text(CUDA_VISIBLE_DEVICES));
-    let Some(list) = list else { return all };
-    let exists = |entry: &&str| match parse_int(entry) {
-        Some(index) => (0..i64::from(all)).contains(&index),
-        None => entry.starts_with("GPU-") || entry.starts_with("MIG-"),
-    };
-    let count = list.split(',').map(str::trim).take_while(exists).count();
-    u32::try_from(count).unwrap_or(u32::MAX).min(all)
+fn lists(environment: &Environment) -> VisibleLists {
+    VisibleLists {
+        cuda: environment.text(CUDA_VISIBLE_DEVICES),
+        hip: environment.text(HIP_VISIBLE_DEVICES),
+    }
 }

@@ -2,7 +2,8 @@
 //!
 //! Whoever pages through the output of a run (`| less`, Ctrl-S) lets its pipe fill up, and the next
 //! write to it waits. The agent must not: it has workers to look after. So from [`start_lines`] on
-//! a thread of their own writes the lines, and callers only queue them.
+//! a thread of their own writes the lines, and callers only queue them. None of them gets into a
+//! line of a worker, nor the other way round: the agent, which writes those, writes these too.
 
 use std::io::{self, Write};
 use std::sync::OnceLock;
@@ -10,6 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
+
+use rdzv_agent::write_own_lines;
 
 /// Most bytes that wait to be written; what comes while there are more is lost, and counted.
 const MOST_WAITING: usize = 4 << 20;
@@ -31,7 +34,7 @@ pub(crate) struct LineWriter;
 impl Write for LineWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let Some(queue) = QUEUE.get() else {
-            io::stderr().write_all(bytes)?;
+            write_own_lines(bytes);
             return Ok(bytes.len());
         };
         if WAITING.fetch_add(bytes.len(), Ordering::Relaxed) > MOST_WAITING {
@@ -78,8 +81,7 @@ fn write_out(orders: &Receiver<Order>) {
     for order in orders {
         match order {
             Order::Write(bytes) => {
-                // Without a reader there is nobody to tell.
-                let _ = io::stderr().write_all(&bytes);
+                write_own_lines(&bytes);
                 WAITING.fetch_sub(bytes.len(), Ordering::Relaxed);
             }
             Order::Finish(done) => {
@@ -89,7 +91,7 @@ fn write_out(orders: &Receiver<Order>) {
         let lost = LOST.swap(0, Ordering::Relaxed);
         if lost > 0 {
             let note = format!("rdzv: {lost} lines were lost here, because nobody read stderr\n");
-            let _ = io::stderr().write_all(note.as_bytes());
+            write_own_lines(note.as_bytes());
         }
     }
 }

@@ -265,3 +265,37 @@ fn a_run_id_that_is_given_is_kept_on_one_node() {
     assert!(ended.stdout.starts_with("mine /"), "{}", ended.stdout);
     assert!(ended.stdout.contains("/logs/mine_"), "{}", ended.stdout);
 }
+
+#[test]
+fn a_rendezvous_is_logged_with_all_that_it_settled() {
+    let ended = run_shell(&["--nproc-per-node", "2", "--role", "trn"], "exit 0")
+        .env("LOGLEVEL", "INFO")
+        .run()
+        .expect(0);
+    assert!(
+        ended
+            .stderr
+            .contains("[trn] Rendezvous complete for workers. Result:"),
+        "{}",
+        ended.stderr
+    );
+    for field in [
+        "restart_count=0",
+        "master_addr=127.0.0.1",
+        "master_port=",
+        "group_rank=0",
+        "group_world_size=1",
+        "local_ranks=[0, 1]",
+        "role_ranks=[0, 1]",
+        "global_ranks=[0, 1]",
+        "role_world_sizes=[2, 2]",
+        "global_world_sizes=[2, 2]",
+        "event_log_handler=null",
+    ] {
+        assert!(
+            ended.stderr.contains(field),
+            "no {field} in {}",
+            ended.stderr
+        );
+    }
+}

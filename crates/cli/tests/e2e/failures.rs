@@ -1,6 +1,7 @@
 //! Workers that fail: the report, error files, restarts, and what is cleared away.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -323,4 +324,24 @@ fn the_first_to_exit_is_the_root_cause_every_time() {
         );
         assert!(root.contains("  exitcode  : 7 "), "run {run}: {text}");
     }
+}
+
+#[test]
+fn a_failure_with_a_final_exit_code_uses_no_restart() {
+    let flags = ["--max-restarts", "3", "--final-exit-codes", "3,-6"];
+    // In arguments `$$` means `$`.
+    for (ending, attempts) in [("exit 3", 1), ("kill -ABRT $$$$", 1), ("exit 4", 4)] {
+        let ended = run_shell(&flags, &format!("echo attempt; {ending}"))
+            .run()
+            .expect(1);
+        assert_eq!(ended.stdout, "attempt\n".repeat(attempts), "{ending}");
+    }
+}
+
+#[test]
+fn the_next_attempt_can_be_made_to_wait() {
+    let began = Instant::now();
+    let flags = ["--max-restarts", "1", "--settle-delay", "0.4"];
+    run_shell(&flags, "exit 1").run().expect(1);
+    assert!(began.elapsed() >= Duration::from_millis(400));
 }

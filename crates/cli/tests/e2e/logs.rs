@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::harness::{Ended, run_fixture, run_shell};
+use crate::harness::{Ended, run_fixture, run_shell, shell};
 
 /// A worker that writes a line to each stream.
 const BOTH: &str = "echo out $RANK; echo err $RANK >&2";
@@ -170,4 +170,54 @@ fn no_log_directory_means_no_files_and_a_plain_console() {
 fn a_temporary_log_directory_is_gone_after_a_success() {
     let ended = run_shell(&[], "true").run().expect(0);
     assert_eq!(fs::read_dir(ended.directory.path()).unwrap().count(), 0);
+}
+
+// S11
+#[test]
+fn a_relative_log_directory_holds_wherever_a_worker_goes() {
+    let script = "cd /; echo '{\"message\":\"lost?\"}' > \"$TORCHELASTIC_ERROR_FILE\"; exit 1";
+    let ended = job(&[], script).run().expect(1);
+    assert!(
+        ended.stderr.contains("traceback : lost?"),
+        "{}",
+        ended.stderr
+    );
+    assert!(content(&ended, "attempt_0/0/error.json").contains("lost?"));
+}
+
+// S22
+#[test]
+fn what_the_console_filter_hides_is_shown_if_its_worker_fails() {
+    let script = "if test $RANK = 1; then echo reason >&2; exit 3; else echo fine; sleep 1000; fi";
+    let ended = job(&["--local-ranks-filter", "0"], script).run().expect(1);
+    let shown = ended.stderr.find("[default1]:reason\n");
+    let report = ended.stderr.find("Root Cause");
+    assert!(shown.is_some() && shown < report, "{}", ended.stderr);
+    assert_eq!(content(&ended, "1/kept_stderr.log"), "reason\n");
+}
+
+#[test]
+fn equal_lines_of_several_workers_can_be_shown_as_one() {
+    let prefix = ["--log-line-prefix-template", "<${role_name} ${rank}> "];
+    let flags = ["--collapse", prefix[0], prefix[1], "-t", "1"];
+    // Each worker is there before either goes on.
+    let script = "exec 3<> go; echo >> ready
+        if test $(wc -l < ready) = 2; then printf '\\n\\n' >&3; fi; read go <&3
+        echo same; echo other $RANK; echo same again";
+    let ended = shell("mkfifo go; exec \"$RDZV\" run \"$@\"")
+        .args(["sh", "--nproc-per-node", "2"])
+        .args(flags)
+        .args(["--no-python", "sh", "-c", script])
+        .run()
+        .expect(0);
+    // On a machine that is too busy one of the three may come too late to be the same.
+    assert!(
+        ended.stdout.contains("<default 0-1> same"),
+        "{}",
+        ended.stdout
+    );
+    for rank in 0..2 {
+        let other = format!("<default {rank}> other {rank}\n");
+        assert!(ended.stdout.contains(&other), "{}", ended.stdout);
+    }
 }

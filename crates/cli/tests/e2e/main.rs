@@ -9,11 +9,17 @@
 
 mod commands;
 mod cost;
+mod early_signals;
 mod elastic;
 mod environment;
+mod explain;
 mod failures;
+mod hangs;
 mod harness;
 mod logs;
+mod observe;
 mod refusals;
+mod schedulers;
 mod signals;
 mod store;
+mod verdict;

@@ -44,12 +44,22 @@ pub(crate) fn run<R: Send>(
     timeout: Duration,
     worker: impl Fn(ProcessGroup) -> R + Sync,
 ) -> Vec<R> {
+    run_with(world_size, &options(timeout), worker)
+}
+
+/// The same with these options.
+pub(crate) fn run_with<R: Send>(
+    world_size: u32,
+    options: &GroupOptions,
+    worker: impl Fn(ProcessGroup) -> R + Sync,
+) -> Vec<R> {
     let store = store();
     thread::scope(|scope| {
         let ranks: Vec<_> = (0..world_size)
             .map(|rank| {
                 let (store, worker) = (&store, &worker);
-                scope.spawn(move || worker(join(store, rank, world_size, timeout).unwrap()))
+                let join = move || ProcessGroup::with_options(store, rank, world_size, options);
+                scope.spawn(move || worker(join().unwrap()))
             })
             .collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()

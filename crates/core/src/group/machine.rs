@@ -34,6 +34,8 @@ pub struct WorkerGroup {
     pub(super) started: BTreeSet<LocalRank>,
     /// Exits of this attempt in the order in which they were seen.
     pub(super) exits: Vec<WorkerExit>,
+    /// Workers of this attempt that were found to hang.
+    pub(super) unhealthy: Vec<LocalRank>,
     /// Whether any worker was ever started.
     pub(super) ever_started: bool,
     pub(super) outbox: Outbox<GroupOutput>,
@@ -52,6 +54,7 @@ impl WorkerGroup {
             alive: BTreeSet::new(),
             started: BTreeSet::new(),
             exits: Vec::new(),
+            unhealthy: Vec::new(),
             ever_started: false,
             outbox: Outbox::default(),
         }
@@ -59,7 +62,13 @@ impl WorkerGroup {
 
     /// The state under the reference's name.
     pub fn state(&self) -> GroupState {
-        self.phase.state()
+        match self.phase {
+            Phase::Stopping {
+                why: StopReason::WorkersFailed,
+                ..
+            } if !self.unhealthy.is_empty() => GroupState::Unhealthy,
+            _ => self.phase.state(),
+        }
     }
 
     /// How many restarts have been used.
@@ -82,7 +91,9 @@ impl WorkerGroup {
                 let failure = self.exits.iter().find(|exit| !exit.exit.is_success());
                 if let Some(failure) = failure.copied() {
                     self.outbox.push(GroupOutput::FirstFailure(failure));
-                    if self.budget.remaining() == 0 && self.spec.dynamic {
+                    if self.is_beyond_help() {
+                        self.tell_others(failure);
+                    } else if self.budget.remaining() == 0 {
                         self.last_failure(now, failure);
                     }
                     self.stop(
@@ -101,6 +112,28 @@ impl WorkerGroup {
             }
             _ => {}
         }
+    }
+
+    /// Workers hang. Those that have ended meanwhile do not hang any more.
+    fn hang(&mut self, now: Now, mut workers: Vec<LocalRank>, restartable: bool) {
+        workers.retain(|worker| self.alive.contains(worker));
+        if workers.is_empty() {
+            return;
+        }
+        if !restartable {
+            self.budget.forfeit();
+        }
+        self.unhealthy.clone_from(&workers);
+        self.outbox.push(GroupOutput::Unhealthy {
+            workers,
+            last: !self.may_restart(),
+        });
+        self.stop(
+            now,
+            StopReason::WorkersFailed,
+            CLOSING_SIGNAL,
+            self.spec.grace,
+        );
     }
 
     pub(super) fn stop(&mut self, now: Now, why: StopReason, signal: i32, grace: Duration) {
@@ -149,8 +182,8 @@ impl WorkerGroup {
         let restarts_left = self.may_restart();
         self.failure_stays();
         match self.phase {
-            Phase::New | Phase::Joining | Phase::Assigning => {
-                self.finish(ending(why, Vec::new(), self.ever_started));
+            Phase::New | Phase::Joining | Phase::Assigning | Phase::Resting { .. } => {
+                self.finish(ending(why, Vec::new(), Vec::new(), self.ever_started));
             }
             Phase::Starting { .. } | Phase::Healthy => self.stop(now, why, signal, grace),
             Phase::Stopping { .. } => self.stop_sooner(now, why, signal, grace),
@@ -165,7 +198,7 @@ impl WorkerGroup {
                 overrule(&mut reason, why, restarts_left);
                 self.finish_stopped(reason);
             }
-            Phase::Barrier => self.finish(ending(why, Vec::new(), self.ever_started)),
+            Phase::Barrier => self.finish(ending(why, Vec::new(), Vec::new(), self.ever_started)),
             Phase::Over(_) => {}
         }
     }
@@ -198,7 +231,7 @@ impl WorkerGroup {
                     self.outbox.push(GroupOutput::ExitBarrier { agents });
                 }
             }
-            AfterClearing::Stop(StopReason::MembershipChanged { .. }) => self.join(),
+            AfterClearing::Stop(StopReason::MembershipChanged { .. }) => self.rest(now),
             AfterClearing::Stop(StopReason::WorkersFailed)
                 if self.may_restart() && self.budget.take() =>
             {
@@ -206,7 +239,7 @@ impl WorkerGroup {
                     remaining: self.budget.remaining(),
                     most: self.budget.most(),
                 });
-                self.join();
+                self.rest(now);
             }
             AfterClearing::Stop(StopReason::WorkersFailed) if self.others.may_explain() => {
                 self.phase = Phase::Settling;
@@ -217,13 +250,32 @@ impl WorkerGroup {
 
     /// Whether a failure leads to another attempt.
     pub(super) fn may_restart(&self) -> bool {
-        self.budget.remaining() > 0 && !self.others.have_ended()
+        self.budget.remaining() > 0 && !self.others.have_ended() && !self.is_beyond_help()
+    }
+
+    /// Whether a worker has ended by itself in a way that no restart helps.
+    fn is_beyond_help(&self) -> bool {
+        self.exits.iter().any(|ended| {
+            let code = ended.exit.as_number();
+            !ended.stopped_by_agent && self.spec.non_retryable.contains(&code)
+        })
+    }
+
+    /// Joins the next round, after the delay that the group was given.
+    fn rest(&mut self, now: Now) {
+        if self.spec.settle_delay.is_zero() {
+            return self.join();
+        }
+        self.phase = Phase::Resting {
+            until: now.mono + self.spec.settle_delay,
+        };
     }
 
     /// The end of a run whose workers were stopped.
     pub(super) fn finish_stopped(&mut self, why: StopReason) {
         let exits = std::mem::take(&mut self.exits);
-        self.finish(ending(why, exits, self.ever_started));
+        let unhealthy = std::mem::take(&mut self.unhealthy);
+        self.finish(ending(why, exits, unhealthy, self.ever_started));
     }
 
     fn succeed(&mut self) {
@@ -270,6 +322,7 @@ impl WorkerGroup {
                 self.outbox.push(GroupOutput::AbandonLeftovers);
                 self.cleared(now);
             }
+            Phase::Resting { until } if until <= now.mono => self.join(),
             _ => {}
         }
     }
@@ -287,6 +340,13 @@ impl Machine for WorkerGroup {
             (GroupInput::Assigned(assignment), Phase::Assigning) => self.assigned(assignment),
             (GroupInput::Started(local_rank), _) => self.started(now, local_rank),
             (GroupInput::Exited(exits), _) => self.exited(now, exits),
+            (
+                GroupInput::Unhealthy {
+                    workers,
+                    restartable,
+                },
+                Phase::Starting { .. } | Phase::Healthy,
+            ) => self.hang(now, workers, restartable),
             (GroupInput::Broken, _) => {
                 self.told_to_stop(now, StopReason::Broken, CLOSING_SIGNAL, self.spec.grace);
             }
@@ -310,12 +370,13 @@ impl Machine for WorkerGroup {
             (GroupInput::Cleared, Phase::Clearing { .. }) => self.cleared(now),
             (GroupInput::BarrierPassed, Phase::Barrier) => self.succeed(),
             (GroupInput::TimePassed, _) => self.look_at_time(now),
-            // An answer to a question that a stop has made pointless.
+            // An answer to a question, or news of workers, that a stop has made pointless.
             (
                 GroupInput::Begin
                 | GroupInput::Joined(_)
                 | GroupInput::Assigned(_)
                 | GroupInput::NotNeeded
+                | GroupInput::Unhealthy { .. }
                 | GroupInput::Cleared
                 | GroupInput::BarrierPassed,
                 _,
@@ -329,7 +390,9 @@ impl Machine for WorkerGroup {
 
     fn deadline(&self) -> Option<Mono> {
         let own = match self.phase {
-            Phase::Stopping { until, .. } | Phase::Clearing { until, .. } => Some(until),
+            Phase::Stopping { until, .. }
+            | Phase::Clearing { until, .. }
+            | Phase::Resting { until } => Some(until),
             _ => None,
         };
         own.into_iter().chain(self.others.deadline()).min()

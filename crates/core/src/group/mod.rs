@@ -3,7 +3,8 @@
 //! ```text
 //!                 Joined        Assigned       Started × n
 //!   INIT ─Begin─► joining ────► assigning ───► starting ────► HEALTHY
-//!                    ▲                            │              │ one failed · signal · keeper lost
+//!                    ▲                            │              │ one failed or hangs · signal ·
+//!                    │                            │              │ keeper lost
 //!                    │                spawn failed│              ▼
 //!                    │                            └─────────► stopping ── grace over: SIGKILL
 //!                    │ restarts left                             │ no worker alive
@@ -12,6 +13,9 @@
 //!                                        SUCCEEDED · FAILED ◄────┴── exit barrier (several agents)
 //! ```
 //!
+//! Between clearing and joining again the group rests for as long as it was told to
+//! ([`GroupSpec::settle_delay`]), in STOPPED.
+//!
 //! A change of membership while the workers run leads from HEALTHY through stopping and clearing to
 //! joining, without using a restart; what other news of other nodes does is in `peers`.
 //!
@@ -19,7 +23,10 @@
 //!   [`GroupInput`] and [`GroupOutput`] are its words.
 //! * [`plan`] turns ranks into each worker's environment and arguments.
 //! * [`policy`] holds the restart budget and what repeated signals mean for the grace.
-//! * [`exit`] says how processes end and which failure was the root cause.
+//! * [`exit`] says how processes end and which failure was the root cause; [`cause`] why a worker
+//!   failed, in one line, which [`diagnosis`] finds out; [`record`] how that is
+//!   written down.
+//! * [`uninterruptible`] tells workers that the kernel does not let go.
 //! * [`barrier`] names the store keys that agents meet at.
 //!
 //! Invariants, cited by the tests: *G1* restarts never exceed the budget; *G2* after
@@ -27,16 +34,21 @@
 //! said; *G3* the first failure is the one reported.
 
 pub mod barrier;
+pub mod cause;
+pub mod diagnosis;
 pub mod exit;
 mod machine;
 mod peers;
 mod phase;
 pub mod plan;
 pub mod policy;
+pub mod record;
 mod spec;
 mod starting;
+pub mod uninterruptible;
 mod words;
 
+pub use cause::Cause;
 pub use exit::{Exit, WorkerExit};
 pub use machine::WorkerGroup;
 pub use plan::WorkerPlace;

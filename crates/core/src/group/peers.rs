@@ -72,12 +72,24 @@ impl WorkerGroup {
             .round
             .as_ref()
             .is_none_or(|round| round.group_world_size == 1);
-        if alone {
-            self.outbox.push(GroupOutput::TellOthers(failure));
+        if alone || !self.spec.dynamic {
+            // Nothing will explain it.
+            self.tell_others(failure);
         } else {
             let within = self.round.as_ref().map(|round| round.losses_known_within);
             let until = now.mono + within.unwrap_or(EXPLAINED_WITHIN);
             self.others.unexplained = Some((until, failure));
+        }
+    }
+
+    /// Tells the other nodes of a failure that is final, if there can be any.
+    pub(super) fn tell_others(&mut self, failure: WorkerExit) {
+        let several = self
+            .round
+            .as_ref()
+            .is_some_and(|round| round.group_world_size > 1);
+        if self.spec.dynamic || several {
+            self.outbox.push(GroupOutput::TellOthers(failure));
         }
     }
 
@@ -125,7 +137,10 @@ impl WorkerGroup {
                 then: AfterClearing::Success,
                 ..
             } => self.others.superseded = Some((round, reason)),
-            Phase::Stopping { .. } | Phase::Clearing { .. } | Phase::Over(_) => {}
+            Phase::Stopping { .. }
+            | Phase::Clearing { .. }
+            | Phase::Resting { .. }
+            | Phase::Over(_) => {}
         }
     }
 

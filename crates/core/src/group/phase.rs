@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::{Ending, GroupState, WorkerExit, WorkerPlace};
+use crate::rank::LocalRank;
 use crate::time::Mono;
 
 /// Where the group is.
@@ -28,6 +29,10 @@ pub(super) enum Phase {
     },
     /// The last failure waits for its explanation; nothing is left of the workers.
     Settling,
+    /// Nothing is left of the workers, and the next rendezvous has to wait a little.
+    Resting {
+        until: Mono,
+    },
     Barrier,
     Over(GroupState),
 }
@@ -43,7 +48,10 @@ impl Phase {
                 ..
             }
             | Self::Barrier => GroupState::Succeeded,
-            Self::Stopping { .. } | Self::Clearing { .. } | Self::Settling => GroupState::Stopped,
+            Self::Stopping { .. }
+            | Self::Clearing { .. }
+            | Self::Settling
+            | Self::Resting { .. } => GroupState::Stopped,
             Self::Over(state) => *state,
         }
     }
@@ -100,9 +108,14 @@ pub(super) fn overrule(current: &mut StopReason, again: StopReason, restarts_lef
 
 /// How a run ends that was stopped for this reason. A change of membership is none: another attempt
 /// follows it.
-pub(super) fn ending(why: StopReason, exits: Vec<WorkerExit>, workers_started: bool) -> Ending {
+pub(super) fn ending(
+    why: StopReason,
+    exits: Vec<WorkerExit>,
+    unhealthy: Vec<LocalRank>,
+    workers_started: bool,
+) -> Ending {
     match why {
-        StopReason::WorkersFailed => Ending::Failed { exits },
+        StopReason::WorkersFailed => Ending::Failed { exits, unhealthy },
         StopReason::PeerFailed { node, reason } => Ending::PeerFailed { node, reason },
         StopReason::RunClosed => Ending::RunClosed,
         StopReason::MembershipChanged { .. } => {

@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use super::{GroupSpec, Round, VisibleDevices};
 use crate::env;
-use crate::rank::{Assignment, LocalRank, Rank, RoleRank};
+use crate::rank::{Assignment, LocalRank, Rank, RoleRank, ranges};
 
 /// A worker's place in the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,10 +134,12 @@ pub fn arguments(templates: &[OsString], local_rank: LocalRank) -> Vec<OsString>
         .collect()
 }
 
-/// The prefix of a worker's lines on the console, from its template: `${role_name}`,
-/// `${local_rank}`, `${rank}` and `${hostname}` are replaced by the rules of [`arguments`].
-pub fn line_prefix(template: &str, role: &str, place: &WorkerPlace, hostname: &str) -> String {
-    let (local_rank, rank) = (place.local_rank.to_string(), place.rank.to_string());
+/// The prefix of a line on the console that came from these workers (one, or several that said the
+/// same), from its template: `${role_name}`, `${local_rank}`, `${rank}` and `${hostname}` are
+/// replaced by the rules of [`arguments`]. Several ranks read `0-3,5`.
+pub fn line_prefix(template: &str, role: &str, places: &[WorkerPlace], hostname: &str) -> String {
+    let local_rank = ranges(places.iter().map(|place| place.local_rank.0));
+    let rank = ranges(places.iter().map(|place| place.rank.0));
     let filled = substitute(template.as_bytes(), |name| match name {
         b"role_name" => Some(role.as_bytes()),
         b"local_rank" => Some(local_rank.as_bytes()),
@@ -215,6 +217,8 @@ mod tests {
             local_world_size: 2,
             max_restarts: 3,
             grace: Duration::from_secs(30),
+            settle_delay: Duration::ZERO,
+            non_retryable: std::collections::BTreeSet::new(),
             purge_store: true,
             dynamic: false,
             signals_text: "SIGTERM,SIGINT".into(),
@@ -335,15 +339,10 @@ mod tests {
 
     #[test]
     fn prefixes_know_four_macros() {
-        let place = places(Assignment::from((4, 8, 0, 8)), 2)[1];
-        assert_eq!(
-            line_prefix(
-                "<${role_name}/${local_rank}/$rank/${hostname}/${bogus}/$$> ",
-                "tr",
-                &place,
-                "node-a"
-            ),
-            "<tr/1/5/node-a/${bogus}/$> "
-        );
+        let places = places(Assignment::from((4, 8, 0, 8)), 3);
+        let template = "<${role_name}/${local_rank}/$rank/${hostname}/${bogus}/$$> ";
+        let prefix = |places| line_prefix(template, "tr", places, "node-a");
+        assert_eq!(prefix(&places[1..2]), "<tr/1/5/node-a/${bogus}/$> ");
+        assert_eq!(prefix(&places), "<tr/0-2/4-6/node-a/${bogus}/$> ");
     }
 }

@@ -9,17 +9,22 @@ use crate::time::Mono;
 pub struct RestartBudget {
     most: u32,
     used: u32,
+    forfeited: bool,
 }
 
 impl RestartBudget {
     /// A budget of so many restarts.
     pub fn new(most: u32) -> Self {
-        Self { most, used: 0 }
+        Self {
+            most,
+            used: 0,
+            forfeited: false,
+        }
     }
 
     /// Takes one restart; false if none is left.
     pub fn take(&mut self) -> bool {
-        let available = self.used < self.most;
+        let available = self.remaining() > 0;
         if available {
             self.used += 1;
         }
@@ -28,7 +33,15 @@ impl RestartBudget {
 
     /// How many restarts are left.
     pub fn remaining(self) -> u32 {
+        if self.forfeited {
+            return 0;
+        }
         self.most - self.used
+    }
+
+    /// Gives up the restarts that are left.
+    pub fn forfeit(&mut self) {
+        self.forfeited = true;
     }
 
     /// How many restarts have been taken: the restart count that workers see.
@@ -100,6 +113,14 @@ mod tests {
         assert_eq!(
             (budget.remaining(), budget.used(), budget.most()),
             (0, 2, 2)
+        );
+        let mut budget = RestartBudget::new(2);
+        assert!(budget.take());
+        budget.forfeit();
+        assert!(!budget.take(), "what is forfeited is gone");
+        assert_eq!(
+            (budget.remaining(), budget.used(), budget.most()),
+            (0, 1, 2)
         );
     }
 

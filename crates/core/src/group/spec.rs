@@ -1,5 +1,6 @@
 //! What a worker group is, and what a round tells it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::ident::RunId;
@@ -18,6 +19,10 @@ pub struct GroupSpec {
     pub max_restarts: u32,
     /// How long workers have between the closing signal and SIGKILL, on every path.
     pub grace: Duration,
+    /// How long the node rests between the end of its workers and the next rendezvous.
+    pub settle_delay: Duration,
+    /// The exit codes, or minus the numbers of signals, of failures that no restart helps.
+    pub non_retryable: BTreeSet<i32>,
     /// Whether the workers' store is emptied before a further attempt starts. Only right if no
     /// worker of another node uses it.
     pub purge_store: bool,

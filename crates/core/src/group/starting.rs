@@ -14,6 +14,7 @@ impl WorkerGroup {
         self.alive.clear();
         self.started.clear();
         self.exits.clear();
+        self.unhealthy.clear();
         self.phase = Phase::Joining;
         self.outbox.push(GroupOutput::Join {
             restart_count: self.budget.used(),

@@ -3,14 +3,18 @@
 use super::{Round, WorkerExit, WorkerPlace};
 use crate::rank::{Assignment, LocalRank};
 
-/// The states that the reference names. Its `UNKNOWN` cannot occur here, because the exits of
-/// workers are waited for and none is ever missed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The states that the reference names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GroupState {
+    /// Nobody knows. Cannot occur in our agent, because the exits of workers are waited for and none
+    /// is ever missed; an agent of somebody else may say so.
+    Unknown,
     /// Not started yet, or between two attempts.
     Init,
     /// All workers are running or have exited with 0.
     Healthy,
+    /// Workers hang; the group is about to be stopped because of that.
+    Unhealthy,
     /// Being stopped.
     Stopped,
     /// All workers exited with 0.
@@ -23,12 +27,34 @@ impl GroupState {
     /// The reference's name.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Unknown => "UNKNOWN",
             Self::Init => "INIT",
             Self::Healthy => "HEALTHY",
+            Self::Unhealthy => "UNHEALTHY",
             Self::Stopped => "STOPPED",
             Self::Succeeded => "SUCCEEDED",
             Self::Failed => "FAILED",
         }
+    }
+
+    /// The number that torchelastic's first agents used for it: one bit each, so that sets of states
+    /// can be written as sums.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Unknown => 0,
+            Self::Init => 1,
+            Self::Healthy => 2,
+            Self::Unhealthy => 4,
+            Self::Stopped => 8,
+            Self::Succeeded => 16,
+            Self::Failed => 32,
+        }
+    }
+
+    /// Whether workers are running, as the reference counts it: they do so well or badly, and
+    /// nobody has told them to stop.
+    pub fn is_running(self) -> bool {
+        matches!(self, Self::Healthy | Self::Unhealthy)
     }
 }
 
@@ -49,6 +75,15 @@ pub enum GroupInput {
     NotNeeded,
     /// Workers ended, in this order.
     Exited(Vec<WorkerExit>),
+    /// Workers run and make no progress. The group is stopped, as after a failure.
+    Unhealthy {
+        /// Which.
+        workers: Vec<LocalRank>,
+        /// Whether another attempt may help, within the budget of restarts. Not where the kernel
+        /// holds a worker: it keeps what the next attempt would need, so that the remaining
+        /// restarts are forfeited and the run ends as failed.
+        restartable: bool,
+    },
     /// A round does not hold any more: nodes wait for the next one, or participants are gone.
     MembershipChanged {
         /// The number of that round.
@@ -111,6 +146,13 @@ pub enum GroupOutput {
     },
     /// Say that this worker failed: the first of its attempt.
     FirstFailure(WorkerExit),
+    /// Say that these workers hang, which is the failure of this attempt.
+    Unhealthy {
+        /// Which.
+        workers: Vec<LocalRank>,
+        /// Whether no restart follows: then the other nodes have to know, too.
+        last: bool,
+    },
     /// The failure is final: tell the other nodes, who need not wait until all is cleared here.
     TellOthers(WorkerExit),
     /// Send this signal to the process groups of these workers, also of those that have ended.
@@ -175,6 +217,9 @@ pub enum Ending {
     Failed {
         /// All exits of the last attempt in the order in which they were seen.
         exits: Vec<WorkerExit>,
+        /// The workers that were found to hang, if that was the failure. Each of them has failed,
+        /// also if it exited with 0 when it was told to stop, or not at all.
+        unhealthy: Vec<LocalRank>,
     },
     /// A signal to the agent.
     Signalled {

@@ -16,6 +16,7 @@
 //! * [`codec`]: the state as all agents write it, Python's among them.
 //! * [`decide`]: what an agent does next, and why; [`apply`]: what that makes of the state;
 //!   [`ranks`]: the numbers of a complete round; [`expected`]: when nobody else has to be waited for.
+//! * [`last_call`]: what people are told while a round waits for more nodes.
 //! * [`participant`]: the machine of one agent over such a store.
 //!
 //! Invariants, cited by the tests: *R1* at most one rank assignment per round; *R2* two live
@@ -28,6 +29,7 @@ pub mod codec;
 pub mod decide;
 pub mod expected;
 pub mod host;
+pub mod last_call;
 pub mod native_client;
 pub mod participant;
 pub mod ranks;

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "this is all test code")]
 
 mod attempts;
+mod hangs;
+mod options;
 mod peers;
 mod script;
 mod signals;

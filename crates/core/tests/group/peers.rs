@@ -1,6 +1,6 @@
 //! What news of other nodes does.
 
-use crate::script::{of_two_then, run, spec};
+use crate::script::{STARTED, of_two_then, run, spec};
 
 #[test]
 fn a_change_of_membership_leads_to_the_next_round_and_costs_no_restart() {
@@ -276,5 +276,37 @@ fn a_surplus_node_ends_with_the_job() {
         2,
         "0 begin       -> join 0
          9 not-needed  -> finish not needed",
+    );
+}
+
+#[test]
+fn static_nodes_are_told_at_once_of_a_failure_that_is_final() {
+    let two_static = |restarts, script: &str| {
+        run(spec(restarts), 2, &format!("{STARTED}{script}"));
+    };
+    two_static(
+        0,
+        "10 exited 1=7    -> failure 1 | tell 1 | signal 15 to 0 1
+         20 exited 0=-15! -> clear
+         20 cleared       -> finish failed 1=7 0=-15",
+    );
+    two_static(
+        1,
+        "10 exited 1=7    -> failure 1 | signal 15 to 0 1
+         20 exited 0=-15! -> clear
+         20 cleared       -> restarting 0/1 | join 1
+         …",
+    );
+    two_static(
+        0,
+        "10 peer-failed b    -> signal 15 to 0 1
+         20 exited 0=0! 1=0! -> clear
+         20 cleared          -> finish peer b: code 7",
+    );
+    two_static(
+        0,
+        "10 exited 0=0 1=0 -> clear
+         10 cleared        -> barrier of 2
+         20 peer-failed b  -> finish peer b: code 7",
     );
 }

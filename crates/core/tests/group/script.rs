@@ -4,6 +4,7 @@
 //! input all outputs are compared; after the last line the group has finished, unless the script
 //! ends with `…`.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rdzv_core::group::policy::EXPLAINED_WITHIN;
@@ -31,6 +32,8 @@ pub(crate) fn spec(max_restarts: u32) -> GroupSpec {
         local_world_size: 2,
         max_restarts,
         grace: Duration::from_secs(8),
+        settle_delay: Duration::ZERO,
+        non_retryable: BTreeSet::new(),
         purge_store: true,
         dynamic: false,
         signals_text: "SIGTERM".into(),
@@ -101,6 +104,10 @@ fn parse(input: &str, agents: u32) -> GroupInput {
         "started" => GroupInput::Started(LocalRank(value.parse().unwrap())),
         "exited" => GroupInput::Exited(value.split(' ').map(exit).collect()),
         "signal" => GroupInput::Signal(value.parse().unwrap()),
+        "hang" => GroupInput::Unhealthy {
+            workers: ranks(value.trim_end_matches('!')),
+            restartable: !value.ends_with('!'),
+        },
         "keeper-lost" => GroupInput::KeeperLost,
         "broken" => GroupInput::Broken,
         "cleared" => GroupInput::Cleared,
@@ -119,6 +126,12 @@ fn parse(input: &str, agents: u32) -> GroupInput {
         "time" => GroupInput::TimePassed,
         _ => panic!("no such input: {input}"),
     }
+}
+
+fn ranks(text: &str) -> Vec<LocalRank> {
+    text.split_whitespace()
+        .map(|rank| LocalRank(rank.parse().unwrap()))
+        .collect()
 }
 
 /// `1=-9!`: local rank 1 was ended by signal 9, after the agent had signalled it.
@@ -150,6 +163,10 @@ fn shown(output: &GroupOutput) -> String {
         GroupOutput::Assigned { workers, .. } => format!("assigned {}", workers.len()),
         GroupOutput::Start { worker, .. } => format!("start {}", worker.local_rank),
         GroupOutput::FirstFailure(exit) => format!("failure {}", exit.local_rank),
+        GroupOutput::Unhealthy { workers, last } => {
+            let last = if *last { " for good" } else { "" };
+            format!("unhealthy {}{last}", ranks(workers))
+        }
         GroupOutput::TellOthers(exit) => format!("tell {}", exit.local_rank),
         GroupOutput::Regrouping { reason } => format!("regroup: {reason}"),
         GroupOutput::Signal { workers, signal } => format!("signal {signal} to {}", ranks(workers)),
@@ -162,12 +179,17 @@ fn shown(output: &GroupOutput) -> String {
         GroupOutput::Finish(ending) => match ending {
             Ending::Succeeded { .. } => "finish succeeded".into(),
             Ending::SucceededAlone { reason, .. } => format!("finish succeeded alone: {reason}"),
-            Ending::Failed { exits } => {
+            Ending::Failed { exits, unhealthy } => {
+                let hung = if unhealthy.is_empty() {
+                    String::new()
+                } else {
+                    format!(" hung {}", ranks(unhealthy))
+                };
                 let exits: Vec<String> = exits
                     .iter()
                     .map(|exit| format!("{}={}", exit.local_rank, exit.exit.as_number()))
                     .collect();
-                format!("finish failed {}", exits.join(" "))
+                format!("finish failed {}{hung}", exits.join(" "))
             }
             Ending::Signalled {
                 signal,

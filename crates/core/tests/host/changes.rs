@@ -52,6 +52,42 @@ fn a_newcomer_is_told_about_and_taken_in() {
 }
 
 #[test]
+fn the_ranks_of_the_latest_round_stand_where_the_reference_has_them() {
+    let mut world = round(2, 1, 4);
+    let held = |world: &World, key: &str| {
+        let key = format!("{}.{key}", crate::world::STATE);
+        let value = world.keys.get(key.as_bytes()).cloned();
+        value.map(|value| String::from_utf8(value).unwrap())
+    };
+    let ranks = "1/torchelastic/assigned_ranks";
+    assert_eq!(
+        held(&world, "0/torchelastic/role_info/1").unwrap(),
+        r#"{"role":"default","rank":1,"local_world_size":2}"#
+    );
+    assert_eq!(
+        held(&world, "0/torchelastic/assigned_ranks/1").unwrap(),
+        "[2,4,2,4]"
+    );
+    world.join(9);
+    world.join(0);
+    world.join(1);
+    assert_eq!(world.formed(9), (1, 2, 3));
+    assert_eq!(held(&world, &format!("{ranks}/2")).unwrap(), "[4,6,4,6]");
+    for key in [
+        "role_info/0",
+        "role_info/1",
+        "assigned_ranks/0",
+        "assigned_ranks/1",
+    ] {
+        assert_eq!(
+            held(&world, &format!("0/torchelastic/{key}")),
+            None,
+            "{key}"
+        );
+    }
+}
+
+#[test]
 fn silence_is_loss_after_fifteen_seconds_and_a_late_server_is_not() {
     let mut world = round(2, 1, 2);
     world.pass_beating(13, &[0]);

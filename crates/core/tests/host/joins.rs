@@ -7,6 +7,7 @@ use rdzv_core::ident::ConnId;
 use rdzv_core::rank::Assignment;
 use rdzv_core::rendezvous::host::Input;
 use rdzv_core::rendezvous::host::wire::{Event, Operation, Refusal};
+use rdzv_core::rendezvous::last_call::LastCall;
 
 use crate::world::{World, node};
 
@@ -44,6 +45,21 @@ fn the_last_call_begins_with_enough_and_ends_with_too_few() {
     world.pass(Duration::from_secs(1));
     assert_eq!(world.formed(0), (0, 0, 2));
     assert_eq!(world.formed(2), (0, 1, 2));
+    let told = LastCall {
+        nodes: 2,
+        room: 2,
+        ends_in: Duration::from_secs(30),
+    };
+    assert_eq!(world.last_calls, [told], "people are told once");
+}
+
+#[test]
+fn nobody_is_told_of_a_last_call_that_waits_for_nobody() {
+    let mut world = World::new(2, 2);
+    world.join(0);
+    world.join(1);
+    assert_eq!(world.formed(1), (0, 1, 2));
+    assert_eq!(world.last_calls, []);
 }
 
 #[test]

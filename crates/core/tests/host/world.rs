@@ -9,6 +9,7 @@ use rdzv_core::rendezvous::apply::apply;
 use rdzv_core::rendezvous::decide::Action;
 use rdzv_core::rendezvous::host::wire::{Event, Join, Operation};
 use rdzv_core::rendezvous::host::{Host, Input, Output};
+use rdzv_core::rendezvous::last_call::LastCall;
 use rdzv_core::rendezvous::{NodeDesc, RendezvousState, Settings, codec};
 use rdzv_core::time::{Mono, Now, Wall};
 
@@ -21,6 +22,8 @@ pub(crate) struct World {
     /// What each agent was told and has not looked at yet.
     pub(crate) told: BTreeMap<u32, Vec<Event>>,
     pub(crate) closed: Vec<u32>,
+    /// What people were told.
+    pub(crate) last_calls: Vec<LastCall>,
     pub(crate) settings: Settings,
 }
 
@@ -44,6 +47,7 @@ impl World {
             keys: BTreeMap::new(),
             told: BTreeMap::new(),
             closed: Vec::new(),
+            last_calls: Vec::new(),
             settings: Settings::new(min, max),
         }
     }
@@ -66,8 +70,10 @@ impl World {
         while let Some(output) = self.host.poll_output() {
             match output {
                 Output::Send(to, event) => self.told.entry(to.0).or_default().push(event),
+                Output::LastCall { call, .. } => self.last_calls.push(call),
                 Output::Look(key) => looks.push(key),
                 Output::Store { key, value } => drop(self.keys.insert(key, value)),
+                Output::Remove(key) => drop(self.keys.remove(&key)),
                 Output::Close(id, _) => self.closed.push(id.0),
             }
         }

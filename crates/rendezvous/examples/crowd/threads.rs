@@ -48,6 +48,7 @@ pub(crate) fn run(
                     role: "default".to_owned(),
                     local_world_size: 8,
                     share_store: true,
+                    master_port: None,
                 });
                 // The agent lives on: who has left would have to be replaced.
                 (agent, joined)

@@ -15,6 +15,7 @@ use rdzv_store::{ServerOptions, Store, StoreError, TcpStoreServer};
 
 use crate::RendezvousError;
 use crate::bind::loopback;
+use crate::dynamic::reserve_port;
 
 /// After so long without an address in the current round, a leader that has published one in an
 /// earlier round is taken to be one of the reference's, which does so only once. It notices within a
@@ -41,6 +42,7 @@ pub struct Master {
 #[derive(Debug)]
 pub struct WorkersStore {
     address: String,
+    port: u16,
     server: Option<Arc<TcpStoreServer>>,
 }
 
@@ -50,23 +52,29 @@ impl WorkersStore {
     pub fn new(address: impl Into<String>) -> Self {
         Self {
             address: address.into(),
+            port: 0,
             server: None,
         }
     }
 
+    /// Offers this port from the next offer on; `None` is one that is free.
+    pub fn use_port(&mut self, port: Option<u16>) {
+        self.port = port.unwrap_or(0);
+    }
+
     /// What rank 0 offers: an empty store, at the same port for as long as [`WorkersStore::step_down`]
-    /// is not called; or, if `share` is false, a port that is free.
+    /// is not called; or, if `share` is false, a port that is free now.
     pub fn offer(&mut self, share: bool) -> Result<Master, RendezvousError> {
         let (port, server, reserved_port) = if share {
             let server = self.emptied_server()?;
             (server.port(), Some(server), None)
         } else {
             let listener = self.reserve().map_err(|source| StoreError::Listen {
-                address: format!("a free port of {}", self.address),
+                address: self.place(),
                 source,
             })?;
             let port = listener.local_addr().map_err(|source| StoreError::Listen {
-                address: format!("a free port of {}", self.address),
+                address: self.place(),
                 source,
             })?;
             (port.port(), None, Some(Arc::new(listener)))
@@ -92,6 +100,7 @@ impl WorkersStore {
         }
         let server = TcpStoreServer::start(ServerOptions {
             host: loopback(&self.address),
+            port: self.port,
             ..ServerOptions::default()
         })?;
         Ok(Arc::clone(self.server.insert(Arc::new(server))))
@@ -99,9 +108,16 @@ impl WorkersStore {
 
     fn reserve(&self) -> std::io::Result<TcpListener> {
         match loopback(&self.address) {
-            Some(address) => TcpListener::bind((address, 0)),
-            None => TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))
-                .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))),
+            Some(address) => reserve_port((address, self.port)),
+            None => reserve_port((Ipv6Addr::UNSPECIFIED, self.port))
+                .or_else(|_| reserve_port((Ipv4Addr::UNSPECIFIED, self.port))),
+        }
+    }
+
+    fn place(&self) -> String {
+        match self.port {
+            0 => format!("a free port of {}", self.address),
+            port => format!("{}:{port}", self.address),
         }
     }
 }
@@ -264,6 +280,19 @@ mod tests {
         assert_ne!(first.port, second.port);
         let held = first.reserved_port.unwrap().local_addr().unwrap();
         assert_eq!(held.port(), first.port);
+    }
+
+    #[test]
+    fn a_port_that_was_asked_for_is_the_one() {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        let mut workers = WorkersStore::new("127.0.0.1");
+        workers.use_port(Some(port));
+        let taken = workers.offer(true).unwrap_err().to_string();
+        assert!(taken.contains(&port.to_string()), "{taken}");
+        drop(free);
+        assert_eq!(workers.offer(false).unwrap().port, port);
+        assert_eq!(workers.offer(true).unwrap().port, port);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use nix::ifaddrs::getifaddrs;
 
 /// Whether `host` (a name or an address) is this machine. A name that cannot be resolved within
 /// `patience` is not.
-pub(super) fn is_this_machine(host: &str, patience: Duration) -> bool {
+pub fn is_this_machine(host: &str, patience: Duration) -> bool {
     if host.eq_ignore_ascii_case("localhost") {
         return true;
     }

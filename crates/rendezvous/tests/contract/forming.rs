@@ -89,6 +89,7 @@ fn a_worker_that_hosts_the_store_gets_a_port(place: &dyn Place) {
         .backend
         .join(&Member {
             share_store: false,
+            master_port: None,
             ..member()
         })
         .unwrap();

@@ -75,6 +75,7 @@ pub(crate) fn member() -> Member {
         role: "default".to_owned(),
         local_world_size: 1,
         share_store: true,
+        master_port: None,
     }
 }
 

@@ -73,6 +73,7 @@ pub(crate) fn member() -> Member {
         role: "default".to_owned(),
         local_world_size: 2,
         share_store: true,
+        master_port: None,
     }
 }
 

@@ -65,8 +65,10 @@ impl World {
         ended: &mut VecDeque<u32>,
     ) -> Result<(), Violation> {
         match output {
+            host::Output::LastCall { call, .. } => self.note_host(|| call.to_string()),
             host::Output::Look(key) => looks.push_back(key),
             host::Output::Store { key, value } => drop(self.keys.insert(key, value)),
+            host::Output::Remove(key) => drop(self.keys.remove(&key)),
             host::Output::Close(ConnId(id), why) => {
                 self.note_host(|| format!("closes {id}: {why}"));
                 if let Some(link) = self.links.get_mut(&id) {

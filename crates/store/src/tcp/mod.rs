@@ -24,4 +24,4 @@ mod server;
 
 pub use client::TcpStore;
 pub use options::TcpStoreOptions;
-pub use server::{ServerOptions, TcpStoreServer, Traffic};
+pub use server::{Pinger, ServerOptions, TcpStoreServer, Traffic};

@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::net::TcpStream;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -155,4 +156,19 @@ fn a_client_that_says_much_and_leaves_at_once_is_noticed() {
         assert!(began.elapsed() < LONG, "{:?}", server.stats());
         thread::yield_now();
     }
+}
+
+#[test]
+fn a_server_says_that_it_is_alive_until_it_has_ended() {
+    let server = server(Limits::default());
+    let pinger = server.pinger();
+    let ask = || {
+        let (alive, answers) = channel();
+        pinger(alive);
+        answers.recv_timeout(LONG)
+    };
+    assert_eq!(ask(), Ok(()));
+    assert_eq!(ask(), Ok(()));
+    drop(server);
+    assert_eq!(ask(), Err(RecvTimeoutError::Disconnected));
 }

@@ -50,6 +50,15 @@ fn a_prefix_of_two_spellings_is_ambiguous() {
 }
 
 #[test]
+fn options_of_ours_leave_the_prefixes_of_the_reference_alone() {
+    for typed in ["--h", "--he"] {
+        assert_eq!(line(&[typed]), ["--help"], "{typed}");
+    }
+    assert_eq!(line(&["--hang-t", "3"]), ["--hang-timeout=3"]);
+    assert!(refusal(&["--hang"]).contains("ambiguous option"));
+}
+
+#[test]
 fn negative_numbers_are_values_and_other_dashes_are_not() {
     assert_eq!(line(&["--max-restarts", "-1"]), ["--max-restarts=-1"]);
     assert_eq!(

@@ -1,4 +1,4 @@
-use rdzv_agent::WorkerIdentity;
+use rdzv_agent::{WorkerFiles, WorkerIdentity};
 use rdzv_core::rank::{LocalRank, Rank, RoleRank};
 use rdzv_core::time::Wall;
 
@@ -22,6 +22,7 @@ fn started(rank: u32, pid: u32) -> Happened {
     Happened::Agent(AgentEvent::WorkerStarted {
         at: AT,
         worker: worker(rank, pid),
+        files: WorkerFiles::default(),
         restart_count: 0,
     })
 }

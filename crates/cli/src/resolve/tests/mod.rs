@@ -1,6 +1,7 @@
 //! Lines resolved on a machine and in an environment of the test's choosing.
 
 mod commands;
+mod hang;
 mod meeting;
 mod refused;
 mod settings;
@@ -9,28 +10,73 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use rdzv_agent::topology::PlacementError;
+use rdzv_core::topology::{
+    Accelerators, Binding, BindingMode, CpuLimit, CpuList, Device, Quota, Topology, VisibleLists,
+    bind,
+};
+
 use super::{Called, Environment, Launch, Machine, Note, resolve};
-use crate::args::{Parsed, RunArgs, parse};
+use crate::args::{self, Parsed, RunArgs, parse};
 use crate::exit::Refusal;
+use crate::explain::{Explanation, Question, explain};
 
 /// A machine of a test's choosing.
 #[derive(Debug, Default)]
-struct Fake {
+pub(crate) struct Fake {
     processors: u32,
-    gpus: u32,
+    quota: Option<Quota>,
+    pub(crate) gpus: u32,
     xpus: u32,
     files: BTreeSet<&'static str>,
 }
 
 impl Machine for Fake {
-    fn usable_processors(&self) -> u32 {
-        self.processors
+    fn affinity(&self) -> CpuList {
+        (0..self.processors).collect()
     }
-    fn gpu_devices(&self) -> u32 {
-        self.gpus
+    fn cpu_limit(&self) -> Option<CpuLimit> {
+        let file = "/sys/fs/cgroup/cpu.max".to_owned();
+        Some(CpuLimit {
+            quota: self.quota?,
+            file,
+        })
     }
-    fn xpu_devices(&self) -> u32 {
-        self.xpus
+    fn accelerators(&self) -> Accelerators {
+        let devices = |count| {
+            let device = |index| Device {
+                address: format!("0000:{index:02x}:00.0"),
+                uuid: None,
+            };
+            (0..count).map(device).collect()
+        };
+        Accelerators {
+            nvidia: devices(self.gpus),
+            intel: devices(self.xpus),
+            ..Accelerators::default()
+        }
+    }
+    fn bind(
+        &self,
+        mode: BindingMode,
+        lists: &VisibleLists,
+        local_world_size: u32,
+    ) -> Result<Vec<Binding>, PlacementError> {
+        // All devices are at node 0, which has all processors.
+        let accelerators = self.accelerators();
+        let visible = accelerators.current(lists);
+        let topology = Topology {
+            allowed: self.affinity(),
+            nodes: [(0, self.affinity())].into(),
+            devices: vec![0; visible.map_or(0, |(_, visible)| visible.len())],
+            ..Topology::default()
+        };
+        (0..local_world_size)
+            .map(|local_rank| bind(mode, local_rank, &topology).map_err(PlacementError::from))
+            .collect()
+    }
+    fn is_called(&self, host: &str) -> bool {
+        host == "this-node"
     }
     fn working_directory(&self) -> PathBuf {
         "/work".into()
@@ -47,14 +93,14 @@ impl Machine for Fake {
 }
 
 /// A launch to be: what was typed, in which environment, on which machine.
-struct Case {
+pub(crate) struct Case {
     line: Vec<&'static str>,
     environment: Environment,
-    machine: Fake,
+    pub(crate) machine: Fake,
     called: Called,
 }
 
-fn case(line: &[&'static str]) -> Case {
+pub(crate) fn case(line: &[&'static str]) -> Case {
     Case {
         line: line.to_vec(),
         environment: Environment::default(),
@@ -69,7 +115,7 @@ fn case(line: &[&'static str]) -> Case {
 }
 
 impl Case {
-    fn with(mut self, name: &str, value: &str) -> Self {
+    pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
         self.environment.0.insert(name.into(), value.into());
         self
     }
@@ -87,6 +133,22 @@ impl Case {
             }
             other => panic!("{:?} was read as {other:?}", self.line),
         }
+    }
+
+    pub(crate) fn explanation(&self) -> Explanation {
+        let words: Vec<OsString> = self.line.iter().map(OsString::from).collect();
+        let Ok(Parsed::Run(arguments)) = parse::<RunArgs>("torchrun", &words, &self.environment.0)
+        else {
+            panic!("{:?} does not run", self.line)
+        };
+        let question = Question {
+            settings: args::settings::<RunArgs>("torchrun", &words, &self.environment.0).unwrap(),
+            arguments: &arguments,
+            launch: &self.launch(),
+            environment: &self.environment,
+            machine: &self.machine,
+        };
+        explain(question).unwrap()
     }
 
     fn launch(&self) -> Launch {

@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::time::Duration;
 
 use rdzv_agent::{LogBase, RankSelection, StreamSelection};
+use rdzv_core::topology::Quota;
 
 use super::super::{Launch, Note};
 use super::{case, warnings};
@@ -34,6 +35,55 @@ fn workers_are_counted_by_what_they_need() {
     assert_eq!(size("auto", 4, 2, None), 4);
     assert_eq!(size("auto", 4, 2, Some("")), 2);
     assert_eq!(size("auto", 0, 0, None), 6);
+}
+
+#[test]
+fn a_limit_of_the_control_group_counts_for_processors() {
+    let quota = |quota, period| Some(Quota { quota, period });
+    let launched = |word, quota| {
+        let mut case = case(&["--nproc-per-node", word, "s.py"]).with("OMP_NUM_THREADS", "1");
+        case.machine.quota = quota;
+        case.launch()
+    };
+    let limited = launched("cpu", quota(150_000, 100_000));
+    assert_eq!(limited.plan.local_world_size, 2);
+    let [warning] = warnings(&limited)[..] else {
+        panic!("{:?}", limited.notes)
+    };
+    for part in [
+        "is 2 and not 6",
+        "/sys/fs/cgroup/cpu.max",
+        "150000 of 100000",
+    ] {
+        assert!(warning.contains(part), "{warning}");
+    }
+    assert_eq!(launched("auto", quota(10, 100)).plan.local_world_size, 1);
+    let ample = launched("cpu", quota(600, 100));
+    assert_eq!(ample.plan.local_world_size, 6);
+    assert!(warnings(&ample).is_empty());
+    assert_eq!(launched("3", quota(10, 100)).plan.local_world_size, 3);
+}
+
+#[test]
+fn workers_are_bound_before_any_starts_or_the_launch_is_refused() {
+    let line = ["--numa-binding", "node", "--nproc-per-node", "2", "s.py"];
+    let mut case = case(&line);
+    case.machine.gpus = 2;
+    let bound: Vec<String> = case
+        .launch()
+        .plan
+        .processors
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(bound, ["0-5", "0-5"]);
+    case.machine.gpus = 1;
+    let refusal = case.refusal().to_string();
+    assert!(
+        refusal.starts_with("RuntimeError: local rank 1 has no device"),
+        "{refusal}"
+    );
+    assert!(super::case(&["s.py"]).launch().plan.processors.is_empty());
 }
 
 #[test]

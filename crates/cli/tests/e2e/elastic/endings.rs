@@ -167,6 +167,64 @@ fn with_static_rendezvous_a_failed_node_restarts_alone() {
     assert_eq!(told(&failing.stdout, "restarts"), "1");
 }
 
+/// Two static nodes, of which one has the store.
+fn two_static(scripts: [&str; 2]) -> [crate::harness::Running; 2] {
+    let port = crate::harness::free_port().to_string();
+    [0, 1].map(|rank| {
+        let number = rank.to_string();
+        let flags = ["--nnodes=2", "--master-port", &port, "--node-rank", &number];
+        crate::harness::run_shell(&flags, scripts[rank]).start()
+    })
+}
+
+#[test]
+fn static_nodes_do_not_outlive_one_that_has_failed_for_good() {
+    for failing in [0, 1] {
+        let fails = "read go < go; exit 7";
+        let hangs = "trap 'exit 0' TERM; echo up; while :; do sleep 1000 & wait $!; done";
+        let port = crate::harness::free_port().to_string();
+        let job = |rank: usize, script: &str| {
+            let number = rank.to_string();
+            let flags = ["--nnodes=2", "--master-port", &port, "--node-rank", &number];
+            crate::harness::run_shell(&flags, script)
+        };
+        let job_that_fails = job(failing, fails).pipe("go");
+        let go = job_that_fails.path("go");
+        let dies = job_that_fails.start();
+        let mut other = job(1 - failing, hangs).start();
+        other.stdout.await_text("up\n", 1);
+        let before = Instant::now();
+        std::fs::write(go, "go\n").unwrap();
+        let ended = other.wait().expect(1);
+        let took = before.elapsed();
+        assert!(took < Duration::from_secs(10), "{took:?}");
+        let named = format!("(node rank {failing}) has failed for good");
+        assert!(ended.stderr.contains(&named), "{}", ended.stderr);
+        assert!(ended.stderr.contains("code 7"), "{}", ended.stderr);
+        dies.wait().expect(1);
+    }
+}
+
+#[test]
+fn static_nodes_end_together_at_once_when_all_has_gone_well() {
+    let before = Instant::now();
+    for node in two_static(["exit 0", "exit 0"]) {
+        let ended = node.wait().expect(0);
+        assert!(!ended.stderr.contains("has failed"), "{}", ended.stderr);
+    }
+    let took = before.elapsed();
+    assert!(took < Duration::from_secs(4), "{took:?}");
+}
+
+#[test]
+fn a_static_node_at_the_exit_barrier_hears_of_the_failure_of_another() {
+    let [first, second] = two_static(["exit 0", "sleep 1; exit 7"]);
+    let ended = first.wait().expect(1);
+    let named = "(node rank 1) has failed for good";
+    assert!(ended.stderr.contains(named), "{}", ended.stderr);
+    second.wait().expect(1);
+}
+
 #[test]
 fn a_node_at_the_exit_barrier_does_not_wait_for_one_that_is_gone() {
     let place = store();

@@ -6,6 +6,7 @@
 //! | `membership` | nodes that come, go, die, and are too many |
 //! | `network` | a node behind a cut link |
 //! | `endings` | how the end of one node becomes the end of the others |
+//! | `verdict` | the first failure of the job is named on every node |
 //! | `waiting` | agents that wait for others, in vain or not |
 //! | `etcd` | the same over an etcd server, which may crash |
 
@@ -13,6 +14,7 @@ mod endings;
 mod etcd;
 mod membership;
 mod network;
+mod verdict;
 mod waiting;
 
 use std::net::SocketAddr;

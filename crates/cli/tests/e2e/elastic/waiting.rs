@@ -78,6 +78,20 @@ fn one_of_two_starts_alone_after_the_last_call() {
     assert_eq!(told(&ended.stdout, "rank"), "0/1");
     let took = ended.took.as_secs_f64();
     assert!((1.0..5.0).contains(&took), "{took}");
+    let line = "1 node joined, which is enough; waiting 1 s more for up to 1 further node";
+    let said = &ended.stderr;
+    assert_eq!(said.matches(line).count(), 1, "{said}");
+}
+
+#[test]
+fn without_a_last_call_one_of_two_starts_at_once() {
+    let place = first_agent();
+    let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=0"];
+    let ended = place.node(&flags, TELL).run().expect(0);
+    assert_eq!(told(&ended.stdout, "rank"), "0/1");
+    assert!(!ended.stderr.contains("waiting"), "{}", ended.stderr);
+    // The default would be thirty seconds.
+    assert!(ended.took < Duration::from_secs(10), "{:?}", ended.took);
 }
 
 // A57

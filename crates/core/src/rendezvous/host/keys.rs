@@ -4,6 +4,7 @@
 //!   /torch.rendezvous.<run>                                     the state
 //!   /torch.rendezvous.<run>.<round>/MASTER_ADDR, MASTER_PORT    where the workers meet
 //!   /torch.rendezvous.<run>.<round>/torchelastic/role_info/0    written by rank 0 after those, if at all
+//!   …/torchelastic/role_info/<rank>, …/assigned_ranks/<rank>    what each node starts, and its ranks
 //! ```
 
 use crate::env::{MASTER_ADDR, MASTER_PORT};
@@ -53,6 +54,16 @@ pub(super) fn state(run: &str) -> Vec<u8> {
 /// One of the keys of a round.
 pub(super) fn master(run: &str, round: u64, field: Field) -> Vec<u8> {
     format!("{PREFIX}{run}.{round}/{}", field.name()).into_bytes()
+}
+
+/// What a node of a round says that it starts.
+pub(super) fn role_info(run: &str, round: u64, rank: u32) -> Vec<u8> {
+    format!("{PREFIX}{run}.{round}/torchelastic/role_info/{rank}").into_bytes()
+}
+
+/// The ranks of a node's workers.
+pub(super) fn assigned_ranks(run: &str, round: u64, rank: u32) -> Vec<u8> {
+    format!("{PREFIX}{run}.{round}/torchelastic/assigned_ranks/{rank}").into_bytes()
 }
 
 /// Understands a key of a run that `known` knows.

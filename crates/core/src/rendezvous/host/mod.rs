@@ -33,6 +33,7 @@
 mod keys;
 mod master;
 mod membership;
+mod record;
 mod round;
 mod run;
 mod stock;
@@ -45,6 +46,7 @@ use self::run::Run;
 use self::wire::{Event, Join, Operation, Refusal};
 use crate::ident::ConnId;
 use crate::machine::{Machine, Outbox};
+use crate::rendezvous::last_call::LastCall;
 use crate::time::{Mono, Now};
 
 pub use keys::PREFIX;
@@ -101,6 +103,15 @@ pub enum Output {
         key: Vec<u8>,
         /// What.
         value: Vec<u8>,
+    },
+    /// Take a key away.
+    Remove(Vec<u8>),
+    /// Say to people that a round which has enough nodes waits for more.
+    LastCall {
+        /// Of which run.
+        run: String,
+        /// What is waited for.
+        call: LastCall,
     },
     /// End a connection, which speaks another language or has been replaced.
     Close(ConnId, String),

@@ -14,7 +14,8 @@ use super::run::{Phase, Run, Timer};
 use super::wire::{Event, Refusal};
 use crate::ident::ConnId;
 use crate::machine::Outbox;
-use crate::rank::{Assignment, GroupRank, RoleInfo, assign};
+use crate::rank::{GroupRank, RoleInfo, assign};
+use crate::rendezvous::last_call::LastCall;
 use crate::rendezvous::{NodeDesc, ranks};
 use crate::time::{Mono, Now};
 
@@ -35,6 +36,8 @@ impl Run {
             self.promote(now);
             if self.is_ready(now) {
                 self.complete();
+            } else {
+                self.tell_of_last_call(now, out);
             }
         }
         if self.state.complete && self.announced != Some(self.state.round) {
@@ -72,6 +75,7 @@ impl Run {
         self.enough = coming >= self.settings.min_nodes as usize;
         self.awaited_until = (coming > 0).then(|| now.mono + BETWEEN_ROUNDS);
         self.last_call = None;
+        self.last_call_told = false;
         self.state.deadline = None;
     }
 
@@ -131,6 +135,23 @@ impl Run {
         Some(until.map_or(end, |until| end.max(until)))
     }
 
+    fn tell_of_last_call(&mut self, now: Now, out: &mut Outbox<Output>) {
+        let (Some(end), false) = (self.last_call, self.last_call_told) else {
+            return;
+        };
+        let nodes = self.state.participants.len() as u32;
+        let call = LastCall {
+            nodes,
+            room: self.settings.max_nodes.saturating_sub(nodes),
+            ends_in: end.since(now.mono),
+        };
+        if call.is_worth_telling() {
+            self.last_call_told = true;
+            let run = self.id.clone();
+            out.push(Output::LastCall { run, call });
+        }
+    }
+
     fn complete(&mut self) {
         self.state.complete = true;
         self.state.deadline = None;
@@ -146,7 +167,11 @@ impl Run {
         self.told = false;
         self.former = self.state.participants.keys().cloned().collect();
         self.awaited = self.former.clone();
-        let assignments = self.assignments();
+        let infos = self.infos();
+        let assignments = infos.as_ref().map(|infos| assign(infos));
+        if let (Some(infos), Some(assignments)) = (&infos, &assignments) {
+            self.record(infos, assignments, out);
+        }
         let world_size = self.state.participants.len() as u32;
         for (node, rank) in &self.state.participants {
             let Some(native) = self.natives.get_mut(node) else {
@@ -189,21 +214,18 @@ impl Run {
         }
     }
 
-    /// The ranks of all workers, in the order of the nodes, if all nodes have said what they start.
-    fn assignments(&self) -> Option<Vec<Assignment>> {
-        let infos: Option<Vec<RoleInfo>> = self
-            .state
-            .participants
-            .iter()
-            .map(|(node, rank)| {
-                self.natives.get(node).map(|native| RoleInfo {
-                    role: native.role.clone(),
-                    rank: GroupRank(*rank),
-                    local_world_size: native.local_world_size,
-                })
+    /// What all nodes start, in the order of their ranks, if all have said so.
+    fn infos(&self) -> Option<Vec<RoleInfo>> {
+        let infos = self.state.participants.iter().map(|(node, rank)| {
+            self.natives.get(node).map(|native| RoleInfo {
+                role: native.role.clone(),
+                rank: GroupRank(*rank),
+                local_world_size: native.local_world_size,
             })
-            .collect();
-        infos.map(|infos| assign(&infos))
+        });
+        let mut infos = infos.collect::<Option<Vec<_>>>()?;
+        infos.sort_by_key(|info| info.rank);
+        Some(infos)
     }
 
     /// When the run wants to be called.

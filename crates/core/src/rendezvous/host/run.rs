@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::Output;
 use super::master::Masters;
+use super::record::Record;
 use super::wire::{Event, Join, Refusal};
 use crate::ident::ConnId;
 use crate::machine::Outbox;
@@ -47,7 +48,10 @@ pub(super) struct Run {
     pub(super) enough: bool,
     /// The end of the last call.
     pub(super) last_call: Option<Mono>,
+    /// Whether people know of it. They are told once per round, however many nodes come and go.
+    pub(super) last_call_told: bool,
     pub(super) masters: Masters,
+    pub(super) recorded: Option<Record>,
     /// What is stored under the stock key; the state has changed since if it is dirty.
     pub(super) form: Option<Vec<u8>>,
     /// When the heartbeats of native agents in it are from.
@@ -146,7 +150,9 @@ impl Run {
             awaited_until: None,
             enough: false,
             last_call: None,
+            last_call_told: false,
             masters: Masters::default(),
+            recorded: None,
             form: None,
             refreshed_at: Mono::ZERO,
             dirty: false,

@@ -80,6 +80,11 @@ impl Reach<'_> {
         self.operations.set(key, Body::Inline(value));
     }
 
+    /// Takes a key away, if it is there.
+    pub fn remove(&mut self, key: &[u8]) {
+        self.operations.delete_key(key);
+    }
+
     /// Sends bytes to a connection, after everything that it has been sent before. A connection
     /// that is gone or ends is sent nothing.
     pub fn send(&mut self, to: ConnId, bytes: &[u8]) {

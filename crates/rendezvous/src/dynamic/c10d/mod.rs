@@ -33,7 +33,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use rdzv_core::ident::RunId;
-use rdzv_store::TcpStoreServer;
+use rdzv_store::{Pinger, TcpStoreServer};
 
 use self::options::Options;
 use crate::{
@@ -257,6 +257,19 @@ impl RendezvousBackend for C10dRendezvous {
         if let Some(meeting) = self.meeting() {
             meeting.is_observed = false;
         }
+    }
+
+    fn threads(&self) -> Vec<(&'static str, Pinger)> {
+        let connected = self.connected.lock();
+        let connected = connected.unwrap_or_else(PoisonError::into_inner);
+        let Some(meeting) = &*connected else {
+            return Vec::new();
+        };
+        let mut threads = meeting.backend.threads();
+        if let Some(server) = &meeting.server {
+            threads.push(("rendezvous store server", server.pinger()));
+        }
+        threads
     }
 
     fn shares_store_with_workers(&self) -> bool {

@@ -148,7 +148,7 @@ impl SharedState for StoredState {
     fn notify(&mut self) -> Result<(), RendezvousError> {
         match &self.place {
             Place::Tcp(_) => {
-                watch::bump(&*self.store, &self.key).map_err(|error| self.explain(error))
+                watch::tell(&*self.store, &self.key).map_err(|error| self.explain(error))
             }
             Place::File(_) => Ok(()),
         }

@@ -1,26 +1,29 @@
 //! Noticing changes of a state in a store.
 //!
 //! A file tells by itself. A TCP store does not, and agents of the reference cannot be made to: they
-//! are noticed by looking once a second. But our agents, after a write that others wait for, also set
-//! a side key, and all of them wait for the next one on a connection of their own:
+//! are noticed by looking once a second. But our agents, after a write that others wait for, also let
+//! a side key exist for a moment, which all of them wait for on a connection of their own:
 //!
 //! ```text
-//!   who changes:   n = add ⟨key⟩.rdzv/changes 1,  set ⟨key⟩.rdzv/changed/n
-//!   who watches:   n = add ⟨key⟩.rdzv/changes 0,  wait ⟨key⟩.rdzv/changed/(n + 1)
+//!   who changes:   set ⟨key⟩.rdzv/changed,  delete ⟨key⟩.rdzv/changed
+//!   who watches:   wait ⟨key⟩.rdzv/changed,  again and again
 //! ```
+//!
+//! So the store holds no key that the reference would not leave there. A watcher that is between two
+//! waits just then finds the change by looking.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdzv_store::{Breaker, FileStore, Store, StoreError};
 
 use super::explain::explain;
 use crate::dynamic::Notice;
 
-/// How many side keys are kept for watchers that are slow to begin with the next wait. One that is
-/// even slower finds the change by looking.
-const KEPT: i64 = 4;
+/// A side key that is there again within this time has probably been left by an agent that ended
+/// before it could delete it.
+const SOON: Duration = Duration::from_millis(50);
 
 /// How long one wait for a change of a file lasts.
 const SLICE: Duration = Duration::from_secs(1);
@@ -28,21 +31,15 @@ const SLICE: Duration = Duration::from_secs(1);
 type Notify = Arc<dyn Fn(Notice) + Send + Sync>;
 
 /// Tells all who watch the state under `key`.
-pub(super) fn bump(store: &dyn Store, key: &str) -> Result<(), StoreError> {
-    let number = store.add(&counter(key), 1)?;
-    store.set(&side_key(key, number), b"1")?;
-    if number > KEPT {
-        store.delete_key(&side_key(key, number - KEPT))?;
-    }
+pub(super) fn tell(store: &dyn Store, key: &str) -> Result<(), StoreError> {
+    let key = side_key(key);
+    store.set(&key, b"1")?;
+    store.delete_key(&key)?;
     Ok(())
 }
 
-fn counter(key: &str) -> String {
-    format!("{key}.rdzv/changes")
-}
-
-fn side_key(key: &str, number: i64) -> String {
-    format!("{key}.rdzv/changed/{number}")
+fn side_key(key: &str) -> String {
+    format!("{key}.rdzv/changed")
 }
 
 /// A thread that watches until this is dropped.
@@ -60,12 +57,16 @@ impl Watcher {
         notice: Notify,
     ) -> Option<Self> {
         let breaker = store.breaker();
-        let key = key.to_owned();
+        let key = side_key(key);
         Self::start(breaker, place, notice, move |over, notice| {
             while !over.load(Ordering::Relaxed) {
-                let number = store.add(&counter(&key), 0)?;
-                store.wait(&[&side_key(&key, number + 1)], Some(Duration::MAX))?;
+                let began = Instant::now();
+                store.wait(&[&key], Some(Duration::MAX))?;
                 notice(Notice::Changed);
+                if began.elapsed() < SOON {
+                    // Or else this would go round and round.
+                    store.delete_key(&key)?;
+                }
             }
             Ok(())
         })

@@ -1,7 +1,7 @@
 //! Hearing at once that a participant has failed for good.
 //!
-//! Whoever fails writes one key below the prefix of the round; every other participant waits for it
-//! on a connection of its own. Agents of the reference neither write nor read it.
+//! Whoever fails writes what happened below the prefix of the round; every other participant waits for
+//! that on a connection of its own. Agents of the reference neither write nor read it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +16,10 @@ use crate::RendezvousError;
 /// Holds the node that failed first and, after a line break, its reason.
 const KEY: &str = "rdzv/failed";
 
+/// Set once [`KEY`] is there. It is what the others wait for: PyTorch's older server wakes nobody for a
+/// key that a compare-and-set has made.
+const TOLD: &str = "rdzv/failed/told";
+
 /// How long one wait lasts in a store whose waits cannot be ended.
 const SLICE: Duration = Duration::from_secs(1);
 
@@ -23,6 +27,7 @@ const SLICE: Duration = Duration::from_secs(1);
 pub(super) fn report(round: &dyn Store, node: &str, reason: &str) -> Result<(), RendezvousError> {
     let reason = reason.lines().collect::<Vec<_>>().join(" ");
     round.compare_set(KEY, b"", format!("{node}\n{reason}").as_bytes())?;
+    round.set(TOLD, b"1")?;
     Ok(())
 }
 
@@ -78,7 +83,7 @@ impl Drop for FailureWatch {
 /// is for others to say.
 fn wait(store: &dyn Store, slice: Duration, over: &AtomicBool) -> Option<(String, String)> {
     while !over.load(Ordering::Relaxed) {
-        match store.wait(&[KEY], Some(slice)) {
+        match store.wait(&[TOLD], Some(slice)) {
             Ok(()) => {
                 let value = store.get(KEY).ok()?;
                 let text = String::from_utf8_lossy(&value).into_owned();

@@ -32,7 +32,7 @@ use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
 use rdzv_core::rendezvous::words::Formed;
 use rdzv_core::rendezvous::{NodeDesc, RendezvousState, Settings};
-use rdzv_store::{Breaker, Store, StoreError};
+use rdzv_store::{Breaker, Pinger, Store, StoreError};
 
 use self::failures::FailureWatch;
 use self::interruption::Interruption;
@@ -153,6 +153,7 @@ impl Driver {
         store: &Arc<dyn Store>,
     ) -> Result<Master, RendezvousError> {
         if formed.rank == 0 {
+            self.workers.use_port(member.master_port);
             let master = self.workers.offer(member.share_store)?;
             bootstrap::publish(&**store, &master)?;
             return Ok(master);
@@ -284,6 +285,16 @@ impl RendezvousBackend for Driver {
 
     fn losses_known_within(&self) -> Duration {
         self.losses_known_within
+    }
+
+    fn threads(&self) -> Vec<(&'static str, Pinger)> {
+        let commands = self.commands.clone();
+        vec![(
+            "rendezvous driver",
+            Arc::new(move |alive| {
+                let _ = commands.send(Command::Ping(alive));
+            }),
+        )]
     }
 
     fn shares_store_with_workers(&self) -> bool {

@@ -8,10 +8,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use rdzv_core::machine::Machine;
+use rdzv_core::rendezvous::last_call::LastCall;
 use rdzv_core::rendezvous::words::{self, Formed, Input, Output};
 use rdzv_core::rendezvous::{NodeDesc, Participant, RendezvousState, codec};
 use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_store::Store;
+use tracing::warn;
 
 use super::DriverOptions;
 use super::interruption::Interruption;
@@ -43,6 +45,8 @@ pub(super) enum Command {
     Notice(Notice),
     /// A participant has failed for good.
     PeerFailed { node: String, reason: String },
+    /// Say that the thread is alive.
+    Ping(Sender<()>),
     /// End.
     End,
 }
@@ -77,6 +81,8 @@ pub(super) struct Thread {
     leaving: Vec<SyncSender<Result<(), RendezvousError>>>,
     closing: Vec<SyncSender<Result<(), RendezvousError>>>,
     interrupted: bool,
+    /// Whether people know of the last call of the round that forms.
+    last_call_told: bool,
     /// The round that this node is in.
     round: Option<u64>,
     /// Why nothing is possible any more.
@@ -128,6 +134,7 @@ impl Thread {
             leaving: Vec::new(),
             closing: Vec::new(),
             interrupted: false,
+            last_call_told: false,
             round: None,
             lost: None,
         })
@@ -194,6 +201,9 @@ impl Thread {
             Command::PeerFailed { node, reason } => {
                 self.tell(Change::PeerFailed { node, reason });
             }
+            Command::Ping(alive) => {
+                let _ = alive.send(());
+            }
             Command::End => {}
         }
     }
@@ -205,6 +215,7 @@ impl Thread {
             return;
         }
         self.joining = Some(waiting);
+        self.last_call_told = false;
         if self.lost.is_none()
             && let Err(error) = self.shared.announce(Some(&self.me))
         {
@@ -357,6 +368,14 @@ impl Thread {
             None => (None, None),
             Some((pickle, token)) => (Some(self.decode(&pickle)?), Some(token)),
         };
+        if let Some(state) = self.known.as_ref().filter(|_| self.joining.is_some())
+            && !self.last_call_told
+            && let Some(call) =
+                LastCall::heard_by(&self.me, state, &self.sentences.settings, self.now().wall)
+        {
+            self.last_call_told = true;
+            warn!("[{}] {call}", self.sentences.run_id);
+        }
         Ok(self.known.clone())
     }
 

@@ -6,6 +6,7 @@ use rdzv_core::rendezvous::host::wire::{PROBE, PROBE_ANSWER};
 use rdzv_core::rendezvous::host::{Host, Input, Output, PREFIX};
 use rdzv_core::store::server::{Extension, Reach};
 use rdzv_core::time::{Mono, Now};
+use tracing::warn;
 
 /// What a [`ServerOptions`](rdzv_store::ServerOptions) needs for its server to host rendezvous.
 pub fn extension() -> Box<dyn Extension> {
@@ -44,8 +45,10 @@ impl Hosting {
                     event.write(&mut self.scratch);
                     reach.send(to, &self.scratch);
                 }
+                Output::LastCall { run, call } => warn!("[{run}] {call}"),
                 Output::Look(key) => looks.push(key),
                 Output::Store { key, value } => reach.store(&key, &value),
+                Output::Remove(key) => reach.remove(&key),
                 Output::Close(id, why) => reach.close(id, why),
             }
         }

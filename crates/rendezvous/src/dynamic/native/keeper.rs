@@ -44,6 +44,7 @@ pub(super) enum Command {
     Failed(String),
     Status(mpsc::SyncSender<(bool, u32)>),
     Observe(Observer),
+    Ping(mpsc::Sender<()>),
     End,
 }
 
@@ -202,6 +203,7 @@ impl Keeper {
         match command {
             Command::Join { member, answer } => {
                 self.share = member.share_store;
+                self.workers.use_port(member.master_port);
                 self.join = Some(answer);
                 self.handle(Input::Join {
                     role: &member.role,
@@ -223,6 +225,9 @@ impl Keeper {
                 self.handle(Input::Ask);
             }
             Command::Observe(observer) => self.observer = Some(observer),
+            Command::Ping(alive) => {
+                let _ = alive.send(());
+            }
             Command::End => {
                 self.handle(Input::Leave);
                 self.ended = true;

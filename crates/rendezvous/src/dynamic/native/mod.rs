@@ -30,7 +30,7 @@ use rdzv_core::rank::GroupRank;
 use rdzv_core::rendezvous::host::wire::Refusal;
 use rdzv_core::rendezvous::native_client::{Failure, Joined};
 use rdzv_core::rendezvous::{NodeDesc, Settings};
-use rdzv_store::{PrefixStore, Store, TcpStoreServer};
+use rdzv_store::{Pinger, PrefixStore, Store, TcpStoreServer};
 
 use crate::dynamic::bootstrap::Master;
 use crate::{Interrupter, Member, Observer, RendezvousBackend, RendezvousError, RendezvousInfo};
@@ -216,6 +216,14 @@ impl RendezvousBackend for Native {
 
     fn set_observer(&mut self, observer: Observer) {
         self.line.send(Command::Observe(observer));
+    }
+
+    fn threads(&self) -> Vec<(&'static str, Pinger)> {
+        let line = self.line.clone();
+        vec![(
+            "rendezvous connection",
+            Arc::new(move |alive| line.send(Command::Ping(alive))),
+        )]
     }
 
     fn shares_store_with_workers(&self) -> bool {

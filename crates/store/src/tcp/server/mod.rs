@@ -55,6 +55,10 @@ pub struct TcpStoreServer {
     thread: Option<JoinHandle<()>>,
 }
 
+/// Asks a thread to say that it is alive: it sends one message when it comes round, and drops the
+/// sender without one if it has ended. Never waits.
+pub type Pinger = Arc<dyn Fn(mpsc::Sender<()>) + Send + Sync>;
+
 /// What went through a server's connections since it was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {
@@ -72,6 +76,8 @@ enum Command {
         keep: Vec<Vec<u8>>,
         done: mpsc::SyncSender<()>,
     },
+    /// Say that the thread is alive.
+    Ping(mpsc::Sender<()>),
     /// Accept nobody any more, and end when all are gone or after this time.
     Shutdown { linger: Duration },
 }
@@ -142,6 +148,16 @@ impl TcpStoreServer {
             received_bytes: self.figures.received.load(Relaxed),
             sent_bytes: self.figures.sent.load(Relaxed),
         }
+    }
+
+    /// What finds out, at any time and from any thread, whether the server's thread is alive.
+    pub fn pinger(&self) -> Pinger {
+        let (commands, bell) = (self.commands.clone(), Arc::clone(&self.bell));
+        Arc::new(move |alive| {
+            // Without a thread the sender is dropped, which the asking side sees.
+            let _ = commands.send(Command::Ping(alive));
+            let _ = rustix::io::write(&*bell, &1_u64.to_ne_bytes());
+        })
     }
 
     /// Removes every key and queue whose name on the wire (with the leading `/`) starts with none

@@ -291,6 +291,9 @@ impl Service {
                     // The caller waits for this, unless it is gone.
                     let _ = done.send(());
                 }
+                Command::Ping(alive) => {
+                    let _ = alive.send(());
+                }
                 Command::Shutdown { linger } => {
                     self.stop_accepting();
                     // There is nothing more to ask for.

@@ -1,0 +1,67 @@
+//! Functions of this program as workers: each runs in a copy of it, and what it returns comes back.
+//!
+//! ```text
+//! function_workers [WORKERS]                each returns the square of its rank
+//! function_workers [WORKERS] fail ⟨rank⟩    that one fails, and is named
+//! ```
+//!
+//! It runs under a keeper, so that nothing of it is left even if it is killed.
+
+use std::process::Command;
+
+use rdzv_agent::api::{LaunchConfig, LaunchError, WorkerEntrypoint, WorkerFunctions, launch};
+use rdzv_agent::{end_like, is_kept, keep};
+use serde::{Deserialize, Serialize};
+
+#[derive(Serialize, Deserialize)]
+struct Input {
+    exponent: u32,
+    failing: Option<u64>,
+}
+
+/// What each worker does.
+fn power(input: Input) -> Result<u64, String> {
+    let rank = std::env::var("RANK").map_err(|error| error.to_string())?;
+    let rank: u64 = rank.parse().map_err(|_| format!("RANK is '{rank}'"))?;
+    if input.failing == Some(rank) {
+        return Err(format!("rank {rank} was told to fail"));
+    }
+    Ok(rank.pow(input.exponent))
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    WorkerFunctions::new()
+        .register("power", power)
+        .run_if_worker();
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if !is_kept() {
+        let mut agent = Command::new(std::env::current_exe()?);
+        agent.args(&words);
+        end_like(keep(agent)?);
+    }
+    let workers = words.first().map_or(Ok(4), |text| text.parse())?;
+    let input = Input {
+        exponent: 2,
+        failing: words.get(2).map(|text| text.parse()).transpose()?,
+    };
+    let config = LaunchConfig {
+        max_restarts: 0,
+        ..LaunchConfig::new(1, workers)
+    };
+    match launch(&config, WorkerEntrypoint::function("power", &input)?) {
+        Ok(values) => {
+            for (rank, value) in values {
+                println!("rank {rank} returned {value}");
+            }
+            Ok(())
+        }
+        Err(LaunchError::WorkersFailed(failure)) => {
+            println!("{failure}");
+            for (rank, text) in failure.worker_exceptions() {
+                println!("rank {rank} failed: {text}");
+            }
+            Err("workers failed".into())
+        }
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,196 @@
+//! What workers execute.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{SpecError, python};
+use crate::Entrypoint;
+
+/// What each worker of a group executes.
+///
+/// In the arguments of all of them `$local_rank` and `${local_rank}` become the worker's local rank
+/// and `$$` becomes `$`, as on the command line.
+#[derive(Debug, Clone, PartialEq)]
+pub enum WorkerEntrypoint {
+    /// A program.
+    Command {
+        /// Looked up in `PATH` if it has no slash.
+        program: OsString,
+        /// Its arguments.
+        arguments: Vec<OsString>,
+    },
+    /// A Python script, run as `python -u script arguments…`.
+    Script {
+        /// The script.
+        path: PathBuf,
+        /// Its arguments.
+        arguments: Vec<OsString>,
+    },
+    /// A Python module, run as `python -u -m module arguments…`.
+    Module {
+        /// The module.
+        name: String,
+        /// Its arguments.
+        arguments: Vec<OsString>,
+    },
+    /// A function of this program, run in a copy of it: see [`function`](super::function).
+    Function {
+        /// The name that it is registered under.
+        name: String,
+        /// What it is called with, as JSON.
+        input: Value,
+        /// The arguments of the program's copy.
+        arguments: Vec<OsString>,
+    },
+}
+
+impl WorkerEntrypoint {
+    /// A program, without arguments yet.
+    pub fn command(program: impl Into<OsString>) -> Self {
+        Self::Command {
+            program: program.into(),
+            arguments: Vec::new(),
+        }
+    }
+
+    /// A Python script, without arguments yet.
+    ///
+    /// The interpreter is found as the command line finds it: `PYTHON_EXEC`, else the Python of
+    /// `VIRTUAL_ENV`, else `python3` or `python` in `PATH`.
+    pub fn script(path: impl Into<PathBuf>) -> Self {
+        Self::Script {
+            path: path.into(),
+            arguments: Vec::new(),
+        }
+    }
+
+    /// A Python module, without arguments yet. The interpreter is found as for a script.
+    pub fn module(name: impl Into<String>) -> Self {
+        Self::Module {
+            name: name.into(),
+            arguments: Vec::new(),
+        }
+    }
+
+    /// A function of this program that is registered under `name`, to be called with `input`. Fails
+    /// if `input` has no form in JSON.
+    pub fn function<A: Serialize>(
+        name: impl Into<String>,
+        input: &A,
+    ) -> Result<Self, serde_json::Error> {
+        Ok(Self::Function {
+            name: name.into(),
+            input: serde_json::to_value(input)?,
+            arguments: Vec::new(),
+        })
+    }
+
+    /// In a program made by `cargo test`: lets the workers run this one test, whose only line is
+    /// [`WorkerFunctions::run_if_worker`](super::WorkerFunctions::run_if_worker). `test` is its full
+    /// name, such as `tests::worker`.
+    #[must_use]
+    pub fn in_test(self, test: &str) -> Self {
+        self.args([test, "--exact", "--nocapture", "--test-threads=1"])
+    }
+
+    /// Adds an argument.
+    #[must_use]
+    pub fn arg(self, argument: impl Into<OsString>) -> Self {
+        self.args([argument])
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn args<A: Into<OsString>>(mut self, more: impl IntoIterator<Item = A>) -> Self {
+        let (Self::Command { arguments, .. }
+        | Self::Script { arguments, .. }
+        | Self::Module { arguments, .. }
+        | Self::Function { arguments, .. }) = &mut self;
+        arguments.extend(more.into_iter().map(Into::into));
+        self
+    }
+
+    /// What reports call it: program, script, module or function.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Command { program, .. } => program.to_string_lossy().into_owned(),
+            Self::Script { path, .. } => path.display().to_string(),
+            Self::Module { name, .. } | Self::Function { name, .. } => name.clone(),
+        }
+    }
+
+    /// The command that comes of it with these variables set.
+    pub(super) fn resolve(
+        &self,
+        environment: &BTreeMap<OsString, OsString>,
+    ) -> Result<Entrypoint, SpecError> {
+        let name = self.name();
+        let (program, mut words, arguments) = match self {
+            Self::Command { program, arguments } => (program.clone(), Vec::new(), arguments),
+            Self::Script { path, arguments } => {
+                let words = vec!["-u".into(), path.clone().into_os_string()];
+                (interpreter(environment)?, words, arguments)
+            }
+            Self::Module { name, arguments } => {
+                let words = vec!["-u".into(), "-m".into(), name.into()];
+                (interpreter(environment)?, words, arguments)
+            }
+            Self::Function { arguments, .. } => {
+                let program = std::env::current_exe().map_err(SpecError::OwnProgram)?;
+                (program.into_os_string(), Vec::new(), arguments)
+            }
+        };
+        words.extend(arguments.iter().cloned());
+        Ok(Entrypoint {
+            program,
+            arguments: words,
+            name,
+        })
+    }
+}
+
+fn interpreter(environment: &BTreeMap<OsString, OsString>) -> Result<OsString, SpecError> {
+    python::interpreter(environment, Path::is_file)
+        .map(PathBuf::into_os_string)
+        .ok_or(SpecError::NoPython)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(entrypoint: &WorkerEntrypoint) -> Vec<String> {
+        let environment = BTreeMap::from([("PYTHON_EXEC".into(), "/py".into())]);
+        let resolved = entrypoint.resolve(&environment).unwrap();
+        let mut words = vec![resolved.program];
+        words.extend(resolved.arguments);
+        words
+            .into_iter()
+            .map(|word| word.into_string().unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn commands_scripts_and_modules_are_run_as_on_the_command_line() {
+        let command = WorkerEntrypoint::command("echo").arg("a").args(["b", "c"]);
+        assert_eq!(words(&command), ["echo", "a", "b", "c"]);
+        let script = WorkerEntrypoint::script("train.py").arg("--x");
+        assert_eq!(words(&script), ["/py", "-u", "train.py", "--x"]);
+        let module = WorkerEntrypoint::module("pkg.train").arg("--x");
+        assert_eq!(words(&module), ["/py", "-u", "-m", "pkg.train", "--x"]);
+        assert_eq!(module.name(), "pkg.train");
+    }
+
+    #[test]
+    fn a_function_runs_in_a_copy_of_this_program() {
+        let function = WorkerEntrypoint::function("double", &21).unwrap();
+        let own = std::env::current_exe().unwrap();
+        assert_eq!(words(&function), [own.to_str().unwrap()]);
+        let in_test = words(&function.in_test("tests::worker"));
+        assert_eq!(in_test[1..3], ["tests::worker", "--exact"]);
+    }
+}

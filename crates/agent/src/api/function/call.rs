@@ -1,0 +1,115 @@
+//! The directory of one call: what the function is called with, and what it returned.
+
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use rdzv_core::env::RDZV_FUNCTION_CALL;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::super::RunError;
+
+/// How the name of a call's directory begins; the agent's process id follows.
+const PREFIX: &str = "rdzv_call_";
+
+/// What the agent writes for its workers.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Request {
+    /// The name of the function.
+    pub(super) function: String,
+    /// What the function is called with.
+    pub(super) input: Value,
+}
+
+/// The agent's side of a call. Its directory is removed with it.
+#[derive(Debug)]
+pub(in super::super) struct Call {
+    function: String,
+    directory: PathBuf,
+}
+
+impl Call {
+    /// Writes down what the function is called with.
+    pub(in super::super) fn prepare(function: &str, input: &Value) -> Result<Self, RunError> {
+        let directory = private_directory().map_err(failed(function, "make a directory for it"))?;
+        let call = Self {
+            function: function.to_owned(),
+            directory,
+        };
+        let request = Request {
+            function: function.to_owned(),
+            input: input.clone(),
+        };
+        let text = serde_json::to_vec(&request)
+            .map_err(io::Error::from)
+            .and_then(|text| fs::write(request_path(&call.directory), text));
+        text.map_err(failed(function, "write its input down"))?;
+        Ok(call)
+    }
+
+    /// The variable that tells workers of it.
+    pub(in super::super) fn variable(&self) -> (OsString, OsString) {
+        (RDZV_FUNCTION_CALL.into(), self.directory.clone().into())
+    }
+
+    /// What one worker returned; `None` if it ended without returning from the function.
+    pub(in super::super) fn returned(&self, pid: u32) -> Result<Option<Value>, RunError> {
+        let text = match fs::read(return_path(&self.directory, pid)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            read => read.map_err(failed(&self.function, "read what it returned"))?,
+        };
+        serde_json::from_slice(&text)
+            .map(Some)
+            .map_err(io::Error::from)
+            .map_err(failed(&self.function, "understand what it returned"))
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.directory) {
+            tracing::debug!("{} stays: {error}", self.directory.display());
+        }
+    }
+}
+
+pub(super) fn request_path(directory: &Path) -> PathBuf {
+    directory.join("call.json")
+}
+
+/// Where a worker puts what it returned.
+pub(super) fn return_path(directory: &Path, pid: u32) -> PathBuf {
+    directory.join(format!("{pid}.json"))
+}
+
+/// The process id of the agent that made this directory: only its own children are its workers.
+pub(super) fn agent_of(directory: &Path) -> Option<u32> {
+    let name = directory.file_name()?.to_str()?.strip_prefix(PREFIX)?;
+    name.split('_').next()?.parse().ok()
+}
+
+/// A directory that nobody else may look into.
+fn private_directory() -> io::Result<PathBuf> {
+    let parent = std::env::temp_dir();
+    loop {
+        let suffix: String = std::iter::repeat_with(fastrand::alphanumeric)
+            .take(8)
+            .collect();
+        let path = parent.join(format!("{PREFIX}{}_{suffix}", std::process::id()));
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return made.map(|()| path),
+        }
+    }
+}
+
+fn failed(function: &str, what: &'static str) -> impl FnOnce(io::Error) -> RunError {
+    let function = function.to_owned();
+    move |error| RunError::Function {
+        function,
+        what: format!("{what}: {error}"),
+    }
+}

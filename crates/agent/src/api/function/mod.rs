@@ -1,0 +1,54 @@
+//! Functions of this program as workers: in a copy of it, with arguments and return values carried
+//! over as JSON.
+//!
+//! Nothing is forked without a new program image: a worker is this executable, started anew, and it
+//! finds out by the environment variable `RDZV_FUNCTION_CALL` that it has to call a function
+//! and not to be the program.
+//!
+//! ```text
+//!   agent                                        worker: the same executable
+//!     call.json {function, agent, input} ──────►   run_if_worker: finds its function, calls it
+//!     ⟨pid⟩.json  ◄──────────────────────────────  Ok(value)
+//!     error file  ◄──────────────────────────────  Err(text) or a panic; exits with 1
+//! ```
+//!
+//! A program enables it with one line, before it does anything else:
+//!
+//! ```no_run
+//! use rdzv_agent::api::{LaunchConfig, WorkerEntrypoint, WorkerFunctions, launch};
+//!
+//! fn square(number: i64) -> Result<i64, String> {
+//!     number.checked_mul(number).ok_or_else(|| format!("{number} is too large"))
+//! }
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     WorkerFunctions::new().register("square", square).run_if_worker();
+//!     // From here on this is the program, and not one of its workers.
+//!     let entrypoint = WorkerEntrypoint::function("square", &12)?;
+//!     let values = launch(&LaunchConfig::new(1, 4), entrypoint)?;
+//!     println!("{values:?}");
+//!     Ok(())
+//! }
+//! ```
+//!
+//! In a program made by `cargo test` that line is a test of its own, and the entry point names it
+//! ([`WorkerEntrypoint::in_test`](super::WorkerEntrypoint::in_test)):
+//!
+//! ```ignore
+//! #[test]
+//! fn worker() {
+//!     functions().run_if_worker(); // does nothing in a run of the tests
+//! }
+//!
+//! #[test]
+//! fn squares() {
+//!     let entrypoint = WorkerEntrypoint::function("square", &12).unwrap().in_test("worker");
+//!     // …
+//! }
+//! ```
+
+mod call;
+mod registry;
+
+pub(super) use call::Call;
+pub use registry::WorkerFunctions;

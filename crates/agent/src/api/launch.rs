@@ -1,0 +1,263 @@
+//! The shortest way: a configuration, an entry point, and what the workers returned.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rdzv_core::endpoint::Endpoint;
+use rdzv_core::rank::{GroupRank, Rank};
+use rdzv_core::topology::BindingMode;
+use rdzv_rendezvous::{RendezvousError, RendezvousParameters, StaticRendezvous};
+use serde_json::Value;
+use thiserror::Error;
+
+use super::{
+    Defaults, ElasticAgent, EventHandler, LAUNCH_ROLE, LocalElasticAgent, RunError, SpecError,
+    WorkerEntrypoint, WorkerGroupFailure, WorkerSpec,
+};
+use crate::observe::EventSink;
+use crate::{AgentError, LogBase, LogPlan, RendezvousPlan};
+
+/// The port of a static endpoint that names none.
+const STATIC_PORT: u16 = 29_500;
+
+/// How a job is launched on this node: torchelastic's class of the same name.
+///
+/// The defaults are those of torchelastic's, with one exception: where it would ask an etcd server,
+/// the backend here is `c10d`, and one node alone asks nobody.
+///
+/// | field | default |
+/// |---|---|
+/// | `role` | `default_role` (an agent and the command line say `default`) |
+/// | `run_id` | empty: a random one, with a warning if there may be other nodes |
+/// | `rdzv_backend` | `c10d` (torchelastic: `etcd`) |
+/// | `rdzv_endpoint` | empty |
+/// | `rdzv_config` | `timeout=900` |
+/// | `max_restarts`, `monitor_interval` | 3, 0.1 s |
+/// | `shutdown_timeout` | 30 s |
+/// | `logs` | on the console |
+/// | `event_log_handler` | `null` |
+#[derive(Clone)]
+pub struct LaunchConfig {
+    /// Fewest nodes.
+    pub min_nodes: u32,
+    /// Most nodes.
+    pub max_nodes: u32,
+    /// How many workers each node starts.
+    pub local_world_size: u32,
+    /// The name that all nodes of the job share.
+    pub run_id: String,
+    /// The role of the workers.
+    pub role: String,
+    /// How the nodes find one another.
+    pub rdzv_backend: String,
+    /// Where.
+    pub rdzv_endpoint: String,
+    /// The backend's options.
+    pub rdzv_config: BTreeMap<String, String>,
+    /// How often the group may be restarted after a failure.
+    pub max_restarts: u32,
+    /// How often a supervisor is asked; processes are never asked.
+    pub monitor_interval: Duration,
+    /// How long workers have between the closing signal and SIGKILL.
+    pub shutdown_timeout: Duration,
+    /// The address of this node that others should use.
+    pub local_addr: Option<String>,
+    /// Signals (numbers) that end the run in order.
+    pub signals: Vec<i32>,
+    /// Where the workers' output goes.
+    pub logs: LogPlan,
+    /// True gives every worker local rank 0 and the one device that is its own.
+    pub virtual_local_rank: bool,
+    /// Binds each worker to processors near its device.
+    pub numa_binding: Option<BindingMode>,
+    /// Where events go, by name: `null`, `console`, `dynamic_rendezvous`.
+    pub event_log_handler: String,
+    /// Who is told of everything that happens, too.
+    pub event_handlers: Vec<EventHandler>,
+}
+
+impl std::fmt::Debug for LaunchConfig {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("LaunchConfig")
+            .field("nodes", &(self.min_nodes, self.max_nodes))
+            .field("local_world_size", &self.local_world_size)
+            .field("run_id", &self.run_id)
+            .field("role", &self.role)
+            .field("rdzv_backend", &self.rdzv_backend)
+            .field("rdzv_endpoint", &self.rdzv_endpoint)
+            .finish_non_exhaustive()
+    }
+}
+
+impl LaunchConfig {
+    /// So many nodes with so many workers each, and the defaults.
+    pub fn new(nodes: u32, local_world_size: u32) -> Self {
+        Self {
+            min_nodes: nodes,
+            max_nodes: nodes,
+            local_world_size,
+            run_id: String::new(),
+            role: LAUNCH_ROLE.to_owned(),
+            rdzv_backend: "c10d".to_owned(),
+            rdzv_endpoint: String::new(),
+            rdzv_config: BTreeMap::from([("timeout".to_owned(), "900".to_owned())]),
+            max_restarts: Defaults::LIBRARY.max_restarts,
+            monitor_interval: Defaults::LIBRARY.monitor_interval,
+            shutdown_timeout: Duration::from_secs(30),
+            local_addr: None,
+            signals: vec![15, 2, 1, 3],
+            logs: LogPlan::new(LogBase::Temporary(std::env::temp_dir())),
+            virtual_local_rank: false,
+            numa_binding: None,
+            event_log_handler: "null".to_owned(),
+            event_handlers: Vec::new(),
+        }
+    }
+
+    /// Adds someone who is told of everything that happens.
+    pub fn event_handler(&mut self, handler: impl EventSink + Send + 'static) -> &mut Self {
+        self.event_handlers
+            .push(Arc::new(Mutex::new(Box::new(handler))));
+        self
+    }
+
+    /// The specification of this node's workers.
+    pub fn spec(&self, entrypoint: WorkerEntrypoint) -> Result<WorkerSpec, SpecError> {
+        let alone = self.max_nodes == 1 && self.rdzv_endpoint.is_empty();
+        let run_id = match &*self.run_id {
+            "" => random_run_id(alone),
+            given => given.to_owned(),
+        };
+        let rendezvous = if alone && self.rdzv_backend == "c10d" {
+            RendezvousPlan::Local
+        } else {
+            self.rendezvous(&run_id).map_err(refused)?
+        };
+        let mut builder = WorkerSpec::builder(entrypoint)
+            .role(self.role.clone())
+            .run_id(run_id)
+            .local_world_size(self.local_world_size)
+            .rendezvous(rendezvous)
+            .max_restarts(self.max_restarts)
+            .monitor_interval(self.monitor_interval)
+            .shutdown_timeout(self.shutdown_timeout)
+            .signals(self.signals.clone())
+            .virtual_local_rank(self.virtual_local_rank)
+            .event_log_handler(&self.event_log_handler)
+            .logs(self.logs.clone());
+        if let Some(mode) = self.numa_binding {
+            builder = builder.numa_binding(mode);
+        }
+        if let Some(address) = &self.local_addr {
+            builder = builder.local_addr(address);
+        }
+        let mut spec = builder.build()?;
+        spec.event_handlers
+            .extend(self.event_handlers.iter().cloned());
+        Ok(spec)
+    }
+
+    fn rendezvous(&self, run_id: &str) -> Result<RendezvousPlan, RendezvousError> {
+        let mut parameters = RendezvousParameters::new(
+            &self.rdzv_backend,
+            &self.rdzv_endpoint,
+            run_id,
+            self.min_nodes,
+            self.max_nodes,
+            self.rdzv_config.clone(),
+        )?;
+        parameters.local_addr.clone_from(&self.local_addr);
+        if self.rdzv_backend == StaticRendezvous::NAME {
+            return fixed(&parameters);
+        }
+        Ok(RendezvousPlan::Dynamic { parameters })
+    }
+}
+
+/// Static rendezvous: the option `rank` is this node's, the endpoint is where node 0 listens.
+fn fixed(parameters: &RendezvousParameters) -> Result<RendezvousPlan, RendezvousError> {
+    let wrong = |what: &str| RendezvousError::Argument(what.to_owned());
+    let number = |key| {
+        parameters
+            .get_as_int(key)
+            .map(|number| number.and_then(unsigned))
+    };
+    let node_rank = number("rank")?.ok_or_else(|| {
+        wrong("static rendezvous needs the option rank: the number of this node, from 0")
+    })?;
+    let endpoint = parameters.endpoint.trim();
+    if endpoint.is_empty() {
+        return Err(wrong(
+            "static rendezvous needs an endpoint: where node 0 listens",
+        ));
+    }
+    let timeout = number("timeout")?.ok_or_else(|| wrong("timeout must be seconds, from 0"))?;
+    Ok(RendezvousPlan::Static {
+        endpoint: Endpoint::parse(endpoint, STATIC_PORT)
+            .map_err(|error| wrong(&format!("endpoint '{endpoint}': {error}")))?,
+        node_rank: GroupRank(node_rank),
+        nodes: parameters.max_nodes,
+        timeout: Duration::from_secs(timeout.into()),
+    })
+}
+
+fn unsigned(number: i64) -> Option<u32> {
+    u32::try_from(number).ok()
+}
+
+fn refused(error: RendezvousError) -> SpecError {
+    SpecError::Rendezvous(error.to_string())
+}
+
+/// The number of a random UUID (version 4), in decimal, as torchelastic makes one.
+fn random_run_id(alone: bool) -> String {
+    let (version, variant) = (0x4_u128 << 76, 0x2_u128 << 62);
+    let random = fastrand::u128(..) & !(0xf << 76) & !(0x3 << 62);
+    let run_id = (random | version | variant).to_string();
+    if !alone {
+        tracing::warn!(
+            "config has no run_id, generated a random run_id: {run_id}; other nodes cannot know it"
+        );
+    }
+    run_id
+}
+
+/// Why a launch has no values.
+#[derive(Debug, Error)]
+pub enum LaunchError {
+    /// Workers failed.
+    #[error(transparent)]
+    WorkersFailed(#[from] WorkerGroupFailure),
+    /// The agent could not do its work.
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
+
+impl From<SpecError> for LaunchError {
+    fn from(error: SpecError) -> Self {
+        Self::Run(error.into())
+    }
+}
+
+impl From<AgentError> for LaunchError {
+    fn from(error: AgentError) -> Self {
+        Self::Run(error.into())
+    }
+}
+
+/// Runs `entrypoint` in the workers of this node and returns what they returned, by global rank:
+/// torchelastic's `elastic_launch(config, entrypoint)(…)`.
+///
+/// Commands return nothing, so the map is empty for them. What [`LocalElasticAgent`] says of its
+/// process holds here too.
+pub fn launch(
+    config: &LaunchConfig,
+    entrypoint: WorkerEntrypoint,
+) -> Result<BTreeMap<Rank, Value>, LaunchError> {
+    let name = entrypoint.name();
+    let mut agent = LocalElasticAgent::new(config.spec(entrypoint)?);
+    let result = agent.run(&config.role)?;
+    Ok(result.into_values(&name)?)
+}

@@ -1,0 +1,175 @@
+//! The agent whose workers are processes of this machine.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
+
+use rdzv_core::rank::Rank;
+use serde_json::Value;
+
+use super::function::Call;
+use super::worker_group::View;
+use super::{
+    ElasticAgent, ProcessFailure, RunError, RunResult, StopHandle, WorkerEntrypoint, WorkerGroup,
+    WorkerId, WorkerSpec,
+};
+use crate::agent::run_until;
+use crate::{AgentEvent, Outcome};
+
+/// Whether an agent runs in this process.
+static RUNNING: AtomicBool = AtomicBool::new(false);
+
+/// Runs the workers of one node as processes: what `rdzv run` is made of, as a library.
+///
+/// [`ElasticAgent::run`] blocks its thread until nothing is left of the workers. Meanwhile this
+/// process handles the signals of the specification, adopts orphans of the workers, and keeps its
+/// open descriptors from being inherited. There can be one run at a time in a process.
+///
+/// If this process is killed its workers die with it, but processes that they had started may not: a
+/// program that wants that promise too runs under a keeper ([`keep`](crate::keep)).
+#[derive(Debug)]
+pub struct LocalElasticAgent {
+    spec: Arc<WorkerSpec>,
+    view: View,
+    stop: StopHandle,
+}
+
+impl LocalElasticAgent {
+    /// An agent for the workers of one node.
+    pub fn new(spec: WorkerSpec) -> Self {
+        let spec = Arc::new(spec);
+        Self {
+            view: View::new(Arc::clone(&spec)),
+            spec,
+            stop: StopHandle::default(),
+        }
+    }
+
+    /// What its workers are.
+    pub fn spec(&self) -> &WorkerSpec {
+        &self.spec
+    }
+
+    /// What tells it to stop from another thread.
+    pub fn stop_handle(&self) -> StopHandle {
+        self.stop.clone()
+    }
+
+    /// What looks at the worker group from another thread while [`ElasticAgent::run`] is busy.
+    pub fn observer(&self) -> impl Fn() -> WorkerGroup + Send + Sync + Clone + 'static {
+        let view = self.view.clone();
+        move || view.snapshot()
+    }
+
+    fn run_group(&self) -> Result<RunResult, RunError> {
+        let mut plan = self.spec.plan()?;
+        let call = match self.spec.entrypoint() {
+            WorkerEntrypoint::Function { name, input, .. } => Some(Call::prepare(name, input)?),
+            _ => None,
+        };
+        if let Some(call) = &call {
+            plan.environment.extend([call.variable()]);
+        }
+        let outcome = run_until(plan, &self.stop, &mut |event| {
+            self.view.change(|group| group.apply(event));
+            tell(&self.spec, event);
+        });
+        finish_telling(&self.spec);
+        match outcome {
+            Outcome::Succeeded => Ok(RunResult::succeeded(self.returned(call.as_ref())?)),
+            Outcome::Failed {
+                failures,
+                root_cause,
+                ..
+            } => {
+                let first = failures.get(root_cause).map(|failure| failure.rank);
+                let failures = failures.iter().map(ProcessFailure::from).collect();
+                Ok(RunResult {
+                    first,
+                    ..RunResult::failed(failures)
+                })
+            }
+            Outcome::Signalled {
+                signal,
+                workers_started,
+            } => Err(RunError::Signalled {
+                signal,
+                workers_started,
+            }),
+            Outcome::Error(error) => Err(error.into()),
+        }
+    }
+
+    /// What the functions returned.
+    fn returned(&self, call: Option<&Call>) -> Result<BTreeMap<Rank, Value>, RunError> {
+        let mut values = BTreeMap::new();
+        let Some(call) = call else {
+            return Ok(values);
+        };
+        for worker in self.view.snapshot().workers {
+            if let (Some(rank), Some(WorkerId::Process(pid))) = (worker.global_rank, worker.id)
+                && let Some(value) = call.returned(pid)?
+            {
+                values.insert(rank, value);
+            }
+        }
+        Ok(values)
+    }
+}
+
+impl ElasticAgent for LocalElasticAgent {
+    fn run(&mut self, role: &str) -> Result<RunResult, RunError> {
+        check_role(&self.spec, role)?;
+        let _alone = Alone::enter()?;
+        self.run_group()
+    }
+
+    fn worker_group(&self, role: &str) -> Option<WorkerGroup> {
+        (role == self.spec.role()).then(|| self.view.snapshot())
+    }
+}
+
+/// Refuses a role that an agent has no workers of.
+pub(super) fn check_role(spec: &WorkerSpec, role: &str) -> Result<(), RunError> {
+    if role == spec.role() {
+        return Ok(());
+    }
+    Err(RunError::UnknownRole {
+        asked: role.to_owned(),
+        has: spec.role().to_owned(),
+    })
+}
+
+/// Passes an event on to those whom the specification names.
+pub(super) fn tell(spec: &WorkerSpec, event: &AgentEvent) {
+    for handler in &spec.event_handlers {
+        let mut handler = handler.lock().unwrap_or_else(PoisonError::into_inner);
+        handler.record(event);
+    }
+}
+
+/// Tells them that there are no more.
+pub(super) fn finish_telling(spec: &WorkerSpec) {
+    for handler in &spec.event_handlers {
+        let mut handler = handler.lock().unwrap_or_else(PoisonError::into_inner);
+        handler.finish();
+    }
+}
+
+/// The one agent of this process.
+struct Alone;
+
+impl Alone {
+    fn enter() -> Result<Self, RunError> {
+        match RUNNING.swap(true, Ordering::SeqCst) {
+            true => Err(RunError::Busy),
+            false => Ok(Self),
+        }
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        RUNNING.store(false, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,123 @@
+//! One worker, as its agent sees it.
+
+use std::fmt;
+
+use rdzv_core::rank::{LocalRank, Rank, RoleRank};
+
+use crate::WorkerIdentity;
+
+/// Where a worker runs.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum WorkerId {
+    /// A process of this machine, by its process id.
+    Process(u32),
+    /// Somewhere else: `host:port`, or whatever its supervisor calls it.
+    Remote(String),
+}
+
+impl fmt::Display for WorkerId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Process(pid) => pid.fmt(formatter),
+            Self::Remote(name) => name.fmt(formatter),
+        }
+    }
+}
+
+/// One worker of a group. What is not known before the first rendezvous, or before the worker was
+/// started, is `None`; torchelastic writes -1 there, and so do the methods ending in `_or_unset`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Worker {
+    /// Where it runs, once it was started.
+    pub id: Option<WorkerId>,
+    /// Its number within the node.
+    pub local_rank: LocalRank,
+    /// Its number among all workers of the job.
+    pub global_rank: Option<Rank>,
+    /// Its number among the workers of its role.
+    pub role_rank: Option<RoleRank>,
+    /// How many workers the job has.
+    pub world_size: Option<u32>,
+    /// How many workers its role has.
+    pub role_world_size: Option<u32>,
+}
+
+impl Worker {
+    /// A worker that has met nobody yet.
+    pub fn new(local_rank: LocalRank) -> Self {
+        Self {
+            id: None,
+            local_rank,
+            global_rank: None,
+            role_rank: None,
+            world_size: None,
+            role_world_size: None,
+        }
+    }
+
+    /// The global rank, or -1.
+    pub fn global_rank_or_unset(&self) -> i64 {
+        or_unset(self.global_rank.map(|rank| rank.0))
+    }
+
+    /// The role rank, or -1.
+    pub fn role_rank_or_unset(&self) -> i64 {
+        or_unset(self.role_rank.map(|rank| rank.0))
+    }
+
+    /// The world size, or -1.
+    pub fn world_size_or_unset(&self) -> i64 {
+        or_unset(self.world_size)
+    }
+
+    /// The role's world size, or -1.
+    pub fn role_world_size_or_unset(&self) -> i64 {
+        or_unset(self.role_world_size)
+    }
+}
+
+impl From<&WorkerIdentity> for Worker {
+    fn from(identity: &WorkerIdentity) -> Self {
+        Self {
+            id: (identity.pid != 0).then_some(WorkerId::Process(identity.pid)),
+            local_rank: identity.local_rank,
+            global_rank: Some(identity.rank),
+            role_rank: Some(identity.role_rank),
+            world_size: Some(identity.world_size),
+            role_world_size: Some(identity.role_world_size),
+        }
+    }
+}
+
+fn or_unset(number: Option<u32>) -> i64 {
+    number.map_or(-1, i64::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_is_minus_one() {
+        let worker = Worker::new(LocalRank(2));
+        assert_eq!(worker.id, None);
+        assert_eq!(
+            [
+                worker.global_rank_or_unset(),
+                worker.role_rank_or_unset(),
+                worker.world_size_or_unset(),
+                worker.role_world_size_or_unset(),
+            ],
+            [-1; 4]
+        );
+    }
+
+    #[test]
+    fn ids_are_written_as_torchelastic_writes_them() {
+        assert_eq!(WorkerId::Process(4242).to_string(), "4242");
+        assert_eq!(
+            WorkerId::Remote("node-b:29500".into()).to_string(),
+            "node-b:29500"
+        );
+    }
+}

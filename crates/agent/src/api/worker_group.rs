@@ -1,0 +1,147 @@
+//! A worker group as others see it: a snapshot, kept up to date by the agent's events.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rdzv_core::rank::{GroupRank, LocalRank};
+
+use super::{Worker, WorkerId, WorkerSpec, WorkerState};
+use crate::{AgentEvent, WorkerIdentity};
+
+/// The workers of one agent at one moment.
+#[derive(Debug, Clone)]
+pub struct WorkerGroup {
+    /// What they are.
+    pub spec: Arc<WorkerSpec>,
+    /// By local rank; all of them, from the beginning.
+    pub workers: Vec<Worker>,
+    /// Where they meet, once the nodes have.
+    pub store: Option<StoreInfo>,
+    /// The agent's number among the agents of the round.
+    pub group_rank: Option<GroupRank>,
+    /// How many agents take part in the round.
+    pub group_world_size: Option<u32>,
+    /// How often the group was restarted after a failure.
+    pub restart_count: u32,
+    /// The state of the group as a whole.
+    pub state: WorkerState,
+}
+
+/// Where the workers of a round meet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreInfo {
+    /// `MASTER_ADDR`.
+    pub master_addr: String,
+    /// `MASTER_PORT`.
+    pub master_port: u16,
+}
+
+impl WorkerGroup {
+    /// A group that has not begun.
+    pub fn new(spec: Arc<WorkerSpec>) -> Self {
+        let workers = (0..spec.local_world_size())
+            .map(|local_rank| Worker::new(LocalRank(local_rank)))
+            .collect();
+        Self {
+            spec,
+            workers,
+            store: None,
+            group_rank: None,
+            group_world_size: None,
+            restart_count: 0,
+            state: WorkerState::Init,
+        }
+    }
+
+    /// The group rank, or -1.
+    pub fn group_rank_or_unset(&self) -> i64 {
+        self.group_rank.map_or(-1, |rank| i64::from(rank.0))
+    }
+
+    /// `MASTER_ADDR`, if it is known.
+    pub fn master_addr(&self) -> Option<&str> {
+        self.store.as_ref().map(|store| store.master_addr.as_str())
+    }
+
+    /// `MASTER_PORT`, if it is known.
+    pub fn master_port(&self) -> Option<u16> {
+        self.store.as_ref().map(|store| store.master_port)
+    }
+
+    /// Takes note of what happened.
+    pub(super) fn apply(&mut self, event: &AgentEvent) {
+        match event {
+            AgentEvent::Rendezvous {
+                result: Ok((rank, agents)),
+                restart_count,
+                ..
+            } => {
+                let (spec, state) = (Arc::clone(&self.spec), self.state);
+                *self = Self::new(spec);
+                self.state = state;
+                self.group_rank = Some(*rank);
+                self.group_world_size = Some(*agents);
+                self.restart_count = *restart_count;
+            }
+            AgentEvent::RanksAssigned {
+                workers,
+                master_addr,
+                master_port,
+                ..
+            } => {
+                self.workers = workers.iter().map(Worker::from).collect();
+                self.store = Some(StoreInfo {
+                    master_addr: master_addr.clone(),
+                    master_port: *master_port,
+                });
+            }
+            AgentEvent::WorkerStarted { worker, .. } => self.started(worker),
+            AgentEvent::StateChanged {
+                state,
+                restart_count,
+                ..
+            } => {
+                self.state = *state;
+                self.restart_count = *restart_count;
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes note of where its workers were started.
+    pub(super) fn set_ids(&mut self, ids: &BTreeMap<LocalRank, WorkerId>) {
+        for worker in &mut self.workers {
+            worker.id = ids.get(&worker.local_rank).cloned();
+        }
+    }
+
+    fn started(&mut self, identity: &WorkerIdentity) {
+        let local_rank = identity.local_rank;
+        let known = self
+            .workers
+            .iter_mut()
+            .find(|worker| worker.local_rank == local_rank);
+        if let Some(worker) = known {
+            *worker = Worker::from(identity);
+        }
+    }
+}
+
+/// A group that its agent keeps up to date, and others look at.
+#[derive(Debug, Clone)]
+pub(super) struct View(Arc<Mutex<WorkerGroup>>);
+
+impl View {
+    pub(super) fn new(spec: Arc<WorkerSpec>) -> Self {
+        Self(Arc::new(Mutex::new(WorkerGroup::new(spec))))
+    }
+
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut WorkerGroup) -> T) -> T {
+        // Whoever panicked while holding it was only reading.
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn snapshot(&self) -> WorkerGroup {
+        self.change(|group| group.clone())
+    }
+}

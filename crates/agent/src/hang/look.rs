@@ -1,0 +1,207 @@
+//! What `/proc` tells of workers: what they have used, whose process one is, and where they are.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+use rdzv_core::hang::place::KernelPlace;
+use rdzv_core::hang::progress::Usage;
+
+use super::syscall;
+
+/// The unit of processor times in `/proc`, the same on all architectures that we build for: 10 ms.
+const TICK: Duration = Duration::from_millis(10);
+
+/// How many generations above a process are looked at for a worker.
+const GENERATIONS: usize = 64;
+
+/// What `/proc/PID/stat` says.
+#[derive(Debug)]
+pub(crate) struct Stat {
+    state: Option<char>,
+    parent: u32,
+    session: u32,
+    /// Its own processor time and that of its children that have ended.
+    cpu: Duration,
+}
+
+impl Stat {
+    fn of(path: &str) -> Option<Self> {
+        let stat = fs::read_to_string(format!("{path}/stat")).ok()?;
+        // The name in brackets may hold anything; the state comes after it.
+        let (_, after_name) = stat.rsplit_once(')')?;
+        let words: Vec<&str> = after_name.split_whitespace().collect();
+        let number = |index: usize| words.get(index)?.parse::<u64>().ok();
+        let ticks: u64 = (11..15).filter_map(number).sum();
+        Some(Self {
+            state: words.first()?.chars().next(),
+            parent: words.get(1)?.parse().ok()?,
+            session: words.get(3)?.parse().ok()?,
+            cpu: TICK.saturating_mul(u32::try_from(ticks).unwrap_or(u32::MAX)),
+        })
+    }
+
+    fn of_process(pid: u32) -> Option<Self> {
+        Self::of(&format!("/proc/{pid}"))
+    }
+}
+
+/// What a process has used; `None` if it is gone. What only its owner may see counts as nothing.
+pub(crate) fn usage(pid: u32) -> Option<Usage> {
+    let stat = Stat::of_process(pid)?;
+    Some(with_io(pid, &stat))
+}
+
+fn with_io(pid: u32, stat: &Stat) -> Usage {
+    let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+    let field = |name: &str| {
+        let line = io.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|number| number.trim().parse().ok())
+            .unwrap_or(0)
+    };
+    Usage {
+        cpu: stat.cpu,
+        read: field("rchar:"),
+        written: field("wchar:"),
+    }
+}
+
+/// What the other processes in the sessions of these workers have used together, by worker.
+pub(crate) fn others_in_sessions(leaders: &[u32]) -> BTreeMap<u32, Usage> {
+    let mut usages: BTreeMap<u32, Usage> = leaders
+        .iter()
+        .map(|leader| (*leader, Usage::default()))
+        .collect();
+    for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let name = process.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let Some(stat) = Stat::of_process(pid) else {
+            continue;
+        };
+        if pid != stat.session
+            && let Some(usage) = usages.get_mut(&stat.session)
+        {
+            *usage = *usage + with_io(pid, &stat);
+        }
+    }
+    usages
+}
+
+/// Which of these workers a process belongs to: it is one, is in its session, or descends from it.
+pub(crate) fn worker_of(pid: u32, workers: &[u32]) -> Option<u32> {
+    let mut current = pid;
+    for _ in 0..GENERATIONS {
+        if workers.contains(&current) {
+            return Some(current);
+        }
+        let stat = Stat::of_process(current)?;
+        if workers.contains(&stat.session) {
+            return Some(stat.session);
+        }
+        current = stat.parent;
+    }
+    None
+}
+
+/// Where the kernel sees the main thread of a process.
+pub(crate) fn kernel_place(pid: u32) -> KernelPlace {
+    place_of(&format!("/proc/{pid}"))
+}
+
+fn place_of(path: &str) -> KernelPlace {
+    let read = |name: &str| fs::read_to_string(format!("{path}/{name}")).ok();
+    KernelPlace {
+        state: Stat::of(path).and_then(|stat| stat.state),
+        // `0` is no function: it is running, or this is not for us to know.
+        wait_channel: read("wchan").filter(|text| !text.is_empty() && text != "0"),
+        syscall: read("syscall").and_then(|text| syscall::name(&text)),
+    }
+}
+
+/// The other threads of a process by name and where they sleep, and how many there are of each kind.
+pub(crate) fn threads(pid: u32) -> Vec<(String, u32)> {
+    let mut kinds: BTreeMap<String, u32> = BTreeMap::new();
+    let own = pid.to_string();
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+    for task in tasks.into_iter().flatten().flatten() {
+        if task.file_name() == own.as_str() {
+            continue;
+        }
+        let path = task.path();
+        let name = fs::read(path.join("comm")).unwrap_or_default();
+        // Chosen by the program, at most 15 bytes.
+        let name = String::from_utf8_lossy(&name)
+            .trim_end()
+            .replace(char::is_control, "?");
+        let place = place_of(&path.to_string_lossy());
+        let kind = match (place.wait_channel, place.state) {
+            (Some(channel), _) => format!("{name} in {channel}"),
+            (None, Some('R')) => format!("{name} running"),
+            (None, _) => name,
+        };
+        *kinds.entry(kind).or_default() += 1;
+    }
+    kinds.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_sleeping_process_is_seen_where_it_sleeps() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = child.id();
+        let place = loop {
+            let place = kernel_place(pid);
+            if place.syscall.as_deref() == Some("clock_nanosleep") {
+                break place;
+            }
+            std::thread::yield_now();
+        };
+        assert_eq!(place.state, Some('S'));
+        assert!(usage(pid).unwrap().cpu < Duration::from_secs(1));
+        let us = std::process::id();
+        assert_eq!(worker_of(pid, &[us]), Some(us));
+        assert_eq!(worker_of(pid, &[pid]), Some(pid));
+        assert_eq!(worker_of(1, &[pid]), None);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(usage(pid), None);
+        assert_eq!(worker_of(pid, &[us]), None);
+    }
+
+    #[test]
+    fn what_children_in_the_session_use_is_seen() {
+        let mut leader = Command::new("setsid")
+            .args([
+                "--wait",
+                "sh",
+                "-c",
+                "sh -c 'while :; do :; done' & echo $$; wait",
+            ])
+            .stdout(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut output = std::io::BufReader::new(leader.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut output, &mut line).unwrap();
+        let session: u32 = line.trim().parse().unwrap();
+        loop {
+            let used = others_in_sessions(&[session])[&session];
+            if used.cpu >= TICK * 2 {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        let group = rustix::process::Pid::from_raw(i32::try_from(session).unwrap()).unwrap();
+        rustix::process::kill_process_group(group, rustix::process::Signal::KILL).unwrap();
+        leader.wait().unwrap();
+    }
+}

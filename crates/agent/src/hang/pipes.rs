@@ -1,0 +1,179 @@
+//! The named pipes that workers write to.
+//!
+//! A pipe is open for writing here, too, so that it has no end: it does not become readable for ever
+//! when the last writer has gone, and a writer that comes before or after others neither waits nor
+//! gets a SIGPIPE.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use rdzv_core::hang::lines::{Line, Lines};
+use rdzv_core::rank::LocalRank;
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
+use rustix::io::{Errno, read};
+use tokio::io::unix::AsyncFd;
+
+use crate::exits::{self, awaitable};
+
+/// How many bytes are taken at once from one pipe: all that a pipe holds by default.
+const BATCH: usize = 64 * 1024;
+
+/// How often all pipes are emptied before they are taken for empty.
+const MOST_ROUNDS: usize = 32;
+
+/// How many pipes are looked at per system call.
+const EVENTS: usize = 64;
+
+/// Who writes to a pipe, and what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// All workers: timers of the watchdog.
+    Watchdog,
+    /// One worker: heartbeats.
+    Heartbeat(LocalRank),
+}
+
+/// One pipe; it is removed with this.
+#[derive(Debug)]
+struct Pipe {
+    source: Source,
+    path: PathBuf,
+    descriptor: OwnedFd,
+    lines: Lines,
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// All pipes of the run.
+#[derive(Debug)]
+pub(crate) struct Pipes {
+    epoll: AsyncFd<OwnedFd>,
+    open: Vec<Pipe>,
+    buffer: Vec<u8>,
+}
+
+impl Pipes {
+    /// No pipe yet. To be called inside the runtime.
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            epoll: awaitable(epoll::create(epoll::CreateFlags::CLOEXEC)?)?,
+            open: Vec::new(),
+            buffer: Vec::new(),
+        })
+    }
+
+    /// Makes a pipe. One that was left there is replaced; anything else is not touched.
+    pub(crate) fn make(&mut self, source: Source, path: &Path) -> io::Result<()> {
+        match fs::symlink_metadata(path) {
+            Ok(there) if there.file_type().is_fifo() => fs::remove_file(path)?,
+            Ok(_) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::AlreadyExists,
+                    "something that is no named pipe is there already",
+                ));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let everybody = Mode::from_raw_mode(0o666);
+        mknodat(CWD, path, FileType::Fifo, everybody, 0)?;
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let descriptor = match open(path, flags, Mode::empty()) {
+            Ok(descriptor) => descriptor,
+            Err(errno) => {
+                let _ = fs::remove_file(path);
+                return Err(errno.into());
+            }
+        };
+        let pipe = Pipe {
+            source,
+            path: path.to_owned(),
+            descriptor,
+            lines: Lines::default(),
+        };
+        let index = u64::try_from(self.open.len()).unwrap_or(u64::MAX);
+        epoll::add(
+            self.epoll.get_ref(),
+            &pipe.descriptor,
+            epoll::EventData::new_u64(index),
+            epoll::EventFlags::IN,
+        )?;
+        self.open.push(pipe);
+        Ok(())
+    }
+
+    /// The path of a pipe.
+    pub(crate) fn path(&self, source: Source) -> Option<&Path> {
+        let pipe = self.open.iter().find(|pipe| pipe.source == source)?;
+        Some(&pipe.path)
+    }
+
+    /// Waits until something was written, and takes it. May be dropped while waiting.
+    pub(crate) async fn next(&mut self) -> io::Result<Vec<(Source, Line)>> {
+        let events = exits::events(&mut self.epoll, EVENTS).await?;
+        Ok(self.take(&events))
+    }
+
+    /// What is there by now.
+    pub(crate) fn take_all(&mut self) -> Vec<(Source, Line)> {
+        let mut events = Vec::with_capacity(EVENTS);
+        let waited = epoll::wait(
+            self.epoll.get_ref(),
+            spare_capacity(&mut events),
+            Some(&Timespec::default()),
+        );
+        match waited {
+            Ok(_) => self.take(&events),
+            Err(_) => Vec::new(),
+        }
+    }
+
+    /// Drops what is there, whole lines or not.
+    pub(crate) fn forget(&mut self) {
+        // Bounded: somebody who is no worker of ours may be writing without an end.
+        for _ in 0..MOST_ROUNDS {
+            if self.take_all().is_empty() {
+                break;
+            }
+        }
+        for pipe in &mut self.open {
+            pipe.lines = Lines::default();
+        }
+    }
+
+    fn take(&mut self, events: &[epoll::Event]) -> Vec<(Source, Line)> {
+        let mut found = Vec::new();
+        for event in events {
+            let epoll::Event { data, .. } = *event;
+            let index = usize::try_from(data.u64()).unwrap_or(usize::MAX);
+            let Some(pipe) = self.open.get_mut(index) else {
+                continue;
+            };
+            self.buffer.clear();
+            self.buffer.reserve(BATCH);
+            match read(&pipe.descriptor, spare_capacity(&mut self.buffer)) {
+                Ok(_) => {
+                    let lines = pipe.lines.feed(&self.buffer);
+                    found.extend(lines.into_iter().map(|line| (pipe.source, line)));
+                }
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                // It cannot be read, now or ever.
+                Err(_) => {
+                    let _ = epoll::delete(self.epoll.get_ref(), &pipe.descriptor);
+                }
+            }
+        }
+        // Heartbeats are short and rare; what a flood needed is given back.
+        self.buffer = Vec::new();
+        found
+    }
+}

@@ -1,0 +1,140 @@
+//! Python stacks through `py-spy`, where that is there.
+//!
+//! It reads the memory of the worker without stopping it, which needs the right to trace it: the
+//! same user, and no stricter setting of `kernel.yama.ptrace_scope` than 0 (or `CAP_SYS_PTRACE`).
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use rdzv_core::hang::place::Frame;
+use serde::Deserialize;
+use tokio::io::AsyncReadExt;
+use tokio::process::Command;
+use tokio::time::timeout;
+
+/// How long a stack may take, so that the report is not late.
+const LIMIT: Duration = Duration::from_secs(4);
+
+/// How much of its output is taken: a thousand threads with deep stacks.
+const MOST_BYTES: u64 = 4 * 1024 * 1024;
+
+/// How many characters of a name are kept.
+const LONGEST_NAME: usize = 300;
+
+/// How many frames are kept.
+const MOST_FRAMES: usize = 64;
+
+#[derive(Deserialize)]
+struct Thread {
+    os_thread_id: Option<u32>,
+    frames: Vec<Call>,
+}
+
+#[derive(Deserialize)]
+struct Call {
+    name: String,
+    filename: String,
+    line: u32,
+}
+
+/// The stack of the main thread, innermost call first; or why there is none, in a few words.
+pub(crate) async fn main_thread(tool: &Path, pid: u32) -> Result<Vec<Frame>, String> {
+    match timeout(LIMIT, dump(tool, pid)).await {
+        Ok(Ok(output)) => parse(&output, pid),
+        Ok(Err(reason)) => Err(reason),
+        Err(_) => Err(format!("py-spy took more than {} s", LIMIT.as_secs())),
+    }
+}
+
+async fn dump(tool: &Path, pid: u32) -> Result<Vec<u8>, String> {
+    let mut child = Command::new(tool)
+        .args(["dump", "--nonblocking", "--json", "--pid"])
+        .arg(pid.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| format!("py-spy cannot be started: {error}"))?;
+    let (mut output, mut complaint) = (Vec::new(), Vec::new());
+    let read_output = async {
+        let stdout = child.stdout.take()?;
+        stdout.take(MOST_BYTES).read_to_end(&mut output).await.ok()
+    };
+    let stderr = child.stderr.take();
+    let read_complaint = async {
+        stderr?
+            .take(MOST_BYTES)
+            .read_to_end(&mut complaint)
+            .await
+            .ok()
+    };
+    tokio::join!(read_output, read_complaint);
+    let status = child
+        .wait()
+        .await
+        .map_err(|error| format!("py-spy cannot be waited for: {error}"))?;
+    if status.success() {
+        return Ok(output);
+    }
+    let complaint = String::from_utf8_lossy(&complaint);
+    let first = complaint.lines().find(|line| !line.trim().is_empty());
+    let first = first.unwrap_or("it failed without a word");
+    let reason = first.strip_prefix("Error: ").unwrap_or(first);
+    Err(format!("py-spy: {reason}"))
+}
+
+fn parse(output: &[u8], pid: u32) -> Result<Vec<Frame>, String> {
+    let threads: Vec<Thread> = serde_json::from_slice(output)
+        .map_err(|error| format!("py-spy's output is not understood: {error}"))?;
+    let main = threads
+        .into_iter()
+        .find(|thread| thread.os_thread_id == Some(pid))
+        .ok_or("py-spy did not see the main thread")?;
+    let frames = main.frames.into_iter().take(MOST_FRAMES);
+    let frames: Vec<Frame> = frames
+        .map(|call| Frame {
+            function: harmless(&call.name),
+            file: harmless(&call.filename),
+            line: call.line,
+        })
+        .collect();
+    if frames.is_empty() {
+        return Err("the main thread runs no Python code".to_owned());
+    }
+    Ok(frames)
+}
+
+/// Names are chosen by the program: without what would disturb a terminal or break a line, and not
+/// without an end.
+fn harmless(name: &str) -> String {
+    let shown = |letter: char| if letter.is_control() { '?' } else { letter };
+    name.chars().map(shown).take(LONGEST_NAME).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_main_thread_is_the_one_with_the_number_of_the_process() {
+        let output = br#"[
+            {"pid": 7, "os_thread_id": 8, "frames": [{"name": "other", "filename": "o.py", "line": 1}]},
+            {"pid": 7, "os_thread_id": 7, "thread_name": null, "frames": [
+                {"name": "main", "filename": "/a/train.py", "short_filename": "train.py", "line": 17}
+            ]}
+        ]"#;
+        let frame = Frame {
+            function: "main".to_owned(),
+            file: "/a/train.py".to_owned(),
+            line: 17,
+        };
+        assert_eq!(parse(output, 7), Ok(vec![frame]));
+        assert!(parse(output, 9).is_err());
+        assert_eq!(harmless("a\n\u{1b}[31m.py"), "a??[31m.py");
+        assert!(parse(b"", 7).is_err());
+        assert!(parse(b"[]", 7).is_err());
+        assert!(parse(br#"[{"os_thread_id": 7, "frames": []}]"#, 7).is_err());
+    }
+}

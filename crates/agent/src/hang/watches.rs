@@ -1,0 +1,341 @@
+//! The watches that are on, and what they wait for.
+
+use std::fs;
+use std::future::pending;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rdzv_core::env;
+use rdzv_core::hang::heartbeat::{Heartbeats, Missed};
+use rdzv_core::hang::lines::Line;
+use rdzv_core::hang::place::Place;
+use rdzv_core::hang::progress::{Judgement, ProgressWatch, Usage};
+use rdzv_core::hang::timers::{Expiry, FileTimer, TimerRequest, Timers};
+use rdzv_core::rank::LocalRank;
+use rdzv_core::time::{Mono, Now};
+use tokio::time::sleep_until;
+
+use super::inspect::Inspection;
+use super::look;
+use super::pipes::{Pipes, Source};
+use crate::clock::Clock;
+use crate::{AgentError, HangPlan};
+
+/// How many lines that nobody understands are complained about per attempt.
+const MOST_COMPLAINTS: u32 = 20;
+
+/// Something for the agent.
+#[derive(Debug)]
+pub(crate) enum HangNews {
+    /// Workers wrote lines.
+    Said(Vec<(Source, Line)>),
+    /// The pipes cannot be waited for any more.
+    Deaf(io::Error),
+    /// A deadline of a watch has come.
+    Due,
+    /// Where all workers are.
+    Inspected(Vec<Place>),
+}
+
+/// One worker that hangs.
+#[derive(Debug, Clone)]
+pub(super) enum Trouble {
+    /// A timer of the watchdog has expired.
+    Expired {
+        worker: LocalRank,
+        timer: FileTimer,
+        late: Duration,
+    },
+    /// A heartbeat is missing.
+    Missed(Missed),
+    /// No worker of the group makes progress.
+    Stuck { silent: Duration, limit: Duration },
+}
+
+/// All watches of the run.
+pub(crate) struct Watches {
+    pipes: Option<Pipes>,
+    directory: Option<PathBuf>,
+    pub(super) watchdog: bool,
+    pub(super) timers: Timers,
+    heartbeats: Option<Heartbeats>,
+    pub(super) progress: Option<ProgressWatch>,
+    /// The running workers and their process ids.
+    running: Vec<(LocalRank, u32)>,
+    /// What is being looked into.
+    pub(super) troubles: Vec<Trouble>,
+    pub(super) inspection: Option<Inspection>,
+    complaints: u32,
+}
+
+impl Watches {
+    /// Makes the pipes. To be called inside the runtime.
+    pub(crate) fn new(plan: &HangPlan, workers: u32) -> Result<Self, AgentError> {
+        let mut watches = Self {
+            pipes: None,
+            directory: None,
+            watchdog: false,
+            timers: Timers::default(),
+            heartbeats: None,
+            progress: plan.progress.map(ProgressWatch::new),
+            running: Vec::new(),
+            troubles: Vec::new(),
+            inspection: None,
+            complaints: 0,
+        };
+        if plan.watchdog.is_none() && plan.heartbeat.is_none() {
+            return Ok(watches);
+        }
+        let mut pipes = Pipes::new().map_err(|source| AgentError::System {
+            what: "wait for what workers write (epoll)",
+            source,
+        })?;
+        if let Some(path) = &plan.watchdog {
+            pipes
+                .make(Source::Watchdog, path)
+                .map_err(|source| AgentError::Pipe {
+                    path: path.clone(),
+                    source,
+                })?;
+            watches.watchdog = true;
+        }
+        if let Some(heartbeat) = &plan.heartbeat {
+            let directory = &heartbeat.directory;
+            let failed = |path: &PathBuf| {
+                let path = path.clone();
+                |source| AgentError::Pipe { path, source }
+            };
+            fs::create_dir_all(directory).map_err(failed(directory))?;
+            watches.directory = Some(directory.clone());
+            for local_rank in 0..workers {
+                let path = directory.join(local_rank.to_string());
+                pipes
+                    .make(Source::Heartbeat(LocalRank(local_rank)), &path)
+                    .map_err(failed(&path))?;
+            }
+            watches.heartbeats = Some(Heartbeats::new(heartbeat.limits.clone()));
+        }
+        watches.pipes = Some(pipes);
+        Ok(watches)
+    }
+
+    /// What a worker's environment has for the watches.
+    pub(crate) fn variables(&self, local_rank: LocalRank) -> Vec<(&'static str, String)> {
+        let path = self
+            .pipes
+            .as_ref()
+            .and_then(|pipes| pipes.path(Source::Heartbeat(local_rank)));
+        path.map(|path| (env::RDZV_HEARTBEAT, path.to_string_lossy().into_owned()))
+            .into_iter()
+            .collect()
+    }
+
+    /// Whether any watch is on.
+    fn on(&self) -> bool {
+        self.pipes.is_some() || self.progress.is_some()
+    }
+
+    /// A worker was started.
+    pub(crate) fn started(&mut self, now: Mono, local_rank: LocalRank, pid: u32) {
+        if !self.on() {
+            return;
+        }
+        self.running.push((local_rank, pid));
+        if let Some(heartbeats) = &mut self.heartbeats {
+            heartbeats.started(now, local_rank);
+        }
+        if let Some(progress) = &mut self.progress {
+            progress.started(now, local_rank);
+        }
+    }
+
+    /// A worker has ended.
+    pub(crate) fn ended(&mut self, now: Mono, local_rank: LocalRank) {
+        for (_, pid) in self.running.extract_if(.., |(rank, _)| *rank == local_rank) {
+            self.timers.forget(pid);
+        }
+        if let Some(heartbeats) = &mut self.heartbeats {
+            heartbeats.ended(local_rank);
+        }
+        if let Some(progress) = &mut self.progress {
+            progress.ended(now, local_rank);
+        }
+    }
+
+    /// The workers of the attempt are gone; what they wrote last is nobody's business any more.
+    pub(crate) fn clear(&mut self) {
+        if !self.on() {
+            return;
+        }
+        if let Some(pipes) = &mut self.pipes {
+            pipes.forget();
+        }
+        self.timers.clear();
+        self.running.clear();
+        if let Some(heartbeats) = &mut self.heartbeats {
+            heartbeats.clear();
+        }
+        if let Some(progress) = &mut self.progress {
+            progress.clear();
+        }
+        self.troubles.clear();
+        self.inspection = None;
+        self.complaints = 0;
+    }
+
+    /// Waits for the next thing that the agent has to know. `judging` is false while workers are
+    /// being stopped: then their pipes are emptied, and nothing else. May be dropped while waiting.
+    pub(crate) async fn next(&mut self, clock: Clock, judging: bool) -> HangNews {
+        let deadline = judging.then(|| self.deadline()).flatten();
+        let due = async {
+            match deadline {
+                Some(at) => sleep_until(clock.instant(at)).await,
+                None => pending().await,
+            }
+        };
+        let (pipes, inspection) = (&mut self.pipes, &mut self.inspection);
+        let said = async {
+            match pipes {
+                Some(pipes) => pipes.next().await,
+                None => pending().await,
+            }
+        };
+        let inspected = async {
+            match inspection {
+                Some(inspection) => inspection.await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            said = said => match said {
+                Ok(lines) => HangNews::Said(lines),
+                Err(error) => HangNews::Deaf(error),
+            },
+            places = inspected => HangNews::Inspected(places),
+            () = due => HangNews::Due,
+        }
+    }
+
+    fn deadline(&self) -> Option<Mono> {
+        let heartbeats = self.heartbeats.as_ref();
+        let progress = self.progress.as_ref();
+        [
+            self.timers.deadline(),
+            heartbeats.and_then(Heartbeats::deadline),
+            progress.and_then(ProgressWatch::deadline),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Closes the pipes.
+    pub(super) fn deafen(&mut self) {
+        self.pipes = None;
+        self.heartbeats = None;
+    }
+
+    /// Takes what workers have written until now. Returns what is to be said about it.
+    pub(super) fn hear(&mut self, now: Now) -> Vec<String> {
+        let lines = self.pipes.as_mut().map_or_else(Vec::new, Pipes::take_all);
+        self.said(now, lines)
+    }
+
+    /// Takes what workers wrote. Returns what is to be said about it.
+    pub(super) fn said(&mut self, now: Now, lines: Vec<(Source, Line)>) -> Vec<String> {
+        let mut remarks = Vec::new();
+        for (source, line) in lines {
+            let remark = match source {
+                Source::Heartbeat(local_rank) => self.beat(now, local_rank, &line),
+                Source::Watchdog => self.request(now, &line).err().and_then(|problem| {
+                    self.complaints = self.complaints.saturating_add(1);
+                    let further = match self.complaints {
+                        ..MOST_COMPLAINTS => "",
+                        MOST_COMPLAINTS => "; further ones are not shown",
+                        _ => return None,
+                    };
+                    Some(format!("watchdog: a line is ignored: {problem}{further}"))
+                }),
+            };
+            remarks.extend(remark);
+        }
+        remarks
+    }
+
+    fn beat(&mut self, now: Now, local_rank: LocalRank, line: &Line) -> Option<String> {
+        let heartbeats = self.heartbeats.as_mut()?;
+        let text: &[u8] = match line {
+            Line::Whole(text) => text,
+            Line::TooLong => &[],
+        };
+        let silent = heartbeats.beat(now.mono, local_rank, text)?;
+        Some(format!(
+            "worker with local rank {local_rank} sends heartbeats again after {:.1} s of silence",
+            silent.as_secs_f64()
+        ))
+    }
+
+    fn request(&mut self, now: Now, line: &Line) -> Result<(), String> {
+        let Line::Whole(text) = line else {
+            return Err("it is longer than 4096 bytes".to_owned());
+        };
+        self.timers.request(now, TimerRequest::parse(text)?)
+    }
+
+    /// The processes with expired timers, and the workers that they belong to.
+    pub(super) fn expired(&mut self, now: Now) -> Vec<(Expiry, Option<LocalRank>)> {
+        let pids: Vec<u32> = self.running.iter().map(|(_, pid)| *pid).collect();
+        let expired = self.timers.expired(now);
+        expired
+            .into_iter()
+            .map(|expiry| {
+                let leader = look::worker_of(expiry.pid, &pids);
+                let worker = self.running.iter().find(|(_, pid)| Some(*pid) == leader);
+                let local_rank = worker.map(|(local_rank, _)| *local_rank);
+                (expiry, local_rank)
+            })
+            .collect()
+    }
+
+    /// Workers whose heartbeat is missing.
+    pub(super) fn missed(&mut self, now: Mono) -> Vec<Missed> {
+        let heartbeats = self.heartbeats.as_mut();
+        heartbeats.map_or_else(Vec::new, |heartbeats| heartbeats.missed(now))
+    }
+
+    /// Looks at what the workers have used, if it is time to.
+    pub(super) fn look(&mut self, now: Mono) -> Option<Judgement> {
+        let progress = self.progress.as_mut()?;
+        if progress.deadline()? > now {
+            return None;
+        }
+        let mut quiet = Vec::new();
+        for (local_rank, pid) in &self.running {
+            if let Some(usage) = look::usage(*pid)
+                && !progress.own(now, *local_rank, usage)
+            {
+                quiet.push((*local_rank, *pid));
+            }
+        }
+        if !quiet.is_empty() {
+            let leaders: Vec<u32> = quiet.iter().map(|(_, pid)| *pid).collect();
+            let usages = look::others_in_sessions(&leaders);
+            for (local_rank, pid) in quiet {
+                let usage: Usage = usages.get(&pid).copied().unwrap_or_default();
+                progress.children(now, local_rank, usage);
+            }
+        }
+        progress.judge(now)
+    }
+}
+
+impl Drop for Watches {
+    fn drop(&mut self) {
+        self.pipes = None;
+        if let Some(directory) = &self.directory {
+            let _ = fs::remove_dir(directory);
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Whether the agent's own threads make progress.
+//!
+//! Nobody stamps a clock: threads that have nothing to do sleep. Whoever wants to know
+//! ([`Liveness::check`]) asks each thread to answer, and sees by the next check which ones have not.
+//! So health costs nothing until it is asked for, and a thread that hangs is found by the second
+//! look at the latest.
+//!
+//! ```text
+//!   check ── ping ──► agent loop, rendezvous, store server
+//!   check ◄── alive ─┘   no answer for longer than the limit: silent
+//! ```
+
+use std::fmt;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rdzv_store::Pinger;
+
+/// How long a thread may be silent before it counts as hung: the reference's limit.
+pub const SILENCE: Duration = Duration::from_secs(60);
+
+/// How long a check waits for answers, which awake threads give at once.
+const ANSWERING: Duration = Duration::from_millis(100);
+
+/// The threads that have to make progress. Clones are the same list.
+#[derive(Clone, Default)]
+pub struct Liveness(Arc<Mutex<Threads>>);
+
+#[derive(Default)]
+struct Threads {
+    next: u64,
+    list: Vec<Thread>,
+}
+
+struct Thread {
+    number: u64,
+    name: &'static str,
+    pinger: Pinger,
+    /// The question that has no answer yet.
+    asked: Option<(Instant, Receiver<()>)>,
+}
+
+/// How one thread does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pulse {
+    /// Which thread.
+    pub name: &'static str,
+    /// For how long it has not answered; `None` if it has ended without being told to.
+    pub silent: Option<Duration>,
+}
+
+impl Pulse {
+    /// Whether it makes progress, if it may be silent for so long.
+    pub fn is_alive(&self, limit: Duration) -> bool {
+        self.silent.is_some_and(|silent| silent <= limit)
+    }
+}
+
+/// Takes its thread off the list when it is dropped: that thread may end now.
+#[must_use = "the thread is watched for as long as this lives"]
+pub struct Watched {
+    threads: Liveness,
+    number: u64,
+}
+
+impl Liveness {
+    /// Watches nobody yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How every thread does. Waits for a tenth of a second at most.
+    pub fn check(&self) -> Vec<Pulse> {
+        self.ask();
+        let until = Instant::now() + ANSWERING;
+        let mut threads = self.lock();
+        let pulses = threads.list.iter_mut().map(|thread| Pulse {
+            name: thread.name,
+            silent: thread.hear(until),
+        });
+        pulses.collect()
+    }
+
+    /// Asks everybody who does not owe an answer already.
+    fn ask(&self) {
+        for thread in &mut self.lock().list {
+            // An answer that came late is one.
+            if let Some((_, answers)) = &thread.asked
+                && answers.try_recv().is_ok()
+            {
+                thread.asked = None;
+            }
+            if thread.asked.is_none() {
+                let (alive, answers) = channel();
+                (thread.pinger)(alive);
+                thread.asked = Some((Instant::now(), answers));
+            }
+        }
+    }
+
+    /// Watches one more thread, for as long as the result lives.
+    pub fn watch(&self, name: &'static str, pinger: Pinger) -> Watched {
+        let mut threads = self.lock();
+        let number = threads.next;
+        threads.next += 1;
+        threads.list.push(Thread {
+            number,
+            name,
+            pinger,
+            asked: None,
+        });
+        Watched {
+            threads: self.clone(),
+            number,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Threads> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Thread {
+    /// For how long it has been silent; waits until then for its answer.
+    fn hear(&mut self, until: Instant) -> Option<Duration> {
+        let Some((since, answers)) = &self.asked else {
+            return Some(Duration::ZERO);
+        };
+        let patience = until.saturating_duration_since(Instant::now());
+        match answers.recv_timeout(patience) {
+            Ok(()) => {
+                self.asked = None;
+                Some(Duration::ZERO)
+            }
+            Err(RecvTimeoutError::Timeout) => Some(since.elapsed()),
+            Err(RecvTimeoutError::Disconnected) => None,
+        }
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let number = self.number;
+        self.threads
+            .lock()
+            .list
+            .retain(|thread| thread.number != number);
+    }
+}
+
+impl fmt::Debug for Watched {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Watched({})", self.number)
+    }
+}
+
+impl fmt::Debug for Liveness {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let threads = self.lock();
+        let names = threads.list.iter().map(|thread| thread.name);
+        formatter.debug_set().entries(names).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::Sender;
+
+    use super::*;
+
+    /// A thread that answers when it is let.
+    #[derive(Clone, Default)]
+    struct Asleep(Arc<Mutex<Option<Vec<Sender<()>>>>>);
+
+    impl Asleep {
+        fn pinger(&self) -> Pinger {
+            *self.0.lock().unwrap() = Some(Vec::new());
+            let this = self.clone();
+            Arc::new(move |alive| match &mut *this.0.lock().unwrap() {
+                Some(asleep) => asleep.push(alive),
+                None => alive.send(()).unwrap(),
+            })
+        }
+
+        /// How often it has been asked.
+        fn wake(&self) -> usize {
+            let asked = self.0.lock().unwrap().take().unwrap();
+            asked.iter().for_each(|alive| alive.send(()).unwrap());
+            asked.len()
+        }
+    }
+
+    #[test]
+    fn a_thread_that_answers_is_alive_and_one_that_does_not_is_named() {
+        let liveness = Liveness::new();
+        let hung = Asleep::default();
+        let _watched = (
+            liveness.watch("awake", Arc::new(|alive| alive.send(()).unwrap())),
+            liveness.watch("hung", hung.pinger()),
+        );
+        let pulses = liveness.check();
+        assert_eq!(pulses[0].silent, Some(Duration::ZERO));
+        assert_eq!(pulses[1].name, "hung");
+        let first = pulses[1].silent.unwrap();
+        assert!(first > Duration::ZERO);
+        assert!(pulses[1].is_alive(SILENCE), "it may still answer");
+        let second = liveness.check()[1];
+        assert!(second.silent.unwrap() > first);
+        assert!(!second.is_alive(first));
+        assert_eq!(hung.wake(), 1, "its silence counts from the first question");
+        assert_eq!(liveness.check()[1].silent, Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_thread_that_ended_on_its_own_is_dead_and_one_that_was_let_go_is_forgotten() {
+        let liveness = Liveness::new();
+        // The channel to a thread that has ended: what is sent there is dropped.
+        let watched = liveness.watch("gone", Arc::new(drop));
+        let pulse = liveness.check()[0];
+        assert_eq!((pulse.name, pulse.silent), ("gone", None));
+        assert!(!pulse.is_alive(SILENCE));
+        drop(watched);
+        assert_eq!(liveness.check(), []);
+    }
+}

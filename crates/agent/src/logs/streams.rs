@@ -1,0 +1,298 @@
+//! The output of all workers of a run, as the agent sees it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use rdzv_core::group::WorkerPlace;
+use rdzv_core::rank::LocalRank;
+use tracing::warn;
+
+use super::console::Target;
+use super::filter::Copies;
+use super::kept::{KEEP, KeptFile};
+use super::last_lines;
+use super::layout::{self, AttemptDirectory, RunDirectory};
+use super::output::Labels;
+use super::source::TailedFile;
+use super::tail::Tail;
+use crate::{AgentError, LaunchPlan, LogBase, LogPlan, StreamSelection};
+
+/// What one worker writes to.
+#[derive(Debug, Default)]
+pub(crate) struct WorkerStreams {
+    /// `None`: the agent's own.
+    pub(crate) stdout: Option<Stdio>,
+    /// `None`: the agent's own.
+    pub(crate) stderr: Option<Stdio>,
+    /// `None`: there is no log directory.
+    pub(crate) error_file: Option<PathBuf>,
+}
+
+/// What becomes of one stream of one worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// The worker writes to the console itself.
+    Inherited,
+    /// Into a log.
+    Redirected,
+    /// Into a log, and from there to the console.
+    Teed,
+    /// Its end is kept.
+    Kept,
+}
+
+/// The output of all workers of a run.
+#[derive(Debug)]
+pub(crate) struct Logs {
+    plan: LogPlan,
+    run_id: String,
+    labels: Labels,
+    run: Option<RunDirectory>,
+    attempt: Option<AttemptDirectory>,
+    /// Whether this is not the first attempt.
+    again: bool,
+    thread: Option<Tail>,
+    /// What the workers of this attempt write into.
+    files: BTreeMap<(LocalRank, Target), PathBuf>,
+    /// Those of these files of which only the end is kept.
+    kept: BTreeSet<(LocalRank, Target)>,
+    /// Workers of this attempt that have failed by themselves.
+    failed: BTreeSet<LocalRank>,
+}
+
+impl Logs {
+    /// Makes nothing yet.
+    pub(crate) fn new(plan: &LaunchPlan) -> Self {
+        let node = rustix::system::uname();
+        let node = node.nodename().to_string_lossy().into_owned();
+        Self {
+            plan: plan.logs.clone(),
+            run_id: plan.run_id.as_str().to_owned(),
+            labels: Labels {
+                template: plan.logs.prefix_template.clone(),
+                role: plan.role.clone(),
+                hostname: node.split('.').next().unwrap_or_default().to_owned(),
+            },
+            run: None,
+            attempt: None,
+            again: false,
+            thread: None,
+            files: BTreeMap::new(),
+            kept: BTreeSet::new(),
+            failed: BTreeSet::new(),
+        }
+    }
+
+    /// Makes the directory of an attempt, and that of the run before the first one.
+    ///
+    /// The first attempt fails where this fails. A later one does not: what has run for days must
+    /// not end because the disk of its logs is full. It then writes to the console.
+    pub(crate) fn begin_attempt(&mut self, restart_count: u32) -> Result<(), AgentError> {
+        self.files.clear();
+        self.kept.clear();
+        self.failed.clear();
+        self.again = self.run.is_some();
+        self.attempt = None;
+        if self.plan.base == LogBase::Discard {
+            return Ok(());
+        }
+        let run = match &mut self.run {
+            Some(run) => run,
+            None => self
+                .run
+                .insert(RunDirectory::create(&self.plan.base, &self.run_id)?),
+        };
+        match run.attempt(restart_count) {
+            Ok(attempt) => self.attempt = Some(attempt),
+            Err(error) if self.again => warn!("{error}; the workers write to the console"),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Opens what one worker writes to.
+    pub(crate) fn streams(&mut self, place: &WorkerPlace) -> Result<WorkerStreams, AgentError> {
+        match self.open(place) {
+            Err(error) if self.again => {
+                warn!(
+                    "{error}; the worker with local rank {} writes to the console",
+                    place.local_rank
+                );
+                Ok(WorkerStreams::default())
+            }
+            opened => opened,
+        }
+    }
+
+    fn open(&mut self, place: &WorkerPlace) -> Result<WorkerStreams, AgentError> {
+        let Some(attempt) = &self.attempt else {
+            return Ok(WorkerStreams::default());
+        };
+        let directory = attempt.worker(place.local_rank)?;
+        Ok(WorkerStreams {
+            stdout: self.open_stream(&directory, place, Target::Stdout)?,
+            stderr: self.open_stream(&directory, place, Target::Stderr)?,
+            error_file: Some(directory.join("error.json")),
+        })
+    }
+
+    fn open_stream(
+        &mut self,
+        directory: &Path,
+        place: &WorkerPlace,
+        target: Target,
+    ) -> Result<Option<Stdio>, AgentError> {
+        let fate = self.fate(place.local_rank, target);
+        let name = match fate {
+            Fate::Inherited => return Ok(None),
+            Fate::Redirected | Fate::Teed => target.file_name(),
+            Fate::Kept => target.kept_name(),
+        };
+        let path = directory.join(name);
+        let file = layout::create_log(&path)?;
+        match fate {
+            Fate::Teed => {
+                let copies = self.copies(target)?;
+                let shown = self.shown(&path, place, target, copies)?;
+                self.thread(&path)?.add(shown);
+            }
+            Fate::Kept => {
+                let shown = self.shown(&path, place, target, None)?;
+                let kept = KeptFile::new(place.local_rank, shown).map_err(failed(&path))?;
+                self.thread(&path)?.keep(kept);
+                self.kept.insert((place.local_rank, target));
+            }
+            Fate::Redirected | Fate::Inherited => {}
+        }
+        self.files.insert((place.local_rank, target), path);
+        Ok(Some(Stdio::from(file)))
+    }
+
+    fn fate(&self, local_rank: LocalRank, target: Target) -> Fate {
+        let selected = |selection: StreamSelection| match target {
+            Target::Stdout => selection.stdout,
+            Target::Stderr => selection.stderr,
+        };
+        let ranks = self.plan.console_ranks.as_ref();
+        let shown = ranks.is_none_or(|ranks| ranks.contains(&local_rank.0));
+        match (
+            selected(self.plan.tee.of(local_rank.0)),
+            selected(self.plan.redirects.of(local_rank.0)),
+        ) {
+            (true, _) if shown => Fate::Teed,
+            (false, false) if shown => Fate::Inherited,
+            (false, false) => Fate::Kept,
+            (true, _) | (_, true) => Fate::Redirected,
+        }
+    }
+
+    fn shown(
+        &self,
+        path: &Path,
+        place: &WorkerPlace,
+        target: Target,
+        filtered: Option<Copies>,
+    ) -> Result<TailedFile, AgentError> {
+        Ok(TailedFile {
+            path: path.to_owned(),
+            file: File::open(path).map_err(failed(path))?,
+            target,
+            place: *place,
+            prefix: self.labels.prefix(&[*place]),
+            needles: match (&filtered, target) {
+                (None, _) => Vec::new(),
+                (Some(_), Target::Stdout) => self.plan.stdout_filters.clone(),
+                (Some(_), Target::Stderr) => self.plan.stderr_filters.clone(),
+            },
+            filtered,
+        })
+    }
+
+    fn copies(&self, target: Target) -> Result<Option<Copies>, AgentError> {
+        let needles = match target {
+            Target::Stdout => &self.plan.stdout_filters,
+            Target::Stderr => &self.plan.stderr_filters,
+        };
+        match &self.attempt {
+            Some(attempt) if !needles.is_empty() => {
+                attempt.filtered(target.filtered_name()).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn thread(&mut self, path: &Path) -> Result<&Tail, AgentError> {
+        if self.thread.is_none() {
+            let labels = self.plan.collapse.then(|| self.labels.clone());
+            self.thread = Some(Tail::start(labels).map_err(failed(path))?);
+        }
+        Ok(self.thread.as_ref().expect("it was started just now"))
+    }
+
+    /// A worker has failed by itself: what was kept of its output will be shown.
+    pub(crate) fn worker_failed(&mut self, local_rank: LocalRank) {
+        self.failed.insert(local_rank);
+    }
+
+    /// Nobody writes into the files of this attempt any more.
+    pub(crate) fn writers_are_gone(&mut self) {
+        let Some(thread) = &self.thread else {
+            return;
+        };
+        for (local_rank, target) in &self.kept {
+            let path = &self.files[&(*local_rank, *target)];
+            if self.failed.contains(local_rank) && path.metadata().is_ok_and(|held| held.len() > 0)
+            {
+                warn!(
+                    "local rank {local_rank} has failed; the end of its {} (up to {} KiB), which \
+                     --local-ranks-filter kept off the console, follows, and is in {}",
+                    target.name(),
+                    KEEP >> 10,
+                    path.display()
+                );
+            }
+        }
+        thread.writers_are_gone(std::mem::take(&mut self.failed));
+    }
+
+    /// Waits until everything that was written is on the console. May be dropped while waiting.
+    pub(crate) async fn drained(&mut self) {
+        if let Some(thread) = &self.thread {
+            thread.drained().await;
+        }
+    }
+
+    /// The last lines of one of a worker's streams in this attempt: `most` of them, and only what
+    /// is within the last 64 KiB. Empty if the stream goes to no file (or to one that is empty or
+    /// cannot be read any more). All of it, once the worker and what it started have ended.
+    pub(crate) fn tail(&self, local_rank: LocalRank, stream: Target, most: usize) -> Vec<String> {
+        self.files
+            .get(&(local_rank, stream))
+            .and_then(|path| last_lines::read(path, most).ok())
+            .unwrap_or_default()
+    }
+
+    /// The file that one of a worker's streams goes to in this attempt, if it goes to one.
+    pub(crate) fn file(&self, local_rank: LocalRank, stream: Target) -> Option<&Path> {
+        let path = self.files.get(&(local_rank, stream))?;
+        Some(path)
+    }
+
+    /// Removes a temporary directory that holds nothing that anybody asked for. What was kept of
+    /// hidden workers counts only if the run has failed.
+    pub(crate) fn tidy_up(&mut self, succeeded: bool) {
+        if let Some(run) = self.run.take() {
+            run.tidy_up(succeeded);
+        }
+    }
+}
+
+fn failed(path: &Path) -> impl Fn(io::Error) -> AgentError {
+    move |source| AgentError::Logs {
+        path: path.display().to_string(),
+        source,
+    }
+}

@@ -1,0 +1,114 @@
+//! Whether the kernel killed somebody because memory had run out: its counters, then and now.
+//!
+//! | counter | counts |
+//! |---|---|
+//! | `memory.events` of the worker's own control group | that worker and what it started |
+//! | `memory.events` (v2) or `memory.oom_control` (v1) of the group that we are in | the whole job on this node, and whatever is in the same container |
+//! | `/proc/vmstat` | the whole machine |
+//!
+//! A worker that SIGKILL ended, while a counter rose, was killed for its memory; the counter rises
+//! before the process ends. Only who was killed with the whole machine in sight may be somebody else.
+
+use std::fs;
+use std::path::PathBuf;
+
+use rdzv_core::group::Exit;
+use rdzv_core::topology::cgroup::{Version, counter};
+
+use rustix::process::Signal;
+
+use crate::control_group::memory_directories;
+
+/// The files with the counters that count more than one worker.
+#[derive(Debug)]
+pub(crate) struct OutOfMemoryCounters(Vec<PathBuf>);
+
+impl OutOfMemoryCounters {
+    /// Finds those of this process, the narrowest first.
+    pub(crate) fn find() -> Self {
+        // Our own group only: those around it count what happens in others.
+        let own = [Version::V2, Version::V1].into_iter().filter_map(|wanted| {
+            let (version, directory) = memory_directories()
+                .into_iter()
+                .find(|(version, _)| *version == wanted)?;
+            Some(directory.join(match version {
+                Version::V2 => "memory.events",
+                Version::V1 => "memory.oom_control",
+            }))
+        });
+        Self(own.chain(["/proc/vmstat".into()]).collect())
+    }
+
+    /// Reads them; before them, those of one worker alone.
+    pub(crate) fn read(&self, worker: Option<PathBuf>) -> OutOfMemoryKills {
+        let kills = |file: PathBuf| {
+            let text = fs::read_to_string(&file).ok()?;
+            Some((file, counter(&text, "oom_kill")?))
+        };
+        let files = worker.into_iter().chain(self.0.iter().cloned());
+        OutOfMemoryKills(files.filter_map(kills).collect())
+    }
+}
+
+/// The counters as they were at some time.
+#[derive(Debug)]
+pub(crate) struct OutOfMemoryKills(Vec<(PathBuf, u64)>);
+
+impl OutOfMemoryKills {
+    /// Whether the kernel's want of memory explains this end: which counter has risen since, in words
+    /// for the report.
+    pub(crate) fn explain(&self, exit: Exit) -> Option<String> {
+        if exit != Exit::Signal(Signal::KILL.as_raw()) {
+            return None;
+        }
+        self.risen()
+    }
+
+    fn risen(&self) -> Option<String> {
+        self.0.iter().find_map(|(file, before)| {
+            let text = fs::read_to_string(file).ok()?;
+            let kills = counter(&text, "oom_kill")?.checked_sub(*before)?;
+            (kills > 0).then(|| {
+                format!(
+                    "killed by the kernel (oom_kill rose by {kills} in {})",
+                    file.display()
+                )
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_counter_that_has_risen_is_named_and_the_narrowest_one_first() {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |name: &str, kills: u32| {
+            let path = directory.path().join(name);
+            fs::write(&path, format!("low 0\noom 9\noom_kill {kills}\n")).unwrap();
+            path
+        };
+        let worker = write("worker", 0);
+        let absent = directory.path().join("absent");
+        let before = OutOfMemoryCounters(vec![absent, write("job", 4)]).read(Some(worker));
+        assert_eq!(before.0[1].1, 4);
+        write("job", 6);
+        let risen = before.risen().unwrap();
+        assert!(risen.contains("rose by 2 in "), "{risen}");
+        assert!(risen.ends_with("job)"), "{risen}");
+        write("worker", 1);
+        assert!(before.risen().unwrap().ends_with("worker)"));
+        assert!(before.explain(Exit::Signal(9)).is_some());
+        assert!(before.explain(Exit::Signal(15)).is_none());
+        assert!(before.explain(Exit::Code(9)).is_none());
+    }
+
+    #[test]
+    fn this_machine_has_a_counter() {
+        let kills = OutOfMemoryCounters::find().read(None);
+        let last = kills.0.last().unwrap();
+        assert_eq!(last.0.to_str(), Some("/proc/vmstat"));
+    }
+}

@@ -1,0 +1,274 @@
+//! A run in events, and what the sinks make of it.
+
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
+use rdzv_core::group::GroupState;
+use rdzv_core::rank::{GroupRank, LocalRank, Rank, RoleRank};
+use rdzv_core::time::Wall;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{AgentEvent, Exit, WatchdogAction, WatchdogTimer, WorkerFiles, WorkerIdentity};
+
+pub(super) fn facts() -> RunFacts {
+    RunFacts {
+        run_id: "job".to_owned(),
+        role: "trainer".to_owned(),
+        host: "node".to_owned(),
+        backend: "c10d".to_owned(),
+        entry_point: "python".to_owned(),
+        max_restarts: 3,
+        local_world_size: 1,
+    }
+}
+
+fn at(millis: i64) -> Wall {
+    Wall::from_unix_micros(1_700_000_000_000_000 + millis * 1000)
+}
+
+fn worker(pid: u32) -> WorkerIdentity {
+    WorkerIdentity {
+        local_rank: LocalRank(0),
+        rank: Rank(0),
+        world_size: 1,
+        role_rank: RoleRank(0),
+        role_world_size: 1,
+        pid,
+    }
+}
+
+/// An attempt that begins so many milliseconds after the start; its workers are up 60 ms later.
+fn attempt(begin: i64, restart_count: u32) -> Vec<AgentEvent> {
+    let state = |at, state| AgentEvent::StateChanged {
+        at,
+        state,
+        restart_count,
+    };
+    vec![
+        AgentEvent::RendezvousBegan {
+            at: at(begin),
+            restart_count,
+        },
+        AgentEvent::Rendezvous {
+            at: at(begin + 40),
+            took: Duration::from_millis(40),
+            result: Ok((GroupRank(0), 1)),
+            restart_count,
+        },
+        AgentEvent::RanksAssigned {
+            at: at(begin + 50),
+            took: Duration::from_millis(10),
+            round: u64::from(restart_count),
+            group_rank: GroupRank(0),
+            group_world_size: 1,
+            workers: vec![worker(0)],
+            master_addr: "127.0.0.1".to_owned(),
+            master_port: 29500,
+            restart_count,
+        },
+        AgentEvent::WorkerStarted {
+            at: at(begin + 60),
+            worker: worker(40 + restart_count),
+            files: WorkerFiles::default(),
+            restart_count,
+        },
+        state(at(begin + 60), GroupState::Healthy),
+    ]
+}
+
+/// One restart, then success.
+fn run() -> Vec<AgentEvent> {
+    let exited = |millis, pid, exit| AgentEvent::WorkerExited {
+        at: at(millis),
+        worker: worker(pid),
+        exit,
+        stopped_by_agent: false,
+    };
+    let state = |millis, state, restart_count| AgentEvent::StateChanged {
+        at: at(millis),
+        state,
+        restart_count,
+    };
+    let mut events = attempt(0, 0);
+    events.push(exited(100, 40, Exit::Signal(11)));
+    events.push(state(100, GroupState::Stopped, 0));
+    events.push(state(105, GroupState::Init, 1));
+    events.extend(attempt(110, 1));
+    events.push(exited(200, 41, Exit::Code(0)));
+    events.push(state(200, GroupState::Succeeded, 1));
+    events.push(AgentEvent::AgentFinal {
+        at: at(201),
+        state: "SUCCEEDED",
+        took: Duration::from_millis(201),
+        workers_succeeded: true,
+        raw_error: None,
+    });
+    events
+}
+
+struct Collected(Sender<String>);
+
+impl MetricsSink for Collected {
+    fn publish(&mut self, point: &MetricPoint<'_>) {
+        assert_eq!(point.group, DEFAULT_GROUP);
+        self.0
+            .send(format!("{}={}", point.name, point.value))
+            .unwrap();
+    }
+}
+
+#[test]
+fn the_references_metrics_come_out_of_a_run() {
+    let (sender, points) = channel();
+    let mut registry = MetricsRegistry::new();
+    registry.configure(Collected(sender), None);
+    let mut metrics = AgentMetrics::new(&facts(), registry);
+    run().iter().for_each(|event| metrics.record(event));
+    drop(metrics);
+    let points: Vec<String> = points.iter().collect();
+    let started = [
+        "SimpleElasticAgent._rendezvous.success=1",
+        "SimpleElasticAgent._rendezvous.duration.ms=40",
+        "SimpleElasticAgent._assign_worker_ranks.success=1",
+        "SimpleElasticAgent._assign_worker_ranks.duration.ms=10",
+        "LocalElasticAgent._start_workers.success=1",
+        "LocalElasticAgent._start_workers.duration.ms=10",
+        "SimpleElasticAgent._initialize_workers.success=1",
+        "SimpleElasticAgent._initialize_workers.duration.ms=60",
+    ];
+    let expected = [
+        &started[..],
+        &[
+            "workers.trainer.remaining_restarts=3",
+            "workers.trainer.healthy=1",
+            "workers.trainer.remaining_restarts=3",
+            "workers.trainer.stopped=1",
+            "LocalElasticAgent._stop_workers.success=1",
+            "LocalElasticAgent._stop_workers.duration.ms=5",
+            "workers.trainer.remaining_restarts=2",
+            "workers.trainer.init=1",
+        ],
+        &started,
+        &[
+            "SimpleElasticAgent._restart_workers.success=1",
+            "SimpleElasticAgent._restart_workers.duration.ms=60",
+            "workers.trainer.remaining_restarts=2",
+            "workers.trainer.healthy=1",
+            "workers.trainer.remaining_restarts=2",
+            "workers.trainer.succeeded=1",
+            "SimpleElasticAgent.run.success=1",
+            "SimpleElasticAgent.run.duration.ms=201",
+            // One of four attempts that there may be was used: 100 - 100 * 3 / 4.
+            "workers.trainer.flakiness=25",
+            "workers.trainer.run_total=1",
+            "workers.trainer.run_success_with_retries=1",
+            "workers.trainer.run_success_no_retries=0",
+            "workers.trainer.run_failed_with_retries=0",
+            "workers.trainer.run_failed_no_retries=0",
+        ],
+    ]
+    .concat();
+    assert_eq!(points, expected);
+}
+
+#[test]
+fn the_status_is_what_the_events_add_up_to() {
+    let mut status = NodeStatus::new(&facts());
+    assert_eq!((status.state, status.round), ("INIT", None));
+    let events = run();
+    for event in &events[..6] {
+        status.apply(event);
+    }
+    assert_eq!(status.workers[0].exit_code, Some(-11));
+    for event in &events[6..] {
+        status.apply(event);
+    }
+    assert_eq!((status.state, status.round), ("SUCCEEDED", Some(1)));
+    assert_eq!((status.restart_count, status.workers.len()), (1, 1));
+    let worker = &status.workers[0];
+    assert_eq!((worker.pid, worker.running), (41, false));
+    assert_eq!(worker.ended.as_deref(), Some("2023-11-14T22:13:20.200000Z"));
+}
+
+#[test]
+fn a_record_has_its_five_keys_in_order() {
+    let event = AgentEvent::WorkerExited {
+        at: at(0),
+        worker: worker(7),
+        exit: Exit::Signal(9),
+        stopped_by_agent: true,
+    };
+    let line = record(&facts(), &event);
+    let start = r#"{"name":"worker_exited","time":"2023-11-14T22:13:20.000000Z","run_id":"job","node":"node","fields":{"#;
+    assert!(line.starts_with(start), "{line}");
+    let parsed: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(
+        parsed["fields"],
+        json!({
+            "local_rank": 0,
+            "rank": 0,
+            "role_rank": 0,
+            "pid": 7,
+            "exit_code": -9,
+            "stopped_by_agent": true,
+        })
+    );
+}
+
+#[test]
+fn watchdog_events_are_those_of_the_reference() {
+    let mut reference = ReferenceEvents::new(facts());
+    let event = AgentEvent::Watchdog {
+        at: at(5),
+        action: WatchdogAction::TimerExpired,
+        timer: Some(WatchdogTimer {
+            pid: 42,
+            scope: "train.py#17".to_owned(),
+            expiration: 1_790_000_123.0,
+            signal: 9,
+        }),
+    };
+    let line: Value = serde_json::from_str(&reference.line(&event).unwrap()).unwrap();
+    assert_eq!(line["name"], "timer expired");
+    assert_eq!(line["source"], "AGENT");
+    assert_eq!(line["timestamp"], 1_700_000_000_005_i64);
+    let metadata = &line["metadata"];
+    assert_eq!(metadata["state"], "RUNNING");
+    assert!(metadata.get("duration_ms").is_none());
+    let details: Value = serde_json::from_str(metadata["metadata"].as_str().unwrap()).unwrap();
+    assert_eq!(
+        details,
+        json!({
+            "watchdog_event": "timer expired",
+            "worker_pid": "42",
+            "scope_id": "train.py#17",
+            "expiration_time": "1790000123.0",
+            "signal": "9",
+        })
+    );
+}
+
+#[test]
+fn sinks_are_found_by_name_and_all_of_a_set_hear_everything() {
+    let (sender, heard) = channel();
+    let mut registry = EventRegistry::with_defaults();
+    let names: Vec<&str> = registry.names().collect();
+    assert_eq!(names, ["console", "dynamic_rendezvous", "null"]);
+    assert!(registry.create("mine", &facts()).is_none());
+    registry.register("mine", move |facts| {
+        let (sender, run_id) = (sender.clone(), facts.run_id.clone());
+        Box::new(move |event: &AgentEvent| {
+            sender
+                .send(format!("{run_id} {}", event_name(event)))
+                .unwrap();
+        })
+    });
+    let mut sinks = EventSinks::new();
+    for name in ["mine", "null", "mine"] {
+        sinks.add_boxed(registry.create(name, &facts()).unwrap());
+    }
+    sinks.record(&attempt(0, 0)[0]);
+    let heard: Vec<String> = heard.try_iter().collect();
+    assert_eq!(heard, ["job rendezvous_began", "job rendezvous_began"]);
+}

@@ -1,0 +1,113 @@
+//! The affinity mask, and what sysfs says about processors.
+
+use std::collections::BTreeMap;
+
+use rdzv_core::topology::{BindingMode, CpuList, Processor, Topology};
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+use super::PlacementError;
+use super::tree::Tree;
+
+const NODES: &str = "/sys/devices/system/node";
+const PROCESSORS: &str = "/sys/devices/system/cpu";
+
+/// This process's affinity mask.
+pub(super) fn affinity() -> CpuList {
+    match sched_getaffinity(None::<Pid>) {
+        Ok(set) => (0..CpuSet::MAX_CPU)
+            .filter(|&processor| set.is_set(processor))
+            .filter_map(|processor| u32::try_from(processor).ok())
+            .collect(),
+        // More processors than the set has room for.
+        Err(_) => told_by_status(&Tree::new("/")).unwrap_or_else(|| {
+            let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+            (0..u32::try_from(count).unwrap_or(u32::MAX)).collect()
+        }),
+    }
+}
+
+/// The same mask as a text of the kernel's, of any length.
+fn told_by_status(tree: &Tree) -> Option<CpuList> {
+    let status = tree.text("/proc/thread-self/status")?;
+    let mut lines = status.lines();
+    let list = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    CpuList::parse(list).ok().filter(|list| !list.is_empty())
+}
+
+/// The processors of each NUMA node that there is.
+pub(super) fn nodes(tree: &Tree) -> Result<BTreeMap<u32, CpuList>, PlacementError> {
+    let possible = tree.list(format!("{NODES}/possible"))?.unwrap_or_default();
+    let mut nodes = BTreeMap::new();
+    for node in possible.iter() {
+        // Possible nodes need not be there.
+        if let Some(processors) = tree.list(format!("{NODES}/node{node}/cpulist"))? {
+            nodes.insert(node, processors);
+        }
+    }
+    Ok(nodes)
+}
+
+/// Adds what the mode needs to know of the processors that may be used.
+pub(super) fn describe(
+    tree: &Tree,
+    mode: BindingMode,
+    mut topology: Topology,
+) -> Result<Topology, PlacementError> {
+    if mode == BindingMode::Node {
+        return Ok(topology);
+    }
+    for processor in topology.allowed.iter() {
+        let directory = format!("{PROCESSORS}/cpu{processor}");
+        let mut described = Processor::default();
+        match mode {
+            BindingMode::Node => {}
+            BindingMode::Socket => {
+                let package = tree.number(format!("{directory}/topology/physical_package_id"));
+                described.package = package.and_then(|number| i32::try_from(number).ok());
+            }
+            BindingMode::Exclusive => {
+                let siblings = tree.list(format!("{directory}/topology/thread_siblings_list"))?;
+                described.core = siblings.unwrap_or_default();
+            }
+            BindingMode::CoreComplex => {
+                described.cache = last_cache(tree, &format!("{directory}/cache"))?;
+            }
+        }
+        topology.processors.insert(processor, described);
+    }
+    Ok(topology)
+}
+
+/// The processors that share the data cache of the highest level; empty if there is none.
+fn last_cache(tree: &Tree, directory: &str) -> Result<CpuList, PlacementError> {
+    let mut highest = 0;
+    let mut shared = CpuList::new();
+    for name in tree.names(directory) {
+        let number = name.strip_prefix("index").map(str::parse::<u32>);
+        if !matches!(number, Some(Ok(_))) {
+            continue;
+        }
+        let kind = tree.text(format!("{directory}/{name}/type"));
+        if !matches!(kind.as_deref(), Some("Unified" | "Data")) {
+            continue;
+        }
+        let level = tree.number(format!("{directory}/{name}/level"));
+        if let Some(level) = level.filter(|level| *level > highest) {
+            highest = level;
+            let list = tree.list(format!("{directory}/{name}/shared_cpu_list"))?;
+            shared = list.unwrap_or_default();
+        }
+    }
+    Ok(shared)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ways_to_ask_for_the_mask_agree() {
+        assert_eq!(told_by_status(&Tree::new("/")), Some(affinity()));
+    }
+}

@@ -1,0 +1,56 @@
+//! The library's door to the agent: through processes, functions of this very test program, and
+//! threads.
+#![allow(clippy::unwrap_used, reason = "this is all test code")]
+
+mod examples;
+mod functions;
+mod local;
+mod nodes;
+mod spec;
+#[path = "../../examples/own_agent/threads.rs"]
+mod threads;
+mod threads_alone;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rdzv_agent::api::{WorkerEntrypoint, WorkerSpec, WorkerSpecBuilder};
+use rdzv_agent::{LogBase, LogPlan, RankSelection, StreamSelection};
+use tempfile::TempDir;
+
+/// There can be one agent with processes at a time in a process: tests take turns.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Workers that run a shell script, with all output in files.
+fn shell(script: &str, directory: &TempDir) -> WorkerSpecBuilder {
+    // In arguments `$$` means `$`.
+    let script = script.replace("$$", "$$$$");
+    let entrypoint = WorkerEntrypoint::command("/bin/sh").args(["-c", &script]);
+    quiet(entrypoint, directory)
+}
+
+fn quiet(entrypoint: WorkerEntrypoint, directory: &TempDir) -> WorkerSpecBuilder {
+    let both = StreamSelection {
+        stdout: true,
+        stderr: true,
+    };
+    let mut environment: std::collections::BTreeMap<_, _> = std::env::vars_os().collect();
+    environment.insert("DIR".into(), directory.path().into());
+    WorkerSpec::builder(entrypoint)
+        .signals(Vec::new())
+        .environment(environment)
+        .logs(LogPlan {
+            redirects: RankSelection::All(both),
+            ..LogPlan::new(LogBase::Directory(directory.path().join("logs")))
+        })
+}
+
+/// What workers have appended to a file of the test's directory, sorted.
+fn lines(directory: &TempDir, name: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(directory.path().join(name)).unwrap_or_default();
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    lines.sort_unstable();
+    lines
+}

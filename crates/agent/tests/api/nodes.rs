@@ -1,0 +1,238 @@
+//! Two nodes, each with an agent of its own; here both are in this process.
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rdzv_agent::api::{
+    ElasticAgent, LocalElasticAgent, RunError, RunResult, SimpleElasticAgent, WorkerEntrypoint,
+    WorkerGroup, WorkerSpec,
+};
+use rdzv_agent::{AgentEvent, MasterPort, RendezvousPlan};
+use rdzv_core::rank::Rank;
+use rdzv_rendezvous::RendezvousParameters;
+use serde_json::{Value, json};
+
+use crate::threads::ThreadWorkers;
+use crate::{lines, shell, turn};
+
+/// Where two nodes can meet.
+fn endpoint() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
+}
+
+fn meeting_at(endpoint: &str) -> RendezvousPlan {
+    let parameters =
+        RendezvousParameters::new("c10d", endpoint, "two", 2, 2, BTreeMap::new()).unwrap();
+    RendezvousPlan::Dynamic { parameters }
+}
+
+fn node(endpoint: &str, role: &str, size: u32) -> rdzv_agent::api::WorkerSpecBuilder {
+    WorkerSpec::builder(WorkerEntrypoint::command("a thread"))
+        .role(role)
+        .run_id("two")
+        .local_world_size(size)
+        .local_addr("127.0.0.1")
+        .max_restarts(0)
+        .signals(Vec::new())
+        .rendezvous(meeting_at(endpoint))
+}
+
+type Ran = (Result<RunResult, RunError>, WorkerGroup);
+
+fn start(spec: WorkerSpec, work: ThreadWorkers) -> JoinHandle<Ran> {
+    thread::spawn(move || {
+        let role = spec.role().to_owned();
+        let mut agent = SimpleElasticAgent::new(spec, work);
+        let result = agent.run(&role);
+        let group = agent.worker_group(&role).unwrap();
+        (result, group)
+    })
+}
+
+fn places() -> ThreadWorkers {
+    ThreadWorkers::new(|request, _| {
+        let place = request.place;
+        let size = (place.role_rank.0, place.role_world_size);
+        Ok(json!([place.rank.0, place.world_size, size.0, size.1]))
+    })
+}
+
+#[test]
+fn roles_of_different_sizes_share_one_store_and_one_order() {
+    let endpoint = endpoint();
+    let learner = start(node(&endpoint, "learner", 2).build().unwrap(), places());
+    let actor = start(node(&endpoint, "actor", 1).build().unwrap(), places());
+    let ((learner, learners), (actor, actors)) = (learner.join().unwrap(), actor.join().unwrap());
+    let mut values = learner.unwrap().return_values;
+    assert_eq!(values.len(), 2);
+    values.extend(actor.unwrap().return_values);
+    let first = if learners.group_rank_or_unset() == 0 {
+        [[0, 3, 0, 2], [1, 3, 1, 2], [2, 3, 0, 1]]
+    } else {
+        [[0, 3, 0, 1], [1, 3, 0, 2], [2, 3, 1, 2]]
+    };
+    let expected: BTreeMap<Rank, Value> = (0..)
+        .map(Rank)
+        .zip(first.map(|place| json!(place)))
+        .collect();
+    assert_eq!(values, expected);
+    assert_eq!(learners.store, actors.store, "all meet at the same place");
+    assert_eq!(actors.group_world_size, Some(2));
+}
+
+#[test]
+fn who_has_finished_does_not_wait_for_a_node_that_has_failed() {
+    let endpoint = endpoint();
+    let (finished, others_finished) = channel();
+    let others_finished = std::sync::Mutex::new(others_finished);
+    let good = ThreadWorkers::new(move |_, _| {
+        let _ = finished.send(());
+        Ok(json!(null))
+    });
+    let bad = ThreadWorkers::new(move |_, _| {
+        let _ = others_finished.lock().unwrap().recv();
+        Err("boom".to_owned())
+    });
+    let began = Instant::now();
+    let good = start(node(&endpoint, "default", 1).build().unwrap(), good);
+    let bad = start(node(&endpoint, "default", 1).build().unwrap(), bad);
+    let (failed, _) = bad.join().unwrap();
+    assert!(failed.unwrap().is_failed());
+    let (waited, _) = good.join().unwrap();
+    let error = waited.unwrap_err().to_string();
+    assert!(
+        error.ends_with("boom"),
+        "a sentence, without the record: {error}"
+    );
+    assert!(
+        began.elapsed() < Duration::from_secs(60),
+        "the barrier is one of 300 s"
+    );
+}
+
+#[test]
+fn another_nodes_failure_restarts_the_group_without_costing_a_restart() {
+    let endpoint = endpoint();
+    let steady = ThreadWorkers::new(|request, stop| {
+        if request
+            .environment
+            .contains(&("RDZV_ROUND", "0".to_owned()))
+        {
+            let (stopped, wait) = channel();
+            stop.on_stop(move || {
+                let _ = stopped.send(());
+            });
+            wait.recv().map_err(|error| error.to_string())?;
+        }
+        Ok(json!(request.restart_count))
+    });
+    let failing = ThreadWorkers::new(|request, _| match request.restart_count {
+        0 => Err("the first attempt".to_owned()),
+        count => Ok(json!(count)),
+    });
+    let steady = start(node(&endpoint, "default", 1).build().unwrap(), steady);
+    let spec = node(&endpoint, "default", 1).max_restarts(1);
+    let failing = start(spec.build().unwrap(), failing);
+    let (steady, group) = steady.join().unwrap();
+    let values: Vec<Value> = steady.unwrap().return_values.into_values().collect();
+    assert_eq!(values, [json!(0)], "the steady node has no restart to give");
+    assert_eq!(group.restart_count, 0);
+    let values = failing.join().unwrap().0.unwrap().return_values;
+    assert_eq!(values.into_values().collect::<Vec<_>>(), [json!(1)]);
+}
+
+#[test]
+fn the_workers_of_several_nodes_meet_at_the_port_that_was_fixed() {
+    let endpoint = endpoint();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let spec = || node(&endpoint, "default", 1).master_port(MasterPort::Fixed(port));
+    let other = start(spec().build().unwrap(), places());
+    let (result, group) = start(spec().build().unwrap(), places()).join().unwrap();
+    assert!(!result.unwrap().is_failed());
+    assert_eq!(group.master_port(), Some(port));
+    assert_eq!(other.join().unwrap().1.master_port(), Some(port));
+}
+
+#[test]
+fn ranks_follow_from_the_group_rank_alone_where_all_nodes_are_alike() {
+    let endpoint = endpoint();
+    let work = || ThreadWorkers::new(|request, _| Ok(json!(request.place.local_rank.0)));
+    let spec = || node(&endpoint, "default", 2).identical_workers(true);
+    let nodes = [0, 1].map(|_| start(spec().build().unwrap(), work()));
+    for node in nodes {
+        let (result, group) = node.join().unwrap();
+        let base = group.group_rank.unwrap().0 * 2;
+        let expected = [(Rank(base), json!(0)), (Rank(base + 1), json!(1))];
+        assert_eq!(result.unwrap().return_values, expected.into());
+    }
+}
+
+#[test]
+fn an_agent_with_processes_and_one_of_ones_own_share_a_job() {
+    let _turn = turn();
+    let endpoint = endpoint();
+    let directory = tempfile::tempdir().unwrap();
+    let threads = start(node(&endpoint, "threads", 1).build().unwrap(), places());
+    let spec = shell(
+        "echo $ROLE_RANK/$ROLE_WORLD_SIZE/$WORLD_SIZE >> $DIR/said",
+        &directory,
+    )
+    .role("processes")
+    .run_id("two")
+    .local_world_size(2)
+    .local_addr("127.0.0.1")
+    .rendezvous(meeting_at(&endpoint));
+    let mut processes = LocalElasticAgent::new(spec.build().unwrap());
+    assert!(!processes.run("processes").unwrap().is_failed());
+    assert_eq!(lines(&directory, "said"), ["0/2/3", "1/2/3"]);
+    let values = threads.join().unwrap().0.unwrap().return_values;
+    let place = values.into_values().next().unwrap();
+    assert_eq!((&place[1], &place[3]), (&json!(3), &json!(1)));
+}
+
+#[test]
+fn a_failure_among_threads_is_the_cause_for_an_agent_with_processes() {
+    let _turn = turn();
+    let endpoint = endpoint();
+    let directory = tempfile::tempdir().unwrap();
+    let (sender, running) = channel();
+    let running = std::sync::Mutex::new(running);
+    let bad = ThreadWorkers::new(move |_, _| {
+        let _ = running.lock().unwrap().recv();
+        Err("boom".to_owned())
+    });
+    let bad = start(node(&endpoint, "threads", 1).build().unwrap(), bad);
+    let verdicts = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = Arc::clone(&verdicts);
+    let spec = shell("exec sleep 1000", &directory)
+        .run_id("two")
+        .local_addr("127.0.0.1")
+        .rendezvous(meeting_at(&endpoint))
+        .event_handler(move |event: &AgentEvent| match event {
+            AgentEvent::WorkerStarted { .. } => {
+                let _ = sender.send(());
+            }
+            AgentEvent::Verdict { verdict, .. } => {
+                seen.lock().unwrap().extend(verdict.first.clone());
+            }
+            _ => {}
+        });
+    let error = LocalElasticAgent::new(spec.build().unwrap()).run("default");
+    assert!(error.unwrap_err().to_string().ends_with("boom"));
+    assert!(bad.join().unwrap().0.unwrap().is_failed());
+    let verdicts = verdicts.lock().unwrap();
+    let [first] = &verdicts[..] else {
+        panic!("{verdicts:?}");
+    };
+    assert_eq!(
+        (first.role.as_str(), first.cause.text.as_str()),
+        ("threads", "boom")
+    );
+}

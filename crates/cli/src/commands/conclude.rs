@@ -1,0 +1,232 @@
+//! What is left to do when a launch is over: say how it ended, write that down, end with its code.
+
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, ExitStatus};
+use std::time::Duration;
+
+use jiff::tz::TimeZone;
+use rdzv_agent::{AgentError, LaunchPlan, LogPlan, Outcome, Verdict};
+use rdzv_core::env;
+use tracing::error;
+
+use crate::args::RunArgs;
+use crate::args::parse::usage;
+use crate::args::program::Launcher;
+use crate::exit::{self, Exit, Refusal};
+use crate::host;
+use crate::report::{self, Document, ReportFile, sentences};
+use crate::resolve::{Environment, Machine, Wishes, wishes};
+use crate::terminal::{complain, finish_lines};
+
+/// How long an agent that has lost its keeper tries to say so.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+/// The kind of cause that an error of the agent does not tell by itself.
+const NODE_LOST: &str = "node_lost";
+
+/// A run that is over.
+pub(super) struct Ended {
+    run_id: String,
+    title: String,
+    logs: LogPlan,
+    pub(super) outcome: Outcome,
+    pub(super) verdict: Verdict,
+}
+
+impl Ended {
+    /// Of a launch that is about to begin.
+    pub(super) fn new(plan: &LaunchPlan) -> Self {
+        Self {
+            run_id: plan.run_id.as_str().to_owned(),
+            title: plan.entrypoint.name.clone(),
+            logs: plan.logs.clone(),
+            outcome: Outcome::Succeeded,
+            verdict: Verdict::default(),
+        }
+    }
+
+    /// Whether the stderr of a worker was on the console.
+    fn stderr_was_seen(&self, local_rank: u32) -> bool {
+        let logs = &self.logs;
+        let shown = logs
+            .console_ranks
+            .as_ref()
+            .is_none_or(|ranks| ranks.contains(&local_rank));
+        let teed = logs.tee.of(local_rank).stderr;
+        shown && (teed || !logs.redirects.of(local_rank).stderr)
+    }
+}
+
+/// The report file, if there is to be one.
+pub(super) struct Report {
+    wishes: Wishes,
+    run_id: Option<String>,
+    file: Option<ReportFile>,
+}
+
+impl Report {
+    /// Reads the flags and makes sure that the file can be written.
+    pub(super) fn open(arguments: &RunArgs, machine: &dyn Machine) -> Result<Self, Refusal> {
+        let wishes = wishes(&arguments.verdict, machine)?;
+        let file = match &wishes.report {
+            Some(path) => Some(ReportFile::open(path).map_err(|error| {
+                Refusal::Usage(format!(
+                    "argument --report: {} cannot be written: {error}",
+                    path.display()
+                ))
+            })?),
+            None => None,
+        };
+        Ok(Self {
+            wishes,
+            run_id: arguments.rdzv_id.clone(),
+            file,
+        })
+    }
+
+    fn ended(&self, ended: &Ended, code: u8) {
+        if self.file.is_some() {
+            let host = host::full_name();
+            self.write(&Document::of_run(
+                &ended.run_id,
+                &ended.title,
+                &host,
+                &ended.outcome,
+                &ended.verdict,
+                code,
+            ));
+        }
+    }
+
+    /// The launch was refused before it began.
+    pub(super) fn refused(&self, refusal: &Refusal) {
+        if self.file.is_some() {
+            let host = host::full_name();
+            let code = match refusal {
+                Refusal::Raised(_) => Exit::Failure.code(),
+                Refusal::Usage(_) => Exit::Usage.code(),
+            };
+            self.write(&Document::of_refusal(
+                self.run_id.as_deref(),
+                &host,
+                refusal,
+                code,
+            ));
+        }
+    }
+
+    /// Writes the file, if there is to be one.
+    pub(super) fn write(&self, document: &Document<'_>) {
+        if let Some(file) = &self.file
+            && let Err(error) = file.write(&document.text())
+        {
+            let path = self.wishes.report.as_deref().unwrap_or(Path::new(""));
+            complain(&format!(
+                "rdzv: write the report {}: {error}",
+                path.display()
+            ));
+        }
+    }
+}
+
+fn tell_verdict(ended: &Ended) {
+    let lines = sentences::render(&ended.verdict, &|local_rank| {
+        ended.stderr_was_seen(local_rank)
+    });
+    if !lines.is_empty() {
+        complain(&lines);
+    }
+}
+
+/// Tells how the run ended.
+pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment) -> ExitCode {
+    let outcome = &ended.outcome;
+    let code = exit::of_launch(report.wishes.exit_codes, outcome, &ended.verdict);
+    report.ended(ended, code);
+    if let Some(path) = error_file(environment)
+        && let Err(error) = rdzv_agent::write_launcher_error_file(&path, outcome)
+    {
+        not_written(&path, &error);
+    }
+    match outcome {
+        Outcome::Succeeded => {}
+        Outcome::Failed {
+            failures,
+            root_cause,
+        } => {
+            tell_verdict(ended);
+            let (zone, host) = (TimeZone::system(), host::full_name());
+            let block = report::render(&ended.title, failures, *root_cause, &host, &zone);
+            complain(&block);
+        }
+        Outcome::Signalled {
+            signal,
+            workers_started: false,
+        } => {
+            finish_lines(None);
+            rdzv_agent::end_like(ExitStatus::from_raw(*signal))
+        }
+        Outcome::Signalled { signal, .. } => {
+            complain(&format!(
+                "torch.distributed.elastic.multiprocessing.api.SignalException: Process {} got \
+                 signal: {signal}",
+                rdzv_agent::launcher_pid()
+            ));
+        }
+        Outcome::Error(error) => {
+            let first = ended.verdict.first.as_ref();
+            let more_than_this = first.is_some_and(|first| first.cause.kind == NODE_LOST);
+            if more_than_this || !ended.verdict.here {
+                tell_verdict(ended);
+            }
+            complain(&format!("{}: {error}", error.class()));
+            if matches!(error, AgentError::KeeperLost) {
+                // Whoever killed the keeper wants all of this to end, reader or not.
+                finish_lines(Some(LAST_WORDS));
+                std::process::exit(code.into());
+            }
+        }
+    }
+    code.into()
+}
+
+/// Says why a launch is refused.
+pub(super) fn refuse(refusal: &Refusal, launcher: Launcher, environment: &Environment) -> ExitCode {
+    let program = launcher.program();
+    match refusal {
+        Refusal::Raised(raised) => {
+            let message = raised.to_string();
+            write_error_file(environment, &message);
+            complain(&message);
+            Exit::Failure.into()
+        }
+        Refusal::Usage(text) => {
+            complain(&format!("{}\n{program}: error: {text}", usage(program)));
+            Exit::Usage.into()
+        }
+    }
+}
+
+/// Writes an error of the launcher to the file of whoever started it, if there is to be one.
+pub(super) fn write_error_file(environment: &Environment, message: &str) {
+    if let Some(path) = error_file(environment)
+        && let Err(error) = rdzv_agent::write_refusal_to_error_file(&path, message)
+    {
+        not_written(&path, &error);
+    }
+}
+
+/// Where whoever started the launcher wants its error file.
+fn error_file(environment: &Environment) -> Option<PathBuf> {
+    let path = environment.filled(env::TORCHELASTIC_ERROR_FILE)?;
+    Some(PathBuf::from(path))
+}
+
+fn not_written(path: &Path, error: &io::Error) {
+    error!(
+        "write the launcher's error file {}: {error}",
+        path.display()
+    );
+}

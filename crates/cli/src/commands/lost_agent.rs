@@ -1,0 +1,71 @@
+//! What the keeper says in the place of an agent that was killed, and so could not say it itself.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+use clap::{Args, FromArgMatches};
+use rdzv_agent::host;
+
+use super::conclude::{Report, write_error_file};
+use crate::args::program::{Launcher, Program};
+use crate::args::{LaunchArgs, Parsed, RunArgs, parse};
+use crate::report::Document;
+use crate::resolve::{Environment, Host};
+use crate::signal;
+use crate::terminal::complain;
+
+/// Signals by which an agent does not end of its own will: others may be handled, and then it has
+/// said everything before it ended by them.
+const FATAL: [&str; 7] = [
+    "SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGSYS",
+];
+
+/// Says so if the agent was killed, on stderr and in the files that were asked for.
+pub(super) fn explain(called: &OsStr, status: ExitStatus) {
+    let killed_by = status
+        .signal()
+        .and_then(|number| Some((number, signal::name(number)?)))
+        .filter(|(_, name)| FATAL.contains(name));
+    let Some((number, name)) = killed_by else {
+        return;
+    };
+    let text = format!("the agent was ended by {name}; its workers have been killed with it");
+    complain(&format!("rdzv: {text}"));
+    let environment = Environment(std::env::vars_os().collect());
+    write_error_file(&environment, &format!("RuntimeError: {text}"));
+    let words = std::env::args_os().skip(1).collect();
+    if let Program::Launch(launcher, words) = Program::of(called, words)
+        && let Some(arguments) = arguments(launcher, &words, &environment)
+        && let Ok(report) = Report::open(&arguments, &Host)
+    {
+        let host = host::full_name();
+        let title = arguments.training_script.first().map(OsString::as_os_str);
+        let title = title.map(OsStr::to_string_lossy).unwrap_or_default();
+        let code = u8::try_from(128 + number).unwrap_or(1);
+        report.write(&Document::of_lost_agent(
+            arguments.rdzv_id.as_deref(),
+            &title,
+            &host,
+            &text,
+            code,
+        ));
+    }
+}
+
+fn arguments(launcher: Launcher, words: &[OsString], environment: &Environment) -> Option<RunArgs> {
+    fn read<T: Args + FromArgMatches + AsRef<RunArgs>>(
+        launcher: Launcher,
+        words: &[OsString],
+        environment: &Environment,
+    ) -> Option<RunArgs> {
+        match parse::<T>(launcher.program(), words, &environment.0) {
+            Ok(Parsed::Run(arguments)) => Some(arguments.as_ref().clone()),
+            _ => None,
+        }
+    }
+    match launcher {
+        Launcher::LaunchCompat => read::<LaunchArgs>(launcher, words, environment),
+        _ => read::<RunArgs>(launcher, words, environment),
+    }
+}

@@ -1,0 +1,94 @@
+//! A7: heartbeats share no thread with log output, so that a flood of it costs no node its place; nor
+//! does a console that nobody reads keep a run from its end.
+
+use std::time::Duration;
+
+use crate::plan::{Act, End, Meeting, Plan};
+use crate::{cause, checks, job};
+
+/// Two nodes, all of whose workers write as fast as their disk takes it, several times as long as it
+/// takes to miss a node (two heartbeats of a second).
+#[test]
+fn a_flood_of_logs_costs_no_node_its_place() {
+    let mut acts = Vec::new();
+    for rank in 0..3 {
+        let before = (0..200).flat_map(|_| ["flood:400000", "pause:25"]);
+        acts.push(Act {
+            generation: 0,
+            rank,
+            before: before.map(str::to_owned).collect(),
+            pause: 0,
+            end: End::Success,
+        });
+    }
+    let plan = Plan {
+        meeting: Meeting::FirstAgent,
+        nodes: vec![2, 1],
+        elastic: true,
+        max_restarts: 0,
+        shutdown_timeout: 1,
+        tee: true,
+        stalled_console: false,
+        acts,
+        faults: Vec::new(),
+        end: Duration::from_secs(40),
+    };
+    let record = job::run(&plan);
+    let rounds: Vec<u32> = record
+        .workers()
+        .iter()
+        .map(|life| life.process.round)
+        .collect();
+    assert_eq!(rounds, [0, 0, 0], "{record}");
+    for (index, node) in record.nodes.iter().enumerate() {
+        assert_eq!(node.code(), 0, "node {index}: {record}");
+    }
+    let mut complaints = record.complaints.clone();
+    complaints.extend(checks::all(&plan, &record));
+    complaints.extend(cause::all(&plan, &record));
+    assert!(complaints.is_empty(), "{complaints:?}\n{record}");
+}
+
+#[test]
+fn a_console_that_nobody_reads_does_not_keep_a_signal_from_ending_the_run() {
+    ends_soon_after_a_signal(End::Hang);
+}
+
+// A signal that comes while a failed group is being stopped does not change what ended the run.
+#[test]
+fn nor_does_it_if_the_run_had_failed_already() {
+    ends_soon_after_a_signal(End::Code(3));
+}
+
+fn ends_soon_after_a_signal(end_of_worker: End) {
+    let act = |rank, before: &str, pause, end| Act {
+        generation: 0,
+        rank,
+        before: vec![before.to_owned()],
+        pause,
+        end,
+    };
+    let end = Duration::from_millis(1500);
+    let plan = Plan {
+        meeting: Meeting::Standalone,
+        nodes: vec![2],
+        elastic: false,
+        max_restarts: 0,
+        shutdown_timeout: 2,
+        tee: true,
+        stalled_console: true,
+        acts: vec![
+            act(0, "flood:1000000", 600, end_of_worker),
+            // Keeps the group from being stopped before the signal comes.
+            act(1, "ignore:2,15", 0, End::Hang),
+        ],
+        faults: Vec::new(),
+        end,
+    };
+    let record = job::run(&plan);
+    assert_eq!(record.complaints, [] as [&str; 0], "{record}");
+    let node = &record.nodes[0];
+    assert_eq!(node.code(), 1, "{record}");
+    let took = node.ended.saturating_duration_since(record.began) - end;
+    assert!(took < Duration::from_secs(6), "{took:?}\n{record}");
+}

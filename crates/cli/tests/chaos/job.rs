@@ -1,0 +1,453 @@
+//! Carries a plan out.
+
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::observer::{Observer, Process, Seen};
+use crate::plan::{After, Meeting, Plan, What};
+use crate::processes::{
+    MARKER, end_all, ends_within, first_child, marked, open, signal as send_signal,
+};
+use crate::proxy::Proxy;
+use crate::record::{Fired, Node, Record};
+use crate::store::Store;
+
+/// How long faults that wait for all workers do so: some may never begin.
+const ALL_BEGAN_WITHIN: Duration = Duration::from_millis(1500);
+/// How long a run may take beyond the grace of its workers once everybody was told to end.
+const SLACK: Duration = Duration::from_secs(6);
+/// A9: everything is gone that soon after a keeper or an agent was killed.
+const GONE_WITHIN: Duration = Duration::from_secs(1);
+
+/// What is still to be done at some time.
+enum Due {
+    Fault(What),
+    Continue(OwnedFd),
+    Unstall(usize),
+    End,
+}
+
+/// A run that is going on.
+struct Job<'a> {
+    plan: &'a Plan,
+    directory: TempDir,
+    observer: Observer,
+    proxies: Vec<Proxy>,
+    launchers: Vec<Launcher>,
+    due: Vec<(Instant, Due)>,
+    seen: Vec<Seen>,
+    living: Vec<Process>,
+    fired: Vec<Fired>,
+    complaints: Vec<String>,
+}
+
+struct Launcher {
+    child: Child,
+    process: OwnedFd,
+    marker: String,
+    report: PathBuf,
+    stderr: PathBuf,
+    ended: Option<Node>,
+}
+
+/// Runs it to its end, and leaves nothing behind.
+pub(crate) fn run(plan: &Plan) -> Record {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("s");
+    let observer = Observer::new(&socket);
+    let store = (plan.meeting == Meeting::OwnStore).then(Store::start);
+    let proxies: Vec<Proxy> = match &store {
+        Some(store) => plan
+            .nodes
+            .iter()
+            .map(|_| Proxy::new(store.address))
+            .collect(),
+        None => Vec::new(),
+    };
+    // Whoever kills too much hits this one.
+    let mut bystander = Command::new(fixture_worker()).arg("hang").spawn().unwrap();
+    let began = Instant::now();
+    let mut job = Job {
+        plan,
+        directory,
+        observer,
+        proxies,
+        launchers: Vec::new(),
+        due: vec![(began + plan.end, Due::End)],
+        seen: Vec::new(),
+        living: Vec::new(),
+        fired: Vec::new(),
+        complaints: Vec::new(),
+    };
+    // Held to the end: a pipe without a reader is broken, not stalled.
+    let _console = job.launch(&socket);
+    job.schedule(After::Launch);
+    job.go_on(began);
+    if bystander.try_wait().unwrap().is_some() {
+        job.complaints
+            .push("a process of somebody else was hit".into());
+    }
+    bystander.kill().unwrap();
+    bystander.wait().unwrap();
+    drop(store);
+    let mut seen = job.seen;
+    seen.extend(job.observer.finish());
+    Record {
+        began,
+        complaints: job.complaints,
+        seen,
+        fired: job.fired,
+        nodes: job
+            .launchers
+            .into_iter()
+            .map(|launcher| launcher.ended.expect("a run goes on until all have ended"))
+            .collect(),
+    }
+}
+
+impl Job<'_> {
+    fn launch(&mut self, socket: &Path) -> std::io::PipeReader {
+        let port = free_port().to_string();
+        let steps = self.plan.steps(socket.to_str().unwrap());
+        let (reader, console) = std::io::pipe().unwrap();
+        if self.plan.stalled_console {
+            fill(&console);
+        }
+        for index in 0..self.plan.nodes.len() {
+            let stdout = if self.plan.stalled_console {
+                console.try_clone().unwrap().into()
+            } else {
+                Stdio::null()
+            };
+            let launcher = self.launcher(index, &port, &steps, stdout);
+            self.observer.watch(
+                i32::try_from(launcher.child.id()).unwrap(),
+                launcher.process.try_clone().unwrap(),
+            );
+            self.launchers.push(launcher);
+        }
+        reader
+    }
+
+    fn launcher(&self, index: usize, port: &str, steps: &[String], stdout: Stdio) -> Launcher {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let marker = format!("{}-{number}", std::process::id());
+        let directory = self.directory.path().join(format!("node{index}"));
+        fs::create_dir(&directory).unwrap();
+        let (report, stderr) = (directory.join("report.json"), directory.join("stderr"));
+        let count = self.plan.nodes.len();
+        let nodes = if self.plan.elastic {
+            format!("1:{count}")
+        } else {
+            count.to_string()
+        };
+        let endpoint = match self.proxies.get(index) {
+            Some(proxy) => proxy.address.to_string(),
+            None => format!("127.0.0.1:{port}"),
+        };
+        let node_rank = index.to_string();
+        let meeting: &[&str] = match self.plan.meeting {
+            Meeting::Standalone => &["--standalone"],
+            Meeting::Static => &[
+                "--nnodes",
+                &nodes,
+                "--node-rank",
+                &node_rank,
+                "--master-port",
+                port,
+                "--rdzv-conf",
+                "timeout=20",
+            ],
+            Meeting::FirstAgent | Meeting::OwnStore => &[
+                "--nnodes",
+                &nodes,
+                "--rdzv-backend=c10d",
+                "--rdzv-id=job",
+                "--rdzv-endpoint",
+                &endpoint,
+                "--rdzv-conf",
+                "join_timeout=20,last_call_timeout=1,keep_alive_interval=1,\
+                 keep_alive_max_attempt=2,read_timeout=4",
+            ],
+        };
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rdzv"));
+        command
+            .arg("run")
+            .arg("--report")
+            .arg(&report)
+            .args(meeting)
+            .arg(format!("--nproc-per-node={}", self.plan.nodes[index]))
+            .arg(format!("--max-restarts={}", self.plan.max_restarts))
+            .arg(format!("--shutdown-timeout={}", self.plan.shutdown_timeout))
+            .args(self.plan.tee.then_some("--tee=3"))
+            .arg("--no-python")
+            .arg(fixture_worker())
+            .args(steps)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("TMPDIR", &directory)
+            .env("PET_LOCAL_ADDR", "127.0.0.1")
+            .env("OMP_NUM_THREADS", "1")
+            .env("RUST_BACKTRACE", "0")
+            .env(MARKER, &marker)
+            .current_dir(&directory)
+            .stdin(Stdio::null())
+            .stdout(stdout)
+            .stderr(File::create(&stderr).unwrap());
+        let child = command.spawn().unwrap();
+        let process = open(i32::try_from(child.id()).unwrap()).unwrap();
+        Launcher {
+            child,
+            process,
+            marker,
+            report,
+            stderr,
+            ended: None,
+        }
+    }
+
+    /// Waits for what happens, brings about what is due, until all launchers have ended.
+    fn go_on(&mut self, began: Instant) {
+        let world = self.plan.nodes.iter().sum::<u32>() as usize;
+        let mut gave_up = false;
+        let mut waits_for_all = Some(began + ALL_BEGAN_WITHIN);
+        let grace = Duration::from_secs(self.plan.shutdown_timeout.into());
+        let hang = began + self.plan.end + grace + SLACK;
+        while self
+            .launchers
+            .iter()
+            .any(|launcher| launcher.ended.is_none())
+        {
+            let now = Instant::now();
+            if now > hang && !gave_up {
+                gave_up = true;
+                self.give_up();
+            }
+            let workers = self.living.iter().filter(|process| process.is_worker);
+            if waits_for_all.is_some_and(|until| now > until || workers.count() >= world) {
+                waits_for_all = None;
+                self.schedule(After::AllBegan);
+            }
+            self.due.sort_by_key(|(at, _)| *at);
+            if self.due.first().is_some_and(|(at, _)| *at <= now) {
+                let (_, due) = self.due.remove(0);
+                self.bring_about(due);
+                continue;
+            }
+            let next = self.due.first().map(|(at, _)| *at);
+            let until = [next, waits_for_all, (!gave_up).then_some(hang)]
+                .into_iter()
+                .flatten()
+                .min();
+            if let Some(seen) = self.observer.next(until.unwrap_or(now + SLACK)) {
+                self.note(seen);
+            }
+        }
+    }
+
+    fn note(&mut self, seen: Seen) {
+        self.seen.push(seen.clone());
+        match seen {
+            Seen::Began(process, _) => self.living.push(process),
+            Seen::Ended(pid, at) => {
+                self.living.retain(|process| process.pid != pid);
+                let launcher = self.launchers.iter().position(|launcher| {
+                    i64::from(launcher.child.id()) == i64::from(pid) && launcher.ended.is_none()
+                });
+                if let Some(index) = launcher {
+                    self.launcher_ended(index, at);
+                }
+            }
+        }
+    }
+
+    fn launcher_ended(&mut self, index: usize, ended: Instant) {
+        let launcher = &mut self.launchers[index];
+        let status = launcher.child.wait().unwrap();
+        // Who was killed cannot wait for others; whoever ends by itself has done so.
+        let limit = match std::os::unix::process::ExitStatusExt::signal(&status) {
+            Some(_) => GONE_WITHIN,
+            None => Duration::ZERO,
+        };
+        if let Some(left) = left_after(&launcher.marker, ended + limit) {
+            let complaint = format!("node {index} ({status}) left behind {left:?}");
+            self.complaints.push(complaint);
+            end_all(&launcher.marker);
+        }
+        let report = fs::read(&launcher.report).ok();
+        launcher.ended = Some(Node {
+            marker: launcher.marker.clone(),
+            status,
+            ended,
+            stderr: String::from_utf8_lossy(&fs::read(&launcher.stderr).unwrap()).into_owned(),
+            report: report.and_then(|text| serde_json::from_slice(&text).ok()),
+        });
+    }
+
+    fn give_up(&mut self) {
+        for (index, launcher) in self.launchers.iter().enumerate() {
+            if launcher.ended.is_none() {
+                let left = marked(&launcher.marker);
+                self.complaints
+                    .push(format!("node {index} hangs: {left:#?}"));
+                end_all(&launcher.marker);
+            }
+        }
+    }
+
+    fn schedule(&mut self, after: After) {
+        let now = Instant::now();
+        for fault in &self.plan.faults {
+            if fault.after == after {
+                let at = now + Duration::from_millis(fault.millis.into());
+                self.due.push((at, Due::Fault(fault.what)));
+            }
+        }
+    }
+
+    fn bring_about(&mut self, due: Due) {
+        match due {
+            Due::Fault(what) => self.break_something(what),
+            Due::Continue(process) => {
+                send_signal(&process, Signal::CONT);
+            }
+            Due::Unstall(node) => self.proxies[node].stall(false),
+            Due::End => {
+                for node in 0..self.launchers.len() {
+                    let signal = Signal::TERM;
+                    self.break_something(What::Keeper { node, signal });
+                }
+            }
+        }
+    }
+
+    fn break_something(&mut self, what: What) {
+        let keeper = |node: usize| {
+            let launcher: &Launcher = &self.launchers[node];
+            let pid = i32::try_from(launcher.child.id()).unwrap();
+            launcher.ended.is_none().then_some(pid)
+        };
+        let agent = |node: usize| keeper(node).and_then(first_child);
+        let one_of = |pick: u32, workers: bool| {
+            let alive: Vec<i32> = self
+                .living
+                .iter()
+                .filter(|process| process.is_worker == workers)
+                .map(|process| process.pid)
+                .collect();
+            let index = (pick as usize).checked_rem(alive.len())?;
+            Some(alive[index])
+        };
+        let (target, signal, resumes) = match what {
+            What::Worker { pick, signal } => (one_of(pick, true), signal, None),
+            What::Child { pick, signal } => (one_of(pick, false), signal, None),
+            What::Agent { node, signal } => (agent(node), signal, None),
+            What::Keeper { node, signal } => (keeper(node), signal, None),
+            What::PauseWorker { pick, millis } => (one_of(pick, true), Signal::STOP, Some(millis)),
+            What::PauseAgent { node, millis } => (agent(node), Signal::STOP, Some(millis)),
+            What::PauseKeeper { node, millis } => (keeper(node), Signal::STOP, Some(millis)),
+            What::Node { node } => {
+                if keeper(node).is_some() {
+                    self.fired.push(Fired {
+                        at: Instant::now(),
+                        what,
+                        pid: None,
+                    });
+                    end_all(&self.launchers[node].marker);
+                }
+                return;
+            }
+            What::Cut { node } | What::Stall { node, .. } => {
+                if keeper(node).is_some() {
+                    self.fired.push(Fired {
+                        at: Instant::now(),
+                        what,
+                        pid: None,
+                    });
+                    self.break_link(what, node);
+                }
+                return;
+            }
+        };
+        let Some((pid, process)) = target.and_then(|pid| Some((pid, open(pid)?))) else {
+            return;
+        };
+        let at = Instant::now();
+        if send_signal(&process, signal) {
+            self.fired.push(Fired {
+                at,
+                what,
+                pid: Some((pid, signal)),
+            });
+            if let Some(millis) = resumes {
+                let later = at + Duration::from_millis(millis.into());
+                self.due.push((later, Due::Continue(process)));
+            }
+        }
+    }
+
+    fn break_link(&mut self, what: What, node: usize) {
+        if let What::Stall { millis, .. } = what {
+            self.proxies[node].stall(true);
+            let later = Instant::now() + Duration::from_millis(millis.into());
+            self.due.push((later, Due::Unstall(node)));
+        } else {
+            self.proxies[node].cut();
+        }
+    }
+}
+
+/// What is left of a node at that time.
+fn left_after(marker: &str, until: Instant) -> Option<Vec<(i32, String)>> {
+    loop {
+        let left = marked(marker);
+        let (pid, _) = left.first()?;
+        if let Some(process) = open(*pid)
+            && !ends_within(&process, until.saturating_duration_since(Instant::now()))
+        {
+            return Some(left);
+        }
+    }
+}
+
+/// The scripted worker.
+pub(crate) fn fixture_worker() -> PathBuf {
+    let path = Path::new(env!("CARGO_BIN_EXE_rdzv")).with_file_name("examples/fixture_worker");
+    assert!(
+        path.exists(),
+        "{} is missing: `cargo test -p rdzv` builds it, `--test chaos` alone does not",
+        path.display()
+    );
+    path
+}
+
+/// A port that nobody listens at, below those that the kernel hands out.
+fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let base = std::process::id() * 16;
+    loop {
+        let offset = (base + NEXT.fetch_add(1, Ordering::Relaxed)) % 9_000;
+        let port = 11_000 + u16::try_from(offset).unwrap();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// Fills a pipe, so that whoever writes next waits for a reader.
+fn fill(console: &std::io::PipeWriter) {
+    use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+    let flags = fcntl_getfl(console).unwrap();
+    fcntl_setfl(console, flags | OFlags::NONBLOCK).unwrap();
+    while rustix::io::write(console, &[b'.'; 4096]).is_ok() {}
+    fcntl_setfl(console, flags).unwrap();
+}

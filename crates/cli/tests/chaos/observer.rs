@@ -1,0 +1,172 @@
+//! Who began and who ended, in the order in which the kernel had it.
+//!
+//! A worker says hello over a socket and goes on when it was heard. By then the observer holds a
+//! descriptor of it in its epoll set, whose list of what is ready is in the order in which things
+//! became ready, however late the observer looks. So the order of ends is true, and the times are
+//! at most too late. Who a process is comes from the kernel (credentials of the socket, marker in
+//! `/proc`), its ranks from its environment.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write, pipe};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use rustix::io::retry_on_intr;
+use rustix::net::sockopt::socket_peercred;
+
+use crate::processes::{marker_of, open};
+
+/// Something that the observer saw.
+#[derive(Debug, Clone)]
+pub(crate) enum Seen {
+    Began(Process, Instant),
+    Ended(i32, Instant),
+}
+
+/// A worker, or a child of one.
+#[derive(Debug, Clone)]
+pub(crate) struct Process {
+    pub(crate) pid: i32,
+    /// Of its node.
+    pub(crate) marker: String,
+    pub(crate) is_worker: bool,
+    pub(crate) rank: u32,
+    pub(crate) attempt: u32,
+    pub(crate) round: u32,
+}
+
+/// The observer of one run.
+pub(crate) struct Observer {
+    seen: Receiver<Seen>,
+    launchers: Sender<(i32, OwnedFd)>,
+    wake: std::io::PipeWriter,
+    thread: JoinHandle<()>,
+}
+
+const LISTENER: u64 = 0;
+const WAKE: u64 = 1;
+
+impl Observer {
+    /// Listens at a path.
+    pub(crate) fn new(path: &Path) -> Self {
+        let listener = UnixListener::bind(path).unwrap();
+        let (sender, seen) = channel();
+        let (launchers, more) = channel();
+        let (awake, wake) = pipe().unwrap();
+        let thread = thread::spawn(move || watch(&listener, &awake, &sender, &more));
+        Self {
+            seen,
+            launchers,
+            wake,
+            thread,
+        }
+    }
+
+    /// Watches a process that says no hello, too.
+    pub(crate) fn watch(&mut self, pid: i32, process: OwnedFd) {
+        self.launchers.send((pid, process)).unwrap();
+        self.wake.write_all(&[1]).unwrap();
+    }
+
+    /// The next thing seen until then.
+    pub(crate) fn next(&self, until: Instant) -> Option<Seen> {
+        let left = until.saturating_duration_since(Instant::now());
+        self.seen.recv_timeout(left).ok()
+    }
+
+    /// Everything else that has happened until now.
+    pub(crate) fn finish(self) -> Vec<Seen> {
+        drop(self.wake);
+        self.thread.join().unwrap();
+        self.seen.try_iter().collect()
+    }
+}
+
+fn watch(
+    listener: &UnixListener,
+    awake: &std::io::PipeReader,
+    sender: &Sender<Seen>,
+    more: &Receiver<(i32, OwnedFd)>,
+) {
+    let set = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    let add = |what: &dyn AsFd, key: u64| {
+        let data = epoll::EventData::new_u64(key);
+        epoll::add(&set, what, data, epoll::EventFlags::IN).unwrap();
+    };
+    add(listener, LISTENER);
+    add(awake, WAKE);
+    let mut watched: HashMap<u64, OwnedFd> = HashMap::new();
+    let mut ending = false;
+    let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
+    loop {
+        let at_once = Timespec::default();
+        let timeout = ending.then_some(&at_once);
+        events.clear();
+        retry_on_intr(|| epoll::wait(&set, spare_capacity(&mut events), timeout)).unwrap();
+        if ending && events.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        for event in &events {
+            match event.data.u64() {
+                LISTENER => {
+                    let (stream, _) = listener.accept().unwrap();
+                    if let Some((process, descriptor)) = heard(&stream) {
+                        let key = u64::try_from(process.pid).unwrap() << 2;
+                        add(&descriptor, key);
+                        watched.insert(key, descriptor);
+                        let _ = sender.send(Seen::Began(process, now));
+                        let _ = (&stream).write_all(&[1]);
+                    }
+                }
+                WAKE => {
+                    let mut byte = [0];
+                    if let Ok(0) = rustix::io::read(awake, &mut byte) {
+                        ending = true;
+                        epoll::delete(&set, awake).unwrap();
+                    } else if let Ok((pid, process)) = more.recv() {
+                        let key = u64::try_from(pid).unwrap() << 2;
+                        add(&process, key);
+                        watched.insert(key, process);
+                    }
+                }
+                key => {
+                    if let Some(process) = watched.remove(&key) {
+                        epoll::delete(&set, &process).unwrap();
+                        let pid = i32::try_from(key >> 2).unwrap();
+                        let _ = sender.send(Seen::Ended(pid, now));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Who says hello; `None` if it has ended before it was heard.
+fn heard(stream: &UnixStream) -> Option<(Process, OwnedFd)> {
+    let pid = socket_peercred(stream).ok()?.pid.as_raw_nonzero().get();
+    let descriptor = open(pid)?;
+    stream
+        .set_read_timeout(Some(Duration::from_secs(5)))
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).ok()?;
+    let mut words = line.split_whitespace();
+    let name = words.next()?;
+    let numbers: Vec<u32> = words.map(|word| word.parse().unwrap_or(0)).collect();
+    let process = Process {
+        pid,
+        marker: marker_of(pid)?,
+        is_worker: name == "worker",
+        rank: *numbers.first()?,
+        attempt: *numbers.get(3)?,
+        round: *numbers.get(4)?,
+    };
+    Some((process, descriptor))
+}

@@ -1,0 +1,64 @@
+//! Signals at every moment of the start: before the launcher handles any, between keeper and agent,
+//! while workers are being started.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::harness::{Running, ends_within, run_shell};
+
+/// How much later each signal comes than the one before.
+const STEP: Duration = Duration::from_micros(700);
+
+/// How many moments: they reach beyond the start of the workers on a fast machine, and into it on
+/// a slow one.
+const MOMENTS: u32 = 60;
+
+fn start() -> Running {
+    let script = "trap 'exit 0' TERM INT HUP; echo started; while :; do sleep 60 & wait $!; done";
+    run_shell(
+        &["--nproc-per-node", "2", "--shutdown-timeout", "5"],
+        script,
+    )
+    .start()
+}
+
+#[test]
+fn whenever_a_signal_comes_the_run_ends_by_it_and_nothing_is_left() {
+    let mut codes = Vec::new();
+    for moment in 0..MOMENTS {
+        let signal = [Signal::TERM, Signal::INT, Signal::HUP][moment as usize % 3];
+        let running = start();
+        assert!(!ends_within(running.pid(), STEP * moment));
+        running.signal(signal);
+        // That nothing is left is asserted by `wait`.
+        let ended = running.wait();
+        // The signal itself before the agent handles it, then the launcher's own code.
+        let code = ended.code();
+        assert!(
+            code == 1 || code == -signal.as_raw(),
+            "{code} after {:?}: {}",
+            STEP * moment,
+            ended.stderr
+        );
+        let received = format!("Received {} death signal", signal.as_raw());
+        assert!(
+            code != 1 || ended.stderr.contains(&received),
+            "{}",
+            ended.stderr
+        );
+        codes.push(code);
+    }
+    assert!(codes[0] < 0, "at once: {codes:?}");
+}
+
+#[test]
+fn a_job_that_is_killed_at_any_moment_of_its_start_leaves_nothing() {
+    for moment in 0..MOMENTS {
+        let mut running = start();
+        assert!(!ends_within(running.pid(), STEP * moment));
+        running.signal(Signal::KILL);
+        assert!(running.all_gone_within(Duration::from_secs(2)), "{moment}");
+        running.wait().expect(-9);
+    }
+}

@@ -1,0 +1,117 @@
+//! The ways in which cluster schedulers start `torchrun`: Slurm's `srun`, and the variables of
+//! Kubernetes operators.
+//!
+//! The nodes are agents side by side; what `srun` does for one job is done by a few lines of shell.
+
+use crate::harness::{Ended, Job, free_port, shell};
+
+/// As many copies of a command as there are nodes, each with its number; ends like the worst of
+/// them. `-w` asks for one only.
+const SRUN: &str = r#"
+case $1 in -w) shift 2; exec "$@";; esac
+node=0
+tasks=
+while [ $node -lt $SLURM_NNODES ]; do
+    SLURM_NODEID=$node SLURM_PROCID=$node "$@" &
+    tasks="$tasks $!"
+    node=$((node + 1))
+done
+code=0
+for task in $tasks; do wait $task || code=$?; done
+exit $code
+"#;
+
+/// The training script, for an interpreter that is a shell.
+const TRAIN: &str = r#"echo "$RANK/$WORLD_SIZE local $LOCAL_RANK run $TORCHELASTIC_RUN_ID $*""#;
+
+/// A batch script, with `torchrun` and `srun` in its path.
+fn sbatch(script: &str) -> Job {
+    shell(
+        r#"
+        mkdir bin
+        ln -s "$RDZV" bin/torchrun
+        mv srun bin
+        chmod +x bin/srun
+        PATH=$PWD/bin:$PATH
+        . ./job.sh
+        "#,
+    )
+    .file("srun", &format!("#!/bin/sh\n{SRUN}"))
+    .file("job.sh", script)
+    .file("train.py", TRAIN)
+    .env("PYTHON_EXEC", "/bin/sh")
+    .env("OMP_NUM_THREADS", "1")
+    .env("SLURM_NNODES", "2")
+    .env("SLURM_JOB_ID", "4711")
+    .env("PORT", &free_port().to_string())
+}
+
+fn four_workers(ended: &Ended, run: &str) {
+    let line = |rank: u32| format!("{rank}/4 local {} run {run} --lr 1", rank % 2);
+    assert_eq!(ended.sorted(), [line(0), line(1), line(2), line(3)]);
+}
+
+#[test]
+fn nodes_of_a_slurm_job_meet_at_the_first_one() {
+    let ended = sbatch(
+        r#"
+        head_node_ip=$(srun -w first echo 127.0.0.1)
+        srun torchrun \
+            --nnodes $SLURM_NNODES \
+            --nproc_per_node 2 \
+            --rdzv_id $SLURM_JOB_ID \
+            --rdzv_backend c10d \
+            --rdzv_endpoint $head_node_ip:$PORT \
+            train.py --lr 1
+        "#,
+    );
+    four_workers(&ended.run().expect(0), "4711");
+}
+
+#[test]
+fn nodes_of_a_slurm_job_may_have_fixed_ranks() {
+    let ended = sbatch(
+        r#"
+        export MASTER_ADDR=127.0.0.1 MASTER_PORT=$PORT WORLD_SIZE=2 RANK=0
+        srun sh -c 'torchrun --nproc_per_node=2 --nnodes=$SLURM_NNODES --node_rank=$SLURM_NODEID \
+            --master_addr=$MASTER_ADDR --master_port=$MASTER_PORT train.py --lr 1'
+        "#,
+    );
+    four_workers(&ended.run().expect(0), "none");
+}
+
+#[test]
+fn a_failure_on_one_node_of_a_slurm_job_ends_all_of_it() {
+    let ended = sbatch(
+        r#"
+        echo 'test "$RANK" = 1 && exit 3; exec sleep 1000' > train.py
+        srun torchrun --nnodes 2 --nproc_per_node 1 --rdzv_backend c10d --rdzv_id 1 \
+            --rdzv_endpoint 127.0.0.1:$PORT train.py
+        "#,
+    )
+    .run()
+    .expect(1);
+    assert!(ended.stderr.contains("exitcode  : 3"), "{}", ended.stderr);
+    assert!(ended.took.as_secs() < 20, "{:?}", ended.took);
+}
+
+#[test]
+fn pods_get_their_settings_from_variables() {
+    let fixed = r#"
+        for node in 0 1; do
+            PET_NODE_RANK=$node torchrun train.py --lr 1 &
+            pods="$pods $!"
+        done
+        for pod in $pods; do wait $pod || exit 1; done
+    "#;
+    let settings = "export PET_NNODES=2 PET_NPROC_PER_NODE=2 PET_MASTER_ADDR=127.0.0.1";
+    let ended = sbatch(&format!("{settings} PET_MASTER_PORT=$PORT\n{fixed}"));
+    four_workers(&ended.run().expect(0), "none");
+    let settings = "export PET_NNODES=2 PET_NPROC_PER_NODE=2 PET_RDZV_BACKEND=c10d";
+    let met = "PET_RDZV_ENDPOINT=127.0.0.1:$PORT PET_RDZV_ID=pod PET_MAX_RESTARTS=3";
+    let ended = sbatch(&format!(
+        "{settings} {met}\n{}",
+        fixed.replace("PET_NODE_RANK=$node", "")
+    ));
+    four_workers(&ended.run().expect(0), "pod");
+}

@@ -1,0 +1,178 @@
+//! One node: from its start to its report.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use serde_json::Value;
+
+use crate::table::scripts;
+
+/// No fault takes longer to be named on a busy machine; reaching it is a failure.
+const DEADLINE: Duration = Duration::from_secs(40);
+
+/// A launch to be.
+pub(crate) struct Launch<'a> {
+    /// A folder of the run's own.
+    pub(crate) directory: &'a Path,
+    /// Which node of the run it is.
+    pub(crate) index: usize,
+    pub(crate) port: u16,
+    /// A program, with arguments, that starts the launcher; its last argument is a shell script
+    /// that ends with `exec "$@"`.
+    pub(crate) within: Vec<String>,
+    /// Arguments before those of the row.
+    pub(crate) meeting: Vec<String>,
+    pub(crate) launcher: &'a [String],
+    pub(crate) worker: &'a [String],
+}
+
+/// A node that runs.
+pub(crate) struct Node {
+    child: Child,
+    report: PathBuf,
+    stderr: PathBuf,
+}
+
+/// A node that has ended.
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    /// Whether it had to be killed because it did not end.
+    pub(crate) hung: bool,
+    pub(crate) report: Option<Value>,
+    pub(crate) stderr: String,
+}
+
+impl Launch<'_> {
+    /// Starts it.
+    pub(crate) fn start(self) -> Node {
+        let filled = |word: &String| {
+            word.replace("{dir}", self.directory.to_str().unwrap())
+                .replace("{scripts}", scripts().to_str().unwrap())
+                .replace("{port}", &self.port.to_string())
+        };
+        let file = |name: &str| self.directory.join(format!("{name}{}", self.index));
+        let (report, stderr) = (file("report"), file("stderr"));
+        let mut words = self.within.into_iter();
+        let rdzv = env!("CARGO_BIN_EXE_rdzv");
+        let mut command = match words.next() {
+            Some(program) => {
+                let mut command = Command::new(program);
+                command.args(words).args(["sh", rdzv]);
+                command
+            }
+            None => Command::new(rdzv),
+        };
+        command
+            .arg("run")
+            .arg("--report")
+            .arg(&report)
+            .args(self.meeting)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("PYTHON_EXEC", python())
+            .env("TMPDIR", self.directory)
+            .env("PET_LOCAL_ADDR", "127.0.0.1")
+            .env("OMP_NUM_THREADS", "1")
+            .current_dir(self.directory)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(&stderr).unwrap());
+        for word in self.launcher.iter().map(filled) {
+            match word.split_once('=') {
+                Some((name, value)) if is_variable(name) => command.env(name, value),
+                _ => command.arg(word),
+            };
+        }
+        match self.worker[0].as_str() {
+            "fixture" => command.arg("--no-python").arg(fixture_worker()),
+            script if scripts().join(script).exists() => command.arg(scripts().join(script)),
+            program => command.arg(filled(&program.to_owned())),
+        };
+        command.args(self.worker[1..].iter().map(filled));
+        Node {
+            child: command.spawn().unwrap(),
+            report,
+            stderr,
+        }
+    }
+}
+
+fn is_variable(name: &str) -> bool {
+    name.chars()
+        .all(|letter| letter.is_ascii_uppercase() || letter == '_')
+}
+
+impl Node {
+    /// Waits for its end.
+    pub(crate) fn wait(mut self) -> Ended {
+        let pid = Pid::from_child(&self.child);
+        let process = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+        let timeout = Timespec::try_from(DEADLINE).unwrap();
+        let mut watched = [PollFd::new(&process, PollFlags::IN)];
+        let hung = poll(&mut watched, Some(&timeout)).unwrap() == 0;
+        if hung {
+            // With the keeper, everything ends.
+            self.child.kill().unwrap();
+        }
+        let report = fs::read(&self.report).ok();
+        Ended {
+            status: self.child.wait().unwrap(),
+            hung,
+            report: report.and_then(|text| serde_json::from_slice(&text).ok()),
+            stderr: String::from_utf8_lossy(&fs::read(&self.stderr).unwrap()).into_owned(),
+        }
+    }
+
+    /// What happens to a machine that loses power, as far as its processes are concerned.
+    pub(crate) fn lose(mut self) {
+        let keeper = self.child.id();
+        let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"));
+        // The agent first: it would say good-bye if it saw its keeper go.
+        for agent in children.unwrap().split_whitespace() {
+            if let Some(agent) = Pid::from_raw(agent.parse().unwrap()) {
+                let _ = kill_process(agent, Signal::KILL);
+            }
+        }
+        let _ = self.child.kill();
+        self.child.wait().unwrap();
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} (hung: {})", self.status, self.hung)?;
+        for line in self.stderr.lines() {
+            writeln!(f, "  | {}", line.chars().take(300).collect::<String>())?;
+        }
+        let report = self.report.as_ref().map(|report| format!("{report:#}"));
+        writeln!(f, "{}", report.as_deref().unwrap_or("no report"))
+    }
+}
+
+/// The interpreter itself, not a script in front of it.
+fn python() -> &'static str {
+    static PYTHON: OnceLock<String> = OnceLock::new();
+    PYTHON.get_or_init(|| {
+        let asked = Command::new("python3")
+            .args(["-c", "import sys; print(sys.executable)"])
+            .output();
+        let asked = asked.expect("the faults need python3");
+        String::from_utf8(asked.stdout).unwrap().trim().to_owned()
+    })
+}
+
+fn fixture_worker() -> PathBuf {
+    let path = Path::new(env!("CARGO_BIN_EXE_rdzv")).with_file_name("examples/fixture_worker");
+    assert!(
+        path.exists(),
+        "{} is missing: `cargo test -p rdzv` builds it, `--test faults` alone does not",
+        path.display()
+    );
+    path
+}

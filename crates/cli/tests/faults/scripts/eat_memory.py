@@ -1,0 +1,11 @@
+"""Rank 1 takes memory until the kernel does something about it; the others have little."""
+import os
+import resource
+import signal
+
+# Where nobody limits it, it does not take everything there is.
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+held = []
+while os.environ["RANK"] == "1":
+    held.append(b"x" * (1 << 20))
+signal.pause()

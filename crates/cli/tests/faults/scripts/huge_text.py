@@ -1,0 +1,2 @@
+"""A megabyte of text in one exception."""
+raise ValueError("the tensor does not fit: " + "0.0, " * 200_000)

@@ -1,0 +1,2 @@
+"""A package that is not installed."""
+import flash_attention_that_nobody_has

@@ -1,0 +1,2 @@
+"""A file that is not there."""
+open("/no/such/tokenizer.json")

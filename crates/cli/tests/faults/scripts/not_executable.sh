@@ -1,0 +1,2 @@
+#!/bin/sh
+# Its mode does not allow to execute it.

@@ -1,0 +1,4 @@
+"""Sleeps where it should work."""
+import time
+
+time.sleep(100_000)

@@ -1,0 +1,4 @@
+#!/bin/bash
+# A variable that the job script forgot.
+set -u
+cd "$DATASET_FOLDER"

@@ -1,0 +1,17 @@
+"""Asks the agent to end it after 0.3 s, as the reference's file-based timer does, and is late."""
+import json
+import os
+import signal
+import time
+
+if os.environ["RANK"] == "1":
+    line = {
+        "version": 1,
+        "pid": os.getpid(),
+        "scope_id": "train.py#17",
+        "expiration_time": time.time() + 0.3,
+        "signal": 9,
+    }
+    with open(os.environ["TORCHELASTIC_TIMER_FILE"], "w") as pipe:
+        pipe.write(json.dumps(line) + "\n")
+signal.pause()

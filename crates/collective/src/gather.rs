@@ -1,0 +1,139 @@
+//! `gather`, `all_gather`: what each rank has goes to one of them, or to all.
+
+use crate::call::Operation;
+use crate::element::Element;
+use crate::error::CollectiveError;
+use crate::group::ProcessGroup;
+use crate::schedule::{self, Parts, Schedule};
+
+/// Up to this many bytes in all the number of steps counts and not the number of bytes.
+const SMALL: usize = 32 * 1024;
+
+impl ProcessGroup {
+    /// Brings the values of all ranks to the rank `root`, where they are returned one after another
+    /// in the order of the ranks; elsewhere nothing is.
+    ///
+    /// Each rank has to pass the same number of values.
+    pub fn gather<T: Element>(
+        &mut self,
+        own: &[T],
+        root: u32,
+    ) -> Result<Option<Vec<T>>, CollectiveError> {
+        self.check_rank("gather to", root)?;
+        let (rank, world_size) = (self.rank(), self.world_size());
+        let schedule = schedule::direct_gather(rank, world_size, root);
+        let operation = Operation::Gather { root };
+        if rank != root {
+            let mut own = own.to_vec();
+            let parts = Parts::only(rank, world_size, own.len());
+            self.perform(operation, &schedule, &mut own, &parts, None)?;
+            return Ok(None);
+        }
+        let parts = Parts::even(world_size, self.of_all(own.len()));
+        let mut all = vec![T::default(); self.of_all(own.len())];
+        all[parts.range(rank)].copy_from_slice(own);
+        let call = self.next_call::<T>(operation, own.len() as u64);
+        let buffers = crate::exchange::Buffers::InPlace {
+            values: &mut all,
+            parts: &parts,
+        };
+        self.carry_out(call, &schedule, buffers, None)?;
+        Ok(Some(all))
+    }
+
+    /// Brings the values of all ranks to all ranks: `all` gets them one after another, in the order
+    /// of the ranks.
+    ///
+    /// Each rank has to pass the same number of values, and room for as many of each rank. Up to
+    /// 32 KiB in all in few steps (Bruck), above that around a ring.
+    pub fn all_gather<T: Element>(
+        &mut self,
+        own: &[T],
+        all: &mut [T],
+    ) -> Result<(), CollectiveError> {
+        self.check_length("all_gather: `all`", all.len(), self.of_all(own.len()))?;
+        let parts = Parts::even(self.world_size(), all.len());
+        all[parts.range(self.rank())].copy_from_slice(own);
+        let schedule = self.gathering(size_of_val(all));
+        self.perform(Operation::AllGather, &schedule, all, &parts, None)
+    }
+
+    /// Brings the values of all ranks to all ranks, where each may have another number of them.
+    /// Returns one list for each rank.
+    ///
+    /// # Errors
+    ///
+    /// [`CollectiveError::TooLarge`] if the ranks have more together than
+    /// [`GroupOptions::largest`](crate::GroupOptions::largest).
+    pub fn all_gather_unequal<T: Element>(
+        &mut self,
+        own: &[T],
+    ) -> Result<Vec<Vec<T>>, CollectiveError> {
+        let (all, parts) = self.all_gather_parts(own)?;
+        let lists = (0..self.world_size()).map(|rank| all[parts.range(rank)].to_vec());
+        Ok(lists.collect())
+    }
+
+    /// The values of all ranks in one buffer, and where those of each are.
+    pub(crate) fn all_gather_parts<T: Element>(
+        &mut self,
+        own: &[T],
+    ) -> Result<(Vec<T>, Parts), CollectiveError> {
+        let operation = Operation::AllGatherUnequal;
+        let (rank, world_size) = (self.rank(), self.world_size());
+        let mut lengths = vec![0_u64; world_size as usize];
+        lengths[rank as usize] = own.len() as u64;
+        let each = Parts::even(world_size, lengths.len());
+        let schedule = self.gathering(size_of_val(&lengths[..]));
+        self.perform(operation, &schedule, &mut lengths, &each, None)?;
+        let (mut all, parts) = self.reserve::<T>("all_gather_unequal", &lengths)?;
+        all[parts.range(rank)].copy_from_slice(own);
+        let schedule = self.gathering(size_of_val(&all[..]));
+        self.perform(operation, &schedule, &mut all, &parts, None)?;
+        Ok((all, parts))
+    }
+
+    fn gathering(&self, bytes: usize) -> Schedule {
+        let (rank, world_size) = (self.rank(), self.world_size());
+        if bytes <= SMALL {
+            schedule::bruck(rank, world_size)
+        } else {
+            schedule::ring_gather(rank, world_size)
+        }
+    }
+
+    /// Room for what the ranks say that they have.
+    pub(crate) fn reserve<T: Element>(
+        &mut self,
+        what: &'static str,
+        lengths: &[u64],
+    ) -> Result<(Vec<T>, Parts), CollectiveError> {
+        let most = self.largest / size_of::<T>() as u64;
+        let mut left = most;
+        for (rank, length) in (0..).zip(lengths) {
+            left = left
+                .checked_sub(*length)
+                .ok_or(CollectiveError::TooLarge {
+                    what,
+                    rank,
+                    length: *length,
+                    element: T::TYPE,
+                    largest: self.largest,
+                })
+                .inspect_err(|error| self.break_off(error))?;
+        }
+        let lengths: Vec<usize> = lengths.iter().map(|length| *length as usize).collect();
+        let total = (most - left) as usize;
+        let mut room = Vec::new();
+        if room.try_reserve_exact(total).is_err() {
+            let error = CollectiveError::System {
+                what: format!("{what}: reserve room for {total} x {}", T::TYPE),
+                source: std::io::ErrorKind::OutOfMemory.into(),
+            };
+            self.break_off(&error);
+            return Err(error);
+        }
+        room.resize(total, T::default());
+        Ok((room, Parts::of(&lengths)))
+    }
+}

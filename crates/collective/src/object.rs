@@ -1,0 +1,70 @@
+//! Objects of any type that serde knows, in the compact form of `postcard`.
+//!
+//! All ranks have to be built from the same types: the form does not say what is in it.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::CollectiveError;
+use crate::group::ProcessGroup;
+
+impl ProcessGroup {
+    /// Brings one object of each rank to all ranks, in the order of the ranks.
+    ///
+    /// # Errors
+    ///
+    /// [`CollectiveError::Argument`] if the own object cannot be written;
+    /// [`CollectiveError::Object`] if that of another rank cannot be read: it is of another type.
+    pub fn all_gather_objects<S: Serialize + DeserializeOwned>(
+        &mut self,
+        own: &S,
+    ) -> Result<Vec<S>, CollectiveError> {
+        let own = encode("all_gather_objects", own)?;
+        let (all, parts) = self.all_gather_parts(&own)?;
+        (0..self.world_size())
+            .map(|rank| decode("all_gather_objects", rank, &all[parts.range(rank)]))
+            .collect()
+    }
+
+    /// Copies the object of the rank `root` to all ranks. `own` counts on the root only.
+    ///
+    /// # Errors
+    ///
+    /// As for [`all_gather_objects`](Self::all_gather_objects).
+    pub fn broadcast_object<S: Serialize + DeserializeOwned>(
+        &mut self,
+        own: &S,
+        root: u32,
+    ) -> Result<S, CollectiveError> {
+        self.check_rank("broadcast_object from", root)?;
+        let mut bytes = Vec::new();
+        if self.rank() == root {
+            bytes = encode("broadcast_object", own)?;
+        }
+        let mut length = [bytes.len() as u64];
+        self.broadcast(&mut length, root)?;
+        if self.rank() != root {
+            (bytes, _) = self.reserve::<u8>("broadcast_object", &length)?;
+        }
+        self.broadcast(&mut bytes, root)?;
+        decode("broadcast_object", root, &bytes)
+    }
+}
+
+fn encode<S: Serialize>(what: &str, object: &S) -> Result<Vec<u8>, CollectiveError> {
+    postcard::to_stdvec(object)
+        .map_err(|error| CollectiveError::Argument(format!("{what}: write the object: {error}")))
+}
+
+fn decode<S: DeserializeOwned>(
+    what: &'static str,
+    rank: u32,
+    bytes: &[u8],
+) -> Result<S, CollectiveError> {
+    postcard::from_bytes(bytes).map_err(|error| CollectiveError::Object {
+        what,
+        rank,
+        bytes: bytes.len(),
+        reason: error.to_string(),
+    })
+}

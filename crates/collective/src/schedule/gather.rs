@@ -1,0 +1,75 @@
+//! From all ranks to one of them or to all. Part `n` is what rank `n` has.
+
+use super::{Arrival, Message, Schedule, Step, add, distances, one, subtract};
+
+/// Each rank hands its part to the root, in turn.
+pub(crate) fn direct_gather(rank: u32, world_size: u32, root: u32) -> Schedule {
+    let steps = (1..world_size)
+        .map(|distance| {
+            let giver = add(root, distance, world_size);
+            Step {
+                send: (rank == giver).then(|| one(root, giver)),
+                receive: (rank == root).then(|| (one(giver, giver), Arrival::Replace)),
+            }
+        })
+        .collect();
+    Schedule::narrow(steps)
+}
+
+/// All-gather with few bytes: every part travels around the ring.
+pub(crate) fn ring_gather(rank: u32, world_size: u32) -> Schedule {
+    let next = add(rank, 1, world_size);
+    let previous = subtract(rank, 1, world_size);
+    let steps = (0..world_size - 1)
+        .map(|step| {
+            let part = subtract(rank, step, world_size);
+            let before = subtract(part, 1, world_size);
+            Step {
+                send: Some(one(next, part)),
+                receive: Some((one(previous, before), Arrival::Replace)),
+            }
+        })
+        .collect();
+    Schedule::narrow(steps)
+}
+
+/// All-gather in few steps (Bruck): before step `n` each rank has the `2^n` parts from its own on,
+/// modulo the world size, and gets as many more.
+pub(crate) fn bruck(rank: u32, world_size: u32) -> Schedule {
+    let mut widest = 1;
+    let steps = distances(world_size)
+        .map(|distance| {
+            let count = distance.min(world_size - distance);
+            widest = widest.max(count);
+            let message = |peer, part| Message { peer, part, count };
+            let (below, above) = (
+                subtract(rank, distance, world_size),
+                add(rank, distance, world_size),
+            );
+            Step {
+                send: Some(message(below, rank)),
+                receive: Some((message(above, above), Arrival::Replace)),
+            }
+        })
+        .collect();
+    Schedule { widest, steps }
+}
+
+/// All-to-all: in step `n` each rank sends to the one `n` above it and receives from the one `n`
+/// below. Parts are numbered by the rank at the other end, in a buffer to send from and in one to
+/// receive into.
+pub(crate) fn pairwise(rank: u32, world_size: u32) -> Schedule {
+    let steps = (1..world_size)
+        .map(|distance| {
+            let (to, from) = (
+                add(rank, distance, world_size),
+                subtract(rank, distance, world_size),
+            );
+            Step {
+                send: Some(one(to, to)),
+                receive: Some((one(from, from), Arrival::Replace)),
+            }
+        })
+        .collect();
+    Schedule::narrow(steps)
+}

@@ -1,0 +1,113 @@
+//! Who sends what to whom, step by step. Pure: ranks in, steps out.
+//!
+//! A buffer is cut into numbered parts ([`Parts`]). In every step a rank sends at most one run of
+//! parts to one rank and receives at most one run from one rank; the sending comes first and is not
+//! waited for.
+//!
+//! | file | algorithms |
+//! |---|---|
+//! | `spread.rs` | from one to all, and everybody heard of: dissemination, trees, scatter |
+//! | `gather.rs` | from all to one or to all: direct, Bruck, ring; all-to-all |
+//! | `reduce.rs` | combining: recursive doubling, rings, a tree to one rank |
+//! | `parts.rs` | which elements a part has |
+//!
+//! S1: what one rank sends in step `n`, the other receives in step `n`. Because of this no order of
+//! waiting can be circular: a rank that waits in step `n` waits for ranks that are in an earlier
+//! step, or in step `n` and have sent already.
+
+mod gather;
+mod parts;
+mod reduce;
+mod spread;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use self::gather::{bruck, direct_gather, pairwise, ring_gather};
+pub(crate) use self::parts::Parts;
+pub(crate) use self::reduce::{recursive_doubling, reduce_to, ring_reduce, ring_reduce_scatter};
+pub(crate) use self::spread::{binomial_tree, direct_scatter, dissemination, scatter_and_ring};
+
+/// What one rank does in one algorithm.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Schedule {
+    /// How many parts the longest message has, the same on all ranks; at least 1.
+    pub(crate) widest: u32,
+    /// The steps. All ranks have equally many; in some a rank may have nothing to do.
+    pub(crate) steps: Vec<Step>,
+}
+
+/// What one rank does in one step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Step {
+    /// What it sends, as it is at the beginning of the step.
+    pub(crate) send: Option<Message>,
+    /// What it receives, and what becomes of it.
+    pub(crate) receive: Option<(Message, Arrival)>,
+}
+
+/// Some parts on their way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Message {
+    /// The rank at the other end.
+    pub(crate) peer: u32,
+    /// The first of them.
+    pub(crate) part: u32,
+    /// How many, of which those beyond the last part are the first ones.
+    pub(crate) count: u32,
+}
+
+/// What becomes of parts that arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// They are combined with the own parts.
+    Combine,
+    /// They take the place of the own parts.
+    Replace,
+}
+
+impl Schedule {
+    /// Of messages with one part each.
+    fn narrow(steps: Vec<Step>) -> Self {
+        Self { widest: 1, steps }
+    }
+}
+
+/// The only part of a buffer that is not cut.
+fn whole(peer: u32) -> Message {
+    one(peer, 0)
+}
+
+/// One part of several.
+fn one(peer: u32, part: u32) -> Message {
+    Message {
+        peer,
+        part,
+        count: 1,
+    }
+}
+
+/// 1, 2, 4, … below `world_size`.
+fn distances(world_size: u32) -> impl Iterator<Item = u32> {
+    (0..u32::BITS)
+        .map(|bit| 1 << bit)
+        .take_while(move |distance| *distance < world_size)
+}
+
+/// `rank + distance` modulo the world size; `distance` is at most the world size.
+fn add(rank: u32, distance: u32, world_size: u32) -> u32 {
+    let room = world_size - distance;
+    if rank >= room {
+        rank - room
+    } else {
+        rank + distance
+    }
+}
+
+/// `rank - distance` modulo the world size; `distance` is at most the world size.
+fn subtract(rank: u32, distance: u32, world_size: u32) -> u32 {
+    if rank >= distance {
+        rank - distance
+    } else {
+        rank + (world_size - distance)
+    }
+}

@@ -1,0 +1,101 @@
+//! What every thread of this process is doing, as the kernel sees it.
+//!
+//! A thread cannot look at the stack of another one without stopping it, and a signal handler that
+//! walks a stack may hang for good. The name, the state, the kernel function and the system call
+//! that a thread waits in can be had from outside at any time, and tell a deadlock (all in a futex),
+//! a wait for a peer (in `recvfrom` or `poll`) and a computation (running) from one another.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+/// One line for each thread.
+pub(super) fn describe() -> String {
+    let mut text = format!("Threads of process {}:\n", std::process::id());
+    let Ok(tasks) = fs::read_dir("/proc/self/task") else {
+        return text + "  unknown, because /proc cannot be read\n";
+    };
+    let mut tasks: Vec<_> = tasks.flatten().map(|task| task.path()).collect();
+    tasks.sort_by_key(|path| number(path));
+    for task in tasks {
+        // A thread may end meanwhile.
+        if let Some(line) = line(&task) {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "  {line}");
+        }
+    }
+    text
+}
+
+fn number(task: &Path) -> Option<u32> {
+    task.file_name()?.to_str()?.parse().ok()
+}
+
+fn line(task: &Path) -> Option<String> {
+    let read = |name: &str| {
+        let text = fs::read_to_string(task.join(name)).ok()?;
+        Some(text.trim().to_owned())
+    };
+    let state = state(&read("stat")?)?;
+    let mut line = format!("thread {} \"{}\": {state}", number(task)?, read("comm")?);
+    if let Some(place) = read("wchan").filter(|place| !place.is_empty() && place != "0") {
+        let _ = write!(line, ", in {place}");
+    }
+    let call = read("syscall").unwrap_or_default();
+    let call = call.split(' ').next().unwrap_or_default();
+    if call.parse::<u32>().is_ok() {
+        let _ = write!(line, ", system call {call}");
+    }
+    Some(line)
+}
+
+/// The state, from the field behind the name, which may itself hold parentheses.
+fn state(stat: &str) -> Option<&'static str> {
+    let (_, rest) = stat.rsplit_once(") ")?;
+    Some(match rest.chars().next()? {
+        'R' => "running",
+        'S' => "sleeping",
+        'D' => "in an uninterruptible wait",
+        'T' | 't' => "stopped",
+        'Z' | 'X' | 'x' => "dead",
+        'I' => "idle",
+        _ => "in an unknown state",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_waits_and_one_that_runs_are_both_there() {
+        let (end, ended) = channel::<()>();
+        let (ready, is_ready) = channel();
+        let waiting = std::thread::Builder::new()
+            .name("waits) for".to_owned())
+            .spawn(move || {
+                ready.send(()).unwrap();
+                let _ = ended.recv();
+            })
+            .unwrap();
+        is_ready.recv().unwrap();
+        let text = describe();
+        assert!(text.contains("\"waits) for\": "), "{text}");
+        // The one that looks.
+        assert!(text.contains(": running"), "{text}");
+        drop(end);
+        waiting.join().unwrap();
+    }
+
+    #[test]
+    fn the_state_stands_behind_the_last_parenthesis() {
+        assert_eq!(
+            state("7 (a) S b) D 1 7"),
+            Some("in an uninterruptible wait")
+        );
+        assert_eq!(state("7 (a) S 1 7"), Some("sleeping"));
+        assert_eq!(state("nonsense"), None);
+    }
+}

@@ -1,0 +1,121 @@
+//! What the last lines of a worker's stderr say about its end.
+
+use super::exception;
+use crate::group::cause::{Cause, one_line};
+use crate::group::exit::Exit;
+
+/// The cause that a worker put into words before it ended, if it did.
+///
+/// The last recognised line counts, with one exception: what follows a Python traceback as its last
+/// line (`Class: text`) is found from the traceback's head on, because anything may be printed
+/// after it (by exit handlers, or by threads).
+pub(super) fn last_words(lines: &[String], exit: Exit) -> Option<Cause> {
+    if let Some((_, last)) = traceback(lines) {
+        return Some(exception(unprefixed(&lines[last]).trim()));
+    }
+    lines
+        .iter()
+        .enumerate()
+        .rev()
+        .find_map(|(index, line)| recognised(line, lines.get(index + 1), exit))
+}
+
+/// Where the last Python traceback begins, and the line with the exception: the first one behind
+/// the head that is not indented.
+pub(super) fn traceback(lines: &[String]) -> Option<(usize, usize)> {
+    // What is behind a bar belongs to the exceptions in a group, whose own traceback is further up.
+    let head = lines.iter().rposition(|line| {
+        let line = line.trim();
+        line.ends_with("Traceback (most recent call last):") && !line.starts_with('|')
+    })?;
+    let last = lines[head + 1..].iter().position(|line| {
+        let line = unprefixed(line).trim_end();
+        !line.is_empty() && !line.starts_with([' ', '\t']) && names_a_class(line)
+    })?;
+    Some((head, head + 1 + last))
+}
+
+/// A line without what is put before all lines of a traceback: by PyTorch (`[rank0]: `), and by
+/// Python for a group of exceptions.
+fn unprefixed(line: &str) -> &str {
+    let after_rank = line
+        .strip_prefix("[rank")
+        .and_then(|rest| rest.split_once("]: "))
+        .filter(|(rank, _)| rank.chars().all(|digit| digit.is_ascii_digit()))
+        .map_or(line, |(_, rest)| rest);
+    after_rank.strip_prefix("  | ").unwrap_or(after_rank)
+}
+
+/// The last line that says something.
+pub(super) fn last_line(lines: &[String]) -> Option<String> {
+    let said = |line: &&String| line.chars().any(char::is_alphanumeric);
+    lines.iter().rfind(said).map(|line| one_line(line))
+}
+
+/// Whether a line begins with a dotted name, as a Python exception does.
+fn names_a_class(line: &str) -> bool {
+    let name = line.split([':', ' ']).next().unwrap_or_default();
+    !name.is_empty()
+        && name.starts_with(|first: char| first.is_alphabetic() || first == '_')
+        && name
+            .chars()
+            .all(|character| character.is_alphanumeric() || "._<>".contains(character))
+}
+
+fn recognised(line: &str, next: Option<&String>, exit: Exit) -> Option<Cause> {
+    let line = line.trim();
+    let words = |text: &str| Cause::Exception {
+        text: one_line(text),
+    };
+    // Python: a script that is not there, or no module of that name.
+    if exit == Exit::Code(2) && line.contains("can't open file") {
+        return Some(Cause::NotStarted {
+            reason: one_line(line),
+        });
+    }
+    if line.contains(": No module named ") && !line.contains("Error") {
+        return Some(Cause::NotStarted {
+            reason: one_line(line),
+        });
+    }
+    if line.contains("No space left on device") {
+        return Some(Cause::DiskFull {
+            text: one_line(line),
+        });
+    }
+    // Rust: the message stands on the line behind the place since 1.73, before on the same.
+    if line.starts_with("thread '") && line.contains(" panicked at ") {
+        let message = next
+            .filter(|_| line.ends_with(':'))
+            .map_or(String::new(), |next| format!(" {next}"));
+        return Some(words(&format!("{line}{message}")));
+    }
+    // C++: an exception that nobody caught; its text is on the line behind.
+    if line.starts_with("terminate called") {
+        let what = next
+            .and_then(|next| next.trim().strip_prefix("what():"))
+            .map_or(String::new(), |what| format!(": {}", what.trim()));
+        return Some(words(&format!("{line}{what}")));
+    }
+    let fatal = FATAL.iter().any(|known| line.starts_with(known))
+        || line.ends_with(" failed.") && line.contains(": Assertion `");
+    fatal.then(|| words(line))
+}
+
+/// Beginnings of lines by which programs and libraries say that they cannot go on.
+const FATAL: &[&str] = &[
+    "Fatal Python error:",
+    "malloc(): ",
+    "free(): ",
+    "double free or corruption",
+    "corrupted size vs. prev_size",
+    "munmap_chunk(): ",
+    "realloc(): ",
+    "*** stack smashing detected ***",
+    "*** buffer overflow detected ***",
+    "SyntaxError: ",
+    "IndentationError: ",
+    "TabError: ",
+    "panic: ",
+    "fatal error: ",
+];

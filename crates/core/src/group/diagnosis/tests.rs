@@ -1,0 +1,224 @@
+use super::*;
+
+fn lines(text: &str) -> Vec<String> {
+    text.lines().map(str::to_owned).collect()
+}
+
+fn silent(exit: Exit) -> Evidence<'static> {
+    Evidence {
+        exit,
+        stopped_by_agent: false,
+        condemned: None,
+        recorded: None,
+        stderr_tail: &[],
+        out_of_memory: None,
+    }
+}
+
+#[test]
+fn what_says_most_counts() {
+    let hang = Cause::NodeLost {
+        node: "b".to_owned(),
+    };
+    let cases = [
+        (silent(Exit::Code(7)), "exit_code"),
+        (silent(Exit::Signal(11)), "signal"),
+        (
+            Evidence {
+                out_of_memory: Some("1 kill"),
+                ..silent(Exit::Signal(9))
+            },
+            "out_of_memory",
+        ),
+        (
+            Evidence {
+                out_of_memory: Some("1 kill"),
+                ..silent(Exit::Signal(11))
+            },
+            "signal",
+        ),
+        (
+            Evidence {
+                stopped_by_agent: true,
+                out_of_memory: Some("1 kill"),
+                ..silent(Exit::Signal(9))
+            },
+            "stopped_by_agent",
+        ),
+        (
+            Evidence {
+                stopped_by_agent: true,
+                recorded: Some("ValueError: x"),
+                ..silent(Exit::Signal(15))
+            },
+            "exception",
+        ),
+        (
+            Evidence {
+                condemned: Some(&hang),
+                recorded: Some("ValueError: x"),
+                ..silent(Exit::Signal(9))
+            },
+            "node_lost",
+        ),
+        (
+            Evidence {
+                recorded: Some("MemoryError"),
+                ..silent(Exit::Code(1))
+            },
+            "out_of_memory",
+        ),
+        (
+            Evidence {
+                recorded: Some("torch.OutOfMemoryError: CUDA out of memory. Tried"),
+                ..silent(Exit::Code(1))
+            },
+            "out_of_memory",
+        ),
+        (
+            Evidence {
+                recorded: Some("OSError: [Errno 28] No space left on device"),
+                ..silent(Exit::Code(1))
+            },
+            "disk_full",
+        ),
+    ];
+    for (evidence, kind) in cases {
+        assert_eq!(diagnose(&evidence).kind(), kind, "{evidence:?}");
+    }
+}
+
+#[test]
+fn last_words_are_understood() {
+    let cases = [
+        (
+            1,
+            "Traceback (most recent call last):\n  File \"a.py\", line 1, in <module>\n    f()\nValueError: boom\n",
+            "exception",
+            "ValueError: boom",
+        ),
+        (
+            1,
+            "Traceback (most recent call last):\n  File \"a.py\"\nModuleNotFoundError: No module named 'x'\nbye",
+            "exception",
+            "ModuleNotFoundError: No module named 'x'",
+        ),
+        (
+            1,
+            "Traceback (most recent call last):\n  x\nKeyError: 'a'\n\nDuring handling of the above exception, another exception occurred:\n\nTraceback (most recent call last):\n  y\nmy.pkg.Error: b\n",
+            "exception",
+            "my.pkg.Error: b",
+        ),
+        (
+            1,
+            "[rank12]: Traceback (most recent call last):\n[rank12]:   File \"a.py\", line 1\n[rank12]: RuntimeError: NCCL error\n",
+            "exception",
+            "RuntimeError: NCCL error",
+        ),
+        (
+            1,
+            "  + Exception Group Traceback (most recent call last):\n  |   File \"a.py\", line 1\n  | ExceptionGroup: both (2 sub-exceptions)\n  +-+---------------- 1 ----------------\n    | Traceback (most recent call last):\n    |   File \"a.py\", line 2\n    | ValueError: a\n    +---------------- 2 ----------------\n    | TypeError: b\n    +------------------------------------\n",
+            "exception",
+            "ExceptionGroup: both (2 sub-exceptions)",
+        ),
+        (
+            2,
+            "/usr/bin/python3: can't open file '/x/none.py': [Errno 2] No such file or directory",
+            "not_started",
+            "could not be started: /usr/bin/python3: can't open file '/x/none.py': [Errno 2] No such file or directory",
+        ),
+        (
+            1,
+            "/usr/bin/python3: No module named nothing",
+            "not_started",
+            "could not be started: /usr/bin/python3: No module named nothing",
+        ),
+        (
+            101,
+            "\nthread 'main' panicked at src/main.rs:2:5:\nboom\nnote: run with `RUST_BACKTRACE=1`",
+            "exception",
+            "thread 'main' panicked at src/main.rs:2:5: boom",
+        ),
+        (
+            134,
+            "terminate called after throwing an instance of 'std::runtime_error'\n  what():  boom",
+            "exception",
+            "terminate called after throwing an instance of 'std::runtime_error': boom",
+        ),
+        (
+            134,
+            "a: a.c:3: main: Assertion `x' failed.",
+            "exception",
+            "a: a.c:3: main: Assertion `x' failed.",
+        ),
+        (
+            134,
+            "malloc(): corrupted top size",
+            "exception",
+            "malloc(): corrupted top size",
+        ),
+        (
+            1,
+            "cp: write error: No space left on device",
+            "disk_full",
+            "no space left on a file system: cp: write error: No space left on device",
+        ),
+        (
+            3,
+            "some warning\nanother",
+            "exit_code",
+            "exited with code 3; its last line: another",
+        ),
+    ];
+    for (code, text, kind, line) in cases {
+        let tail = lines(text);
+        let cause = diagnose(&Evidence {
+            stderr_tail: &tail,
+            ..silent(Exit::Code(code))
+        });
+        assert_eq!((cause.kind(), cause.to_string().as_str()), (kind, line));
+    }
+}
+
+#[test]
+fn before_a_signal_nobody_puts_the_end_into_words() {
+    let tail = lines("Traceback (most recent call last):\n  x\nKeyError: 'handled'\ngoing on");
+    for (signal, kind) in [(11, "signal"), (9, "signal"), (6, "exception")] {
+        let cause = diagnose(&Evidence {
+            stderr_tail: &tail,
+            ..silent(Exit::Signal(signal))
+        });
+        assert_eq!(cause.kind(), kind, "{signal}");
+    }
+}
+
+#[test]
+fn the_loss_of_a_peer_gives_way_to_what_that_peer_says() {
+    let lost = Cause::exception("RuntimeError: [gloo] Connection closed by peer [::1]:4242");
+    let own = Cause::exception("ValueError: boom");
+    let stopped = Cause::StoppedByAgent { number: -15 };
+    let segfault = Cause::Signal { signal: 11 };
+    let first = |failures: &[(bool, &Cause)]| first_with_a_cause_of_its_own(failures, 0);
+    assert_eq!(first(&[(false, &lost), (false, &lost), (true, &own)]), 2);
+    assert_eq!(
+        first(&[(false, &lost), (true, &stopped), (false, &segfault)]),
+        2
+    );
+    assert_eq!(first(&[(false, &lost), (true, &stopped)]), 0);
+    assert_eq!(first(&[(false, &own), (false, &segfault)]), 0);
+    assert_eq!(first(&[]), 0);
+}
+
+#[test]
+fn a_stopped_worker_is_heard_if_its_last_words_are_an_exception() {
+    let head = "Traceback (most recent call last):\n  x\n";
+    let words =
+        |text: &str| own_words(&lines(&format!("{head}{text}"))).map(|cause| cause.to_string());
+    assert_eq!(
+        words("ValueError: boom"),
+        Some("ValueError: boom".to_owned())
+    );
+    assert_eq!(words("KeyboardInterrupt"), None);
+    let long_ago = "ValueError: handled\n".to_owned() + &"step\n".repeat(20);
+    assert_eq!(words(&long_ago), None);
+}

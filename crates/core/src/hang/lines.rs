@@ -1,0 +1,85 @@
+//! What comes through a named pipe, cut into lines.
+
+/// The longest line that is taken, without its end: what the kernel writes in one piece (`PIPE_BUF`).
+pub const LONGEST_LINE: usize = 4096;
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Line {
+    /// A line without its end.
+    Whole(Vec<u8>),
+    /// A line longer than [`LONGEST_LINE`], which is dropped up to its end. Told once for each.
+    TooLong,
+}
+
+/// Puts lines together from pieces. Holds at most one line.
+#[derive(Debug, Default)]
+pub struct Lines {
+    begun: Vec<u8>,
+    dropping: bool,
+}
+
+impl Lines {
+    /// Takes a piece and returns the lines that it completes, in their order.
+    pub fn feed(&mut self, piece: &[u8]) -> Vec<Line> {
+        let mut lines = Vec::new();
+        for part in piece.split_inclusive(|byte| *byte == b'\n') {
+            let (text, ended) = match part.split_last() {
+                Some((b'\n', text)) => (text, true),
+                _ => (part, false),
+            };
+            if !self.dropping {
+                if self.begun.len() + text.len() > LONGEST_LINE {
+                    self.dropping = true;
+                    self.begun = Vec::new();
+                    lines.push(Line::TooLong);
+                } else {
+                    self.begun.extend_from_slice(text);
+                }
+            }
+            if ended {
+                let whole = std::mem::take(&mut self.begun);
+                if !std::mem::take(&mut self.dropping) {
+                    lines.push(Line::Whole(whole));
+                }
+            }
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whole(text: &str) -> Line {
+        Line::Whole(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn lines_come_out_whole_however_they_are_cut() {
+        let text = b"one\n\ntwo\nthree";
+        for cut in 0..text.len() {
+            let mut lines = Lines::default();
+            let mut found = lines.feed(&text[..cut]);
+            found.extend(lines.feed(&text[cut..]));
+            assert_eq!(found, [whole("one"), whole(""), whole("two")], "{cut}");
+            assert_eq!(lines.feed(b"\n"), [whole("three")]);
+        }
+    }
+
+    #[test]
+    fn a_line_without_end_is_dropped_and_the_next_one_is_taken() {
+        let mut lines = Lines::default();
+        let longest = vec![b'x'; LONGEST_LINE];
+        assert_eq!(lines.feed(&longest), []);
+        assert_eq!(lines.feed(b"\n"), [Line::Whole(longest.clone())]);
+        assert_eq!(lines.feed(&longest), []);
+        assert_eq!(lines.feed(b"x"), [Line::TooLong]);
+        for _ in 0..100 {
+            assert_eq!(lines.feed(&longest), []);
+            assert!(lines.begun.capacity() <= LONGEST_LINE);
+        }
+        assert_eq!(lines.feed(b"end\nnext\n"), [whole("next")]);
+    }
+}

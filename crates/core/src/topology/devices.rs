@@ -1,0 +1,211 @@
+//! Which accelerators a worker sees, and in which order.
+//!
+//! Order matters: the device of a worker is the one whose index is its local rank. Without a list,
+//! devices are in the order of their PCI addresses. (CUDA puts faster ones first unless
+//! `CUDA_DEVICE_ORDER=PCI_BUS_ID`; on a machine with one kind of device that is the same.)
+
+/// Who made a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Vendor {
+    /// Devices of the driver `nvidia`.
+    Nvidia,
+    /// Devices of the driver `amdgpu`, as far as they can compute.
+    Amd,
+    /// Devices of the drivers `xe` and `i915` that are made for data centers.
+    Intel,
+}
+
+impl Vendor {
+    /// Its name in messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nvidia => "NVIDIA",
+            Self::Amd => "AMD",
+            Self::Intel => "Intel",
+        }
+    }
+}
+
+/// One accelerator of this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// `dddd:bb:dd.f`, in lower-case hexadecimal digits.
+    pub address: String,
+    /// `GPU-…`, if the driver tells.
+    pub uuid: Option<String>,
+}
+
+/// All accelerators of this machine, each kind in the order of its PCI addresses.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Accelerators {
+    /// NVIDIA's.
+    pub nvidia: Vec<Device>,
+    /// AMD's.
+    pub amd: Vec<Device>,
+    /// Intel's.
+    pub intel: Vec<Device>,
+}
+
+/// The values of the variables that restrict devices, as they are in the environment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct VisibleLists {
+    /// `CUDA_VISIBLE_DEVICES`; AMD's runtime reads it as well.
+    pub cuda: Option<String>,
+    /// `HIP_VISIBLE_DEVICES`; an empty one is none.
+    pub hip: Option<String>,
+}
+
+/// A device as a list names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Visible<'d> {
+    /// This one.
+    Device(&'d Device),
+    /// One that only the driver's library could resolve: a UUID of a part of a device (`MIG-…`), or
+    /// one where the driver tells no UUIDs.
+    Unresolved,
+}
+
+impl Accelerators {
+    /// The GPUs that count for `gpu`, and their maker: NVIDIA's where there is one, else AMD's.
+    pub fn gpus(&self) -> (Vendor, &[Device]) {
+        if self.nvidia.is_empty() {
+            (Vendor::Amd, &self.amd)
+        } else {
+            (Vendor::Nvidia, &self.nvidia)
+        }
+    }
+
+    /// The GPUs that programs see.
+    pub fn visible_gpus(&self, lists: &VisibleLists) -> Vec<Visible<'_>> {
+        let (vendor, devices) = self.gpus();
+        let hip = lists.hip.as_deref().filter(|list| !list.is_empty());
+        let list = match vendor {
+            Vendor::Amd => hip.or(lists.cuda.as_deref()),
+            _ => lists.cuda.as_deref(),
+        };
+        visible(devices, list)
+    }
+
+    /// The current accelerator in the sense of `auto` and of binding: visible GPUs, else Intel's
+    /// devices; nothing if there are none.
+    pub fn current(&self, lists: &VisibleLists) -> Option<(Vendor, Vec<Visible<'_>>)> {
+        let gpus = self.visible_gpus(lists);
+        if !gpus.is_empty() {
+            return Some((self.gpus().0, gpus));
+        }
+        let intel: Vec<_> = self.intel.iter().map(Visible::Device).collect();
+        (!intel.is_empty()).then_some((Vendor::Intel, intel))
+    }
+}
+
+/// Restricts devices as the driver's library does: the list counts up to its first entry that is no
+/// device, and one that names a device twice is worth nothing.
+///
+/// An entry is an index or the beginning of a UUID. Without a list all devices are visible.
+pub fn visible<'d>(devices: &'d [Device], list: Option<&str>) -> Vec<Visible<'d>> {
+    let Some(list) = list else {
+        return devices.iter().map(Visible::Device).collect();
+    };
+    let mut seen = Vec::new();
+    for entry in list.split(',').map(str::trim) {
+        let found = match entry.parse::<usize>() {
+            Ok(index) => devices.get(index).map(Visible::Device),
+            Err(_) if entry.starts_with("MIG-") => Some(Visible::Unresolved),
+            Err(_) if entry.starts_with("GPU-") => by_uuid(devices, entry),
+            Err(_) => None,
+        };
+        let Some(found) = found else { break };
+        if matches!(found, Visible::Device(_)) && seen.contains(&found) {
+            return Vec::new();
+        }
+        seen.push(found);
+    }
+    // Entries that nobody can check do not become more devices than there are.
+    seen.truncate(devices.len());
+    seen
+}
+
+fn by_uuid<'d>(devices: &'d [Device], beginning: &str) -> Option<Visible<'d>> {
+    let starts = |device: &&Device| {
+        let uuid = device.uuid.as_deref();
+        uuid.is_some_and(|uuid| uuid.starts_with(beginning))
+    };
+    let mut matching = devices.iter().filter(starts);
+    match (matching.next(), matching.next()) {
+        (Some(device), None) => Some(Visible::Device(device)),
+        (Some(_), Some(_)) => None,
+        (None, _) => devices
+            .iter()
+            .any(|device| device.uuid.is_none())
+            .then_some(Visible::Unresolved),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn devices(uuids: &[Option<&str>]) -> Vec<Device> {
+        let device = |(index, uuid): (usize, &Option<&str>)| Device {
+            address: format!("0000:{index:02x}:00.0"),
+            uuid: uuid.map(str::to_owned),
+        };
+        uuids.iter().enumerate().map(device).collect()
+    }
+
+    fn seen(devices: &[Device], list: Option<&str>) -> Vec<String> {
+        let word = |found: &Visible<'_>| match found {
+            Visible::Device(device) => device.address[5..7].to_owned(),
+            Visible::Unresolved => "?".to_owned(),
+        };
+        visible(devices, list).iter().map(word).collect()
+    }
+
+    #[test]
+    fn a_list_chooses_and_orders_devices() {
+        let four = devices(&[Some("GPU-aa1"), Some("GPU-aa2"), Some("GPU-b"), None]);
+        let cases: [(Option<&str>, &[&str]); 12] = [
+            (None, &["00", "01", "02", "03"]),
+            (Some(""), &[]),
+            (Some("2, 0"), &["02", "00"]),
+            (Some("3,4,1"), &["03"]),
+            (Some("1,-1,2"), &["01"]),
+            (Some("1,1"), &[]),
+            (Some("GPU-b"), &["02"]),
+            (Some("GPU-aa2,GPU-b"), &["01", "02"]),
+            (Some("GPU-aa"), &[]),
+            (Some("GPU-zz,0"), &["?", "00"]),
+            (Some("MIG-x,1"), &["?", "01"]),
+            (Some("nonsense"), &[]),
+        ];
+        for (list, expected) in cases {
+            assert_eq!(seen(&four, list), expected, "{list:?}");
+        }
+        let told = devices(&[Some("GPU-a")]);
+        assert!(seen(&told, Some("GPU-zz")).is_empty());
+    }
+
+    #[test]
+    fn each_maker_reads_its_own_variable() {
+        let lists = |cuda: Option<&str>, hip: Option<&str>| VisibleLists {
+            cuda: cuda.map(str::to_owned),
+            hip: hip.map(str::to_owned),
+        };
+        let nvidia = Accelerators {
+            nvidia: devices(&[None, None]),
+            intel: devices(&[None]),
+            ..Accelerators::default()
+        };
+        assert_eq!(nvidia.visible_gpus(&lists(None, Some("0"))).len(), 2);
+        assert_eq!(nvidia.visible_gpus(&lists(Some("1"), None)).len(), 1);
+        let amd = Accelerators {
+            amd: devices(&[None, None]),
+            ..Accelerators::default()
+        };
+        assert_eq!(amd.visible_gpus(&lists(Some("0,1"), Some("0"))).len(), 1);
+        assert_eq!(amd.visible_gpus(&lists(Some("0"), Some(""))).len(), 1);
+        let (vendor, devices) = nvidia.current(&lists(Some(""), None)).unwrap();
+        assert_eq!((vendor, devices.len()), (Vendor::Intel, 1));
+        assert_eq!(amd.current(&lists(Some(""), None)), None);
+    }
+}

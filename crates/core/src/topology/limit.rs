@@ -1,0 +1,106 @@
+//! How many processors a control group leaves.
+//!
+//! A group may use its quota of processor time in every period, on any processors. Two workers in a
+//! container with two processors' worth of time on a machine with 64 are right, 64 are not; the
+//! reference counts 64.
+
+/// So much processor time in each period, both in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quota {
+    /// Time that may be used.
+    pub quota: u64,
+    /// In a period of this length; never 0.
+    pub period: u64,
+}
+
+impl Quota {
+    /// Reads `cpu.max` (cgroup v2): `200000 100000`, or `max 100000` for no limit. None also for
+    /// what cannot be read.
+    pub fn from_cpu_max(text: &str) -> Option<Self> {
+        let mut words = text.split_whitespace();
+        let quota = words.next()?.parse().ok()?;
+        let period = words
+            .next()
+            .map_or(Some(100_000), |word| word.parse().ok())?;
+        Self::new(quota, period)
+    }
+
+    /// Reads `cpu.cfs_quota_us` (where -1 is no limit) and `cpu.cfs_period_us` (cgroup v1).
+    pub fn from_cfs(quota: &str, period: &str) -> Option<Self> {
+        Self::new(quota.trim().parse().ok()?, period.trim().parse().ok()?)
+    }
+
+    fn new(quota: u64, period: u64) -> Option<Self> {
+        (quota > 0 && period > 0).then_some(Self { quota, period })
+    }
+
+    /// Whole processors' worth, rounded up: a worker with half a processor is slow, but a group
+    /// with one and a half has use for two.
+    pub fn processors(self) -> u32 {
+        u32::try_from(self.quota.div_ceil(self.period)).unwrap_or(u32::MAX)
+    }
+}
+
+/// The tightest quota of a group and the groups around it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CpuLimit {
+    /// How much.
+    pub quota: Quota,
+    /// The file that says so.
+    pub file: String,
+}
+
+impl CpuLimit {
+    /// The tighter one; the first of two equal ones.
+    pub fn tightest(limits: impl IntoIterator<Item = Self>) -> Option<Self> {
+        limits.into_iter().reduce(|least, other| {
+            let (
+                Quota {
+                    quota: a,
+                    period: b,
+                },
+                Quota {
+                    quota: c,
+                    period: d,
+                },
+            ) = (least.quota, other.quota);
+            let smaller = u128::from(c) * u128::from(b) < u128::from(a) * u128::from(d);
+            if smaller { other } else { least }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotas_are_rounded_up_to_processors() {
+        let v2 = |text| Quota::from_cpu_max(text).map(Quota::processors);
+        assert_eq!(v2("200000 100000\n"), Some(2));
+        assert_eq!(v2("150000 100000"), Some(2));
+        assert_eq!(v2("1000 100000"), Some(1));
+        assert_eq!(v2("50000"), Some(1));
+        for unlimited in ["max 100000", "", "x y", "100000 0", "0 100000"] {
+            assert_eq!(v2(unlimited), None, "{unlimited:?}");
+        }
+        let v1 = |quota, period| Quota::from_cfs(quota, period).map(Quota::processors);
+        assert_eq!(v1("350000\n", "100000\n"), Some(4));
+        assert_eq!(v1("-1\n", "100000\n"), None);
+    }
+
+    #[test]
+    fn the_tightest_group_counts() {
+        let limit = |quota, period, file: &str| CpuLimit {
+            quota: Quota { quota, period },
+            file: file.to_owned(),
+        };
+        let limits = [
+            limit(400, 100, "own"),
+            limit(30, 10, "parent"),
+            limit(3, 1, "root"),
+        ];
+        assert_eq!(CpuLimit::tightest(limits).unwrap().file, "parent");
+        assert_eq!(CpuLimit::tightest([]), None);
+    }
+}

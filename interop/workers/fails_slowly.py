@@ -1,0 +1,18 @@
+"""Rank 1 fails, and its process takes a while to end; the others lose their connection meanwhile."""
+
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+dist.all_reduce(torch.ones(1))
+if rank == 1:
+    threading.Thread(target=time.sleep, args=(60,)).start()
+    try:
+        raise ValueError("loss is NaN")
+    finally:
+        dist.destroy_process_group()
+dist.all_reduce(torch.ones(1))

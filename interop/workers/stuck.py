@@ -1,0 +1,39 @@
+"""Workers of a gloo group, of which one does not come to a collective.
+
+    stuck.py sleeps|computes SECONDS
+
+Rank 1 sleeps, or computes without a word, for so many seconds; the others wait for it in
+`all_reduce`. Each says when, in seconds since the epoch.
+"""
+
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+
+def elsewhere(how: str, seconds: float):
+    if how == "sleeps":
+        time.sleep(seconds)
+    end = time.monotonic() + seconds
+    values = torch.ones(1000)
+    while time.monotonic() < end:
+        values = values * 1.0001
+
+
+def main(how: str, seconds: float):
+    dist.init_process_group("gloo")
+    values = torch.ones(4)
+    dist.all_reduce(values)
+    print(f"began {time.time()}", flush=True)
+    if dist.get_rank() == 1:
+        elsewhere(how, seconds)
+    dist.all_reduce(values)
+    print("all came", flush=True)
+    # PyTorch 2.15 may abort at its exit while a thread of gloo still holds what was reduced last.
+    os._exit(0)
+
+
+main(sys.argv[1], float(sys.argv[2]))

@@ -1,0 +1,172 @@
+//! `cargo xtask bench agent`: what the agent costs while workers run, and how fast it is when they
+//! die or shout.
+//!
+//! | quantity | what happens | from | to |
+//! |---|---|---|---|
+//! | recovery of two nodes | two launchers on loopback that meet by c10d, two workers each; one worker is killed | the kill | the first instruction of the last of the four new workers |
+//! | idle processor time | eight workers that do nothing, their output labelled | some seconds in which nothing happens | all processes of the launcher |
+//! | idle memory | the same | at the end of these seconds | proportional set size of all processes of the launcher |
+//! | console | eight workers each write a long log at once, labelled, into a pipe that is read as fast as it can be | the first byte written | the last byte read |
+//! | peak memory in a flood | the same | | resident size of the launcher's processes |
+//!
+//! Every line that reaches the console is checked: its label, its number and its text.
+
+mod flood;
+mod idle;
+mod processes;
+mod recovery;
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::table::{self, Better, Comparison, median};
+use super::{arguments, release_binary, this_program, worker};
+use crate::venv;
+
+const DEFAULT_RUNS: usize = 5;
+
+/// How many workers are idle, and flood.
+const WORKERS: u32 = 8;
+
+/// Most that an idle agent may use of a processor, in per cent.
+const IDLE_PER_CENT: f64 = 0.1;
+
+/// Most memory of an agent with eight idle workers, in MiB.
+const IDLE_MEBIBYTES: f64 = 15.0;
+
+/// No step takes longer; torchrun starts within a few seconds.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
+    let runs = arguments::runs("agent", words, DEFAULT_RUNS)?;
+    let python = venv::torch_python()?;
+    let ours = Launcher {
+        words: vec![release_binary()?, PathBuf::from("run")],
+    };
+    let theirs = Launcher {
+        words: vec![python.with_file_name("torchrun")],
+    };
+    let flood = flood::Flood::prepare()?;
+
+    let mut recovery = Comparison::new("recovery of two nodes", "ms", Better::Less, 10.0);
+    let mut processor = Comparison::new("idle processor time", "% of one", Better::Less, 1.0);
+    let mut memory = Comparison::new("idle memory", "MiB", Better::Less, 1.0);
+    let mut console = Comparison::new("console", "MB/s", Better::More, 5.0);
+    let mut peak = Comparison::new("peak memory in a flood", "MiB", Better::Less, 1.0);
+    let mut torn = [0, 0];
+    for run in 1..=runs {
+        println!("    run {run} of {runs}");
+        for (launcher, is_ours) in [(&ours, true), (&theirs, false)] {
+            for milliseconds in recovery::measure(launcher)? {
+                recovery.add(is_ours, milliseconds);
+            }
+            let idle = idle::measure(launcher)?;
+            processor.add(is_ours, idle.per_cent);
+            memory.add(is_ours, idle.mebibytes);
+            let poured = flood.pour(launcher)?;
+            console.add(is_ours, poured.megabytes_per_second);
+            peak.add(is_ours, poured.peak_mebibytes);
+            torn[usize::from(!is_ours)] += poured.torn;
+        }
+    }
+    let idle = (median(&processor.ours), median(&memory.ours));
+    let all = [recovery, processor, memory, console, peak];
+    let met = table::print(&format!("bench agent, {runs} runs"), "torchrun", &all);
+    println!(
+        "\nlines torn or lost: {} of rdzv's, {} of torchrun's, of {} each",
+        torn[0],
+        torn[1],
+        flood.lines() * runs
+    );
+    println!(
+        "idle with {WORKERS} workers: {:.3} % of a processor ({IDLE_PER_CENT} % are allowed), \
+         {:.1} MiB ({IDLE_MEBIBYTES} MiB are allowed)",
+        idle.0, idle.1
+    );
+    ensure!(
+        met && torn[0] == 0 && idle.0 < IDLE_PER_CENT && idle.1 < IDLE_MEBIBYTES,
+        "a target was missed"
+    );
+    Ok(())
+}
+
+/// One side.
+struct Launcher {
+    words: Vec<PathBuf>,
+}
+
+impl Launcher {
+    /// Starts workers that play this part (see [`worker`]).
+    fn start(&self, flags: &[&str], part: &[&str], stdout: Stdio) -> anyhow::Result<Running> {
+        let program = &self.words[0];
+        let child = Command::new(program)
+            .args(&self.words[1..])
+            .args(flags)
+            .arg("--no-python")
+            .arg(this_program()?)
+            .args(["bench", worker::NAME])
+            .args(part)
+            .stdin(Stdio::null())
+            .stdout(stdout)
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| format!("failed to start {}", program.display()))?;
+        Ok(Running(child))
+    }
+}
+
+/// A launch, which ends with this.
+struct Running(Child);
+
+impl Running {
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Ends it in order, so that no worker stays.
+    fn end(mut self) -> anyhow::Result<()> {
+        signal(self.pid(), Signal::SIGTERM)?;
+        self.0.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already. Workers notice that their parent is gone.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn signal(pid: u32, signal: Signal) -> anyhow::Result<()> {
+    kill(Pid::from_raw(i32::try_from(pid)?), signal)
+        .with_context(|| format!("failed to send {signal} to process {pid}"))
+}
+
+fn text(path: &Path) -> anyhow::Result<&str> {
+    path.to_str()
+        .with_context(|| format!("{} is no UTF-8", path.display()))
+}
+
+/// A line of the flood: everything in it follows from rank and number.
+fn line(rank: u32, number: usize) -> String {
+    let mut line = format!("rank {rank} line {number} ");
+    let mut state = (u64::from(rank) << 32) + number as u64 + 1;
+    while line.len() < worker::LINE - 1 {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .rotate_left(29)
+            ^ 0x9e37;
+        // Writing to a String cannot fail.
+        let _ = write!(line, "{:x}", state >> 32);
+    }
+    line.truncate(worker::LINE - 1);
+    line
+}

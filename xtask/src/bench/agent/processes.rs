@@ -1,0 +1,99 @@
+//! What the kernel says about the processes of a launcher.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use anyhow::Context;
+
+/// The processes of a launch except for its workers: whatever is not below one of those.
+pub(super) fn launcher_processes(launcher: u32, workers: &BTreeSet<u32>) -> Vec<u32> {
+    let mut found = vec![launcher];
+    let mut next = 0;
+    while let Some(&process) = found.get(next) {
+        next += 1;
+        let children = children(process);
+        found.extend(
+            children
+                .into_iter()
+                .filter(|child| !workers.contains(child)),
+        );
+    }
+    found
+}
+
+fn children(process: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{process}/task"));
+    let threads = threads.into_iter().flatten().flatten();
+    threads
+        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
+        .flat_map(|text| {
+            let pids = text.split_whitespace().filter_map(|pid| pid.parse().ok());
+            pids.collect::<Vec<u32>>()
+        })
+        .collect()
+}
+
+/// Nanoseconds that these processes have been on a processor.
+pub(super) fn processor_time(processes: &[u32]) -> anyhow::Result<u64> {
+    let mut sum = 0;
+    for process in processes {
+        for thread in fs::read_dir(format!("/proc/{process}/task"))? {
+            let path = thread?.path().join("schedstat");
+            let text = fs::read_to_string(&path)
+                .with_context(|| format!("failed to read {}", path.display()))?;
+            let first = text.split_whitespace().next();
+            sum += first
+                .and_then(|number| number.parse::<u64>().ok())
+                .with_context(|| format!("{} says '{text}'", path.display()))?;
+        }
+    }
+    Ok(sum)
+}
+
+/// Proportional set size of these processes in MiB: pages that several share count once.
+pub(super) fn proportional_size(processes: &[u32]) -> anyhow::Result<f64> {
+    sum_of(processes, "smaps_rollup", "Pss:")
+}
+
+/// Sum of the largest resident sizes so far, in MiB.
+pub(super) fn peak_size(processes: &[u32]) -> anyhow::Result<f64> {
+    sum_of(processes, "status", "VmHWM:")
+}
+
+fn sum_of(processes: &[u32], file: &str, key: &str) -> anyhow::Result<f64> {
+    let mut sum = 0.0;
+    for process in processes {
+        let path = format!("/proc/{process}/{file}");
+        let text = fs::read_to_string(&path).with_context(|| format!("failed to read {path}"))?;
+        let kilobytes = kilobytes(&text, key);
+        sum += kilobytes.with_context(|| format!("{path} does not say {key}"))?;
+    }
+    Ok(sum / 1024.0)
+}
+
+fn kilobytes(text: &str, key: &str) -> Option<f64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_by_their_key() {
+        let text = "VmPeak:\t  9000 kB\nVmHWM:\t  2048 kB\n";
+        assert_eq!(kilobytes(text, "VmHWM:"), Some(2048.0));
+        assert_eq!(kilobytes(text, "Pss:"), None);
+    }
+
+    #[test]
+    fn this_process_has_a_size_and_has_run() {
+        let us = [std::process::id()];
+        assert!(proportional_size(&us).unwrap() > 0.1);
+        assert!(peak_size(&us).unwrap() >= proportional_size(&us).unwrap());
+        // The kernel counts whenever it looks; it does so if there is something to see.
+        while processor_time(&us).unwrap() == 0 {}
+        assert!(launcher_processes(us[0], &BTreeSet::new()).contains(&us[0]));
+    }
+}

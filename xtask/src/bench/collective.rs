@@ -1,0 +1,117 @@
+//! `cargo xtask bench collective`: `all_reduce` of our process group beside gloo's, on loopback.
+//!
+//! Every rank is a process; both sides find one another through the same kind of store (`rdzv
+//! store`), a group of its own for each measurement. The figure of a run is the median time of one
+//! `all_reduce` at rank 0.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, ensure};
+use serde_json::Value;
+
+use super::server::Server;
+use super::table::{self, Better, Comparison};
+use super::{arguments, release_binary};
+use crate::command::{cargo, step};
+use crate::venv;
+
+const DEFAULT_RUNS: usize = 5;
+
+const PEER: &str = include_str!("collective_peer.py");
+
+/// World size, bytes, name.
+const CASES: [(u32, &str, &str); 6] = [
+    (2, "4", "2 ranks, 4 B"),
+    (2, "65536", "2 ranks, 64 KiB"),
+    (2, "16777216", "2 ranks, 16 MiB"),
+    (4, "4", "4 ranks, 4 B"),
+    (4, "65536", "4 ranks, 64 KiB"),
+    (4, "16777216", "4 ranks, 16 MiB"),
+];
+
+/// What two of the three sizes have to reach for each world size.
+const FASTER: f64 = 1.5;
+
+pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
+    let runs = arguments::runs("collective", words, DEFAULT_RUNS)?;
+    let python = venv::torch_python()?;
+    let rank = rank_program()?;
+    let store = Server::start(Command::new(release_binary()?).args(["store", "--port", "0"]))?;
+    let address = store.address();
+    let mut cases = CASES.map(|(_, _, name)| Comparison::new(name, "us", Better::Less, 1.0));
+    for run in 1..=runs {
+        println!("    run {run} of {runs}");
+        for world_size in [2, 4] {
+            for is_ours in [true, false] {
+                let name = format!("{run} {world_size} {is_ours}");
+                let command = || match is_ours {
+                    true => Command::new(&rank),
+                    false => python_rank(&python),
+                };
+                let figures = group(command, &address, world_size, &name)?;
+                for (case, (of, bytes, _)) in cases.iter_mut().zip(CASES) {
+                    if of == world_size {
+                        let seconds = figures[bytes].as_f64().context("a figure is missing")?;
+                        case.add(is_ours, seconds * 1e6);
+                    }
+                }
+            }
+        }
+    }
+    let title = format!("bench collective, all_reduce of f32, {runs} runs");
+    let mut met = table::print(&title, "gloo", &cases);
+    for of_world in cases.chunks(3) {
+        let faster = of_world.iter().filter(|case| case.advantage() >= FASTER);
+        met &= faster.count() >= 2;
+    }
+    println!("\nasked for: never slower, and {FASTER} times faster at two of three sizes");
+    ensure!(met, "a target was missed");
+    Ok(())
+}
+
+fn rank_program() -> anyhow::Result<PathBuf> {
+    let package = ["--package", "rdzv-collective", "--example", "rank"];
+    step(
+        "build a rank optimised",
+        cargo().args(["build", "--release"]).args(package),
+    )?;
+    let folder = crate::test::target_folder()?;
+    Ok(folder.join("release").join("examples").join("rank"))
+}
+
+fn python_rank(python: &Path) -> Command {
+    let mut command = Command::new(python);
+    command.args(["-c", PEER]);
+    command
+}
+
+/// Runs all ranks of one group, and returns the figures of rank 0.
+fn group(
+    command: impl Fn() -> Command,
+    store: &str,
+    world_size: u32,
+    name: &str,
+) -> anyhow::Result<Value> {
+    let ranks = (0..world_size).map(|rank| {
+        command()
+            .args([store, &rank.to_string(), &world_size.to_string(), name])
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("failed to start a rank")
+    });
+    let ranks = ranks.collect::<anyhow::Result<Vec<Child>>>()?;
+    let mut figures = Value::Null;
+    for (rank, child) in ranks.into_iter().enumerate() {
+        let ended = child.wait_with_output()?;
+        ensure!(
+            ended.status.success(),
+            "rank {rank} failed ({})",
+            ended.status
+        );
+        if rank == 0 {
+            figures = serde_json::from_slice(&ended.stdout).context("rank 0 said no figures")?;
+        }
+    }
+    Ok(figures)
+}
