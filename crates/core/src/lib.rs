@@ -9,7 +9,7 @@
 //! [`rank`] (the words), then the machines themselves: [`store`] (keys, values, waiters, the wire),
 //! [`rendezvous`] (who takes part, at which rank; [`pickle`] is how Python writes that down) and
 //! [`group`] (the workers of one agent: join, start, watch, restart, finish). Beside them stands
-//! [`topology`]: which processors and devices a worker gets.
+//! [`topology`]: which processors and devices a worker gets, and [`rpc`]: calls between workers.
 //!
 //! The fence around this crate is its own `clippy.toml`, which forbids clocks, sockets, files,
 //! threads, the environment and randomly ordered maps, and a short list of dependencies that
@@ -24,6 +24,7 @@ pub mod machine;
 pub mod pickle;
 pub mod rank;
 pub mod rendezvous;
+pub mod rpc;
 pub mod signal;
 pub mod store;
 pub mod time;

@@ -7,12 +7,23 @@ use super::Finding;
 use crate::command::{cargo, output};
 
 /// Package, and the packages of ours that it may use. The order is bottom up.
-const EDGES: [(&str, &[&str]); 8] = [
+const EDGES: [(&str, &[&str]); 10] = [
     ("rdzv-core", &[]),
     ("rdzv-sim", &["rdzv-core"]),
     ("rdzv-store", &["rdzv-core"]),
     ("rdzv-rendezvous", &["rdzv-core", "rdzv-store"]),
-    ("rdzv-collective", &["rdzv-core", "rdzv-store"]),
+    ("rdzv-shm", &[]),
+    ("rdzv-collective", &["rdzv-core", "rdzv-store", "rdzv-shm"]),
+    (
+        "rdzv-rpc",
+        &[
+            "rdzv-core",
+            "rdzv-store",
+            "rdzv-rendezvous",
+            "rdzv-collective",
+            "rdzv-shm",
+        ],
+    ),
     (
         "rdzv-agent",
         &["rdzv-core", "rdzv-store", "rdzv-rendezvous"],

@@ -1,0 +1,8 @@
+//! Remote calls between workers: names, frames, calls, remote references, device maps.
+//!
+//! Nothing here opens a connection or runs a function. The crate `rdzv-rpc` carries the bytes, and
+//! asks these modules what they mean and what to do.
+//!
+//! Reading order: [`worker`] (who can be called).
+
+pub mod worker;

@@ -1,0 +1,11 @@
+//! Calls between the workers of a group, by name, with tensors.
+//!
+//! What `torch.distributed.rpc` is for Python: named workers in static or dynamic groups call
+//! registered functions on one another, hold references to remote values, and pass tensors without
+//! copying them about. Nothing that a peer sends can name code that was not registered.
+
+mod error;
+mod payload;
+
+pub use error::{RemoteError, RpcError, RpcErrorKind};
+pub use payload::Payload;
