@@ -43,12 +43,13 @@ const EDGES: [(&str, &[&str]); 10] = [
 
 /// All that the pure core may link: formats and data, nothing that touches the world. Base64 and
 /// civil dates (jiff without its clock and time zone files) are how the state of a rendezvous is
-/// written.
-const CORE_MAY_LINK: [&str; 7] = [
+/// written; postcard is how Rust workers write what they tell each other.
+const CORE_MAY_LINK: [&str; 8] = [
     "base64",
     "bytes",
     "fastrand",
     "jiff",
+    "postcard",
     "serde",
     "serde_json",
     "thiserror",

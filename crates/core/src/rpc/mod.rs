@@ -3,6 +3,7 @@
 //! Nothing here opens a connection or runs a function. The crate `rdzv-rpc` carries the bytes, and
 //! asks these modules what they mean and what to do.
 //!
-//! Reading order: [`worker`] (who can be called).
+//! Reading order: [`worker`] (who can be called), [`frame`] (what workers send each other, as bytes).
 
+pub mod frame;
 pub mod worker;

@@ -1,0 +1,307 @@
+//! From the bytes of a connection to frames, however the bytes are cut.
+
+use bytes::Bytes;
+
+use super::error::FrameError;
+use super::header::{HEADER_LENGTH, Header};
+use super::limits::Limits;
+use super::part::{Frame, Part, PartHead, PartPlace, SECTION_LENGTH};
+use super::staging::{LEAST_ROOM, Staging};
+
+/// Bodies and parts that are shorter, in bytes, are received in the staging buffer; others straight
+/// in memory of their own.
+pub const SMALL: usize = LEAST_ROOM;
+
+/// Where the bytes of large inline parts are received.
+pub trait Supply {
+    /// Memory to receive in.
+    type Buffer: AsMut<[u8]>;
+
+    /// Memory of exactly `length` bytes.
+    fn buffer(&mut self, length: usize) -> Self::Buffer;
+
+    /// The bytes of a buffer that is full.
+    fn freeze(&mut self, buffer: Self::Buffer) -> Bytes;
+}
+
+/// Memory from the allocator.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct FromHeap;
+
+impl Supply for FromHeap {
+    type Buffer = Vec<u8>;
+
+    fn buffer(&mut self, length: usize) -> Vec<u8> {
+        vec![0; length]
+    }
+
+    fn freeze(&mut self, buffer: Vec<u8>) -> Bytes {
+        buffer.into()
+    }
+}
+
+/// Makes frames of received bytes.
+///
+/// Its owner reads into [`room`](Self::room), says with [`filled`](Self::filled) how much came, and
+/// calls [`next`](Self::next) until there is no frame any more. Bytes of large parts are so read
+/// straight to where they stay. At most one frame is under way, and of that only what was announced
+/// within the limits is reserved, a part when its turn comes.
+#[derive(Debug)]
+pub struct Decoder<S: Supply> {
+    limits: Limits,
+    supply: S,
+    staging: Staging,
+    arriving: Option<Arriving>,
+    filling: Option<Filling<S::Buffer>>,
+    failed: Option<FrameError>,
+}
+
+/// A frame whose header is here.
+#[derive(Debug)]
+struct Arriving {
+    header: Header,
+    body_length: usize,
+    sections: usize,
+    /// Bytes of body and parts, as far as they were announced.
+    total: u64,
+    heads: Vec<PartHead>,
+    body: Option<Bytes>,
+    parts: Vec<Part>,
+}
+
+/// A body or part that is received straight in its own memory.
+#[derive(Debug)]
+struct Filling<B> {
+    memory: Memory<B>,
+    filled: usize,
+    length: usize,
+}
+
+#[derive(Debug)]
+enum Memory<B> {
+    Body(Vec<u8>),
+    Part(B),
+}
+
+impl<B: AsMut<[u8]>> Filling<B> {
+    fn new(memory: Memory<B>, length: usize) -> Self {
+        Self {
+            memory,
+            filled: 0,
+            length,
+        }
+    }
+
+    fn rest(&mut self) -> &mut [u8] {
+        let memory = match &mut self.memory {
+            Memory::Body(memory) => memory,
+            Memory::Part(memory) => memory.as_mut(),
+        };
+        &mut memory[self.filled..self.length]
+    }
+}
+
+impl<S: Supply> Decoder<S> {
+    /// Nothing was received yet.
+    pub fn new(limits: Limits, supply: S) -> Self {
+        Self {
+            limits,
+            supply,
+            staging: Staging::default(),
+            arriving: None,
+            filling: None,
+            failed: None,
+        }
+    }
+
+    /// Other limits, for the frames that [`next`](Self::next) has not begun with.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
+    /// Whether nothing of an unfinished frame is here: a connection may close now.
+    pub fn is_between_frames(&self) -> bool {
+        self.arriving.is_none() && self.staging.waiting().is_empty()
+    }
+
+    /// Where the next bytes belong. It is never empty.
+    pub fn room(&mut self) -> &mut [u8] {
+        match &mut self.filling {
+            Some(filling) => filling.rest(),
+            None => self.staging.room(),
+        }
+    }
+
+    /// So many bytes were written at the beginning of the [`room`](Self::room).
+    ///
+    /// # Panics
+    ///
+    /// If the room is smaller.
+    pub fn filled(&mut self, count: usize) {
+        match &mut self.filling {
+            Some(filling) => {
+                assert!(
+                    count <= filling.length - filling.filled,
+                    "no more than the room can be filled"
+                );
+                filling.filled += count;
+                self.finish_filling();
+            }
+            None => self.staging.filled(count),
+        }
+    }
+
+    /// The next frame, if all of it is here.
+    ///
+    /// # Errors
+    ///
+    /// [`FrameError`] if the bytes are no frame, or break a limit; the same again ever after.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "no iterator: more may come after it has returned nothing"
+    )]
+    pub fn next(&mut self) -> Result<Option<Frame>, FrameError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let frame = self.decode();
+        if let Err(error) = &frame {
+            self.failed = Some(error.clone());
+            self.arriving = None;
+        }
+        frame
+    }
+
+    fn decode(&mut self) -> Result<Option<Frame>, FrameError> {
+        if self.arriving.is_none() {
+            let Some(bytes) = self.staging.peek::<HEADER_LENGTH>() else {
+                return Ok(None);
+            };
+            self.arriving = Some(Arriving::new(bytes, &self.limits)?);
+            self.staging.skip(HEADER_LENGTH);
+        }
+        if self.filling.is_some() || !self.take_sections()? || !self.take_body() {
+            return Ok(None);
+        }
+        while self.take_part()? {}
+        let complete = |frame: &mut Arriving| frame.parts.len() == frame.sections;
+        let frame = self.arriving.take_if(complete);
+        Ok(frame.map(|frame| Frame {
+            header: frame.header,
+            body: frame.body.unwrap_or_default(),
+            parts: frame.parts,
+        }))
+    }
+
+    /// Takes the sections that are here; tells whether all of them were.
+    fn take_sections(&mut self) -> Result<bool, FrameError> {
+        let Some(frame) = &mut self.arriving else {
+            return Ok(false);
+        };
+        while frame.heads.len() < frame.sections {
+            let Some(bytes) = self.staging.peek::<SECTION_LENGTH>() else {
+                return Ok(false);
+            };
+            let head = PartHead::from_bytes(bytes)?;
+            frame.total = self.limits.add(frame.total, head.length)?;
+            frame.heads.push(head);
+            self.staging.skip(SECTION_LENGTH);
+        }
+        Ok(true)
+    }
+
+    /// Takes the body; tells whether it is complete.
+    fn take_body(&mut self) -> bool {
+        let Some(frame) = &mut self.arriving else {
+            return false;
+        };
+        if frame.body.is_some() {
+            return true;
+        }
+        let length = frame.body_length;
+        if length < SMALL {
+            if self.staging.waiting().len() < length {
+                return false;
+            }
+            frame.body = Some(match length {
+                0 => Bytes::new(),
+                _ => self.staging.take(length),
+            });
+            return true;
+        }
+        self.fill(Memory::Body(vec![0; length]), length)
+    }
+
+    /// Takes the next part; tells whether there was one, and it is complete.
+    fn take_part(&mut self) -> Result<bool, FrameError> {
+        let Some(frame) = &mut self.arriving else {
+            return Ok(false);
+        };
+        let Some(head) = frame.heads.get(frame.parts.len()).copied() else {
+            return Ok(false);
+        };
+        if head.place != PartPlace::Inline {
+            frame.parts.push(Part::Elsewhere(head));
+            return Ok(true);
+        }
+        let length = usize::try_from(head.length).map_err(|_| FrameError::Total {
+            announced: head.length,
+            limit: usize::MAX as u64,
+        })?;
+        if length >= SMALL {
+            let memory = Memory::Part(self.supply.buffer(length));
+            return Ok(self.fill(memory, length));
+        }
+        let Some(bytes) = self.staging.waiting().get(..length) else {
+            return Ok(false);
+        };
+        // Copied, because a part may be kept for long and would keep the whole staging buffer, and
+        // because memory of its own is aligned for numbers.
+        frame.parts.push(Part::Here(Bytes::copy_from_slice(bytes)));
+        self.staging.skip(length);
+        Ok(true)
+    }
+
+    /// Begins to fill memory with what is here; tells whether that was all.
+    fn fill(&mut self, memory: Memory<S::Buffer>, length: usize) -> bool {
+        let mut filling = Filling::new(memory, length);
+        let here = self.staging.waiting().len().min(length);
+        filling.rest()[..here].copy_from_slice(&self.staging.waiting()[..here]);
+        filling.filled = here;
+        self.staging.skip(here);
+        self.filling = Some(filling);
+        self.finish_filling()
+    }
+
+    /// Hands a body or part that is complete to its frame; tells whether it did.
+    fn finish_filling(&mut self) -> bool {
+        let full = |filling: &mut Filling<_>| filling.filled == filling.length;
+        let (Some(filling), Some(frame)) = (self.filling.take_if(full), &mut self.arriving) else {
+            return false;
+        };
+        match filling.memory {
+            Memory::Body(memory) => frame.body = Some(memory.into()),
+            Memory::Part(memory) => {
+                let bytes = self.supply.freeze(memory);
+                frame.parts.push(Part::Here(bytes));
+            }
+        }
+        true
+    }
+}
+
+impl Arriving {
+    fn new(bytes: &[u8; HEADER_LENGTH], limits: &Limits) -> Result<Self, FrameError> {
+        let (header, body, sections) = Header::from_bytes(bytes)?;
+        let total = limits.check_head(u64::from(body), u64::from(sections))?;
+        Ok(Self {
+            header,
+            body_length: body as usize,
+            sections: usize::from(sections),
+            total,
+            heads: Vec::new(),
+            body: None,
+            parts: Vec::new(),
+        })
+    }
+}

@@ -1,0 +1,211 @@
+//! The first 64 bytes of a frame.
+
+use super::error::FrameError;
+
+/// What every frame begins with: `rdzc` in the order of the bytes.
+pub const MAGIC: u32 = u32::from_le_bytes(*b"rdzc");
+
+/// The version of the frame format. A peer with another one is refused.
+pub const VERSION: u8 = 1;
+
+/// How long a header is, in bytes.
+pub const HEADER_LENGTH: usize = 64;
+
+/// What a frame is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum FrameKind {
+    /// Who the sender is: the first frame in each direction, see [`super::hello`].
+    Hello = 1,
+    /// A call.
+    Request = 2,
+    /// The value that a call returned.
+    Reply = 3,
+    /// The error that a call ended with.
+    Error = 4,
+    /// The caller does not want the result any more.
+    Cancel = 5,
+    /// The receiver may have more calls and bytes on their way.
+    Credit = 6,
+    /// Are you there?
+    Ping = 7,
+    /// The answer to a ping.
+    Pong = 8,
+    /// The sender closes the connection, and says why.
+    GoAway = 9,
+    /// Messages about remote references, several at once.
+    References = 10,
+    /// Parts that the receiver has taken from where they were; the sender may reuse their memory.
+    Release = 11,
+    /// The hello of the peer is accepted. If the job has a token, the body proves that the sender
+    /// has it too.
+    Accepted = 12,
+}
+
+impl FrameKind {
+    /// All kinds, in the order of their numbers.
+    pub const ALL: [Self; 12] = [
+        Self::Hello,
+        Self::Request,
+        Self::Reply,
+        Self::Error,
+        Self::Cancel,
+        Self::Credit,
+        Self::Ping,
+        Self::Pong,
+        Self::GoAway,
+        Self::References,
+        Self::Release,
+        Self::Accepted,
+    ];
+
+    fn from_number(number: u8) -> Option<Self> {
+        let index = usize::from(number).checked_sub(1)?;
+        Self::ALL.get(index).copied()
+    }
+}
+
+/// What a frame says about itself, beside its body and parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// What it is for.
+    pub kind: FrameKind,
+    /// Bits whose meaning depends on the kind.
+    pub flags: u16,
+    /// The number of the call, chosen by the caller; 0 if it is about no call.
+    pub call: u64,
+    /// Which method is called, see [`super::method_hash`]; 0 if none is.
+    pub method: u64,
+    /// How long the caller still waits, in microseconds; 0 if there is no deadline.
+    pub deadline_micros: u64,
+    /// The trace that the call belongs to; 0 if none.
+    pub trace: u128,
+    /// The span of the caller in that trace.
+    pub span: u64,
+}
+
+impl Header {
+    /// A header with this kind, and zero everywhere else.
+    pub fn new(kind: FrameKind) -> Self {
+        Self {
+            kind,
+            flags: 0,
+            call: 0,
+            method: 0,
+            deadline_micros: 0,
+            trace: 0,
+            span: 0,
+        }
+    }
+
+    /// The bytes of the header of a frame with so many bytes of body and so many parts.
+    pub(super) fn to_bytes(self, body: u32, sections: u16) -> [u8; HEADER_LENGTH] {
+        let mut bytes = [0; HEADER_LENGTH];
+        bytes[0..4].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes[4] = VERSION;
+        bytes[5] = self.kind as u8;
+        bytes[6..8].copy_from_slice(&self.flags.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.call.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.method.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.deadline_micros.to_le_bytes());
+        bytes[32..48].copy_from_slice(&self.trace.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.span.to_le_bytes());
+        bytes[56..60].copy_from_slice(&body.to_le_bytes());
+        bytes[60..62].copy_from_slice(&sections.to_le_bytes());
+        bytes
+    }
+
+    /// What the bytes of a header say: the header, the length of the body, the number of sections.
+    pub(super) fn from_bytes(bytes: &[u8; HEADER_LENGTH]) -> Result<(Self, u32, u16), FrameError> {
+        let magic = u32::from_le_bytes(at(bytes, 0));
+        if magic != MAGIC {
+            return Err(FrameError::Magic(bytes[..4].escape_ascii().to_string()));
+        }
+        if bytes[4] != VERSION {
+            return Err(FrameError::Version(bytes[4]));
+        }
+        let kind = FrameKind::from_number(bytes[5]).ok_or(FrameError::Kind(bytes[5]))?;
+        if bytes[62..64] != [0, 0] {
+            return Err(FrameError::Reserved("the header"));
+        }
+        let header = Self {
+            kind,
+            flags: u16::from_le_bytes(at(bytes, 6)),
+            call: u64::from_le_bytes(at(bytes, 8)),
+            method: u64::from_le_bytes(at(bytes, 16)),
+            deadline_micros: u64::from_le_bytes(at(bytes, 24)),
+            trace: u128::from_le_bytes(at(bytes, 32)),
+            span: u64::from_le_bytes(at(bytes, 48)),
+        };
+        let body = u32::from_le_bytes(at(bytes, 56));
+        Ok((header, body, u16::from_le_bytes(at(bytes, 60))))
+    }
+}
+
+/// The `N` bytes at a place in a header or a section.
+pub(super) fn at<const N: usize>(bytes: &[u8], place: usize) -> [u8; N] {
+    let mut taken = [0; N];
+    taken.copy_from_slice(&bytes[place..place + N]);
+    taken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FULL: Header = Header {
+        kind: FrameKind::Request,
+        flags: 0x0102,
+        call: 0x1112_1314_1516_1718,
+        method: 0x2122_2324_2526_2728,
+        deadline_micros: 0x3132_3334_3536_3738,
+        trace: 0x4142_4344_4546_4748_494a_4b4c_4d4e_4f50,
+        span: 0x5152_5354_5556_5758,
+    };
+
+    #[test]
+    fn every_field_has_its_place() {
+        let bytes = FULL.to_bytes(0x6162_6364, 0x7172);
+        assert_eq!(&bytes[..8], b"rdzc\x01\x02\x02\x01");
+        assert_eq!(bytes[8..16], FULL.call.to_le_bytes());
+        assert_eq!(bytes[16..24], FULL.method.to_le_bytes());
+        assert_eq!(bytes[24..32], FULL.deadline_micros.to_le_bytes());
+        assert_eq!(bytes[32..48], FULL.trace.to_le_bytes());
+        assert_eq!(bytes[48..56], FULL.span.to_le_bytes());
+        assert_eq!(&bytes[56..], b"\x64\x63\x62\x61\x72\x71\0\0");
+        let read = Header::from_bytes(&bytes);
+        assert_eq!(read, Ok((FULL, 0x6162_6364, 0x7172)));
+    }
+
+    #[test]
+    fn kinds_keep_their_numbers() {
+        for (number, kind) in (1..).zip(FrameKind::ALL) {
+            assert_eq!(kind as u8, number);
+            assert_eq!(FrameKind::from_number(number), Some(kind));
+        }
+        assert_eq!(FrameKind::from_number(0), None);
+        assert_eq!(FrameKind::from_number(13), None);
+        assert_eq!(FrameKind::from_number(255), None);
+    }
+
+    #[test]
+    fn a_header_that_is_none_is_refused_and_told_why() {
+        let good = FULL.to_bytes(1, 1);
+        let changed = |place: usize, value: u8| {
+            let mut bytes = good;
+            bytes[place] = value;
+            Header::from_bytes(&bytes).unwrap_err().to_string()
+        };
+        assert_eq!(
+            changed(0, b'G'),
+            "no frame of rdzv: it begins with 'Gdzc' instead of 'rdzc'"
+        );
+        assert_eq!(
+            changed(4, 9),
+            "the peer speaks version 9 of the frame format and this worker version 1: \
+             run the same rdzv on every worker"
+        );
+        assert_eq!(changed(5, 0), "there are no frames of kind 0");
+        assert_eq!(changed(62, 1), "bits of the header that must be 0 are not");
+    }
+}

@@ -1,0 +1,110 @@
+//! How large a frame may be.
+
+use super::error::FrameError;
+use super::part::PartHead;
+
+/// How large a frame may be. They are checked before anything is reserved for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// The longest body, in bytes. Default: 64 MiB.
+    pub body: u32,
+    /// The most parts. Default: 65535.
+    pub sections: u16,
+    /// The most bytes of body and parts together, wherever the parts are. Default: 4 GiB.
+    pub total: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            body: 64 << 20,
+            sections: u16::MAX,
+            total: 4 << 30,
+        }
+    }
+}
+
+impl Limits {
+    /// For a peer that has not said yet who it is.
+    pub const STRANGER: Self = Self {
+        body: 4 << 10,
+        sections: 0,
+        total: 4 << 10,
+    };
+
+    /// Whether a frame may be sent to a peer with these limits.
+    ///
+    /// # Errors
+    ///
+    /// The limit that it breaks.
+    pub fn check(&self, body: usize, parts: &[PartHead]) -> Result<(), FrameError> {
+        let mut total = self.check_head(body as u64, parts.len() as u64)?;
+        for part in parts {
+            total = self.add(total, part.length)?;
+        }
+        Ok(())
+    }
+
+    /// Checks what a header says, and returns the bytes that the frame has so far.
+    pub(super) fn check_head(&self, body: u64, sections: u64) -> Result<u64, FrameError> {
+        if body > u64::from(self.body) {
+            return Err(FrameError::Body {
+                announced: body,
+                limit: self.body,
+            });
+        }
+        if sections > u64::from(self.sections) {
+            return Err(FrameError::Sections {
+                announced: sections,
+                limit: self.sections,
+            });
+        }
+        self.add(0, body)
+    }
+
+    /// The bytes of a frame with another part of this length.
+    pub(super) fn add(&self, total: u64, length: u64) -> Result<u64, FrameError> {
+        let total = total.saturating_add(length);
+        if total > self.total {
+            return Err(FrameError::Total {
+                announced: total,
+                limit: self.total,
+            });
+        }
+        Ok(total)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::part::PartPlace;
+    use super::*;
+
+    #[test]
+    fn each_limit_is_kept_and_named() {
+        let limits = Limits {
+            body: 10,
+            sections: 2,
+            total: 100,
+        };
+        let part = |length| PartHead {
+            place: PartPlace::Inline,
+            length,
+        };
+        let said = |body, parts: &[PartHead]| limits.check(body, parts).map_err(|e| e.to_string());
+        assert_eq!(said(10, &[part(40), part(50)]), Ok(()));
+        assert_eq!(
+            said(11, &[]),
+            Err("a body of 11 bytes is more than the limit of 10".to_owned())
+        );
+        assert_eq!(
+            said(0, &[part(0); 3]),
+            Err("3 parts are more than the limit of 2".to_owned())
+        );
+        assert_eq!(
+            said(10, &[part(91)]),
+            Err("a message of 101 bytes or more is over the limit of 100".to_owned())
+        );
+        assert!(limits.check(10, &[part(u64::MAX); 2]).is_err());
+    }
+}

@@ -1,0 +1,158 @@
+//! Parts: bytes beside the body, and where they are.
+
+use bytes::Bytes;
+
+use super::error::FrameError;
+use super::header::{Header, at};
+
+/// How long a section is: what a frame says about one part, in bytes.
+pub const SECTION_LENGTH: usize = 32;
+
+/// Where the bytes of a part are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PartPlace {
+    /// In the frame, after the body.
+    Inline,
+    /// In the memory of the process that sent the frame.
+    Process {
+        /// The address there.
+        address: u64,
+    },
+    /// In memory that sender and receiver share.
+    Arena {
+        /// Which of the sender's arenas.
+        arena: u32,
+        /// How often the place was given out before: it tells a late release from a current one.
+        generation: u32,
+        /// Where in the arena, in bytes.
+        offset: u64,
+    },
+}
+
+/// What a frame says about a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PartHead {
+    /// Where its bytes are.
+    pub place: PartPlace,
+    /// How many there are.
+    pub length: u64,
+}
+
+/// A part that was received.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Part {
+    /// Its bytes came with the frame.
+    Here(Bytes),
+    /// Its bytes have to be fetched, or are used where they are.
+    Elsewhere(PartHead),
+}
+
+/// A frame that was received.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    /// What it says about itself.
+    pub header: Header,
+    /// The serialised value.
+    pub body: Bytes,
+    /// What the body refers to by number.
+    pub parts: Vec<Part>,
+}
+
+const INLINE: u16 = 0;
+const PROCESS: u16 = 1;
+const ARENA: u16 = 2;
+
+impl PartHead {
+    /// A part whose bytes follow the body.
+    pub fn inline(length: u64) -> Self {
+        Self {
+            place: PartPlace::Inline,
+            length,
+        }
+    }
+
+    /// place u16, 0 u16, arena u32, length u64, address or offset u64, generation u32, 0 u32
+    pub(super) fn to_bytes(self) -> [u8; SECTION_LENGTH] {
+        let (place, arena, generation, offset) = match self.place {
+            PartPlace::Inline => (INLINE, 0, 0, 0),
+            PartPlace::Process { address } => (PROCESS, 0, 0, address),
+            PartPlace::Arena {
+                arena,
+                generation,
+                offset,
+            } => (ARENA, arena, generation, offset),
+        };
+        let mut bytes = [0; SECTION_LENGTH];
+        bytes[0..2].copy_from_slice(&place.to_le_bytes());
+        bytes[4..8].copy_from_slice(&arena.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.length.to_le_bytes());
+        bytes[16..24].copy_from_slice(&offset.to_le_bytes());
+        bytes[24..28].copy_from_slice(&generation.to_le_bytes());
+        bytes
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8; SECTION_LENGTH]) -> Result<Self, FrameError> {
+        let arena = u32::from_le_bytes(at(bytes, 4));
+        let offset = u64::from_le_bytes(at(bytes, 16));
+        let generation = u32::from_le_bytes(at(bytes, 24));
+        let place = match u16::from_le_bytes(at(bytes, 0)) {
+            INLINE => PartPlace::Inline,
+            PROCESS => PartPlace::Process { address: offset },
+            ARENA => PartPlace::Arena {
+                arena,
+                generation,
+                offset,
+            },
+            other => return Err(FrameError::Place(other)),
+        };
+        let head = Self {
+            place,
+            length: u64::from_le_bytes(at(bytes, 8)),
+        };
+        // One way to write each section: whatever else is set would be lost unseen.
+        if head.to_bytes() != *bytes {
+            return Err(FrameError::Reserved("a section"));
+        }
+        Ok(head)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_section_is_read_as_it_was_written() {
+        let process = PartPlace::Process {
+            address: 0x7fff_0000_1000,
+        };
+        let arena = PartPlace::Arena {
+            arena: 1,
+            generation: u32::MAX,
+            offset: 1 << 40,
+        };
+        for place in [PartPlace::Inline, process, arena] {
+            for length in [0, 1, u64::MAX] {
+                let head = PartHead { place, length };
+                assert_eq!(PartHead::from_bytes(&head.to_bytes()), Ok(head));
+            }
+        }
+    }
+
+    #[test]
+    fn a_section_with_anything_else_set_is_refused() {
+        let inline = PartHead::inline(5).to_bytes();
+        for (at, error) in [
+            (0, FrameError::Place(255)),
+            (2, FrameError::Reserved("a section")),
+            (4, FrameError::Reserved("a section")),
+            (16, FrameError::Reserved("a section")),
+            (24, FrameError::Reserved("a section")),
+            (31, FrameError::Reserved("a section")),
+        ] {
+            let mut bytes = inline;
+            bytes[at] = 255;
+            assert_eq!(PartHead::from_bytes(&bytes), Err(error));
+        }
+    }
+}
