@@ -3,7 +3,9 @@
 //! Nothing here opens a connection or runs a function. The crate `rdzv-rpc` carries the bytes, and
 //! asks these modules what they mean and what to do.
 //!
-//! Reading order: [`worker`] (who can be called), [`frame`] (what workers send each other, as bytes).
+//! Reading order: [`worker`] (who can be called), [`frame`] (what workers send each other, as bytes),
+//! [`device`] (where tensors are, and which device of one worker is which of another).
 
+pub mod device;
 pub mod frame;
 pub mod worker;

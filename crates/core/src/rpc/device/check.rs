@@ -1,0 +1,157 @@
+//! The rules that the devices of a group keep, in the order in which breaches are reported.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::fault::Row;
+use super::{Device, DeviceData, DeviceFault, DeviceMap};
+
+/// Whether all members are known from the beginning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GroupKind {
+    /// They are: a map for anybody else is a mistake.
+    Static,
+    /// They come and go: whom a map is for may come later.
+    Dynamic,
+}
+
+/// A member, as the rules see it.
+#[derive(Debug, Clone, Copy)]
+pub struct Node<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// What it told of its devices.
+    pub data: &'a DeviceData,
+}
+
+/// Checks the devices and device maps of a group; `nodes` are in the order of their ids.
+///
+/// # Errors
+///
+/// The first breach: V1 and V2 of every node, then V3 to V8 of every node. All members come to the
+/// same one.
+pub fn check(nodes: &[Node<'_>], kind: GroupKind) -> Result<(), DeviceFault> {
+    for node in nodes {
+        check_devices(node)?;
+    }
+    let by_name: BTreeMap<&str, &DeviceData> =
+        nodes.iter().map(|node| (node.name, node.data)).collect();
+    for node in nodes {
+        let targets = node.data.device_maps.keys();
+        let is_unknown = |target: &String| !by_name.contains_key(target.as_str());
+        if kind == GroupKind::Static && targets.clone().any(is_unknown) {
+            return Err(DeviceFault::UnknownTargets {
+                node: node.name.to_owned(),
+                targets: Row(targets.cloned().collect()),
+                names: Row(nodes.iter().map(|node| node.name.to_owned()).collect()),
+            });
+        }
+        for (target, map) in &node.data.device_maps {
+            check_map(node, target, map, by_name.get(target.as_str()).copied())?;
+        }
+    }
+    Ok(())
+}
+
+/// V1 and V2.
+fn check_devices(node: &Node<'_>) -> Result<(), DeviceFault> {
+    let devices = &node.data.devices;
+    let count = node.data.device_count;
+    let name = || node.name.to_owned();
+    if !are_distinct(devices.iter().copied()) {
+        return Err(DeviceFault::DuplicatedDevices {
+            node: name(),
+            devices: Row(devices.clone()),
+        });
+    }
+    if !devices.iter().all(|device| device.is_among(count)) {
+        return Err(DeviceFault::InvalidDevices {
+            node: name(),
+            devices: Row(devices.clone()),
+            count,
+        });
+    }
+    Ok(())
+}
+
+/// V4 to V8; of a target that is not there nothing is known.
+fn check_map(
+    node: &Node<'_>,
+    target: &str,
+    map: &DeviceMap,
+    at_target: Option<&DeviceData>,
+) -> Result<(), DeviceFault> {
+    let names = || (node.name.to_owned(), target.to_owned());
+    if !are_distinct(map.targets()) {
+        let ((node, target), map) = (names(), map.clone());
+        return Err(DeviceFault::DuplicatedTargets { node, target, map });
+    }
+    match misfit(map.sources(), node.data) {
+        Some(Misfit::Unlisted(devices)) => {
+            let ((node, target), map) = (names(), map.clone());
+            return Err(DeviceFault::UnexpectedSources {
+                node,
+                target,
+                map,
+                devices,
+            });
+        }
+        Some(Misfit::Absent(count)) => {
+            let ((node, target), map) = (names(), map.clone());
+            return Err(DeviceFault::InvalidSources {
+                node,
+                target,
+                map,
+                count,
+            });
+        }
+        None => {}
+    }
+    match at_target.and_then(|data| misfit(map.targets(), data)) {
+        Some(Misfit::Unlisted(devices)) => {
+            let ((node, target), map) = (names(), map.clone());
+            Err(DeviceFault::UnexpectedTargets {
+                node,
+                target,
+                map,
+                devices,
+            })
+        }
+        Some(Misfit::Absent(count)) => {
+            let ((node, target), map) = (names(), map.clone());
+            Err(DeviceFault::InvalidTargets {
+                node,
+                target,
+                map,
+                count,
+            })
+        }
+        None => Ok(()),
+    }
+}
+
+/// Why a worker cannot have the devices that a map names.
+enum Misfit {
+    /// It lists its devices, and not this one.
+    Unlisted(Row<Device>),
+    /// It lists none, and has too few.
+    Absent(u32),
+}
+
+fn misfit(named: impl Iterator<Item = Device>, owner: &DeviceData) -> Option<Misfit> {
+    let mut named = named;
+    if !owner.devices.is_empty() {
+        let unlisted = named.any(|device| !owner.devices.contains(&device));
+        return unlisted.then(|| Misfit::Unlisted(Row(owner.devices.clone())));
+    }
+    let absent = named.any(|device| !device.is_among(owner.device_count));
+    absent.then_some(Misfit::Absent(owner.device_count))
+}
+
+fn are_distinct(devices: impl Iterator<Item = Device>) -> bool {
+    let mut seen = BTreeSet::new();
+    let mut devices = devices;
+    devices.all(|device| seen.insert(device))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,229 @@
+//! Which device of one worker is which of another.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::Device;
+
+/// Why a map was refused when it was given. The texts are the reference's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum NotOneToOne {
+    /// Two devices appear as the same one of the callee.
+    #[error(
+        "`device_map` only supports 1-to-1 mapping, trying to map {source_device} and {other} to {target}"
+    )]
+    SameTarget {
+        /// The device that was mapped last.
+        source_device: Device,
+        /// The one that was there before.
+        other: Device,
+        /// The callee's device.
+        target: Device,
+    },
+    /// One device appears as two of the same map.
+    #[error(
+        "`device_map` only supports 1-to-1 mapping, trying to map {source_device} to {new} and {old}"
+    )]
+    TwoTargets {
+        /// The device.
+        source_device: Device,
+        /// What it was mapped to last.
+        new: Device,
+        /// What it was mapped to before.
+        old: Device,
+    },
+    /// A map that is added to another disagrees with it.
+    #[error(
+        "`set_device_map` only supports 1-to-1 mapping, trying to map {source_device} to {new} and {old}"
+    )]
+    Disagrees {
+        /// The device.
+        source_device: Device,
+        /// What it would be mapped to.
+        new: Device,
+        /// What it is mapped to.
+        old: Device,
+    },
+}
+
+/// My device → the callee's device. Printed as `{cuda:0: cuda:1}`, in the order of the keys.
+///
+/// A map that was given as a whole maps to each device once. Adding maps to one another may break
+/// that, which is found when the group is formed, as in the reference.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct DeviceMap(BTreeMap<Device, Device>);
+
+impl DeviceMap {
+    /// A map of these pairs.
+    ///
+    /// # Errors
+    ///
+    /// [`NotOneToOne`] if a device is mapped to two, or two to one.
+    pub fn new<S, T>(pairs: impl IntoIterator<Item = (S, T)>) -> Result<Self, NotOneToOne>
+    where
+        S: Into<Device>,
+        T: Into<Device>,
+    {
+        let mut map = BTreeMap::new();
+        let mut sources = BTreeMap::new();
+        for (source, target) in pairs {
+            let (source_device, target): (Device, Device) = (source.into(), target.into());
+            match map.insert(source_device, target) {
+                Some(old) if old != target => {
+                    return Err(NotOneToOne::TwoTargets {
+                        source_device,
+                        new: target,
+                        old,
+                    });
+                }
+                _ => {}
+            }
+            match sources.insert(target, source_device) {
+                Some(other) if other != source_device => {
+                    return Err(NotOneToOne::SameTarget {
+                        source_device,
+                        other,
+                        target,
+                    });
+                }
+                _ => {}
+            }
+        }
+        Ok(Self(map))
+    }
+
+    /// Adds the pairs of another map; either all of them or, on an error, none.
+    ///
+    /// # Errors
+    ///
+    /// [`NotOneToOne::Disagrees`] if a device is mapped to another one already.
+    pub fn merge(&mut self, other: &Self) -> Result<(), NotOneToOne> {
+        for (source_device, new) in other.pairs() {
+            if let Some(old) = self.get(source_device).filter(|old| *old != new) {
+                return Err(NotOneToOne::Disagrees {
+                    source_device,
+                    new,
+                    old,
+                });
+            }
+        }
+        self.0.extend(other.pairs());
+        Ok(())
+    }
+
+    /// Where a device appears.
+    pub fn get(&self, source: Device) -> Option<Device> {
+        self.0.get(&source).copied()
+    }
+
+    /// My devices, in their order.
+    pub fn sources(&self) -> impl Iterator<Item = Device> {
+        self.0.keys().copied()
+    }
+
+    /// The callee's devices, in the order of mine.
+    pub fn targets(&self) -> impl Iterator<Item = Device> {
+        self.0.values().copied()
+    }
+
+    /// Both.
+    pub fn pairs(&self) -> impl Iterator<Item = (Device, Device)> {
+        self.0.iter().map(|(source, target)| (*source, *target))
+    }
+
+    /// The map the other way round. If two devices are mapped to one, the last of them remains.
+    #[must_use]
+    pub fn inverse(&self) -> Self {
+        Self(
+            self.pairs()
+                .map(|(source, target)| (target, source))
+                .collect(),
+        )
+    }
+
+    /// Whether it maps nothing.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl fmt::Display for DeviceMap {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pairs: Vec<String> = self
+            .pairs()
+            .map(|(source, target)| format!("{source}: {target}"))
+            .collect();
+        write!(formatter, "{{{}}}", pairs.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_devices_cannot_be_given_as_one() {
+        let error = DeviceMap::new([(0, 1), (2, 1)]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "`device_map` only supports 1-to-1 mapping, trying to map cuda:2 and cuda:0 to cuda:1"
+        );
+    }
+
+    #[test]
+    fn one_device_cannot_be_given_as_two() {
+        let error = DeviceMap::new([(0, 1), (0, 2)]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "`device_map` only supports 1-to-1 mapping, trying to map cuda:0 to cuda:2 and cuda:1"
+        );
+        assert!(DeviceMap::new([(0, 1), (0, 1)]).is_ok());
+    }
+
+    #[test]
+    fn the_cpu_can_be_mapped_both_ways() {
+        let map = DeviceMap::new([
+            (Device::CPU, Device::from(0)),
+            (Device::from(1), Device::CPU),
+        ]);
+        assert_eq!(map.unwrap().to_string(), "{cpu: cuda:0, cuda:1: cpu}");
+    }
+
+    #[test]
+    fn maps_are_merged_unless_they_disagree() {
+        let mut map = DeviceMap::new([(0, 1)]).unwrap();
+        map.merge(&DeviceMap::new([(0, 1), (1, 0)]).unwrap())
+            .unwrap();
+        let error = map
+            .merge(&DeviceMap::new([(2, 2), (1, 3)]).unwrap())
+            .unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "`set_device_map` only supports 1-to-1 mapping, trying to map cuda:1 to cuda:3 and cuda:0"
+        );
+        assert_eq!(map.to_string(), "{cuda:0: cuda:1, cuda:1: cuda:0}");
+    }
+
+    #[test]
+    fn merging_may_map_two_devices_to_one() {
+        let mut map = DeviceMap::new([(0, 1)]).unwrap();
+        map.merge(&DeviceMap::new([(1, 1)]).unwrap()).unwrap();
+        assert_eq!(map.to_string(), "{cuda:0: cuda:1, cuda:1: cuda:1}");
+    }
+
+    #[test]
+    fn a_map_survives_its_written_form() {
+        let map = DeviceMap::new([
+            (Device::CPU, Device::CPU),
+            (Device::from(1), Device::from(0)),
+        ]);
+        let map = map.unwrap();
+        let text = serde_json::to_string(&map).unwrap();
+        assert_eq!(text, r#"{"cpu":"cpu","cuda:1":"cuda:0"}"#);
+        assert_eq!(serde_json::from_str::<DeviceMap>(&text).unwrap(), map);
+    }
+}

@@ -1,0 +1,209 @@
+//! A device: where the bytes of a tensor are.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// The kind of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[non_exhaustive]
+pub enum DeviceType {
+    /// The memory of the host.
+    #[default]
+    Cpu,
+    /// An accelerator of the kind that groups are made of.
+    Cuda,
+    /// An accelerator of Intel's.
+    Xpu,
+    /// An accelerator of Apple's.
+    Mps,
+    /// No memory at all: a tensor that has a shape only.
+    Meta,
+}
+
+/// All kinds, by their names.
+const TYPES: [(&str, DeviceType); 5] = [
+    ("cpu", DeviceType::Cpu),
+    ("cuda", DeviceType::Cuda),
+    ("xpu", DeviceType::Xpu),
+    ("mps", DeviceType::Mps),
+    ("meta", DeviceType::Meta),
+];
+
+impl DeviceType {
+    /// The kind that a bare number stands for, and the only one beside the CPU that maps may name.
+    pub const ACCELERATOR: Self = Self::Cuda;
+}
+
+impl fmt::Display for DeviceType {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = TYPES.iter().find(|(_, kind)| kind == self);
+        formatter.write_str(named.map_or("unknown", |(name, _)| name))
+    }
+}
+
+/// A text that names no device.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum BadDevice {
+    /// The kind is not known.
+    #[error("Expected one of cpu, cuda, xpu, mps, meta device type at start of device string: {0}")]
+    Type(String),
+    /// What follows the kind is not a number.
+    #[error("Invalid device string: '{0}'")]
+    Index(String),
+}
+
+/// One device of a worker. The CPU has no index; an accelerator without one is none in particular.
+///
+/// Printed and parsed as `cpu`, `cuda`, `cuda:1`; a bare number is an accelerator's index.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(try_from = "String", into = "String")]
+pub struct Device {
+    kind: DeviceType,
+    index: Option<u32>,
+}
+
+impl Device {
+    /// The memory of the host.
+    pub const CPU: Self = Self {
+        kind: DeviceType::Cpu,
+        index: None,
+    };
+
+    /// A device of this kind. The index of a CPU is dropped: there is one.
+    pub fn new(kind: DeviceType, index: Option<u32>) -> Self {
+        let index = index.filter(|_| kind != DeviceType::Cpu);
+        Self { kind, index }
+    }
+
+    /// The accelerator with this index.
+    pub const fn accelerator(index: u32) -> Self {
+        Self {
+            kind: DeviceType::ACCELERATOR,
+            index: Some(index),
+        }
+    }
+
+    /// Its kind.
+    pub fn kind(self) -> DeviceType {
+        self.kind
+    }
+
+    /// Its index among those of its kind.
+    pub fn index(self) -> Option<u32> {
+        self.index
+    }
+
+    /// Whether it is the memory of the host.
+    pub fn is_cpu(self) -> bool {
+        self.kind == DeviceType::Cpu
+    }
+
+    /// Whether a worker with so many accelerators has it.
+    pub fn is_among(self, device_count: u32) -> bool {
+        match self.index {
+            _ if self.is_cpu() => true,
+            Some(index) => self.kind == DeviceType::ACCELERATOR && index < device_count,
+            None => false,
+        }
+    }
+}
+
+impl From<u32> for Device {
+    fn from(index: u32) -> Self {
+        Self::accelerator(index)
+    }
+}
+
+impl FromStr for Device {
+    type Err = BadDevice;
+
+    fn from_str(text: &str) -> Result<Self, BadDevice> {
+        let digits =
+            |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let number = |part: &str| {
+            let parsed = part.parse().ok().filter(|_| digits(part));
+            parsed.ok_or_else(|| BadDevice::Index(text.to_owned()))
+        };
+        if digits(text) {
+            return number(text).map(Self::accelerator);
+        }
+        let (name, index) = match text.split_once(':') {
+            Some((name, index)) => (name, Some(index)),
+            None => (text, None),
+        };
+        let known = TYPES.iter().find(|(known, _)| *known == name);
+        let (_, kind) = known.ok_or_else(|| BadDevice::Type(text.to_owned()))?;
+        Ok(Self::new(*kind, index.map(number).transpose()?))
+    }
+}
+
+impl TryFrom<String> for Device {
+    type Error = BadDevice;
+
+    fn try_from(text: String) -> Result<Self, BadDevice> {
+        text.parse()
+    }
+}
+
+impl From<Device> for String {
+    fn from(device: Device) -> Self {
+        device.to_string()
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.index {
+            Some(index) => write!(formatter, "{}:{index}", self.kind),
+            None => self.kind.fmt(formatter),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_prints_as_it_is_parsed() {
+        for text in ["cpu", "cuda", "cuda:0", "cuda:17", "xpu:1", "meta"] {
+            assert_eq!(text.parse::<Device>().unwrap().to_string(), text);
+        }
+        assert_eq!("cpu:0".parse::<Device>().unwrap(), Device::CPU);
+        assert_eq!("3".parse::<Device>().unwrap(), Device::from(3));
+        assert_eq!(Device::from(3).to_string(), "cuda:3");
+    }
+
+    #[test]
+    fn a_text_that_names_no_device_is_quoted() {
+        let text = |device: &str| device.parse::<Device>().unwrap_err().to_string();
+        assert!(text("gpu:0").ends_with("at start of device string: gpu:0"));
+        assert!(text("").ends_with("at start of device string: "));
+        for wrong in [
+            "cuda:",
+            "cuda:-1",
+            "cuda:+1",
+            "cuda:x",
+            "cuda:4294967296",
+            "4294967296",
+        ] {
+            assert_eq!(text(wrong), format!("Invalid device string: '{wrong}'"));
+        }
+    }
+
+    #[test]
+    fn a_worker_has_the_cpu_and_the_accelerators_below_its_count() {
+        assert!(Device::CPU.is_among(0));
+        assert!(Device::from(1).is_among(2));
+        assert!(!Device::from(2).is_among(2));
+        assert!(!Device::from(0).is_among(0));
+        // Without an index, and of a kind that no group has.
+        assert!(!Device::new(DeviceType::Cuda, None).is_among(8));
+        assert!(!Device::new(DeviceType::Xpu, Some(0)).is_among(8));
+    }
+}
