@@ -1,0 +1,116 @@
+//! A descriptor that becomes readable when the peer rings, and stays so until somebody looks.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{CWD, OFlags, fcntl_getfl, fcntl_setfl, readlinkat};
+use rustix::io::{Errno, read, write};
+
+use crate::error::{ShmError, uninterrupted};
+
+/// An eventfd that both processes hold.
+#[derive(Debug)]
+pub(crate) struct Doorbell(OwnedFd);
+
+impl Doorbell {
+    pub(crate) fn new() -> Result<Self, ShmError> {
+        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map(Self)
+            .map_err(ShmError::system("create a doorbell (eventfd)"))
+    }
+
+    /// One that a peer passed. Any other kind of descriptor is refused: writing to it could block, or be
+    /// heard by somebody.
+    pub(crate) fn from_peer(descriptor: OwnedFd) -> Result<Self, ShmError> {
+        const WHAT: &str = "a doorbell";
+        let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+        let kind = readlinkat(CWD, path, Vec::new())
+            .map_err(ShmError::system("see what the peer passed as a doorbell"))?;
+        if kind.as_bytes() != b"anon_inode:[eventfd]" {
+            let found = format!("it is {}", kind.to_string_lossy());
+            return Err(ShmError::refused(WHAT, found));
+        }
+        let flags = fcntl_getfl(&descriptor).map_err(ShmError::system("read flags"))?;
+        fcntl_setfl(&descriptor, flags | OFlags::NONBLOCK)
+            .map_err(ShmError::system("make a doorbell that never blocks"))?;
+        Ok(Self(descriptor))
+    }
+
+    pub(crate) fn duplicate(&self) -> Result<Self, ShmError> {
+        let copy = self.0.try_clone();
+        copy.map(Self)
+            .map_err(ShmError::system("duplicate a doorbell"))
+    }
+
+    /// Wakes up who waits for it.
+    pub(crate) fn ring(&self) -> Result<(), ShmError> {
+        match uninterrupted(|| write(&self.0, &1_u64.to_ne_bytes())) {
+            // Full of rings that nobody has heard: it is readable all the same.
+            Ok(_) | Err(Errno::AGAIN) => Ok(()),
+            Err(error) => Err(ShmError::system("ring the peer's doorbell")(error)),
+        }
+    }
+
+    /// Makes it quiet again.
+    pub(crate) fn silence(&self) {
+        let mut count = [0; 8];
+        // It fails if nobody has rung, which is quiet enough.
+        let _ = uninterrupted(|| read(&self.0, &mut count));
+    }
+}
+
+impl From<Doorbell> for OwnedFd {
+    fn from(bell: Doorbell) -> Self {
+        bell.0
+    }
+}
+
+impl AsFd for Doorbell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::pipe::pipe;
+
+    use super::*;
+
+    fn rings(bell: &Doorbell) -> bool {
+        let mut wait = [PollFd::new(bell, PollFlags::IN)];
+        poll(&mut wait, Some(&Timespec::default())).unwrap() == 1
+    }
+
+    #[test]
+    fn it_rings_until_it_is_silenced() {
+        let bell = Doorbell::new().unwrap();
+        assert!(!rings(&bell));
+        let theirs = Doorbell::from_peer(bell.duplicate().unwrap().0).unwrap();
+        theirs.ring().unwrap();
+        theirs.ring().unwrap();
+        assert!(rings(&bell));
+        bell.silence();
+        assert!(!rings(&bell));
+        bell.silence();
+    }
+
+    #[test]
+    fn a_bell_that_can_ring_no_more_still_rings() {
+        let bell = Doorbell::new().unwrap();
+        write(&bell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        bell.ring().unwrap();
+        assert!(rings(&bell));
+    }
+
+    #[test]
+    fn a_pipe_is_no_doorbell() {
+        let (_read, write) = pipe().unwrap();
+        let error = Doorbell::from_peer(write).unwrap_err().to_string();
+        assert!(
+            error.contains("a doorbell is refused: it is pipe"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,148 @@
+//! Waiting awake, for at most a few microseconds.
+//!
+//! To be woken up costs tens of microseconds on a virtual machine; an answer that is on its way often
+//! takes one. So who waits for an *answer* looks for a moment before it sleeps. Who waits for whatever may
+//! come sleeps at once: nothing is ever watched for when nobody has been asked.
+
+use std::hint::spin_loop;
+use std::sync::OnceLock;
+use std::thread::available_parallelism;
+use std::time::{Duration, Instant};
+
+/// The longest that anybody should wait awake.
+pub const LONGEST: Duration = Duration::from_micros(20);
+
+/// How often it looks between two looks at the clock.
+const LOOKS: u32 = 32;
+
+/// After so many waits asleep, one awake finds out whether the peer has become faster.
+const RETRY: u32 = 16;
+
+/// One who waits again and again for the same peer, and learns whether to do it awake is worth it.
+#[derive(Debug, Clone)]
+pub struct Spin {
+    longest: Duration,
+    /// Moving average of the waits; one that did not end counts double.
+    average: Duration,
+    /// How many waits in a row were not done awake.
+    skipped: u32,
+}
+
+impl Default for Spin {
+    fn default() -> Self {
+        Self::new(LONGEST)
+    }
+}
+
+impl Spin {
+    /// Waits awake for at most this long; with zero, never.
+    pub fn new(longest: Duration) -> Self {
+        let longest = if is_alone() { Duration::ZERO } else { longest };
+        Self {
+            longest,
+            average: Duration::ZERO,
+            skipped: 0,
+        }
+    }
+
+    /// Looks until it is ready (true), or until it is better to sleep (false).
+    pub fn wait(&mut self, mut ready: impl FnMut() -> bool) -> bool {
+        if ready() {
+            return true;
+        }
+        if self.longest.is_zero() {
+            return false;
+        }
+        if self.average > self.longest && self.skipped < RETRY {
+            self.skipped += 1;
+            return false;
+        }
+        self.skipped = 0;
+        let started = Instant::now();
+        loop {
+            for _ in 0..LOOKS {
+                if ready() {
+                    self.learn(started.elapsed());
+                    return true;
+                }
+                spin_loop();
+            }
+            if started.elapsed() >= self.longest {
+                self.learn(self.longest * 2);
+                return false;
+            }
+        }
+    }
+
+    fn learn(&mut self, took: Duration) {
+        self.average = (self.average * 3 + took) / 4;
+    }
+}
+
+/// With one processor the peer cannot go on while we look.
+fn is_alone() -> bool {
+    static ALONE: OnceLock<bool> = OnceLock::new();
+    *ALONE.get_or_init(|| available_parallelism().is_ok_and(|processors| processors.get() == 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spin() -> Spin {
+        Spin {
+            longest: LONGEST,
+            average: Duration::ZERO,
+            skipped: 0,
+        }
+    }
+
+    #[test]
+    fn it_gives_up_and_then_looks_once_only() {
+        let mut spin = spin();
+        let mut looks = 0_u32;
+        for _ in 0..8 {
+            looks = 0;
+            assert!(!spin.wait(|| {
+                looks += 1;
+                false
+            }));
+        }
+        assert_eq!(looks, 1, "it should have learnt that nothing comes");
+    }
+
+    #[test]
+    fn it_tries_again_after_a_while() {
+        let mut spin = spin();
+        let mut awake = 0;
+        for _ in 0..100 {
+            let mut looks = 0_u32;
+            spin.wait(|| {
+                looks += 1;
+                false
+            });
+            awake += u32::from(looks > 1);
+        }
+        assert!((5..20).contains(&awake), "{awake} of 100 waits were awake");
+    }
+
+    #[test]
+    fn it_sees_what_comes_in_time() {
+        let mut spin = spin();
+        let mut looks = 0;
+        assert!(spin.wait(|| {
+            looks += 1;
+            looks == 40
+        }));
+    }
+
+    #[test]
+    fn with_no_time_it_looks_once() {
+        let mut looks = 0;
+        assert!(!Spin::new(Duration::ZERO).wait(|| {
+            looks += 1;
+            false
+        }));
+        assert_eq!(looks, 1);
+    }
+}
