@@ -11,6 +11,9 @@ impl Mono {
     /// The origin.
     pub const ZERO: Self = Self(0);
 
+    /// A time that never comes.
+    pub const MAX: Self = Self(u64::MAX);
+
     /// The time `elapsed` after the origin.
     pub fn from_origin(elapsed: Duration) -> Self {
         Self(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))

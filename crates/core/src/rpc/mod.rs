@@ -4,8 +4,10 @@
 //! asks these modules what they mean and what to do.
 //!
 //! Reading order: [`worker`] (who can be called), [`frame`] (what workers send each other, as bytes),
+//! [`calls`] (calls that wait for their end, and how many may),
 //! [`device`] (where tensors are, and which device of one worker is which of another).
 
+pub mod calls;
 pub mod device;
 pub mod frame;
 pub mod worker;

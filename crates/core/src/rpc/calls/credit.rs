@@ -1,0 +1,156 @@
+//! How much may be on its way to a peer at once.
+
+/// How much may be on its way to one peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CreditLimits {
+    /// The most calls that were sent and have not ended. Default: 256.
+    pub calls: u32,
+    /// The most bytes of their messages. Default: 64 MiB.
+    pub bytes: u64,
+}
+
+impl Default for CreditLimits {
+    fn default() -> Self {
+        Self {
+            calls: 256,
+            bytes: 64 << 20,
+        }
+    }
+}
+
+/// What is on its way to one peer, and whether more may be.
+///
+/// A message that alone is over the limit of bytes passes when nothing else is on its way, and
+/// nothing else passes until it has ended. Who waits in which order is up to the shell: as long as it
+/// asks for the first in its queue only, a large message is not overtaken for ever.
+#[derive(Debug, Clone, Default)]
+pub struct Credit {
+    limits: CreditLimits,
+    calls: u32,
+    bytes: u64,
+}
+
+impl Credit {
+    /// Nothing on its way.
+    pub fn new(limits: CreditLimits) -> Self {
+        Self {
+            limits,
+            calls: 0,
+            bytes: 0,
+        }
+    }
+
+    /// Takes credit for a call with so many bytes, if there is enough.
+    #[must_use]
+    pub fn try_take(&mut self, bytes: u64) -> bool {
+        let after = self.bytes.saturating_add(bytes);
+        let fits =
+            self.calls == 0 || (self.calls < self.limits.calls && after <= self.limits.bytes);
+        // A limit of no calls at all means none.
+        let fits = fits && self.limits.calls > 0;
+        if fits {
+            self.calls += 1;
+            self.bytes = after;
+        }
+        fits
+    }
+
+    /// Gives back what was taken for a call, because it has ended.
+    pub fn give_back(&mut self, bytes: u64) {
+        debug_assert!(self.calls > 0 && self.bytes >= bytes, "nobody took that");
+        self.calls = self.calls.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+
+    /// How many calls are on their way.
+    pub fn calls(&self) -> u32 {
+        self.calls
+    }
+
+    /// How many bytes are on their way.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The limits.
+    pub fn limits(&self) -> CreditLimits {
+        self.limits
+    }
+
+    /// Other limits. What is on its way already stays so, even if it is more.
+    pub fn set_limits(&mut self, limits: CreditLimits) {
+        self.limits = limits;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn as_many_calls_as_the_limit() {
+        let mut credit = Credit::default();
+        assert_eq!((0..300).filter(|_| credit.try_take(0)).count(), 256);
+        credit.give_back(0);
+        assert!(credit.try_take(0));
+        assert!(!credit.try_take(0));
+    }
+
+    #[test]
+    fn as_many_bytes_as_the_limit() {
+        let mut credit = Credit::default();
+        assert_eq!((0..10).filter(|_| credit.try_take(16 << 20)).count(), 4);
+        assert!(!credit.try_take(1));
+        assert!(credit.try_take(0));
+        credit.give_back(16 << 20);
+        assert!(credit.try_take(16 << 20));
+    }
+
+    #[test]
+    fn a_message_over_the_limit_passes_alone() {
+        let mut credit = Credit::default();
+        assert!(credit.try_take(1));
+        assert!(!credit.try_take(1 << 30));
+        credit.give_back(1);
+        assert!(credit.try_take(1 << 30));
+        assert!(!credit.try_take(0), "nothing beside it");
+        credit.give_back(1 << 30);
+        assert!(credit.try_take(u64::MAX));
+    }
+
+    #[test]
+    fn fewer_may_be_allowed_while_more_are_on_their_way() {
+        let mut credit = Credit::default();
+        assert!(credit.try_take(10) && credit.try_take(10));
+        credit.set_limits(CreditLimits { calls: 1, bytes: 5 });
+        assert!(!credit.try_take(0));
+        credit.give_back(10);
+        assert!(!credit.try_take(0));
+        credit.give_back(10);
+        assert!(credit.try_take(0));
+        let mut none = Credit::new(CreditLimits { calls: 0, bytes: 9 });
+        assert!(!none.try_take(0));
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_never_over_the_limits_except_alone(
+            steps in prop::collection::vec((any::<bool>(), 0..50_u64), 0..200),
+        ) {
+            let mut credit = Credit::new(CreditLimits { calls: 5, bytes: 40 });
+            let mut out = Vec::new();
+            for (give, bytes) in steps {
+                match if give { out.pop() } else { None } {
+                    Some(bytes) => credit.give_back(bytes),
+                    None if credit.try_take(bytes) => out.push(bytes),
+                    None => prop_assert!(!out.is_empty()),
+                }
+                let total: u64 = out.iter().sum();
+                prop_assert_eq!((credit.calls() as usize, credit.bytes()), (out.len(), total));
+                prop_assert!(out.len() <= 5 && (total <= 40 || out.len() == 1));
+            }
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Calls that wait for their end, and how much may be on its way to a peer.
+//!
+//! Reading order: [`deadlines`] (which comes first, and when the shell has to wake up for it),
+//! [`table`] (calls that wait, with their deadlines), [`pending`] (the same for calls that this
+//! worker numbers), [`credit`].
+
+pub mod credit;
+pub mod deadlines;
+pub mod pending;
+pub mod table;
+
+pub use credit::{Credit, CreditLimits};
+pub use deadlines::Deadlines;
+pub use pending::{Begun, Pending};
+pub use table::CallTable;
