@@ -3,11 +3,15 @@
 //! Nothing here opens a connection or runs a function. The crate `rdzv-rpc` carries the bytes, and
 //! asks these modules what they mean and what to do.
 //!
-//! Reading order: [`worker`] (who can be called), [`frame`] (what workers send each other, as bytes),
+//! Reading order:
+//! [`worker`] (who can be called),
+//! [`frame`] (what workers send each other, as bytes),
 //! [`calls`] (calls that wait for their end, and how many may),
-//! [`device`] (where tensors are, and which device of one worker is which of another).
+//! [`device`] (where tensors are, and which device of one worker is which of another),
+//! [`directory`] (who is in the group).
 
 pub mod calls;
 pub mod device;
+pub mod directory;
 pub mod frame;
 pub mod worker;
