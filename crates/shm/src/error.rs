@@ -25,6 +25,19 @@ pub enum ShmError {
         /// What is wrong with it.
         found: String,
     },
+    /// The memory of another process could not be read.
+    #[error("cannot read {length} bytes at {address:#x} of process {process}: {source}")]
+    OtherProcess {
+        /// Its number.
+        process: u32,
+        /// Where the bytes were said to begin.
+        address: u64,
+        /// How many they were said to be.
+        length: usize,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
     /// A peer broke the protocol in shared memory. The connection is of no use any more.
     #[error(
         "the peer broke the ring: by its words {claimed} bytes are in a ring of {capacity}; \
@@ -58,7 +71,9 @@ impl ShmError {
 impl From<ShmError> for io::Error {
     fn from(error: ShmError) -> Self {
         let kind = match &error {
-            ShmError::System { source, .. } => source.kind(),
+            ShmError::System { source, .. } | ShmError::OtherProcess { source, .. } => {
+                source.kind()
+            }
             ShmError::Refused { .. } | ShmError::Broken { .. } => io::ErrorKind::InvalidData,
         };
         Self::new(kind, error)

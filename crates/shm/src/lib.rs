@@ -10,6 +10,9 @@
 //! | `ring` | a stream of bytes in one direction |
 //! | [`pass`] | descriptors over a Unix socket, and who the peer is |
 //! | [`pair`] | two rings, offered by one process and accepted by another: a [`Link`] |
+//! | [`arena`] | memory that peers read where it is |
+//! | [`pool`] | buffers to receive into, used again and again |
+//! | [`other_process`] | reading what another process has not shared |
 //! | [`spin`] | waiting awake, for at most a few microseconds |
 //!
 //! What holds everywhere:
@@ -28,15 +31,20 @@
 //! The only place of remote calls and process groups where code is `unsafe`; each use says which
 //! invariant makes it sound.
 
+pub mod arena;
 mod doorbell;
 mod error;
+pub mod other_process;
 pub mod pair;
 pub mod pass;
+pub mod pool;
 mod ring;
 mod sealed;
 mod sleeping;
 pub mod spin;
 
+pub use arena::{Arena, Block, Location, PeerArena};
 pub use error::ShmError;
 pub use pair::{Link, Offer};
+pub use pool::{Pool, PoolOptions, PooledBuffer};
 pub use ring::{Consumer, Producer};

@@ -42,7 +42,6 @@ pub(crate) enum Pages {
     /// They are there: a system without memory says so now, and not by ending a process later.
     Reserved,
     /// They come when they are first touched, and only this process can ever write them.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for arenas"))]
     OnDemandWrittenHere,
 }
 
@@ -80,7 +79,6 @@ pub(crate) fn open(file: &impl AsFd, length: usize) -> Result<Memory, ShmError> 
 }
 
 /// Memory that a peer passed, mapped for reading only.
-#[cfg_attr(not(test), expect(dead_code, reason = "for arenas"))]
 pub(crate) fn open_to_read(file: &impl AsFd, length: usize) -> Result<Memory, ShmError> {
     check(file, length)?;
     let map = MmapOptions::new()

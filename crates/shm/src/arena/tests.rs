@@ -1,0 +1,127 @@
+use std::sync::mpsc;
+use std::thread;
+
+use rustix::io::dup;
+
+use super::*;
+
+fn opened(arena: &Arena) -> PeerArena {
+    let descriptor = dup(arena.descriptor()).unwrap();
+    PeerArena::open(arena.id(), arena.capacity(), descriptor).unwrap()
+}
+
+fn filled(arena: &Arena, bytes: &[u8]) -> Bytes {
+    let mut block = arena.allocate(bytes.len()).unwrap();
+    block.as_mut().copy_from_slice(bytes);
+    block.freeze()
+}
+
+#[test]
+fn a_peer_reads_what_was_frozen_where_it_is() {
+    let arena = Arena::new(1 << 20).unwrap();
+    let theirs = opened(&arena);
+    let bytes = filled(&arena, b"a tensor, say");
+    let part = bytes.slice(2..8);
+    let location = arena.locate(&part).unwrap();
+    assert_eq!(location.length, 6);
+    let lent = theirs.lend(location, || {}).unwrap();
+    assert_eq!(lent, b"tensor"[..]);
+    assert_ne!(lent.as_ptr(), part.as_ptr(), "it is a mapping of its own");
+}
+
+#[test]
+fn a_block_is_free_when_its_last_bytes_are_dropped() {
+    let arena = Arena::new(8192).unwrap();
+    let bytes = filled(&arena, &[1; 5000]);
+    let part = bytes.slice(10..20);
+    assert!(arena.allocate(1).is_none(), "there is no space left");
+    drop(bytes);
+    assert_eq!(arena.free(), 0);
+    drop(part);
+    assert_eq!(arena.free(), 8192);
+    drop(arena.allocate(1).unwrap());
+    assert_eq!(arena.free(), 8192);
+}
+
+#[test]
+fn bytes_outlive_the_arena() {
+    let arena = Arena::new(8192).unwrap();
+    let theirs = opened(&arena);
+    let bytes = filled(&arena, b"still here");
+    let lent = theirs.lend(arena.locate(&bytes).unwrap(), || {}).unwrap();
+    drop((arena, theirs));
+    assert_eq!(bytes, lent);
+    drop(bytes);
+    assert_eq!(lent, b"still here"[..]);
+}
+
+#[test]
+fn a_loan_is_returned_once_by_the_last_clone_on_whichever_thread() {
+    let arena = Arena::new(8192).unwrap();
+    let theirs = opened(&arena);
+    let bytes = filled(&arena, &[5; 100]);
+    let (returned, heard) = mpsc::channel();
+    let location = arena.locate(&bytes).unwrap();
+    let lent = theirs
+        .lend(location, move || returned.send(location).unwrap())
+        .unwrap();
+    let clone = lent.slice(50..);
+    drop(lent);
+    assert!(heard.try_recv().is_err(), "a clone is still in use");
+    thread::spawn(move || drop(clone)).join().unwrap();
+    assert_eq!(heard.recv().unwrap(), location);
+    assert!(heard.recv().is_err(), "it was returned twice");
+}
+
+#[test]
+fn a_place_outside_of_the_arena_is_refused_and_returned() {
+    let arena = Arena::new(8192).unwrap();
+    let theirs = opened(&arena);
+    let good = Location {
+        arena: arena.id(),
+        offset: 8000,
+        length: 192,
+        generation: 1,
+    };
+    assert_eq!(theirs.lend(good, || {}).unwrap().len(), 192);
+    let all = [
+        Location {
+            length: 193,
+            ..good
+        },
+        Location {
+            offset: u64::MAX,
+            ..good
+        },
+        Location {
+            length: u64::MAX,
+            ..good
+        },
+        Location {
+            offset: 8193,
+            length: 0,
+            ..good
+        },
+        Location {
+            arena: good.arena + 1,
+            ..good
+        },
+    ];
+    for bad in all {
+        let (returned, heard) = mpsc::channel();
+        let error = theirs.lend(bad, move || returned.send(()).unwrap());
+        assert!(matches!(error, Err(ShmError::Refused { .. })), "{bad:?}");
+        heard.recv().unwrap();
+    }
+}
+
+#[test]
+fn bytes_of_elsewhere_have_no_place() {
+    let arena = Arena::new(8192).unwrap();
+    let other = Arena::new(8192).unwrap();
+    let bytes = filled(&arena, b"here");
+    assert!(arena.locate(&Bytes::from_static(b"there")).is_none());
+    assert!(arena.locate(&bytes.slice(1..1)).is_none());
+    assert!(other.locate(&bytes).is_none());
+    assert!(arena.locate(&bytes).is_some());
+}

@@ -1,0 +1,272 @@
+//! Buffers to receive into, used again and again.
+//!
+//! The first touch of fresh memory costs more than copying into it: the system clears every page and maps
+//! it, one at a time. So large buffers go back to the pool when the last reader has dropped them, and those
+//! that are new get all their pages in one call, large ones where the system has them.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use memmap2::{Advice, MmapMut, MmapOptions};
+
+use crate::error::ShmError;
+
+/// Shorter ones come from the allocator, which keeps such memory by itself.
+const SMALLEST: usize = 64 << 10;
+
+/// From here on large pages are asked for.
+const HUGE: usize = 2 << 20;
+
+/// What may be chosen about a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolOptions {
+    /// The most bytes to keep for later (default 256 MiB). Buffers in use do not count.
+    pub keep: usize,
+    /// Whether buffers above 2 MiB ask for pages of that size (default true).
+    pub huge_pages: bool,
+}
+
+impl Default for PoolOptions {
+    fn default() -> Self {
+        Self {
+            keep: 256 << 20,
+            huge_pages: true,
+        }
+    }
+}
+
+/// Where buffers come from. Clones are the same pool.
+#[derive(Debug, Clone, Default)]
+pub struct Pool(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    options: PoolOptions,
+    kept: Mutex<Kept>,
+}
+
+/// What waits for its next use, the one that was used last at the back.
+#[derive(Debug, Default)]
+struct Kept {
+    free: VecDeque<MmapMut>,
+    bytes: usize,
+}
+
+impl Pool {
+    /// An empty pool.
+    pub fn new(options: PoolOptions) -> Self {
+        let kept = Mutex::default();
+        Self(Arc::new(Shared { options, kept }))
+    }
+
+    /// A buffer of this length. What is in it is left over from earlier uses.
+    ///
+    /// # Errors
+    ///
+    /// [`ShmError::System`] if the system has no memory left.
+    pub fn take(&self, length: usize) -> Result<PooledBuffer, ShmError> {
+        let memory = if length < SMALLEST {
+            Memory::Allocated(vec![0; length])
+        } else {
+            let capacity = class(length);
+            let kept = self.0.kept().take(capacity);
+            Memory::Mapped(match kept {
+                Some(map) => map,
+                None => self.0.map(capacity)?,
+            })
+        };
+        Ok(PooledBuffer {
+            memory,
+            length,
+            pool: Arc::clone(&self.0),
+        })
+    }
+
+    /// How many bytes wait for their next use.
+    pub fn kept(&self) -> usize {
+        self.0.kept().bytes
+    }
+
+    /// Gives everything that waits for its next use back to the system.
+    pub fn clear(&self) {
+        let all = std::mem::take(&mut *self.0.kept());
+        drop(all);
+    }
+}
+
+impl Shared {
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        // Nothing in there panics half-way.
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// New memory with all its pages.
+    fn map(&self, capacity: usize) -> Result<MmapMut, ShmError> {
+        let map = MmapOptions::new().len(capacity).map_anon();
+        let map = map.map_err(ShmError::system("map a buffer to receive into"))?;
+        // Both only make it faster. Without them pages come one by one.
+        if self.options.huge_pages && capacity >= HUGE {
+            let _ = map.advise(Advice::HugePage);
+        }
+        let _ = map.advise(Advice::PopulateWrite);
+        Ok(map)
+    }
+
+    fn give_back(&self, map: MmapMut) {
+        // Unmapping takes long, so it is done outside of the lock.
+        let mut surplus = Vec::new();
+        let mut kept = self.kept();
+        kept.bytes += map.len();
+        kept.free.push_back(map);
+        while kept.bytes > self.options.keep {
+            let Some(oldest) = kept.free.pop_front() else {
+                break;
+            };
+            kept.bytes -= oldest.len();
+            surplus.push(oldest);
+        }
+        drop(kept);
+    }
+}
+
+impl Kept {
+    /// The one that was used last, of this capacity or up to twice of it.
+    fn take(&mut self, capacity: usize) -> Option<MmapMut> {
+        let fits = |map: &MmapMut| (capacity..=capacity * 2).contains(&map.len());
+        let at = self.free.iter().rposition(fits)?;
+        let map = self.free.remove(at)?;
+        self.bytes -= map.len();
+        Some(map)
+    }
+}
+
+/// The capacity of buffers for this length: a power of two, or a quarter, a half or three quarters more.
+fn class(length: usize) -> usize {
+    let below = (length.max(SMALLEST) / 2 + 1).next_power_of_two();
+    let quarter = (below / 4).max(SMALLEST / 4);
+    length.max(SMALLEST).next_multiple_of(quarter)
+}
+
+/// A buffer of a pool. Its memory goes back when it, or the bytes that it became, are dropped.
+#[derive(Debug)]
+pub struct PooledBuffer {
+    memory: Memory,
+    length: usize,
+    pool: Arc<Shared>,
+}
+
+#[derive(Debug)]
+enum Memory {
+    Allocated(Vec<u8>),
+    Mapped(MmapMut),
+}
+
+impl PooledBuffer {
+    /// The bytes as they are now, and will stay.
+    pub fn freeze(self) -> Bytes {
+        Bytes::from_owner(self)
+    }
+}
+
+impl AsRef<[u8]> for PooledBuffer {
+    fn as_ref(&self) -> &[u8] {
+        match &self.memory {
+            Memory::Allocated(bytes) => bytes,
+            Memory::Mapped(map) => &map[..self.length],
+        }
+    }
+}
+
+impl AsMut<[u8]> for PooledBuffer {
+    fn as_mut(&mut self) -> &mut [u8] {
+        match &mut self.memory {
+            Memory::Allocated(bytes) => bytes,
+            Memory::Mapped(map) => &mut map[..self.length],
+        }
+    }
+}
+
+impl Drop for PooledBuffer {
+    fn drop(&mut self) {
+        let memory = std::mem::replace(&mut self.memory, Memory::Allocated(Vec::new()));
+        if let Memory::Mapped(map) = memory {
+            self.pool.give_back(map);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MEBI: usize = 1 << 20;
+
+    #[test]
+    fn memory_comes_back_when_the_last_clone_is_dropped() {
+        let pool = Pool::default();
+        let mut buffer = pool.take(3 * MEBI + 5).unwrap();
+        buffer.as_mut().fill(9);
+        let place = buffer.as_ref().as_ptr();
+        let bytes = buffer.freeze();
+        let part = bytes.slice(MEBI..);
+        drop(bytes);
+        assert_eq!(pool.kept(), 0);
+        assert!(part.iter().all(|byte| *byte == 9) && part.len() == 2 * MEBI + 5);
+        drop(part);
+        assert_eq!(pool.kept(), 3 * MEBI + MEBI / 2);
+        assert_eq!(pool.take(3 * MEBI).unwrap().as_ref().as_ptr(), place);
+    }
+
+    #[test]
+    fn no_more_is_kept_than_was_said_and_the_oldest_goes_first() {
+        let pool = Pool::new(PoolOptions {
+            keep: 3 * MEBI,
+            huge_pages: false,
+        });
+        let buffers: Vec<_> = (0..5).map(|_| pool.take(MEBI).unwrap()).collect();
+        let last = buffers[4].as_ref().as_ptr();
+        drop(buffers);
+        assert_eq!(pool.kept(), 3 * MEBI);
+        assert_eq!(pool.take(MEBI).unwrap().as_ref().as_ptr(), last);
+        drop(pool.take(4 * MEBI).unwrap());
+        assert_eq!(
+            pool.kept(),
+            0,
+            "a buffer larger than the limit pushes all out"
+        );
+        drop(pool.take(MEBI).unwrap());
+        pool.clear();
+        assert_eq!(pool.kept(), 0);
+    }
+
+    #[test]
+    fn a_large_buffer_is_not_wasted_on_a_small_message() {
+        let pool = Pool::default();
+        drop(pool.take(16 * MEBI).unwrap());
+        drop(pool.take(MEBI).unwrap());
+        assert_eq!(pool.kept(), 17 * MEBI);
+    }
+
+    #[test]
+    fn small_buffers_are_not_kept() {
+        let pool = Pool::default();
+        for length in [0, 1, 1000] {
+            let mut buffer = pool.take(length).unwrap();
+            buffer.as_mut().fill(1);
+            assert_eq!(buffer.freeze(), vec![1; length]);
+        }
+        assert_eq!(pool.kept(), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn a_class_wastes_at_most_a_quarter(length in SMALLEST..4_usize << 30) {
+            let class = class(length);
+            prop_assert!(class >= length && class.is_multiple_of(4096));
+            prop_assert!(class - length <= length / 4 + SMALLEST / 4, "{} for {}", class, length);
+        }
+    }
+}
