@@ -8,10 +8,12 @@
 //! [`frame`] (what workers send each other, as bytes),
 //! [`calls`] (calls that wait for their end, and how many may),
 //! [`device`] (where tensors are, and which device of one worker is which of another),
-//! [`directory`] (who is in the group).
+//! [`directory`] (who is in the group),
+//! [`rref`] (values that are referred to from afar).
 
 pub mod calls;
 pub mod device;
 pub mod directory;
 pub mod frame;
+pub mod rref;
 pub mod worker;

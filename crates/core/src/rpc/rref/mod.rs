@@ -1,0 +1,64 @@
+//! Remote references: values that stay where they were made, and are kept alive from afar.
+//!
+//! A value lives on its **owner**. Every other worker that may use it holds a **fork**: a share that
+//! the owner knows by a [`ForkId`]. The owner keeps the value as long as it has a fork in its books or
+//! holds the value itself. [`References`] is the machine of one agent; it decides what is said to whom
+//! and when a value may go. Values, calls and bytes belong to the shell.
+//!
+//! | flow | situation | what is said |
+//! |---|---|---|
+//! | F1 | made by a call on another worker | the call; its answer confirms the fork; [`Control::Completed`] when the function has ended |
+//! | F2 | the same on oneself | nothing |
+//! | F3 | owner → user | nothing: the owner enters the fork before it is sent |
+//! | F4 | user → user | [`Control::ForkRequest`] to the owner, [`Control::ForkAck`] back, [`Control::ChildAccept`] to the parent, which holds on until then |
+//! | F5 | user → owner | [`Control::ChildAccept`] to the parent |
+//! | F6 | owner → itself | nothing |
+//! | F7 | the last handle of a fork is dropped | [`Control::UserDelete`] to the owner |
+//! | F8 | the value is asked for | a call; the owner answers when the value exists |
+//! | F9 | a reference is an argument | the function starts when its fork is confirmed |
+//!
+//! The messages between two workers are numbered, acknowledged and sent again until they are
+//! ([`link`]), so each is seen exactly once and in order, whatever the network does. What may be lost
+//! is a *call* and the forks inside of it. Whoever made a fork therefore asks its receiver about it
+//! when it stays silent ([`Control::ForkAsk`]); a receiver that does not have it refuses it from then
+//! on, should it still come.
+//!
+//! A worker that is unreachable longer than the grace period, or has left, is **lost**: its forks are
+//! released, and references to its values fail. A worker that was lost wrongly is told so. A worker
+//! that starts again is another [`Member`], and nothing of its former life is valid.
+//!
+//! **P2**: a value is not freed before the last user of it is gone. Without live handles, everything
+//! drains to nothing.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`ident`] | members, ids, what travels |
+//! | [`message`] | control messages and batches |
+//! | [`failure`] | why a reference cannot be used |
+//! | [`link`] | the numbered messages to and from one member |
+//! | `words` | what happens to the machine, what it wants done, how patient it is |
+//! | `machine` | the machine: its state, and who does what with it |
+//! | `owner`, `user`, `child` | its three parts: values here, forks here, forks on their way |
+//! | `ending` | members that are lost, shutdown, leaks |
+
+mod child;
+mod ending;
+pub mod failure;
+pub mod ident;
+pub mod link;
+mod machine;
+pub mod message;
+mod owner;
+mod user;
+mod words;
+
+#[cfg(test)]
+mod tests;
+
+pub use ending::Leak;
+pub use failure::Failure;
+pub use ident::{FetchId, ForkData, ForkId, GlobalId, Handle, Member, RRefId};
+pub use machine::References;
+pub use message::{Batch, Control};
+pub use user::{Fetch, UserInfo};
+pub use words::{Adopted, Counters, Input, Output, Settings};

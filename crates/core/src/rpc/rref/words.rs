@@ -1,0 +1,153 @@
+//! What happens to the machine, what it wants done, and how patient it is.
+
+use std::time::Duration;
+
+use super::ending::Leak;
+use super::failure::Failure;
+use super::ident::{FetchId, ForkData, ForkId, Handle, Member, RRefId};
+use super::message::Batch;
+
+/// How patient the machine is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// How long a member may be unreachable before it is lost and its forks are released. Default:
+    /// 10 s.
+    pub grace: Duration,
+    /// How long a message that nobody waits for is kept back, so that others go with it. Default:
+    /// 1 ms.
+    pub linger: Duration,
+    /// How long an acknowledgement waits for a message to go with. Default: 100 ms.
+    pub acknowledge_within: Duration,
+    /// How long a fork may be silent before its receiver is asked about it. It has to be longer than
+    /// a call or result may be on its way. Default: 30 s.
+    pub ask_after: Duration,
+    /// How long a fork that was given up is refused, should it still come. Default: 10 min.
+    pub refuse_for: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            grace: Duration::from_secs(10),
+            linger: Duration::from_millis(1),
+            acknowledge_within: Duration::from_millis(100),
+            ask_after: Duration::from_secs(30),
+            refuse_for: Duration::from_secs(600),
+        }
+    }
+}
+
+/// Something that happens to the references of an agent.
+#[derive(Debug)]
+pub enum Input<'a> {
+    /// F1: the owner has answered that it makes the value.
+    Accepted(ForkId),
+    /// F1: the call that asks for the value failed, whether or not the owner has seen it.
+    CreationFailed(ForkId),
+    /// On the owner: the value exists, or the function that should make it failed.
+    Made {
+        /// The value.
+        rref: RRefId,
+        /// Whether the function failed.
+        failed: bool,
+    },
+    /// F7: the last use of a handle is over. One for each time that the owner's handle was given.
+    Dropped(Handle),
+    /// F8, on the owner: somebody asks for a value.
+    Fetch {
+        /// The shell's name for the question.
+        fetch: FetchId,
+        /// Whom the question is for: this member, or a former life of this worker.
+        owner: Member,
+        /// The value.
+        rref: RRefId,
+        /// Who asked for the value to be made, if that may not have arrived yet.
+        creator: Option<Member>,
+    },
+    /// Nobody waits for this answer any more.
+    FetchCancelled(RRefId, FetchId),
+    /// A batch came.
+    Received(&'a Batch),
+    /// The message that a fork was in was certainly not sent.
+    NotSent(ForkId),
+    /// The message that a fork was in has failed on its way: if its receiver has not got the fork by
+    /// now, it is not to get it any more. (Of a message that arrives, nothing need be told.)
+    Strayed(ForkId),
+    /// A message was thrown away unread, with this in it.
+    Declined(ForkData),
+    /// A connection to this member stands.
+    Reachable(Member),
+    /// The connection to this member broke, or cannot be made.
+    Unreachable(Member),
+    /// This member has left the group, or is certainly dead.
+    Left(Member),
+    /// Release everything of one's own, and wait for the others. [`Output::Drained`] follows.
+    Shutdown,
+    /// The end, drained or not. [`Output::Ended`] follows.
+    End,
+    /// Time has passed.
+    Tick,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// Send a batch to its member. It may get lost.
+    Send(Batch),
+    /// The owner knows of this fork now.
+    Confirmed(ForkId),
+    /// The function that made the value has ended.
+    Completed {
+        /// The creator's fork.
+        fork: ForkId,
+        /// Whether it failed.
+        failed: bool,
+    },
+    /// This fork can no longer be used.
+    Broken(ForkId, Failure),
+    /// Nobody uses this value any more.
+    Free(RRefId),
+    /// The answer to a question; the value, or the error of its function, is there if it is `Ok`.
+    Fetched(FetchId, Result<(), Failure>),
+    /// A member is lost; so many forks of it were released.
+    Lost {
+        /// Who.
+        member: Member,
+        /// How many forks it had here.
+        released: usize,
+    },
+    /// After [`Input::Shutdown`]: nothing is left, here or on its way.
+    Drained,
+    /// After [`Input::End`]: these forks were left. Each prints as a line of the reference's report.
+    Ended(Vec<Leak>),
+}
+
+/// What a received reference is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Adopted {
+    /// F5, F6: this member has the value itself.
+    Owner(RRefId),
+    /// A fork of another member's value.
+    User {
+        /// The value.
+        rref: RRefId,
+        /// The fork.
+        fork: ForkId,
+        /// Whether the owner knows of it. If not, no function may see it before
+        /// [`Output::Confirmed`].
+        confirmed: bool,
+    },
+}
+
+/// The reference's debug counters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Values here that others refer to, or that are being made.
+    pub num_owner_rrefs: usize,
+    /// Forks of them.
+    pub num_forks: usize,
+    /// Forks here that their owners have not confirmed.
+    pub num_pending_users: usize,
+    /// Control messages that were not acknowledged.
+    pub num_pending_futures: usize,
+}
