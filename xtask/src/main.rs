@@ -6,7 +6,7 @@
 //! | `etcd` | fetches the etcd server of the tests, and prints its path as the last line |
 //! | `ci` | formatting, lints, documentation, house rules, then `test` |
 //! | `tidy` | checks the house rules that a compiler cannot |
-//! | `bench launch`, `bench rendezvous`, `bench store` | rdzv and PyTorch side by side, alternating |
+//! | `bench launch`, `bench rendezvous`, `bench rpc`, `bench store` | rdzv and PyTorch side by side, alternating |
 //! | `fuzz [seconds]` | every fuzz target in turn |
 
 mod bench;
@@ -29,6 +29,7 @@ usage: cargo xtask <task>
   tidy                   the house rules that a compiler cannot check
   bench launch [...]     starting, restarting and log throughput, against torchrun
   bench rendezvous [...] agents that find one another, against PyTorch's
+  bench rpc [...]        calls between workers, beside torch.distributed.rpc
   bench store [...]      the TCP store server, against PyTorch's
   fuzz [seconds]         run each fuzz target for that long (default 60)
 ";

@@ -10,6 +10,7 @@ mod collective;
 mod launch;
 mod measure;
 mod rendezvous;
+mod rpc;
 mod server;
 mod store;
 mod table;
@@ -30,17 +31,18 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
         Some(("collective", rest)) => collective::run(rest),
         Some(("launch", rest)) => launch::run(rest),
         Some(("rendezvous", rest)) => rendezvous::run(rest),
+        Some(("rpc", rest)) => rpc::run(rest),
         Some(("store", rest)) => store::run(rest),
         Some((measure::NAME, rest)) => measure::run(rest),
         Some((worker::NAME, rest)) => worker::run(rest),
         Some((other, _)) => {
             bail!(
-                "there is no benchmark '{other}': say `agent`, `collective`, `launch`, `rendezvous` or \
-                   `store`"
+                "there is no benchmark '{other}': say `agent`, `collective`, `launch`, `rendezvous`, `rpc` \
+                   or `store`"
             )
         }
         None => bail!(
-            "say what to measure: `bench agent`, `collective`, `launch`, `rendezvous` or `store`"
+            "say what to measure: `bench agent`, `collective`, `launch`, `rendezvous`, `rpc` or `store`"
         ),
     }
 }

@@ -73,7 +73,8 @@ pub(super) fn print(title: &str, theirs: &str, comparisons: &[Comparison]) -> bo
     comparisons.iter().all(Comparison::is_met)
 }
 
-fn spread(values: &[f64]) -> String {
+/// The median of `values`, and between what they are.
+pub(super) fn spread(values: &[f64]) -> String {
     let lowest = values.iter().copied().fold(f64::INFINITY, f64::min);
     let highest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     format!(

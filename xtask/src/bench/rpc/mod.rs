@@ -1,0 +1,97 @@
+//! `cargo xtask bench rpc`: calls between workers, beside `torch.distributed.rpc`.
+//!
+//! Every worker is a process with the environment that an agent gives it, and a store of its own group
+//! to meet at. In each run a group of two is measured in all ways, and a group of four in how long it
+//! takes to come up and to go; each side in its turn. PyTorch is measured twice: with its default
+//! transports (shared memory, process_vm_readv), and with `uv` and `basic`, which go through sockets.
+
+mod figures;
+mod group;
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Context;
+use serde_json::Value;
+
+use super::server::Server;
+use super::{arguments, release_binary};
+use crate::venv;
+use figures::{Figures, Side};
+use group::Group;
+
+const DEFAULT_RUNS: usize = 5;
+
+const PEER: &str = include_str!("../rpc_peer.py");
+
+/// Does the same as the peer, with ours.
+type Program = Box<dyn Fn() -> Command>;
+
+pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
+    let runs = arguments::runs("rpc", words, DEFAULT_RUNS)?;
+    let python = venv::torch_python()?;
+    let store = release_binary()?;
+    let mut sides = [
+        (peer(&python, "default"), Side::new("PyTorch")),
+        (
+            peer(&python, "uv_basic"),
+            Side::new("PyTorch, uv and basic"),
+        ),
+    ];
+    for run in 1..=runs {
+        println!("    run {run} of {runs}");
+        for (program, side) in &mut sides {
+            let figures = measure(program, &store)
+                .with_context(|| format!("{} failed in run {run}", side.name))?;
+            side.runs.push(figures);
+        }
+    }
+    let sides = sides.map(|(_, side)| side);
+    figures::print(&format!("bench rpc, {runs} runs"), &sides);
+    Ok(())
+}
+
+fn peer(python: &Path, configuration: &'static str) -> Program {
+    let python = python.to_owned();
+    Box::new(move || {
+        let mut command = Command::new(&python);
+        command.args(["-c", PEER, configuration]);
+        command
+    })
+}
+
+/// All that is measured once of one side.
+fn measure(program: &Program, store: &Path) -> anyhow::Result<Figures> {
+    let start = |world_size| {
+        let server = Server::start(Command::new(store).args(["store", "--port", "0"]))?;
+        Group::start(program, server, world_size)
+    };
+    let mut figures = Figures::default();
+
+    let mut pair = start(2)?;
+    figures.add("init_2", slowest(&pair.tell_all("init")?, "seconds")?);
+    figures.add_all(&pair.tell_first("calls")?);
+    figures.add("cores", slowest(&pair.tell_all("idle")?, "cores")?);
+    figures.add(
+        "shutdown_2",
+        slowest(&pair.tell_all("shutdown")?, "seconds")?,
+    );
+    pair.end()?;
+
+    let mut four = start(4)?;
+    figures.add("init_4", slowest(&four.tell_all("init")?, "seconds")?);
+    figures.add(
+        "shutdown_4",
+        slowest(&four.tell_all("shutdown")?, "seconds")?,
+    );
+    four.end()?;
+    figures.complete()
+}
+
+/// The largest that a worker answered.
+fn slowest(answers: &[Value], name: &str) -> anyhow::Result<f64> {
+    let numbers = answers.iter().map(|answer| answer[name].as_f64());
+    let numbers: Option<Vec<f64>> = numbers.collect();
+    let numbers = numbers.with_context(|| format!("'{name}' is missing in {answers:?}"))?;
+    Ok(numbers.into_iter().fold(f64::NEG_INFINITY, f64::max))
+}
