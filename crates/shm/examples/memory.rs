@@ -46,7 +46,7 @@ fn number(socket: &mut UnixStream) -> Result<u64> {
 
 fn hold() -> Result<()> {
     let mut socket = socket()?;
-    other_process::permit(&[pass::peer(&socket)?.process])?;
+    other_process::permit(pass::peer(&socket)?.process)?;
     let witness = Witness::new()?;
     let bytes = vec![7_u8; LENGTH];
     let claim = witness.claim();
@@ -67,7 +67,7 @@ fn peek() -> Result<()> {
     let peer = pass::peer(&socket)?;
     other_process::probe(&peer, &Claim { address, nonce })?;
     let mut into = vec![0; usize::try_from(length)?];
-    other_process::read(peer.process, begin, &mut into, 2)?;
+    other_process::read_by(2, peer.process, begin, &mut into)?;
     socket.write_all(&into)?;
     Ok(())
 }
@@ -104,14 +104,14 @@ fn measure() -> Result<()> {
             &format!("copy into a new buffer of a pool, pages of {pages}"),
             || {
                 pool.clear();
-                pool.take(LENGTH)?.as_mut().copy_from_slice(&source);
+                pool.take(LENGTH).as_mut().copy_from_slice(&source);
                 Ok(())
             },
         )?;
         report(
             &format!("copy into a used buffer of a pool, pages of {pages}"),
             || {
-                pool.take(LENGTH)?.as_mut().copy_from_slice(&source);
+                pool.take(LENGTH).as_mut().copy_from_slice(&source);
                 Ok(())
             },
         )?;
@@ -137,19 +137,19 @@ fn other_processes() -> Result<()> {
     other_process::probe(&peer, &Claim { address, nonce })?;
     report("read another process into fresh memory", || {
         let mut fresh = vec![0; LENGTH];
-        Ok(other_process::read(peer.process, begin, &mut fresh, 1)?)
+        Ok(other_process::read_by(1, peer.process, begin, &mut fresh)?)
     })?;
     let pool = Pool::default();
     for threads in [1, 2, 4] {
         report(
             &format!("read another process into a used buffer, {threads} threads"),
             || {
-                let mut buffer = pool.take(LENGTH)?;
-                Ok(other_process::read(
+                let mut buffer = pool.take(LENGTH);
+                Ok(other_process::read_by(
+                    threads,
                     peer.process,
                     begin,
                     buffer.as_mut(),
-                    threads,
                 )?)
             },
         )?;

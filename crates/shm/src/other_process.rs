@@ -10,7 +10,8 @@
 
 use std::fs::{self, File};
 use std::io::{self, IoSliceMut, Read};
-use std::thread;
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, available_parallelism};
 
 use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
@@ -26,15 +27,37 @@ const MOST: usize = 0x7fff_f000;
 /// A thread is worth starting for this much.
 const EACH_THREAD: usize = 4 << 20;
 
+/// The most threads that share a read, unless the caller says another number.
+const MOST_THREADS: usize = 4;
+
 const PAGE: usize = 4096;
 
-/// Reads as many bytes of the process as there is space for. Large reads are shared between at most this
-/// many threads, this one among them.
+/// Reads as many bytes of the process as there is space for. Large reads are shared between up to four
+/// threads, this one among them.
 ///
 /// # Errors
 ///
 /// [`ShmError::OtherProcess`] if it is not allowed, or the process does not have all of these bytes.
-pub fn read(process: u32, address: u64, into: &mut [u8], threads: usize) -> Result<(), ShmError> {
+pub fn read(process: u32, address: u64, into: &mut [u8]) -> Result<(), ShmError> {
+    let threads = if into.len() < 2 * EACH_THREAD {
+        1
+    } else {
+        available_parallelism().map_or(1, |processors| processors.get().min(MOST_THREADS))
+    };
+    read_by(threads, process, address, into)
+}
+
+/// Reads with at most this many threads, this one among them.
+///
+/// # Errors
+///
+/// Those of [`read`].
+pub fn read_by(
+    threads: usize,
+    process: u32,
+    address: u64,
+    into: &mut [u8],
+) -> Result<(), ShmError> {
     let length = into.len();
     let refused = |error: Errno| ShmError::OtherProcess {
         process,
@@ -169,7 +192,7 @@ pub fn probe(peer: &Peer, claim: &Claim) -> Result<(), Denied> {
         return Err(Denied::OtherNamespace);
     }
     let mut nonce = [0; NONCE];
-    let error = match read(process, claim.address, &mut nonce, 1) {
+    let error = match read(process, claim.address, &mut nonce) {
         Ok(()) if nonce == claim.nonce => return Ok(()),
         Ok(()) => return Err(Denied::SomebodyElse { process }),
         Err(ShmError::OtherProcess { source, .. }) => source,
@@ -197,18 +220,23 @@ fn yama() -> Option<u32> {
     text.trim().parse().ok()
 }
 
-/// Permits these processes of the same user to read this one, where Yama would not. Only they, or what
-/// their nearest common ancestor has started (Yama knows one permission per process); never everybody.
-/// Replaces an earlier permission.
+/// Permits this process of the same user to read this one, where Yama would not; those that were permitted
+/// before still may. Yama knows one permission per process, so if there are several readers it is for their
+/// nearest common ancestor and all that it has started; never for everybody.
 ///
 /// # Errors
 ///
-/// [`Denied::Yama`] if it cannot be permitted: Yama forbids all, or the processes have nothing in common.
+/// [`Denied::Yama`] if it cannot be permitted: Yama forbids all, or the readers have nothing in common.
 /// [`Denied::System`] if the call fails.
-pub fn permit(readers: &[u32]) -> Result<(), Denied> {
+pub fn permit(reader: u32) -> Result<(), Denied> {
+    static READERS: Mutex<Vec<u32>> = Mutex::new(Vec::new());
     match yama() {
         None | Some(0) => Ok(()),
         Some(1) => {
+            let mut readers = READERS.lock().unwrap_or_else(PoisonError::into_inner);
+            // Who has ended has no ancestors any more.
+            readers.retain(|known| *known != reader && parent(*known).is_some());
+            readers.push(reader);
             let lines: Vec<_> = readers.iter().map(|reader| ancestors(*reader)).collect();
             let reader = nearest_common(&lines)
                 .and_then(|reader| i32::try_from(reader).ok())
@@ -283,10 +311,10 @@ mod tests {
     #[test]
     fn bytes_that_are_not_there_are_an_error() {
         let mut into = [0; 100];
-        let error = read(std::process::id(), 4096, &mut into, 1).unwrap_err();
+        let error = read(std::process::id(), 4096, &mut into).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("100 bytes at 0x1000 of process"), "{text}");
-        read(std::process::id(), 4096, &mut [], 4).unwrap();
+        read_by(4, std::process::id(), 4096, &mut []).unwrap();
     }
 
     #[test]
@@ -297,7 +325,7 @@ mod tests {
         for threads in [0, 1, 3, 4] {
             let mut into = vec![0; bytes.len()];
             let address = bytes.as_ptr() as u64;
-            read(std::process::id(), address, &mut into, threads).unwrap();
+            read_by(threads, std::process::id(), address, &mut into).unwrap();
             assert!(into == bytes, "{threads} threads");
         }
     }

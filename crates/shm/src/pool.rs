@@ -10,8 +10,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use memmap2::{Advice, MmapMut, MmapOptions};
 
-use crate::error::ShmError;
-
 /// Shorter ones come from the allocator, which keeps such memory by itself.
 const SMALLEST: usize = 64 << 10;
 
@@ -62,25 +60,22 @@ impl Pool {
 
     /// A buffer of this length. What is in it is left over from earlier uses.
     ///
-    /// # Errors
-    ///
-    /// [`ShmError::System`] if the system has no memory left.
-    pub fn take(&self, length: usize) -> Result<PooledBuffer, ShmError> {
-        let memory = if length < SMALLEST {
-            Memory::Allocated(vec![0; length])
-        } else {
+    /// As with any allocation, the process ends if the system has no memory left.
+    pub fn take(&self, length: usize) -> PooledBuffer {
+        let mapped = (length >= SMALLEST).then(|| {
             let capacity = class(length);
             let kept = self.0.kept().take(capacity);
-            Memory::Mapped(match kept {
-                Some(map) => map,
-                None => self.0.map(capacity)?,
-            })
+            kept.map_or_else(|| self.0.map(capacity), Some)
+        });
+        let memory = match mapped.flatten() {
+            Some(map) => Memory::Mapped(map),
+            None => Memory::Allocated(vec![0; length]),
         };
-        Ok(PooledBuffer {
+        PooledBuffer {
             memory,
             length,
             pool: Arc::clone(&self.0),
-        })
+        }
     }
 
     /// How many bytes wait for their next use.
@@ -101,16 +96,15 @@ impl Shared {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// New memory with all its pages.
-    fn map(&self, capacity: usize) -> Result<MmapMut, ShmError> {
-        let map = MmapOptions::new().len(capacity).map_anon();
-        let map = map.map_err(ShmError::system("map a buffer to receive into"))?;
+    /// New memory with all its pages; nothing if the system has no more mappings.
+    fn map(&self, capacity: usize) -> Option<MmapMut> {
+        let map = MmapOptions::new().len(capacity).map_anon().ok()?;
         // Both only make it faster. Without them pages come one by one.
         if self.options.huge_pages && capacity >= HUGE {
             let _ = map.advise(Advice::HugePage);
         }
         let _ = map.advise(Advice::PopulateWrite);
-        Ok(map)
+        Some(map)
     }
 
     fn give_back(&self, map: MmapMut) {
@@ -207,7 +201,7 @@ mod tests {
     #[test]
     fn memory_comes_back_when_the_last_clone_is_dropped() {
         let pool = Pool::default();
-        let mut buffer = pool.take(3 * MEBI + 5).unwrap();
+        let mut buffer = pool.take(3 * MEBI + 5);
         buffer.as_mut().fill(9);
         let place = buffer.as_ref().as_ptr();
         let bytes = buffer.freeze();
@@ -217,7 +211,7 @@ mod tests {
         assert!(part.iter().all(|byte| *byte == 9) && part.len() == 2 * MEBI + 5);
         drop(part);
         assert_eq!(pool.kept(), 3 * MEBI + MEBI / 2);
-        assert_eq!(pool.take(3 * MEBI).unwrap().as_ref().as_ptr(), place);
+        assert_eq!(pool.take(3 * MEBI).as_ref().as_ptr(), place);
     }
 
     #[test]
@@ -226,18 +220,18 @@ mod tests {
             keep: 3 * MEBI,
             huge_pages: false,
         });
-        let buffers: Vec<_> = (0..5).map(|_| pool.take(MEBI).unwrap()).collect();
+        let buffers: Vec<_> = (0..5).map(|_| pool.take(MEBI)).collect();
         let last = buffers[4].as_ref().as_ptr();
         drop(buffers);
         assert_eq!(pool.kept(), 3 * MEBI);
-        assert_eq!(pool.take(MEBI).unwrap().as_ref().as_ptr(), last);
-        drop(pool.take(4 * MEBI).unwrap());
+        assert_eq!(pool.take(MEBI).as_ref().as_ptr(), last);
+        drop(pool.take(4 * MEBI));
         assert_eq!(
             pool.kept(),
             0,
             "a buffer larger than the limit pushes all out"
         );
-        drop(pool.take(MEBI).unwrap());
+        drop(pool.take(MEBI));
         pool.clear();
         assert_eq!(pool.kept(), 0);
     }
@@ -245,8 +239,8 @@ mod tests {
     #[test]
     fn a_large_buffer_is_not_wasted_on_a_small_message() {
         let pool = Pool::default();
-        drop(pool.take(16 * MEBI).unwrap());
-        drop(pool.take(MEBI).unwrap());
+        drop(pool.take(16 * MEBI));
+        drop(pool.take(MEBI));
         assert_eq!(pool.kept(), 17 * MEBI);
     }
 
@@ -254,7 +248,7 @@ mod tests {
     fn small_buffers_are_not_kept() {
         let pool = Pool::default();
         for length in [0, 1, 1000] {
-            let mut buffer = pool.take(length).unwrap();
+            let mut buffer = pool.take(length);
             buffer.as_mut().fill(1);
             assert_eq!(buffer.freeze(), vec![1; length]);
         }

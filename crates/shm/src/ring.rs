@@ -119,6 +119,8 @@ pub struct Producer {
     data: Doorbell,
     /// What this side sleeps on.
     space: Doorbell,
+    /// It has said that it sleeps.
+    announced: bool,
 }
 
 impl Producer {
@@ -129,16 +131,19 @@ impl Producer {
             read: 0,
             data,
             space,
+            announced: false,
         }
     }
 
     /// Writes as much of the parts, one after the other, as there is space for, and says how much that
-    /// was: 0 if the ring is full. Wakes the consumer up if it sleeps. Never waits.
+    /// was: 0 if the ring is full. Wakes the consumer up if it sleeps. Never waits,
+    /// and ends a sleep that was announced, as [`Producer::awake`] does.
     ///
     /// # Errors
     ///
     /// [`ShmError::Broken`] if the peer has written nonsense into the ring.
     pub fn write(&mut self, parts: &[IoSlice<'_>]) -> Result<usize, ShmError> {
+        self.rise();
         let before = self.written;
         let mut published = before;
         'full: for part in parts {
@@ -180,18 +185,34 @@ impl Producer {
     /// After true, wait for [`Producer::doorbell`] to become readable, and call [`Producer::awake`] then.
     pub fn prepare_to_sleep(&mut self) -> bool {
         let place = &self.place;
-        announce(place.flag(PRODUCER_SLEEPS), || {
+        self.announced = true;
+        let sleeps = announce(place.flag(PRODUCER_SLEEPS), || {
             let read = place.position(READ).load(Ordering::Acquire);
             let used = place.used(self.written, read);
             used.is_ok_and(|used| used > place.capacity / 2)
-        })
+        });
+        if !sleeps {
+            self.rise();
+        }
+        sleeps
     }
 
     /// Says that this side is awake, and makes its doorbell quiet. For whoever was told to sleep,
     /// whether the doorbell has rung or something else came first.
     pub fn awake(&mut self) {
+        self.announced = false;
         rise(self.place.flag(PRODUCER_SLEEPS));
         self.space.silence();
+    }
+
+    /// Who writes does not sleep, said or not: the peer need not ring, and if it has, nobody need hear it.
+    fn rise(&mut self) {
+        if self.announced {
+            self.announced = false;
+            if rise(self.place.flag(PRODUCER_SLEEPS)) {
+                self.space.silence();
+            }
+        }
     }
 
     /// What becomes readable when there is space; for `poll` and `epoll`.
@@ -242,6 +263,8 @@ pub struct Consumer {
     data: Doorbell,
     /// What the producer sleeps on.
     space: Doorbell,
+    /// It has said that it sleeps.
+    announced: bool,
 }
 
 impl Consumer {
@@ -252,16 +275,19 @@ impl Consumer {
             written: 0,
             data,
             space,
+            announced: false,
         }
     }
 
     /// Reads as much as there is and fits, and says how much that was: 0 if the ring is empty. Wakes the
-    /// producer up if it sleeps and half of the ring is free. Never waits.
+    /// producer up if it sleeps and half of the ring is free. Never waits, and ends a sleep that was
+    /// announced, as [`Consumer::awake`] does.
     ///
     /// # Errors
     ///
     /// [`ShmError::Broken`] if the peer has written nonsense into the ring.
     pub fn read(&mut self, into: &mut [u8]) -> Result<usize, ShmError> {
+        self.rise();
         let mut done = 0;
         while done < into.len() {
             let wanted = (into.len() - done).min(STEP);
@@ -298,16 +324,32 @@ impl Consumer {
     /// After true, wait for [`Consumer::doorbell`] to become readable, and call [`Consumer::awake`] then.
     pub fn prepare_to_sleep(&mut self) -> bool {
         let place = &self.place;
-        announce(place.flag(CONSUMER_SLEEPS), || {
+        self.announced = true;
+        let sleeps = announce(place.flag(CONSUMER_SLEEPS), || {
             place.position(WRITTEN).load(Ordering::Acquire) == self.read
-        })
+        });
+        if !sleeps {
+            self.rise();
+        }
+        sleeps
     }
 
     /// Says that this side is awake, and makes its doorbell quiet. For whoever was told to sleep,
     /// whether the doorbell has rung or something else came first.
     pub fn awake(&mut self) {
+        self.announced = false;
         rise(self.place.flag(CONSUMER_SLEEPS));
         self.data.silence();
+    }
+
+    /// Who reads does not sleep, said or not: the peer need not ring, and if it has, nobody need hear it.
+    fn rise(&mut self) {
+        if self.announced {
+            self.announced = false;
+            if rise(self.place.flag(CONSUMER_SLEEPS)) {
+                self.data.silence();
+            }
+        }
     }
 
     /// What becomes readable when there is something to read; for `poll` and `epoll`.

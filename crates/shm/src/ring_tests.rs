@@ -77,6 +77,10 @@ proptest! {
                         .collect();
                     let slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
                     let written = producer.write(&slices).unwrap();
+                    if producer_sleeps {
+                        producer_sleeps = false;
+                        prop_assert!(!rings(producer.doorbell()));
+                    }
                     let all = parts.concat();
                     prop_assert_eq!(written, all.len().min(CAPACITY - queue.len()));
                     queue.extend(&all[..written]);
@@ -86,11 +90,12 @@ proptest! {
                     }
                 }
                 Step::Read(length) => {
-                    if producer_sleeps && queue.len() <= CAPACITY / 2 {
-                        prop_assert!(rings(producer.doorbell()));
-                    }
                     let mut bytes = vec![0; length];
                     let read = consumer.read(&mut bytes).unwrap();
+                    if consumer_sleeps {
+                        consumer_sleeps = false;
+                        prop_assert!(!rings(consumer.doorbell()));
+                    }
                     prop_assert_eq!(read, length.min(queue.len()));
                     let expected: Vec<u8> = queue.drain(..read).collect();
                     prop_assert_eq!(&bytes[..read], &expected[..]);
@@ -180,4 +185,23 @@ fn while_nobody_sleeps_nobody_rings() {
         assert_eq!(consumer.read(&mut [0; 5000]).unwrap(), 4096);
     }
     assert!(!rings(consumer.doorbell()) && !rings(producer.doorbell()));
+}
+
+#[test]
+fn who_reads_after_all_is_not_rung_for() {
+    let Ends {
+        mut producer,
+        mut consumer,
+        ..
+    } = ring(4096);
+    assert!(consumer.prepare_to_sleep());
+    assert_eq!(consumer.read(&mut [0; 10]).unwrap(), 0);
+    producer.write(&[IoSlice::new(&[1; 10])]).unwrap();
+    assert!(!rings(consumer.doorbell()), "it rang for nobody");
+    consumer.read(&mut [0; 10]).unwrap();
+    assert!(consumer.prepare_to_sleep());
+    producer.write(&[IoSlice::new(&[1; 10])]).unwrap();
+    assert!(rings(consumer.doorbell()));
+    consumer.read(&mut [0; 10]).unwrap();
+    assert!(!rings(consumer.doorbell()), "what was read is not news");
 }

@@ -44,20 +44,17 @@ impl Flag for AtomicU32 {
     }
 }
 
-/// Says that this side sleeps, unless there is something to do after all. True: the bell will ring.
+/// Says that this side sleeps, and asks then whether there is nothing to do. True: the bell will ring.
+/// False: [`rise`] again.
 pub(crate) fn announce<F: Flag>(flag: &F, nothing_to_do: impl FnOnce() -> bool) -> bool {
     flag.store_relaxed(SLEEPS);
     F::fence();
-    let sleeps = nothing_to_do();
-    if !sleeps {
-        flag.store_relaxed(AWAKE);
-    }
-    sleeps
+    nothing_to_do()
 }
 
-/// Says that this side is awake again.
-pub(crate) fn rise<F: Flag>(flag: &F) {
-    flag.store_relaxed(AWAKE);
+/// Says that this side is awake again. True: the other one has rung, or is about to.
+pub(crate) fn rise<F: Flag>(flag: &F) -> bool {
+    flag.exchange(AWAKE) == AWAKE
 }
 
 /// Whether the other side has to be woken up, after something was published. True at most once for
@@ -122,6 +119,8 @@ mod tests {
                 world.written.load(Ordering::Acquire) == seen
             }) {
                 slept += 1;
+            } else {
+                rise(&world.flag);
             }
             producer.join().unwrap();
             let rung = world.bell.load(Ordering::Acquire);
@@ -149,12 +148,13 @@ mod tests {
             let empty = |seen| world.written.load(Ordering::Acquire) == seen;
             // A wake-up for nothing, such as that of a signal.
             let _ = announce(&world.flag, || empty(0));
-            rise(&world.flag);
+            let heard = rise(&world.flag);
             let slept = announce(&world.flag, || empty(0));
             producer.join().unwrap();
             if slept {
                 let rung = world.bell.load(Ordering::Acquire);
-                assert!(rung >= 1, "nobody rang for the second sleep");
+                let wanted = 1 + u32::from(heard);
+                assert_eq!(rung, wanted, "nobody rang for the second sleep");
             }
         });
     }

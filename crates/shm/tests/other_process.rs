@@ -26,7 +26,7 @@ fn peeked(bytes: &[u8], flip: u8) -> (Vec<u8>, String) {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    permit(&[peer.id()]).unwrap();
+    permit(peer.id()).unwrap();
     let witness = Witness::new().unwrap();
     let mut claim = witness.claim();
     claim.nonce[0] ^= flip;
@@ -42,7 +42,6 @@ fn peeked(bytes: &[u8], flip: u8) -> (Vec<u8>, String) {
     (read, String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// One test, since a process can permit one reader at a time.
 #[test]
 fn another_process_reads_what_it_is_shown_and_nothing_else() {
     let bytes: Vec<u8> = (0..12_345_678_u32)
