@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::peers::Others;
-use super::phase::{AfterClearing, Phase, StopReason, ending, overrule};
+use super::phase::{AfterClearing, Finality, Phase, StopReason, ending, overrule};
 use super::policy::{GRACE_WITHOUT_KEEPER, RestartBudget, StopWishes};
 use super::{Ending, GroupInput, GroupOutput, GroupSpec, GroupState, Round, WorkerExit};
 use crate::machine::{Machine, Outbox};
@@ -155,7 +155,7 @@ impl WorkerGroup {
 
     /// A further reason to stop while the group is being stopped: it may only get shorter.
     fn stop_sooner(&mut self, now: Now, again: StopReason, signal: i32, grace: Duration) {
-        let restarts_left = self.may_restart();
+        let failure = self.finality();
         let Phase::Stopping {
             ref mut why,
             signal: ref mut current,
@@ -165,7 +165,7 @@ impl WorkerGroup {
         else {
             return;
         };
-        overrule(why, again, restarts_left);
+        overrule(why, again, failure);
         if killed {
             return;
         }
@@ -179,7 +179,7 @@ impl WorkerGroup {
     }
 
     pub(super) fn told_to_stop(&mut self, now: Now, why: StopReason, signal: i32, grace: Duration) {
-        let restarts_left = self.may_restart();
+        let failure = self.finality();
         self.failure_stays();
         match self.phase {
             Phase::New | Phase::Joining | Phase::Assigning | Phase::Resting { .. } => {
@@ -190,12 +190,12 @@ impl WorkerGroup {
             Phase::Clearing { ref mut then, .. } => match then {
                 AfterClearing::Success => *then = AfterClearing::Stop(why),
                 AfterClearing::Stop(current) => {
-                    overrule(current, why, restarts_left);
+                    overrule(current, why, failure);
                 }
             },
             Phase::Settling => {
                 let mut reason = StopReason::WorkersFailed;
-                overrule(&mut reason, why, restarts_left);
+                overrule(&mut reason, why, failure);
                 self.finish_stopped(reason);
             }
             Phase::Barrier => self.finish(ending(why, Vec::new(), Vec::new(), self.ever_started)),
@@ -250,7 +250,18 @@ impl WorkerGroup {
 
     /// Whether a failure leads to another attempt.
     pub(super) fn may_restart(&self) -> bool {
-        self.budget.remaining() > 0 && !self.others.have_ended() && !self.is_beyond_help()
+        self.finality() == Finality::Passing
+    }
+
+    /// What a failure of a worker would mean, or means, for the run.
+    fn finality(&self) -> Finality {
+        if self.budget.remaining() == 0 || self.is_beyond_help() {
+            Finality::Own
+        } else if self.others.have_ended() {
+            Finality::ByOthers
+        } else {
+            Finality::Passing
+        }
     }
 
     /// Whether a worker has ended by itself in a way that no restart helps.

@@ -3,9 +3,12 @@
 //! | news | workers run | stopping, restarts left | last failure, not told yet | exit barrier |
 //! |---|---|---|---|---|
 //! | membership changed | stop, join again | absorbed: it joins again anyway | explains it: join again | end: succeeded, and leave |
-//! | a peer failed | stop, end | end with the own failure | end with the own failure | end |
+//! | a peer failed | stop, end | end with the peer's failure | end with the own failure | end |
 //! | run closed | stop, end | end with the own failure | end with the own failure | end soon |
 //! | rendezvous lost | stop, end | end with the loss | end with the own failure | ignored |
+//!
+//! What is final by itself is asked before it is noted that the others have ended, which makes every
+//! failure final. A peer that says why the run was closed is believed as if it had said so at once.
 //!
 //! Neither a change of membership nor joining again costs a restart.
 
@@ -151,10 +154,10 @@ impl WorkerGroup {
     }
 
     pub(super) fn peer_failed(&mut self, now: Now, node: String, reason: String) {
-        self.others.ended = true;
         self.others.unexplained = None;
         let why = StopReason::PeerFailed { node, reason };
         self.told_to_stop(now, why, CLOSING_SIGNAL, self.spec.grace);
+        self.others.ended = true;
     }
 
     pub(super) fn run_closed(&mut self, now: Now) {
@@ -173,7 +176,6 @@ impl WorkerGroup {
     }
 
     pub(super) fn rendezvous_lost(&mut self, now: Now) {
-        self.others.ended = true;
         self.others.unexplained = None;
         match self.phase {
             // The workers have succeeded; the barrier ends with the store that it stands on.
@@ -184,6 +186,7 @@ impl WorkerGroup {
             } => {}
             _ => self.told_to_stop(now, StopReason::Broken, CLOSING_SIGNAL, self.spec.grace),
         }
+        self.others.ended = true;
     }
 
     /// What becomes of waiting for others when the time for it is over.

@@ -89,16 +89,32 @@ pub(super) enum AfterClearing {
     Stop(StopReason),
 }
 
+/// How final it is that a worker failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Finality {
+    /// Another attempt follows.
+    Passing,
+    /// Restarts are left, but the others form no further round.
+    ByOthers,
+    /// No restart is left, or none would help.
+    Own,
+}
+
 /// Which of two reasons to stop counts. The loss of the keeper always does. A failure that ends the
-/// run stays, because it is what people need to know (*G3*); what could still go on with another
-/// attempt gives way to what ends the run.
-pub(super) fn overrule(current: &mut StopReason, again: StopReason, restarts_left: bool) {
+/// run by itself stays, because it is what people need to know (*G3*); what could still go on with
+/// another attempt gives way to what ends the run. So a failure that had restarts left gives way to
+/// the final one of another node, also where the others were known to have ended before they said
+/// why: then all nodes name the same failure.
+pub(super) fn overrule(current: &mut StopReason, again: StopReason, failure: Finality) {
     let counts = match (&*current, &again) {
         (_, StopReason::KeeperLost) => true,
         (_, StopReason::MembershipChanged { .. }) => false,
         (StopReason::MembershipChanged { .. }, _)
         | (StopReason::RunClosed, StopReason::PeerFailed { .. }) => true,
-        (StopReason::WorkersFailed, StopReason::Broken | StopReason::Signalled(_)) => restarts_left,
+        (StopReason::WorkersFailed, StopReason::PeerFailed { .. }) => failure != Finality::Own,
+        (StopReason::WorkersFailed, StopReason::Broken | StopReason::Signalled(_)) => {
+            failure == Finality::Passing
+        }
         _ => false,
     };
     if counts {

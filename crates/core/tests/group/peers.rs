@@ -1,6 +1,8 @@
 //! What news of other nodes does.
 
-use crate::script::{STARTED, of_two_then, run, spec};
+use rdzv_core::group::WorkerGroup;
+
+use crate::script::{STARTED, of_two_then, run, spec, static_two_then};
 
 #[test]
 fn a_change_of_membership_leads_to_the_next_round_and_costs_no_restart() {
@@ -179,9 +181,9 @@ fn a_failed_peer_ends_the_run_wherever_it_is() {
 }
 
 #[test]
-fn the_own_failure_stays_the_one_reported_when_a_peer_fails_too() {
+fn the_own_final_failure_stays_the_one_reported_when_a_peer_fails_too() {
     of_two_then(
-        5,
+        0,
         "10 exited 1=7           -> failure 1 | signal 15 to 0 1
          11 peer-failed b        -> signal 15 to 0 1
          12 exited 0=0!          -> clear
@@ -192,6 +194,121 @@ fn the_own_failure_stays_the_one_reported_when_a_peer_fails_too() {
         "10 exited 1=7 0=0       -> failure 1 | clear
          12 cleared              ->
          13 peer-failed b        -> finish failed 1=7 0=0",
+    );
+    static_two_then(
+        0,
+        "10 exited 1=7           -> failure 1 | tell 1 | signal 15 to 0 1
+         11 peer-failed b        -> signal 15 to 0 1
+         12 exited 0=0!          -> clear
+         13 cleared              -> finish failed 1=7 0=0",
+    );
+    static_two_then(
+        0,
+        "10 exited 1=7 0=0       -> failure 1 | tell 1 | clear
+         11 peer-failed b        ->
+         12 cleared              -> finish failed 1=7 0=0",
+    );
+}
+
+#[test]
+fn a_failure_that_no_restart_helps_stays_though_restarts_are_left() {
+    let mut spec = spec(5);
+    spec.non_retryable = [7].into();
+    run(
+        spec,
+        2,
+        &format!(
+            "{STARTED}
+             10 exited 1=7       -> failure 1 | tell 1 | signal 15 to 0 1
+             11 peer-failed b    -> signal 15 to 0 1
+             12 exited 0=0!      -> clear
+             13 cleared          -> finish failed 1=7 0=0"
+        ),
+    );
+}
+
+/// The others are not told of the own failure in any of these: no line has a `tell`.
+#[test]
+fn a_failure_with_restarts_left_gives_way_to_the_final_one_of_a_peer() {
+    for (of_two, others) in [
+        (static_two_then as fn(u32, &str) -> WorkerGroup, "static"),
+        (of_two_then, "dynamic"),
+    ] {
+        println!("{others}");
+        // While its workers are being stopped.
+        let group = of_two(
+            1,
+            "10 exited 1=7           -> failure 1 | signal 15 to 0 1
+             11 peer-failed b        -> signal 15 to 0 1
+             12 exited 0=0!          -> clear
+             13 cleared              -> finish peer b: code 7",
+        );
+        assert_eq!(group.restart_count(), 0);
+        // While what they left is being cleared.
+        let group = of_two(
+            1,
+            "10 exited 1=7           -> failure 1 | signal 15 to 0 1
+             12 exited 0=0!          -> clear
+             13 peer-failed b        ->
+             14 cleared              -> finish peer b: code 7",
+        );
+        assert_eq!(group.restart_count(), 0);
+        // A hang is a failure like others.
+        of_two(
+            1,
+            "10 hang 1               -> unhealthy 1 | signal 15 to 0 1
+             11 peer-failed b        -> signal 15 to 0 1
+             12 exited 0=0! 1=0!     -> clear
+             13 cleared              -> finish peer b: code 7",
+        );
+    }
+}
+
+#[test]
+fn who_has_closed_the_run_may_say_why_after_a_failure_with_restarts_left() {
+    of_two_then(
+        1,
+        "10 exited 1=7           -> failure 1 | signal 15 to 0 1
+         11 closed               -> signal 15 to 0 1
+         12 peer-failed b        -> signal 15 to 0 1
+         13 exited 0=0!          -> clear
+         14 cleared              -> finish peer b: code 7",
+    );
+    of_two_then(
+        1,
+        "10 exited 1=7           -> failure 1 | signal 15 to 0 1
+         11 exited 0=0!          -> clear
+         12 closed               ->
+         13 peer-failed b        ->
+         14 cleared              -> finish peer b: code 7",
+    );
+    // Where nobody says why, the own failure is what people can be told, and a signal does not
+    // change that any more.
+    of_two_then(
+        1,
+        "10 exited 1=7           -> failure 1 | signal 15 to 0 1
+         11 closed               -> signal 15 to 0 1
+         12 signal 15            -> signal 15 to 0 1
+         13 exited 0=0!          -> clear
+         14 cleared              -> finish failed 1=7 0=0",
+    );
+}
+
+#[test]
+fn a_failure_with_restarts_left_gives_way_to_the_loss_of_the_rendezvous() {
+    of_two_then(
+        1,
+        "10 exited 1=7           -> failure 1 | signal 15 to 0 1
+         11 lost                 -> signal 15 to 0 1
+         12 exited 0=0!          -> clear
+         13 cleared              -> finish broken",
+    );
+    of_two_then(
+        0,
+        "10 exited 1=7           -> failure 1 | signal 15 to 0 1
+         11 lost                 -> signal 15 to 0 1
+         12 exited 0=0!          -> clear
+         13 cleared              -> finish failed 1=7 0=0",
     );
 }
 
@@ -281,29 +398,26 @@ fn a_surplus_node_ends_with_the_job() {
 
 #[test]
 fn static_nodes_are_told_at_once_of_a_failure_that_is_final() {
-    let two_static = |restarts, script: &str| {
-        run(spec(restarts), 2, &format!("{STARTED}{script}"));
-    };
-    two_static(
+    static_two_then(
         0,
         "10 exited 1=7    -> failure 1 | tell 1 | signal 15 to 0 1
          20 exited 0=-15! -> clear
          20 cleared       -> finish failed 1=7 0=-15",
     );
-    two_static(
+    static_two_then(
         1,
         "10 exited 1=7    -> failure 1 | signal 15 to 0 1
          20 exited 0=-15! -> clear
          20 cleared       -> restarting 0/1 | join 1
          …",
     );
-    two_static(
+    static_two_then(
         0,
         "10 peer-failed b    -> signal 15 to 0 1
          20 exited 0=0! 1=0! -> clear
          20 cleared          -> finish peer b: code 7",
     );
-    two_static(
+    static_two_then(
         0,
         "10 exited 0=0 1=0 -> clear
          10 cleared        -> barrier of 2

@@ -85,6 +85,11 @@ pub(crate) fn of_two_then(max_restarts: u32, script: &str) -> WorkerGroup {
     run(spec, 2, &format!("{started}{script}"))
 }
 
+/// With two agents of a static rendezvous.
+pub(crate) fn static_two_then(max_restarts: u32, script: &str) -> WorkerGroup {
+    run(spec(max_restarts), 2, &format!("{STARTED}{script}"))
+}
+
 fn parse(input: &str, agents: u32) -> GroupInput {
     let (name, value) = input.split_once(' ').unwrap_or((input, ""));
     match name {
