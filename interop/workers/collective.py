@@ -10,17 +10,10 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-
-url, folder = sys.argv[1:3]
-url = url.format(**os.environ)
-options = {"timeout": timedelta(seconds=60)}
-if not url.startswith("env://"):
-    options |= {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
-dist.init_process_group("gloo", init_method=url, **options)
+from ending import ends_at_once
 
 
 def compute() -> float:
-    """Ends with a barrier: a gloo thread that holds a tensor at the very end aborts the process."""
     rank, size = dist.get_rank(), dist.get_world_size()
 
     total = torch.arange(1000, dtype=torch.float64) * (rank + 1)
@@ -41,9 +34,19 @@ def compute() -> float:
     return total[1].item()
 
 
-result = compute()
-rank = dist.get_rank()
-attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-with open(os.path.join(folder, f"attempt {attempt} rank {rank}"), "w") as file:
-    file.write(str(result))
-dist.destroy_process_group()
+def main() -> None:
+    url, folder = sys.argv[1:3]
+    url = url.format(**os.environ)
+    options = {"timeout": timedelta(seconds=60)}
+    if not url.startswith("env://"):
+        options |= {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
+    dist.init_process_group("gloo", init_method=url, **options)
+    result = compute()
+    rank = dist.get_rank()
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    with open(os.path.join(folder, f"attempt {attempt} rank {rank}"), "w") as file:
+        file.write(str(result))
+    dist.destroy_process_group()
+
+
+ends_at_once(main)

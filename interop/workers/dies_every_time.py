@@ -10,11 +10,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-
-last_attempt, notes = int(sys.argv[1]), sys.argv[2]
-attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-rank = dist.get_rank()
+from ending import ends_at_once
 
 
 def count() -> int:
@@ -23,17 +19,25 @@ def count() -> int:
     return int(one.item())
 
 
-workers = count()
-if rank == 0:
-    with open(notes, "a") as file:
-        file.write(f"{attempt} {workers}\n")
-# Nobody goes before the note is written.
-dist.barrier()
-if attempt < last_attempt:
-    if rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    try:
-        dist.barrier()
-    finally:
-        os._exit(1)
-dist.destroy_process_group()
+def main() -> None:
+    last_attempt, notes = int(sys.argv[1]), sys.argv[2]
+    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    rank = dist.get_rank()
+    workers = count()
+    if rank == 0:
+        with open(notes, "a") as file:
+            file.write(f"{attempt} {workers}\n")
+    # Nobody goes before the note is written.
+    dist.barrier()
+    if attempt < last_attempt:
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            dist.barrier()
+        finally:
+            os._exit(1)
+    dist.destroy_process_group()
+
+
+ends_at_once(main)

@@ -10,17 +10,23 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from ending import ends_at_once
 
-folder, name = sys.argv[1:3]
-dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-rank, size = dist.get_rank(), dist.get_world_size()
-total = torch.tensor([rank + 1.0])
-dist.all_reduce(total)
-assert total.item() == size * (size + 1) / 2, (total, size)
-# Nobody leaves before everybody has heard the sum.
-dist.barrier()
-with open(os.path.join(folder, "told"), "w") as told:
-    told.write(f"{name} {rank} {size}\n")
-# Waits until somebody has it open for writing.
-open(os.path.join(folder, "finish")).close()
-dist.destroy_process_group()
+
+def main() -> None:
+    folder, name = sys.argv[1:3]
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    rank, size = dist.get_rank(), dist.get_world_size()
+    total = torch.tensor([rank + 1.0])
+    dist.all_reduce(total)
+    assert total.item() == size * (size + 1) / 2, (total, size)
+    # Nobody leaves before everybody has heard the sum.
+    dist.barrier()
+    with open(os.path.join(folder, "told"), "w") as told:
+        told.write(f"{name} {rank} {size}\n")
+    # Waits until somebody has it open for writing.
+    open(os.path.join(folder, "finish")).close()
+    dist.destroy_process_group()
+
+
+ends_at_once(main)
