@@ -5,6 +5,7 @@
 //! copying them about. Nothing that a peer sends can name code that was not registered.
 
 mod error;
+pub mod group;
 mod payload;
 
 pub use error::{RemoteError, RpcError, RpcErrorKind};

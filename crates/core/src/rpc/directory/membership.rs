@@ -42,6 +42,9 @@ pub enum JoinRefusal {
     /// With the newcomer, the device maps would not fit together.
     #[error(transparent)]
     Devices(#[from] DeviceFault),
+    /// The group has been ended; the next one has a record of its own.
+    #[error("this dynamic RPC group is over")]
+    Over,
 }
 
 /// The members of a dynamic group.
@@ -49,6 +52,9 @@ pub enum JoinRefusal {
 pub struct Membership {
     format: u32,
     epoch: u64,
+    /// Nobody joins any more.
+    #[serde(default)]
+    over: bool,
     /// By id.
     members: Vec<Member>,
     /// Oldest first.
@@ -60,6 +66,7 @@ impl Default for Membership {
         Self {
             format: FORMAT,
             epoch: 0,
+            over: false,
             members: Vec::new(),
             departures: Vec::new(),
         }
@@ -103,6 +110,20 @@ impl Membership {
         self.members.is_empty()
     }
 
+    /// Whether it has been ended.
+    pub fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// Ended, if nobody is there; `None` if somebody is, or if it is over already.
+    pub fn end(&self) -> Option<Self> {
+        let ended = Self {
+            over: true,
+            ..self.next()
+        };
+        (self.is_empty() && !self.over).then_some(ended)
+    }
+
     /// The members by id.
     pub fn members(&self) -> &[Member] {
         &self.members
@@ -119,8 +140,11 @@ impl Membership {
     /// # Errors
     ///
     /// [`JoinRefusal`] if its id or its name is taken (in this order), or if its device maps do not
-    /// fit those of the members. The record stays as it is then.
+    /// fit those of the members; or if the group is over. The record stays as it is then.
     pub fn join(&self, newcomer: &Member) -> Result<Self, JoinRefusal> {
+        if self.over {
+            return Err(JoinRefusal::Over);
+        }
         let WorkerInfo { id, name } = &newcomer.info;
         for member in &self.members {
             let holder = member.incarnation;

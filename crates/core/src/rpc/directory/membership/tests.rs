@@ -72,6 +72,16 @@ fn a_leavers_name_and_id_are_free_for_anybody() {
 }
 
 #[test]
+fn only_a_group_that_everybody_has_left_can_be_ended() {
+    let record = of(&[("a", 0)]);
+    assert_eq!(record.end(), None);
+    let ended = record.leave(1000).unwrap().end().unwrap();
+    assert_eq!((ended.epoch(), ended.is_over()), (3, true));
+    assert_eq!(ended.join(&member("a", 0)).unwrap_err(), JoinRefusal::Over);
+    assert_eq!(ended.end(), None);
+}
+
+#[test]
 fn a_newcomer_whose_map_does_not_fit_is_refused_and_the_group_stays() {
     let record = of(&[("a", 0)]);
     let mut newcomer = member("b", 1);

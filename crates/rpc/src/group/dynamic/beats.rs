@@ -1,0 +1,78 @@
+//! The thread that renews this member's lease, and looks at those of others.
+//!
+//! A lease is a number in the store that its owner counts up. There is nothing to wait for in a
+//! number that does not change, so looking is what takes its time: each member looks at a few that
+//! follow it, 16 times in a lease.
+
+use std::sync::PoisonError;
+use std::time::Instant;
+
+use rdzv_core::rpc::directory::LeaseWatch;
+use rdzv_core::time::Mono;
+use rdzv_store::Store;
+
+use super::super::access::{announce, change, count, members, peek, remove};
+use super::Shared;
+use crate::RpcError;
+
+/// So many members, by id, each one looks at. If that many in a row die at once, the last of them is
+/// noticed after two leases.
+const LOOKED_AT: usize = 16;
+
+/// Runs until this member leaves, or is not in the group any more.
+pub(super) fn run(shared: &Shared, store: &dyn Store) {
+    let started = Instant::now();
+    let mut watch = LeaseWatch::new(shared.lease);
+    while !shared.is_over() {
+        let beat = beat(shared, store, &mut watch, &started);
+        if let Err(error) = beat {
+            shared.detach(error);
+        }
+        let state = shared.state();
+        let is_running = |state: &mut super::State| !state.is_ending && state.detached.is_none();
+        let waited = shared
+            .ending
+            .wait_timeout_while(state, shared.beat(), is_running);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+fn beat(
+    shared: &Shared,
+    store: &dyn Store,
+    watch: &mut LeaseWatch,
+    started: &Instant,
+) -> Result<(), RpcError> {
+    let keys = shared.keys;
+    count(store, &keys.beat(shared.incarnation))?;
+    let view = shared.view();
+    let mut readings = Vec::new();
+    for member in view.followers(LOOKED_AT) {
+        let beats = peek(store, &keys.beat(member.incarnation))?;
+        // None yet, or not any more.
+        let beats = beats.and_then(|beats| str::from_utf8(&beats).ok()?.parse().ok());
+        readings.push((member.incarnation, beats.unwrap_or(0)));
+    }
+    let now = Mono::from_origin(started.elapsed());
+    let silent = watch.look(now, &readings);
+    if !silent.is_empty() {
+        for incarnation in &silent {
+            remove(store, &keys.beat(*incarnation))?;
+        }
+        change(store, keys, |record| {
+            Ok::<_, RpcError>(record.expire(&silent))
+        })?;
+    }
+    // A member that dies between writing a version and announcing it must not stay unknown: the
+    // first of us makes up for it.
+    let is_first = view
+        .members()
+        .next()
+        .is_some_and(|first| first == view.me());
+    if is_first {
+        for version in view.epoch() + 1..=members(store, keys.epoch)?.epoch() {
+            announce(store, keys, version)?;
+        }
+    }
+    Ok(())
+}

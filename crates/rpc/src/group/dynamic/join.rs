@@ -1,0 +1,131 @@
+//! Joining: one compare-and-set of the list of members.
+//!
+//! Before it, nothing of the newcomer is in the store; after it, the newcomer is a member whose lease
+//! runs. So one that dies on the way leaves nothing behind, or is noticed like any other.
+
+use std::time::Duration;
+
+use rdzv_core::rpc::directory::{
+    GroupView, JoinRefusal, Meeting, Member, Membership, NotUnique, RoundKind,
+};
+use rdzv_store::{Store, StoreError};
+
+use super::super::access::{change, find_round, peek, remove, replace_round};
+use super::super::failure::store_failed;
+use super::super::keys::Keys;
+use super::super::limit::Limit;
+use super::BEATS_IN_A_LEASE;
+use crate::{RpcError, RpcErrorKind};
+
+/// Why a record was not changed.
+enum Hindrance {
+    /// A member of this life has the name or the id; that was the version.
+    Taken {
+        clash: NotUnique,
+        holder: u64,
+        version: u64,
+    },
+    /// There is another round.
+    Over,
+    Failed(RpcError),
+}
+
+impl From<RpcError> for Hindrance {
+    fn from(error: RpcError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// Joins: gives the round and the group with this member in it.
+pub(super) fn join(
+    store: &dyn Store,
+    me: &Member,
+    lease: Duration,
+    deadline: Duration,
+) -> Result<(Keys, GroupView), RpcError> {
+    let limit = Limit::of(deadline);
+    loop {
+        let found = find_round(store, RoundKind::Dynamic)?;
+        if let Meeting::Refuse(mismatch) = found.meeting {
+            return Err(mismatch.into());
+        }
+        let keys = Keys {
+            epoch: found.round.epoch,
+        };
+        let (clash, holder, version) = match enter(store, keys, me) {
+            Err(Hindrance::Over) => {
+                // Whoever ended the group has not come to say so, or not yet.
+                replace_round(store, &found.held, found.round.ended())?;
+                continue;
+            }
+            Ok(record) => {
+                let view = record.view(me.incarnation);
+                return Ok((keys, view.expect("the newcomer is in the record")));
+            }
+            Err(Hindrance::Failed(error)) => return Err(error),
+            Err(Hindrance::Taken {
+                clash,
+                holder,
+                version,
+            }) => (clash, holder, version),
+        };
+        if is_alive(store, keys, holder, version, lease)? {
+            return Err(clash.into());
+        }
+        if limit.is_over() {
+            let message = format!(
+                "{clash} The one that has it seems to be dead, but could not be replaced within \
+                 {:.1} s",
+                limit.elapsed().as_secs_f64()
+            );
+            return Err(RpcError::new(RpcErrorKind::Deadline, message));
+        }
+    }
+}
+
+/// Writes the newcomer into the record.
+fn enter(store: &dyn Store, keys: Keys, me: &Member) -> Result<Membership, Hindrance> {
+    let entered = change(store, keys, |record| match record.join(me) {
+        Ok(next) => Ok(Some(next)),
+        Err(JoinRefusal::Taken { clash, holder }) => Err(Hindrance::Taken {
+            clash,
+            holder,
+            version: record.epoch(),
+        }),
+        Err(JoinRefusal::Over) => Err(Hindrance::Over),
+        Err(refusal) => Err(Hindrance::Failed(refusal.into())),
+    });
+    Ok(entered?.expect("joining always changes the record"))
+}
+
+/// Whether a member gives a sign of life within a lease. One that does not is put out of the group;
+/// so it is also if somebody else does that meanwhile.
+fn is_alive(
+    store: &dyn Store,
+    keys: Keys,
+    holder: u64,
+    version: u64,
+    lease: Duration,
+) -> Result<bool, RpcError> {
+    let limit = Limit::of(lease);
+    let beat = keys.beat(holder);
+    let first = peek(store, &beat)?;
+    let changed = keys.changed(version + 1);
+    while !limit.is_over() {
+        match store.wait(&[&changed], Some(lease / BEATS_IN_A_LEASE)) {
+            // The list is another one: have another try with it.
+            Ok(()) => return Ok(false),
+            Err(StoreError::WaitTimeout { .. }) => {}
+            Err(error) => return Err(store_failed("see whether a member lives", &error)),
+        }
+        let now = peek(store, &beat)?;
+        if now.is_some() && now != first {
+            return Ok(true);
+        }
+    }
+    remove(store, &beat)?;
+    change(store, keys, |record| {
+        Ok::<_, RpcError>(record.expire(&[holder]))
+    })?;
+    Ok(false)
+}

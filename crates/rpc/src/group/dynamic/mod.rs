@@ -1,0 +1,277 @@
+//! A dynamic group as one of its members keeps it.
+//!
+//! One thread waits for the next version of the list of members; another one counts up this
+//! member's number and looks at those of others (`beats`). Neither is needed for correctness: the
+//! list is changed by compare-and-set, so that whoever writes a version first has decided.
+
+mod beats;
+mod join;
+mod watch;
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rdzv_core::rpc::directory::{GroupView, Member};
+use rdzv_store::{Breaker, Store};
+
+use super::access::{change, remove};
+use super::failure::store_failed;
+use super::keys::Keys;
+use super::{GroupChange, OnChange, SHORTEST_LEASE};
+use crate::{RpcError, RpcErrorKind};
+
+/// So often in the time of a lease a member says that it lives, and looks at the others.
+const BEATS_IN_A_LEASE: u32 = 16;
+
+/// Membership in a dynamic group. Dropping it ends the threads and tells nobody: the lease runs out.
+pub(super) struct DynamicGroup {
+    shared: Arc<Shared>,
+    store: Arc<dyn Store>,
+    threads: Mutex<Option<Threads>>,
+}
+
+struct Threads {
+    watch: JoinHandle<()>,
+    beats: JoinHandle<()>,
+    /// Ends what the watching thread waits for, if the store can.
+    breaker: Option<Breaker>,
+}
+
+/// What the threads of a membership share.
+struct Shared {
+    keys: Keys,
+    incarnation: u64,
+    lease: Duration,
+    view: RwLock<Arc<GroupView>>,
+    listeners: Mutex<Vec<Box<OnChange>>>,
+    state: Mutex<State>,
+    /// Wakes the thread of the beats.
+    ending: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// This member leaves or is dropped.
+    is_ending: bool,
+    /// Why nothing more is told.
+    detached: Option<RpcError>,
+}
+
+impl fmt::Debug for DynamicGroup {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("DynamicGroup")
+            .field("view", &self.view())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn view(&self) -> Arc<GroupView> {
+        Arc::clone(&self.view.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, Vec<Box<OnChange>>> {
+        self.listeners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn beat(&self) -> Duration {
+        self.lease / BEATS_IN_A_LEASE
+    }
+
+    /// Makes a view the current one, if it is newer, and tells the listeners.
+    fn show(&self, view: GroupView) {
+        let listeners = self.listeners();
+        {
+            let mut current = self.view.write().unwrap_or_else(PoisonError::into_inner);
+            if view.epoch() <= current.epoch() {
+                return;
+            }
+            *current = Arc::new(view);
+        }
+        let change = GroupChange::View(self.view());
+        listeners.iter().for_each(|listener| listener(&change));
+    }
+
+    /// Tells the listeners that nothing more will be told, once, unless this member is leaving.
+    fn detach(&self, error: RpcError) {
+        let listeners = self.listeners();
+        {
+            let mut state = self.state();
+            if state.is_ending || state.detached.is_some() {
+                return;
+            }
+            state.detached = Some(error.clone());
+        }
+        self.ending.notify_all();
+        let change = GroupChange::Detached(error);
+        listeners.iter().for_each(|listener| listener(&change));
+    }
+
+    /// Says that this member ends; `false` if it has been said before.
+    fn end(&self) -> bool {
+        let was_ending = std::mem::replace(&mut self.state().is_ending, true);
+        self.ending.notify_all();
+        !was_ending
+    }
+
+    /// Whether the threads have nothing more to do.
+    fn is_over(&self) -> bool {
+        let state = self.state();
+        state.is_ending || state.detached.is_some()
+    }
+}
+
+impl DynamicGroup {
+    pub(super) fn join(
+        store: Arc<dyn Store>,
+        me: Member,
+        lease: Duration,
+        deadline: Duration,
+    ) -> Result<Self, RpcError> {
+        if lease < SHORTEST_LEASE {
+            let message = format!("a lease of {lease:?} is too short: at least {SHORTEST_LEASE:?}");
+            return Err(RpcError::new(RpcErrorKind::InvalidArgument, message));
+        }
+        // Connections first: nobody who cannot keep up a lease shall join.
+        let connect = || {
+            let clone = store.try_clone();
+            clone.map_err(|error| store_failed("connect to the store of the group", &error))
+        };
+        let (for_watch, for_beats) = (connect()?, connect()?);
+        let (keys, view) = join::join(&*store, &me, lease, deadline)?;
+        let shared = Arc::new(Shared {
+            keys,
+            incarnation: me.incarnation,
+            lease,
+            view: RwLock::new(Arc::new(view)),
+            listeners: Mutex::default(),
+            state: Mutex::default(),
+            ending: Condvar::new(),
+        });
+        let group = Self {
+            shared: Arc::clone(&shared),
+            store,
+            threads: Mutex::new(None),
+        };
+        let breaker = for_watch.breaker();
+        let spawned = |thread: std::io::Result<JoinHandle<()>>| {
+            thread.map_err(|error| {
+                // The thread that is there already ends with the group, which is dropped now.
+                let _ = group.leave();
+                let message = format!("failed to start a thread for the RPC group: {error}");
+                RpcError::new(RpcErrorKind::Internal, message)
+            })
+        };
+        let beats = {
+            let shared = Arc::clone(&shared);
+            let named = std::thread::Builder::new().name("rdzv-rpc-lease".to_owned());
+            spawned(named.spawn(move || beats::run(&shared, &*for_beats)))?
+        };
+        let named = std::thread::Builder::new().name("rdzv-rpc-group".to_owned());
+        let watch = spawned(named.spawn(move || watch::run(&shared, &*for_watch)))?;
+        *group.threads() = Some(Threads {
+            watch,
+            beats,
+            breaker,
+        });
+        Ok(group)
+    }
+
+    fn threads(&self) -> MutexGuard<'_, Option<Threads>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn view(&self) -> Arc<GroupView> {
+        self.shared.view()
+    }
+
+    pub(super) fn on_change(&self, listener: Box<OnChange>) {
+        let mut listeners = self.shared.listeners();
+        listener(&GroupChange::View(self.view()));
+        let detached = self.shared.state().detached.clone();
+        if let Some(error) = detached {
+            listener(&GroupChange::Detached(error));
+        }
+        listeners.push(listener);
+    }
+
+    pub(super) fn leave(&self) -> Result<(), RpcError> {
+        if !self.shared.end() {
+            return Ok(());
+        }
+        // First the thread that would write the number again, then the number, then the name: if we
+        // die in between, our lease runs out.
+        let threads = self.threads().take();
+        let Some(threads) = threads else {
+            return self.say_good_bye();
+        };
+        if threads.is_caller() {
+            return self.say_good_bye();
+        }
+        join_thread(threads.beats);
+        let said = self.say_good_bye();
+        // Our own departure wakes the other thread; if it could not be written, the breaker does.
+        match (&said, &threads.breaker) {
+            (Ok(()), _) => join_thread(threads.watch),
+            (Err(_), Some(breaker)) => {
+                breaker();
+                join_thread(threads.watch);
+            }
+            (Err(_), None) => {}
+        }
+        said
+    }
+
+    fn say_good_bye(&self) -> Result<(), RpcError> {
+        let Shared {
+            keys, incarnation, ..
+        } = *self.shared;
+        remove(&*self.store, &keys.beat(incarnation))?;
+        change(&*self.store, keys, |record| {
+            Ok::<_, RpcError>(record.leave(incarnation))
+        })?;
+        Ok(())
+    }
+}
+
+impl Drop for DynamicGroup {
+    fn drop(&mut self) {
+        self.shared.end();
+        let Some(threads) = self.threads().take() else {
+            return;
+        };
+        if threads.is_caller() {
+            return;
+        }
+        join_thread(threads.beats);
+        // Without a breaker the other thread ends at the next change, or when a lease is over.
+        if let Some(breaker) = threads.breaker {
+            breaker();
+            join_thread(threads.watch);
+        }
+    }
+}
+
+impl Threads {
+    /// Whether one of them is running this: a listener may end the group. They end by themselves
+    /// then.
+    fn is_caller(&self) -> bool {
+        let me = std::thread::current().id();
+        self.watch.thread().id() == me || self.beats.thread().id() == me
+    }
+}
+
+fn join_thread(thread: JoinHandle<()>) {
+    if thread.join().is_err() {
+        tracing::error!("a thread of an RPC group panicked");
+    }
+}

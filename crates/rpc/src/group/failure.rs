@@ -1,0 +1,75 @@
+//! What the core and the store say, as errors of this crate.
+
+use std::fmt::Display;
+
+use rdzv_core::rpc::device::DeviceFault;
+use rdzv_core::rpc::directory::{BadRecord, JoinRefusal, Mismatch, NotUnique, UnknownWorker};
+use rdzv_core::rpc::worker::BadName;
+use rdzv_store::StoreError;
+
+use crate::{RpcError, RpcErrorKind};
+
+/// The store failed in the middle of something.
+pub(super) fn store_failed(doing: &str, error: &StoreError) -> RpcError {
+    RpcError::new(RpcErrorKind::Store, format!("failed to {doing}: {error}"))
+}
+
+/// The store holds something that it should not.
+pub(super) fn unreadable(what: &str, error: &dyn Display) -> RpcError {
+    RpcError::new(
+        RpcErrorKind::Store,
+        format!(
+            "{what} in the store cannot be read ({error}); do all workers run the same version?"
+        ),
+    )
+}
+
+impl From<BadRecord> for RpcError {
+    fn from(error: BadRecord) -> Self {
+        Self::new(RpcErrorKind::Store, error.to_string())
+    }
+}
+
+impl From<BadName> for RpcError {
+    fn from(error: BadName) -> Self {
+        Self::new(RpcErrorKind::InvalidArgument, error.to_string())
+    }
+}
+
+impl From<DeviceFault> for RpcError {
+    fn from(error: DeviceFault) -> Self {
+        Self::new(RpcErrorKind::DeviceMap, error.to_string())
+    }
+}
+
+impl From<Mismatch> for RpcError {
+    fn from(error: Mismatch) -> Self {
+        Self::new(RpcErrorKind::GroupMismatch, error.to_string())
+    }
+}
+
+impl From<NotUnique> for RpcError {
+    fn from(error: NotUnique) -> Self {
+        let kind = match error {
+            NotUnique::Name { .. } => RpcErrorKind::DuplicateName,
+            NotUnique::Id { .. } => RpcErrorKind::DuplicateId,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
+impl From<JoinRefusal> for RpcError {
+    fn from(error: JoinRefusal) -> Self {
+        match error {
+            JoinRefusal::Taken { clash, .. } => clash.into(),
+            JoinRefusal::Devices(fault) => fault.into(),
+            JoinRefusal::Over => Self::new(RpcErrorKind::GroupMismatch, error.to_string()),
+        }
+    }
+}
+
+impl From<UnknownWorker> for RpcError {
+    fn from(error: UnknownWorker) -> Self {
+        Self::new(RpcErrorKind::UnknownWorker, error.to_string())
+    }
+}

@@ -1,0 +1,79 @@
+//! Where a group keeps what, under whatever prefix its store has.
+//!
+//! | key | value |
+//! |---|---|
+//! | `rdzv/rpc/round` | the [`Round`] of now |
+//! | `rdzv/rpc/{epoch}/member/{rank}` | static: a [`Note`], the worker as a rule |
+//! | `rdzv/rpc/{epoch}/ready`, `…/go` | static: how many have read all; the note on which forming ends |
+//! | `rdzv/rpc/{epoch}/drained/{rank}`, `…/drained`, `…/verdict` | static: shutting down |
+//! | `rdzv/rpc/{epoch}/departed`, `…/gone` | static: who has read the verdict |
+//! | `rdzv/rpc/{epoch}/members` | dynamic: the [`Membership`] |
+//! | `rdzv/rpc/{epoch}/changed/{version}` | dynamic: that version is there |
+//! | `rdzv/rpc/{epoch}/beat/{incarnation}` | dynamic: counted up by a member as long as it lives |
+//!
+//! [`Round`]: rdzv_core::rpc::directory::Round
+//! [`Membership`]: rdzv_core::rpc::directory::Membership
+//! [`Note`]: super::note::Note
+
+use std::fmt::Display;
+
+use rdzv_core::rpc::worker::WorkerId;
+
+/// The round of now.
+pub(super) const ROUND: &str = "rdzv/rpc/round";
+
+/// The keys of one round.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Keys {
+    pub(super) epoch: u64,
+}
+
+impl Keys {
+    fn of(self, what: impl Display) -> String {
+        format!("rdzv/rpc/{}/{what}", self.epoch)
+    }
+
+    pub(super) fn member(self, id: WorkerId) -> String {
+        self.of(format_args!("member/{id}"))
+    }
+
+    pub(super) fn ready(self) -> String {
+        self.of("ready")
+    }
+
+    pub(super) fn go(self) -> String {
+        self.of("go")
+    }
+
+    pub(super) fn drained(self) -> String {
+        self.of("drained")
+    }
+
+    pub(super) fn drained_by(self, id: WorkerId) -> String {
+        self.of(format_args!("drained/{id}"))
+    }
+
+    pub(super) fn verdict(self) -> String {
+        self.of("verdict")
+    }
+
+    pub(super) fn departed(self) -> String {
+        self.of("departed")
+    }
+
+    pub(super) fn gone(self) -> String {
+        self.of("gone")
+    }
+
+    pub(super) fn members(self) -> String {
+        self.of("members")
+    }
+
+    pub(super) fn changed(self, version: u64) -> String {
+        self.of(format_args!("changed/{version}"))
+    }
+
+    pub(super) fn beat(self, incarnation: u64) -> String {
+        self.of(format_args!("beat/{incarnation:016x}"))
+    }
+}

@@ -1,0 +1,168 @@
+//! How a static group ends: nobody leaves before all have drained, or before the deadline.
+//!
+//! Every worker says that it has drained and waits for the verdict: complete, or who is missing.
+//! The last to drain says that it is complete; the first whose deadline is over says who is missing.
+//! There is one verdict, so that all workers tell the same.
+
+use std::time::Duration;
+
+use rdzv_core::rpc::directory::RoundKind;
+use rdzv_core::rpc::worker::{WorkerId, WorkerInfo};
+use rdzv_store::StoreError;
+use serde::{Deserialize, Serialize};
+
+use super::access::{claim, count, peek, remove, replace_round, set};
+use super::failure::{store_failed, unreadable};
+use super::keys::Keys;
+use super::limit::Limit;
+use super::static_group::StaticGroup;
+use crate::{RpcError, RpcErrorKind};
+
+/// How long the first worker, who usually hosts the store, waits for the others to read the verdict.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// What became of a shutdown.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Verdict {
+    /// Who had not drained in time; nobody means that the shutdown is complete.
+    missing: Vec<WorkerInfo>,
+    /// How long the worker that says so had waited.
+    waited_ms: u64,
+}
+
+impl Verdict {
+    fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("texts and numbers are JSON")
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, RpcError> {
+        serde_json::from_slice(bytes).map_err(|error| unreadable("how the group ended", &error))
+    }
+}
+
+/// Waits until all workers of the group have drained.
+///
+/// # Errors
+///
+/// `Deadline` naming those who have not, the same on all workers that wait; `Store` if the store
+/// fails.
+pub(super) fn wait_for_all(group: &StaticGroup, deadline: Duration) -> Result<(), RpcError> {
+    let store = &*group.store;
+    let keys = Keys {
+        epoch: group.round.epoch,
+    };
+    let limit = Limit::of(deadline);
+    let me = &group.view.me().info;
+    set(store, &keys.drained_by(me.id), b"1")?;
+    let members = group.view.members().len();
+    let is_last = is_all(count(store, &keys.drained())?, members);
+    let verdict = if is_last {
+        let complete = Verdict {
+            missing: Vec::new(),
+            waited_ms: 0,
+        };
+        Verdict::decode(&claim(store, &keys.verdict(), &complete.encode())?)?
+    } else {
+        wait_for_verdict(group, keys, limit)?
+    };
+    part(group, keys, &verdict)?;
+    if verdict.missing.is_empty() {
+        return Ok(());
+    }
+    Err(not_drained(&verdict))
+}
+
+fn is_all(count: i64, members: usize) -> bool {
+    usize::try_from(count).is_ok_and(|count| count >= members)
+}
+
+fn wait_for_verdict(group: &StaticGroup, keys: Keys, limit: Limit) -> Result<Verdict, RpcError> {
+    let store = &*group.store;
+    let key = keys.verdict();
+    let failed = |error: StoreError| store_failed("wait for the group to shut down", &error);
+    match store.wait(&[&key], Some(limit.left())) {
+        Ok(()) => return Verdict::decode(&store.get(&key).map_err(failed)?),
+        Err(StoreError::WaitTimeout { .. }) => {}
+        Err(error) => return Err(failed(error)),
+    }
+    let mut missing = Vec::new();
+    for member in group.view.members() {
+        if peek(store, &keys.drained_by(member.info.id))?.is_none() {
+            missing.push(member.info.clone());
+        }
+    }
+    let verdict = Verdict {
+        missing,
+        waited_ms: u64::try_from(limit.elapsed().as_millis()).unwrap_or(u64::MAX),
+    };
+    Verdict::decode(&claim(store, &key, &verdict.encode())?)
+}
+
+fn not_drained(verdict: &Verdict) -> RpcError {
+    let names: Vec<String> = verdict
+        .missing
+        .iter()
+        .map(|worker| format!("{} (rank {})", worker.name, worker.id))
+        .collect();
+    let message = format!(
+        "graceful shutdown of the RPC group: {} did not drain within {:.1} s; this worker has shut \
+         down all the same",
+        names.join(", "),
+        Duration::from_millis(verdict.waited_ms).as_secs_f64()
+    );
+    let error = RpcError::new(RpcErrorKind::Deadline, message);
+    match &verdict.missing[..] {
+        [worker] => error.with_worker(worker.clone()),
+        _ => error,
+    }
+}
+
+/// After the verdict: the last to have read it tells the first worker, and clears what the group kept
+/// in the store. The first worker waits for that a little, because the store may end with it.
+fn part(group: &StaticGroup, keys: Keys, verdict: &Verdict) -> Result<(), RpcError> {
+    let store = &*group.store;
+    let me = group.view.me().info.id;
+    let mut members = group.view.members();
+    let come = members.len() - verdict.missing.len();
+    let is_first = members.next().is_some_and(|first| first.info.id == me);
+    let gone = keys.gone();
+    if is_all(count(store, &keys.departed())?, come) {
+        if verdict.missing.is_empty() {
+            clear(group, keys)?;
+        }
+        if !is_first {
+            set(store, &gone, b"1")?;
+        }
+    } else if is_first {
+        match store.wait(&[&gone], Some(FAREWELL)) {
+            Ok(()) => remove(store, &gone)?,
+            // Somebody is slow: that is no reason to fail.
+            Err(StoreError::WaitTimeout { .. }) => {}
+            Err(error) => return Err(store_failed("see the other workers off", &error)),
+        }
+    }
+    Ok(())
+}
+
+/// Marks the round as over, and removes its keys but the last.
+fn clear(group: &StaticGroup, keys: Keys) -> Result<(), RpcError> {
+    let store = &*group.store;
+    replace_round(store, &group.round.encode(), group.round.ended())?;
+    let RoundKind::Static { world_size } = group.round.kind else {
+        return Ok(());
+    };
+    for id in (0..world_size).map(WorkerId) {
+        remove(store, &keys.member(id))?;
+        remove(store, &keys.drained_by(id))?;
+    }
+    for key in [
+        keys.ready(),
+        keys.go(),
+        keys.drained(),
+        keys.verdict(),
+        keys.departed(),
+    ] {
+        remove(store, &key)?;
+    }
+    Ok(())
+}

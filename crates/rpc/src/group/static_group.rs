@@ -1,0 +1,342 @@
+//! Forming a static group: all workers are known by their number, and all come.
+//!
+//! ```text
+//!   round ──► my slot ──► all slots ──► names, ids, devices ──► count myself ──► go
+//!     ▲          │ taken, or                 (the same verdict      │
+//!     └──────────┘ moved to the next round    on every worker)      └─ the last one says so
+//! ```
+//!
+//! Who ends the forming early writes why to `go`, and then to every slot that is still empty, which
+//! is where the others wait. A worker that finds its slot taken by an earlier life of itself while
+//! the group is still forming moves everybody to the next round in the same way.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rdzv_core::rpc::device::GroupKind;
+use rdzv_core::rpc::directory::{GroupView, Meeting, Member, Mismatch, Round, RoundKind};
+use rdzv_core::rpc::worker::WorkerId;
+use rdzv_store::{Store, StoreError};
+
+use super::access::{Found, claim, count, find_round, peek, replace_round};
+use super::failure::store_failed;
+use super::keys::Keys;
+use super::limit::Limit;
+use super::note::{Note, Refusal};
+use crate::{RpcError, RpcErrorKind};
+
+/// A static group that has been formed.
+#[derive(Debug)]
+pub(super) struct StaticGroup {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) round: Round,
+    pub(super) view: Arc<GroupView>,
+}
+
+/// Forms the group; returns when all workers have the same picture of it.
+///
+/// What can be known to be wrong without the others is refused before anything is sent.
+pub(super) fn form(
+    store: Arc<dyn Store>,
+    me: Member,
+    world_size: u32,
+    deadline: Duration,
+) -> Result<StaticGroup, RpcError> {
+    check_arguments(&me, world_size)?;
+    let mut forming = Forming {
+        store: &*store,
+        me: &me,
+        world_size,
+        limit: Limit::of(deadline),
+        was_moved: false,
+    };
+    let (round, view) = loop {
+        if let Some(formed) = forming.try_once()? {
+            break formed;
+        }
+    };
+    let view = Arc::new(view);
+    Ok(StaticGroup { store, round, view })
+}
+
+fn check_arguments(me: &Member, world_size: u32) -> Result<(), RpcError> {
+    let invalid = |message| Err(RpcError::new(RpcErrorKind::InvalidArgument, message));
+    if world_size == 0 {
+        return invalid(
+            "a static RPC group needs a world size of at least 1, got 0; for a group that workers \
+             join and leave, give none at all"
+                .to_owned(),
+        );
+    }
+    let id = me.info.id;
+    if id.0 >= world_size {
+        return invalid(format!(
+            "worker {} has rank {id}, which is not below the world size of {world_size}",
+            me.info.name
+        ));
+    }
+    Ok(())
+}
+
+struct Forming<'a> {
+    store: &'a dyn Store,
+    me: &'a Member,
+    world_size: u32,
+    limit: Limit,
+    /// Whether another worker has sent us to a later round. Who takes our slot there is alive.
+    was_moved: bool,
+}
+
+/// What became of waiting.
+enum Waited {
+    /// What was waited for is there.
+    Values(Vec<Bytes>),
+    /// These are not.
+    Missing(Vec<String>),
+}
+
+impl Forming<'_> {
+    /// One round; `None` if the group meets in another one.
+    fn try_once(&mut self) -> Result<Option<(Round, GroupView)>, RpcError> {
+        let kind = RoundKind::Static {
+            world_size: self.world_size,
+        };
+        let found = find_round(self.store, kind)?;
+        let keys = Keys {
+            epoch: found.round.epoch,
+        };
+        let disagreement = match found.meeting {
+            Meeting::Refuse(mismatch @ Mismatch::WorldSize { .. }) => Some(self.differ(mismatch)),
+            Meeting::Refuse(mismatch) => return Err(mismatch.into()),
+            _ => None,
+        };
+        let bid = match &disagreement {
+            None => Note::Member(self.me.clone()),
+            Some(error) => Note::Refused(self.refusal(error)),
+        };
+        let (slot, bid) = (keys.member(self.me.info.id), bid.encode());
+        let held = claim(self.store, &slot, &bid)?;
+        if held[..] != bid[..] {
+            self.leave_round(&found, &slot, &held)?;
+            return Ok(None);
+        }
+        match disagreement {
+            None => self.take_part(found.round, keys),
+            Some(error) => Err(self.disagree(found.round, &slot, &held, error)?),
+        }
+    }
+
+    /// We were given another world size than the round has.
+    fn differ(&self, mismatch: Mismatch) -> RpcError {
+        let mut error = RpcError::from(mismatch);
+        if let Mismatch::WorldSize { mine, theirs } = mismatch {
+            // All workers read this, so it has to name the one that says it.
+            error.message = format!(
+                "workers disagree on the world size: {} was given {mine}, others of the group in \
+                 this store were given {theirs}; give all of them the same",
+                self.me.info
+            );
+        }
+        error
+    }
+
+    /// Ends the forming of a round that has another world size, unless it is formed: then nobody
+    /// there is to be disturbed.
+    fn disagree(
+        &self,
+        round: Round,
+        slot: &str,
+        held: &[u8],
+        error: RpcError,
+    ) -> Result<RpcError, RpcError> {
+        let error = match peek(self.store, &Keys { epoch: round.epoch }.go())? {
+            Some(_) => error,
+            None => self.end(round, error)?,
+        };
+        self.mark_as_told(slot, held)?;
+        Ok(error)
+    }
+
+    /// So that a second attempt of ours goes to the next round.
+    fn mark_as_told(&self, slot: &str, held: &[u8]) -> Result<(), RpcError> {
+        let told = self.store.compare_set(slot, held, &self.moved().encode());
+        told.map(drop)
+            .map_err(|error| store_failed("note that the group was not formed", &error))
+    }
+
+    fn moved(&self) -> Note {
+        Note::Moved {
+            by: self.me.incarnation,
+        }
+    }
+
+    /// Our slot was not empty: what there is to be done before we can go to the next round.
+    fn leave_round(&mut self, found: &Found, slot: &str, held: &[u8]) -> Result<(), RpcError> {
+        let round = found.round;
+        match Note::decode(held)? {
+            // We come late and have not been told yet.
+            Note::Refused(refusal) => {
+                self.mark_as_told(slot, held)?;
+                return Err(refusal.error());
+            }
+            Note::Member(holder) => {
+                let is_forming = peek(self.store, &Keys { epoch: round.epoch }.go())?.is_none();
+                if is_forming && self.was_moved {
+                    let message = format!(
+                        "two workers have rank {} in one group: {} and {}; start each rank once",
+                        self.me.info.id, holder.info.name, self.me.info.name
+                    );
+                    return Err(self.end(round, RpcError::new(RpcErrorKind::DuplicateId, message))?);
+                }
+                if is_forming {
+                    self.finish(round, &self.moved())?;
+                    self.was_moved = true;
+                }
+            }
+            Note::Moved { .. } | Note::Formed => {}
+        }
+        let next = round.next(RoundKind::Static {
+            world_size: self.world_size,
+        });
+        replace_round(self.store, &found.held, next)?;
+        Ok(())
+    }
+
+    fn take_part(
+        &mut self,
+        round: Round,
+        keys: Keys,
+    ) -> Result<Option<(Round, GroupView)>, RpcError> {
+        let slots: Vec<String> = (0..self.world_size)
+            .map(|rank| keys.member(WorkerId(rank)))
+            .collect();
+        let values = match self.wait_for(&slots)? {
+            Waited::Values(values) => values,
+            Waited::Missing(missing) => {
+                let error = self.nobody_came(&slots, &missing);
+                return Err(self.end(round, error)?);
+            }
+        };
+        let mut members = Vec::with_capacity(values.len());
+        for value in &values {
+            match Note::decode(value)? {
+                Note::Member(member) => members.push(member),
+                Note::Refused(refusal) => return Err(refusal.error()),
+                Note::Moved { .. } | Note::Formed => return self.follow(keys),
+            }
+        }
+        let view = match picture(round.epoch, self.me.info.id, members) {
+            Ok(view) => view,
+            Err(error) => return Err(self.end(round, error)?),
+        };
+        match self.wait_for_go(round, keys)? {
+            Note::Formed => Ok(Some((round, view))),
+            Note::Refused(refusal) => Err(refusal.error()),
+            Note::Moved { .. } | Note::Member(_) => self.follow(keys),
+        }
+    }
+
+    /// Somebody is not in this round any more: to the next one, unless this one has failed.
+    fn follow(&mut self, keys: Keys) -> Result<Option<(Round, GroupView)>, RpcError> {
+        if let Some(held) = peek(self.store, &keys.go())?
+            && let Note::Refused(refusal) = Note::decode(&held)?
+        {
+            return Err(refusal.error());
+        }
+        self.was_moved = true;
+        Ok(None)
+    }
+
+    /// Counts us among those who have read everything, and waits for the others.
+    fn wait_for_go(&self, round: Round, keys: Keys) -> Result<Note, RpcError> {
+        let go = keys.go();
+        if count(self.store, &keys.ready())? >= i64::from(self.world_size) {
+            return Note::decode(&claim(self.store, &go, &Note::Formed.encode())?);
+        }
+        match self.wait_for(&[go])? {
+            Waited::Values(values) => Note::decode(&values[0]),
+            Waited::Missing(_) => {
+                let message = format!(
+                    "{} of {} workers of RPC group {} had read all others after {:.1} s: one ended \
+                     while the group was forming",
+                    self.store.add(&keys.ready(), 0).unwrap_or_default(),
+                    self.world_size,
+                    round.epoch,
+                    self.limit.elapsed().as_secs_f64()
+                );
+                let error = RpcError::new(RpcErrorKind::Deadline, message);
+                Ok(self.finish(round, &Note::Refused(self.refusal(&error)))?)
+            }
+        }
+    }
+
+    fn wait_for(&self, keys: &[String]) -> Result<Waited, RpcError> {
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let failed = |error: StoreError| store_failed("wait for the workers of the group", &error);
+        match self.store.wait(&keys, Some(self.limit.left())) {
+            Ok(()) => Ok(Waited::Values(self.store.multi_get(&keys).map_err(failed)?)),
+            Err(StoreError::WaitTimeout { missing, .. }) => Ok(Waited::Missing(missing)),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    fn nobody_came(&self, slots: &[String], missing: &[String]) -> RpcError {
+        // The store may have put a prefix before the keys.
+        let is_missing = |slot: &String| missing.iter().any(|key| key.ends_with(slot.as_str()));
+        let ranks: Vec<String> = (0..)
+            .zip(slots)
+            .filter(|(_, slot)| is_missing(slot))
+            .map(|(rank, _): (u32, _)| rank.to_string())
+            .collect();
+        let message = format!(
+            "the RPC group was not formed within {:.1} s: of {} workers, rank {} did not come; see \
+             whether {} running and uses the same store",
+            self.limit.elapsed().as_secs_f64(),
+            self.world_size,
+            ranks.join(", "),
+            if ranks.len() == 1 {
+                "it is"
+            } else {
+                "they are"
+            },
+        );
+        RpcError::new(RpcErrorKind::Deadline, message)
+    }
+
+    fn refusal(&self, error: &RpcError) -> Refusal {
+        Refusal::new(&self.me.info, error)
+    }
+
+    /// Ends the forming of a round with an error: ours, unless somebody else was first.
+    fn end(&self, round: Round, error: RpcError) -> Result<RpcError, RpcError> {
+        let note = Note::Refused(self.refusal(&error));
+        Ok(match self.finish(round, &note)? {
+            Note::Refused(refusal) => refusal.error(),
+            _ => error,
+        })
+    }
+
+    /// Ends the forming of a round with this note, unless it has ended with another one, which is
+    /// given back then. Whoever waits is woken.
+    fn finish(&self, round: Round, note: &Note) -> Result<Note, RpcError> {
+        let keys = Keys { epoch: round.epoch };
+        let ours = note.encode();
+        let held = claim(self.store, &keys.go(), &ours)?;
+        let (true, RoundKind::Static { world_size }) = (held[..] == ours[..], round.kind) else {
+            return Note::decode(&held);
+        };
+        // Also for workers that were given a larger world size than the round has.
+        for rank in 0..world_size.max(self.world_size) {
+            claim(self.store, &keys.member(WorkerId(rank)), &held)?;
+        }
+        Note::decode(&held)
+    }
+}
+
+/// The group of these members, if they can be one.
+fn picture(epoch: u64, me: WorkerId, members: Vec<Member>) -> Result<GroupView, RpcError> {
+    let view = GroupView::new(epoch, me, members)?;
+    view.check_devices(GroupKind::Static)?;
+    Ok(view)
+}

@@ -1,0 +1,316 @@
+//! Static groups: all come, or all are told why not.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rdzv_core::rpc::worker::WorkerId;
+use rdzv_rpc::RpcErrorKind;
+use rdzv_rpc::group::Group;
+use rdzv_store::Store;
+
+use super::support::{
+    Dying, LONG, connection, form_all, form_each, formed, join, names, stores, tcp_store,
+    with_devices, worker,
+};
+
+/// How soon everybody has to know of a failure.
+const SOON: Duration = Duration::from_secs(2);
+
+#[test]
+fn all_ranks_see_the_same_group() {
+    for store in stores() {
+        let workers = vec![worker("a-0", 0), worker("b:1", 1), worker("c_2", 2)];
+        let groups = formed(form_all(&store, workers.clone(), LONG));
+        for (rank, group) in groups.iter().enumerate() {
+            let view = group.view();
+            assert_eq!(names(&view), ["a-0", "b:1", "c_2"]);
+            assert_eq!(view.me().info.id.0 as usize, rank);
+            assert_eq!(**view.named("b:1").unwrap(), workers[1]);
+            assert_eq!(view.epoch(), groups[0].view().epoch());
+            assert!(group.is_static());
+        }
+    }
+}
+
+#[test]
+fn a_group_of_one_needs_nobody() {
+    for store in stores() {
+        let group = Group::form(store, worker("alone", 0), 1, LONG).unwrap();
+        assert_eq!(names(&group.view()), ["alone"]);
+        group.shutdown_barrier(LONG).unwrap();
+    }
+}
+
+#[test]
+fn a_bad_map_is_told_to_all_ranks_in_the_same_words() {
+    for store in stores() {
+        let started = Instant::now();
+        let workers = vec![
+            worker("w0", 0),
+            with_devices("w1", 1, 2, &[("w0", &[(1, 0)])]),
+            worker("w2", 2),
+        ];
+        let results = form_all(&store, workers, LONG);
+        assert!(started.elapsed() < SOON);
+        for result in results {
+            let error = result.unwrap_err();
+            assert_eq!(error.kind, RpcErrorKind::DeviceMap);
+            assert_eq!(
+                error.message,
+                "Node w1 has target devices with invalid indices in its device map for w0\n\
+                 device map = {cuda:1: cuda:0}\ndevice count = 0"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_map_for_a_stranger_is_told_to_all_ranks() {
+    let workers = vec![
+        with_devices("w0", 0, 2, &[("w7", &[(1, 0)])]),
+        worker("w1", 1),
+    ];
+    for result in form_all(&tcp_store(), workers, LONG) {
+        assert_eq!(
+            result.unwrap_err().message,
+            "Node w0 has invalid target node names in its device maps\n\
+             device maps = [w7]\nnode names = [w0, w1]"
+        );
+    }
+}
+
+#[test]
+fn after_a_refusal_the_same_store_serves_again() {
+    for store in stores() {
+        let bad = vec![
+            worker("w0", 0),
+            with_devices("w1", 1, 2, &[("w0", &[(1, 0)])]),
+        ];
+        assert!(form_all(&store, bad, LONG).iter().all(Result::is_err));
+        let good = vec![worker("w0", 0), worker("w1", 1)];
+        formed(form_all(&store, good, LONG));
+    }
+}
+
+#[test]
+fn replies_find_their_way_back() {
+    let workers = vec![
+        with_devices("w0", 0, 4, &[("w1", &[(0, 2), (1, 3)])]),
+        with_devices("w1", 1, 4, &[]),
+    ];
+    let names: Vec<_> = workers
+        .iter()
+        .map(|worker| worker.info.name.clone())
+        .collect();
+    let groups = formed(form_all(&tcp_store(), workers, LONG));
+    let (caller, callee) = (groups[0].view(), groups[1].view());
+    for (here, there) in caller.device_map(&names[1]).unwrap().pairs() {
+        assert_eq!(
+            callee.reverse_map(&names[0]).unwrap().get(there),
+            Some(here)
+        );
+        assert!(callee.devices().contains(&there));
+    }
+}
+
+#[test]
+fn two_world_sizes_are_both_named_soon() {
+    for store in stores() {
+        let started = Instant::now();
+        let workers = vec![(worker("w0", 0), 2), (worker("w1", 1), 3)];
+        let results = form_each(&store, workers, LONG);
+        assert!(started.elapsed() < SOON);
+        for result in results {
+            let error = result.unwrap_err();
+            assert_eq!(error.kind, RpcErrorKind::GroupMismatch);
+            let sizes = |text: &str| text.contains("given 2") && text.contains("given 3");
+            assert!(sizes(&error.message), "{error}");
+        }
+        // Who comes late is told too, whichever of them it believes.
+        let error = Group::form(connection(&store), worker("w2", 2), 3, LONG).unwrap_err();
+        assert_eq!(error.kind, RpcErrorKind::GroupMismatch, "{error}");
+        // With the same size for all it works.
+        let workers = vec![worker("w0", 0), worker("w1", 1), worker("w2", 2)];
+        formed(form_all(&store, workers, LONG));
+    }
+}
+
+#[test]
+fn missing_ranks_are_named_at_the_deadline() {
+    for store in stores() {
+        let deadline = Duration::from_millis(500);
+        let started = Instant::now();
+        let workers = vec![(worker("w0", 0), 4), (worker("w2", 2), 4)];
+        let results = form_each(&store, workers, deadline);
+        assert!((deadline..SOON).contains(&started.elapsed()));
+        for result in results {
+            let error = result.unwrap_err();
+            assert_eq!(error.kind, RpcErrorKind::Deadline);
+            assert!(
+                error
+                    .message
+                    .contains("of 4 workers, rank 1, 3 did not come"),
+                "{error}"
+            );
+        }
+        // One of them comes too late: it does not wait for a group that has failed.
+        let started = Instant::now();
+        let error = Group::form(connection(&store), worker("w1", 1), 4, LONG).unwrap_err();
+        assert!(error.message.contains("rank 1, 3 did not come"), "{error}");
+        assert!(started.elapsed() < SOON);
+        let workers = (0..4).map(|rank| worker(&format!("w{rank}"), rank));
+        formed(form_all(&store, workers.collect(), LONG));
+    }
+}
+
+#[test]
+fn what_cannot_be_right_is_refused_before_the_store_is_asked() {
+    for store in stores() {
+        let keys = store.num_keys().unwrap();
+        for (id, world_size, what) in [(0, 0, "got 0"), (2, 2, "rank 2"), (u32::MAX, 2, "rank 4")] {
+            let user = Dying::before(0, &store);
+            let me = worker("w", id);
+            let error = Group::form(user.clone(), me, world_size, LONG).unwrap_err();
+            assert_eq!(error.kind, RpcErrorKind::InvalidArgument);
+            assert!(error.message.contains(what), "{error}");
+            assert!(!user.has_died());
+        }
+        assert_eq!(store.num_keys().unwrap(), keys);
+    }
+}
+
+#[test]
+fn two_workers_of_one_name_are_named_on_all_ranks() {
+    for store in stores() {
+        let workers = vec![worker("a", 0), worker("b", 1), worker("a", 2)];
+        for result in form_all(&store, workers, LONG) {
+            let error = result.unwrap_err();
+            assert_eq!(error.kind, RpcErrorKind::DuplicateName);
+            assert_eq!(
+                error.message,
+                "RPC worker name a is not unique. Workers 0 and 2 share the same name."
+            );
+        }
+    }
+}
+
+#[test]
+fn two_workers_of_one_rank_are_told_soon() {
+    for store in stores() {
+        let started = Instant::now();
+        let workers = vec![
+            (worker("a", 0), 3),
+            (worker("b", 1), 3),
+            (worker("c", 1), 3),
+        ];
+        for result in form_each(&store, workers, LONG) {
+            let error = result.unwrap_err();
+            assert_eq!(error.kind, RpcErrorKind::DuplicateId, "{error}");
+            assert!(error.message.contains("rank 1 in one group"), "{error}");
+        }
+        assert!(started.elapsed() < SOON);
+    }
+}
+
+#[test]
+fn processes_with_different_histories_meet_in_one_store() {
+    for store in stores() {
+        // One shuts down in order, as the other does; both come again; then both come again after
+        // nobody has said anything; then with a third.
+        for _ in 0..3 {
+            let groups = formed(form_all(&store, vec![worker("a", 0), worker("b", 1)], LONG));
+            thread::scope(|scope| {
+                for group in &groups {
+                    scope.spawn(|| group.shutdown_barrier(LONG).unwrap());
+                }
+            });
+        }
+        let epoch = |groups: &[Group]| groups[0].view().epoch();
+        let first = formed(form_all(&store, vec![worker("a", 0), worker("b", 1)], LONG));
+        let second = formed(form_all(&store, vec![worker("a", 0), worker("b", 1)], LONG));
+        assert!(epoch(&second) > epoch(&first));
+        thread::scope(|scope| {
+            for group in &second {
+                scope.spawn(|| group.shutdown_barrier(LONG).unwrap());
+            }
+        });
+        let workers = vec![worker("a", 0), worker("b", 1), worker("new", 2)];
+        assert_eq!(
+            names(&formed(form_all(&store, workers, LONG))[2].view()),
+            ["a", "b", "new"]
+        );
+    }
+}
+
+/// Wherever a worker dies while the group forms, a new life of it gets the group formed: the others
+/// move with it, and none of them has to be started again.
+#[test]
+fn a_worker_that_dies_while_forming_can_be_started_again() {
+    for call in 0.. {
+        let store = tcp_store();
+        let (others, died) = thread::scope(|scope| {
+            let others: Vec<_> = [("w0", 0), ("w2", 2)]
+                .map(|(name, id)| {
+                    let store = connection(&store);
+                    scope.spawn(move || Group::form(store, worker(name, id), 3, LONG))
+                })
+                .into_iter()
+                .collect();
+            let dying = Dying::before(call, &store);
+            let first = Group::form(
+                Arc::clone(&dying) as Arc<dyn Store>,
+                worker("w1", 1),
+                3,
+                LONG,
+            );
+            assert_eq!(first.is_err(), dying.has_died());
+            if first.is_err() {
+                let again = Group::form(connection(&store), worker("w1", 1), 3, LONG);
+                assert_eq!(
+                    names(&again.unwrap().view()),
+                    ["w0", "w1", "w2"],
+                    "call {call}"
+                );
+            }
+            let others: Vec<_> = others
+                .into_iter()
+                .map(|other| other.join().unwrap())
+                .collect();
+            (others, dying.has_died())
+        });
+        for other in formed(others) {
+            assert!(other.view().with_id(WorkerId(1)).is_ok());
+        }
+        if !died {
+            assert!(call > 4, "forming takes only {call} calls?");
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_static_worker_does_not_disturb_a_dynamic_group_nor_the_other_way_round() {
+    const MIXED: &str =
+        "RPC group mixes statically and dynamically initialized members which is not supported. ";
+    for store in stores() {
+        let member = join(&store, worker("a", 0)).unwrap();
+        let error = Group::form(connection(&store), worker("b", 1), 2, LONG).unwrap_err();
+        assert_eq!(error.kind, RpcErrorKind::GroupMismatch);
+        assert!(error.message.starts_with(MIXED), "{error}");
+        let other = join(&store, worker("b", 1)).unwrap();
+        member.leave().unwrap();
+        other.leave().unwrap();
+        // Nobody is there any more: a static group can begin.
+        let groups = formed(form_all(&store, vec![worker("a", 0), worker("b", 1)], LONG));
+        let error = join(&store, worker("c", 2)).unwrap_err();
+        assert_eq!(error.kind, RpcErrorKind::GroupMismatch);
+        assert!(error.message.starts_with(MIXED), "{error}");
+        thread::scope(|scope| {
+            for group in &groups {
+                scope.spawn(|| group.shutdown_barrier(LONG).unwrap());
+            }
+        });
+        join(&store, worker("c", 2)).unwrap().leave().unwrap();
+    }
+}

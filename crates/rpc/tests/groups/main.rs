@@ -1,0 +1,9 @@
+//! Groups of workers over real stores: how they form, change and end, and what is left when a worker
+//! dies at any point of that.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod ending;
+mod forming;
+mod membership;
+mod support;

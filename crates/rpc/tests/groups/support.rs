@@ -1,0 +1,237 @@
+//! Workers as threads of the test; stores that end in the middle.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use rdzv_core::rpc::device::{DeviceData, DeviceMap};
+use rdzv_core::rpc::directory::{GroupView, Member};
+use rdzv_core::rpc::worker::{WorkerId, WorkerInfo, WorkerName};
+use rdzv_rpc::RpcError;
+use rdzv_rpc::group::{Group, GroupChange, new_incarnation};
+use rdzv_store::{HashStore, Store, StoreError, TcpStore, TcpStoreOptions};
+
+/// Far more than any of these tests takes.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// A lease that a busy machine keeps up, and that a test can wait for.
+pub(crate) const LEASE: Duration = Duration::from_secs(1);
+
+/// Each kind of store that the tests run with, one after the other.
+pub(crate) fn stores() -> Vec<Arc<dyn Store>> {
+    vec![Arc::new(HashStore::new()), tcp_store()]
+}
+
+/// A server on a free port, and a client of it.
+pub(crate) fn tcp_store() -> Arc<dyn Store> {
+    let options = TcpStoreOptions {
+        is_master: true,
+        bind: Some("127.0.0.1".to_owned()),
+        ..TcpStoreOptions::new("127.0.0.1", 0)
+    };
+    Arc::new(TcpStore::connect(options).unwrap())
+}
+
+/// A connection of its own for a worker.
+pub(crate) fn connection(store: &Arc<dyn Store>) -> Arc<dyn Store> {
+    Arc::from(store.try_clone().unwrap())
+}
+
+pub(crate) fn worker(name: &str, id: u32) -> Member {
+    Member {
+        info: WorkerInfo {
+            id: WorkerId(id),
+            name: WorkerName::new(name).unwrap(),
+        },
+        contact: format!("contact of {name}").into_bytes(),
+        incarnation: new_incarnation(),
+        device: DeviceData::default(),
+    }
+}
+
+/// A worker with devices and a map of them for another one.
+pub(crate) fn with_devices(
+    name: &str,
+    id: u32,
+    device_count: u32,
+    maps: &[(&str, &[(u32, u32)])],
+) -> Member {
+    let mut member = worker(name, id);
+    member.device.device_count = device_count;
+    for (target, pairs) in maps {
+        let map = DeviceMap::new(pairs.iter().copied()).unwrap();
+        member.device.device_maps.insert((*target).to_owned(), map);
+    }
+    member
+}
+
+/// Forms a static group with each of these workers in a thread of its own, all of the same world
+/// size; results are in their order.
+pub(crate) fn form_all(
+    store: &Arc<dyn Store>,
+    workers: Vec<Member>,
+    deadline: Duration,
+) -> Vec<Result<Group, RpcError>> {
+    let world_size = u32::try_from(workers.len()).unwrap();
+    let calls = workers.into_iter().map(|worker| (worker, world_size));
+    form_each(store, calls.collect(), deadline)
+}
+
+/// The same with a world size of each worker's own.
+pub(crate) fn form_each(
+    store: &Arc<dyn Store>,
+    workers: Vec<(Member, u32)>,
+    deadline: Duration,
+) -> Vec<Result<Group, RpcError>> {
+    thread::scope(|scope| {
+        let calls: Vec<_> = workers
+            .into_iter()
+            .map(|(worker, world_size)| {
+                let store = connection(store);
+                scope.spawn(move || Group::form(store, worker, world_size, deadline))
+            })
+            .collect();
+        calls.into_iter().map(|call| call.join().unwrap()).collect()
+    })
+}
+
+pub(crate) fn formed(results: Vec<Result<Group, RpcError>>) -> Vec<Group> {
+    results.into_iter().map(Result::unwrap).collect()
+}
+
+pub(crate) fn join(store: &Arc<dyn Store>, worker: Member) -> Result<Group, RpcError> {
+    Group::join(connection(store), worker, LEASE, LONG)
+}
+
+pub(crate) fn names(view: &GroupView) -> Vec<&str> {
+    let members = view.members();
+    members.map(|member| member.info.name.as_str()).collect()
+}
+
+/// What a group tells, for a test to wait for.
+pub(crate) struct Told(mpsc::Receiver<GroupChange>);
+
+impl Told {
+    pub(crate) fn of(group: &Group) -> Self {
+        let (sender, receiver) = mpsc::channel();
+        group.on_change(move |change| {
+            // A test that has seen enough does not listen any more.
+            let _ = sender.send(change.clone());
+        });
+        Self(receiver)
+    }
+
+    /// Waits for a view with exactly these names.
+    pub(crate) fn wait_for(&self, wanted: &[&str]) -> Arc<GroupView> {
+        let mut last = None;
+        let end = Instant::now() + LONG;
+        while let Ok(change) = self
+            .0
+            .recv_timeout(end.saturating_duration_since(Instant::now()))
+        {
+            match change {
+                GroupChange::View(view) if names(&view) == wanted => return view,
+                other => last = Some(other),
+            }
+        }
+        panic!("waited for {wanted:?}, the last was {last:?}");
+    }
+
+    /// Waits for the end of all news.
+    pub(crate) fn wait_for_the_end(&self) -> RpcError {
+        loop {
+            if let GroupChange::Detached(error) = self.0.recv_timeout(LONG).unwrap() {
+                return error;
+            }
+        }
+    }
+}
+
+/// A store whose user dies before a call: that one and all after it fail.
+#[derive(Debug)]
+pub(crate) struct Dying {
+    inner: Box<dyn Store>,
+    /// How many calls are left, for all clones together.
+    left: Arc<AtomicI64>,
+}
+
+impl Dying {
+    /// Dies before the call with this number, counted from 0.
+    pub(crate) fn before(call: i64, store: &Arc<dyn Store>) -> Arc<Self> {
+        Arc::new(Self {
+            inner: store.try_clone().unwrap(),
+            left: Arc::new(AtomicI64::new(call)),
+        })
+    }
+
+    /// Whether it has come to that.
+    pub(crate) fn has_died(&self) -> bool {
+        self.left.load(Ordering::SeqCst) < 0
+    }
+
+    fn alive(&self) -> Result<&dyn Store, StoreError> {
+        match self.left.fetch_sub(1, Ordering::SeqCst) {
+            1.. => Ok(&*self.inner),
+            _ => Err(StoreError::Argument("its user has died".to_owned())),
+        }
+    }
+}
+
+impl Store for Dying {
+    fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        self.alive()?.set(key, value)
+    }
+
+    fn get(&self, key: &str) -> Result<Bytes, StoreError> {
+        self.alive()?.get(key)
+    }
+
+    fn add(&self, key: &str, delta: i64) -> Result<i64, StoreError> {
+        self.alive()?.add(key, delta)
+    }
+
+    fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Bytes, StoreError> {
+        self.alive()?.compare_set(key, expected, desired)
+    }
+
+    fn check(&self, keys: &[&str]) -> Result<bool, StoreError> {
+        self.alive()?.check(keys)
+    }
+
+    fn wait(&self, keys: &[&str], timeout: Option<Duration>) -> Result<(), StoreError> {
+        self.alive()?.wait(keys, timeout)
+    }
+
+    fn delete_key(&self, key: &str) -> Result<bool, StoreError> {
+        self.alive()?.delete_key(key)
+    }
+
+    fn num_keys(&self) -> Result<u64, StoreError> {
+        self.alive()?.num_keys()
+    }
+
+    fn append(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        self.alive()?.append(key, value)
+    }
+
+    fn multi_get(&self, keys: &[&str]) -> Result<Vec<Bytes>, StoreError> {
+        self.alive()?.multi_get(keys)
+    }
+
+    fn timeout(&self) -> Duration {
+        self.inner.timeout()
+    }
+
+    fn set_timeout(&self, timeout: Duration) {
+        self.inner.set_timeout(timeout);
+    }
+
+    fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {
+        Ok(Box::new(Self {
+            inner: self.inner.try_clone()?,
+            left: Arc::clone(&self.left),
+        }))
+    }
+}
