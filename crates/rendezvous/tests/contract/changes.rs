@@ -15,6 +15,7 @@ behaviours!(
     a_node_that_joins_again_takes_the_others_along,
     a_surplus_node_takes_the_place_of_one_that_left,
     a_failure_for_good_is_told_to_the_others,
+    a_failure_is_heard_before_the_closing_that_follows_it,
 );
 
 /// Rounds of two or three nodes, and a lost node is missed after two seconds at most.
@@ -115,4 +116,24 @@ fn a_failure_for_good_is_told_to_the_others(place: &dyn Place) {
         assert_eq!(reason, "worker 3 exited with code 7");
     }
     assert!(three[1].heard().is_empty());
+}
+
+/// Whoever hears of the closing first would end without knowing why.
+fn a_failure_is_heard_before_the_closing_that_follows_it(place: &dyn Place) {
+    let mut three = nodes(place, 3, (3, 3), "");
+    form(&mut three);
+    three[1].backend.report_failure("no data").unwrap();
+    three[1].backend.set_closed().unwrap();
+    for other in [0, 2] {
+        let mut failures = 0;
+        three[other].hears(|change| match change {
+            Change::PeerFailed { .. } => {
+                failures += 1;
+                None
+            }
+            Change::Closed => Some(()),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(failures, 1);
+    }
 }

@@ -31,6 +31,25 @@ pub(super) fn report(round: &dyn Store, node: &str, reason: &str) -> Result<(), 
     Ok(())
 }
 
+/// Somebody else's failure, if it has been told already. Does not wait.
+pub(super) fn reported(round: &dyn Store, me: &str) -> Option<(String, String)> {
+    let looked = round
+        .check(&[TOLD])
+        .and_then(|told| told.then(|| round.get(KEY)).transpose());
+    let value = looked
+        .inspect_err(|error| tracing::debug!(%error, "cannot look for failures of other nodes"))
+        .ok()??;
+    let (node, reason) = parse(&value);
+    (node != me).then_some((node, reason))
+}
+
+/// Node and reason.
+fn parse(value: &[u8]) -> (String, String) {
+    let text = String::from_utf8_lossy(value);
+    let (node, reason) = text.split_once('\n').unwrap_or((&text, ""));
+    (node.to_owned(), reason.to_owned())
+}
+
 /// Waits for somebody else's failure until dropped.
 pub(super) struct FailureWatch {
     over: Arc<AtomicBool>,
@@ -85,10 +104,7 @@ fn wait(store: &dyn Store, slice: Duration, over: &AtomicBool) -> Option<(String
     while !over.load(Ordering::Relaxed) {
         match store.wait(&[TOLD], Some(slice)) {
             Ok(()) => {
-                let value = store.get(KEY).ok()?;
-                let text = String::from_utf8_lossy(&value).into_owned();
-                let (node, reason) = text.split_once('\n').unwrap_or((&text, ""));
-                return Some((node.to_owned(), reason.to_owned()));
+                return store.get(KEY).ok().map(|value| parse(&value));
             }
             Err(StoreError::WaitTimeout { .. }) => {}
             Err(_) => return None,
@@ -123,6 +139,16 @@ mod tests {
             }
             _ => panic!("another command"),
         }
+    }
+
+    #[test]
+    fn what_was_told_can_be_looked_up_by_all_but_who_told_it() {
+        let store = HashStore::new();
+        assert_eq!(reported(&store, "b"), None);
+        report(&store, "a", "worker 3 exited\nwith code 7").unwrap();
+        let told = ("a".to_owned(), "worker 3 exited with code 7".to_owned());
+        assert_eq!(reported(&store, "b"), Some(told));
+        assert_eq!(reported(&store, "a"), None);
     }
 
     #[test]

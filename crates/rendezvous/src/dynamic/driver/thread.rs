@@ -16,6 +16,7 @@ use rdzv_store::Store;
 use tracing::warn;
 
 use super::DriverOptions;
+use super::failures;
 use super::interruption::Interruption;
 use super::sentences::{self, Sentences};
 use crate::dynamic::{Notice, SharedState, Token};
@@ -83,8 +84,10 @@ pub(super) struct Thread {
     interrupted: bool,
     /// Whether people know of the last call of the round that forms.
     last_call_told: bool,
-    /// The round that this node is in.
-    round: Option<u64>,
+    /// The round that this node is in, and its store.
+    round: Option<(u64, Arc<dyn Store>)>,
+    /// Whether somebody's failure in this round has been told.
+    failure_told: bool,
     /// Why nothing is possible any more.
     lost: Option<String>,
 }
@@ -136,6 +139,7 @@ impl Thread {
             interrupted: false,
             last_call_told: false,
             round: None,
+            failure_told: false,
             lost: None,
         })
     }
@@ -198,9 +202,7 @@ impl Thread {
                 self.handle(Input::Gone(nodes));
             }
             Command::Notice(Notice::Lost(error)) => self.lose(error),
-            Command::PeerFailed { node, reason } => {
-                self.tell(Change::PeerFailed { node, reason });
-            }
+            Command::PeerFailed { node, reason } => self.peer_failed(node, reason),
             Command::Ping(alive) => {
                 let _ = alive.send(());
             }
@@ -292,7 +294,8 @@ impl Thread {
             }
             Output::Joined(formed) => {
                 let store = self.shared.round_store(formed.round)?;
-                self.round = Some(formed.round);
+                self.round = Some((formed.round, Arc::clone(&store)));
+                self.failure_told = false;
                 self.gone.clear();
                 if let Some(joining) = self.joining.take() {
                     let _ = joining.send(Event::Formed(formed, store));
@@ -339,17 +342,31 @@ impl Thread {
     }
 
     fn changed(&mut self, change: words::Change) {
-        let Some(round) = self.round else {
+        let Some((round, store)) = &self.round else {
             return;
         };
+        let round = *round;
         if !matches!(change, words::Change::NodesWaiting(_)) {
             self.interruption.end_round();
+        }
+        // Whoever fails says so before it closes the run, but that may take longer to be heard.
+        if matches!(change, words::Change::Closed)
+            && let Some((node, reason)) = failures::reported(&**store, &self.me.to_string())
+        {
+            self.peer_failed(node, reason);
         }
         let wall = self.now().wall;
         let change = self
             .sentences
             .change(round, change, &self.gone, self.known.as_ref(), wall);
         self.tell(change);
+    }
+
+    /// The same failure may be noticed in two ways.
+    fn peer_failed(&mut self, node: String, reason: String) {
+        if !std::mem::replace(&mut self.failure_told, true) {
+            self.tell(Change::PeerFailed { node, reason });
+        }
     }
 
     fn tell(&self, change: Change) {
