@@ -9,6 +9,7 @@
 //! [`calls`] (calls that wait for their end, and how many may),
 //! [`device`] (where tensors are, and which device of one worker is which of another),
 //! [`directory`] (who is in the group),
+//! [`tensor`] (what tensors are without their memory, and which of their bytes to send),
 //! [`rref`] (values that are referred to from afar).
 
 pub mod calls;
@@ -16,4 +17,5 @@ pub mod device;
 pub mod directory;
 pub mod frame;
 pub mod rref;
+pub mod tensor;
 pub mod worker;
