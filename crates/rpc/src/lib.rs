@@ -4,9 +4,13 @@
 //! registered functions on one another, hold references to remote values, and pass tensors without
 //! copying them about. Nothing that a peer sends can name code that was not registered.
 
+pub mod device;
 mod error;
 pub mod group;
+pub mod message;
 mod payload;
+pub mod tensor;
 
 pub use error::{RemoteError, RpcError, RpcErrorKind};
 pub use payload::Payload;
+pub use tensor::Tensor;

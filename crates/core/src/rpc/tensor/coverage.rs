@@ -45,7 +45,7 @@ impl Coverage {
                 step: stride * size,
             })
             .collect();
-        repeats.sort_by(|one, other| other.step.cmp(&one.step));
+        repeats.sort_by_key(|repeat| std::cmp::Reverse(repeat.step));
         let mut block = size;
         while let Some(inner) = repeats.pop_if(|inner| inner.step <= block) {
             block += inner.step * (inner.count - 1);
@@ -205,8 +205,8 @@ mod tests {
                 .collect();
             prop_assert_eq!(&covered, &expected);
             let reach = *expected.first().unwrap()..*expected.last().unwrap() + 1;
-            prop_assert_eq!(coverage.reach(), reach.clone());
-            prop_assert_eq!(meta.reach(), reach.clone());
+            prop_assert_eq!(&coverage.reach(), &reach);
+            prop_assert_eq!(&meta.reach(), &reach);
             prop_assert_eq!(coverage.is_dense(), expected.len() == reach.len());
             if coverage.is_nested() {
                 prop_assert_eq!(starts.len() * coverage.block, expected.len());

@@ -1,0 +1,49 @@
+//! A host without accelerators.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rdzv_core::rpc::device::Device;
+
+use super::{DeviceBackend, DeviceMemory, Event};
+use crate::{RpcError, RpcErrorKind};
+
+/// No accelerators. Tensors of the CPU never ask their backend for anything.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CpuOnly;
+
+impl CpuOnly {
+    /// As a backend of an agent.
+    pub fn shared() -> Arc<dyn DeviceBackend> {
+        Arc::new(Self)
+    }
+}
+
+/// That there is no such device.
+pub(super) fn no_such_device(device: Device, count: u32) -> RpcError {
+    let message = format!("there is no device {device} here: this worker has {count} accelerators");
+    RpcError::new(RpcErrorKind::InvalidArgument, message)
+}
+
+impl DeviceBackend for CpuOnly {
+    fn count(&self) -> u32 {
+        0
+    }
+
+    fn alloc(&self, device: Device, _: usize) -> Result<Arc<dyn DeviceMemory>, RpcError> {
+        Err(no_such_device(device, 0))
+    }
+
+    fn copy_in(&self, _: Bytes, to: &Arc<dyn DeviceMemory>) -> Result<(), RpcError> {
+        Err(no_such_device(to.device(), 0))
+    }
+
+    fn copy_out(&self, from: &Arc<dyn DeviceMemory>, _: Range<usize>) -> Result<Bytes, RpcError> {
+        Err(no_such_device(from.device(), 0))
+    }
+
+    fn event(&self, device: Device) -> Result<Arc<dyn Event>, RpcError> {
+        Err(no_such_device(device, 0))
+    }
+}

@@ -1,0 +1,24 @@
+//! Devices that tensors live on.
+//!
+//! The memory of the host needs nothing of this module: tensors on the CPU are `Bytes`. For
+//! accelerators there is [`DeviceBackend`]: it allocates on a device and copies there and back. The
+//! rules which device a tensor goes to are in [`target`], and need no device.
+//!
+//! # How to add an accelerator
+//!
+//! In one file: a type for its memory (a [`DeviceMemory`]), a type for a point in a stream of its
+//! work (an [`Event`]), and a [`DeviceBackend`] that makes them. With CUDA, `alloc` is
+//! `cudaMallocAsync` on a pool's stream, `copy_in` is `cudaMemcpyAsync` from the host on that stream
+//! (it takes `Bytes`, which the memory keeps until the event), `event` is `cudaEventRecord` and its
+//! `wait` is `cudaEventSynchronize`; `copy_out` waits for the memory's own stream and copies into
+//! pinned memory, handed out by `Bytes::from_owner`. Give the backend to the agent's options. No
+//! other file knows one backend from another; [`testing`] has a small complete one.
+
+mod backend;
+mod cpu;
+mod target;
+pub mod testing;
+
+pub use backend::{DeviceBackend, DeviceMemory, Event};
+pub use cpu::CpuOnly;
+pub(crate) use target::target;

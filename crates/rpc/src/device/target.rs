@@ -1,0 +1,51 @@
+//! To which device of the receiver a tensor goes.
+
+use rdzv_core::rpc::device::Device;
+
+use crate::message::{Direction, Outgoing};
+use crate::{RpcError, RpcErrorKind};
+
+/// Where a tensor on this device is to be put by the destination. The texts are the reference's,
+/// but that it says Request of responses too, and itself twice.
+pub(crate) fn target(device: Device, outgoing: &Outgoing<'_>) -> Result<Device, RpcError> {
+    let refused = |message: String| {
+        RpcError::new(RpcErrorKind::DeviceMap, message).with_worker(outgoing.destination().clone())
+    };
+    if outgoing.direction() == Direction::Response
+        && let Some(devices) = outgoing.devices()
+        && !device.is_cpu()
+        && !devices.contains(&device)
+    {
+        let list: String = devices.iter().map(|device| format!("{device}, ")).collect();
+        return Err(refused(format!(
+            "RPC detected that a user-function output tensor on device {device}. This device is not \
+             one of the input tensor devices: {list}which is not yet supported. Move the tensor to \
+             one of them, or name its device in the options of this worker."
+        )));
+    }
+    let no_map = || {
+        format!(
+            "TensorPipe RPC backend only supports CPU tensors by default, please move your tensors \
+             to CPU before sending them over RPC, or call `set_device_map` on \
+             `TensorPipeRpcBackendOptions` to explicitly configure device mapping. {} device mapping \
+             is not available for destination {}",
+            outgoing.direction(),
+            outgoing.destination().name,
+        )
+    };
+    match outgoing.device_map() {
+        None if device.is_cpu() => Ok(Device::CPU),
+        None => Err(refused(format!(
+            "{}, but found tensor on device: {device}",
+            no_map()
+        ))),
+        Some(map) => match map.get(device) {
+            Some(target) => Ok(target),
+            None if device.is_cpu() => Ok(Device::CPU),
+            None => Err(refused(format!(
+                "{} for device {device} but received a tensor on that device.",
+                no_map()
+            ))),
+        },
+    }
+}

@@ -1,0 +1,128 @@
+//! Accelerators that are not there: for tests of everything that devices take part in.
+
+use std::any::Any;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use rdzv_core::rpc::device::Device;
+
+use super::cpu::no_such_device;
+use super::{DeviceBackend, DeviceMemory, Event};
+use crate::{RpcError, RpcErrorKind};
+
+/// Some accelerators whose memory is that of the host, `cuda:0` and so on.
+///
+/// They are as lazy as a device may be: what is copied in arrives when somebody waits for it, and
+/// until then the memory is full of `0xAA`. So a test fails that reads without waiting.
+#[derive(Debug)]
+pub struct FakeDevices {
+    count: u32,
+    queues: Vec<Queue>,
+}
+
+/// The copies that a device has not made yet.
+type Queue = Arc<Mutex<Vec<Copy>>>;
+
+#[derive(Debug)]
+struct Copy {
+    from: Bytes,
+    to: Arc<FakeMemory>,
+}
+
+#[derive(Debug)]
+struct FakeMemory {
+    device: Device,
+    bytes: Mutex<Vec<u8>>,
+    /// Itself, to be put into a queue.
+    len: usize,
+}
+
+#[derive(Debug)]
+struct FakeEvent {
+    queue: Queue,
+}
+
+impl FakeDevices {
+    /// So many accelerators.
+    pub fn new(count: u32) -> Self {
+        let queues = (0..count).map(|_| Queue::default()).collect();
+        Self { count, queues }
+    }
+
+    /// As a backend of an agent.
+    pub fn shared(count: u32) -> Arc<dyn DeviceBackend> {
+        Arc::new(Self::new(count))
+    }
+
+    fn queue(&self, device: Device) -> Result<&Queue, RpcError> {
+        let index = device.index().filter(|_| device.is_among(self.count));
+        let queue = index.and_then(|index| self.queues.get(index as usize));
+        queue.ok_or_else(|| no_such_device(device, self.count))
+    }
+}
+
+impl DeviceMemory for FakeMemory {
+    fn device(&self) -> Device {
+        self.device
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Event for FakeEvent {
+    fn wait(&self) -> Result<(), RpcError> {
+        for copy in std::mem::take(&mut *lock(&self.queue)) {
+            lock(&copy.to.bytes)[..copy.from.len()].copy_from_slice(&copy.from);
+        }
+        Ok(())
+    }
+}
+
+impl DeviceBackend for FakeDevices {
+    fn count(&self) -> u32 {
+        self.count
+    }
+
+    fn alloc(&self, device: Device, len: usize) -> Result<Arc<dyn DeviceMemory>, RpcError> {
+        self.queue(device)?;
+        let bytes = Mutex::new(vec![0xAA; len]);
+        Ok(Arc::new(FakeMemory { device, bytes, len }))
+    }
+
+    fn copy_in(&self, from: Bytes, to: &Arc<dyn DeviceMemory>) -> Result<(), RpcError> {
+        let to = ours(to)?;
+        lock(self.queue(to.device)?).push(Copy { from, to });
+        Ok(())
+    }
+
+    fn copy_out(
+        &self,
+        from: &Arc<dyn DeviceMemory>,
+        range: Range<usize>,
+    ) -> Result<Bytes, RpcError> {
+        let from = ours(from)?;
+        self.event(from.device)?.wait()?;
+        let bytes = lock(&from.bytes);
+        Ok(Bytes::copy_from_slice(&bytes[range]))
+    }
+
+    fn event(&self, device: Device) -> Result<Arc<dyn Event>, RpcError> {
+        let queue = Arc::clone(self.queue(device)?);
+        Ok(Arc::new(FakeEvent { queue }))
+    }
+}
+
+fn ours(memory: &Arc<dyn DeviceMemory>) -> Result<Arc<FakeMemory>, RpcError> {
+    let memory: Arc<dyn Any + Send + Sync> = Arc::clone(memory) as _;
+    memory.downcast().map_err(|_| {
+        let message = "this memory is that of another backend";
+        RpcError::new(RpcErrorKind::InvalidArgument, message)
+    })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

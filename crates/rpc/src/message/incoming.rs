@@ -1,0 +1,128 @@
+//! A message becomes a value.
+
+use std::any::type_name;
+
+use bytes::Bytes;
+use rdzv_core::rpc::device::Device;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::context::{self, Arrived};
+use super::reader::Reader;
+use super::table::{Entry, Table};
+use super::{Incoming, refused};
+use crate::tensor::{Arrivals, Storage, Tensor};
+use crate::{Payload, RpcError};
+
+/// Makes the value of a message again. Tensors use the memory of the parts as it is.
+///
+/// # Errors
+///
+/// Kind Serialization if it is not the message of such a value, to the last byte; and what
+/// [`AdoptReferences`](super::AdoptReferences) and the device backend say.
+pub fn decode<T: DeserializeOwned>(
+    payload: &Payload,
+    incoming: &mut Incoming<'_>,
+) -> Result<T, RpcError> {
+    let what = |why: String| {
+        let value = type_name::<T>();
+        refused(format!("this is no message of {value}: {why}"))
+            .with_worker(incoming.source.clone())
+    };
+    let body = &payload.body[..];
+    let Some((table_len, rest)) = body.split_first_chunk::<4>() else {
+        return Err(what(format!("its body has {} bytes of 4", body.len())));
+    };
+    let table_len = u32::from_le_bytes(*table_len) as usize;
+    let Some(value_len) = rest.len().checked_sub(table_len) else {
+        let left = rest.len();
+        return Err(what(format!("a table of {table_len} bytes in {left}")));
+    };
+    let (value, table) = rest.split_at(value_len);
+    let arrived = if table.is_empty() {
+        parts_match(&[], &payload.parts).map_err(what)?;
+        Arrived::default()
+    } else {
+        let table: Table = read(table).map_err(what)?;
+        let devices = parts_match(&table.tensors, &payload.parts).map_err(what)?;
+        arrive(table, &devices, &payload.parts, incoming)?
+    };
+    context::taking(arrived, || read(value)).map_err(|why| {
+        let value = type_name::<T>();
+        refused(format!("this is no message of {value}: {why}"))
+            .with_worker(incoming.source.clone())
+    })
+}
+
+/// A value that ends where its bytes end.
+fn read<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, String> {
+    let mut reader = Reader::new(bytes);
+    let value = T::deserialize(&mut reader).map_err(|error| error.to_string())?;
+    match reader.left() {
+        0 => Ok(value),
+        left => Err(format!("{left} bytes follow the value")),
+    }
+}
+
+/// Checks that the tensors of a table and the parts of the message belong together, before anything
+/// is made of them. Returns the device of each part.
+fn parts_match(tensors: &[Entry], parts: &[Bytes]) -> Result<Vec<Device>, String> {
+    let mut devices: Vec<Option<Device>> = vec![None; parts.len()];
+    for (number, entry) in tensors.iter().enumerate() {
+        let Some(part) = entry.part.checked_sub(1) else {
+            if entry.meta.is_empty() {
+                continue;
+            }
+            return Err(format!("tensor {number} has elements but no part"));
+        };
+        let count = parts.len();
+        let Some(bytes) = parts.get(part as usize) else {
+            return Err(format!("tensor {number} is in part {part} of {count}"));
+        };
+        if let Err(error) = entry.meta.fits(bytes.len()) {
+            return Err(format!("tensor {number} in part {part}: {error}"));
+        }
+        let device = devices[part as usize].get_or_insert(entry.device);
+        if *device != entry.device {
+            let other = entry.device;
+            return Err(format!("part {part} is for {device} and for {other}"));
+        }
+    }
+    let known: Option<Vec<Device>> = devices.iter().copied().collect();
+    known.ok_or_else(|| {
+        let part = devices.iter().position(Option::is_none).unwrap_or(0);
+        format!("no tensor is in part {part}")
+    })
+}
+
+/// Puts tensors on their devices and takes references in.
+fn arrive(
+    table: Table,
+    devices: &[Device],
+    parts: &[Bytes],
+    incoming: &mut Incoming<'_>,
+) -> Result<Arrived, RpcError> {
+    let source = incoming.source;
+    let storages = Arrivals::new(incoming.backend)
+        .put(devices, parts)
+        .map_err(|error| error.with_worker(source.clone()))?;
+    let mut arrived = Arrived::default();
+    for entry in table.tensors {
+        let storage = match entry.part.checked_sub(1) {
+            Some(part) => storages[part as usize].clone(),
+            None => Storage::nothing(entry.device),
+        };
+        let tensor = Tensor::new(storage, entry.meta).expect("checked against its part");
+        arrived.tensors.push(tensor);
+    }
+    for fork in &table.references {
+        let Some(adopt) = &mut incoming.references else {
+            return Err(
+                refused("a remote reference came with a message that takes none")
+                    .with_worker(source.clone()),
+            );
+        };
+        arrived.references.push(adopt.adopt(fork)?);
+    }
+    Ok(arrived)
+}

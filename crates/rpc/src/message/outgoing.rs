@@ -1,0 +1,141 @@
+//! A value becomes a message.
+
+use std::any::type_name;
+
+use bytes::Bytes;
+use rdzv_core::rpc::tensor::{Content, View, plan};
+use serde::Serialize;
+
+use super::context::{self, Given};
+use super::table::{Entry, Table};
+use super::writer::Writer;
+use super::{Outgoing, PART_LIMIT, refused};
+use crate::device::target;
+use crate::tensor::{Storage, Tensor};
+use crate::{Payload, RpcError};
+
+/// Serialises a value; the memory of its tensors becomes parts, without a copy where there are no
+/// gaps in it.
+///
+/// # Errors
+///
+/// Kind Serialization if the value refuses or is too large, kind DeviceMap if a tensor is on a device
+/// that the map of the destination does not have, and what [`ForkReferences`] says.
+///
+/// [`ForkReferences`]: super::ForkReferences
+pub fn encode<T: Serialize + ?Sized>(
+    value: &T,
+    outgoing: &mut Outgoing<'_>,
+) -> Result<Payload, RpcError> {
+    let mut writer = Writer::new();
+    writer.push(&0_u32.to_le_bytes());
+    let (written, given) = context::giving(|| writer.write(value));
+    written.map_err(|error| error.with_worker(outgoing.destination().clone()))?;
+    let mut parts = Vec::new();
+    if !(given.tensors.is_empty() && given.references.is_empty()) {
+        let value_end = writer.len();
+        let table = table_of::<T>(&given, outgoing, &mut parts)?;
+        writer.write(&table)?;
+        let len = u32::try_from(writer.len() - value_end).expect("less than the limit of a body");
+        writer.bytes_mut()[..4].copy_from_slice(&len.to_le_bytes());
+    }
+    Ok(Payload {
+        body: writer.finish(),
+        parts,
+    })
+}
+
+fn table_of<T: ?Sized>(
+    given: &Given,
+    outgoing: &mut Outgoing<'_>,
+    parts: &mut Vec<Bytes>,
+) -> Result<Table, RpcError> {
+    let mut table = Table::default();
+    let devices = given
+        .tensors
+        .iter()
+        .map(|tensor| target(tensor.device(), outgoing))
+        .collect::<Result<Vec<_>, _>>()?;
+
+    let storages = Storages::of(&given.tensors);
+    let views: Vec<View<'_>> = given
+        .tensors
+        .iter()
+        .zip(&storages.number)
+        .map(|(tensor, &storage)| View {
+            storage,
+            meta: tensor.meta(),
+        })
+        .collect();
+    let planned = plan(&views);
+    if planned.parts.len() > PART_LIMIT {
+        return Err(refused(format!(
+            "{} has tensors in {} separate pieces of memory, but a message takes {PART_LIMIT}: \
+             send fewer, larger ones",
+            type_name::<T>(),
+            planned.parts.len(),
+        )));
+    }
+    for part in &planned.parts {
+        let reach = storages.distinct[part.storage].bytes(part.reach())?;
+        parts.push(match part.content {
+            Content::Slice(_) => reach,
+            _ => {
+                let mut copied = Vec::new();
+                copied.try_reserve_exact(part.len()).map_err(|_| {
+                    refused(format!(
+                        "no memory to collect a part of {} bytes",
+                        part.len()
+                    ))
+                })?;
+                part.write(&reach, &mut copied);
+                Bytes::from(copied)
+            }
+        });
+    }
+    for (placement, device) in planned.placements.into_iter().zip(devices) {
+        let number = placement.part.map_or(0, |part| part + 1);
+        table.tensors.push(Entry {
+            part: u32::try_from(number).expect("less than the limit of parts"),
+            device,
+            meta: placement.meta,
+        });
+    }
+
+    // Last, so that nothing is forked for what is not sent.
+    for local in &given.references {
+        let Some(forks) = &mut outgoing.references else {
+            return Err(refused(format!(
+                "{} has a remote reference, which this message cannot take along",
+                type_name::<T>()
+            )));
+        };
+        table.references.push(forks.fork(local)?);
+    }
+    Ok(table)
+}
+
+/// The storages of some tensors, each once.
+struct Storages<'a> {
+    distinct: Vec<&'a Storage>,
+    /// For each tensor, which of them is its.
+    number: Vec<usize>,
+}
+
+impl<'a> Storages<'a> {
+    fn of(tensors: &'a [Tensor]) -> Self {
+        let mut found = Self {
+            distinct: Vec::new(),
+            number: Vec::with_capacity(tensors.len()),
+        };
+        let mut known = std::collections::HashMap::new();
+        for tensor in tensors {
+            let number = *known.entry(tensor.storage().id()).or_insert_with(|| {
+                found.distinct.push(tensor.storage());
+                found.distinct.len() - 1
+            });
+            found.number.push(number);
+        }
+        found
+    }
+}

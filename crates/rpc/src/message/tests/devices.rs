@@ -1,0 +1,200 @@
+use rdzv_core::rpc::device::{DeviceData, DeviceMap, Node, reverse_maps};
+
+use super::*;
+use crate::RpcErrorKind;
+use crate::device::testing::FakeDevices;
+use crate::message::Direction;
+use crate::tensor::{Device, Tensor};
+
+const NO_MAP: &str = "TensorPipe RPC backend only supports CPU tensors by default, please move your \
+    tensors to CPU before sending them over RPC, or call `set_device_map` on \
+    `TensorPipeRpcBackendOptions` to explicitly configure device mapping. ";
+
+fn cuda(index: u32) -> Device {
+    Device::accelerator(index)
+}
+
+fn on(device: Device, backend: &Arc<dyn DeviceBackend>) -> Tensor {
+    let numbers = Tensor::from_vec(vec![1_i16, 2, 3, 4, 5, 6], [2, 3]).unwrap();
+    if device.is_cpu() {
+        return numbers;
+    }
+    numbers.to_device(device, backend).unwrap()
+}
+
+fn map(pairs: &[(Device, Device)]) -> DeviceMap {
+    DeviceMap::new(pairs.iter().copied()).unwrap()
+}
+
+/// Sends a tensor on a device through such a map; where it arrives.
+fn sent(
+    device: Device,
+    map: Option<&DeviceMap>,
+    direction: Direction,
+    devices: Option<&[Device]>,
+) -> Result<Device, RpcError> {
+    let backend = FakeDevices::shared(4);
+    let peer = worker("peer");
+    let mut outgoing = match direction {
+        Direction::Request => Outgoing::request(&peer),
+        Direction::Response => Outgoing::response(&peer),
+    };
+    outgoing = outgoing.with_device_map(map);
+    if let Some(devices) = devices {
+        outgoing = outgoing.with_devices(devices);
+    }
+    let tensor = on(device, &backend);
+    let payload = encode(&tensor, &mut outgoing)?;
+    let arrived: Tensor = decoded_with(&payload, &FakeDevices::shared(4))?;
+    assert_eq!(
+        arrived.to_cpu().unwrap().as_slice::<i16>().unwrap()[..],
+        [1, 2, 3, 4, 5, 6]
+    );
+    Ok(arrived.device())
+}
+
+fn request(device: Device, map: Option<&DeviceMap>) -> Result<Device, RpcError> {
+    sent(device, map, Direction::Request, None)
+}
+
+#[test]
+fn a_request_goes_where_the_map_says() {
+    let map = map(&[
+        (cuda(0), cuda(3)),
+        (cuda(2), Device::CPU),
+        (Device::CPU, cuda(1)),
+    ]);
+    assert_eq!(request(cuda(0), Some(&map)), Ok(cuda(3)));
+    assert_eq!(request(cuda(2), Some(&map)), Ok(Device::CPU));
+    assert_eq!(request(Device::CPU, Some(&map)), Ok(cuda(1)));
+}
+
+#[test]
+fn the_cpu_stays_the_cpu_unless_it_is_mapped() {
+    let map = map(&[(cuda(0), cuda(3))]);
+    assert_eq!(request(Device::CPU, Some(&map)), Ok(Device::CPU));
+    assert_eq!(request(Device::CPU, None), Ok(Device::CPU));
+}
+
+#[test]
+fn without_a_map_only_the_cpu_is_sent() {
+    for direction in [Direction::Request, Direction::Response] {
+        let error = sent(cuda(1), None, direction, None).unwrap_err();
+        assert_eq!(error.kind, RpcErrorKind::DeviceMap);
+        assert_eq!(
+            error.message,
+            format!(
+                "{NO_MAP}{direction} device mapping is not available for destination peer, but \
+                 found tensor on device: cuda:1"
+            )
+        );
+    }
+}
+
+#[test]
+fn a_device_that_the_map_has_not_is_refused() {
+    let error = request(cuda(1), Some(&map(&[(cuda(0), cuda(3))]))).unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::DeviceMap);
+    assert_eq!(
+        error.message,
+        format!(
+            "{NO_MAP}Request device mapping is not available for destination peer for device cuda:1 \
+             but received a tensor on that device."
+        )
+    );
+}
+
+#[test]
+fn a_result_on_a_device_outside_of_the_list_is_refused() {
+    let map = map(&[(cuda(0), cuda(3)), (cuda(2), cuda(2))]);
+    let respond =
+        |device, list: &[Device]| sent(device, Some(&map), Direction::Response, Some(list));
+    let error = respond(cuda(2), &[cuda(0), cuda(1)]).unwrap_err();
+    assert!(error.message.starts_with(
+        "RPC detected that a user-function output tensor on device cuda:2. This device is not one of \
+         the input tensor devices: cuda:0, cuda:1, which is not yet supported. "
+    ));
+    assert_eq!(respond(cuda(0), &[cuda(0)]), Ok(cuda(3)));
+    assert_eq!(respond(Device::CPU, &[]), Ok(Device::CPU));
+}
+
+#[test]
+fn a_tensor_that_went_out_comes_back_to_its_device() {
+    let data = |maps: &[(&str, DeviceMap)]| DeviceData {
+        device_count: 4,
+        device_maps: maps
+            .iter()
+            .map(|(name, map)| ((*name).to_owned(), map.clone()))
+            .collect(),
+        devices: Vec::new(),
+    };
+    let a = data(&[("b", map(&[(cuda(0), cuda(1)), (cuda(3), cuda(0))]))]);
+    let b = data(&[("a", map(&[(cuda(1), cuda(2))]))]);
+    let nodes = [
+        Node {
+            name: "a",
+            data: &a,
+        },
+        Node {
+            name: "b",
+            data: &b,
+        },
+    ];
+    let reverse = reverse_maps("b", &nodes);
+    for index in [0, 3] {
+        let there = request(cuda(index), a.device_maps.get("b")).unwrap();
+        let back = sent(there, reverse.get("a"), Direction::Response, None).unwrap();
+        assert_eq!(back, cuda(index));
+    }
+    // b's own requests go by its own map, not by the reverse of a's.
+    assert_eq!(request(cuda(1), b.device_maps.get("a")), Ok(cuda(2)));
+}
+
+#[test]
+fn tensors_of_one_message_go_to_their_own_devices() {
+    let (backend, peer) = (FakeDevices::shared(4), worker("peer"));
+    let map = map(&[(cuda(0), cuda(1)), (cuda(1), cuda(0))]);
+    let sent = vec![
+        on(cuda(0), &backend),
+        on(Device::CPU, &backend),
+        on(cuda(1), &backend),
+    ];
+    let mut outgoing = Outgoing::request(&peer).with_device_map(Some(&map));
+    let payload = encode(&sent, &mut outgoing).unwrap();
+    let arrived: Vec<Tensor> = decoded_with(&payload, &backend).unwrap();
+    let devices: Vec<_> = arrived.iter().map(Tensor::device).collect();
+    assert_eq!(devices, [cuda(1), Device::CPU, cuda(0)]);
+}
+
+#[test]
+fn views_of_device_memory_are_collected_and_arrive_aliased() {
+    let (backend, peer) = (FakeDevices::shared(1), worker("peer"));
+    let same = map(&[(cuda(0), cuda(0))]);
+    let matrix = on(cuda(0), &backend);
+    let columns = matrix.slice(1, 1..3).unwrap();
+    let column = matrix.select(1, 1).unwrap();
+    let mut outgoing = Outgoing::request(&peer).with_device_map(Some(&same));
+    let payload = encode(&(&columns, &column), &mut outgoing).unwrap();
+    assert_eq!(payload.parts.len(), 1);
+    assert_eq!(payload.parts[0].len(), 8);
+    let (columns, column): (Tensor, Tensor) = decoded_with(&payload, &backend).unwrap();
+    assert!(columns.storage().is(column.storage()));
+    assert_eq!(columns.as_slice::<i16>().unwrap()[..], [2, 3, 5, 6]);
+    assert_eq!(column.as_slice::<i16>().unwrap()[..], [2, 5]);
+}
+
+#[test]
+fn a_device_that_the_receiver_has_not_is_its_error() {
+    let (backend, peer) = (FakeDevices::shared(4), worker("peer"));
+    let far = map(&[(cuda(0), cuda(7))]);
+    let mut outgoing = Outgoing::request(&peer).with_device_map(Some(&far));
+    let payload = encode(&on(cuda(0), &backend), &mut outgoing).unwrap();
+    for backend in [backend, CpuOnly::shared()] {
+        let error = decoded_with::<Tensor>(&payload, &backend).unwrap_err();
+        assert!(
+            error.message.starts_with("there is no device cuda:7 here"),
+            "{error}"
+        );
+        assert_eq!(error.worker, Some(worker("caller")));
+    }
+}

@@ -1,0 +1,110 @@
+//! Bodies of our own: postcard, up to a limit.
+
+use std::cell::Cell;
+
+use bytes::Bytes;
+use postcard::ser_flavors::Flavor;
+use serde::Serialize;
+
+use super::{BODY_LIMIT, refused};
+use crate::RpcError;
+
+/// What small bodies are written into, so that each costs one allocation of its exact size.
+const SCRATCH: usize = 16 << 10;
+
+thread_local! {
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// A body that is being written.
+pub(super) struct Writer(Vec<u8>);
+
+impl Writer {
+    /// Of which nothing is written yet.
+    pub(super) fn new() -> Self {
+        let mut spare = SPARE.take();
+        spare.clear();
+        Self(spare)
+    }
+
+    /// Appends bytes.
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// How long it is, in bytes.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The bytes so far.
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+
+    /// Appends a value.
+    ///
+    /// # Errors
+    ///
+    /// Kind Serialization if it is too large, or refuses.
+    pub(super) fn write<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), RpcError> {
+        postcard::serialize_with_flavor(value, Bounded(&mut self.0)).map_err(|error| {
+            let what = std::any::type_name::<T>();
+            refused(match error {
+                postcard::Error::SerializeBufferFull => format!(
+                    "{what} is more than the {BODY_LIMIT} bytes that a body can have: \
+                     send large data as a tensor"
+                ),
+                postcard::Error::SerializeSeqLengthUnknown => {
+                    format!("{what} has a sequence that does not know its length in advance")
+                }
+                _ => format!("{what} refuses to be serialised"),
+            })
+        })
+    }
+
+    /// The body.
+    pub(super) fn finish(mut self) -> Bytes {
+        if self.0.len() > SCRATCH {
+            return Bytes::from(std::mem::take(&mut self.0));
+        }
+        Bytes::copy_from_slice(&self.0)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // Also after an error; whatever became large is not kept.
+        if (1..=2 * SCRATCH).contains(&self.0.capacity()) {
+            SPARE.set(std::mem::take(&mut self.0));
+        }
+    }
+}
+
+struct Bounded<'a>(&'a mut Vec<u8>);
+
+impl Flavor for Bounded<'_> {
+    type Output = ();
+
+    #[inline]
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        if self.0.len() >= BODY_LIMIT {
+            return Err(postcard::Error::SerializeBufferFull);
+        }
+        self.0.push(byte);
+        Ok(())
+    }
+
+    #[inline]
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        if bytes.len() > BODY_LIMIT - self.0.len().min(BODY_LIMIT) {
+            return Err(postcard::Error::SerializeBufferFull);
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,119 @@
+//! Elements of tensors as numbers of Rust.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use half::{bf16, f16};
+use rdzv_core::rpc::tensor::{DataType, TensorMeta};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::{Storage, Tensor};
+use crate::{RpcError, RpcErrorKind};
+
+/// A type that elements of tensors can be seen as.
+pub trait Element: FromBytes + IntoBytes + Immutable + Copy + Send + Sync + 'static {
+    /// The data type of tensors that are made of it.
+    const DATA_TYPE: DataType;
+
+    /// Whether elements of a data type can be seen as it.
+    fn reads(data_type: DataType) -> bool {
+        data_type == Self::DATA_TYPE
+    }
+}
+
+macro_rules! elements {
+    ($($rust:ty: $data_type:ident,)*) => {$(
+        impl Element for $rust {
+            const DATA_TYPE: DataType = DataType::$data_type;
+        }
+    )*};
+}
+
+elements! {
+    f64: F64, f32: F32, f16: F16, bf16: Bf16,
+    i64: I64, i32: I32, i16: I16, i8: I8,
+    u64: U64, u32: U32, u16: U16,
+    [f32; 2]: C64,
+}
+
+/// Bytes are also what 8-bit floating point numbers and booleans are seen as: Rust has no such
+/// numbers, and a foreign byte need not be a Rust `bool`.
+impl Element for u8 {
+    const DATA_TYPE: DataType = DataType::U8;
+
+    fn reads(data_type: DataType) -> bool {
+        use DataType::{Bool, F8E4M3, F8E5M2, U8};
+        matches!(data_type, U8 | Bool | F8E4M3 | F8E5M2)
+    }
+}
+
+/// Numbers that are lent as bytes.
+struct Numbers<T>(Vec<T>);
+
+impl<T: Element> AsRef<[u8]> for Numbers<T> {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+impl Tensor {
+    /// A contiguous tensor on the CPU of these numbers, which are not copied.
+    ///
+    /// # Errors
+    ///
+    /// Kind InvalidArgument if the shape has another number of elements.
+    pub fn from_vec<T: Element>(
+        numbers: Vec<T>,
+        shape: impl Into<Vec<usize>>,
+    ) -> Result<Self, RpcError> {
+        let meta = TensorMeta::contiguous(T::DATA_TYPE, shape.into())?;
+        if meta.count() != numbers.len() {
+            return Err(RpcError::new(
+                RpcErrorKind::InvalidArgument,
+                format!(
+                    "a tensor of shape {:?} has {} elements, but there are {} numbers",
+                    meta.shape(),
+                    meta.count(),
+                    numbers.len()
+                ),
+            ));
+        }
+        Ok(Self {
+            storage: Storage::host(Bytes::from_owner(Numbers(numbers))),
+            meta,
+        })
+    }
+
+    /// Its elements, the last index fastest: lent if they lie so in the memory of the host and are
+    /// aligned for their type, else copied.
+    ///
+    /// # Errors
+    ///
+    /// Kind InvalidArgument if they are no such numbers, and as [`contiguous`](Self::contiguous).
+    pub fn as_slice<T: Element>(&self) -> Result<Cow<'_, [T]>, RpcError> {
+        if !T::reads(self.data_type()) {
+            let (rust, data_type) = (std::any::type_name::<T>(), self.data_type());
+            let message = format!("the elements of the tensor are {data_type}, not {rust}");
+            return Err(RpcError::new(RpcErrorKind::InvalidArgument, message));
+        }
+        if let Some(bytes) = self.storage.host_bytes()
+            && self.meta.is_contiguous()
+            && !self.meta.is_empty()
+            && let Ok(numbers) = <[T]>::ref_from_bytes(&bytes[self.meta.reach()])
+        {
+            return Ok(Cow::Borrowed(numbers));
+        }
+        let bytes = self.to_bytes()?;
+        let mut numbers = Vec::new();
+        numbers.try_reserve_exact(self.meta.count()).map_err(|_| {
+            let message = format!("no memory for {} numbers", self.meta.count());
+            RpcError::new(RpcErrorKind::InvalidArgument, message)
+        })?;
+        numbers.resize(self.meta.count(), T::new_zeroed());
+        numbers
+            .as_mut_slice()
+            .as_mut_bytes()
+            .copy_from_slice(&bytes);
+        Ok(Cow::Owned(numbers))
+    }
+}
