@@ -1,7 +1,8 @@
 //! Simulated worlds for the machines of `rdzv-core`, each under one seed.
 //!
 //! [`rendezvous`] is the world of agents that meet over a shared state, [`native`] that of agents
-//! that meet through a host; the rest is that of the store server's machine:
+//! that meet through a host, [`references`] that of workers that refer to one another's values; the
+//! rest is that of the store server's machine:
 //! clients, links and faults.
 //!
 //! ```text
@@ -30,6 +31,7 @@ pub mod client;
 pub mod ledger;
 pub mod link;
 pub mod native;
+pub mod references;
 pub mod rendezvous;
 pub mod world;
 

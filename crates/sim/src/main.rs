@@ -7,6 +7,7 @@
 //! cargo run -p rdzv-sim -- rendezvous --agents 1000       so many agents, without faults
 //! cargo run -p rdzv-sim -- rendezvous --agents 1000 --seed 7    the same with what the seed has
 //! cargo run -p rdzv-sim -- native --seeds 10000           agents that meet through a host
+//! cargo run -p rdzv-sim -- references --seeds 10000       workers that refer to remote values
 //! ```
 
 use std::fmt::Debug;
@@ -14,7 +15,7 @@ use std::ops::Range;
 use std::process::ExitCode;
 
 use rdzv_sim::rendezvous::trace::Trace;
-use rdzv_sim::{Violation, native, rendezvous};
+use rdzv_sim::{Violation, native, references, rendezvous};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -29,7 +30,7 @@ fn main() -> ExitCode {
         (None, None) if agents.is_some() => 0..1,
         _ => {
             eprintln!(
-                "usage: rdzv-sim [rendezvous | native [--agents N]] (--seed N [--trace] | --seeds COUNT)"
+                "usage: rdzv-sim [references | rendezvous | native [--agents N]] (--seed N [--trace] | --seeds COUNT)"
             );
             return ExitCode::from(2);
         }
@@ -66,6 +67,12 @@ fn main() -> ExitCode {
             everything,
             |seed| format!("native --seed {seed}"),
             native::run,
+        ),
+        (Some("references"), _) => run(
+            seeds,
+            everything,
+            |seed| format!("references --seed {seed}"),
+            references::run,
         ),
         _ => run(
             seeds,

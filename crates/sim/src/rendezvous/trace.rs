@@ -2,9 +2,10 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::fmt::Display;
 
+use rdzv_core::rendezvous::RendezvousState;
 use rdzv_core::rendezvous::words::Input;
-use rdzv_core::rendezvous::{NodeDesc, RendezvousState};
 
 /// How much of what happened last is kept.
 const LAST: usize = 300;
@@ -42,7 +43,7 @@ impl Teller {
     }
 
     /// Something happened to `who`, so many nanoseconds after the beginning.
-    pub fn tell(&self, nanos: u64, who: &NodeDesc, text: impl FnOnce() -> String) {
+    pub fn tell(&self, nanos: u64, who: impl Display, text: impl FnOnce() -> String) {
         if !self.is_on() {
             return;
         }

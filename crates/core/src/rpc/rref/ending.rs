@@ -75,6 +75,16 @@ impl References {
         all.filter(|member| *member != self.me).collect()
     }
 
+    /// Asks those that matter and were silent for so long whether they are there.
+    pub(super) fn renew_leases(&mut self, now: Now, silent_for: Duration) {
+        for member in self.others() {
+            let link = self.links.entry(member).or_default();
+            if link.in_flight() == 0 && link.silent_for(now.mono) >= silent_for {
+                self.tell(now, member, Control::Probe);
+            }
+        }
+    }
+
     pub(super) fn unreachable(&mut self, now: Now, member: Member) {
         if member == self.me || self.lost.contains(&member) || !self.matters(member) {
             return;
@@ -177,6 +187,7 @@ impl References {
         for fork in on_their_way {
             self.ask_soon(now, fork, ASK_IN_SHUTDOWN_AFTER);
         }
+        self.renew_leases(now, Duration::ZERO);
         let members: Vec<Member> = self.links.keys().copied().collect();
         for member in members {
             if let Some(link) = self.links.get_mut(&member) {

@@ -31,8 +31,9 @@ pub enum Failure {
         /// Who had it.
         owner: Member,
     },
-    /// The owner has freed it, because whoever passed it on was lost.
-    #[error("the owner has freed {0}: the worker that passed it on was lost before the owner knew")]
+    /// The owner does not have it: whoever passed it on, or asked for it, was lost before the owner
+    /// knew, or gave up.
+    #[error("the owner does not have {0}: who passed it on, or asked for it, was lost or gave up")]
     Gone(RRefId),
     /// It came after its sender had given it up, or twice.
     #[error("{0} came too late: its sender has given it up")]

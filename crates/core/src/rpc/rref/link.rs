@@ -41,6 +41,8 @@ pub struct Link {
     acknowledge_at: Option<Mono>,
     retry_at: Option<Mono>,
     sends: u32,
+    /// When something came from it last.
+    heard_at: Mono,
     /// Since when it is not to be reached.
     unreachable_since: Option<Mono>,
 }
@@ -58,6 +60,11 @@ impl Link {
         self.unacknowledged.len()
     }
 
+    /// How long nothing has come from it.
+    pub(super) fn silent_for(&self, now: Mono) -> Duration {
+        now - self.heard_at
+    }
+
     /// Takes what has come; returns the messages whose turn it is.
     pub(super) fn receive(
         &mut self,
@@ -66,6 +73,7 @@ impl Link {
         settings: &Settings,
     ) -> Vec<Control> {
         self.unreachable_since = None;
+        self.heard_at = now;
         self.acknowledged(now, batch.heard);
         let mut ready = Vec::new();
         if batch
@@ -153,10 +161,8 @@ impl Link {
             }
             self.retry_at = Some(now + gap(self.sends));
             oldest
-        } else if is_due(self.send_at) {
+        } else if is_due(self.send_at) || is_due(self.acknowledge_at) {
             self.sent
-        } else if is_due(self.acknowledge_at) {
-            self.next
         } else {
             return Vec::new();
         };

@@ -23,6 +23,8 @@ pub(super) enum Timer {
     Ask(ForkId),
     /// A fork need not be refused any longer.
     Forget(ForkId),
+    /// See who has been silent for long.
+    Leases,
 }
 
 /// The references of one agent. See the [module](super).
@@ -50,6 +52,8 @@ pub struct References {
     pub(super) timers: BTreeSet<(Mono, Timer)>,
     /// Links with something new.
     touched: BTreeSet<Member>,
+    /// [`Timer::Leases`] is in `timers`.
+    leases_watched: bool,
     /// What this member has to say to itself.
     to_self: VecDeque<Control>,
     pub(super) outbox: Outbox<Output>,
@@ -73,6 +77,7 @@ impl References {
             link_timers: BTreeMap::new(),
             timers: BTreeSet::new(),
             touched: BTreeSet::new(),
+            leases_watched: false,
             to_self: VecDeque::new(),
             outbox: Outbox::default(),
         }
@@ -161,6 +166,12 @@ impl References {
                 self.timers.insert((at, Timer::Link(member)));
             }
         }
+        let is_bare = self.owned.is_empty() && self.users.is_empty();
+        if !self.leases_watched && !is_bare {
+            self.leases_watched = true;
+            let at = now.mono + self.settings.renew_after;
+            self.timers.insert((at, Timer::Leases));
+        }
         self.look_whether_drained();
     }
 
@@ -174,6 +185,10 @@ impl References {
                     self.refused.remove(&fork);
                 }
                 Timer::Ask(fork) => self.ask(now, fork),
+                Timer::Leases => {
+                    self.leases_watched = false;
+                    self.renew_leases(now, self.settings.renew_after / 2);
+                }
                 Timer::Link(member) => {
                     self.link_timers.remove(&member);
                     let lost_at = self

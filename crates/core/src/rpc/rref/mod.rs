@@ -24,7 +24,8 @@
 //! on, should it still come.
 //!
 //! A worker that is unreachable longer than the grace period, or has left, is **lost**: its forks are
-//! released, and references to its values fail. A worker that was lost wrongly is told so. A worker
+//! released, and references to its values fail. Whoever holds a fork, or a value, has a lease: if it is
+//! silent for long it is asked whether it is there ([`Control::Probe`]). A worker that was lost wrongly is told so. A worker
 //! that starts again is another [`Member`], and nothing of its former life is valid.
 //!
 //! **P2**: a value is not freed before the last user of it is gone. Without live handles, everything

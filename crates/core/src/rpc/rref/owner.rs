@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use super::ending::Phase;
 use super::failure::Failure;
 use super::ident::{FetchId, ForkId, Member, RRefId};
 use super::machine::References;
@@ -179,25 +178,26 @@ impl References {
         true
     }
 
-    /// The books of a value: also if it is not there yet but may come. `None` if it is gone.
+    /// The books of a value: also if it is not there yet but may come.
     pub(super) fn known_or_awaited(
         &mut self,
         now: Now,
         rref: RRefId,
         creator: Option<Member>,
-    ) -> Option<&mut Owned> {
+    ) -> Result<&mut Owned, Failure> {
         if !self.owned.contains_key(&rref) {
-            let creator = creator.filter(|creator| {
+            let may_come = |creator: &Member| {
                 *creator != self.me
                     && creator.id == rref.0.created_on
                     && !self.lost.contains(creator)
-                    && self.phase == Phase::Working
-            })?;
+            };
+            let creator = creator.filter(may_come).ok_or(Failure::Gone(rref))?;
+            self.must_work()?;
             self.owned
                 .insert(rref, Owned::new(Value::Awaited { creator }));
             self.tell(now, creator, Control::CreationAsk { rref });
         }
-        self.owned.get_mut(&rref)
+        self.owned.get_mut(&rref).ok_or(Failure::Gone(rref))
     }
 
     pub(super) fn fork_requested(
@@ -210,7 +210,7 @@ impl References {
     ) {
         let entered = self
             .known_or_awaited(now, rref, creator)
-            .is_some_and(|owned| *owned.forks.entry(fork).or_insert(from) == from);
+            .is_ok_and(|owned| *owned.forks.entry(fork).or_insert(from) == from);
         let answer = match entered {
             true => Control::ForkAck { fork },
             false => Control::ForkRefused { fork },
@@ -263,8 +263,8 @@ impl References {
             Some(Err(Failure::OwnerLost { rref, owner }))
         } else {
             match self.known_or_awaited(now, rref, creator) {
-                None => Some(Err(Failure::Gone(rref))),
-                Some(owned) => match &owned.value {
+                Err(failure) => Some(Err(failure)),
+                Ok(owned) => match &owned.value {
                     Value::Made => Some(Ok(())),
                     Value::Never(failure) => Some(Err(failure.clone())),
                     Value::Awaited { .. } | Value::Running => {

@@ -172,9 +172,7 @@ impl References {
             rref, fork, parent, ..
         } = *data;
         let me = self.me;
-        let owned = self
-            .known_or_awaited(now, rref, data.creator)
-            .ok_or(Failure::Gone(rref))?;
+        let owned = self.known_or_awaited(now, rref, data.creator)?;
         if parent != me {
             owned.handles += 1;
             self.tell(now, parent, Control::ChildAccept { fork });

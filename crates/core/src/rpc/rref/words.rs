@@ -21,6 +21,10 @@ pub struct Settings {
     /// How long a fork may be silent before its receiver is asked about it. It has to be longer than
     /// a call or result may be on its way. Default: 30 s.
     pub ask_after: Duration,
+    /// How long a member that has forks or values of ours may be silent before it is asked whether it
+    /// is there; between half of this and one and a half. If it is not, nobody else need notice.
+    /// Default: 30 s.
+    pub renew_after: Duration,
     /// How long a fork that was given up is refused, should it still come. Default: 10 min.
     pub refuse_for: Duration,
 }
@@ -32,6 +36,7 @@ impl Default for Settings {
             linger: Duration::from_millis(1),
             acknowledge_within: Duration::from_millis(100),
             ask_after: Duration::from_secs(30),
+            renew_after: Duration::from_secs(30),
             refuse_for: Duration::from_secs(600),
         }
     }
@@ -75,7 +80,7 @@ pub enum Input<'a> {
     Strayed(ForkId),
     /// A message was thrown away unread, with this in it.
     Declined(ForkData),
-    /// A connection to this member stands.
+    /// A connection to this member stands. Other lives of the same worker are over.
     Reachable(Member),
     /// The connection to this member broke, or cannot be made.
     Unreachable(Member),

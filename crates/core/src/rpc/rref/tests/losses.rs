@@ -89,7 +89,9 @@ fn a_fork_that_has_arrived_is_asked_about_once() {
     let mut town = Town::of(2);
     let (rref, user) = town.value_used_by_1();
     town.pass(Duration::from_secs(3600));
-    assert_eq!(town.said(), ["0→1 ForkAsk", "1→0 ForkHeld"]);
+    let mut said = town.said();
+    said.retain(|message| !message.ends_with("Probe"));
+    assert_eq!(said, ["0→1 ForkAsk", "1→0 ForkHeld"]);
     assert!(!town.has(0, &Output::Free(rref)));
     town.tell(1, Input::Dropped(user));
     town.is_empty_soon();
@@ -156,6 +158,40 @@ fn a_member_that_never_acknowledges_is_lost() {
     };
     assert!(town.has(1, &lost));
     assert!(town.members[1].is_empty());
+}
+
+#[test]
+fn a_member_whose_death_nobody_notices_is_lost_by_its_silence() {
+    let mut town = Town::of(2);
+    let (rref, _) = town.value_used_by_1();
+    let dead = town.me(1);
+    town.pass(Duration::from_secs(50));
+    assert!(!town.has(0, &Output::Free(rref)));
+    town.cut.insert(dead);
+    town.pass(Duration::from_secs(60));
+    assert!(town.has(0, &Output::Free(rref)));
+}
+
+#[test]
+fn an_acknowledgement_takes_with_it_what_was_kept_back() {
+    let mut town = Town::of(2);
+    let (_, user) = town.value_used_by_1();
+    let (here, there) = (town.me(1), town.me(0));
+    let probe = Batch {
+        from: there,
+        to: here,
+        first: 0,
+        heard: 0,
+        urgent: false,
+        disowned: false,
+        messages: vec![Control::Probe],
+    };
+    town.tell(1, Input::Received(&probe));
+    town.now.mono = town.now.mono + Settings::default().acknowledge_within;
+    town.tell(1, Input::Dropped(user));
+    let sent: Vec<_> = town.network.drain(..).collect();
+    assert_eq!(sent.len(), 1, "{sent:?}");
+    assert_eq!((sent[0].heard, sent[0].messages.len()), (1, 1));
 }
 
 #[test]

@@ -1,0 +1,391 @@
+//! What workers do, and the calls that carry references.
+
+use rdzv_core::rpc::rref::{
+    Adopted, Failure, FetchId, ForkData, ForkId, Handle, Input, Member, RRefId,
+};
+
+use super::model::{Fork, Stage, broken};
+use super::world::{Doing, Event, Notice, World};
+use crate::Violation;
+
+/// The most handles that a worker collects.
+const HANDLES: usize = 24;
+
+/// A call on its way.
+#[derive(Debug)]
+pub(super) enum Call {
+    /// F1: make a value.
+    Create {
+        from: Member,
+        to: Member,
+        rref: RRefId,
+        fork: ForkId,
+    },
+    /// F3 to F6: it has a reference inside.
+    Pass { to: Member, data: ForkData },
+    /// F8: give me the value.
+    Fetch {
+        to: Member,
+        fetch: FetchId,
+        rref: RRefId,
+        creator: Option<Member>,
+    },
+}
+
+impl World {
+    /// A worker does something.
+    pub(super) fn operate(&mut self) -> Result<(), Violation> {
+        let working = |worker: &usize| self.workers[*worker].doing == Doing::Working;
+        let able: Vec<usize> = (0..self.workers.len()).filter(working).collect();
+        if able.is_empty() {
+            return Ok(());
+        }
+        let worker = able[self.random.usize(0..able.len())];
+        let handles = self.workers[worker].handles.len();
+        if handles == 0 {
+            return match self.random.bool() {
+                true => self.create(worker),
+                false => self.create_on(worker),
+            };
+        }
+        let place = self.random.usize(0..handles);
+        let handle = self.workers[worker].handles[place];
+        match self.random.u32(0..100) {
+            _ if handles > HANDLES => {
+                self.workers[worker].handles.swap_remove(place);
+                self.drop_handle(worker, handle)
+            }
+            0..10 => self.create(worker),
+            10..30 => self.create_on(worker),
+            30..60 => self.pass_on(worker, handle),
+            60..80 => {
+                self.workers[worker].handles.swap_remove(place);
+                self.drop_handle(worker, handle)
+            }
+            _ => self.fetch(worker, handle),
+        }
+    }
+
+    fn anybody(&mut self) -> Member {
+        let worker = self.random.usize(0..self.workers.len());
+        self.workers[worker].member
+    }
+
+    fn create(&mut self, worker: usize) -> Result<(), Violation> {
+        let me = self.workers[worker].member;
+        let Ok(rref) = self.workers[worker].machine.create() else {
+            return broken(format!("{me} works, but may not create"));
+        };
+        self.note(worker, || format!("creates {rref}"));
+        self.report.made += 1;
+        self.model.made.insert(rref, me);
+        self.model.known.insert(rref);
+        self.holds(worker, Handle::Owner(rref));
+        self.collect(worker)
+    }
+
+    fn holds(&mut self, worker: usize, handle: Handle) {
+        let me = self.workers[worker].member;
+        if let Handle::Owner(rref) = handle {
+            *self.model.owners.entry((me, rref)).or_default() += 1;
+        }
+        self.workers[worker].handles.push(handle);
+    }
+
+    fn create_on(&mut self, worker: usize) -> Result<(), Violation> {
+        let me = self.workers[worker].member;
+        let to = self.anybody();
+        let (rref, fork) = match self.workers[worker].machine.create_on(to) {
+            Ok(ids) => ids,
+            Err(_) if self.model.lost.contains(&(me, to)) => return Ok(()),
+            Err(failure) => return broken(format!("{me} may not create: {failure}")),
+        };
+        self.note(worker, || {
+            format!("creates {rref} on {to} with fork {fork}")
+        });
+        let takes = self.random.u64(0..1_000_000_000);
+        if to == me {
+            self.model.known.insert(rref);
+            self.holds(worker, Handle::Owner(rref));
+            self.at(self.now + takes, Event::Tell(me, Notice::Made(rref)));
+            return self.collect(worker);
+        }
+        self.model.creators.insert(rref, me);
+        self.model.forks.insert(
+            fork,
+            Fork {
+                rref,
+                owner: to,
+                from: me,
+                holder: me,
+                parent: None,
+                stage: Stage::Pending,
+                held: true,
+                given_up: false,
+            },
+        );
+        self.holds(worker, Handle::User(rref, fork));
+        let (arrives, answered) = (self.now + self.latency(), self.now + takes);
+        let lost = self.chance(self.plan.bad_calls) || self.is_cut(me, to);
+        if !lost {
+            let from = me;
+            let call = Call::Create {
+                from,
+                to,
+                rref,
+                fork,
+            };
+            self.at(arrives, Event::Call(call));
+        }
+        if lost || self.chance(self.plan.bad_calls) {
+            // Lost, or the caller's patience ends, whatever becomes of the call.
+            self.at(answered, Event::Tell(me, Notice::CreationFailed(fork)));
+        }
+        self.collect(worker)
+    }
+
+    /// The fate of a creation is told to its caller.
+    pub(super) fn creation_failed(&mut self, fork: ForkId) {
+        if let Some(it) = self.model.forks.get_mut(&fork)
+            && it.stage == Stage::Pending
+        {
+            it.given_up = true;
+            self.model.abandoned.insert(it.rref);
+        }
+    }
+
+    /// The sender of a fork is told that it strayed.
+    pub(super) fn give_up(&mut self, fork: ForkId) {
+        if let Some(it) = self.model.forks.get_mut(&fork)
+            && it.stage == Stage::OnItsWay
+        {
+            it.given_up = true;
+        }
+    }
+
+    fn pass_on(&mut self, worker: usize, handle: Handle) -> Result<(), Violation> {
+        let me = self.workers[worker].member;
+        let to = self.anybody();
+        let now = self.clock();
+        let data = match self.workers[worker].machine.fork(now, handle, to) {
+            Ok(data) => data,
+            Err(failure) => return self.model.refused(me, handle, &failure.to_string()),
+        };
+        self.note(worker, || format!("passes {handle} on to {to}: {data:?}"));
+        let parent = match handle {
+            Handle::Owner(_) => None,
+            Handle::User(_, parent) => Some(parent),
+        };
+        self.model.forks.insert(
+            data.fork,
+            Fork {
+                rref: data.rref,
+                owner: data.owner,
+                from: me,
+                holder: to,
+                parent,
+                stage: Stage::OnItsWay,
+                held: true,
+                given_up: false,
+            },
+        );
+        let lost = self.chance(self.plan.bad_calls) || self.is_cut(me, to);
+        if lost {
+            self.over(data.fork);
+            if self.random.u32(0..4) == 0 {
+                return self.tell(worker, Input::NotSent(data.fork));
+            }
+        } else {
+            let at = self.now + self.latency();
+            self.at(at, Event::Call(Call::Pass { to, data }));
+        }
+        if lost && self.random.bool() || self.chance(self.plan.bad_calls) {
+            let at = self.now + self.random.u64(0..2_000_000_000);
+            self.at(at, Event::Tell(me, Notice::Strayed(data.fork)));
+        }
+        self.collect(worker)
+    }
+
+    fn over(&mut self, fork: ForkId) {
+        if let Some(it) = self.model.forks.get_mut(&fork) {
+            it.stage = Stage::Over;
+        }
+    }
+
+    pub(super) fn drop_handle(&mut self, worker: usize, handle: Handle) -> Result<(), Violation> {
+        let me = self.workers[worker].member;
+        match handle {
+            Handle::Owner(rref) => {
+                let held = self.model.owners.entry((me, rref)).or_default();
+                *held = held.saturating_sub(1);
+            }
+            Handle::User(_, fork) => {
+                if let Some(it) = self.model.forks.get_mut(&fork) {
+                    it.held = false;
+                }
+            }
+        }
+        self.tell(worker, Input::Dropped(handle))
+    }
+
+    fn fetch(&mut self, worker: usize, handle: Handle) -> Result<(), Violation> {
+        let me = self.workers[worker].member;
+        let question = match self.workers[worker].machine.question(handle, "to_here()") {
+            Ok(question) => question,
+            Err(failure) => return self.model.refused(me, handle, &failure.to_string()),
+        };
+        let fetch = FetchId(self.report.events);
+        let (to, rref, creator) = (question.owner, question.rref, question.creator);
+        self.note(worker, || format!("asks {to} for {rref}: {fetch:?}"));
+        if to != me && (self.chance(self.plan.bad_calls) || self.is_cut(me, to)) {
+            return Ok(());
+        }
+        self.questions.insert(fetch, (me, handle));
+        let arrives = self.now + self.latency();
+        let call = Call::Fetch {
+            to,
+            fetch,
+            rref,
+            creator,
+        };
+        self.at(arrives, Event::Call(call));
+        // The asker's patience ends at last: its agent says so, or the connection breaks.
+        let patience = self.random.u64(3_000_000_000..10_000_000_000);
+        let cancelled = Notice::Cancelled(rref, fetch);
+        self.at(self.now + patience, Event::Tell(to, cancelled));
+        Ok(())
+    }
+
+    pub(super) fn call_arrives(&mut self, call: Call) -> Result<(), Violation> {
+        match call {
+            Call::Create {
+                from,
+                to,
+                rref,
+                fork,
+            } => self.creation_arrives(from, to, rref, fork),
+            Call::Pass { to, data } => self.reference_arrives(to, data),
+            Call::Fetch {
+                to,
+                fetch,
+                rref,
+                creator,
+            } => {
+                // Whoever has the owner's place now gets it.
+                let worker = to.id.0 as usize;
+                if self.workers[worker].doing == Doing::Nothing {
+                    self.questions.remove(&fetch);
+                    return Ok(());
+                }
+                let owner = to;
+                self.tell(
+                    worker,
+                    Input::Fetch {
+                        fetch,
+                        owner,
+                        rref,
+                        creator,
+                    },
+                )
+            }
+        }
+    }
+
+    fn creation_arrives(
+        &mut self,
+        from: Member,
+        to: Member,
+        rref: RRefId,
+        fork: ForkId,
+    ) -> Result<(), Violation> {
+        let answer_at = self.now + self.latency();
+        let failed = Event::Tell(from, Notice::CreationFailed(fork));
+        let Some(worker) = self.running(to) else {
+            self.at(answer_at, failed);
+            return Ok(());
+        };
+        let machine = &mut self.workers[worker].machine;
+        let arrived = machine.creation_arrived(from, rref, fork);
+        self.note(worker, || format!("is to make {rref}: {arrived:?}"));
+        match arrived {
+            Ok(()) => {
+                self.model.known.insert(rref);
+                let takes = self.random.u64(0..1_000_000_000);
+                self.at(self.now + takes, Event::Tell(to, Notice::Made(rref)));
+                if self.chance(self.plan.bad_calls) {
+                    // The answer is lost.
+                    self.at(answer_at, failed);
+                } else {
+                    self.at(answer_at, Event::Tell(from, Notice::Accepted(fork)));
+                }
+            }
+            Err(failure) => {
+                self.report.refused += 1;
+                if failure != Failure::Stopping {
+                    self.model
+                        .refused(from, Handle::User(rref, fork), &failure.to_string())?;
+                }
+                self.at(answer_at, failed);
+            }
+        }
+        self.collect(worker)
+    }
+
+    fn reference_arrives(&mut self, to: Member, data: ForkData) -> Result<(), Violation> {
+        let Some(worker) = self.running(to) else {
+            self.over(data.fork);
+            if self.random.bool() {
+                let strayed = Notice::Strayed(data.fork);
+                self.at(self.now + 1_000_000, Event::Tell(data.parent, strayed));
+            }
+            return Ok(());
+        };
+        if self.chance(self.plan.bad_calls / 2) {
+            // Thrown away unread, with or without a word.
+            self.over(data.fork);
+            return match self.random.bool() {
+                true => self.tell(worker, Input::Declined(data)),
+                false => Ok(()),
+            };
+        }
+        let now = self.clock();
+        let adopted = self.workers[worker].machine.adopt(now, &data);
+        self.note(worker, || format!("gets {data:?}: {adopted:?}"));
+        let fork = Handle::User(data.rref, data.fork);
+        let handle = match adopted {
+            Ok(Adopted::Owner(rref)) => {
+                self.over(data.fork);
+                Handle::Owner(rref)
+            }
+            Ok(Adopted::User { confirmed, .. }) => {
+                if let Some(it) = self.model.forks.get_mut(&data.fork) {
+                    it.stage = match confirmed {
+                        true => Stage::Confirmed,
+                        false => Stage::Pending,
+                    };
+                }
+                if confirmed && self.model.freed.contains(&data.rref) {
+                    self.model
+                        .refused(to, fork, "it was freed before it arrived")?;
+                }
+                fork
+            }
+            Err(failure) => {
+                self.report.refused += 1;
+                if failure != Failure::Stopping {
+                    self.model.refused(to, fork, &failure.to_string())?;
+                }
+                self.over(data.fork);
+                return self.collect(worker);
+            }
+        };
+        self.report.adopted += 1;
+        self.holds(worker, handle);
+        self.collect(worker)?;
+        if self.ending || self.workers[worker].doing != Doing::Working {
+            self.workers[worker].handles.retain(|it| *it != handle);
+            return self.drop_handle(worker, handle);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,122 @@
+//! Death, return, and cut lines.
+
+use std::time::Duration;
+
+use rdzv_core::rpc::rref::{Input, Member, References};
+
+use super::model::Stage;
+use super::plan::Act;
+use super::world::{Doing, Event, Notice, World, nanos, pair};
+use crate::Violation;
+
+impl World {
+    pub(super) fn act(&mut self, worker: usize, act: Act) -> Result<(), Violation> {
+        self.note(worker, || format!("{act:?}"));
+        let doing = self.workers[worker].doing;
+        match act {
+            Act::Kill if doing != Doing::Nothing => {
+                self.stop(worker);
+                self.tell_others(worker, 80, Notice::Unreachable);
+            }
+            Act::Leave if doing == Doing::Working => {
+                let member = self.workers[worker].member;
+                let patience = self.random.u64(0..5_000_000_000);
+                self.at(self.now + patience, Event::Gone(member));
+                self.shut_down(worker)?;
+            }
+            Act::Restart if doing == Doing::Nothing => {
+                self.start(worker);
+                self.tell_others(worker, 70, Notice::Reachable);
+            }
+            Act::Cut(other, time) if other != worker => {
+                let ids = pair(
+                    self.workers[worker].member.id,
+                    self.workers[other].member.id,
+                );
+                self.cut.insert(ids, self.now + nanos(time));
+                for (one, another) in [(worker, other), (other, worker)] {
+                    self.notice_cut(one, another, time);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// One end notices that a line is cut, or does not; and that it is mended, or does not.
+    fn notice_cut(&mut self, one: usize, another: usize, time: Duration) {
+        let (me, other) = (self.workers[one].member, self.workers[another].member);
+        if self.random.bool() {
+            let at = self.now + self.random.u64(0..=nanos(time));
+            self.at(at, Event::Tell(me, Notice::Unreachable(other)));
+        }
+        if self.random.bool() {
+            let at = self.now + nanos(time) + 1;
+            self.at(at, Event::Tell(me, Notice::Reachable(other)));
+        }
+    }
+
+    pub(super) fn is_cut(&self, one: Member, other: Member) -> bool {
+        let until = self.cut.get(&pair(one.id, other.id));
+        until.is_some_and(|until| *until > self.now)
+    }
+
+    /// The process of a worker is over.
+    fn stop(&mut self, worker: usize) {
+        self.report.ended += 1;
+        let it = &mut self.workers[worker];
+        it.doing = Doing::Nothing;
+        it.handles.clear();
+        self.model.alive.remove(&it.member);
+    }
+
+    fn start(&mut self, worker: usize) {
+        let it = &mut self.workers[worker];
+        it.member.incarnation += 1;
+        it.machine = References::new(it.member, self.plan.settings);
+        it.doing = Doing::Working;
+        self.model.alive.insert(it.member);
+    }
+
+    /// Others hear of a worker, each with this chance.
+    fn tell_others(&mut self, worker: usize, percent: u32, notice: fn(Member) -> Notice) {
+        let member = self.workers[worker].member;
+        for other in 0..self.workers.len() {
+            if other != worker && self.chance(percent) {
+                let at = self.now + self.random.u64(0..2_000_000_000);
+                let to = self.workers[other].member;
+                self.at(at, Event::Tell(to, notice(member)));
+            }
+        }
+    }
+
+    /// A worker releases everything and waits.
+    pub(super) fn shut_down(&mut self, worker: usize) -> Result<(), Violation> {
+        let me = self.workers[worker].member;
+        self.workers[worker].doing = Doing::Leaving;
+        self.model.stopping.insert(me);
+        self.workers[worker].handles.clear();
+        for fork in self.model.forks.values_mut() {
+            if fork.holder == me {
+                fork.held = false;
+            }
+            // Whoever stops does not wait long for what is on its way.
+            fork.given_up |= fork.from == me && fork.stage == Stage::OnItsWay;
+        }
+        for ((owner, _), held) in &mut self.model.owners {
+            if *owner == me {
+                *held = 0;
+            }
+        }
+        self.tell(worker, Input::Shutdown)
+    }
+
+    /// A worker that leaves ends, drained or not.
+    pub(super) fn gone(&mut self, member: Member) -> Result<(), Violation> {
+        if let Some(worker) = self.running(member) {
+            self.stop(worker);
+            self.tell_others(worker, 90, Notice::Left);
+        }
+        Ok(())
+    }
+}

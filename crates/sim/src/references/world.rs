@@ -1,0 +1,479 @@
+//! Virtual time, and what happens in it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use fastrand::Rng;
+use rdzv_core::machine::Machine as _;
+use rdzv_core::rpc::rref::{
+    Batch, Control, Counters, Failure, FetchId, ForkId, Handle, Input, Member, Output, RRefId,
+    References,
+};
+use rdzv_core::rpc::worker::WorkerId;
+use rdzv_core::time::{Mono, Now};
+
+use super::calls::Call;
+use super::model::{Model, Stage, broken};
+use super::plan::{Act, End, Plan};
+use crate::Violation;
+use crate::rendezvous::trace::{Teller, Trace};
+
+/// How long after the last handle was dropped nothing may be left.
+const DRAINED_AFTER: Duration = Duration::from_secs(200);
+
+/// The most events for each operation; more is a busy loop.
+const BUSY: u64 = 2_000;
+
+/// What a run amounted to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Report {
+    /// Events that happened.
+    pub events: u64,
+    /// Things that workers did.
+    pub operations: u64,
+    /// Batches that were sent.
+    pub batches: u64,
+    /// Messages in them.
+    pub messages: u64,
+    /// Values that were made.
+    pub made: u64,
+    /// References that arrived.
+    pub adopted: u64,
+    /// Questions that were answered with the value.
+    pub fetched: u64,
+    /// References that were refused or broke, as they had to.
+    pub refused: u64,
+    /// Processes that ended.
+    pub ended: u64,
+    /// Members that others took for lost.
+    pub lost: u64,
+    /// Calls that somebody waits for and that were never made.
+    pub awaited: u64,
+}
+
+/// Something that happens at a time.
+#[derive(Debug)]
+pub(super) enum Event {
+    Act(usize, Act),
+    Operate,
+    Wake(usize),
+    Batch(Batch),
+    Call(Call),
+    /// Something is told to a process, if it still runs.
+    Tell(Member, Notice),
+    /// A worker that leaves has waited long enough.
+    Gone(Member),
+    /// Everything has been done.
+    Ending,
+}
+
+/// What a process is told.
+#[derive(Debug, Clone)]
+pub(super) enum Notice {
+    Reachable(Member),
+    Unreachable(Member),
+    Left(Member),
+    Strayed(ForkId),
+    Accepted(ForkId),
+    CreationFailed(ForkId),
+    Made(RRefId),
+    Cancelled(RRefId, FetchId),
+}
+
+/// What a worker is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Doing {
+    Working,
+    Leaving,
+    Drained,
+    Nothing,
+}
+
+/// One worker: its process, if there is one.
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub(super) member: Member,
+    pub(super) doing: Doing,
+    pub(super) machine: References,
+    pub(super) handles: Vec<Handle>,
+    wake: Option<u64>,
+}
+
+/// The world of one seed.
+#[derive(Debug)]
+pub struct World {
+    pub(super) plan: Plan,
+    pub(super) random: Rng,
+    teller: Teller,
+    pub(super) now: u64,
+    sequence: u64,
+    events: BTreeMap<(u64, u64), Event>,
+    pub(super) workers: Vec<Worker>,
+    pub(super) model: Model,
+    /// Until when nothing passes between two workers, and who was ever cut off from whom.
+    pub(super) cut: BTreeMap<(WorkerId, WorkerId), u64>,
+    /// Who asks, and with which handle.
+    pub(super) questions: BTreeMap<FetchId, (Member, Handle)>,
+    pub(super) ending: bool,
+    operations_left: u64,
+    pub(super) report: Report,
+}
+
+pub(super) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl World {
+    /// A world in which nothing has happened yet.
+    pub fn new(plan: Plan, seed: u64, trace: Trace) -> Self {
+        if trace == Trace::All {
+            println!("{plan:#?}");
+        }
+        let mut world = Self {
+            random: Rng::with_seed(seed),
+            teller: Teller::new(trace),
+            now: 0,
+            sequence: 0,
+            events: BTreeMap::new(),
+            workers: Vec::new(),
+            model: Model::default(),
+            cut: BTreeMap::new(),
+            questions: BTreeMap::new(),
+            ending: false,
+            operations_left: plan.operations,
+            report: Report::default(),
+            plan,
+        };
+        for id in 0..world.plan.workers {
+            let member = Member {
+                id: WorkerId(id as u32),
+                incarnation: 1,
+            };
+            world.model.alive.insert(member);
+            world.workers.push(Worker {
+                member,
+                doing: Doing::Working,
+                machine: References::new(member, world.plan.settings),
+                handles: Vec::new(),
+                wake: None,
+            });
+        }
+        for (at, worker, act) in world.plan.acts.clone() {
+            world.at(nanos(at), Event::Act(worker, act));
+        }
+        world.at(0, Event::Operate);
+        world
+    }
+
+    /// Lets everything happen until nothing is left to do, and looks at what has come of it.
+    pub fn run(mut self) -> Result<Report, Violation> {
+        let result = self.go();
+        if result.is_err() {
+            self.teller.tell_last();
+        }
+        result
+    }
+
+    fn go(&mut self) -> Result<Report, Violation> {
+        let bound = BUSY * (self.plan.operations + 100);
+        let mut ends_at = u64::MAX;
+        while let Some(((time, _), event)) = self.events.pop_first() {
+            if time > ends_at {
+                break;
+            }
+            self.now = time;
+            self.report.events += 1;
+            if self.report.events > bound {
+                return broken("the workers do something all the time".into());
+            }
+            if matches!(event, Event::Ending) {
+                ends_at = self.now + nanos(DRAINED_AFTER);
+            }
+            self.happen(event)?;
+        }
+        self.look_at_the_end()?;
+        Ok(self.report)
+    }
+
+    fn look_at_the_end(&self) -> Result<(), Violation> {
+        for worker in &self.workers {
+            let (member, machine) = (worker.member, &worker.machine);
+            match (worker.doing, self.plan.end) {
+                (Doing::Nothing, _) => continue,
+                (Doing::Leaving, _) | (_, End::Shutdown) if worker.doing != Doing::Drained => {
+                    return broken(format!("P4: {member} does not drain: {machine:#?}"));
+                }
+                _ => {}
+            }
+            if !machine.is_empty() || machine.counters() != Counters::default() {
+                return broken(format!("P4: something is left at {member}: {machine:#?}"));
+            }
+        }
+        self.model.all_freed()
+    }
+
+    fn happen(&mut self, event: Event) -> Result<(), Violation> {
+        match event {
+            Event::Act(worker, act) => self.act(worker, act),
+            Event::Operate => {
+                if self.operations_left == 0 {
+                    let last = self.plan.acts.iter().map(|(at, _, _)| nanos(*at)).max();
+                    let at = last.unwrap_or(0).max(self.now) + 1;
+                    self.at(at, Event::Ending);
+                    return Ok(());
+                }
+                self.operations_left -= 1;
+                self.report.operations += 1;
+                let pause = self.random.u64(0..=2 * nanos(self.plan.pause));
+                self.at(self.now + pause, Event::Operate);
+                self.operate()
+            }
+            Event::Wake(worker) => {
+                self.workers[worker].wake = None;
+                self.tell(worker, Input::Tick)
+            }
+            Event::Batch(batch) => {
+                let to = batch.to.id.0 as usize;
+                self.tell(to, Input::Received(&batch))
+            }
+            Event::Call(call) => self.call_arrives(call),
+            Event::Tell(member, notice) => self.notice(member, notice),
+            Event::Gone(member) => self.gone(member),
+            Event::Ending => self.ends(),
+        }
+    }
+
+    fn ends(&mut self) -> Result<(), Violation> {
+        self.ending = true;
+        self.cut.values_mut().for_each(|until| *until = 0);
+        for worker in 0..self.workers.len() {
+            match (self.workers[worker].doing, self.plan.end) {
+                (Doing::Working, End::Drop) => {
+                    while let Some(handle) = self.workers[worker].handles.pop() {
+                        self.drop_handle(worker, handle)?;
+                    }
+                }
+                (Doing::Working, End::Shutdown) => self.shut_down(worker)?,
+                _ => {}
+            }
+        }
+        if self.plan.end == End::Shutdown {
+            self.plan.lost = 0;
+        }
+        Ok(())
+    }
+
+    /// Which worker has this member's process, if it runs.
+    pub(super) fn running(&self, member: Member) -> Option<usize> {
+        let worker = member.id.0 as usize;
+        let it = self.workers.get(worker)?;
+        (it.member == member && it.doing != Doing::Nothing).then_some(worker)
+    }
+
+    fn notice(&mut self, member: Member, notice: Notice) -> Result<(), Violation> {
+        let Some(worker) = self.running(member) else {
+            return Ok(());
+        };
+        let input = match notice {
+            // No connection to a process that is over.
+            Notice::Reachable(other) if self.running(other).is_none() => return Ok(()),
+            Notice::Reachable(other) => Input::Reachable(other),
+            Notice::Unreachable(other) => Input::Unreachable(other),
+            Notice::Left(other) => Input::Left(other),
+            Notice::Strayed(fork) => {
+                self.give_up(fork);
+                Input::Strayed(fork)
+            }
+            Notice::Accepted(fork) => Input::Accepted(fork),
+            Notice::CreationFailed(fork) => {
+                self.creation_failed(fork);
+                Input::CreationFailed(fork)
+            }
+            Notice::Made(rref) => {
+                self.report.made += 1;
+                self.model.made.insert(rref, member);
+                let failed = self.random.u32(0..10) == 0;
+                Input::Made { rref, failed }
+            }
+            Notice::Cancelled(rref, fetch) => Input::FetchCancelled(rref, fetch),
+        };
+        self.tell(worker, input)
+    }
+
+    pub(super) fn clock(&self) -> Now {
+        Now {
+            mono: Mono::from_origin(Duration::from_nanos(self.now)),
+            ..Now::default()
+        }
+    }
+
+    /// Tells a machine something, and carries out what it wants done.
+    pub(super) fn tell(&mut self, worker: usize, input: Input<'_>) -> Result<(), Violation> {
+        if self.workers[worker].doing == Doing::Nothing {
+            return Ok(());
+        }
+        if !matches!(input, Input::Tick) {
+            self.note(worker, || format!("◄ {input:?}"));
+        }
+        let now = self.clock();
+        self.workers[worker].machine.handle(now, input);
+        self.collect(worker)
+    }
+
+    /// Carries out what a machine wants done.
+    pub(super) fn collect(&mut self, worker: usize) -> Result<(), Violation> {
+        let machine = &mut self.workers[worker].machine;
+        let outputs: Vec<_> = std::iter::from_fn(|| machine.poll_output()).collect();
+        let me = self.workers[worker].member;
+        // Who is lost explains what else has happened.
+        for output in &outputs {
+            if let Output::Lost { member, .. } = output {
+                self.report.lost += 1;
+                self.model.lost.insert((me, *member));
+                let pair = pair(me.id, member.id);
+                if self.plan.lost == 0
+                    && !self.cut.contains_key(&pair)
+                    && self.running(*member).is_some()
+                {
+                    return broken(format!("P5: {me} has lost {member}, which is well"));
+                }
+            }
+        }
+        for output in outputs {
+            if !matches!(output, Output::Lost { .. }) {
+                self.note(worker, || format!("  ► {output:?}"));
+            }
+            self.carry_out(worker, me, output)?;
+        }
+        self.schedule(worker);
+        Ok(())
+    }
+
+    fn carry_out(&mut self, worker: usize, me: Member, output: Output) -> Result<(), Violation> {
+        match output {
+            Output::Send(batch) => self.send(batch),
+            Output::Confirmed(fork) => return self.confirmed(fork),
+            Output::Broken(fork, failure) => return self.fork_broke(fork, &failure),
+            Output::Free(rref) => return self.model.free(me, rref),
+            Output::Fetched(fetch, answer) => return self.answered(fetch, answer),
+            Output::Drained => self.workers[worker].doing = Doing::Drained,
+            Output::Completed { .. } | Output::Lost { .. } => {}
+            Output::Ended(leaks) => {
+                if !leaks.is_empty() {
+                    return broken(format!("P4: {me} leaks {leaks:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn confirmed(&mut self, fork: ForkId) -> Result<(), Violation> {
+        let excused = self.model.is_excused(fork);
+        let Some(it) = self.model.forks.get_mut(&fork) else {
+            return broken(format!("nobody made fork {fork}"));
+        };
+        if !self.model.freed.contains(&it.rref) {
+            it.stage = Stage::Confirmed;
+        } else if excused {
+            // The owner has entered it in case that the value is still to come. It is not.
+            it.stage = Stage::Broken;
+        } else {
+            return broken(format!("P2: {fork} is confirmed after its value was freed"));
+        }
+        Ok(())
+    }
+
+    fn fork_broke(&mut self, fork: ForkId, failure: &Failure) -> Result<(), Violation> {
+        self.report.refused += 1;
+        let Some(it) = self.model.forks.get(&fork) else {
+            return broken(format!("nobody made fork {fork}"));
+        };
+        let handle = Handle::User(it.rref, fork);
+        self.model
+            .refused(it.holder, handle, &failure.to_string())?;
+        if let Some(it) = self.model.forks.get_mut(&fork) {
+            it.stage = Stage::Broken;
+        }
+        Ok(())
+    }
+
+    fn answered(&mut self, fetch: FetchId, answer: Result<(), Failure>) -> Result<(), Violation> {
+        let Some((asker, handle)) = self.questions.remove(&fetch) else {
+            return broken(format!("{fetch:?} is answered twice"));
+        };
+        let rref = handle.rref();
+        match answer {
+            Ok(()) => {
+                self.report.fetched += 1;
+                if !self.model.made.contains_key(&rref) || self.model.freed.contains(&rref) {
+                    return broken(format!("P3: {rref} is fetched, but it is not there"));
+                }
+            }
+            Err(failure) => {
+                self.report.refused += 1;
+                let holds = self
+                    .running(asker)
+                    .is_some_and(|worker| self.workers[worker].handles.contains(&handle));
+                if holds {
+                    self.model.refused(asker, handle, &failure.to_string())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, batch: Batch) {
+        self.report.batches += 1;
+        self.report.messages += batch.messages.len() as u64;
+        let asks = |message: &&Control| matches!(message, Control::CreationAsk { .. });
+        self.report.awaited += batch.messages.iter().filter(asks).count() as u64;
+        let copies = 1 + u32::from(self.chance(self.plan.doubled));
+        for _ in 0..copies {
+            if self.chance(self.plan.lost) || self.is_cut(batch.from, batch.to) {
+                continue;
+            }
+            let late = self.latency();
+            self.at(self.now + late, Event::Batch(batch.clone()));
+        }
+    }
+
+    pub(super) fn chance(&mut self, percent: u32) -> bool {
+        self.random.u32(0..100) < percent
+    }
+
+    pub(super) fn latency(&mut self) -> u64 {
+        let (least, most) = self.plan.latency;
+        match self.chance(self.plan.late) {
+            true => self.random.u64(0..3_000_000_000),
+            false => self.random.u64(nanos(least)..=nanos(most)),
+        }
+    }
+
+    fn schedule(&mut self, worker: usize) {
+        let Some(due) = self.workers[worker].machine.deadline() else {
+            return;
+        };
+        let due = nanos(due.since(Mono::ZERO)).max(self.now);
+        if self.workers[worker].wake.is_none_or(|at| due < at) {
+            self.workers[worker].wake = Some(due);
+            self.at(due, Event::Wake(worker));
+        }
+    }
+
+    pub(super) fn at(&mut self, time: u64, event: Event) {
+        self.sequence += 1;
+        self.events.insert((time, self.sequence), event);
+    }
+
+    /// Something happened to a worker.
+    pub(super) fn note(&self, worker: usize, what: impl FnOnce() -> String) {
+        let member = self.workers[worker].member;
+        let who = format!("{}.{}", member.id, member.incarnation);
+        self.teller.tell(self.now, who, what);
+    }
+}
+
+/// Two workers in no order.
+pub(super) fn pair(one: WorkerId, other: WorkerId) -> (WorkerId, WorkerId) {
+    (one.min(other), one.max(other))
+}
