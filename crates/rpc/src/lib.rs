@@ -4,10 +4,12 @@
 //! registered functions on one another, hold references to remote values, and pass tensors without
 //! copying them about. Nothing that a peer sends can name code that was not registered.
 
+pub mod backend;
 pub mod device;
 mod error;
 pub mod group;
 pub mod message;
+pub mod options;
 mod payload;
 pub mod tensor;
 

@@ -1,0 +1,274 @@
+//! Backends by name: what makes options and agents.
+//!
+//! A registry hands out handles ([`Backend`]) that stay good whatever is registered afterwards.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+use std::time::Duration;
+
+use rdzv_core::rpc::worker::{WorkerId, WorkerInfo, WorkerName};
+use rdzv_store::Store;
+
+use crate::options::{OptionArguments, RpcOptions};
+use crate::{RpcError, RpcErrorKind};
+
+mod built_in;
+
+pub use built_in::{ALIAS, BuiltIn, NAME};
+
+/// The options of some backend. Which type it is tells the backend, if none is named.
+pub trait BackendOptions: Any + fmt::Debug + Send + Sync {
+    /// How long a call may take; `None` is for ever.
+    fn timeout(&self) -> Option<Duration>;
+
+    /// Where the store comes from: a URL.
+    fn init_method(&self) -> &str;
+}
+
+impl BackendOptions for RpcOptions {
+    fn timeout(&self) -> Option<Duration> {
+        Self::timeout(self)
+    }
+
+    fn init_method(&self) -> &str {
+        Self::init_method(self)
+    }
+}
+
+/// What a backend makes: a worker that calls and is called.
+pub trait Agent: Any + fmt::Debug + Send + Sync {
+    /// The worker that it is.
+    fn info(&self) -> WorkerInfo;
+
+    /// Ends it; gracefully means after everybody's calls are over, at most until the deadline.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong on the way. The agent has ended all the same.
+    fn shutdown(&self, graceful: bool, deadline: Duration) -> Result<(), RpcError>;
+}
+
+/// What an agent is made of.
+///
+/// The store has to be one, and the compiler sees to it:
+///
+/// ```compile_fail,E0308
+/// # use std::sync::Arc;
+/// # use rdzv_rpc::backend::InitArguments;
+/// # use rdzv_rpc::options::RpcOptions;
+/// # let (name, rank) = (unimplemented!(), unimplemented!());
+/// let arguments = InitArguments {
+///     store: "tcp://localhost:29500".to_owned(),
+///     name,
+///     rank,
+///     world_size: None,
+///     options: Arc::new(RpcOptions::default()),
+/// };
+/// ```
+#[derive(Debug, Clone)]
+pub struct InitArguments {
+    /// Where the workers of the group meet.
+    pub store: Arc<dyn Store>,
+    /// The name of this worker.
+    pub name: WorkerName,
+    /// Its id.
+    pub rank: WorkerId,
+    /// How many workers there are; `None` makes a dynamic group.
+    pub world_size: Option<u32>,
+    /// What may be chosen.
+    pub options: Arc<dyn BackendOptions>,
+}
+
+/// What a backend has to be able to do.
+pub trait RpcBackend: Send + Sync {
+    /// The options if nothing is said.
+    fn default_options(&self) -> Arc<dyn BackendOptions>;
+
+    /// Options out of words and values. What is not known must be refused.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` saying what is wrong.
+    fn construct_options(
+        &self,
+        arguments: &OptionArguments,
+    ) -> Result<Arc<dyn BackendOptions>, RpcError>;
+
+    /// Whether options are of this backend's type.
+    fn accepts(&self, options: &dyn BackendOptions) -> bool;
+
+    /// Makes the agent: returns when the group is there.
+    ///
+    /// # Errors
+    ///
+    /// What kept the group from being formed or joined; nothing is left running then.
+    fn init(&self, arguments: InitArguments) -> Result<Arc<dyn Agent>, RpcError>;
+}
+
+/// A registered backend. Printed as `BackendType.NAME`.
+#[derive(Clone)]
+pub struct Backend {
+    name: Arc<str>,
+    handlers: Arc<dyn RpcBackend>,
+}
+
+impl Backend {
+    /// The name it is registered by.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it does.
+    pub fn handlers(&self) -> &Arc<dyn RpcBackend> {
+        &self.handlers
+    }
+
+    /// Options of this backend.
+    ///
+    /// # Errors
+    ///
+    /// What the backend refuses.
+    pub fn construct_options(
+        &self,
+        arguments: &OptionArguments,
+    ) -> Result<Arc<dyn BackendOptions>, RpcError> {
+        self.handlers.construct_options(arguments)
+    }
+
+    /// An agent of this backend.
+    ///
+    /// # Errors
+    ///
+    /// What the backend refuses.
+    pub fn init(&self, arguments: InitArguments) -> Result<Arc<dyn Agent>, RpcError> {
+        self.handlers.init(arguments)
+    }
+}
+
+impl PartialEq for Backend {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name && Arc::ptr_eq(&self.handlers, &other.handlers)
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "BackendType.{}", self.name)
+    }
+}
+
+impl fmt::Debug for Backend {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
+    }
+}
+
+/// Backends by name. [`BackendRegistry::of_process`] is the one that everybody shares.
+#[derive(Debug, Default)]
+pub struct BackendRegistry {
+    /// The latest first, as the reference orders them.
+    backends: RwLock<Vec<Backend>>,
+}
+
+impl BackendRegistry {
+    /// Without any backend.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The registry of this process.
+    pub fn of_process() -> &'static Self {
+        static OF_PROCESS: LazyLock<BackendRegistry> = LazyLock::new(BackendRegistry::new);
+        &OF_PROCESS
+    }
+
+    /// All backends, the latest first.
+    pub fn backends(&self) -> Vec<Backend> {
+        let backends = self.backends.read();
+        backends.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The backend of exactly this name.
+    pub fn get(&self, name: &str) -> Option<Backend> {
+        let mut backends = self.backends().into_iter();
+        backends.find(|backend| backend.name() == name)
+    }
+
+    /// Whether there is a backend of exactly this name.
+    pub fn backend_registered(&self, name: &str) -> bool {
+        self.get(name).is_some()
+    }
+
+    /// Adds a backend. Handles that were given out before stay good.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if the name is taken.
+    pub fn register_backend(
+        &self,
+        name: impl Into<Arc<str>>,
+        handlers: Arc<dyn RpcBackend>,
+    ) -> Result<Backend, RpcError> {
+        let name = name.into();
+        let mut backends = self
+            .backends
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        if backends.iter().any(|backend| backend.name == name) {
+            return Err(invalid(format!("RPC backend {name}: already registered")));
+        }
+        let backend = Backend { name, handlers };
+        backends.insert(0, backend.clone());
+        Ok(backend)
+    }
+
+    /// The backend and the options that a worker gets who names one of them, both or neither.
+    ///
+    /// Without a backend it is the first, the latest being asked first, that knows the options by
+    /// their type; without either it is the built-in one.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if the backend is not of this registry, or if no backend knows the options.
+    pub fn resolve(
+        &self,
+        backend: Option<Backend>,
+        options: Option<Arc<dyn BackendOptions>>,
+    ) -> Result<(Backend, Arc<dyn BackendOptions>), RpcError> {
+        let backend = match (backend, &options) {
+            (Some(backend), _) if self.backends().contains(&backend) => backend,
+            (Some(_), _) => {
+                return Err(invalid("Argument backend must be a member of BackendType"));
+            }
+            (None, Some(options)) => self.infer(&**options)?,
+            (None, None) => self
+                .get(NAME)
+                .ok_or_else(|| invalid(format!("RPC backend {NAME} is not registered")))?,
+        };
+        let options = options.unwrap_or_else(|| backend.handlers.default_options());
+        Ok((backend, options))
+    }
+
+    fn infer(&self, options: &dyn BackendOptions) -> Result<Backend, RpcError> {
+        // A name and its alias know the same options: the name is found first.
+        let mut backends = self.backends().into_iter();
+        let found = backends.find(|backend| backend.handlers.accepts(options));
+        let found = found
+            .ok_or_else(|| invalid(format!("Could not infer backend for options {options:?}")))?;
+        if ![NAME, ALIAS].contains(&found.name()) {
+            tracing::warn!(
+                "RPC was initialized with no explicit backend but with options of {found}, so that \
+                 is used; name the backend to say so"
+            );
+        }
+        Ok(found)
+    }
+}
+
+fn invalid(message: impl Into<String>) -> RpcError {
+    RpcError::new(RpcErrorKind::InvalidArgument, message)
+}
+
+#[cfg(test)]
+mod tests;

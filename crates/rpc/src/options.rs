@@ -1,0 +1,355 @@
+//! What can be chosen about an agent.
+
+mod keywords;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use rdzv_core::rpc::device::{Device, DeviceData, DeviceMap, DeviceType};
+
+use crate::group::{DEFAULT_LEASE, SHORTEST_LEASE};
+use crate::{RpcError, RpcErrorKind};
+
+pub use keywords::{Keywords, OptionArguments};
+
+/// How long a call may take, if nothing else is said.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long forming or joining a group may take, if nothing else is said.
+pub const DEFAULT_INIT_DEADLINE: Duration = Duration::from_secs(300);
+
+/// How many handlers may block at a time, if nothing else is said.
+pub const DEFAULT_WORKER_THREADS: u32 = 16;
+
+/// Where the store comes from, if nothing else is said.
+pub const DEFAULT_INIT_METHOD: &str = "env://";
+
+/// Fewer bytes could be tried out.
+const SHORTEST_TOKEN: usize = 16;
+
+/// A way for bytes from one worker to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TransportName {
+    /// Shared memory, on one host.
+    Shm,
+    /// Unix sockets, on one host.
+    Unix,
+    /// TCP.
+    Tcp,
+}
+
+impl FromStr for TransportName {
+    type Err = RpcError;
+
+    /// Knows `shm`, `unix` and `tcp`; the reference's `uv`, its TCP, is ours.
+    fn from_str(text: &str) -> Result<Self, RpcError> {
+        match text {
+            "shm" => Ok(Self::Shm),
+            "unix" => Ok(Self::Unix),
+            "tcp" | "uv" => Ok(Self::Tcp),
+            _ => Err(invalid(format!("Unknown transport: {text}"))),
+        }
+    }
+}
+
+impl fmt::Display for TransportName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Shm => "shm",
+            Self::Unix => "unix",
+            Self::Tcp => "tcp",
+        })
+    }
+}
+
+/// The token of a job: a text that only its workers know. It is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// This text.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Secret(…)")
+    }
+}
+
+/// The files by which workers prove to one another who they are, over TCP. All are PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificate of this worker.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// The certificates of those who may have signed the others'.
+    pub authorities: PathBuf,
+}
+
+/// The options of the built-in backend.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RpcOptions {
+    timeout: Option<Duration>,
+    init_method: String,
+    worker_threads: u32,
+    device_maps: BTreeMap<String, DeviceMap>,
+    devices: Vec<Device>,
+    transports: Option<Vec<TransportName>>,
+    address: Option<IpAddr>,
+    token: Option<Secret>,
+    tls: Option<TlsFiles>,
+    init_deadline: Duration,
+    lease: Duration,
+}
+
+impl Default for RpcOptions {
+    fn default() -> Self {
+        Self {
+            timeout: Some(DEFAULT_TIMEOUT),
+            init_method: DEFAULT_INIT_METHOD.to_owned(),
+            worker_threads: DEFAULT_WORKER_THREADS,
+            device_maps: BTreeMap::new(),
+            devices: Vec::new(),
+            transports: None,
+            address: None,
+            token: None,
+            tls: None,
+            init_deadline: DEFAULT_INIT_DEADLINE,
+            lease: DEFAULT_LEASE,
+        }
+    }
+}
+
+impl RpcOptions {
+    /// How long a call may take (default 60 s); `None` is for ever.
+    pub fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    /// Changes [`Self::timeout`].
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for zero: what can be meant by it differs, so it has to be said.
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) -> Result<(), RpcError> {
+        if timeout.is_some_and(|timeout| timeout.is_zero()) {
+            return Err(invalid(
+                "RPC timeout must be positive; give none at all for calls without a deadline",
+            ));
+        }
+        self.timeout = timeout;
+        Ok(())
+    }
+
+    /// Where the store comes from: a URL (default `env://`).
+    pub fn init_method(&self) -> &str {
+        &self.init_method
+    }
+
+    /// Changes [`Self::init_method`].
+    pub fn set_init_method(&mut self, url: impl Into<String>) {
+        self.init_method = url.into();
+    }
+
+    /// How many handlers may block at a time (default 16). Completions need none of these threads.
+    pub fn num_worker_threads(&self) -> u32 {
+        self.worker_threads
+    }
+
+    /// Changes [`Self::num_worker_threads`].
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for zero.
+    pub fn set_num_worker_threads(&mut self, threads: u32) -> Result<(), RpcError> {
+        if threads == 0 {
+            return Err(invalid(format!(
+                "num_worker_threads must be positive, got {threads}"
+            )));
+        }
+        self.worker_threads = threads;
+        Ok(())
+    }
+
+    /// By the name of a callee: where devices of this worker appear there.
+    pub fn device_maps(&self) -> &BTreeMap<String, DeviceMap> {
+        &self.device_maps
+    }
+
+    /// Adds to the map for a callee.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if the map is not one to one, or maps a device otherwise than before; the
+    /// options stay as they are then.
+    pub fn set_device_map<S: Into<Device>, T: Into<Device>>(
+        &mut self,
+        to: impl Into<String>,
+        map: impl IntoIterator<Item = (S, T)>,
+    ) -> Result<(), RpcError> {
+        let map = DeviceMap::new(map).map_err(|error| invalid(error.to_string()))?;
+        let held = self.device_maps.entry(to.into()).or_default();
+        held.merge(&map).map_err(|error| invalid(error.to_string()))
+    }
+
+    /// The devices that this worker wants to use; empty means those that the maps name.
+    pub fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// Replaces [`Self::devices`].
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for anything but accelerators.
+    pub fn set_devices<D: Into<Device>>(
+        &mut self,
+        devices: impl IntoIterator<Item = D>,
+    ) -> Result<(), RpcError> {
+        let devices: Vec<Device> = devices.into_iter().map(Into::into).collect();
+        let other = devices
+            .iter()
+            .find(|device| device.kind() != DeviceType::ACCELERATOR);
+        if let Some(other) = other {
+            return Err(invalid(format!(
+                "`set_devices` expect a list of CUDA devices, but got device type {}.",
+                other.kind()
+            )));
+        }
+        self.devices = devices;
+        Ok(())
+    }
+
+    /// What the group is told of this worker's devices, given how many it has.
+    pub fn device_data(&self, device_count: u32) -> DeviceData {
+        DeviceData {
+            device_count,
+            device_maps: self.device_maps.clone(),
+            devices: self.devices.clone(),
+        }
+    }
+
+    /// The transports that may be used, the preferred one first; `None` is all.
+    pub fn transports(&self) -> Option<&[TransportName]> {
+        self.transports.as_deref()
+    }
+
+    /// Changes [`Self::transports`].
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for an empty list: nobody could be reached.
+    pub fn set_transports(
+        &mut self,
+        transports: Option<Vec<TransportName>>,
+    ) -> Result<(), RpcError> {
+        if transports.as_ref().is_some_and(Vec::is_empty) {
+            return Err(invalid(
+                "the list of transports is empty; give none at all to use every one that works",
+            ));
+        }
+        self.transports = transports;
+        Ok(())
+    }
+
+    /// The address of this host that the other workers can reach; `None` is found out.
+    pub fn address(&self) -> Option<IpAddr> {
+        self.address
+    }
+
+    /// Changes [`Self::address`].
+    pub fn set_address(&mut self, address: Option<IpAddr>) {
+        self.address = address;
+    }
+
+    /// The token that all workers of the job show one another, if there is one.
+    pub fn token(&self) -> Option<&Secret> {
+        self.token.as_ref()
+    }
+
+    /// Changes [`Self::token`].
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for less than 16 bytes.
+    pub fn set_token(&mut self, token: Option<Secret>) -> Result<(), RpcError> {
+        let bytes = token.as_ref().map_or(usize::MAX, |token| token.0.len());
+        if bytes < SHORTEST_TOKEN {
+            return Err(invalid(format!(
+                "a job token of {bytes} bytes can be guessed: take {SHORTEST_TOKEN} random bytes or \
+                 more"
+            )));
+        }
+        self.token = token;
+        Ok(())
+    }
+
+    /// The files for TLS over TCP, if it is to be used.
+    pub fn tls(&self) -> Option<&TlsFiles> {
+        self.tls.as_ref()
+    }
+
+    /// Changes [`Self::tls`].
+    pub fn set_tls(&mut self, tls: Option<TlsFiles>) {
+        self.tls = tls;
+    }
+
+    /// How long forming or joining the group may take (default 300 s). It is not the timeout of calls.
+    pub fn init_deadline(&self) -> Duration {
+        self.init_deadline
+    }
+
+    /// Changes [`Self::init_deadline`].
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for zero.
+    pub fn set_init_deadline(&mut self, deadline: Duration) -> Result<(), RpcError> {
+        if deadline.is_zero() {
+            return Err(invalid("init_deadline must be positive"));
+        }
+        self.init_deadline = deadline;
+        Ok(())
+    }
+
+    /// How long a member of a dynamic group may be silent before the others take it for dead (default
+    /// 5 s). The same on all workers.
+    pub fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    /// Changes [`Self::lease`].
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for less than 100 ms.
+    pub fn set_lease(&mut self, lease: Duration) -> Result<(), RpcError> {
+        if lease < SHORTEST_LEASE {
+            return Err(invalid(format!(
+                "lease must be at least {SHORTEST_LEASE:?}, got {lease:?}"
+            )));
+        }
+        self.lease = lease;
+        Ok(())
+    }
+}
+
+fn invalid(message: impl Into<String>) -> RpcError {
+    RpcError::new(RpcErrorKind::InvalidArgument, message)
+}
+
+#[cfg(test)]
+mod tests;
