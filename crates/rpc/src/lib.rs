@@ -12,6 +12,7 @@ pub mod message;
 pub mod options;
 mod payload;
 pub mod tensor;
+pub mod transport;
 
 pub use error::{RemoteError, RpcError, RpcErrorKind};
 pub use payload::Payload;

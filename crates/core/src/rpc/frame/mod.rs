@@ -15,7 +15,7 @@
 //!
 //! Reading order: [`header`], [`part`] and [`method`] (the words), [`encode()`], then the way back:
 //! [`limits`] (what is refused before anything is reserved for it), `staging` and [`decoder`]; last
-//! [`hello`] (what two workers tell each other first).
+//! [`hello`] (what two workers tell each other first) and [`refusal`] (what they say last).
 
 pub mod decoder;
 pub mod encode;
@@ -25,6 +25,7 @@ pub mod hello;
 pub mod limits;
 pub mod method;
 pub mod part;
+pub mod refusal;
 mod staging;
 
 pub use decoder::{Decoder, Supply};

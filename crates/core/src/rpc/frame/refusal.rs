@@ -1,0 +1,54 @@
+//! The last frame of a connection: why it is closed.
+
+use super::encode::encode;
+use super::header::{FrameKind, Header};
+
+/// The longest reason, in bytes. It fits what a stranger may send.
+const LONGEST: usize = 2 << 10;
+
+/// A whole frame that says why the connection is closed. A longer reason is cut.
+pub fn go_away(reason: &str) -> Vec<u8> {
+    let end = reason.floor_char_boundary(LONGEST);
+    let mut frame = Vec::new();
+    encode(
+        &Header::new(FrameKind::GoAway),
+        &reason.as_bytes()[..end],
+        &[],
+        &mut frame,
+    );
+    frame
+}
+
+/// The reason in the body of such a frame, fit to be shown: whatever the peer wrote there, it is one
+/// line without control characters.
+pub fn reason(body: &[u8]) -> String {
+    let body = &body[..body.len().min(LONGEST)];
+    let text = String::from_utf8_lossy(body);
+    text.replace(|letter: char| letter.is_control(), " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::decoder::{Decoder, FromHeap};
+    use super::super::limits::Limits;
+    use super::*;
+
+    #[test]
+    fn a_stranger_can_be_told_why() {
+        for text in ["the token is wrong", "é", &"é".repeat(5000)] {
+            let wire = go_away(text);
+            let mut decoder = Decoder::new(Limits::STRANGER, FromHeap);
+            decoder.room()[..wire.len()].copy_from_slice(&wire);
+            decoder.filled(wire.len());
+            let frame = decoder.next().unwrap().unwrap();
+            assert_eq!(frame.header.kind, FrameKind::GoAway);
+            let read = reason(&frame.body);
+            assert!(text.starts_with(&read) && read.len() >= text.len().min(LONGEST - 1));
+        }
+    }
+
+    #[test]
+    fn a_reason_cannot_do_things_to_a_terminal() {
+        assert_eq!(reason(b"a\x1b[2Jb\nc\xff"), "a [2Jb c\u{fffd}");
+    }
+}

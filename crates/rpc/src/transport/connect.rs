@@ -1,0 +1,220 @@
+//! Connecting to a worker: which way, and why.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::Instant;
+
+use rustix::event::PollFlags;
+
+use super::contact::{Contact, host_identity};
+use super::error::TransportError;
+use super::options::TransportOptions;
+use super::socket::{self, send};
+use super::tls::{self, Session};
+use super::unix::{self, Agreed};
+use super::wait::Patience;
+use super::{Carrier, ReadHalf, TransportKind, WriteHalf, shared, tcp};
+
+/// What the acceptor says first under TLS: that it takes our certificate.
+pub(super) const WELCOME: u8 = b'W';
+
+/// Connects to a worker, waiting for it, and says which way and why.
+///
+/// Workers of one host use a Unix socket and exchange rings over it, unless the options say otherwise;
+/// if the socket cannot be reached, and for other hosts, TCP is used.
+///
+/// # Errors
+///
+/// [`TransportError::Unreachable`] and [`TransportError::Late`], after which trying again may help;
+/// [`TransportError::Refused`] and [`TransportError::RefusedBy`], after which it does not.
+pub fn connect(
+    contact: &Contact,
+    options: &TransportOptions,
+    deadline: Instant,
+) -> Result<Carrier, TransportError> {
+    let peer = contact.to_string();
+    let patience = Patience {
+        peer: &peer,
+        since: Instant::now(),
+        until: deadline,
+    };
+    let why_not = match near(contact, options) {
+        Ok(name) => match unix::dial(name, options, patience) {
+            Ok((socket, agreed)) => return near_carrier(socket, agreed, peer),
+            Err(TransportError::Unreachable { source, .. }) => {
+                format!("same host, but its Unix socket cannot be reached ({source})")
+            }
+            Err(error) => return Err(error),
+        },
+        Err(why_not) => why_not,
+    };
+    far(contact, options, patience, why_not)
+}
+
+/// The name of the Unix socket of the worker, or why it is not used.
+fn near<'a>(contact: &'a Contact, options: &TransportOptions) -> Result<&'a str, String> {
+    if !contact.is_on(&host_identity()) {
+        return Err("another host".to_owned());
+    }
+    match &contact.unix {
+        _ if !options.unix => Err("same host, but Unix sockets are turned off".to_owned()),
+        None => Err("same host, but the peer has no Unix socket".to_owned()),
+        Some(name) => Ok(name),
+    }
+}
+
+fn far(
+    contact: &Contact,
+    options: &TransportOptions,
+    patience: Patience<'_>,
+    why_not: String,
+) -> Result<Carrier, TransportError> {
+    match (&options.tls, contact.tls) {
+        (None, true) => Err(TransportError::Refused {
+            peer: patience.peer.to_owned(),
+            reason:
+                "it wants TLS and this worker has no certificates: give them to all workers or \
+                     to none"
+                    .to_owned(),
+        }),
+        (Some(_), false) => Err(TransportError::Refused {
+            peer: patience.peer.to_owned(),
+            reason:
+                "it has no TLS and this worker wants it: give certificates to all workers or to \
+                     none"
+                    .to_owned(),
+        }),
+        (None, false) => {
+            let socket = tcp::dial(contact.address, options.silence, patience)?;
+            tcp_carrier(socket, patience.peer.to_owned(), why_not)
+        }
+        (Some(identity), true) => {
+            let socket = tcp::dial(contact.address, options.silence, patience)?;
+            let session = Session::connector(identity, socket);
+            let session = session.map_err(|reason| refused(patience, reason))?;
+            secure(session, patience, why_not)
+        }
+    }
+}
+
+/// The handshake of the side that connects, and the first byte of the other one.
+fn secure(
+    mut session: Session,
+    patience: Patience<'_>,
+    reason: String,
+) -> Result<Carrier, TransportError> {
+    while !session.shake_hands().map_err(|e| refused(patience, e))? {
+        let direction = match session.wants_room() {
+            true => PollFlags::OUT,
+            false => PollFlags::IN,
+        };
+        patience.wait(session.socket(), direction, "came of the TLS handshake")?;
+    }
+    let mut answer = [0];
+    loop {
+        match session.read(&mut answer) {
+            Ok(1) if answer == [WELCOME] => break,
+            Ok(_) => {
+                return Err(patience.lost(io::ErrorKind::UnexpectedEof.into()));
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                patience.wait(session.socket(), PollFlags::IN, "came of the TLS handshake")?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                return Err(TransportError::RefusedBy {
+                    peer: patience.peer.to_owned(),
+                    reason: error.to_string(),
+                });
+            }
+            Err(error) => return Err(patience.lost(error)),
+        }
+    }
+    tls_carrier(session, patience.peer.to_owned(), reason)
+}
+
+fn refused(patience: Patience<'_>, reason: String) -> TransportError {
+    TransportError::Refused {
+        peer: patience.peer.to_owned(),
+        reason,
+    }
+}
+
+pub(super) fn near_carrier(
+    socket: OwnedFd,
+    agreed: Agreed,
+    peer: String,
+) -> Result<Carrier, TransportError> {
+    let (kind, reason, read, write): (_, _, Box<dyn ReadHalf>, Box<dyn WriteHalf>) = match agreed {
+        Agreed::Shared(link) => {
+            let halves = shared::halves(link, socket);
+            let (read, write) = halves.map_err(TransportError::system("watch rings"))?;
+            let reason = "same host".to_owned();
+            (
+                TransportKind::Shared,
+                reason,
+                Box::new(read),
+                Box::new(write),
+            )
+        }
+        Agreed::Socket(why) => {
+            let (read, write) = split(socket)?;
+            let reason = format!("same host, {why}");
+            (TransportKind::Unix, reason, read, write)
+        }
+    };
+    Ok(Carrier {
+        read,
+        write,
+        kind,
+        reason,
+        peer,
+        certified: None,
+    })
+}
+
+pub(super) fn tcp_carrier(
+    socket: OwnedFd,
+    peer: String,
+    reason: String,
+) -> Result<Carrier, TransportError> {
+    let (read, write) = split(socket)?;
+    Ok(Carrier {
+        read,
+        write,
+        kind: TransportKind::Tcp,
+        reason,
+        peer,
+        certified: None,
+    })
+}
+
+pub(super) fn tls_carrier(
+    session: Session,
+    peer: String,
+    reason: String,
+) -> Result<Carrier, TransportError> {
+    let certified = Some(session.certified());
+    let (read, write) = tls::halves(session).map_err(TransportError::system("share a socket"))?;
+    Ok(Carrier {
+        read: Box::new(read),
+        write: Box::new(write),
+        kind: TransportKind::TlsTcp,
+        reason,
+        peer,
+        certified,
+    })
+}
+
+type Halves = (Box<dyn ReadHalf>, Box<dyn WriteHalf>);
+
+fn split(socket: OwnedFd) -> Result<Halves, TransportError> {
+    let halves = socket::halves(socket).map_err(TransportError::system("share a socket"))?;
+    Ok((Box::new(halves.0), Box::new(halves.1)))
+}
+
+/// Tells a peer that has a plain socket why it is refused, as far as it listens.
+pub(super) fn turn_away(socket: &OwnedFd, reason: &str) {
+    let frame = rdzv_core::rpc::frame::refusal::go_away(reason);
+    // It may be gone, and a new socket has room: either way there is nothing to wait for.
+    let _ = send(socket.as_fd(), &[IoSlice::new(&frame)]);
+}

@@ -1,0 +1,73 @@
+//! Where a worker can be reached: what it publishes in the store.
+
+use std::fmt;
+use std::fs;
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// Where a worker can be reached.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Contact {
+    /// The boot id of its host; empty if the host has none.
+    pub host: String,
+    /// Its process id, as it sees it itself.
+    pub process: u32,
+    /// Where it listens for TCP. Numeric, so nobody has to ask for names.
+    pub address: SocketAddr,
+    /// Whether it wants TLS there.
+    pub tls: bool,
+    /// The name of its abstract Unix socket, if it has one.
+    pub unix: Option<String>,
+}
+
+/// The boot id of this host: the same for all processes and containers on it, and another one after
+/// a reboot. Empty if it cannot be read.
+pub fn host_identity() -> String {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    id.map_or_else(|_| String::new(), |id| id.trim().to_owned())
+}
+
+impl Contact {
+    /// Whether it is on the host with this identity.
+    pub fn is_on(&self, host: &str) -> bool {
+        !host.is_empty() && self.host == host
+    }
+}
+
+impl fmt::Display for Contact {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "process {} at {}", self.process, self.address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_host_has_an_identity_that_stays() {
+        assert_eq!(host_identity().len(), 36);
+        assert_eq!(host_identity(), host_identity());
+    }
+
+    #[test]
+    fn a_contact_is_published_and_read_again() {
+        let contact = Contact {
+            host: host_identity(),
+            process: 7,
+            address: "[::1]:99".parse().unwrap(),
+            tls: true,
+            unix: Some("name".to_owned()),
+        };
+        let bytes = postcard::to_extend(&contact, Vec::new()).unwrap();
+        assert_eq!(postcard::from_bytes(&bytes), Ok(contact.clone()));
+        assert!(contact.is_on(&host_identity()));
+        assert!(!contact.is_on("another"));
+        let nowhere = Contact {
+            host: String::new(),
+            ..contact
+        };
+        assert!(!nowhere.is_on(""));
+    }
+}

@@ -1,0 +1,375 @@
+//! Where others connect to this worker.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::time::Instant;
+
+use rdzv_core::rpc::frame::header::MAGIC;
+use rdzv_shm::pass;
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
+
+use super::connect::{WELCOME, near_carrier, tcp_carrier, tls_carrier, turn_away};
+use super::contact::{Contact, host_identity};
+use super::error::TransportError;
+use super::options::TransportOptions;
+use super::tls::Session;
+use super::unix::{self, Greeting};
+use super::{Carrier, tcp};
+
+/// The most peers that have connected and have not said yet what comes before the first frame. One
+/// more pushes the oldest out, so those who say nothing keep nobody away.
+const MOST_STRANGERS: usize = 128;
+
+/// How many peers one call takes in, so that a flood of them does not hold its caller up.
+const AT_ONCE: usize = 32;
+
+/// What the events of the three descriptors are called; strangers follow.
+const TCP: u64 = 0;
+const UNIX: u64 = 1;
+const TIMER: u64 = 2;
+const FIRST_STRANGER: u64 = 3;
+
+/// Where others connect to this worker.
+///
+/// One descriptor becomes readable when there is anything to do. Its owner then calls
+/// [`accept`](Self::accept) until that returns nothing. Nothing here ever waits, and a peer that
+/// stalls, floods or talks nonsense is dropped by its own deadline.
+pub struct Listener {
+    tcp: TcpListener,
+    unix: Option<(UnixListener, String)>,
+    options: TransportOptions,
+    /// All of it in one descriptor.
+    watched: OwnedFd,
+    timer: OwnedFd,
+    /// In the order in which they came, so the first deadline is that of the first.
+    strangers: BTreeMap<u64, Stranger>,
+    next: u64,
+    outcomes: VecDeque<Result<Carrier, TransportError>>,
+    /// Given up for a moment when there are no descriptors left, to close what waits.
+    spare: Option<File>,
+}
+
+/// A peer that has connected and has something to say before the first frame.
+struct Stranger {
+    peer: String,
+    until: Instant,
+    stage: Stage,
+}
+
+enum Stage {
+    Unix(Greeting),
+    Tls(Box<Session>),
+}
+
+impl Stage {
+    fn socket(&self) -> &OwnedFd {
+        match self {
+            Self::Unix(greeting) => greeting.socket(),
+            Self::Tls(session) => session.socket(),
+        }
+    }
+}
+
+impl Listener {
+    /// Listens.
+    ///
+    /// # Errors
+    ///
+    /// [`TransportError::System`] if an address or a name cannot be had.
+    pub fn new(options: TransportOptions) -> Result<Self, TransportError> {
+        let tcp = tcp::listen(SocketAddr::new(options.address, options.port))?;
+        let unix = options.unix.then(unix::listen).transpose()?;
+        let broken = || TransportError::system("watch for connections");
+        let watched = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(broken())?;
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(broken())?;
+        watch(&watched, &tcp, TCP).map_err(broken())?;
+        watch(&watched, &timer, TIMER).map_err(broken())?;
+        if let Some((listener, _)) = &unix {
+            watch(&watched, listener, UNIX).map_err(broken())?;
+        }
+        Ok(Self {
+            tcp,
+            unix,
+            options,
+            watched,
+            timer,
+            strangers: BTreeMap::new(),
+            next: FIRST_STRANGER,
+            outcomes: VecDeque::new(),
+            spare: spare(),
+        })
+    }
+
+    /// Where this worker can be reached. For a worker that listens at all addresses, the caller puts
+    /// in one that others can use.
+    ///
+    /// # Errors
+    ///
+    /// [`TransportError::System`] if the system does not know.
+    pub fn contact(&self) -> Result<Contact, TransportError> {
+        let address = self.tcp.local_addr();
+        Ok(Contact {
+            host: host_identity(),
+            process: std::process::id(),
+            address: address.map_err(TransportError::system("ask for the address"))?,
+            tls: self.options.tls.is_some(),
+            unix: self.unix.as_ref().map(|(_, name)| name.clone()),
+        })
+    }
+
+    /// Becomes readable when there is something to do.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.watched.as_fd()
+    }
+
+    /// The next peer that is ready for frames; none if there is none now.
+    ///
+    /// # Errors
+    ///
+    /// What came of one peer that did not get that far, for the log: the listener goes on.
+    pub fn accept(&mut self) -> Result<Option<Carrier>, TransportError> {
+        if self.outcomes.is_empty() {
+            self.advance()?;
+        }
+        self.outcomes.pop_front().transpose()
+    }
+
+    fn advance(&mut self) -> Result<(), TransportError> {
+        let mut events = Vec::with_capacity(AT_ONCE);
+        let now = Timespec::default();
+        match epoll::wait(&self.watched, spare_capacity(&mut events), Some(&now)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(TransportError::system("watch for connections")(error)),
+        }
+        for event in events {
+            match event.data.u64() {
+                TCP => self.take_in(Self::accept_tcp),
+                UNIX => self.take_in(Self::accept_unix),
+                TIMER => self.drop_late(),
+                stranger => self.listen_to(stranger),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in who waits at one of the sockets.
+    fn take_in(&mut self, accept: fn(&mut Self) -> io::Result<()>) {
+        for _ in 0..AT_ONCE {
+            match accept(self) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    let system = Errno::from_io_error(&error);
+                    if matches!(system, Some(Errno::MFILE | Errno::NFILE)) {
+                        self.turn_one_away();
+                    }
+                    let error = TransportError::system("take in a connection")(error);
+                    self.outcomes.push_back(Err(error));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn accept_tcp(&mut self) -> io::Result<()> {
+        let (stream, from) = self.tcp.accept()?;
+        stream.set_nonblocking(true)?;
+        // It fails if the peer has gone again, which shows soon enough.
+        let _ = tcp::tune(&stream, self.options.silence);
+        let socket = OwnedFd::from(stream);
+        let peer = from.to_string();
+        match &self.options.tls {
+            None => {
+                let carrier = tcp_carrier(socket, peer, "it connected by TCP".to_owned());
+                self.outcomes.push_back(carrier);
+            }
+            Some(identity) => match Session::acceptor(identity, socket) {
+                Ok(session) => self.admit(peer, Stage::Tls(Box::new(session))),
+                Err(reason) => self.refused(peer, reason),
+            },
+        }
+        Ok(())
+    }
+
+    fn accept_unix(&mut self) -> io::Result<()> {
+        let Some((listener, _)) = &self.unix else {
+            return Err(io::ErrorKind::WouldBlock.into());
+        };
+        let (stream, _) = listener.accept()?;
+        stream.set_nonblocking(true)?;
+        let socket = OwnedFd::from(stream);
+        let who = pass::peer(&socket)?;
+        let peer = unix::describe(who);
+        match unix::check_user(who, &self.options) {
+            Ok(()) => self.admit(peer, Stage::Unix(Greeting::new(socket))),
+            Err(reason) => {
+                turn_away(&socket, &reason);
+                self.refused(peer, reason);
+            }
+        }
+        Ok(())
+    }
+
+    /// Without descriptors nobody can be accepted, and who waits would be announced for ever.
+    fn turn_one_away(&mut self) {
+        self.spare = None;
+        let waiting = self.tcp.accept().map(|_| ());
+        if let (Err(_), Some((listener, _))) = (waiting, &self.unix) {
+            // Whether there was one does not matter: it is closed at once.
+            let _ = listener.accept();
+        }
+        self.spare = spare();
+    }
+
+    /// Lets a peer say what comes before the first frame.
+    fn admit(&mut self, peer: String, stage: Stage) {
+        if self.strangers.len() >= MOST_STRANGERS
+            && let Some((_, oldest)) = self.strangers.pop_first()
+        {
+            let reason =
+                format!("{MOST_STRANGERS} others have connected since and it said nothing");
+            self.refused(oldest.peer, reason);
+        }
+        let number = self.next;
+        self.next += 1;
+        if let Err(error) = watch(&self.watched, stage.socket(), number) {
+            let error = TransportError::system("watch a connection")(error);
+            self.outcomes.push_back(Err(error));
+            return;
+        }
+        let stranger = Stranger {
+            peer,
+            until: Instant::now() + self.options.greeting,
+            stage,
+        };
+        self.strangers.insert(number, stranger);
+        if self.strangers.len() == 1 {
+            self.set_timer();
+        }
+    }
+
+    /// A stranger said something.
+    fn listen_to(&mut self, number: u64) {
+        let Some(stranger) = self.strangers.get_mut(&number) else {
+            return;
+        };
+        let complete = match &mut stranger.stage {
+            Stage::Unix(greeting) => greeting.advance(),
+            Stage::Tls(session) => shake_hands(session, &self.watched, number),
+        };
+        if complete == Ok(false) {
+            return;
+        }
+        let Some(stranger) = self.strangers.remove(&number) else {
+            return;
+        };
+        // Whoever gets the socket watches it in its own way.
+        let _ = epoll::delete(&self.watched, stranger.stage.socket());
+        if let Err(reason) = complete {
+            if let Stage::Unix(greeting) = &stranger.stage {
+                turn_away(greeting.socket(), &reason);
+            }
+            return self.refused(stranger.peer, reason);
+        }
+        let peer = stranger.peer;
+        let outcome = match stranger.stage {
+            Stage::Unix(greeting) => match greeting.answer(&self.options) {
+                Ok((socket, agreed)) => near_carrier(socket, agreed, peer),
+                Err((socket, reason)) => {
+                    turn_away(&socket, &reason);
+                    return self.refused(peer, reason);
+                }
+            },
+            Stage::Tls(session) => tls_carrier(*session, peer, "it connected by TCP".to_owned()),
+        };
+        self.outcomes.push_back(outcome);
+    }
+
+    /// Drops strangers who have taken too long.
+    fn drop_late(&mut self) {
+        let now = Instant::now();
+        while let Some(first) = self.strangers.first_entry()
+            && first.get().until <= now
+        {
+            let stranger = first.remove();
+            let waited = self.options.greeting;
+            let reason = format!("it said too little within {waited:?}");
+            if let Stage::Unix(greeting) = &stranger.stage {
+                turn_away(greeting.socket(), &reason);
+            }
+            self.refused(stranger.peer, reason);
+        }
+        self.set_timer();
+    }
+
+    /// Wakes up at the first deadline, and makes the timer quiet until then.
+    fn set_timer(&self) {
+        let zero = Timespec::default();
+        let first = self.strangers.first_key_value();
+        let left = first.map_or(zero, |(_, stranger)| {
+            let left = stranger.until.saturating_duration_since(Instant::now());
+            // A timer that is set to nothing is off.
+            let left = left.max(std::time::Duration::from_micros(1));
+            Timespec::try_from(left).unwrap_or(zero)
+        });
+        let setting = Itimerspec {
+            it_interval: zero,
+            it_value: left,
+        };
+        // It can only fail for a setting that is none.
+        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &setting);
+    }
+
+    fn refused(&mut self, peer: String, reason: String) {
+        let error = TransportError::Refused { peer, reason };
+        self.outcomes.push_back(Err(error));
+    }
+}
+
+/// Goes on with a TLS handshake, and says welcome when it is over.
+fn shake_hands(session: &mut Session, watched: &OwnedFd, number: u64) -> Result<bool, String> {
+    if is_plain(session.socket()) {
+        let reason = "this worker wants TLS: give certificates to all workers or to none";
+        turn_away(session.socket(), reason);
+        return Err("it does not speak TLS".to_owned());
+    }
+    let complete = session.shake_hands()?;
+    let greeted = complete && session.welcome(WELCOME).map_err(|e| e.to_string())?;
+    // Until then for whichever the handshake waits for.
+    let events = match session.wants_room() {
+        true => epoll::EventFlags::OUT,
+        false => epoll::EventFlags::IN,
+    };
+    let data = epoll::EventData::new_u64(number);
+    let changed = epoll::modify(watched, session.socket(), data, events);
+    changed.map_err(|error| error.to_string())?;
+    Ok(greeted)
+}
+
+/// Whether a frame comes where a TLS handshake should begin.
+fn is_plain(socket: &OwnedFd) -> bool {
+    let mut first = [0; 4];
+    let peeked = recv(socket, &mut first, RecvFlags::PEEK);
+    peeked.is_ok_and(|(count, _)| count == 4) && u32::from_le_bytes(first) == MAGIC
+}
+
+fn watch(watched: &OwnedFd, what: impl AsFd, number: u64) -> Result<(), Errno> {
+    let data = epoll::EventData::new_u64(number);
+    epoll::add(watched, what, data, epoll::EventFlags::IN)
+}
+
+/// A descriptor that can be given up.
+fn spare() -> Option<File> {
+    File::open("/dev/null").ok()
+}

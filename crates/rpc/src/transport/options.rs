@@ -1,0 +1,49 @@
+//! What transports a worker uses, and how.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::tls::Identity;
+
+/// What transports a worker uses, and how. All workers of a group should have the same.
+#[derive(Debug, Clone)]
+pub struct TransportOptions {
+    /// Whether workers of one host use a Unix socket. Default: yes.
+    pub unix: bool,
+    /// Whether workers of one host exchange bytes in shared memory, once they have a Unix socket.
+    /// Default: yes.
+    pub shared: bool,
+    /// How many bytes a ring in shared memory holds. Default: 256 KiB.
+    pub ring: usize,
+    /// Where to listen for TCP. Default: 127.0.0.1.
+    pub address: IpAddr,
+    /// The TCP port to listen at. Default: 0, a free one.
+    pub port: u16,
+    /// The certificates for TLS over TCP; without, TCP is plain. Default: none.
+    pub tls: Option<Arc<Identity>>,
+    /// The users whose processes may connect over the Unix socket. Default: the user of this
+    /// process.
+    pub users: Option<Vec<u32>>,
+    /// How long a peer may take to say what comes before the first frame. Default: 5 s.
+    pub greeting: Duration,
+    /// How long TCP waits for a peer that acknowledges nothing before the connection is broken.
+    /// Default: 10 s.
+    pub silence: Duration,
+}
+
+impl Default for TransportOptions {
+    fn default() -> Self {
+        Self {
+            unix: true,
+            shared: true,
+            ring: rdzv_shm::pair::CAPACITY,
+            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            port: 0,
+            tls: None,
+            users: None,
+            greeting: Duration::from_secs(5),
+            silence: Duration::from_secs(10),
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The two halves of a socket, TCP or Unix.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, sendmsg, shutdown};
+
+use super::{ReadHalf, WriteHalf};
+
+/// The most pieces that the kernel takes at once.
+const MOST_PIECES: usize = 1024;
+
+pub(super) struct SocketRead(OwnedFd);
+
+pub(super) struct SocketWrite(OwnedFd);
+
+/// The halves of a socket. Each has a descriptor of its own, so that each can be watched by itself.
+pub(super) fn halves(socket: OwnedFd) -> io::Result<(SocketRead, SocketWrite)> {
+    let twin = socket.try_clone()?;
+    Ok((SocketRead(socket), SocketWrite(twin)))
+}
+
+impl ReadHalf for SocketRead {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        receive(&self.0, into)
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl WriteHalf for SocketWrite {
+    fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        send(&self.0, parts)
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    fn close(&mut self) {
+        close(&self.0);
+    }
+}
+
+/// Reads what is there.
+pub(super) fn receive(socket: impl AsFd, into: &mut [u8]) -> io::Result<usize> {
+    let received = uninterrupted(|| recv(&socket, &mut *into, RecvFlags::empty()));
+    Ok(received.map(|(count, _)| count)?)
+}
+
+/// Writes what the socket takes.
+pub(super) fn send(socket: impl AsFd, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+    let parts = &parts[..parts.len().min(MOST_PIECES)];
+    let mut nothing = SendAncillaryBuffer::default();
+    Ok(uninterrupted(|| {
+        sendmsg(&socket, parts, &mut nothing, SendFlags::NOSIGNAL)
+    })?)
+}
+
+/// Ends the connection for both sides.
+pub(super) fn close(socket: impl AsFd) {
+    // It fails only if the connection is over already.
+    let _ = shutdown(socket, Shutdown::Both);
+}
+
+fn uninterrupted<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            result => return result,
+        }
+    }
+}

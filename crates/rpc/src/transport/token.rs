@@ -1,0 +1,127 @@
+//! The token of a job, and the proof that somebody has it.
+
+use std::fmt;
+
+use rdzv_core::rpc::frame::hello::{NONCE_LENGTH, Role, transcript};
+use ring::rand::SecureRandom as _;
+use ring::{hmac, rand};
+
+/// A token has at least so many bytes: a shorter one could be guessed from a proof.
+pub const SHORTEST: usize = 16;
+
+/// A secret that all workers of a job share. It is never sent, and never printed.
+#[derive(Clone)]
+pub struct Token(hmac::Key);
+
+/// A token that is too short to be a secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a job token of {0} bytes can be guessed: take {SHORTEST} random bytes or more")]
+pub struct WeakToken(usize);
+
+impl Token {
+    /// A token.
+    ///
+    /// # Errors
+    ///
+    /// [`WeakToken`] if it has fewer than 16 bytes.
+    pub fn new(secret: &[u8]) -> Result<Self, WeakToken> {
+        if secret.len() < SHORTEST {
+            return Err(WeakToken(secret.len()));
+        }
+        Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, secret)))
+    }
+
+    /// The proof of the side in this role, given the bytes of both hellos: HMAC-SHA-256.
+    ///
+    /// # Panics
+    ///
+    /// Never: the hash has 32 bytes.
+    pub fn prove(&self, prover: Role, connector: &[u8], acceptor: &[u8]) -> [u8; 32] {
+        let tag = hmac::sign(&self.0, &transcript(prover, connector, acceptor));
+        let tag = tag.as_ref().try_into();
+        tag.expect("SHA-256 makes 32 bytes")
+    }
+
+    /// Whether the proof of a peer in this role is right. It takes the same time whatever is wrong.
+    pub fn verify(
+        &self,
+        prover: Role,
+        connector: &[u8],
+        acceptor: &[u8],
+        proof: &[u8; 32],
+    ) -> bool {
+        hmac::verify(&self.0, &transcript(prover, connector, acceptor), proof).is_ok()
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Token(…)")
+    }
+}
+
+/// Random bytes for a hello.
+///
+/// # Panics
+///
+/// If the system has no randomness, without which nothing is safe.
+pub fn nonce() -> [u8; NONCE_LENGTH] {
+    let mut bytes = [0; NONCE_LENGTH];
+    let filled = rand::SystemRandom::new().fill(&mut bytes);
+    filled.expect("the system has randomness");
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HELLOS: (&[u8], &[u8]) = (b"connector", b"acceptor");
+
+    fn token(byte: u8) -> Token {
+        Token::new(&[byte; 16]).unwrap()
+    }
+
+    fn verifies(token: &Token, prover: Role, hellos: (&[u8], &[u8]), proof: &[u8; 32]) -> bool {
+        token.verify(prover, hellos.0, hellos.1, proof)
+    }
+
+    #[test]
+    fn a_proof_holds_for_one_token_role_and_conversation() {
+        let proof = token(1).prove(Role::Connector, HELLOS.0, HELLOS.1);
+        assert!(verifies(&token(1), Role::Connector, HELLOS, &proof));
+        assert!(!verifies(&token(2), Role::Connector, HELLOS, &proof));
+        assert!(!verifies(&token(1), Role::Acceptor, HELLOS, &proof));
+        let others = (b"connectos".as_slice(), HELLOS.1);
+        assert!(!verifies(&token(1), Role::Connector, others, &proof));
+        let mut changed = proof;
+        changed[31] ^= 1;
+        assert!(!verifies(&token(1), Role::Connector, HELLOS, &changed));
+    }
+
+    #[test]
+    fn it_is_hmac_sha_256_of_the_transcript() {
+        // From another implementation: hmac.new(b"k" * 16, text, "sha256") of Python
+        let proof = token(b'k').prove(Role::Acceptor, b"", b"");
+        let text: String = proof.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(
+            text,
+            "6b359f535f3b5befea469dff652f39dce72b90b730fc64f3c1e1e7570685d126"
+        );
+    }
+
+    #[test]
+    fn a_short_token_is_refused_and_none_is_printed() {
+        let error = Token::new(b"secret").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "a job token of 6 bytes can be guessed: take 16 random bytes or more"
+        );
+        assert_eq!(format!("{:?}", token(b'k')), "Token(…)");
+    }
+
+    #[test]
+    fn no_two_nonces_are_the_same() {
+        assert_ne!(nonce(), nonce());
+    }
+}

@@ -1,0 +1,252 @@
+//! Unix sockets between workers of one host, and what is said over them before the first frame.
+//!
+//! They have abstract names, which are random. A file in a folder that only its owner may enter would
+//! keep others out by itself, but would stay behind whenever a worker is killed, and every process
+//! of the host can be seen through the other rule anyway: both sides ask the kernel for the user at the
+//! other end, and a foreign one is refused. Since the listener is asked too, nobody gains anything
+//! by taking a name first.
+//!
+//! ```text
+//!  connector                                   acceptor
+//!      ── 16 bytes: the offer of rings, with
+//!         their descriptors, or "no rings" ──►
+//!      ◄───── 1 byte: shared, or the socket ──   or a GoAway frame
+//! ```
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
+
+use rdzv_core::rpc::frame::header::HEADER_LENGTH;
+use rdzv_core::rpc::frame::refusal;
+use rdzv_shm::pair::{self, Link, MESSAGE, Offer};
+use rdzv_shm::pass::{self, Peer};
+use rustix::event::PollFlags;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+
+use super::error::TransportError;
+use super::options::TransportOptions;
+use super::socket::{receive, send};
+use super::wait::Patience;
+
+const NO_RINGS: [u8; MESSAGE] = *b"rdzv: no rings.\n";
+const SHARED: u8 = b'S';
+const SOCKET: u8 = b'U';
+
+/// Listens under a new name.
+pub(super) fn listen() -> Result<(UnixListener, String), TransportError> {
+    let name = format!("rdzv-rpc-{}", uuid::Uuid::new_v4().simple());
+    let listener = UnixAddress::from_abstract_name(&name)
+        .and_then(|address| UnixListener::bind_addr(&address))
+        .and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
+    let what = "listen at an abstract Unix socket";
+    Ok((listener.map_err(TransportError::system(what))?, name))
+}
+
+/// What came of the words before the first frame.
+#[derive(Debug)]
+pub(super) enum Agreed {
+    /// Both have rings; the socket stays open to tell when the peer ends.
+    Shared(Link),
+    /// The socket itself is used, for this reason.
+    Socket(String),
+}
+
+/// Who is at the other end, in words.
+pub(super) fn describe(peer: Peer) -> String {
+    format!(
+        "process {} of user {} on this host",
+        peer.process, peer.user
+    )
+}
+
+/// Whether a process of this user may be at the other end.
+pub(super) fn check_user(peer: Peer, options: &TransportOptions) -> Result<(), String> {
+    let ours = rustix::process::geteuid().as_raw();
+    let allowed = match &options.users {
+        Some(users) => users.contains(&peer.user),
+        None => peer.user == ours,
+    };
+    if allowed {
+        return Ok(());
+    }
+    Err(format!(
+        "user {} may not talk to a worker of user {ours}: run all workers of a host as one user, or \
+         allow it in the options",
+        peer.user
+    ))
+}
+
+/// Connects to a name, and agrees on rings if both sides can.
+pub(super) fn dial(
+    name: &str,
+    options: &TransportOptions,
+    patience: Patience<'_>,
+) -> Result<(OwnedFd, Agreed), TransportError> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+        .map_err(TransportError::system("open a Unix socket"))?;
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes())
+        .map_err(|error| patience.lost(error.into()))?;
+    // A listener whose queue is full says that it would block, and nothing tells when it is not.
+    rustix::net::connect(&socket, &address).map_err(|error| patience.lost(error.into()))?;
+    let peer = pass::peer(&socket).map_err(TransportError::system("ask who listens"))?;
+    check_user(peer, options).map_err(|reason| TransportError::Refused {
+        peer: describe(peer),
+        reason,
+    })?;
+    let (offer, declined) = offer(options);
+    greet(&socket, offer.as_ref(), patience)?;
+    let agreed = match (hear(&socket, patience)?, offer) {
+        (SHARED, Some(offer)) => Agreed::Shared(offer.taken()),
+        (_, Some(_)) => Agreed::Socket("the peer declined shared memory".to_owned()),
+        (_, None) => Agreed::Socket(declined),
+    };
+    Ok((socket, agreed))
+}
+
+/// Rings for the peer, or why there are none.
+fn offer(options: &TransportOptions) -> (Option<Offer>, String) {
+    if !options.shared {
+        return (None, "shared memory is turned off".to_owned());
+    }
+    match pair::offer(options.ring) {
+        Ok(offer) => (Some(offer), String::new()),
+        Err(error) => (None, format!("no shared memory: {error}")),
+    }
+}
+
+fn greet(
+    socket: &OwnedFd,
+    offer: Option<&Offer>,
+    patience: Patience<'_>,
+) -> Result<(), TransportError> {
+    let message = offer.map_or(NO_RINGS, Offer::message);
+    let descriptors = offer.map(Offer::descriptors);
+    let mut descriptors: &[BorrowedFd<'_>] = descriptors.as_ref().map_or(&[], |all| all);
+    let mut rest = &message[..];
+    while !rest.is_empty() {
+        let sent = patience.retry(socket, PollFlags::OUT, "took the greeting", || {
+            match pass::send(socket, &[IoSlice::new(rest)], descriptors) {
+                // It has closed already. Perhaps it said why.
+                Err(error) if has_closed(&error) => Ok(rest.len()),
+                sent => sent,
+            }
+        })?;
+        rest = &rest[sent..];
+        descriptors = &[];
+    }
+    Ok(())
+}
+
+fn has_closed(error: &io::Error) -> bool {
+    let ends = [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset];
+    ends.contains(&error.kind())
+}
+
+/// The answer to the greeting, or the reason of a refusal.
+fn hear(socket: &OwnedFd, patience: Patience<'_>) -> Result<u8, TransportError> {
+    let mut answer = Vec::new();
+    loop {
+        let mut piece = [0; 1024];
+        // A byte first: after a good answer frames may follow, and they are for others.
+        let wanted = if answer.is_empty() { 1 } else { piece.len() };
+        let count = patience.retry(socket, PollFlags::IN, "answered the greeting", || {
+            match receive(socket, &mut piece[..wanted]) {
+                // It closed without listening, which is told once. What it said comes after.
+                Err(error) if has_closed(&error) => receive(socket, &mut piece[..wanted]),
+                received => received,
+            }
+        })?;
+        answer.extend_from_slice(&piece[..count]);
+        match answer.first() {
+            Some(byte) if [SHARED, SOCKET].contains(byte) => return Ok(*byte),
+            _ if count == 0 || answer.len() > 4 << 10 => break,
+            _ => {}
+        }
+    }
+    let Some(body) = answer.get(HEADER_LENGTH..) else {
+        return Err(patience.lost(io::ErrorKind::UnexpectedEof.into()));
+    };
+    Err(TransportError::RefusedBy {
+        peer: patience.peer.to_owned(),
+        reason: refusal::reason(body),
+    })
+}
+
+/// The acceptor's side: what has come of the greeting.
+#[derive(Debug)]
+pub(super) struct Greeting {
+    socket: OwnedFd,
+    message: Vec<u8>,
+    descriptors: Vec<OwnedFd>,
+}
+
+impl Greeting {
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        Self {
+            socket,
+            message: Vec::new(),
+            descriptors: Vec::new(),
+        }
+    }
+
+    pub(super) fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    /// Reads on; tells whether the greeting is complete.
+    pub(super) fn advance(&mut self) -> Result<bool, String> {
+        while self.message.len() < MESSAGE {
+            let mut piece = [0; MESSAGE];
+            let wanted = MESSAGE - self.message.len();
+            match pass::receive(&self.socket, &mut piece[..wanted]) {
+                Ok((0, _)) => return Err("it closed before it had said anything".to_owned()),
+                Ok((count, descriptors)) => {
+                    self.message.extend_from_slice(&piece[..count]);
+                    self.descriptors.extend(descriptors);
+                    if self.descriptors.len() > pair::DESCRIPTORS {
+                        return Err("it passed too many descriptors".to_owned());
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Answers a greeting that is complete.
+    pub(super) fn answer(
+        self,
+        options: &TransportOptions,
+    ) -> Result<(OwnedFd, Agreed), (OwnedFd, String)> {
+        let Ok(message) = <[u8; MESSAGE]>::try_from(self.message) else {
+            return Err((self.socket, "its greeting has another length".to_owned()));
+        };
+        let agreed = if message == NO_RINGS {
+            Agreed::Socket("the peer offered no shared memory".to_owned())
+        } else if !options.shared {
+            Agreed::Socket("shared memory is turned off".to_owned())
+        } else {
+            match pair::accept(&message, self.descriptors) {
+                Ok(link) => Agreed::Shared(link),
+                // Strangers that say anything else than a greeting are none of ours.
+                Err(error) if !message.starts_with(b"RZSM") => {
+                    return Err((self.socket, error.to_string()));
+                }
+                Err(error) => Agreed::Socket(format!("no shared memory: {error}")),
+            }
+        };
+        let answer = match agreed {
+            Agreed::Shared(_) => SHARED,
+            Agreed::Socket(_) => SOCKET,
+        };
+        // The first byte into a new socket always fits.
+        match send(self.socket.as_fd(), &[IoSlice::new(&[answer])]) {
+            Ok(_) => Ok((self.socket, agreed)),
+            Err(error) => Err((self.socket, error.to_string())),
+        }
+    }
+}

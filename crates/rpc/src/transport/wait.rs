@@ -1,0 +1,81 @@
+//! Waiting for a descriptor until a deadline, on the thread of a caller.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::error::TransportError;
+
+/// Who waits for whom, since when and until when.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience<'a> {
+    pub(super) peer: &'a str,
+    pub(super) since: Instant,
+    pub(super) until: Instant,
+}
+
+impl Patience<'_> {
+    /// Waits until the descriptor is ready or broken.
+    pub(super) fn wait(
+        &self,
+        descriptor: impl AsFd,
+        flags: PollFlags,
+        what: &'static str,
+    ) -> Result<(), TransportError> {
+        loop {
+            let now = Instant::now();
+            let left = self.until.saturating_duration_since(now);
+            let timeout = Timespec::try_from(left).unwrap_or(FOREVER);
+            let mut watched = [PollFd::new(&descriptor, flags)];
+            match poll(&mut watched, Some(&timeout)) {
+                Ok(0) if left.is_zero() => {
+                    return Err(TransportError::Late {
+                        peer: self.peer.to_owned(),
+                        what,
+                        waited: now.saturating_duration_since(self.since).max(MILLISECOND),
+                    });
+                }
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(error) => return Err(TransportError::system("wait for a peer")(error)),
+            }
+        }
+    }
+
+    /// Tries again and again what would block, until it is done.
+    pub(super) fn retry<T>(
+        &self,
+        descriptor: impl AsFd,
+        flags: PollFlags,
+        what: &'static str,
+        mut attempt: impl FnMut() -> io::Result<T>,
+    ) -> Result<T, TransportError> {
+        loop {
+            match attempt() {
+                Ok(value) => return Ok(value),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.wait(&descriptor, flags, what)?;
+                }
+                Err(error) => return Err(self.lost(error)),
+            }
+        }
+    }
+
+    /// The connection broke while it was made.
+    pub(super) fn lost(&self, source: io::Error) -> TransportError {
+        TransportError::Unreachable {
+            peer: self.peer.to_owned(),
+            source,
+        }
+    }
+}
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+const FOREVER: Timespec = Timespec {
+    tv_sec: 1 << 40,
+    tv_nsec: 0,
+};

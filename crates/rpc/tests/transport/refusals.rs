@@ -1,0 +1,309 @@
+//! Peers that are refused, and what they are told.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rdzv_core::rpc::frame::decoder::FromHeap;
+use rdzv_core::rpc::frame::{Decoder, FrameKind, Header, Limits, encode, refusal};
+use rdzv_rpc::transport::tls::Identity;
+use rdzv_rpc::transport::{Listener, TransportError, TransportKind, TransportOptions, connect};
+
+use super::certificates::Authority;
+use super::pump::{read, write_all};
+use super::world::{PATIENCE, accept, meet, options};
+
+/// What a peer was told in a last frame.
+fn told(bytes: &[u8]) -> String {
+    let mut decoder = Decoder::new(Limits::STRANGER, FromHeap);
+    decoder.room()[..bytes.len()].copy_from_slice(bytes);
+    decoder.filled(bytes.len());
+    let frame = decoder.next().unwrap().expect("a whole frame");
+    assert_eq!(frame.header.kind, FrameKind::GoAway);
+    refusal::reason(&frame.body)
+}
+
+fn unix_stream(listener: &Listener) -> UnixStream {
+    let name = listener.contact().unwrap().unix.unwrap();
+    let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+fn tcp_stream(listener: &Listener) -> TcpStream {
+    let stream = TcpStream::connect(listener.contact().unwrap().address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+#[test]
+fn a_foreign_user_is_refused_on_both_sides_and_told_why() {
+    let ours = rustix::process::geteuid().as_raw();
+    // Everybody but the user of this process is welcome, so this process is the foreign one.
+    let foreign = TransportOptions {
+        users: Some(vec![ours + 1]),
+        ..TransportOptions::default()
+    };
+    let mut listener = Listener::new(foreign.clone()).unwrap();
+    let contact = listener.contact().unwrap();
+    let (connected, accepted) = meet(&mut listener, &contact, &TransportOptions::default());
+    let reason = format!(
+        "user {ours} may not talk to a worker of user {ours}: run all workers of a host as one user, \
+         or allow it in the options"
+    );
+    match connected.unwrap_err() {
+        TransportError::RefusedBy { reason: told, .. } => assert_eq!(told, reason),
+        other => panic!("{other:?}"),
+    }
+    let text = accepted.unwrap_err().to_string();
+    let process = std::process::id();
+    let expected = format!("process {process} of user {ours} on this host is refused: {reason}");
+    assert_eq!(text, expected);
+    // The other way round: whoever listens is looked at too, so a name that somebody else took is of
+    // no use to him.
+    let listener = Listener::new(TransportOptions::default()).unwrap();
+    let contact = listener.contact().unwrap();
+    let error = connect(&contact, &foreign, Instant::now() + PATIENCE).unwrap_err();
+    assert_eq!(error.to_string(), expected);
+}
+
+#[test]
+fn who_talks_nonsense_on_the_unix_socket_is_told() {
+    let mut listener = Listener::new(TransportOptions::default()).unwrap();
+    let mut stream = unix_stream(&listener);
+    stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    let text = accept(&mut listener).unwrap_err().to_string();
+    assert!(text.contains("it begins with other bytes"), "{text}");
+    let mut bytes = Vec::new();
+    // It was closed with words unread, which may show as an error after the reason.
+    let _ = stream.read_to_end(&mut bytes);
+    assert!(told(&bytes).contains("it begins with other bytes"));
+    // Nothing came of it for others.
+    let contact = listener.contact().unwrap();
+    let (connected, accepted) = meet(&mut listener, &contact, &TransportOptions::default());
+    assert!(connected.is_ok() && accepted.is_ok());
+}
+
+#[test]
+fn who_says_nothing_is_dropped_in_time_and_delays_nobody() {
+    for kind in [TransportKind::TlsTcp, TransportKind::Shared] {
+        let greeting = Duration::from_millis(300);
+        let options = TransportOptions {
+            greeting,
+            ..options(kind)
+        };
+        let mut listener = Listener::new(options.clone()).unwrap();
+        let contact = listener.contact().unwrap();
+        let since = Instant::now();
+        let silent: Box<dyn std::any::Any> = match kind {
+            TransportKind::TlsTcp => Box::new(tcp_stream(&listener)),
+            _ => Box::new(unix_stream(&listener)),
+        };
+        let (connected, accepted) = meet(&mut listener, &contact, &options);
+        assert!(connected.is_ok() && accepted.is_ok(), "{kind}");
+        let text = accept(&mut listener).unwrap_err().to_string();
+        assert!(text.ends_with("it said too little within 300ms"), "{text}");
+        assert!(since.elapsed() >= greeting);
+        drop(silent);
+    }
+}
+
+#[test]
+fn a_flood_of_silent_peers_keeps_nobody_away() {
+    let options = TransportOptions::default();
+    let mut listener = Listener::new(options.clone()).unwrap();
+    let contact = listener.contact().unwrap();
+    let mut silent = Vec::new();
+    let mut pushed_out = 0;
+    for _ in 0..200 {
+        silent.push(unix_stream(&listener));
+        match listener.accept() {
+            Ok(None) => {}
+            Ok(Some(carrier)) => panic!("{carrier:?} has said nothing"),
+            Err(error) => {
+                assert!(
+                    error.to_string().contains("128 others have connected"),
+                    "{error}"
+                );
+                pushed_out += 1;
+            }
+        }
+    }
+    assert_eq!(pushed_out, 200 - 128);
+    let welcome = std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| connect(&contact, &options, Instant::now() + PATIENCE));
+        let accepted = loop {
+            if let Ok(carrier) = accept(&mut listener) {
+                break carrier;
+            }
+        };
+        (connecting.join().unwrap(), accepted)
+    });
+    assert_eq!(welcome.0.unwrap().kind, TransportKind::Shared);
+}
+
+#[test]
+fn a_certificate_of_another_authority_is_refused_on_each_side() {
+    let foreign = TransportOptions {
+        tls: Some(Authority::new().identity("worker")),
+        ..options(TransportKind::TlsTcp)
+    };
+    // The listener has the foreign one: whoever connects sees it first.
+    let mut listener = Listener::new(foreign).unwrap();
+    let contact = listener.contact().unwrap();
+    let ours = options(TransportKind::TlsTcp);
+    let (connected, accepted) = meet(&mut listener, &contact, &ours);
+    let (connected, accepted) = (connected.unwrap_err(), accepted.unwrap_err());
+    let reason = "the authority of this job has not signed its certificate";
+    assert!(connected.to_string().ends_with(reason), "{connected}");
+    let reason = "the authority of the peer's job has not signed our certificate";
+    assert!(accepted.to_string().ends_with(reason), "{accepted}");
+}
+
+#[test]
+fn a_certificate_that_only_the_listener_refuses_is_told_to_its_owner() {
+    // The connector trusts the authority of the job, and shows a certificate of another one.
+    let (job, other) = (Authority::new(), Authority::new());
+    let (certificate, key) = other.files("worker");
+    let stranger = Identity::from_files(&certificate, &key, &job.file()).unwrap();
+    let stranger = TransportOptions {
+        tls: Some(Arc::new(stranger)),
+        ..options(TransportKind::Tcp)
+    };
+    let ours = TransportOptions {
+        tls: Some(job.identity("worker")),
+        ..options(TransportKind::Tcp)
+    };
+    let mut listener = Listener::new(ours).unwrap();
+    let contact = listener.contact().unwrap();
+    let (connected, accepted) = meet(&mut listener, &contact, &stranger);
+    let (connected, accepted) = (connected.unwrap_err(), accepted.unwrap_err());
+    let text = accepted.to_string();
+    assert!(
+        text.ends_with("the authority of this job has not signed its certificate"),
+        "{text}"
+    );
+    match connected {
+        TransportError::RefusedBy { reason, .. } => {
+            assert_eq!(
+                reason,
+                "the authority of the peer's job has not signed our certificate"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_name_in_the_certificate_is_the_only_one_a_peer_may_have() {
+    let job = Authority::new();
+    let with = |name: &str| TransportOptions {
+        tls: Some(job.identity(name)),
+        ..options(TransportKind::Tcp)
+    };
+    // A name that no host can have stands in a URI.
+    let mut listener = Listener::new(with("group:worker_0")).unwrap();
+    let contact = listener.contact().unwrap();
+    let (connected, accepted) = meet(&mut listener, &contact, &with("trainer-1"));
+    let (connected, accepted) = (connected.unwrap(), accepted.unwrap());
+    assert_eq!(connected.kind, TransportKind::TlsTcp);
+    connected.check_name("group:worker_0").unwrap();
+    accepted.check_name("trainer-1").unwrap();
+    let error = accepted.check_name("trainer-2").unwrap_err().to_string();
+    assert!(
+        error.ends_with("it says it is trainer-2, and its certificate is for trainer-1"),
+        "{error}"
+    );
+}
+
+#[test]
+fn with_tls_on_one_side_only_both_are_told() {
+    let (secure, plain) = (options(TransportKind::TlsTcp), options(TransportKind::Tcp));
+    // By what is published.
+    for (listens, connects, reason) in [
+        (
+            &secure,
+            &plain,
+            "it wants TLS and this worker has no certificates",
+        ),
+        (&plain, &secure, "it has no TLS and this worker wants it"),
+    ] {
+        let listener = Listener::new(listens.clone()).unwrap();
+        let contact = listener.contact().unwrap();
+        let error = connect(&contact, connects, Instant::now() + PATIENCE).unwrap_err();
+        assert!(error.to_string().contains(reason), "{error}");
+    }
+    // By what is said, if what was published is out of date: a frame where TLS is wanted.
+    let mut listener = Listener::new(secure.clone()).unwrap();
+    let mut contact = listener.contact().unwrap();
+    contact.tls = false;
+    let mut carrier = connect(&contact, &plain, Instant::now() + PATIENCE).unwrap();
+    let mut hello = Vec::new();
+    encode(&Header::new(FrameKind::Hello), b"hello", &[], &mut hello);
+    write_all(&mut *carrier.write, &hello).unwrap();
+    let text = accept(&mut listener).unwrap_err().to_string();
+    assert!(text.ends_with("it does not speak TLS"), "{text}");
+    let mut bytes = Vec::new();
+    let mut piece = [0; 4096];
+    // It was closed with words unread, which may show as an error after the reason.
+    while let Ok(count @ 1..) = read(&mut *carrier.read, &mut piece) {
+        bytes.extend_from_slice(&piece[..count]);
+    }
+    assert_eq!(
+        told(&bytes),
+        "this worker wants TLS: give certificates to all workers or to none"
+    );
+    // And TLS where a frame is wanted: the words of a listener without TLS are none of TLS.
+    let mut listener = Listener::new(plain).unwrap();
+    let mut contact = listener.contact().unwrap();
+    contact.tls = true;
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| connect(&contact, &secure, Instant::now() + PATIENCE));
+        let mut carrier = accept(&mut listener).unwrap();
+        write_all(&mut *carrier.write, &refusal::go_away("no frame of rdzv")).unwrap();
+        let error = connecting.join().unwrap().unwrap_err().to_string();
+        assert!(error.ends_with("it does not speak TLS"), "{error}");
+    });
+}
+
+#[test]
+fn a_silent_listener_is_given_up_at_the_deadline() {
+    for kind in [TransportKind::TlsTcp, TransportKind::Shared] {
+        let options = options(kind);
+        // The kernel takes connections in; nobody accepts them.
+        let listener = Listener::new(options.clone()).unwrap();
+        let contact = listener.contact().unwrap();
+        let since = Instant::now();
+        let deadline = since + Duration::from_millis(200);
+        let error = connect(&contact, &options, deadline).unwrap_err();
+        assert!(matches!(error, TransportError::Late { .. }), "{error:?}");
+        let elapsed = since.elapsed();
+        assert!(elapsed >= Duration::from_millis(200) && elapsed < Duration::from_secs(5));
+        assert!(
+            error.to_string().contains(&contact.address.to_string()),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn files_that_are_no_certificates_are_named() {
+    let (job, other) = (Authority::new(), Authority::new());
+    let (certificate, key) = job.files("worker");
+    let (_, foreign_key) = other.files("worker");
+    let missing = job.file().with_file_name("missing.pem");
+    for (files, named) in [
+        ([&missing, &key, &job.file()], &missing),
+        ([&key, &key, &job.file()], &key),
+        ([&certificate, &certificate, &job.file()], &certificate),
+        ([&certificate, &foreign_key, &job.file()], &foreign_key),
+        ([&certificate, &key, &missing], &missing),
+    ] {
+        let error = Identity::from_files(files[0], files[1], files[2]).unwrap_err();
+        let text = error.to_string();
+        assert!(text.starts_with(&named.display().to_string()), "{text}");
+    }
+}
