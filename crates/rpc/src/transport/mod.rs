@@ -18,7 +18,7 @@
 //!
 //! Reading order: the traits here, [`contact`], [`options`], [`connect`](mod@connect) and
 //! [`listener`]; then the kinds: `socket`, `tcp`, `unix`, `shared`, [`tls`]; last [`token`], the
-//! proof that two workers are of one job.
+//! proof that two workers are of one job, and [`faulty`], a carrier that breaks, for tests.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -27,6 +27,7 @@ use std::os::fd::BorrowedFd;
 pub mod connect;
 pub mod contact;
 mod error;
+pub mod faulty;
 pub mod listener;
 pub mod options;
 mod shared;

@@ -5,6 +5,7 @@
 mod certificates;
 mod contract;
 mod dead_peer;
+mod faulty;
 mod pump;
 mod refusals;
 mod world;
