@@ -285,6 +285,49 @@ fn schemes_are_registered_once() {
     );
 }
 
+/// Groups that find out themselves who is there open the store only.
+#[test]
+fn a_store_is_opened_without_waiting_for_anybody() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = format!("file://{}/store", folder.path().display());
+    let tcp = format!("tcp://127.0.0.1:{}", free_port());
+    let port = free_port().to_string();
+    let env = [("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &*port)];
+    let registry = Registry::with_defaults();
+    for (url, variables) in [(&*file, &[][..]), (&tcp, &[]), ("env://", &env)] {
+        // Rank 0 hosts the store, if somebody has to; nobody knows how many will come.
+        let first = registry
+            .open(url, Some(0), None, &options(variables))
+            .unwrap();
+        let second = registry
+            .open(url, Some(1), None, &options(variables))
+            .unwrap();
+        first.store.set("key", b"value").unwrap();
+        assert_eq!(second.store.get("key").unwrap(), "value");
+        assert_eq!((first.rank, second.rank), (Rank(0), Rank(1)));
+    }
+    let refused = |url: &str, rank| {
+        let opened = registry.open(url, rank, None, &options(&[]));
+        opened.unwrap_err().to_string()
+    };
+    for scheme in ["tcp://h:1", "file:///x"] {
+        let name = scheme.split(':').next().unwrap();
+        assert_eq!(
+            refused(scheme, None),
+            format!(
+                "Error initializing torch.distributed using {name}:// rendezvous: rank parameter \
+                 missing"
+            )
+        );
+    }
+    assert!(refused("env://", None).ends_with("environment variable RANK expected, but not set"));
+    assert_eq!(
+        refused("what://", Some(0)),
+        "No rendezvous handler for what://"
+    );
+    assert!(refused("tcp://h:1?rank=0", Some(0)).contains("node-specific arguments"));
+}
+
 #[test]
 fn the_process_has_a_registry_too() {
     let store: Arc<HashStore> = Arc::default();

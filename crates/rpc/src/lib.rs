@@ -8,6 +8,7 @@ pub mod backend;
 pub mod device;
 mod error;
 pub mod group;
+pub mod init_method;
 pub mod message;
 pub mod options;
 mod payload;

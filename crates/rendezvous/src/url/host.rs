@@ -12,17 +12,18 @@ use crate::{Environment, RendezvousError};
 /// Connects a worker to the store at `endpoint`, hosting it if that is this worker's part.
 ///
 /// If the agent hosts a store at this very address, all workers are its clients. Otherwise rank 0
-/// hosts it, and waits until all have joined; several masters in one process share one server.
+/// hosts it, and waits until all have joined, if their number is given; several masters in one
+/// process share one server.
 pub(super) fn meet(
     endpoint: &Endpoint,
     rank: Rank,
-    world_size: u32,
+    world_size: Option<u32>,
     options: &UrlOptions,
 ) -> Result<TcpStore, RendezvousError> {
     let environment = &options.environment;
     let by_agent = is_agents_store(endpoint, environment);
     Ok(TcpStore::connect(TcpStoreOptions {
-        world_size: Some(world_size),
+        world_size,
         is_master: !by_agent && rank == Rank(0),
         multi_tenant: !by_agent,
         bind: loopback(&endpoint.host),

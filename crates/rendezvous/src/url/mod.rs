@@ -26,7 +26,7 @@ use rdzv_store::{PrefixStore, Store};
 pub use env::EnvHandler;
 pub use file::FileHandler;
 pub use parse::Url;
-pub use registry::{Registry, UrlHandler, UrlRendezvous, register_handler, rendezvous};
+pub use registry::{Registry, UrlHandler, UrlRendezvous, open, register_handler, rendezvous};
 pub use tcp::TcpHandler;
 
 use crate::{Environment, RendezvousError};
@@ -62,6 +62,15 @@ pub struct Joined {
     pub rank: Rank,
     /// The number of workers.
     pub world_size: u32,
+}
+
+/// A store that was opened without waiting for anybody.
+#[derive(Debug)]
+pub struct Opened {
+    /// The store that all members share.
+    pub store: Box<dyn Store>,
+    /// This worker's rank.
+    pub rank: Rank,
 }
 
 impl Joined {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use super::{EnvHandler, FileHandler, Joined, TcpHandler, Url, UrlOptions};
+use super::{EnvHandler, FileHandler, Joined, Opened, TcpHandler, Url, UrlOptions};
 use crate::RendezvousError;
 
 /// Makes rendezvous out of the URLs of one scheme.
@@ -13,6 +13,17 @@ use crate::RendezvousError;
 pub trait UrlHandler: Send + Sync {
     /// Takes part: returns once there is a store, a rank and a world size.
     fn join(&self, url: &Url, options: &UrlOptions) -> Result<Joined, RendezvousError>;
+
+    /// Opens the store and waits for nobody: for groups that find out themselves who is there.
+    ///
+    /// Of the query, `rank` is needed, and `world_size` only says how many will come in the end.
+    fn open(&self, url: &Url, _options: &UrlOptions) -> Result<Opened, RendezvousError> {
+        Err(RendezvousError::Argument(format!(
+            "the rendezvous handler for {}:// cannot open a store without waiting for all workers; \
+             use env://, tcp:// or file://",
+            url.scheme
+        )))
+    }
 
     /// What to say to somebody who asks the same rendezvous for a second result.
     fn refuse_again(&self, url: &Url) -> String {
@@ -79,6 +90,35 @@ impl Registry {
         world_size: Option<u32>,
         options: UrlOptions,
     ) -> Result<UrlRendezvous, RendezvousError> {
+        let (url, handler) = self.find(url, rank, world_size)?;
+        Ok(UrlRendezvous {
+            handler: Arc::clone(handler),
+            url,
+            options,
+            joined: false,
+        })
+    }
+
+    /// Opens the store of a URL and waits for nobody. `rank` and `world_size` are as for
+    /// [`Self::rendezvous`]; without a world size nothing is known of it.
+    pub fn open(
+        &self,
+        url: &str,
+        rank: Option<u32>,
+        world_size: Option<u32>,
+        options: &UrlOptions,
+    ) -> Result<Opened, RendezvousError> {
+        let (url, handler) = self.find(url, rank, world_size)?;
+        handler.open(&url, options)
+    }
+
+    /// A URL with rank and world size in it, and its handler.
+    fn find(
+        &self,
+        url: &str,
+        rank: Option<u32>,
+        world_size: Option<u32>,
+    ) -> Result<(Url, &Arc<dyn UrlHandler>), RendezvousError> {
         let mut parsed = Url::parse(url)?;
         let given = [("rank", rank), ("world_size", world_size)];
         if given.iter().any(|(_, number)| number.is_some())
@@ -99,12 +139,7 @@ impl Registry {
         let handler = handler.ok_or_else(|| RendezvousError::NoHandler {
             scheme: parsed.scheme.clone(),
         })?;
-        Ok(UrlRendezvous {
-            handler: Arc::clone(handler),
-            url: parsed,
-            options,
-            joined: false,
-        })
+        Ok((parsed, handler))
     }
 }
 
@@ -163,4 +198,19 @@ pub fn rendezvous(
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .rendezvous(url, rank, world_size, options)
+}
+
+/// [`Registry::open`] with the registry of the process.
+pub fn open(
+    url: &str,
+    rank: Option<u32>,
+    world_size: Option<u32>,
+    options: &UrlOptions,
+) -> Result<Opened, RendezvousError> {
+    // Opening may take its time, so not under the lock.
+    let registry = OF_PROCESS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
+    registry.open(url, rank, world_size, options)
 }

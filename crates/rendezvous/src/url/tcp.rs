@@ -4,7 +4,7 @@ use rdzv_core::endpoint::Endpoint;
 use rdzv_core::rank::Rank;
 
 use super::host::meet;
-use super::{Joined, Url, UrlHandler, UrlOptions, wrong};
+use super::{Joined, Opened, Url, UrlHandler, UrlOptions, wrong};
 use crate::RendezvousError;
 
 /// The handler of `tcp://`.
@@ -13,20 +13,41 @@ pub struct TcpHandler;
 
 impl UrlHandler for TcpHandler {
     fn join(&self, url: &Url, options: &UrlOptions) -> Result<Joined, RendezvousError> {
-        let port = url.port()?;
-        let port = port.ok_or_else(|| wrong("tcp", "port number missing"))?;
-        let rank = url.number("rank")?;
-        let rank = rank.ok_or_else(|| wrong("tcp", "rank parameter missing"))?;
+        let port = port(url)?;
+        let rank = rank(url)?;
         let world_size = url.number("world_size")?;
         let world_size = world_size.ok_or_else(|| wrong("tcp", "world size parameter missing"))?;
-        let host = url.host.clone();
-        let host =
-            host.ok_or_else(|| RendezvousError::Argument("hostname cannot be None".to_owned()))?;
-        let store = meet(&Endpoint { host, port }, Rank(rank), world_size, options)?;
+        let host = host(url)?;
+        let store = meet(&Endpoint { host, port }, rank, Some(world_size), options)?;
         Ok(Joined {
             store: Box::new(store),
-            rank: Rank(rank),
+            rank,
             world_size,
         })
     }
+
+    fn open(&self, url: &Url, options: &UrlOptions) -> Result<Opened, RendezvousError> {
+        let (port, rank, host) = (port(url)?, rank(url)?, host(url)?);
+        let store = meet(&Endpoint { host, port }, rank, None, options)?;
+        Ok(Opened {
+            store: Box::new(store),
+            rank,
+        })
+    }
+}
+
+fn port(url: &Url) -> Result<u16, RendezvousError> {
+    let port = url.port()?;
+    port.ok_or_else(|| wrong("tcp", "port number missing"))
+}
+
+fn rank(url: &Url) -> Result<Rank, RendezvousError> {
+    let rank = url.number("rank")?;
+    rank.map(Rank)
+        .ok_or_else(|| wrong("tcp", "rank parameter missing"))
+}
+
+fn host(url: &Url) -> Result<String, RendezvousError> {
+    let host = url.host.clone();
+    host.ok_or_else(|| RendezvousError::Argument("hostname cannot be None".to_owned()))
 }

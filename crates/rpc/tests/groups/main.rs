@@ -5,5 +5,6 @@
 
 mod ending;
 mod forming;
+mod killed;
 mod membership;
 mod support;
