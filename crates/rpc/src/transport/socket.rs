@@ -60,10 +60,21 @@ pub(super) fn send(socket: impl AsFd, parts: &[IoSlice<'_>]) -> io::Result<usize
     })?)
 }
 
-/// Ends the connection for both sides.
+/// How much that nobody will read is taken away before a connection is closed, in bytes.
+const LEFT_OVER: usize = 1 << 20;
+
+/// Ends the connection for both sides. What was written is delivered: TCP would take it back if
+/// something were left unread on this side, so that is read first, as far as it is here.
 pub(super) fn close(socket: impl AsFd) {
-    // It fails only if the connection is over already.
-    let _ = shutdown(socket, Shutdown::Both);
+    // They fail only if the connection is over already.
+    let _ = shutdown(&socket, Shutdown::Write);
+    let mut piece = [0; 16 << 10];
+    for _ in 0..LEFT_OVER / piece.len() {
+        if !matches!(receive(&socket, &mut piece), Ok(1..)) {
+            break;
+        }
+    }
+    let _ = shutdown(&socket, Shutdown::Both);
 }
 
 fn uninterrupted<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {

@@ -10,8 +10,9 @@ use rdzv_rpc::transport::contact::host_identity;
 use rdzv_rpc::transport::{
     Carrier, Contact, Listener, TransportKind, TransportOptions, WriteHalf, connect,
 };
+use rustix::event::PollFlags;
 
-use super::pump::{fill, read, read_to_end, write, write_all};
+use super::pump::{fill, read, read_to_end, wait, write, write_all};
 use super::world::{KINDS, PATIENCE, meet, options, pair};
 
 /// Bytes that are the same for the same seed, and pieces of them to write.
@@ -88,6 +89,33 @@ fn what_was_written_before_closing_is_read_before_the_end() {
         assert_eq!(far.read.read(&mut [0; 9]).unwrap(), 0, "it stays closed");
         // The reader of the same side sees it too, so that one thread can end another's wait.
         assert_eq!(read_to_end(&mut *near.read).unwrap(), b"", "{kind}");
+    }
+}
+
+#[test]
+fn last_words_arrive_although_those_of_the_peer_were_never_read() {
+    for kind in KINDS {
+        let (mut near, mut far) = pair(kind);
+        write_all(&mut *far.write, &[1; 10_000]).unwrap();
+        if matches!(kind, TransportKind::Tcp | TransportKind::TlsTcp) {
+            // They have arrived, so they are left unread.
+            wait(near.read.descriptor(), PollFlags::IN);
+        }
+        // As many as fit, so that not all of them have left this side when it closes.
+        let mut written = 0;
+        while let Ok(count) = near.write.write(&[IoSlice::new(&[7; 100_000])]) {
+            written += count;
+        }
+        near.write.close();
+        drop(near);
+        let words = read_to_end(&mut *far.read).unwrap();
+        // What TLS had encrypted in part may arrive too.
+        assert!(
+            words.len() >= written,
+            "{kind}: {} of {written}",
+            words.len()
+        );
+        assert!(words.iter().all(|byte| *byte == 7), "{kind}");
     }
 }
 

@@ -11,6 +11,11 @@ pub enum FrameError {
     /// Something else than a frame, by its first bytes.
     #[error("no frame of rdzv: it begins with '{0}' instead of 'rdzc'")]
     Magic(String),
+    /// A TLS handshake, by its first bytes.
+    #[error(
+        "the peer speaks TLS and this worker does not: give certificates to all workers or to none"
+    )]
+    Tls,
     /// Another version of the format.
     #[error(
         "the peer speaks version {0} of the frame format and this worker version {VERSION}: \

@@ -118,6 +118,10 @@ impl Header {
     /// What the bytes of a header say: the header, the length of the body, the number of sections.
     pub(super) fn from_bytes(bytes: &[u8; HEADER_LENGTH]) -> Result<(Self, u32, u16), FrameError> {
         let magic = u32::from_le_bytes(at(bytes, 0));
+        // A record of TLS: its kind (handshake or alert), and a version that all of them say.
+        if matches!(bytes, [0x15 | 0x16, 3, ..]) {
+            return Err(FrameError::Tls);
+        }
         if magic != MAGIC {
             return Err(FrameError::Magic(bytes[..4].escape_ascii().to_string()));
         }
@@ -205,6 +209,9 @@ mod tests {
             "the peer speaks version 9 of the frame format and this worker version 1: \
              run the same rdzv on every worker"
         );
+        let mut hello = good;
+        hello[..3].copy_from_slice(&[0x16, 3, 1]);
+        assert_eq!(Header::from_bytes(&hello), Err(FrameError::Tls));
         assert_eq!(changed(5, 0), "there are no frames of kind 0");
         assert_eq!(changed(62, 1), "bits of the header that must be 0 are not");
     }
