@@ -32,6 +32,7 @@ def program(variable: str) -> str:
 RDZV = program("RDZV_BINARY")
 STORE_CLIENT = program("RDZV_STORE_CLIENT")
 STATE_CODEC = program("RDZV_STATE_CODEC")
+DLPACK_BORDER = program("RDZV_DLPACK_BORDER")
 MEMBER = program("RDZV_MEMBER")
 PLAIN_STORE = program("RDZV_PLAIN_STORE")
 TORCHRUN = str(Path(sys.executable).with_name("torchrun"))

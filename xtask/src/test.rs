@@ -35,6 +35,7 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let member = built.join("examples").join("member");
     let plain_store = built.join("examples").join("serve");
     let placement = built.join("examples").join("placement");
+    let dlpack_border = built.join("examples").join("libdlpack_border.so");
     for program in [
         &launcher,
         &store_client,
@@ -42,6 +43,7 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
         &member,
         &plain_store,
         &placement,
+        &dlpack_border,
     ] {
         ensure!(program.is_file(), "{} was not built", program.display());
     }
@@ -57,7 +59,8 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
             .env("RDZV_STATE_CODEC", state_codec)
             .env("RDZV_MEMBER", member)
             .env("RDZV_PLAIN_STORE", plain_store)
-            .env("RDZV_PLACEMENT", placement),
+            .env("RDZV_PLACEMENT", placement)
+            .env("RDZV_DLPACK_BORDER", dlpack_border),
     )
 }
 

@@ -6,6 +6,7 @@
 
 pub mod backend;
 pub mod device;
+pub mod dlpack;
 mod error;
 pub mod group;
 pub mod init_method;

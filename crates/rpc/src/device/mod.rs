@@ -2,7 +2,7 @@
 //!
 //! The memory of the host needs nothing of this module: tensors on the CPU are `Bytes`. For
 //! accelerators there is [`DeviceBackend`]: it allocates on a device and copies there and back. The
-//! rules which device a tensor goes to are in [`target`], and need no device.
+//! rules which device a tensor goes to are in `target`, and need no device.
 //!
 //! # How to add an accelerator
 //!

@@ -14,7 +14,7 @@ use crate::{RpcError, RpcErrorKind};
 /// Some accelerators whose memory is that of the host, `cuda:0` and so on.
 ///
 /// They are as lazy as a device may be: what is copied in arrives when somebody waits for it, and
-/// until then the memory is full of `0xAA`. So a test fails that reads without waiting.
+/// until then the memory is full of `0xAA`.
 #[derive(Debug)]
 pub struct FakeDevices {
     count: u32,
@@ -34,7 +34,6 @@ struct Copy {
 struct FakeMemory {
     device: Device,
     bytes: Mutex<Vec<u8>>,
-    /// Itself, to be put into a queue.
     len: usize,
 }
 
@@ -53,6 +52,12 @@ impl FakeDevices {
     /// As a backend of an agent.
     pub fn shared(count: u32) -> Arc<dyn DeviceBackend> {
         Arc::new(Self::new(count))
+    }
+
+    /// What is in some memory of theirs now, without waiting for anything. None if it is not theirs.
+    pub fn contents(memory: &Arc<dyn DeviceMemory>) -> Option<Vec<u8>> {
+        let memory = ours(memory).ok()?;
+        Some(lock(&memory.bytes).clone())
     }
 
     fn queue(&self, device: Device) -> Result<&Queue, RpcError> {

@@ -1,7 +1,7 @@
 //! Tensors without their memory: what their elements are, where they lie, which bytes to send.
 //!
 //! Reading order: [`data_type`] (what an element is), [`meta`] (where the elements lie in a storage),
-//! [`coverage`] (which bytes of the storage that is), [`plan`] (how the tensors of one message are
+//! [`coverage`] (which bytes of the storage that is), [`mod@plan`] (how the tensors of one message are
 //! turned into parts). No module here sees a byte except [`plan::Part::write`], which copies them.
 
 pub mod coverage;

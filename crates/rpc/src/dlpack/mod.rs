@@ -1,0 +1,193 @@
+//! Tensors of other libraries, through DLPack: the memory changes hands, not a byte of it moves.
+//!
+//! [`Tensor::to_dlpack`] lends memory of ours: it lives until the other library calls the deleter.
+//! [`Tensor::from_dlpack`] borrows theirs: their deleter is called when the last view of it is
+//! dropped, wherever that is, also as part of a message that is being sent. Python holds the same
+//! pointers in capsules: `dltensor` for [`Legacy`], `dltensor_versioned` for [`Versioned`].
+//!
+//! The crate `dlpark` knows the layout and the rules of the C structures; this file is all that
+//! knows `dlpark`. It is also the one place of this crate with `unsafe`: a pointer that another
+//! library vouches for becomes a slice.
+
+#![allow(unsafe_code)]
+
+use bytes::Bytes;
+use dlpark::ffi::{DLDataType, DLDevice, DLDeviceType};
+use dlpark::metadata::Dynamic;
+use dlpark::tensor::TensorRef;
+use dlpark::{DlpackFlags, Managed, ManagedTensorBase};
+use rdzv_core::rpc::tensor::{DataType, TensorMeta};
+
+use crate::tensor::{Storage, Tensor};
+use crate::{RpcError, RpcErrorKind};
+
+/// A tensor as libraries hand it to one another since DLPack 1.0. It knows that it is read-only.
+pub type Versioned = Managed<dlpark::ffi::DLManagedTensorVersioned>;
+
+/// A tensor as libraries handed it to one another before.
+pub type Legacy = Managed<dlpark::ffi::DLManagedTensor>;
+
+/// Our name of a data type, and DLPack's.
+const DATA_TYPES: [(DataType, DLDataType); 16] = [
+    (DataType::F64, DLDataType::F64),
+    (DataType::F32, DLDataType::F32),
+    (DataType::F16, DLDataType::F16),
+    (DataType::Bf16, DLDataType::BF16),
+    // What safetensors and PyTorch mean by E4M3 has no infinities.
+    (DataType::F8E4M3, DLDataType::F8E4M3FN),
+    (DataType::F8E5M2, DLDataType::F8E5M2),
+    (DataType::I64, DLDataType::I64),
+    (DataType::I32, DLDataType::I32),
+    (DataType::I16, DLDataType::I16),
+    (DataType::I8, DLDataType::I8),
+    (DataType::U64, DLDataType::U64),
+    (DataType::U32, DLDataType::U32),
+    (DataType::U16, DLDataType::U16),
+    (DataType::U8, DLDataType::U8),
+    (DataType::Bool, DLDataType::BOOL),
+    (DataType::C64, DLDataType::C64),
+];
+
+/// Memory of another library, which gets it back when this is dropped.
+struct Foreign<M: ManagedTensorBase> {
+    /// Of the owner, not of the program; only ever lent for as long as the owner is here.
+    bytes: &'static [u8],
+    _owner: Managed<M>,
+}
+
+impl<M: ManagedTensorBase> AsRef<[u8]> for Foreign<M> {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes
+    }
+}
+
+impl Tensor {
+    /// This tensor for another library, as a [`Versioned`] or [`Legacy`] one. It shares the memory,
+    /// which the other library must not write to: other views and messages see it.
+    ///
+    /// # Errors
+    ///
+    /// Kind InvalidArgument if it is not on the CPU.
+    pub fn to_dlpack<M: ManagedTensorBase>(&self) -> Result<Managed<M>, RpcError> {
+        let Some(bytes) = self
+            .storage()
+            .host_bytes()
+            .filter(|_| !self.meta().is_empty())
+        else {
+            if !self.device().is_cpu() {
+                return Err(refused(format!(
+                    "a tensor on {} has to be copied to the CPU before it is lent",
+                    self.device()
+                )));
+            }
+            return self.described(std::ptr::null());
+        };
+        self.described(bytes[self.meta().offset()..].as_ptr())
+    }
+
+    fn described<M: ManagedTensorBase>(&self, first: *const u8) -> Result<Managed<M>, RpcError> {
+        let (shape, strides) = (self.shape().to_vec(), self.strides().to_vec());
+        let prepared = Dynamic::new(shape, strides)
+            .prepare_as::<M>()
+            .map_err(|error| refused(error.to_string()))?;
+        let known = DATA_TYPES
+            .iter()
+            .find(|(ours, _)| *ours == self.data_type());
+        let (_, data_type) = known.expect("all data types are in the table");
+        let mut lent = prepared.initialize(Box::new(self.clone()));
+        lent.set_data(first.cast_mut().cast())
+            .set_device(DLDevice::CPU)
+            .set_dtype(*data_type)
+            .set_flags(DlpackFlags::READ_ONLY)
+            .map_err(|error| refused(error.to_string()))?;
+        // SAFETY: the clone keeps the memory until the deleter drops it. Shape and strides are copies
+        // within the allocation and, like those of every tensor, stay within the storage from `first`
+        // on; no elements, no pointer. The flag says that the memory is shared and must not change.
+        Ok(unsafe { lent.finish() })
+    }
+
+    /// A tensor of another library, whose memory it uses.
+    ///
+    /// # Errors
+    ///
+    /// Kind InvalidArgument if it is not on the CPU, has elements of a type that we have not, or
+    /// negative strides. It is given back then.
+    ///
+    /// # Safety
+    ///
+    /// The memory that shape and strides describe must be readable, and nobody may write to it, until
+    /// the other library gets it back: that is, until every view of this tensor is dropped, and every
+    /// message with one is sent.
+    pub unsafe fn from_dlpack<M: ManagedTensorBase + 'static>(
+        foreign: Managed<M>,
+    ) -> Result<Self, RpcError> {
+        let (meta, first) = {
+            let described = foreign
+                .validate()
+                .map_err(|error| refused(format!("this is no DLPack tensor: {error}")))?;
+            let meta = meta_of(&described)?;
+            if meta.is_empty() {
+                return Ok(Self::new(Storage::host(Bytes::new()), meta)?);
+            }
+            // SAFETY: only computed here; it is within the memory, as the caller promised.
+            let first = unsafe { described.offset_bytes_ptr() };
+            (meta, first.map_err(|error| refused(error.to_string()))?)
+        };
+        // SAFETY: the caller promised that what the strides reach is readable and does not change
+        // before `foreign` is dropped. The slice is only lent by `Foreign`, which is dropped with it.
+        let bytes = unsafe { std::slice::from_raw_parts(first, meta.reach().len()) };
+        let owner = Foreign {
+            bytes,
+            _owner: foreign,
+        };
+        Ok(Self::new(Storage::host(Bytes::from_owner(owner)), meta)?)
+    }
+}
+
+/// What a foreign tensor is, from its first element on.
+fn meta_of(foreign: &TensorRef<'_>) -> Result<TensorMeta, RpcError> {
+    let device = foreign.device();
+    // Pinned memory is memory of the host.
+    let readable = [
+        DLDeviceType::CPU,
+        DLDeviceType::CUDAHOST,
+        DLDeviceType::ROCMHOST,
+    ];
+    if !readable.contains(&device.device_type) {
+        return Err(refused(format!(
+            "the tensor is on a device (type {}, number {}) of another library: copy it to the CPU, \
+             or make its memory known through a device backend",
+            device.device_type.0, device.device_id
+        )));
+    }
+    let theirs = foreign.dtype();
+    let known = DATA_TYPES
+        .iter()
+        .find(|(_, dlpack)| theirs.matches(*dlpack));
+    let Some((data_type, _)) = known else {
+        return Err(refused(format!(
+            "elements of DLPack type code {}, {} bits, {} lanes cannot be sent",
+            theirs.code.0, theirs.bits, theirs.lanes
+        )));
+    };
+    let sizes = foreign.shape().iter().map(|size| usize::try_from(*size));
+    let shape = sizes.collect::<Result<Vec<_>, _>>().map_err(|_| {
+        refused(format!(
+            "a shape with a negative size: {:?}",
+            foreign.shape()
+        ))
+    })?;
+    let strides = foreign
+        .strides_or_compact()
+        .map_err(|error| refused(error.to_string()))?;
+    Ok(TensorMeta::with_signed_strides(
+        *data_type, shape, &strides, 0,
+    )?)
+}
+
+fn refused(message: String) -> RpcError {
+    RpcError::new(RpcErrorKind::InvalidArgument, message)
+}
+
+#[cfg(test)]
+mod tests;
