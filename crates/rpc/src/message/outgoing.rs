@@ -15,7 +15,8 @@ use crate::tensor::{Storage, Tensor};
 use crate::{Payload, RpcError};
 
 /// Serialises a value; the memory of its tensors becomes parts, without a copy where there are no
-/// gaps in it.
+/// gaps in it. Nothing is remembered of a message that fails, so encode a request before an entry
+/// for its reply is made anywhere.
 ///
 /// # Errors
 ///

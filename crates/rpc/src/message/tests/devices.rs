@@ -1,4 +1,5 @@
-use rdzv_core::rpc::device::{DeviceData, DeviceMap, Node, reverse_maps};
+use proptest::prelude::*;
+use rdzv_core::rpc::device::{DeviceData, DeviceMap, Node, device_list, reverse_maps};
 
 use super::*;
 use crate::RpcErrorKind;
@@ -196,5 +197,67 @@ fn a_device_that_the_receiver_has_not_is_its_error() {
             "{error}"
         );
         assert_eq!(error.worker, Some(worker("caller")));
+    }
+}
+
+/// Maps of some of a worker's four devices to different ones of another, for each pair of three
+/// workers; many of them are empty.
+fn any_maps() -> impl Strategy<Value = [[Vec<u32>; 3]; 3]> {
+    let targets = Just((0..4).collect::<Vec<u32>>()).prop_shuffle();
+    let map = (targets, 0..5_usize).prop_map(|(mut targets, len)| {
+        targets.truncate(len);
+        targets
+    });
+    let row = || [map.clone(), map.clone(), map.clone()];
+    [row(), row(), row()]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn with_any_maps_between_three_workers_results_come_back_to_where_arguments_were(
+        maps in any_maps(),
+        leaver in 0..3_usize,
+    ) {
+        let names = ["a", "b", "c"];
+        let data: Vec<DeviceData> = maps
+            .iter()
+            .map(|row| DeviceData {
+                device_count: 4,
+                device_maps: names
+                    .iter()
+                    .zip(row)
+                    .map(|(name, targets)| {
+                        let pairs = (0..).zip(targets.iter().copied());
+                        ((*name).to_owned(), DeviceMap::new(pairs).unwrap())
+                    })
+                    .collect(),
+                devices: Vec::new(),
+            })
+            .collect();
+        // All three, then the two that remain when one has left.
+        for members in [vec![0, 1, 2], (0..3).filter(|member| *member != leaver).collect()] {
+            let nodes: Vec<Node<'_>> = members
+                .iter()
+                .map(|&member| Node { name: names[member], data: &data[member] })
+                .collect();
+            for &caller in &members {
+                for &callee in &members {
+                    let map = data[caller].device_maps.get(names[callee]);
+                    let reverse = reverse_maps(names[callee], &nodes);
+                    let list = device_list(&data[callee], &reverse);
+                    for index in 0..4 {
+                        let mapped = maps[caller][callee].get(index as usize);
+                        let there = request(cuda(index), map);
+                        prop_assert_eq!(there.clone().ok(), mapped.map(|index| cuda(*index)));
+                        let Ok(there) = there else { continue };
+                        let back = reverse.get(names[caller]);
+                        let back = sent(there, back, Direction::Response, Some(&list));
+                        prop_assert_eq!(back, Ok(cuda(index)));
+                    }
+                }
+            }
+        }
     }
 }
