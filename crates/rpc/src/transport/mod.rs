@@ -163,6 +163,32 @@ impl Carrier {
     ///
     /// [`TransportError::Refused`] if its certificate is for others.
     pub fn check_name(&self, name: &str) -> Result<(), TransportError> {
+        self.credentials().check(name)
+    }
+
+    /// What the peer has shown, for when it says its name.
+    pub fn credentials(&self) -> Credentials {
+        Credentials {
+            peer: self.peer.clone(),
+            certified: self.certified.clone(),
+        }
+    }
+}
+
+/// Who a peer is as far as it could be seen before it said its name.
+#[derive(Debug, Clone, Default)]
+pub struct Credentials {
+    peer: String,
+    certified: Option<Vec<String>>,
+}
+
+impl Credentials {
+    /// Whether the peer may say that this is its name: without TLS it may say anything.
+    ///
+    /// # Errors
+    ///
+    /// [`TransportError::Refused`] if its certificate is for others.
+    pub fn check(&self, name: &str) -> Result<(), TransportError> {
         let Some(certified) = &self.certified else {
             return Ok(());
         };
