@@ -8,10 +8,11 @@ use rdzv_core::rpc::directory::Change;
 use rdzv_core::rpc::worker::WorkerName;
 use rdzv_rpc::RpcErrorKind;
 use rdzv_rpc::group::Group;
-use rdzv_store::Store;
+use rdzv_store::{FileStore, Store};
 
 use super::support::{
-    Dying, LEASE, LONG, Told, connection, join, names, stores, tcp_store, with_devices, worker,
+    Dying, LEASE, LONG, Told, connection, form_all, formed, join, names, stores, tcp_store,
+    with_devices, worker,
 };
 
 /// Within this a dead member is out: its lease and a second.
@@ -266,6 +267,31 @@ fn a_member_without_a_store_is_told_that_it_is_on_its_own() {
     // Who comes to listen later hears it too.
     assert_eq!(Told::of(&group).wait_for_the_end(), error);
     assert_eq!(names(&group.view()), ["a"]);
+}
+
+#[test]
+fn a_file_is_enough_to_meet_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    let store: Arc<dyn Store> = Arc::new(FileStore::open(path, None).unwrap());
+    let workers = vec![worker("a", 0), worker("b", 1), worker("c", 2)];
+    let groups = formed(form_all(&store, workers, LONG));
+    std::thread::scope(|scope| {
+        for group in &groups {
+            scope.spawn(|| group.shutdown_barrier(LONG).unwrap());
+        }
+    });
+    let a = join(&store, worker("a", 0)).unwrap();
+    let told = Told::of(&a);
+    let b = join(&store, worker("b", 1)).unwrap();
+    let c = join(&store, worker("c", 2)).unwrap();
+    told.wait_for(&["a", "b", "c"]);
+    b.leave().unwrap();
+    told.wait_for(&["a", "c"]);
+    let died = Instant::now();
+    drop(c);
+    told.wait_for(&["a"]);
+    assert!(died.elapsed() < OUT, "{:?}", died.elapsed());
 }
 
 #[test]
