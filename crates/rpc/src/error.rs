@@ -142,3 +142,11 @@ impl fmt::Display for RpcError {
 }
 
 impl std::error::Error for RpcError {}
+
+impl fmt::Display for RemoteError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: {}", self.type_name, self.message)
+    }
+}
+
+impl std::error::Error for RemoteError {}

@@ -4,7 +4,10 @@
 //! registered functions on one another, hold references to remote values, and pass tensors without
 //! copying them about. Nothing that a peer sends can name code that was not registered.
 
+mod agent;
 pub mod backend;
+mod call;
+mod connection;
 pub mod device;
 pub mod dlpack;
 mod error;
@@ -16,6 +19,15 @@ mod payload;
 pub mod tensor;
 pub mod transport;
 
+pub use agent::{
+    AgentOptions, CallOptions, Destination, Membership, PeerTraffic, RpcAgent, Timeout, Traffic,
+};
+pub use call::cancellation::Cancellation;
+pub use call::context::CallContext;
+pub use call::failure::Failure;
+pub use call::future::RpcFuture;
+pub use call::method::Method;
+pub use call::methods::Methods;
 pub use error::{RemoteError, RpcError, RpcErrorKind};
 pub use payload::Payload;
 pub use tensor::Tensor;

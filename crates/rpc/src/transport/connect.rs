@@ -144,6 +144,7 @@ pub(super) fn near_carrier(
     agreed: Agreed,
     peer: String,
 ) -> Result<Carrier, TransportError> {
+    let process = rdzv_shm::pass::peer(&socket).ok();
     let (kind, reason, read, write): (_, _, Box<dyn ReadHalf>, Box<dyn WriteHalf>) = match agreed {
         Agreed::Shared(link) => {
             let halves = shared::halves(link, socket);
@@ -168,6 +169,7 @@ pub(super) fn near_carrier(
         kind,
         reason,
         peer,
+        process,
         certified: None,
     })
 }
@@ -184,6 +186,7 @@ pub(super) fn tcp_carrier(
         kind: TransportKind::Tcp,
         reason,
         peer,
+        process: None,
         certified: None,
     })
 }
@@ -201,6 +204,7 @@ pub(super) fn tls_carrier(
         kind: TransportKind::TlsTcp,
         reason,
         peer,
+        process: None,
         certified,
     })
 }

@@ -17,8 +17,9 @@
 //! kind `GoAway`, or by a TLS alert.
 //!
 //! Reading order: the traits here, [`contact`], [`options`], [`connect`](mod@connect) and
-//! [`listener`]; then the kinds: `socket`, `tcp`, `unix`, `shared`, [`tls`]; last [`token`], the
-//! proof that two workers are of one job, and [`faulty`], a carrier that breaks, for tests.
+//! [`listener`]; then the kinds: `socket`, `tcp`, `unix`, `shared`, [`tls`], [`oneself`]; last
+//! [`token`], the proof that two workers are of one job, and [`faulty`], a carrier that breaks, for
+//! tests.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -29,6 +30,7 @@ pub mod contact;
 mod error;
 pub mod faulty;
 pub mod listener;
+pub mod oneself;
 pub mod options;
 mod shared;
 mod socket;
@@ -152,6 +154,8 @@ pub struct Carrier {
     pub reason: String,
     /// Who is at the other end, as far as can be seen: an address, or a process and its user.
     pub peer: String,
+    /// The process at the other end, as the kernel knows it; none over TCP.
+    pub process: Option<rdzv_shm::pass::Peer>,
     /// The worker names that the certificate of the peer is for; none without TLS.
     pub certified: Option<Vec<String>>,
 }

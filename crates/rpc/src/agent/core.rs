@@ -1,0 +1,341 @@
+//! What the parts of an agent share.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, Weak};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use rdzv_core::rpc::directory::GroupView;
+use rdzv_core::rpc::frame::Limits;
+use rdzv_core::rpc::frame::hello::{Hello, PROTOCOL};
+use rdzv_core::rpc::worker::{WorkerId, WorkerInfo};
+use rdzv_shm::Pool;
+use rdzv_shm::pass::Peer;
+
+use super::RpcAgent;
+use super::clock;
+use super::counters::Counters;
+use super::peers::Peers;
+use super::poller::Poller;
+use crate::call::methods::Methods;
+use crate::connection::client::Client;
+use crate::connection::server::Caller;
+use crate::device::DeviceBackend;
+use crate::error::{RpcError, RpcErrorKind};
+use crate::transport::contact::host_identity;
+use crate::transport::token::nonce;
+use crate::transport::{Contact, Token, TransportOptions};
+
+/// A member of the group, as far as calls to it need it.
+#[derive(Debug, Clone)]
+pub(crate) struct Member {
+    pub(crate) info: WorkerInfo,
+    pub(crate) incarnation: u64,
+    pub(crate) contact: Contact,
+}
+
+/// The members of the group by id.
+pub(crate) type Members = BTreeMap<WorkerId, Member>;
+
+const RUNNING: u8 = 0;
+const DRAINING: u8 = 1;
+const STOPPED: u8 = 2;
+
+/// An agent without its threads.
+pub(crate) struct Core {
+    pub(crate) me: WorkerInfo,
+    pub(crate) incarnation: u64,
+    pub(crate) group: u64,
+    pub(crate) host: String,
+    pub(crate) token: Option<Token>,
+    pub(crate) limits: Limits,
+    pub(crate) methods: Methods,
+    pub(crate) pool: Pool,
+    pub(crate) poller: Arc<Poller>,
+    pub(crate) peers: Peers,
+    pub(crate) counters: Counters,
+    pub(crate) transports: TransportOptions,
+    pub(crate) backend: Arc<dyn DeviceBackend>,
+    /// The group; none for agents that were told of their members in another way.
+    view: RwLock<Option<Arc<GroupView>>>,
+    runtime: Mutex<Option<tokio::runtime::Runtime>>,
+    handle: tokio::runtime::Handle,
+    members: RwLock<Arc<Members>>,
+    /// Microseconds; 0 for none.
+    timeout: AtomicU64,
+    next_call: AtomicU64,
+    state: AtomicU8,
+    /// When the driver has to look at deadlines, in nanoseconds of the agent's clock.
+    wake_at: AtomicU64,
+    in_flight: AtomicUsize,
+    idle: (Mutex<()>, Condvar),
+    myself: Weak<Core>,
+}
+
+/// What an agent is made of.
+pub(crate) struct Setup {
+    pub(crate) me: WorkerInfo,
+    pub(crate) incarnation: u64,
+    pub(crate) group: u64,
+    pub(crate) token: Option<Token>,
+    pub(crate) limits: Limits,
+    pub(crate) methods: Methods,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) worker_threads: usize,
+    pub(crate) transports: TransportOptions,
+    pub(crate) backend: Arc<dyn DeviceBackend>,
+}
+
+impl Core {
+    pub(crate) fn new(setup: Setup) -> std::io::Result<Arc<Self>> {
+        let name = setup.me.name.clone();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .max_blocking_threads(setup.worker_threads)
+            .thread_name(format!("rpc:{name}"))
+            .enable_time()
+            .build()?;
+        let handle = runtime.handle().clone();
+        let poller = Arc::new(Poller::new()?);
+        Ok(Arc::new_cyclic(|myself| Self {
+            me: setup.me,
+            incarnation: setup.incarnation,
+            group: setup.group,
+            host: host_identity(),
+            token: setup.token,
+            limits: setup.limits,
+            methods: setup.methods,
+            pool: Pool::default(),
+            poller,
+            peers: Peers::default(),
+            counters: Counters::default(),
+            transports: setup.transports,
+            backend: setup.backend,
+            view: RwLock::default(),
+            runtime: Mutex::new(Some(runtime)),
+            handle,
+            members: RwLock::default(),
+            timeout: AtomicU64::new(micros(setup.timeout)),
+            next_call: AtomicU64::new(1),
+            state: AtomicU8::new(RUNNING),
+            wake_at: AtomicU64::new(u64::MAX),
+            in_flight: AtomicUsize::new(0),
+            idle: (Mutex::new(()), Condvar::new()),
+            myself: myself.clone(),
+        }))
+    }
+
+    /// A handle for functions that are called: it does not keep the agent running.
+    pub(crate) fn handle(&self) -> RpcAgent {
+        let core = self.myself.upgrade();
+        RpcAgent::borrowed(core.expect("a core is only ever used inside of its Arc"))
+    }
+
+    pub(crate) fn weak(&self) -> Weak<Self> {
+        self.myself.clone()
+    }
+
+    /// What this worker says of itself when it meets another one.
+    pub(crate) fn hello(&self) -> Hello {
+        Hello {
+            version: PROTOCOL,
+            features: 0,
+            worker: self.me.clone(),
+            group: self.group,
+            incarnation: self.incarnation,
+            host: self.host.clone(),
+            process: std::process::id(),
+            wants_proof: self.token.is_some(),
+            nonce: nonce(),
+        }
+    }
+
+    /// The process at the other end, if its memory may be in reach.
+    pub(crate) fn near(&self, peer: &Hello, process: Option<Peer>) -> Option<Peer> {
+        process.filter(|_| !self.host.is_empty() && self.host == peer.host)
+    }
+
+    pub(crate) fn members(&self) -> Arc<Members> {
+        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&members)
+    }
+
+    /// The group has changed. Connections to workers that are not in it any more are closed.
+    pub(crate) fn set_members(&self, members: Members) {
+        let members = Arc::new(members);
+        *self.members.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&members);
+        self.peers.keep(&members);
+    }
+
+    /// The group, with the devices of its members.
+    pub(crate) fn view(&self) -> Option<Arc<GroupView>> {
+        self.view
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub(crate) fn set_view(&self, view: Arc<GroupView>) {
+        *self.view.write().unwrap_or_else(PoisonError::into_inner) = Some(view);
+    }
+
+    pub(crate) fn next_call(&self) -> u64 {
+        self.next_call.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        match self.timeout.load(Ordering::Relaxed) {
+            0 => None,
+            micros => Some(Duration::from_micros(micros)),
+        }
+    }
+
+    pub(crate) fn set_timeout(&self, timeout: Option<Duration>) {
+        self.timeout.store(micros(timeout), Ordering::Relaxed);
+    }
+
+    /// Work that takes a thread.
+    pub(crate) fn spawn_blocking(&self, work: impl FnOnce() + Send + 'static) {
+        self.handle.spawn_blocking(work);
+    }
+
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.handle.spawn(work);
+    }
+
+    pub(crate) fn enter_runtime(&self) -> tokio::runtime::EnterGuard<'_> {
+        self.handle.enter()
+    }
+
+    /// The driver is to look at deadlines by then.
+    pub(crate) fn note_deadline(&self, deadline: Instant) {
+        let at = clock::nanoseconds(deadline);
+        if self.wake_at.fetch_min(at, Ordering::AcqRel) > at {
+            self.poller.ring();
+        }
+    }
+
+    /// When the driver has to look at deadlines.
+    pub(crate) fn wake_at(&self) -> Option<Instant> {
+        clock::from_nanoseconds(self.wake_at.load(Ordering::Acquire))
+    }
+
+    /// Ends what is over by now.
+    pub(crate) fn expire(&self, now: Instant) {
+        // Before the look, so that a deadline that comes meanwhile is not lost.
+        self.wake_at.store(u64::MAX, Ordering::Release);
+        let next = self.peers.expire(now);
+        if let Some(next) = next {
+            let at = clock::nanoseconds(next);
+            self.wake_at.fetch_min(at, Ordering::AcqRel);
+        }
+    }
+
+    /// Counts a call until the result is dropped.
+    pub(crate) fn call_begins(&self) -> OnItsWay {
+        self.counters.made();
+        self.in_flight.fetch_add(1, Ordering::AcqRel);
+        OnItsWay(self.weak())
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Acquire)
+    }
+
+    /// From now on the application makes no calls any more; waits until those it has made are over.
+    /// Says whether that was in time.
+    pub(crate) fn drain(&self, until: Option<Instant>) -> bool {
+        let _ = self
+            .state
+            .compare_exchange(RUNNING, DRAINING, Ordering::AcqRel, Ordering::Acquire);
+        let (lock, idle) = &self.idle;
+        let mut guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        while self.in_flight() > 0 {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            guard = match left {
+                Some(Duration::ZERO) => return false,
+                // A second at the most: a call may end between the look and the wait.
+                Some(left) => {
+                    idle.wait_timeout(guard, left)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0
+                }
+                None => idle.wait(guard).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+        true
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.state.load(Ordering::Acquire) == RUNNING
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.state.load(Ordering::Acquire) == STOPPED
+    }
+
+    /// Stops at once; says whether it was not stopped before.
+    pub(crate) fn stop(&self) -> bool {
+        let news = self.state.swap(STOPPED, Ordering::AcqRel) != STOPPED;
+        self.poller.ring();
+        news
+    }
+
+    /// Lets go of the threads that run functions, without waiting for them.
+    pub(crate) fn end_runtime(&self) {
+        let runtime = self
+            .runtime
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(runtime) = runtime {
+            runtime.shutdown_background();
+        }
+    }
+
+    pub(crate) fn connection_lost(&self, client: &Arc<Client>, error: &RpcError) {
+        self.peers.lost(client);
+        if error.kind == RpcErrorKind::Protocol {
+            tracing::warn!(worker = %client.worker(), %error, "gave up the connection to a worker");
+        }
+    }
+
+    pub(crate) fn caller_known(&self, caller: &Caller) {
+        tracing::debug!(worker = %caller.worker, incarnation = caller.incarnation, "a worker connected");
+    }
+
+    pub(crate) fn caller_lost(&self, caller: Option<&Caller>, error: &RpcError) {
+        let worker = caller.map(|caller| caller.worker.to_string());
+        if error.kind == RpcErrorKind::Protocol {
+            tracing::warn!(worker, %error, "gave up the connection of a worker");
+        }
+    }
+
+    /// Messages about remote references have come.
+    pub(crate) fn references(&self, _caller: &Caller, _batch: Bytes) {}
+}
+
+/// A call that is on its way, as far as it has to be waited for at the end.
+pub(crate) struct OnItsWay(Weak<Core>);
+
+impl Drop for OnItsWay {
+    fn drop(&mut self) {
+        let Some(core) = self.0.upgrade() else {
+            return;
+        };
+        if core.in_flight.fetch_sub(1, Ordering::AcqRel) == 1 && !core.is_running() {
+            let _lock = core.idle.0.lock().unwrap_or_else(PoisonError::into_inner);
+            core.idle.1.notify_all();
+        }
+    }
+}
+
+fn micros(timeout: Option<Duration>) -> u64 {
+    timeout.map_or(0, |timeout| {
+        u64::try_from(timeout.as_micros())
+            .unwrap_or(u64::MAX)
+            .max(1)
+    })
+}

@@ -1,0 +1,179 @@
+//! The one thread that waits for everything: connections, frames, room, deadlines.
+//!
+//! It also takes the first step of each async function that is called, so that one that has its
+//! answer at once costs no change of threads.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use super::accept::Reception;
+use super::core::Core;
+use super::poller::Happening;
+use crate::connection::link::{Endpoint, Pumped, fail, pump, rest};
+use crate::connection::waiting::{LOOKING, PATIENCE};
+use crate::error::{RpcError, RpcErrorKind};
+
+thread_local! {
+    static DRIVER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is the driver of an agent.
+pub(crate) fn is_driver() -> bool {
+    DRIVER.get()
+}
+
+/// Starts the driver of an agent.
+pub(crate) fn start(core: Arc<Core>, reception: Reception) -> std::io::Result<JoinHandle<()>> {
+    let name = format!("rpc:{}", core.me.name);
+    std::thread::Builder::new()
+        .name(name)
+        .spawn(move || run(&core, reception))
+}
+
+fn run(core: &Arc<Core>, mut reception: Reception) {
+    DRIVER.set(true);
+    let runtime = core.enter_runtime();
+    let mut happenings = Vec::new();
+    let mut hot: Vec<Arc<dyn Endpoint>> = Vec::new();
+    // How often in a row looking may be in vain before the driver only sleeps.
+    let mut patience = PATIENCE;
+    while !core.is_stopped() {
+        let until = earliest(core.wake_at(), reception.deadline());
+        if let Err(error) = core.poller.wait(until, &mut happenings) {
+            tracing::error!(%error, "the agent cannot wait for its connections and stops");
+            core.stop();
+            break;
+        }
+        take(core, &mut reception, &happenings, &mut hot);
+        if !hot.is_empty() {
+            let found = patience > 0 && look(core, &mut reception, &mut happenings, &mut hot);
+            patience = match (found, patience) {
+                (true, _) => PATIENCE,
+                // After a while without looking it is tried again.
+                (false, 0) if fastrand::u8(..) < 16 => 1,
+                (false, patience) => patience.saturating_sub(1),
+            };
+            for endpoint in hot.drain(..) {
+                if let Some(helm) = endpoint.link().try_helm() {
+                    rest(&endpoint, helm);
+                }
+            }
+        }
+        let now = Instant::now();
+        if core.wake_at().is_some_and(|at| at <= now) {
+            core.expire(now);
+        }
+        reception.expire(now);
+    }
+    reception.close(core);
+    for endpoint in core.poller.all() {
+        let text = "the agent of this worker was shut down";
+        fail(&endpoint, RpcError::new(RpcErrorKind::Stopping, text));
+    }
+    core.peers.stop();
+    drop(runtime);
+    core.end_runtime();
+}
+
+/// Takes what has happened. Connections that had frames are not armed any more, but hot.
+fn take(
+    core: &Arc<Core>,
+    reception: &mut Reception,
+    happenings: &[Happening],
+    hot: &mut Vec<Arc<dyn Endpoint>>,
+) {
+    for happening in happenings {
+        match *happening {
+            Happening::Bell => {}
+            Happening::Knock => reception.admit(core),
+            Happening::Room(id) => {
+                if let Some(endpoint) = core.poller.endpoint(id)
+                    && let Err(error) = endpoint.link().flush()
+                {
+                    fail(&endpoint, error);
+                }
+            }
+            Happening::Frames(id) => {
+                let Some(endpoint) = core.poller.endpoint(id) else {
+                    continue;
+                };
+                let pumped = endpoint.link().try_helm().map(|mut helm| {
+                    helm.half().awake();
+                    together(&endpoint, |endpoint| pump(endpoint, &mut helm))
+                });
+                // If somebody else has the helm, that is who arms the connection again.
+                if pumped.is_some_and(|pumped| pumped != Pumped::Ended) {
+                    hot.push(endpoint);
+                }
+            }
+        }
+    }
+}
+
+/// Looks at the hot connections again and again for a short while, since those who have just sent
+/// something may send more, and waking up takes longer. Says whether there was something.
+fn look(
+    core: &Arc<Core>,
+    reception: &mut Reception,
+    happenings: &mut Vec<Happening>,
+    hot: &mut Vec<Arc<dyn Endpoint>>,
+) -> bool {
+    let mut since = Instant::now();
+    let mut found = false;
+    let mut rounds = 0_u32;
+    loop {
+        let mut ended = false;
+        let mut came = false;
+        for endpoint in hot.iter() {
+            let Some(mut helm) = endpoint.link().try_helm() else {
+                continue;
+            };
+            match together(endpoint, |endpoint| pump(endpoint, &mut helm)) {
+                Pumped::Idle(0) => {}
+                Pumped::Idle(_) | Pumped::More => came = true,
+                Pumped::Ended => ended = true,
+            }
+        }
+        if ended {
+            hot.retain(|endpoint| endpoint.link().ended().is_none());
+        }
+        let now = Instant::now();
+        if came {
+            found = true;
+            since = now;
+        }
+        rounds += 1;
+        // Others have their turn too, whoever is hot.
+        if rounds % 8 == 0 {
+            if core.poller.wait(Some(now), happenings).is_err() {
+                return found;
+            }
+            take(core, reception, happenings, hot);
+        }
+        let due = core.wake_at().is_some_and(|at| at <= now);
+        if hot.is_empty() || now - since >= LOOKING || due || core.is_stopped() {
+            return found;
+        }
+        std::hint::spin_loop();
+    }
+}
+
+/// Holds the frames back that are sent meanwhile, so that they go out together.
+fn together(
+    endpoint: &Arc<dyn Endpoint>,
+    work: impl FnOnce(&Arc<dyn Endpoint>) -> Pumped,
+) -> Pumped {
+    endpoint.link().hold();
+    let pumped = work(endpoint);
+    if let Err(error) = endpoint.link().let_go() {
+        fail(endpoint, error);
+        return Pumped::Ended;
+    }
+    pumped
+}
+
+fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    one.into_iter().chain(other).min()
+}

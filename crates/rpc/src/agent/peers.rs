@@ -1,0 +1,242 @@
+//! The workers that this one calls, and the connections to them, which are made when they are needed.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rdzv_core::rpc::calls::CreditLimits;
+use rdzv_core::rpc::worker::WorkerId;
+
+use super::connect;
+use super::core::{Core, Member, Members};
+use crate::connection::client::{Client, Excess, Request, in_milliseconds};
+use crate::connection::link::{Endpoint, fail};
+use crate::error::{RpcError, RpcErrorKind};
+
+/// Connections to other workers.
+#[derive(Default)]
+pub(crate) struct Peers(Mutex<BTreeMap<WorkerId, Peer>>);
+
+enum Peer {
+    /// A thread connects; these requests wait for it.
+    Connecting(Vec<(Request, Excess)>),
+    Open {
+        client: Arc<Client>,
+        incarnation: u64,
+    },
+}
+
+impl Peers {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<WorkerId, Peer>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connection to a worker, if there is one.
+    pub(crate) fn client(&self, worker: WorkerId) -> Option<Arc<Client>> {
+        match self.lock().get(&worker) {
+            Some(Peer::Open { client, .. }) => Some(Arc::clone(client)),
+            _ => None,
+        }
+    }
+
+    /// All connections there are.
+    pub(crate) fn clients(&self) -> Vec<Arc<Client>> {
+        let peers = self.lock();
+        let open = peers.values().filter_map(|peer| match peer {
+            Peer::Open { client, .. } => Some(Arc::clone(client)),
+            Peer::Connecting(_) => None,
+        });
+        open.collect()
+    }
+
+    /// Sends a request to a member, over a new connection if there is none. Says whether too much
+    /// waits for that connection to go on making requests.
+    pub(crate) fn begin(
+        core: &Arc<Core>,
+        member: &Member,
+        request: Request,
+        excess: Excess,
+    ) -> bool {
+        let id = member.info.id;
+        let mut peers = core.peers.lock();
+        match peers.get_mut(&id) {
+            Some(Peer::Open {
+                client,
+                incarnation,
+            }) if *incarnation == member.incarnation && client.link().ended().is_none() => {
+                let client = Arc::clone(client);
+                drop(peers);
+                client.begin(request, excess);
+                false
+            }
+            Some(Peer::Connecting(waiting)) => {
+                waiting.push((request, excess));
+                let sizes = waiting
+                    .iter()
+                    .map(|(request, _)| request.payload.len() as u64);
+                let limits = CreditLimits::default();
+                waiting.len() > limits.calls as usize || sizes.sum::<u64>() > limits.bytes
+            }
+            _ => {
+                let waiting = Peer::Connecting(vec![(request, excess)]);
+                let former = peers.insert(id, waiting);
+                drop(peers);
+                if let Some(Peer::Open { client, .. }) = former {
+                    let text = "the worker was replaced by another one of the same rank";
+                    fail(&client, RpcError::new(RpcErrorKind::PeerLost, text));
+                }
+                Self::connect(core, member.clone());
+                false
+            }
+        }
+    }
+
+    fn connect(core: &Arc<Core>, member: Member) {
+        if core.is_stopped() {
+            let text = "this worker is shutting down";
+            return core
+                .peers
+                .failed(&member, &RpcError::new(RpcErrorKind::Stopping, text));
+        }
+        let starter = Arc::clone(core);
+        let named = std::thread::Builder::new().name(format!("rpc>{}", member.info.name));
+        let target = member.clone();
+        let started = named.spawn(move || match connect::connect(&starter, &target) {
+            Ok(client) => starter.peers.connected(&starter, &target, client),
+            Err(error) => starter.peers.failed(&target, &error),
+        });
+        if let Err(error) = started {
+            let text = format!("no thread can be started to connect to it: {error}");
+            core.peers
+                .failed(&member, &RpcError::new(RpcErrorKind::Internal, text));
+        }
+    }
+
+    fn connected(&self, core: &Core, member: &Member, client: Arc<Client>) {
+        let open = Peer::Open {
+            client: Arc::clone(&client),
+            incarnation: member.incarnation,
+        };
+        let former = self.lock().insert(member.info.id, open);
+        core.counters.connected();
+        if core.is_stopped() {
+            let text = "this worker is shutting down";
+            fail(&client, RpcError::new(RpcErrorKind::Stopping, text));
+        }
+        if let Some(Peer::Connecting(waiting)) = former {
+            for (request, excess) in waiting {
+                if !request.slot.is_filled() {
+                    client.begin(request, excess);
+                }
+            }
+        }
+    }
+
+    fn failed(&self, member: &Member, error: &RpcError) {
+        let mut peers = self.lock();
+        if !matches!(peers.get(&member.info.id), Some(Peer::Connecting(_))) {
+            return;
+        }
+        let waiting = peers.remove(&member.info.id);
+        drop(peers);
+        if let Some(Peer::Connecting(waiting)) = waiting {
+            for (request, _) in waiting {
+                refuse(&request, member, error);
+            }
+        }
+    }
+
+    /// A connection is over.
+    pub(crate) fn lost(&self, lost: &Arc<Client>) {
+        let mut peers = self.lock();
+        let same = match peers.get(&lost.worker().id) {
+            Some(Peer::Open { client, .. }) => Arc::ptr_eq(client, lost),
+            _ => false,
+        };
+        if same {
+            peers.remove(&lost.worker().id);
+        }
+    }
+
+    /// Closes the connections to workers that are not members any more.
+    pub(crate) fn keep(&self, members: &Members) {
+        let gone: Vec<_> = {
+            let peers = self.lock();
+            let open = peers.iter().filter_map(|(id, peer)| match peer {
+                Peer::Open {
+                    client,
+                    incarnation,
+                } => {
+                    let stays = members
+                        .get(id)
+                        .is_some_and(|member| member.incarnation == *incarnation);
+                    (!stays).then(|| Arc::clone(client))
+                }
+                Peer::Connecting(_) => None,
+            });
+            open.collect()
+        };
+        for client in gone {
+            let text = "the worker has left the group, or was lost";
+            fail(&client, RpcError::new(RpcErrorKind::PeerLost, text));
+        }
+    }
+
+    /// Ends the calls whose time is over; says when the next one's is.
+    pub(crate) fn expire(&self, now: Instant) -> Option<Instant> {
+        let next = self
+            .clients()
+            .into_iter()
+            .filter_map(|client| client.expire(now));
+        let next = next.min();
+        let mut waiting = None;
+        for peer in self.lock().values_mut() {
+            if let Peer::Connecting(requests) = peer {
+                for (request, _) in requests {
+                    let Some(until) = request.timeout.map(|timeout| request.begun + timeout) else {
+                        continue;
+                    };
+                    if until <= now {
+                        request.slot.fill(Err(no_connection_in_time(request)));
+                        request.sent.fill(());
+                    } else {
+                        waiting = Some(waiting.map_or(until, |first: Instant| first.min(until)));
+                    }
+                }
+            }
+        }
+        next.into_iter().chain(waiting).min()
+    }
+
+    /// Requests that wait for a connection fail.
+    pub(crate) fn stop(&self) {
+        let peers = std::mem::take(&mut *self.lock());
+        for peer in peers.into_values() {
+            if let Peer::Connecting(waiting) = peer {
+                for (request, _) in waiting {
+                    let text = "this worker is shutting down";
+                    let error = RpcError::new(RpcErrorKind::Stopping, text);
+                    request.slot.fill(Err(error.with_method(request.method)));
+                    request.sent.fill(());
+                }
+            }
+        }
+    }
+}
+
+fn refuse(request: &Request, member: &Member, error: &RpcError) {
+    let error = error.clone().with_worker(member.info.clone());
+    request.slot.fill(Err(error.with_method(request.method)));
+    request.sent.fill(());
+}
+
+/// The error of a call whose time was over before there was a connection.
+pub(crate) fn no_connection_in_time(request: &Request) -> RpcError {
+    let limit = request.timeout.unwrap_or(Duration::ZERO);
+    let text = format!(
+        "RPC ran for more than set timeout ({} ms) and will now be marked with an error; \
+         the worker could not be reached in that time",
+        in_milliseconds(limit)
+    );
+    RpcError::new(RpcErrorKind::Deadline, text).with_method(request.method)
+}

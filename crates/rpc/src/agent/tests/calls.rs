@@ -1,0 +1,197 @@
+//! Calls that go well.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::*;
+use crate::transport::TransportKind;
+use crate::{CallContext, CallOptions, Method, RpcErrorKind, RpcFuture, Tensor};
+
+const ADD: Method<(i64, i64), i64> = Method::new("add");
+const HALF: Method<i64, i64> = Method::new("half");
+const TWICE: Method<Tensor, Tensor> = Method::new("twice");
+const CHAIN: Method<u32, u32> = Method::new("chain");
+const BLOCKING_CHAIN: Method<u32, u32> = Method::new("blocking_chain");
+
+async fn chain(context: CallContext, steps: u32) -> Result<u32, crate::RpcError> {
+    if steps == 0 {
+        return Ok(0);
+    }
+    let agent = context.agent();
+    let next = (agent.me().id.0 + 1) % u32::try_from(agent.workers().len()).unwrap();
+    Ok(agent.call(next, CHAIN, &(steps - 1)).await? + 1)
+}
+
+fn blocking_chain(context: CallContext, steps: u32) -> Result<u32, crate::RpcError> {
+    if steps == 0 {
+        return Ok(0);
+    }
+    let agent = context.agent();
+    let next = (agent.me().id.0 + 1) % u32::try_from(agent.workers().len()).unwrap();
+    Ok(agent.call_sync(next, BLOCKING_CHAIN, &(steps - 1))? + 1)
+}
+
+fn methods() -> Methods {
+    Methods::new()
+        .with(ADD, async |_: CallContext, (a, b): (i64, i64)| {
+            Ok::<_, String>(a + b)
+        })
+        .with_blocking(HALF, |_, number| Ok::<_, String>(number / 2))
+        .with(TWICE, async |_: CallContext, tensor: Tensor| {
+            let doubled: Vec<f32> = tensor.as_slice::<f32>()?.iter().map(|x| x * 2.0).collect();
+            Tensor::from_vec(doubled, tensor.shape().to_vec())
+        })
+        .with(CHAIN, chain)
+        .with_blocking(BLOCKING_CHAIN, blocking_chain)
+}
+
+fn over(transports: &TransportOptions) -> Vec<RpcAgent> {
+    let made = Made {
+        transports: transports.clone(),
+        ..Made::default()
+    };
+    super::made(2, &made, methods)
+}
+
+#[test]
+fn calls_go_both_ways_and_to_oneself_over_every_transport() {
+    let shared = TransportOptions::default();
+    let unix = TransportOptions {
+        shared: false,
+        ..shared.clone()
+    };
+    let tcp = TransportOptions {
+        unix: false,
+        ..shared.clone()
+    };
+    for (transports, kind) in [
+        (shared, TransportKind::Shared),
+        (unix, TransportKind::Unix),
+        (tcp, TransportKind::Tcp),
+    ] {
+        let agents = over(&transports);
+        for (from, to) in [(0, 1), (1, 0), (0, 0)] {
+            assert_eq!(agents[from].call_sync(to, ADD, &(1, 2)), Ok(3));
+            assert_eq!(agents[from].call_sync(to, HALF, &10), Ok(5));
+            for size in [0, 1, 1000, 100_000, 3_000_000] {
+                let numbers: Vec<f32> = (0..size).map(|number| number as f32).collect();
+                let tensor = Tensor::from_vec(numbers.clone(), [size]).unwrap();
+                let twice = agents[from].call_sync(to, TWICE, &tensor).unwrap();
+                let expected: Vec<f32> = numbers.iter().map(|number| number * 2.0).collect();
+                assert_eq!(
+                    twice.as_slice::<f32>().unwrap()[..],
+                    expected[..],
+                    "{size} over {kind}"
+                );
+            }
+        }
+        let peers = agents[0].traffic().peers;
+        assert!(
+            peers.iter().any(|peer| peer.transport == kind.to_string()),
+            "{peers:?}"
+        );
+    }
+}
+
+#[test]
+fn many_calls_may_be_on_their_way_and_each_gets_its_own_answer() {
+    let agents = group(2, methods);
+    let threads: Vec<_> = (0..4_i64)
+        .map(|thread| {
+            let agent = agents[0].clone();
+            std::thread::spawn(move || {
+                let calls: Vec<RpcFuture<i64>> = (0..500)
+                    .map(|call| agent.call("w1", ADD, &(thread * 1000, call)))
+                    .collect();
+                for (call, future) in (0..500).zip(calls) {
+                    assert_eq!(future.wait(), Ok(thread * 1000 + call));
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    assert_eq!(agents[0].traffic().in_flight, 0);
+    assert_eq!(agents[1].traffic().served, 2000);
+}
+
+#[test]
+fn functions_call_back_and_on_however_many_do() {
+    let made = Made {
+        worker_threads: 1,
+        ..Made::default()
+    };
+    let agents = super::made(3, &made, methods);
+    let chains: Vec<_> = (0..100).map(|_| agents[0].call("w1", CHAIN, &9)).collect();
+    for chain in chains {
+        assert_eq!(chain.wait(), Ok(9));
+    }
+    // One blocking thread each: a -> b -> c takes one of b and one of c, and answers need none.
+    assert_eq!(agents[0].call_sync("w1", BLOCKING_CHAIN, &1), Ok(1));
+}
+
+#[test]
+fn a_line_keeps_its_order_and_other_calls_are_made_once() {
+    const NOTE: Method<u64, ()> = Method::new("note");
+    const COUNT: Method<(), ()> = Method::new("count");
+    let noted = Arc::new(Mutex::new(Vec::new()));
+    let counted = Arc::new(AtomicU64::new(0));
+    let agents = group(2, || {
+        let (noted, counted) = (Arc::clone(&noted), Arc::clone(&counted));
+        Methods::new()
+            .with(NOTE, move |_: CallContext, number: u64| {
+                let noted = Arc::clone(&noted);
+                async move {
+                    // Some have to wait: the order must hold all the same.
+                    if number % 3 == 0 {
+                        tokio::task::yield_now().await;
+                    }
+                    noted.lock().unwrap().push(number);
+                    Ok::<_, String>(())
+                }
+            })
+            .with_blocking(COUNT, move |_, ()| {
+                counted.fetch_add(1, Ordering::Relaxed);
+                Ok::<_, String>(())
+            })
+    });
+    let line = CallOptions::new().line(7);
+    let mut calls = Vec::new();
+    for number in 0..10_000 {
+        calls.push(agents[0].call_with(line, "w1", NOTE, &number));
+        if number % 10 == 0 {
+            calls.push(agents[0].call("w1", COUNT, &()));
+        }
+    }
+    for call in calls {
+        call.wait().unwrap();
+    }
+    assert_eq!(*noted.lock().unwrap(), (0..10_000).collect::<Vec<_>>());
+    assert_eq!(counted.load(Ordering::Relaxed), 1000);
+}
+
+#[test]
+fn futures_go_on_and_are_collected() {
+    let agents = group(2, methods);
+    let agent = &agents[0];
+    let doubled = agent.call("w1", ADD, &(20, 1)).then(|sum| Ok(sum? * 2));
+    assert_eq!(doubled.wait(), Ok(42));
+    let all = (0..5)
+        .map(|number| agent.call("w1", ADD, &(number, 1)))
+        .collect();
+    let all = RpcFuture::collect(all).unwrap().wait().unwrap();
+    assert_eq!(all, (1..6).map(Ok).collect::<Vec<_>>());
+    let failed = agent
+        .call("w1", ADD, &(1, 1))
+        .then(|_| -> Result<(), _> { panic!("no further") })
+        .wait()
+        .unwrap_err();
+    assert_eq!(failed.kind, RpcErrorKind::Internal);
+    assert!(
+        failed
+            .message
+            .starts_with("Got the following error when running the callback: panic: no further")
+    );
+    assert!(RpcFuture::<i64>::collect(Vec::new()).is_none());
+}

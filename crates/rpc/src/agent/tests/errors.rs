@@ -1,0 +1,191 @@
+//! Calls that fail, and what is told of it.
+
+use std::sync::{Arc, Barrier};
+use std::time::Instant;
+
+use super::*;
+use crate::{CallContext, Method, RemoteError, RpcErrorKind};
+
+const FAIL: Method<u32, ()> = Method::new("tests.fail");
+const WAIT: Method<(), ()> = Method::new("tests.wait");
+const BLOCK: Method<(), String> = Method::new("tests.block");
+
+#[derive(Debug, thiserror::Error)]
+#[error("Größe {size} ist zu groß\nzweite Zeile")]
+struct TooLarge {
+    size: u32,
+    source: std::num::ParseIntError,
+}
+
+async fn fail(_: CallContext, how: u32) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    match how {
+        0 => Err(TooLarge {
+            size: 7,
+            source: "x".parse::<u32>().unwrap_err(),
+        }
+        .into()),
+        1 => Err("a text".into()),
+        2 => panic!("a panic with {how}"),
+        _ => Err(RemoteError {
+            type_name: "own".to_owned(),
+            message: "of my own".to_owned(),
+            code: 17,
+            details: vec![1, 2, 3],
+            ..RemoteError::default()
+        }
+        .into()),
+    }
+}
+
+fn methods() -> Methods {
+    Methods::new()
+        .with(FAIL, fail)
+        .with(WAIT, async |context: CallContext, ()| {
+            context.cancellation().cancelled().await;
+            Ok::<_, String>(())
+        })
+        .with(BLOCK, async |context: CallContext, ()| {
+            let blocked = context.agent().call(context.caller(), FAIL, &1).wait();
+            blocked
+                .map(|()| String::new())
+                .or_else(|error| Ok::<_, String>(error.message))
+        })
+}
+
+#[test]
+fn an_error_arrives_with_type_text_causes_and_worker() {
+    let agents = group(2, methods);
+    let error = agents[0].call_sync("w1", FAIL, &0).unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::Remote);
+    assert_eq!(error.worker.as_ref().unwrap().name.as_str(), "w1");
+    assert_eq!(error.method.as_deref(), Some("tests.fail"));
+    let remote = error.remote.as_deref().unwrap();
+    assert_eq!(remote.message, "Größe 7 ist zu groß\nzweite Zeile");
+    assert_eq!(remote.causes, ["invalid digit found in string"]);
+    let text = error.to_string();
+    assert!(
+        text.starts_with("tests.fail on WorkerInfo(id=1, name=w1): "),
+        "{text}"
+    );
+    assert!(text.contains("zu groß\nzweite Zeile"), "{text}");
+    assert!(
+        text.ends_with("caused by: invalid digit found in string"),
+        "{text}"
+    );
+
+    let text = agents[0].call_sync("w1", FAIL, &1).unwrap_err();
+    assert_eq!(text.remote.unwrap().message, "a text");
+    let panic = agents[0]
+        .call_sync("w1", FAIL, &2)
+        .unwrap_err()
+        .remote
+        .unwrap();
+    assert_eq!(
+        (panic.type_name.as_str(), panic.message.as_str()),
+        ("panic", "a panic with 2")
+    );
+    let own = agents[0]
+        .call_sync("w1", FAIL, &3)
+        .unwrap_err()
+        .remote
+        .unwrap();
+    assert_eq!((own.code, own.details), (17, vec![1, 2, 3]));
+    assert_eq!(
+        agents[0].traffic().connections,
+        1,
+        "none of them cost the connection"
+    );
+}
+
+#[test]
+fn a_call_that_cannot_be_made_says_what_is_wrong() {
+    const FALL: Method<u32, ()> = Method::new("fall");
+    const FAIL_TEXT: Method<String, ()> = Method::new("tests.fail");
+    let agents = group(2, methods);
+    let error = agents[0].call_sync("w1", FALL, &0).unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::NoSuchMethod);
+    assert!(
+        error
+            .message
+            .contains("no method fall; it offers tests.fail, tests.block, tests.wait")
+            || error.message.contains("tests.fail"),
+        "{error}"
+    );
+    let text = "x".repeat(300);
+    let error = agents[0].call_sync("w1", FAIL_TEXT, &text).unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::Serialization, "{error}");
+    let error = agents[0].call_sync("w9", FAIL, &0).unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::UnknownWorker);
+    assert!(
+        error
+            .message
+            .starts_with("name:w0,rank:0 could not find destination name w9"),
+        "{error}"
+    );
+    let error = agents[0].call_sync(9, FAIL, &0).unwrap_err();
+    assert!(
+        error.message.contains("could not find destination id 9"),
+        "{error}"
+    );
+    assert_eq!(agents[0].traffic().connections, 1);
+}
+
+#[test]
+fn an_async_function_that_would_block_is_told() {
+    let agents = group(2, methods);
+    let told = agents[0].call_sync("w1", BLOCK, &()).unwrap();
+    assert!(told.contains("an async function must not block"), "{told}");
+}
+
+#[test]
+fn calls_to_a_worker_that_ends_fail_at_once_and_name_it() {
+    let mut agents = group(2, methods);
+    let calls: Vec<_> = (0..64).map(|_| agents[0].call("w1", WAIT, &())).collect();
+    // All of them have arrived when one more has been answered.
+    agents[0].call_sync("w1", FAIL, &1).unwrap_err();
+    let ended = Instant::now();
+    drop(agents.pop());
+    for call in calls {
+        let error = call.wait().unwrap_err();
+        assert!(
+            matches!(error.kind, RpcErrorKind::PeerLost | RpcErrorKind::Stopping),
+            "{error}"
+        );
+        assert_eq!(error.worker.unwrap().name.as_str(), "w1");
+    }
+    assert!(ended.elapsed() < Duration::from_secs(1));
+    let error = agents[0].call_sync("w1", WAIT, &()).unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::PeerLost, "{error}");
+    assert!(error.is_retryable());
+}
+
+#[test]
+fn stopping_ends_what_is_on_its_way_on_both_sides() {
+    let agents = group(2, methods);
+    let calls: Vec<_> = (0..10).map(|_| agents[0].call("w1", WAIT, &())).collect();
+    let entered = Arc::new(Barrier::new(2));
+    let waiting = {
+        let (agent, entered) = (agents[0].clone(), Arc::clone(&entered));
+        std::thread::spawn(move || {
+            entered.wait();
+            agent.call_sync("w1", WAIT, &())
+        })
+    };
+    entered.wait();
+    agents[0].stop();
+    for call in calls {
+        assert_eq!(call.wait().unwrap_err().kind, RpcErrorKind::Stopping);
+    }
+    assert_eq!(
+        waiting.join().unwrap().unwrap_err().kind,
+        RpcErrorKind::Stopping
+    );
+    let later = agents[0].call_sync("w1", FAIL, &1).unwrap_err();
+    assert_eq!(later.kind, RpcErrorKind::Stopping);
+    // The functions were told, so none of them runs on.
+    let until = Instant::now() + Duration::from_secs(5);
+    while agents[1].traffic().running > 0 && Instant::now() < until {
+        std::thread::yield_now();
+    }
+    assert_eq!(agents[1].traffic().running, 0);
+}

@@ -1,0 +1,142 @@
+//! Agents that meet in a store, and leave.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use rdzv_store::{HashStore, Store};
+
+use crate::{AgentOptions, CallContext, Membership, Method, Methods, RpcAgent, RpcErrorKind};
+
+use super::*;
+
+const NOTHING: Method<(), ()> = Method::new("nothing");
+const WAIT: Method<(), ()> = Method::new("wait");
+
+fn methods() -> Methods {
+    Methods::new()
+        .with(NOTHING, async |_: CallContext, ()| Ok::<_, String>(()))
+        .with(WAIT, async |context: CallContext, ()| {
+            context.cancellation().cancelled().await;
+            Ok::<_, String>(())
+        })
+}
+
+fn init(
+    store: &Arc<dyn Store>,
+    rank: u32,
+    membership: Membership,
+) -> Result<RpcAgent, crate::RpcError> {
+    let options = AgentOptions {
+        init_deadline: Duration::from_secs(10),
+        ..AgentOptions::default()
+    };
+    let name = format!("w{rank}");
+    RpcAgent::init(
+        &name,
+        rank,
+        membership,
+        Arc::clone(store),
+        methods(),
+        options,
+    )
+}
+
+/// All members of a static group.
+fn formed(world_size: u32) -> Vec<RpcAgent> {
+    let store: Arc<dyn Store> = Arc::new(HashStore::new());
+    let membership = Membership::Static { world_size };
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..world_size)
+            .map(|rank| {
+                let store = &store;
+                scope.spawn(move || init(store, rank, membership).unwrap())
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn a_static_group_forms_works_and_ends_together() {
+    let agents = formed(3);
+    for from in &agents {
+        for to in 0..3 {
+            from.call_sync(to, NOTHING, &()).unwrap();
+        }
+    }
+    std::thread::scope(|scope| {
+        for agent in &agents {
+            scope.spawn(|| agent.shutdown(Duration::from_secs(10)).unwrap());
+        }
+    });
+    let error = agents[0].call_sync(1, NOTHING, &()).unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::Stopping);
+}
+
+#[test]
+fn a_shutdown_waits_for_calls_and_gives_up_in_time() {
+    let agents = formed(2);
+    let call = agents[0].call("w1", WAIT, &());
+    let begun = Instant::now();
+    let error = agents[0].shutdown(Duration::from_millis(300)).unwrap_err();
+    assert!(begun.elapsed() >= Duration::from_millis(300));
+    assert_eq!(error.kind, RpcErrorKind::Deadline);
+    assert!(error.message.contains("w1 (1 calls)"), "{error}");
+    assert_eq!(call.wait().unwrap_err().kind, RpcErrorKind::Stopping);
+    // The other one is told who is missing.
+    let error = agents[1].shutdown(Duration::from_millis(300)).unwrap_err();
+    assert!(error.message.contains("w0"), "{error}");
+}
+
+#[test]
+fn members_of_a_dynamic_group_come_and_go() {
+    let store: Arc<dyn Store> = Arc::new(HashStore::new());
+    let first = init(&store, 0, Membership::dynamic()).unwrap();
+    let second = init(&store, 7, Membership::dynamic()).unwrap();
+    second.call_sync("w0", NOTHING, &()).unwrap();
+    // The first one is told of the second.
+    let until = Instant::now() + Duration::from_secs(10);
+    while first.worker("w7").is_err() {
+        assert!(Instant::now() < until, "{:?}", first.workers());
+        std::thread::yield_now();
+    }
+    first.call_sync(7, NOTHING, &()).unwrap();
+    second.shutdown(Duration::from_secs(10)).unwrap();
+    while first.worker("w7").is_ok() {
+        assert!(Instant::now() < until, "{:?}", first.workers());
+        std::thread::yield_now();
+    }
+    let error = first.call_sync(7, NOTHING, &()).unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::UnknownWorker);
+    // Another one with the same name and rank is reached at the first try.
+    let third = init(&store, 7, Membership::dynamic()).unwrap();
+    while first.worker("w7").is_err() {
+        assert!(Instant::now() < until, "{:?}", first.workers());
+        std::thread::yield_now();
+    }
+    first.call_sync("w7", NOTHING, &()).unwrap();
+    third.call_sync("w0", NOTHING, &()).unwrap();
+    drop((first, third));
+}
+
+#[test]
+fn an_agent_lives_and_ends_twenty_times_in_a_process() {
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let mut before = 0;
+    for round in 0..20 {
+        let agents = formed(2);
+        agents[0].call_sync("w1", NOTHING, &()).unwrap();
+        std::thread::scope(|scope| {
+            for agent in &agents {
+                scope.spawn(|| agent.shutdown(Duration::from_secs(10)).unwrap());
+            }
+        });
+        drop(agents);
+        if round == 4 {
+            before = descriptors();
+        }
+    }
+    // Other tests run beside it, with agents of their own.
+    let after = descriptors();
+    assert!(after < before + 400, "{before} descriptors, then {after}");
+}

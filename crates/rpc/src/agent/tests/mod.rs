@@ -1,0 +1,81 @@
+//! Agents that call one another, all in this process.
+
+mod calls;
+mod errors;
+mod groups;
+mod pressure;
+mod strangers;
+mod time;
+
+use std::time::Duration;
+
+use rdzv_core::rpc::frame::Limits;
+use rdzv_core::rpc::worker::{WorkerId, WorkerInfo, WorkerName};
+
+use super::RpcAgent;
+use super::core::{Member, Members, Setup};
+use crate::Methods;
+use crate::device::CpuOnly;
+use crate::transport::{Listener, Token, TransportOptions};
+
+/// How the agents of a group are made.
+#[derive(Clone)]
+struct Made {
+    worker_threads: usize,
+    transports: TransportOptions,
+    tokens: Vec<Option<Token>>,
+}
+
+impl Default for Made {
+    fn default() -> Self {
+        Self {
+            worker_threads: 4,
+            transports: TransportOptions::default(),
+            tokens: Vec::new(),
+        }
+    }
+}
+
+/// A group of so many workers, `w0`, `w1` and so on, which all offer these methods.
+fn group(size: u32, methods: impl Fn() -> Methods) -> Vec<RpcAgent> {
+    made(size, &Made::default(), methods)
+}
+
+fn made(size: u32, made: &Made, methods: impl Fn() -> Methods) -> Vec<RpcAgent> {
+    let mut members = Members::new();
+    let mut agents = Vec::new();
+    for id in 0..size {
+        let me = WorkerInfo {
+            id: WorkerId(id),
+            name: WorkerName::new(format!("w{id}")).unwrap(),
+        };
+        let transports = made.transports.clone();
+        let listener = Listener::new(transports.clone()).unwrap();
+        let contact = listener.contact().unwrap();
+        let setup = Setup {
+            me: me.clone(),
+            incarnation: u64::from(id) + 1,
+            group: 1,
+            token: made.tokens.get(id as usize).cloned().flatten(),
+            limits: Limits::default(),
+            methods: methods(),
+            timeout: Some(Duration::from_secs(60)),
+            worker_threads: made.worker_threads,
+            transports,
+            backend: CpuOnly::shared(),
+        };
+        agents.push(RpcAgent::start(setup, listener).unwrap());
+        members.insert(
+            WorkerId(id),
+            Member {
+                info: me,
+                incarnation: u64::from(id) + 1,
+                contact,
+            },
+        );
+    }
+    for agent in &agents {
+        agent.core().set_members(members.clone());
+    }
+    agents
+}

@@ -1,0 +1,81 @@
+//! Peers that are no workers, or of another job.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use super::*;
+use crate::{CallContext, Method, RpcErrorKind};
+
+const NOTHING: Method<(), ()> = Method::new("nothing");
+
+fn methods() -> Methods {
+    Methods::new().with(NOTHING, async |_: CallContext, ()| Ok::<_, String>(()))
+}
+
+fn over_tcp(tokens: Vec<Option<Token>>) -> Vec<RpcAgent> {
+    let transports = TransportOptions {
+        unix: false,
+        ..TransportOptions::default()
+    };
+    let made = Made {
+        transports,
+        tokens,
+        ..Made::default()
+    };
+    super::made(2, &made, methods)
+}
+
+fn address(agent: &RpcAgent, of: u32) -> std::net::SocketAddr {
+    agent.core().members()[&WorkerId(of)].contact.address
+}
+
+#[test]
+fn garbage_stalling_and_flooding_harm_nobody_else() {
+    let agents = over_tcp(Vec::new());
+    let at = address(&agents[0], 1);
+    let mut stalling: Vec<TcpStream> = (0..50).map(|_| TcpStream::connect(at).unwrap()).collect();
+    for stream in &mut stalling {
+        stream.write_all(b"rdzc").unwrap();
+    }
+    let mut seed = fastrand::Rng::with_seed(7);
+    for _ in 0..50 {
+        let mut garbage = vec![0; 4096];
+        seed.fill(&mut garbage);
+        let mut stream = TcpStream::connect(at).unwrap();
+        // It may be closed before everything is written.
+        let _ = stream.write_all(&garbage);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+    }
+    // An endless frame that is announced within the limits of nobody.
+    let mut flood = TcpStream::connect(at).unwrap();
+    let header = rdzv_core::rpc::frame::Header::new(rdzv_core::rpc::frame::FrameKind::Hello);
+    let mut frame = Vec::new();
+    rdzv_core::rpc::frame::encode(&header, &vec![0; 1 << 20], &[], &mut frame);
+    let mut closed = false;
+    for _ in 0..100 {
+        closed |= flood.write_all(&frame).is_err();
+    }
+    assert!(closed, "a stranger may send a megabyte");
+    for _ in 0..100 {
+        agents[0].call_sync("w1", NOTHING, &()).unwrap();
+    }
+}
+
+#[test]
+fn a_worker_of_another_job_is_refused_and_told_why() {
+    let token = |byte| Some(Token::new(&[byte; 32]).unwrap());
+    for (ours, theirs, said) in [
+        (token(1), token(2), "another job token"),
+        (token(1), None, "has a job token and"),
+        (None, token(1), "has a job token and"),
+    ] {
+        let agents = over_tcp(vec![ours, theirs]);
+        let error = agents[0].call_sync("w1", NOTHING, &()).unwrap_err();
+        assert_eq!(error.kind, RpcErrorKind::Protocol, "{error}");
+        assert!(error.message.contains(said), "{error}");
+        assert_eq!(agents[1].traffic().served, 0);
+    }
+    let agents = over_tcp(vec![token(1), token(1)]);
+    agents[0].call_sync("w1", NOTHING, &()).unwrap();
+}

@@ -1,0 +1,181 @@
+//! Timeouts and cancelling.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Instant;
+
+use super::*;
+use crate::{CallContext, CallOptions, Cancellation, Method, RpcErrorKind, Timeout};
+
+const WAIT: Method<(), bool> = Method::new("wait");
+const NEVER: Method<(), ()> = Method::new("never");
+const HOLD: Method<(), ()> = Method::new("hold");
+const COUNT: Method<(), ()> = Method::new("count");
+
+/// What the functions have seen.
+#[derive(Default)]
+struct Seen {
+    cancelled: Mutex<Option<Cancellation>>,
+    counted: AtomicU32,
+    held: AtomicBool,
+}
+
+fn methods(seen: &Arc<Seen>) -> Methods {
+    let (waits, counts) = (Arc::clone(seen), Arc::clone(seen));
+    let (holds, never) = (Arc::clone(seen), Arc::clone(seen));
+    Methods::new()
+        .with(WAIT, move |context: CallContext, ()| {
+            let seen = Arc::clone(&waits);
+            async move {
+                *seen.cancelled.lock().unwrap() = Some(context.cancellation().clone());
+                context.cancellation().cancelled().await;
+                Ok::<_, String>(context.deadline().is_some())
+            }
+        })
+        .with(NEVER, move |context: CallContext, ()| {
+            let seen = Arc::clone(&never);
+            async move {
+                *seen.cancelled.lock().unwrap() = Some(context.cancellation().clone());
+                std::future::pending::<Result<(), String>>().await
+            }
+        })
+        .with_blocking(HOLD, move |context, ()| {
+            holds.held.store(true, Ordering::Release);
+            while !context.cancellation().is_cancelled() {
+                std::thread::yield_now();
+            }
+            Ok::<_, String>(())
+        })
+        .with_blocking(COUNT, move |_, ()| {
+            counts.counted.fetch_add(1, Ordering::Relaxed);
+            Ok::<_, String>(())
+        })
+}
+
+fn after(time: Duration) -> CallOptions {
+    CallOptions::new().timeout(Timeout::After(time))
+}
+
+#[test]
+fn a_call_ends_at_its_deadline_and_the_function_is_told() {
+    let seen = Arc::new(Seen::default());
+    let agents = group(2, || methods(&seen));
+    for micros in [1, 1000, 50_000] {
+        let time = Duration::from_micros(micros);
+        let begun = Instant::now();
+        let error = agents[0]
+            .call_with(after(time), "w1", NEVER, &())
+            .wait()
+            .unwrap_err();
+        assert!(begun.elapsed() >= time);
+        assert_eq!(error.kind, RpcErrorKind::Deadline, "{error}");
+        let shown = match micros {
+            1 => "0.001",
+            1000 => "1",
+            _ => "50",
+        };
+        let start = format!("RPC ran for more than set timeout ({shown} ms) and will now be");
+        // The callee may notice it first.
+        let over = "the time for the call was over before it was begun";
+        assert!(
+            error.message.starts_with(&start) || error.message == over,
+            "{error}"
+        );
+        assert_eq!(error.worker.unwrap().name.as_str(), "w1");
+    }
+    // Async code is told too, though nobody waits on a thread.
+    let call = agents[0].call_with(after(Duration::from_millis(20)), "w1", NEVER, &());
+    let (told, heard) = mpsc::channel();
+    let _going_on = call.then(move |result| {
+        told.send(result.unwrap_err().kind).unwrap();
+        Ok(())
+    });
+    assert_eq!(heard.recv(), Ok(RpcErrorKind::Deadline));
+    let cancelled = seen.cancelled.lock().unwrap().take().unwrap();
+    let until = Instant::now() + Duration::from_secs(5);
+    while !cancelled.is_cancelled() && Instant::now() < until {
+        std::thread::yield_now();
+    }
+    assert!(cancelled.is_cancelled());
+    while agents[0].traffic().in_flight > 0 {
+        assert!(Instant::now() < until, "{:?}", agents[0].traffic());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn zero_is_refused_and_never_is_no_deadline() {
+    let seen = Arc::new(Seen::default());
+    let agents = group(2, || methods(&seen));
+    let error = agents[0]
+        .call_with(after(Duration::ZERO), "w1", COUNT, &())
+        .wait();
+    assert_eq!(error.unwrap_err().kind, RpcErrorKind::InvalidArgument);
+    let error = agents[0].set_timeout(Some(Duration::ZERO)).unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::InvalidArgument);
+    agents[0]
+        .set_timeout(Some(Duration::from_millis(30)))
+        .unwrap();
+    let error = agents[0].call_sync("w1", NEVER, &()).unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::Deadline);
+    let never = CallOptions::new().timeout(Timeout::Never);
+    let call = agents[0].call_with(never, "w1", WAIT, &());
+    agents[0].set_timeout(None).unwrap();
+    assert_eq!(agents[0].timeout(), None);
+    agents[0].call_sync("w1", COUNT, &()).unwrap();
+    assert!(!call.is_done());
+    call.cancel();
+    assert_eq!(call.wait().unwrap_err().kind, RpcErrorKind::Cancelled);
+}
+
+#[test]
+fn a_request_whose_time_is_over_before_it_is_begun_is_not_worked_on() {
+    let seen = Arc::new(Seen::default());
+    let made = Made {
+        worker_threads: 1,
+        ..Made::default()
+    };
+    let agents = super::made(2, &made, || methods(&seen));
+    let holding = agents[0].call("w1", HOLD, &());
+    let until = Instant::now() + Duration::from_secs(5);
+    while !seen.held.load(Ordering::Acquire) && Instant::now() < until {
+        std::thread::yield_now();
+    }
+    // The only thread is taken, so these wait until their time is over.
+    let late = after(Duration::from_millis(10));
+    let calls: Vec<_> = (0..5)
+        .map(|_| agents[0].call_with(late, "w1", COUNT, &()))
+        .collect();
+    for call in calls {
+        assert_eq!(call.wait().unwrap_err().kind, RpcErrorKind::Deadline);
+    }
+    holding.cancel();
+    agents[0].call_sync("w1", COUNT, &()).unwrap();
+    assert_eq!(
+        seen.counted.load(Ordering::Relaxed),
+        1,
+        "only the last one was worked on"
+    );
+}
+
+#[test]
+fn cancelling_tells_the_function() {
+    let seen = Arc::new(Seen::default());
+    let agents = group(2, || methods(&seen));
+    let call = agents[0].call("w1", WAIT, &());
+    let until = Instant::now() + Duration::from_secs(5);
+    let cancellation = loop {
+        if let Some(cancellation) = seen.cancelled.lock().unwrap().take() {
+            break cancellation;
+        }
+        assert!(Instant::now() < until, "the call does not arrive");
+        std::thread::yield_now();
+    };
+    assert!(!cancellation.is_cancelled());
+    call.cancel();
+    assert_eq!(call.wait().unwrap_err().kind, RpcErrorKind::Cancelled);
+    while !cancellation.is_cancelled() {
+        assert!(Instant::now() < until, "the function is not told");
+        std::thread::yield_now();
+    }
+}

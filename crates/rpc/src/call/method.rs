@@ -1,0 +1,66 @@
+//! The typed name of a function that workers offer.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use rdzv_core::rpc::frame::method_hash;
+
+/// A function by its name, with the type of its argument and of its result. Both ends share it, as
+/// a constant:
+///
+/// ```
+/// use rdzv_rpc::Method;
+///
+/// const ADD: Method<(i64, i64), i64> = Method::new("calculator.add");
+/// ```
+pub struct Method<Argument, Output> {
+    name: &'static str,
+    version: u32,
+    types: PhantomData<fn(Argument) -> Output>,
+}
+
+impl<Argument, Output> Method<Argument, Output> {
+    /// Version 1 of the method with this name. Names are compared exactly.
+    pub const fn new(name: &'static str) -> Self {
+        Self::with_version(name, 1)
+    }
+
+    /// Another version. Workers that know different versions of a method only do not understand one
+    /// another: change the version with the types.
+    pub const fn with_version(name: &'static str, version: u32) -> Self {
+        Self {
+            name,
+            version,
+            types: PhantomData,
+        }
+    }
+
+    /// The name.
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The version.
+    pub const fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// What stands for the method on the wire.
+    pub(crate) const fn number(&self) -> u64 {
+        method_hash(self.name, self.version)
+    }
+}
+
+impl<Argument, Output> Clone for Method<Argument, Output> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<Argument, Output> Copy for Method<Argument, Output> {}
+
+impl<Argument, Output> fmt::Debug for Method<Argument, Output> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Method({}@{})", self.name, self.version)
+    }
+}

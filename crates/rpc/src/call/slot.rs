@@ -1,0 +1,156 @@
+//! Where the answer of a call arrives: written once, by whoever reads the connection.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+/// A place for one value, and for one who waits for it.
+#[derive(Debug)]
+pub(crate) struct Slot<T> {
+    /// Beside the lock, so that a look costs nothing.
+    filled: AtomicBool,
+    state: Mutex<State<T>>,
+    arrived: Condvar,
+}
+
+#[derive(Debug)]
+enum State<T> {
+    Empty(Option<Waker>),
+    Full(T),
+    Taken,
+}
+
+impl<T> Default for Slot<T> {
+    fn default() -> Self {
+        Self {
+            filled: AtomicBool::new(false),
+            state: Mutex::new(State::Empty(None)),
+            arrived: Condvar::new(),
+        }
+    }
+}
+
+impl<T> Slot<T> {
+    /// A slot that has its value already.
+    pub(crate) fn full(value: T) -> Self {
+        let slot = Self::default();
+        slot.fill(value);
+        slot
+    }
+
+    /// Brings the value. Only the first one counts; says whether it was this one.
+    pub(crate) fn fill(&self, value: T) -> bool {
+        let mut state = self.lock();
+        let State::Empty(waker) = &mut *state else {
+            return false;
+        };
+        let waker = waker.take();
+        *state = State::Full(value);
+        self.filled.store(true, Ordering::Release);
+        drop(state);
+        self.arrived.notify_all();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        true
+    }
+
+    /// Whether the value has arrived.
+    pub(crate) fn is_filled(&self) -> bool {
+        self.filled.load(Ordering::Acquire)
+    }
+
+    /// Takes the value, if it has arrived and was not taken before.
+    pub(crate) fn take(&self) -> Option<T> {
+        let mut state = self.lock();
+        match std::mem::replace(&mut *state, State::Taken) {
+            State::Full(value) => Some(value),
+            State::Taken => None,
+            empty @ State::Empty(_) => {
+                *state = empty;
+                None
+            }
+        }
+    }
+
+    /// Blocks until the value has arrived or the time is over.
+    pub(crate) fn park(&self, until: Option<Instant>) {
+        let mut state = self.lock();
+        while matches!(*state, State::Empty(_)) {
+            state = match until {
+                None => self
+                    .arrived
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner),
+                Some(until) => {
+                    let left = until.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return;
+                    }
+                    let waited = self.arrived.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+
+    /// Takes the value, or has the task woken when it arrives.
+    ///
+    /// # Panics
+    ///
+    /// If the value was taken before: a future is not polled after it was ready.
+    pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<T> {
+        let mut state = self.lock();
+        match std::mem::replace(&mut *state, State::Taken) {
+            State::Full(value) => Poll::Ready(value),
+            State::Taken => panic!("a call was asked for its answer after it had given it"),
+            State::Empty(_) => {
+                *state = State::Empty(Some(context.waker().clone()));
+                Poll::Pending
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        // Nothing in here panics while it holds the lock, but for the one above, which leaves it whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_first_value_counts_and_is_taken_once() {
+        let slot = Slot::default();
+        assert!(slot.fill(1));
+        assert!(!slot.fill(2));
+        assert!(slot.is_filled());
+        assert_eq!(slot.take(), Some(1));
+        assert_eq!(slot.take(), None);
+        assert!(!slot.fill(3));
+    }
+
+    #[test]
+    fn who_waits_is_woken() {
+        let slot = Arc::new(Slot::default());
+        let filler = Arc::clone(&slot);
+        let thread = std::thread::spawn(move || filler.fill(7));
+        slot.park(None);
+        assert_eq!(slot.take(), Some(7));
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn waiting_ends_in_time() {
+        let slot = Slot::<u8>::default();
+        slot.park(Some(Instant::now() + Duration::from_millis(1)));
+        assert_eq!(slot.take(), None);
+        assert!(slot.fill(1), "the slot still takes its value");
+    }
+}

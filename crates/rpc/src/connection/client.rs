@@ -1,0 +1,464 @@
+//! The calling side of a connection: calls that wait for their reply.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use rdzv_core::rpc::calls::{CallTable, Credit};
+use rdzv_core::rpc::frame::{Frame, FrameKind, Header, Limits};
+use rdzv_core::rpc::worker::WorkerInfo;
+
+use super::lent::{self, Lending};
+use super::link::{Endpoint, Link, fail};
+use super::waiting::Bell;
+use crate::agent::clock;
+use crate::agent::core::{Core, OnItsWay};
+use crate::call::failure::Refusal;
+use crate::call::methods::Answer;
+use crate::call::slot::Slot;
+use crate::error::{RpcError, RpcErrorKind};
+use crate::payload::Payload;
+
+/// So many calls wait for credit at the most; more are refused.
+const MOST_WAITING: usize = 65_536;
+
+/// Flag of a request: the caller can read the callee's memory.
+pub(crate) const READS_MEMORY: u16 = 1;
+
+/// Flag of a request: the first 8 bytes of the body are the key of the line that it stands in.
+pub(crate) const IN_LINE: u16 = 2;
+
+/// A call before it is sent.
+pub(crate) struct Request {
+    pub(crate) id: u64,
+    pub(crate) method: &'static str,
+    pub(crate) number: u64,
+    pub(crate) flags: u16,
+    pub(crate) trace: u128,
+    pub(crate) payload: Payload,
+    pub(crate) begun: Instant,
+    pub(crate) timeout: Option<Duration>,
+    /// Where the answer is to arrive.
+    pub(crate) slot: Arc<Slot<Answer>>,
+    /// Whether the callee reads its large parts out of our memory; known when it leaves the queue.
+    pub(crate) lend: bool,
+    /// Filled when the request has left the queue.
+    pub(crate) sent: Arc<Slot<()>>,
+    /// Counts it as long as it is anywhere.
+    pub(crate) counted: Arc<OnItsWay>,
+}
+
+/// What to do if the limits are reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Excess {
+    /// Send it anyway: it is part of a call that counts already.
+    Send,
+    /// Let it wait.
+    Queue,
+    /// Refuse it.
+    Refuse,
+}
+
+/// A call on its way.
+struct Call {
+    method: &'static str,
+    slot: Arc<Slot<Answer>>,
+    begun: Instant,
+    timeout: Option<Duration>,
+    size: u64,
+    /// Whether it counts against the limits.
+    counted: bool,
+    /// Whether it has left the queue.
+    sent: bool,
+    /// The parts that the callee reads out of our memory: they must not go away before.
+    lent: Vec<Bytes>,
+    _counted: Arc<OnItsWay>,
+}
+
+#[derive(Default)]
+struct Calls {
+    pending: CallTable<u64, Call>,
+    credit: Credit,
+    queue: VecDeque<Request>,
+    /// Parts of calls that are given up, which the callee may be reading still.
+    abandoned: BTreeMap<u64, Vec<Bytes>>,
+}
+
+/// The calling side of a connection.
+pub(crate) struct Client {
+    link: Link,
+    core: Weak<Core>,
+    worker: WorkerInfo,
+    pub(crate) lending: Arc<Lending>,
+    calls: Mutex<Calls>,
+    /// How much it has paid lately to look for a reply before sleeping; see `waiting`.
+    pub(crate) patience: AtomicU32,
+    /// Wakes the thread that holds the helm and sleeps, when another one has filled its slot.
+    pub(crate) bell: Bell,
+}
+
+impl Client {
+    pub(crate) fn new(
+        link: Link,
+        core: Weak<Core>,
+        worker: WorkerInfo,
+        lending: Lending,
+    ) -> std::io::Result<Self> {
+        let bell = Bell::new()?;
+        Ok(Self {
+            link,
+            core,
+            worker,
+            lending: Arc::new(lending),
+            calls: Mutex::default(),
+            patience: AtomicU32::new(super::waiting::PATIENCE),
+            bell,
+        })
+    }
+
+    /// The worker at the other end.
+    pub(crate) fn worker(&self) -> &WorkerInfo {
+        &self.worker
+    }
+
+    /// How many calls wait for their reply.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.calls().pending.len()
+    }
+
+    /// How many bytes of them.
+    pub(crate) fn bytes_in_flight(&self) -> u64 {
+        self.calls().credit.bytes()
+    }
+
+    fn calls(&self) -> MutexGuard<'_, Calls> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a request, or lets it wait. What goes wrong arrives in the slot.
+    pub(crate) fn begin(self: &Arc<Self>, mut request: Request, excess: Excess) {
+        let mut calls = self.calls();
+        if let Some(error) = self.link.ended() {
+            let error = error.clone();
+            drop(calls);
+            return self.refuse(&request, error);
+        }
+        let size = request.payload.len() as u64;
+        let free = calls.queue.is_empty() && calls.credit.try_take(size);
+        if free || excess == Excess::Send {
+            request.lend = self.lending.lends();
+            calls.enter(&request, size, free, true);
+            drop(calls);
+            return self.transmit(request);
+        }
+        if excess == Excess::Refuse || calls.queue.len() >= MOST_WAITING {
+            let (in_flight, bytes) = (calls.pending.len(), calls.credit.bytes());
+            let waiting = calls.queue.len();
+            drop(calls);
+            let text = format!(
+                "{in_flight} calls with {bytes} bytes are on their way to it and {waiting} wait, \
+                 which is the limit: wait for some of them before making more"
+            );
+            return self.refuse(&request, RpcError::new(RpcErrorKind::Overloaded, text));
+        }
+        // Its time runs while it waits.
+        calls.enter(&request, size, false, false);
+        calls.queue.push_back(request);
+    }
+
+    /// Tells the callee something that has no answer.
+    pub(crate) fn tell(&self, kind: FrameKind, call: u64, body: &[u8]) -> Result<(), RpcError> {
+        let header = Header {
+            call,
+            ..Header::new(kind)
+        };
+        self.link.send(&header, body, Vec::new())
+    }
+
+    fn transmit(self: &Arc<Self>, request: Request) {
+        let left = request.timeout.map_or(0, |timeout| {
+            let left = timeout.saturating_sub(request.begun.elapsed());
+            u64::try_from(left.as_micros()).unwrap_or(u64::MAX).max(1)
+        });
+        let reads = if self.lending.reads_theirs() {
+            READS_MEMORY
+        } else {
+            0
+        };
+        let header = Header {
+            flags: request.flags | reads,
+            call: request.id,
+            method: request.number,
+            deadline_micros: left,
+            trace: request.trace,
+            span: request.id,
+            ..Header::new(FrameKind::Request)
+        };
+        let parts = lent::placed(request.payload.parts, request.lend);
+        let sent = self.link.send(&header, &request.payload.body, parts);
+        request.sent.fill(());
+        self.bell.ring();
+        if let Err(error) = sent {
+            fail(self, error);
+        }
+    }
+
+    fn refuse(&self, request: &Request, error: RpcError) {
+        let error = error
+            .with_worker(self.worker.clone())
+            .with_method(request.method);
+        request.slot.fill(Err(error));
+        request.sent.fill(());
+    }
+
+    /// Nobody waits for this call any more.
+    pub(crate) fn cancel(self: &Arc<Self>, id: u64) {
+        let call = self.calls().pending.take(id);
+        let Some(call) = call else {
+            return;
+        };
+        let sent = call.sent;
+        let text = "the call was cancelled by its caller";
+        self.given_up(id, call, RpcError::new(RpcErrorKind::Cancelled, text));
+        if sent {
+            // If it cannot be told the connection is over, and the callee knows anyway.
+            let _ = self.tell(FrameKind::Cancel, id, &[]);
+        }
+    }
+
+    /// Ends the calls whose time is over; says when the next one's is.
+    pub(crate) fn expire(self: &Arc<Self>, now: Instant) -> Option<Instant> {
+        let mut calls = self.calls();
+        let over: Vec<_> = calls.pending.expire(clock::mono(now)).collect();
+        let next = calls.pending.arm();
+        drop(calls);
+        for (id, call) in over {
+            self.time_is_over(id, call);
+        }
+        next.map(clock::instant)
+    }
+
+    /// The time of this call is over, as whoever waits for it has noticed.
+    pub(crate) fn time_over(self: &Arc<Self>, id: u64) {
+        let call = self.calls().pending.take(id);
+        if let Some(call) = call {
+            self.time_is_over(id, call);
+        }
+    }
+
+    fn time_is_over(self: &Arc<Self>, id: u64, call: Call) {
+        let what = if call.sent {
+            "it was sent and not answered"
+        } else {
+            "it was not sent, since earlier calls use up what may be on its way"
+        };
+        let text = format!(
+            "RPC ran for more than set timeout ({} ms) and will now be marked with an error; {what}. \
+             If it may take so long, give the call a longer timeout",
+            in_milliseconds(call.timeout.unwrap_or_default())
+        );
+        let sent = call.sent;
+        self.given_up(id, call, RpcError::new(RpcErrorKind::Deadline, text));
+        if sent {
+            // The callee has a deadline of its own, which begins when the request arrives.
+            let _ = self.tell(FrameKind::Cancel, id, &[]);
+        }
+    }
+
+    /// A call that was taken out ends with an error of ours.
+    fn given_up(self: &Arc<Self>, id: u64, mut call: Call, error: RpcError) {
+        let mut calls = self.calls();
+        if !call.sent {
+            if let Some(at) = calls.queue.iter().position(|request| request.id == id)
+                && let Some(request) = calls.queue.remove(at)
+            {
+                request.sent.fill(());
+            }
+        } else if !call.lent.is_empty() {
+            let lent = std::mem::take(&mut call.lent);
+            calls.abandoned.insert(id, lent);
+        }
+        let ready = calls.given_back(&call, &self.lending);
+        drop(calls);
+        self.answer(call, Err(error));
+        for request in ready {
+            self.transmit(request);
+        }
+    }
+
+    /// A reply has come, or an error.
+    fn replied(self: &Arc<Self>, frame: Frame) {
+        let id = frame.header.call;
+        let mut calls = self.calls();
+        calls.abandoned.remove(&id);
+        let Some(call) = calls.pending.take(id) else {
+            drop(calls);
+            // It came too late; what the callee lent for it is not needed.
+            if lent::is_lent(&frame.parts) {
+                let _ = self.tell(FrameKind::Release, id, &[]);
+            }
+            return;
+        };
+        let ready = calls.given_back(&call, &self.lending);
+        drop(calls);
+        for request in ready {
+            self.transmit(request);
+        }
+        if frame.header.kind == FrameKind::Error {
+            let error = Refusal::into_error(&frame.body, call.method);
+            return self.answer(call, Err(error));
+        }
+        if !lent::is_lent(&frame.parts) {
+            let answer = lent::gathered(frame, &self.lending);
+            return self.answer(call, answer);
+        }
+        let client = Arc::clone(self);
+        let Some(core) = self.core.upgrade() else {
+            return self.answer(call, Err(stopping()));
+        };
+        lent::fetch(&core, frame, &self.lending, move |answer| {
+            let _ = client.tell(FrameKind::Release, id, &[]);
+            client.answer(call, answer);
+        });
+    }
+
+    fn answer(&self, call: Call, answer: Answer) {
+        if let Some(core) = self.core.upgrade() {
+            core.counters.answered(&answer);
+        }
+        let whole = answer.map_err(|error| RpcError {
+            worker: Some(self.worker.clone()),
+            method: Some(call.method.to_owned()),
+            message: with_time(error.kind, error.message, call.begun.elapsed()),
+            ..error
+        });
+        call.slot.fill(whole);
+        self.bell.ring();
+    }
+}
+
+impl Calls {
+    fn enter(&mut self, request: &Request, size: u64, counted: bool, sent: bool) {
+        let deadline = request.timeout.map(|timeout| request.begun + timeout);
+        let call = Call {
+            method: request.method,
+            slot: Arc::clone(&request.slot),
+            begun: request.begun,
+            timeout: request.timeout,
+            size,
+            counted,
+            sent,
+            lent: lent::kept(&request.payload.parts, request.lend),
+            _counted: Arc::clone(&request.counted),
+        };
+        // The number is new, so it is taken.
+        let _ = self
+            .pending
+            .insert(request.id, call, deadline.map(clock::mono));
+    }
+
+    /// A call is over: those that waited and have room now.
+    fn given_back(&mut self, call: &Call, lending: &Lending) -> Vec<Request> {
+        if call.counted {
+            self.credit.give_back(call.size);
+        }
+        let mut ready = Vec::new();
+        while let Some(first) = self.queue.front() {
+            let size = first.payload.len() as u64;
+            if !self.credit.try_take(size) {
+                break;
+            }
+            let Some(mut request) = self.queue.pop_front() else {
+                break;
+            };
+            if let Some(waiting) = self.pending.get_mut(request.id) {
+                request.lend = lending.lends();
+                waiting.counted = true;
+                waiting.sent = true;
+                waiting.lent = lent::kept(&request.payload.parts, request.lend);
+                ready.push(request);
+            } else {
+                self.credit.give_back(size);
+            }
+        }
+        ready
+    }
+}
+
+impl Endpoint for Client {
+    fn link(&self) -> &Link {
+        &self.link
+    }
+
+    fn take(self: Arc<Self>, frame: Frame) -> Option<Limits> {
+        match frame.header.kind {
+            FrameKind::Reply | FrameKind::Error => self.replied(frame),
+            FrameKind::Release => {
+                let mut calls = self.calls();
+                let id = frame.header.call;
+                calls.abandoned.remove(&id);
+                if let Some(call) = calls.pending.get_mut(id) {
+                    call.lent.clear();
+                }
+            }
+            FrameKind::Pong => self.lending.pong(&frame.body),
+            FrameKind::GoAway => {
+                let reason = String::from_utf8_lossy(&frame.body);
+                let text = if reason.is_empty() {
+                    "the worker is shutting down".to_owned()
+                } else {
+                    format!("the worker has closed the connection: {reason}")
+                };
+                fail(&self, RpcError::new(RpcErrorKind::PeerLost, text));
+            }
+            kind => {
+                let text = format!("the worker sent a {kind:?} where replies come only");
+                fail(&self, RpcError::new(RpcErrorKind::Protocol, text));
+            }
+        }
+        None
+    }
+
+    fn lost(self: Arc<Self>, error: RpcError) {
+        let mut calls = self.calls();
+        let queue = std::mem::take(&mut calls.queue);
+        let pending: Vec<_> = calls.pending.drain().collect();
+        calls.abandoned.clear();
+        drop(calls);
+        for (_, call) in pending {
+            self.answer(call, Err(error.clone()));
+        }
+        for request in queue {
+            request.sent.fill(());
+        }
+        if let Some(core) = self.core.upgrade() {
+            core.connection_lost(&self, &error);
+        }
+    }
+}
+
+fn stopping() -> RpcError {
+    RpcError::new(RpcErrorKind::Stopping, "this worker is shutting down")
+}
+
+/// The text of an error, with the time that the call had taken where it says something.
+fn with_time(kind: RpcErrorKind, text: String, elapsed: Duration) -> String {
+    match kind {
+        RpcErrorKind::PeerLost | RpcErrorKind::Stopping => {
+            format!("{text} ({} ms after the call)", elapsed.as_millis())
+        }
+        _ => text,
+    }
+}
+
+/// A time as the texts about timeouts show it.
+pub(crate) fn in_milliseconds(limit: Duration) -> String {
+    let micros = limit.as_micros();
+    if micros % 1000 == 0 {
+        (micros / 1000).to_string()
+    } else {
+        format!("{}.{:03}", micros / 1000, micros % 1000)
+    }
+}

@@ -1,0 +1,160 @@
+//! The first frames each way: who the peer is, and whether it belongs to the job.
+
+use std::time::{Duration, Instant};
+
+use rdzv_core::rpc::frame::hello::{Accepted, Hello, HelloError, Role};
+use rdzv_core::rpc::frame::{Frame, FrameKind};
+use rdzv_core::rpc::worker::WorkerInfo;
+
+use crate::error::{RpcError, RpcErrorKind};
+use crate::transport::Token;
+
+/// A peer that connects has to say who it is in this time.
+const IN_TIME: Duration = Duration::from_secs(10);
+
+/// One side of the greeting.
+pub(crate) struct Greeting {
+    role: Role,
+    ours: Hello,
+    token: Option<Token>,
+    /// Who is expected to answer, for the side that connects.
+    expected: Option<WorkerInfo>,
+    theirs: Option<(Hello, Vec<u8>)>,
+    until: Instant,
+}
+
+/// What to answer to a frame of the greeting, and who the peer is when that is settled.
+#[derive(Default)]
+pub(crate) struct Said {
+    pub(crate) answers: Vec<(FrameKind, Vec<u8>)>,
+    pub(crate) peer: Option<Hello>,
+}
+
+impl Greeting {
+    /// Of the side that listens.
+    pub(crate) fn acceptor(ours: Hello, token: Option<Token>) -> Self {
+        Self {
+            role: Role::Acceptor,
+            ours,
+            token,
+            expected: None,
+            theirs: None,
+            until: Instant::now() + IN_TIME,
+        }
+    }
+
+    /// Of the side that connects, and the body of its first frame.
+    pub(crate) fn connector(
+        ours: Hello,
+        token: Option<Token>,
+        expected: WorkerInfo,
+        until: Instant,
+    ) -> (Self, Vec<u8>) {
+        let hello = ours.to_bytes();
+        let greeting = Self {
+            role: Role::Connector,
+            ours,
+            token,
+            expected: Some(expected),
+            theirs: None,
+            until,
+        };
+        (greeting, hello)
+    }
+
+    /// When it has to be over.
+    pub(crate) fn until(&self) -> Instant {
+        self.until
+    }
+
+    /// Takes a frame of the peer.
+    ///
+    /// # Errors
+    ///
+    /// Why the peer is refused, or why it refuses.
+    pub(crate) fn take(&mut self, frame: &Frame) -> Result<Said, RpcError> {
+        match (frame.header.kind, &self.theirs) {
+            (FrameKind::Hello, None) => self.hello(&frame.body).map_err(refused),
+            (FrameKind::Accepted, Some(_)) => self.accepted(&frame.body).map_err(refused),
+            (FrameKind::GoAway, _) => {
+                let reason = String::from_utf8_lossy(&frame.body);
+                let text = format!("the worker refuses the connection: {reason}");
+                Err(RpcError::new(RpcErrorKind::Protocol, text))
+            }
+            (kind, _) => {
+                let text = format!("the peer sent a {kind:?} before it had said who it is");
+                Err(RpcError::new(RpcErrorKind::Protocol, text))
+            }
+        }
+    }
+
+    fn hello(&mut self, body: &[u8]) -> Result<Said, HelloError> {
+        let theirs = Hello::from_bytes(body)?;
+        self.ours.check_peer(&theirs)?;
+        self.ours.check_group(&theirs)?;
+        if let Some(expected) = &self.expected {
+            theirs.check_worker(expected)?;
+        }
+        self.theirs = Some((theirs, body.to_vec()));
+        let mut said = Said::default();
+        if self.role == Role::Acceptor {
+            said.answers.push((FrameKind::Hello, self.ours.to_bytes()));
+            said.answers.push((FrameKind::Accepted, self.proof()));
+        }
+        Ok(said)
+    }
+
+    fn accepted(&mut self, body: &[u8]) -> Result<Said, HelloError> {
+        let accepted = Accepted::from_bytes(body)?;
+        let other = match self.role {
+            Role::Connector => Role::Acceptor,
+            Role::Acceptor => Role::Connector,
+        };
+        let Some((theirs, _)) = &self.theirs else {
+            return Err(HelloError::Unreadable);
+        };
+        if let Some(token) = &self.token {
+            let (connector, acceptor) = self.hellos();
+            let proven = accepted
+                .proof
+                .is_some_and(|proof| token.verify(other, &connector, &acceptor, &proof));
+            if !proven {
+                return Err(self.ours.wrong_token(theirs));
+            }
+        }
+        let mut said = Said {
+            peer: Some(theirs.clone()),
+            ..Said::default()
+        };
+        if self.role == Role::Connector {
+            said.answers.push((FrameKind::Accepted, self.proof()));
+        }
+        Ok(said)
+    }
+
+    /// The body of our `Accepted`.
+    fn proof(&self) -> Vec<u8> {
+        let proof = self.token.as_ref().map(|token| {
+            let (connector, acceptor) = self.hellos();
+            token.prove(self.role, &connector, &acceptor)
+        });
+        Accepted { proof }.to_bytes()
+    }
+
+    /// What both have said first: the one that connects, and the one that listens.
+    fn hellos(&self) -> (Vec<u8>, Vec<u8>) {
+        let ours = self.ours.to_bytes();
+        let theirs = self
+            .theirs
+            .as_ref()
+            .map_or(Vec::new(), |(_, bytes)| bytes.clone());
+        match self.role {
+            Role::Connector => (ours, theirs),
+            Role::Acceptor => (theirs, ours),
+        }
+    }
+}
+
+fn refused(error: HelloError) -> RpcError {
+    RpcError::new(RpcErrorKind::Protocol, error.to_string())
+}

@@ -1,0 +1,296 @@
+//! A connection as such: two ends, the driver that waits for both, and what ended it.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+
+use rdzv_core::rpc::frame::{Frame, Header, Limits};
+use rdzv_shm::pass::Peer;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::reader::{Broken, Reader};
+use super::writer::{Left, Part, Writer};
+use crate::agent::poller::{LinkId, Poller};
+use crate::error::{RpcError, RpcErrorKind};
+use crate::transport::{Readiness, TransportKind};
+
+/// The frames that are taken from one connection before another one has its turn.
+const TURN: usize = 256;
+
+/// A connection, whichever side of it this is.
+pub(crate) struct Link {
+    id: LinkId,
+    poller: Arc<Poller>,
+    reader: Mutex<Reader>,
+    writer: Mutex<Writer>,
+    /// Copies of the descriptors, so that waiting for one end needs no lock of it.
+    readable: OwnedFd,
+    writable: OwnedFd,
+    /// What the second one is watched for.
+    room: Readiness,
+    ended: OnceLock<RpcError>,
+    /// How the bytes travel, and why that way.
+    pub(crate) kind: TransportKind,
+    pub(crate) reason: String,
+    /// The process at the other end, as the kernel knows it, if it is on this host.
+    pub(crate) process: Option<Peer>,
+}
+
+/// One side of a connection: what it makes of a frame, and of the end.
+pub(crate) trait Endpoint: Send + Sync {
+    fn link(&self) -> &Link;
+
+    /// A frame has arrived. Whoever calls this holds the helm. May say how large frames may be from
+    /// now on.
+    fn take(self: Arc<Self>, frame: Frame) -> Option<Limits>;
+
+    /// The connection is over; told once.
+    fn lost(self: Arc<Self>, error: RpcError);
+}
+
+/// Whether there is more to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pumped {
+    /// So many frames came, and then nothing.
+    Idle(usize),
+    /// The turn is over; there may be more.
+    More,
+    /// The connection is over.
+    Ended,
+}
+
+/// What a link is made of.
+pub(crate) struct Ends {
+    pub(crate) reader: Reader,
+    pub(crate) writer: Writer,
+    pub(crate) kind: TransportKind,
+    pub(crate) reason: String,
+    pub(crate) process: Option<Peer>,
+}
+
+impl Link {
+    /// Makes a link that nobody waits for yet.
+    pub(crate) fn new(poller: Arc<Poller>, mut ends: Ends) -> io::Result<Self> {
+        let readable = ends.reader.half().descriptor().try_clone_to_owned()?;
+        let writable = ends.writer.half().descriptor().try_clone_to_owned()?;
+        let room = ends.writer.half().ready_when();
+        Ok(Self {
+            id: poller.new_id(),
+            poller,
+            reader: Mutex::new(ends.reader),
+            writer: Mutex::new(ends.writer),
+            readable,
+            writable,
+            room,
+            ended: OnceLock::new(),
+            kind: ends.kind,
+            reason: ends.reason,
+            process: ends.process,
+        })
+    }
+
+    pub(crate) fn id(&self) -> LinkId {
+        self.id
+    }
+
+    /// The descriptor that becomes readable when there is something to read.
+    pub(crate) fn readable(&self) -> &OwnedFd {
+        &self.readable
+    }
+
+    pub(crate) fn writable(&self) -> &OwnedFd {
+        &self.writable
+    }
+
+    pub(crate) fn room(&self) -> Readiness {
+        self.room
+    }
+
+    /// Why it is over, if it is.
+    pub(crate) fn ended(&self) -> Option<&RpcError> {
+        self.ended.get()
+    }
+
+    /// Takes the helm, unless somebody has it.
+    pub(crate) fn try_helm(&self) -> Option<MutexGuard<'_, Reader>> {
+        match self.reader.try_lock() {
+            Ok(helm) => Some(helm),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// The driver is not to wait for frames: somebody else does.
+    pub(crate) fn disarm(&self) {
+        // If it fails, the driver is woken once more than it needs to be.
+        let _ = self.poller.disarm_frames(self);
+    }
+
+    /// Whether the other side has gone, noticed or not.
+    pub(crate) fn is_hung_up(&self) -> bool {
+        let mut descriptors = [PollFd::new(&self.readable, PollFlags::RDHUP)];
+        let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        let at_once = Timespec::default();
+        self.ended().is_some()
+            || poll(&mut descriptors, Some(&at_once))
+                .is_ok_and(|_| descriptors[0].revents().intersects(gone))
+    }
+
+    fn writer(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Frames are held back until [`let_go`](Self::let_go), to go out together.
+    pub(crate) fn hold(&self) {
+        self.writer().hold();
+    }
+
+    /// Sends what was held back.
+    pub(crate) fn let_go(&self) -> Result<(), RpcError> {
+        let mut writer = self.writer();
+        let left = writer.let_go();
+        self.after(writer, left)
+    }
+
+    /// Sends a frame; what does not fit is sent by the driver.
+    pub(crate) fn send(
+        &self,
+        header: &Header,
+        body: &[u8],
+        parts: Vec<Part>,
+    ) -> Result<(), RpcError> {
+        if let Some(error) = self.ended() {
+            return Err(error.clone());
+        }
+        let mut writer = self.writer();
+        if writer.is_holding() {
+            return writer.send(header, body, parts).map(drop).map_err(lost_by);
+        }
+        let left = writer.send(header, body, parts);
+        self.after(writer, left)
+    }
+
+    /// Sends a last frame, and what was held back before it, as far as there is room: the connection
+    /// is about to be closed.
+    pub(crate) fn send_last(&self, header: &Header, body: &[u8]) {
+        if self.ended().is_none() {
+            let mut writer = self.writer();
+            // If it cannot be sent, the end of the connection says enough.
+            let _ = writer.send(header, body, Vec::new());
+            let _ = writer.flush();
+        }
+    }
+
+    /// There is room again.
+    pub(crate) fn flush(&self) -> Result<(), RpcError> {
+        let mut writer = self.writer();
+        writer.awake();
+        let left = writer.flush();
+        self.after(writer, left)
+    }
+
+    /// Has the driver wait for room, if something is left to send.
+    fn after(
+        &self,
+        mut writer: MutexGuard<'_, Writer>,
+        mut left: io::Result<Left>,
+    ) -> Result<(), RpcError> {
+        while matches!(left, Ok(Left::Some)) && !writer.is_asleep() {
+            if writer.prepare_to_sleep() {
+                drop(writer);
+                return self.poller.await_room(self).map_err(lost_by);
+            }
+            left = writer.flush();
+        }
+        left.map(drop).map_err(lost_by)
+    }
+
+    /// Notes why it is over; says whether this is news.
+    fn end(&self, error: &RpcError) -> bool {
+        let news = self.ended.set(error.clone()).is_ok();
+        if news {
+            self.poller.forget(self);
+            self.writer().half().close();
+        }
+        news
+    }
+}
+
+/// Takes the frames that are there, for one turn.
+pub(crate) fn pump<E: Endpoint + ?Sized>(endpoint: &Arc<E>, reader: &mut Reader) -> Pumped
+where
+    Arc<E>: Clone,
+{
+    for count in 0..TURN {
+        if endpoint.link().ended().is_some() {
+            return Pumped::Ended;
+        }
+        match reader.next() {
+            Ok(Some(frame)) => {
+                if let Some(limits) = Arc::clone(endpoint).take(frame) {
+                    reader.set_limits(limits);
+                }
+            }
+            Ok(None) => return Pumped::Idle(count),
+            Err(broken) => {
+                fail(endpoint, broken_by(broken));
+                return Pumped::Ended;
+            }
+        }
+    }
+    Pumped::More
+}
+
+/// Leaves the helm: from now on the driver waits for frames. Takes those that came meanwhile.
+pub(crate) fn rest<E: Endpoint + ?Sized>(endpoint: &Arc<E>, mut helm: MutexGuard<'_, Reader>) {
+    loop {
+        if helm.half().prepare_to_sleep() {
+            // Armed when the helm is free: the driver, woken before that, would find it taken and
+            // leave the frames to who has it. Who takes it meanwhile arms again; once too often does
+            // no harm.
+            drop(helm);
+            let link = endpoint.link();
+            if link.ended().is_none()
+                && let Err(error) = link.poller.await_frames(link)
+            {
+                fail(endpoint, lost_by(error));
+            }
+            return;
+        }
+        helm.half().awake();
+        if pump(endpoint, &mut helm) == Pumped::Ended {
+            return;
+        }
+    }
+}
+
+/// Ends the connection for this reason.
+pub(crate) fn fail<E: Endpoint + ?Sized>(endpoint: &Arc<E>, error: RpcError) {
+    if endpoint.link().end(&error) {
+        Arc::clone(endpoint).lost(error);
+    }
+}
+
+fn broken_by(broken: Broken) -> RpcError {
+    match broken {
+        Broken::Closed => RpcError::new(
+            RpcErrorKind::PeerLost,
+            "the worker has closed the connection: it has ended, or was killed",
+        ),
+        Broken::Failed(error) => lost_by(error),
+        Broken::Nonsense(error) => RpcError::new(
+            RpcErrorKind::Protocol,
+            format!("the connection was given up: {error}"),
+        ),
+    }
+}
+
+fn lost_by(error: io::Error) -> RpcError {
+    let text = match error.kind() {
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+            "the worker has closed the connection: it has ended, or was killed".to_owned()
+        }
+        _ => format!("the connection failed: {error}"),
+    };
+    RpcError::new(RpcErrorKind::PeerLost, text)
+}

@@ -1,0 +1,80 @@
+//! Frames in.
+//!
+//! A connection is read by one thread at a time: the one that holds its *helm*, the lock around the
+//! [`Reader`]. That is the driver, or a thread that waits for a reply.
+
+use std::io;
+
+use bytes::Bytes;
+use rdzv_core::rpc::frame::{Decoder, Frame, FrameError, Limits, Supply};
+
+use rdzv_shm::{Pool, PooledBuffer};
+
+use crate::transport::ReadHalf;
+
+/// The reading end, and the frame that is arriving.
+pub(crate) struct Reader {
+    half: Box<dyn ReadHalf>,
+    decoder: Decoder<Pooled>,
+}
+
+/// Why nothing more can be read.
+#[derive(Debug)]
+pub(crate) enum Broken {
+    /// The other side has closed the connection.
+    Closed,
+    /// The connection failed.
+    Failed(io::Error),
+    /// What came is no frame.
+    Nonsense(FrameError),
+}
+
+/// Memory for large parts, from a pool whose pages were touched before.
+pub(crate) struct Pooled(Pool);
+
+impl Supply for Pooled {
+    type Buffer = PooledBuffer;
+
+    fn buffer(&mut self, length: usize) -> PooledBuffer {
+        self.0.take(length)
+    }
+
+    fn freeze(&mut self, buffer: PooledBuffer) -> Bytes {
+        buffer.freeze()
+    }
+}
+
+impl Reader {
+    pub(crate) fn new(half: Box<dyn ReadHalf>, limits: Limits, pool: Pool) -> Self {
+        Self {
+            half,
+            decoder: Decoder::new(limits, Pooled(pool)),
+        }
+    }
+
+    /// From now on frames may be so large.
+    pub(crate) fn set_limits(&mut self, limits: Limits) {
+        self.decoder.set_limits(limits);
+    }
+
+    /// The end itself, to wait at.
+    pub(crate) fn half(&mut self) -> &mut dyn ReadHalf {
+        self.half.as_mut()
+    }
+
+    /// The next frame, if all of it is there.
+    pub(crate) fn next(&mut self) -> Result<Option<Frame>, Broken> {
+        loop {
+            if let Some(frame) = self.decoder.next().map_err(Broken::Nonsense)? {
+                return Ok(Some(frame));
+            }
+            match self.half.read(self.decoder.room()) {
+                Ok(0) => return Err(Broken::Closed),
+                Ok(count) => self.decoder.filled(count),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Broken::Failed(error)),
+            }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Frames out: written at once by whoever has one, and what does not fit by the driver later.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+
+use bytes::{Buf, Bytes};
+use rdzv_core::rpc::frame::{self, Header, PartHead, PartPlace};
+
+use crate::transport::WriteHalf;
+
+/// As many pieces go to the kernel at once.
+const MOST_SLICES: usize = 64;
+
+/// Frames that are held back to go out together are sent when there is as much of them.
+const ENOUGH: usize = 64 * 1024;
+
+/// One part of a frame that is about to be sent.
+pub(crate) struct Part {
+    pub(crate) place: PartPlace,
+    pub(crate) bytes: Bytes,
+}
+
+/// The writing end, and what could not be written yet.
+pub(crate) struct Writer {
+    half: Box<dyn WriteHalf>,
+    /// In order; each piece is shared with its owner, not copied.
+    queue: VecDeque<Bytes>,
+    queued: usize,
+    /// Heads and bodies of frames that are held back; they come after `queue`.
+    held: Vec<u8>,
+    holding: bool,
+    /// Whether the driver waits for room. Until it is back nothing is written: whoever writes counts
+    /// as awake, and would not be told of room again.
+    asleep: bool,
+}
+
+/// What is left to do after something was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// Everything is on its way.
+    Nothing,
+    /// The rest has to wait until there is room.
+    Some,
+}
+
+impl Writer {
+    pub(crate) fn new(half: Box<dyn WriteHalf>) -> Self {
+        Self {
+            half,
+            queue: VecDeque::new(),
+            queued: 0,
+            held: Vec::new(),
+            holding: false,
+            asleep: false,
+        }
+    }
+
+    /// The end itself, to wait for room.
+    pub(crate) fn half(&mut self) -> &mut dyn WriteHalf {
+        self.half.as_mut()
+    }
+
+    /// Whether the driver may sleep until there is room.
+    pub(crate) fn prepare_to_sleep(&mut self) -> bool {
+        self.asleep = self.half.prepare_to_sleep();
+        self.asleep
+    }
+
+    /// The driver is back.
+    pub(crate) fn awake(&mut self) {
+        if self.asleep {
+            self.half.awake();
+            self.asleep = false;
+        }
+    }
+
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.asleep
+    }
+
+    /// From now on frames are held back, so that several go out at once.
+    pub(crate) fn hold(&mut self) {
+        self.holding = true;
+    }
+
+    /// Whether frames are held back.
+    pub(crate) fn is_holding(&self) -> bool {
+        self.holding
+    }
+
+    /// No frame is held back any more.
+    pub(crate) fn let_go(&mut self) -> io::Result<Left> {
+        self.holding = false;
+        self.flush()
+    }
+
+    /// Sends a frame, or keeps what does not fit.
+    pub(crate) fn send(
+        &mut self,
+        header: &Header,
+        body: &[u8],
+        parts: Vec<Part>,
+    ) -> io::Result<Left> {
+        let heads: Vec<PartHead> = parts
+            .iter()
+            .map(|part| PartHead {
+                place: part.place,
+                length: part.bytes.len() as u64,
+            })
+            .collect();
+        frame::encode(header, body, &heads, &mut self.held);
+        let mut inline = parts
+            .into_iter()
+            .filter(|part| matches!(part.place, PartPlace::Inline) && !part.bytes.is_empty())
+            .peekable();
+        if inline.peek().is_some() {
+            self.settle_held();
+            for part in inline {
+                self.queued += part.bytes.len();
+                self.queue.push_back(part.bytes);
+            }
+        }
+        if self.holding && self.queued + self.held.len() < ENOUGH {
+            return Ok(Left::Some);
+        }
+        self.flush()
+    }
+
+    /// Writes what there is room for.
+    pub(crate) fn flush(&mut self) -> io::Result<Left> {
+        if self.asleep {
+            return Ok(Left::Some);
+        }
+        while !self.queue.is_empty() {
+            let mut slices = [IoSlice::new(&[]); MOST_SLICES];
+            let mut filled = 0;
+            for piece in self.queue.iter().take(MOST_SLICES) {
+                slices[filled] = IoSlice::new(piece);
+                filled += 1;
+            }
+            match self.half.write(&slices[..filled]) {
+                Ok(written) => self.forget(written),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Left::Some),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let mut from = 0;
+        while from < self.held.len() {
+            match self.half.write(&[IoSlice::new(&self.held[from..])]) {
+                Ok(written) => from += written,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.held.drain(..from);
+                    self.settle_held();
+                    return Ok(Left::Some);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.held.clear();
+        Ok(Left::Nothing)
+    }
+
+    /// Moves what is held back behind the queue, since something is to come after it.
+    fn settle_held(&mut self) {
+        if !self.held.is_empty() {
+            self.queued += self.held.len();
+            self.queue.push_back(std::mem::take(&mut self.held).into());
+        }
+    }
+
+    fn forget(&mut self, mut written: usize) {
+        self.queued -= written;
+        while let Some(first) = self.queue.front_mut() {
+            if written < first.len() {
+                first.advance(written);
+                return;
+            }
+            written -= first.len();
+            self.queue.pop_front();
+        }
+    }
+}

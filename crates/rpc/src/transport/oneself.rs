@@ -1,0 +1,24 @@
+//! Calls of a worker to itself: a pair of sockets, so that they take the same way as others.
+
+use std::os::unix::net::UnixStream;
+
+use super::Carrier;
+use super::connect::near_carrier;
+use super::error::TransportError;
+use super::unix::Agreed;
+
+/// Both ends of a connection.
+///
+/// # Errors
+///
+/// [`TransportError::System`] if there can be no sockets.
+pub fn pair() -> Result<(Carrier, Carrier), TransportError> {
+    let broken = || TransportError::system("make a pair of sockets");
+    let (near, far) = UnixStream::pair().map_err(broken())?;
+    let end = |stream: UnixStream| {
+        stream.set_nonblocking(true).map_err(broken())?;
+        let why = Agreed::Socket("same process".to_owned());
+        near_carrier(stream.into(), why, "this process".to_owned())
+    };
+    Ok((end(near)?, end(far)?))
+}
