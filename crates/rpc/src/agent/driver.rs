@@ -146,7 +146,7 @@ fn look(
         }
         rounds += 1;
         // Others have their turn too, whoever is hot.
-        if rounds % 8 == 0 {
+        if rounds.is_multiple_of(8) {
             if core.poller.wait(Some(now), happenings).is_err() {
                 return found;
             }

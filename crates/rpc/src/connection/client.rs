@@ -405,7 +405,7 @@ impl Endpoint for Client {
             }
             FrameKind::Pong => self.lending.pong(&frame.body),
             FrameKind::GoAway => {
-                let reason = String::from_utf8_lossy(&frame.body);
+                let reason = rdzv_core::rpc::frame::refusal::reason(&frame.body);
                 let text = if reason.is_empty() {
                     "the worker is shutting down".to_owned()
                 } else {
@@ -456,7 +456,7 @@ fn with_time(kind: RpcErrorKind, text: String, elapsed: Duration) -> String {
 /// A time as the texts about timeouts show it.
 pub(crate) fn in_milliseconds(limit: Duration) -> String {
     let micros = limit.as_micros();
-    if micros % 1000 == 0 {
+    if micros.is_multiple_of(1000) {
         (micros / 1000).to_string()
     } else {
         format!("{}.{:03}", micros / 1000, micros % 1000)

@@ -7,7 +7,7 @@ use rdzv_core::rpc::frame::{Frame, FrameKind};
 use rdzv_core::rpc::worker::WorkerInfo;
 
 use crate::error::{RpcError, RpcErrorKind};
-use crate::transport::Token;
+use crate::transport::{Credentials, Token};
 
 /// A peer that connects has to say who it is in this time.
 const IN_TIME: Duration = Duration::from_secs(10);
@@ -19,6 +19,8 @@ pub(crate) struct Greeting {
     token: Option<Token>,
     /// Who is expected to answer, for the side that connects.
     expected: Option<WorkerInfo>,
+    /// What the peer has shown before, for the side that listens.
+    credentials: Credentials,
     theirs: Option<(Hello, Vec<u8>)>,
     until: Instant,
 }
@@ -32,12 +34,13 @@ pub(crate) struct Said {
 
 impl Greeting {
     /// Of the side that listens.
-    pub(crate) fn acceptor(ours: Hello, token: Option<Token>) -> Self {
+    pub(crate) fn acceptor(ours: Hello, token: Option<Token>, credentials: Credentials) -> Self {
         Self {
             role: Role::Acceptor,
             ours,
             token,
             expected: None,
+            credentials,
             theirs: None,
             until: Instant::now() + IN_TIME,
         }
@@ -56,6 +59,8 @@ impl Greeting {
             ours,
             token,
             expected: Some(expected),
+            // It has been looked at for whoever is expected.
+            credentials: Credentials::default(),
             theirs: None,
             until,
         };
@@ -74,10 +79,10 @@ impl Greeting {
     /// Why the peer is refused, or why it refuses.
     pub(crate) fn take(&mut self, frame: &Frame) -> Result<Said, RpcError> {
         match (frame.header.kind, &self.theirs) {
-            (FrameKind::Hello, None) => self.hello(&frame.body).map_err(refused),
+            (FrameKind::Hello, None) => self.hello(&frame.body),
             (FrameKind::Accepted, Some(_)) => self.accepted(&frame.body).map_err(refused),
             (FrameKind::GoAway, _) => {
-                let reason = String::from_utf8_lossy(&frame.body);
+                let reason = rdzv_core::rpc::frame::refusal::reason(&frame.body);
                 let text = format!("the worker refuses the connection: {reason}");
                 Err(RpcError::new(RpcErrorKind::Protocol, text))
             }
@@ -88,13 +93,11 @@ impl Greeting {
         }
     }
 
-    fn hello(&mut self, body: &[u8]) -> Result<Said, HelloError> {
-        let theirs = Hello::from_bytes(body)?;
-        self.ours.check_peer(&theirs)?;
-        self.ours.check_group(&theirs)?;
-        if let Some(expected) = &self.expected {
-            theirs.check_worker(expected)?;
-        }
+    fn hello(&mut self, body: &[u8]) -> Result<Said, RpcError> {
+        let theirs = self.check(body).map_err(refused)?;
+        self.credentials
+            .check(theirs.worker.name.as_str())
+            .map_err(|error| RpcError::new(RpcErrorKind::Protocol, error.to_string()))?;
         self.theirs = Some((theirs, body.to_vec()));
         let mut said = Said::default();
         if self.role == Role::Acceptor {
@@ -102,6 +105,16 @@ impl Greeting {
             said.answers.push((FrameKind::Accepted, self.proof()));
         }
         Ok(said)
+    }
+
+    fn check(&self, body: &[u8]) -> Result<Hello, HelloError> {
+        let theirs = Hello::from_bytes(body)?;
+        self.ours.check_peer(&theirs)?;
+        self.ours.check_group(&theirs)?;
+        if let Some(expected) = &self.expected {
+            theirs.check_worker(expected)?;
+        }
+        Ok(theirs)
     }
 
     fn accepted(&mut self, body: &[u8]) -> Result<Said, HelloError> {

@@ -144,7 +144,7 @@ fn a_line_keeps_its_order_and_other_calls_are_made_once() {
                 let noted = Arc::clone(&noted);
                 async move {
                     // Some have to wait: the order must hold all the same.
-                    if number % 3 == 0 {
+                    if number.is_multiple_of(3) {
                         tokio::task::yield_now().await;
                     }
                     noted.lock().unwrap().push(number);

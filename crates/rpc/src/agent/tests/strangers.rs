@@ -2,8 +2,12 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
 use super::*;
+use crate::transport::tls::Identity;
 use crate::{CallContext, Method, RpcErrorKind};
 
 const NOTHING: Method<(), ()> = Method::new("nothing");
@@ -78,4 +82,44 @@ fn a_worker_of_another_job_is_refused_and_told_why() {
     }
     let agents = over_tcp(vec![token(1), token(1)]);
     agents[0].call_sync("w1", NOTHING, &()).unwrap();
+}
+
+#[test]
+fn a_worker_has_no_other_name_than_its_certificate_says() {
+    // All of them show the certificate of w1, which is whom w0 wants to call.
+    let transports = TransportOptions {
+        unix: false,
+        tls: Some(certificate_for("w1")),
+        ..TransportOptions::default()
+    };
+    let made = Made {
+        transports,
+        ..Made::default()
+    };
+    let agents = super::made(2, &made, methods);
+    let error = agents[0].call_sync("w1", NOTHING, &()).unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::Protocol, "{error}");
+    let said = "it says it is w0, and its certificate is for w1";
+    assert!(error.message.ends_with(said), "{error}");
+    assert_eq!(agents[1].traffic().served, 0);
+    // Its own name is taken.
+    agents[1].call_sync("w1", NOTHING, &()).unwrap();
+}
+
+fn certificate_for(name: &str) -> Arc<Identity> {
+    let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().unwrap();
+    let authority = params.self_signed(&key).unwrap();
+    let issuer = Issuer::new(params, key);
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+    let certificate = params.signed_by(&key, &issuer).unwrap();
+    let folder = tempfile::TempDir::new().unwrap();
+    let texts = [certificate.pem(), key.serialize_pem(), authority.pem()];
+    let files = ["worker.pem", "worker.key", "authority.pem"].map(|file| folder.path().join(file));
+    for (file, text) in files.iter().zip(texts) {
+        std::fs::write(file, text).unwrap();
+    }
+    Arc::new(Identity::from_files(&files[0], &files[1], &files[2]).unwrap())
 }
