@@ -1,8 +1,8 @@
 //! How the ranks find one another: through keys in a store.
 //!
 //! ```text
-//!   rdzv/process_group/<name>/group    "<group id> <world size>", written by rank 0
-//!   rdzv/process_group/<name>/<rank>   "<address>:<port> <host>", written by each rank
+//!   rdzv/process_group/<name>/<epoch>/group    "<group id> <world size>", written by rank 0
+//!   rdzv/process_group/<name>/<epoch>/<rank>   "<address>:<port> <host>", written by each rank
 //! ```
 //!
 //! The host is what two processes on it, and no others, call it; see `socket`. It may be missing.
@@ -27,6 +27,9 @@ use crate::wire::GroupId;
 pub struct GroupOptions {
     /// Tells groups in one store apart (default `default`).
     pub name: String,
+    /// The how-manieth group of that name this is, from 0 (default 0). After a failure the ranks make
+    /// the next one ([`ProcessGroup::rebuild`](crate::ProcessGroup::rebuild)).
+    pub epoch: u64,
     /// How long joining, and then each operation, may take (default 5 minutes).
     pub timeout: Duration,
     /// The address of this host that the other ranks can reach. [`address_towards`] finds it out for
@@ -35,6 +38,9 @@ pub struct GroupOptions {
     pub address: Option<IpAddr>,
     /// Whether ranks of one host use Unix sockets instead of TCP (default true).
     pub near: bool,
+    /// Whether ranks that use Unix sockets exchange data in shared memory where they can (default
+    /// true).
+    pub shared: bool,
     /// The most bytes that other ranks can make this one reserve in one operation, where they say how
     /// much they have (default 16 GiB).
     pub largest: u64,
@@ -44,9 +50,11 @@ impl Default for GroupOptions {
     fn default() -> Self {
         Self {
             name: "default".to_owned(),
+            epoch: 0,
             timeout: Duration::from_secs(300),
             address: None,
             near: true,
+            shared: true,
             largest: 16 << 30,
         }
     }
@@ -108,6 +116,7 @@ pub(crate) fn join(
         rank,
         world_size,
         name: &options.name,
+        epoch: options.epoch,
         started: Instant::now(),
         timeout: options.timeout,
     };
@@ -135,7 +144,7 @@ pub(crate) fn join(
         world_size,
         group,
     };
-    Ok(Mesh::new(member, places, listener))
+    Ok(Mesh::new(member, places, listener, options.shared))
 }
 
 /// One rank on its way into a group.
@@ -144,13 +153,14 @@ struct Joining<'a> {
     rank: u32,
     world_size: u32,
     name: &'a str,
+    epoch: u64,
     started: Instant,
     timeout: Duration,
 }
 
 impl Joining<'_> {
     fn key(&self, what: impl std::fmt::Display) -> String {
-        format!("rdzv/process_group/{}/{what}", self.name)
+        format!("rdzv/process_group/{}/{}/{what}", self.name, self.epoch)
     }
 
     /// Rank 0 draws the group id; the others compare the world size.

@@ -14,7 +14,8 @@ use crate::element::ElementType;
 /// Why a group could not be made, or an operation failed.
 ///
 /// After an error other than [`CollectiveError::Argument`] and [`CollectiveError::Object`] the group
-/// is broken: what has arrived where is not known any more. Make a new group, under another name or in another store.
+/// is broken: what has arrived where is not known any more. Make the next one with
+/// [`ProcessGroup::rebuild`](crate::ProcessGroup::rebuild), or a group of another name.
 #[derive(Debug, Error)]
 pub enum CollectiveError {
     /// An argument cannot be right: the text says which and why. The group is still good.
@@ -32,7 +33,7 @@ pub enum CollectiveError {
     /// The rank has been taken in this store before.
     #[error(
         "join process group {group} as rank {rank}: the store has rank {rank} at {found} already; \
-         give each group (and each restart, if it keeps the store) a name of its own"
+         give each group a name of its own, and each restart, if it keeps the store, the next epoch"
     )]
     AlreadyJoined {
         /// Name of the group.

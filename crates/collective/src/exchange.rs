@@ -1,7 +1,7 @@
 //! Carries out a schedule on buffers.
 //!
 //! Parts are taken in pieces, the whole schedule on each, so that no message is longer than
-//! [`MESSAGE`] and data flow through long chains of ranks like through a pipe. Sending is only
+//! [`Mesh::longest`] and data flow through long chains of ranks like through a pipe. Sending is only
 //! queued: a rank goes on to receive while its own data are on their way, and waits for them only
 //! when more than a message is behind. With S1 of the schedules that cannot deadlock.
 
@@ -14,10 +14,6 @@ use crate::error::CollectiveError;
 use crate::mesh::{Mesh, Running};
 use crate::reduce::Reduce;
 use crate::schedule::{Arrival, Message, Parts, Schedule};
-
-/// The most bytes of one message: small enough to stay in a processor's cache between the copy and
-/// the socket, long enough that system calls do not count.
-pub(crate) const MESSAGE: usize = 256 * 1024;
 
 /// What is sent from and received into, and how it is cut.
 #[derive(Debug)]
@@ -69,7 +65,7 @@ pub(crate) fn run<T: Element>(
     reduce: Option<Reduce>,
     scratch: &mut Scratch,
 ) -> Result<(), CollectiveError> {
-    let most = (MESSAGE / size_of::<T>() / schedule.widest as usize).max(1);
+    let most = (mesh.longest() / size_of::<T>() / schedule.widest as usize).max(1);
     let longest = match &buffers {
         Buffers::InPlace { parts, .. } => parts.longest(),
         Buffers::Between {
@@ -121,7 +117,7 @@ impl Pieces {
                     self.receive(mesh, running, message, (values, parts), reduce, scratch)?;
                 }
             }
-            mesh.settle(running, MESSAGE)?;
+            mesh.settle(running, mesh.longest())?;
         }
         Ok(())
     }

@@ -20,6 +20,8 @@ use crate::schedule::{Parts, Schedule};
 #[derive(Debug)]
 pub struct ProcessGroup {
     mesh: Mesh,
+    /// As joined, for the group that follows.
+    options: GroupOptions,
     timeout: Duration,
     /// How many collective operations have been called.
     sequence: u64,
@@ -59,6 +61,7 @@ impl ProcessGroup {
     ) -> Result<Self, CollectiveError> {
         Ok(Self {
             mesh: bootstrap::join(store, rank, world_size, options)?,
+            options: options.clone(),
             timeout: options.timeout,
             sequence: 0,
             sent: BTreeMap::new(),
@@ -67,6 +70,27 @@ impl ProcessGroup {
             broken: None,
             scratch: Scratch::default(),
         })
+    }
+
+    /// Makes the group anew after a failure, under the next epoch. All ranks have to; one that was
+    /// replaced by a new process joins with [`GroupOptions::epoch`], which the others know from
+    /// [`ProcessGroup::epoch`]. Returns when all ranks have joined, as [`ProcessGroup::new`] does.
+    ///
+    /// Ranks that still wait for this one in the old group get an error at once.
+    pub fn rebuild(self, store: &dyn Store) -> Result<Self, CollectiveError> {
+        let options = GroupOptions {
+            epoch: self.options.epoch + 1,
+            timeout: self.timeout,
+            ..self.options.clone()
+        };
+        let (rank, world_size) = (self.rank(), self.world_size());
+        drop(self);
+        Self::with_options(store, rank, world_size, &options)
+    }
+
+    /// The how-manieth group of its name this is.
+    pub fn epoch(&self) -> u64 {
+        self.options.epoch
     }
 
     /// This process's number in the group.

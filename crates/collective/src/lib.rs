@@ -27,9 +27,9 @@
 //! - `mesh` owns the connections of one rank and the one place that waits. Nothing runs in the
 //!   background: there are no threads, and no CPU is used outside of calls.
 //! - `reception` admits peers and refuses strangers.
-//! - `socket`, `connection` and `wire` are the sockets (Unix ones on one host, TCP otherwise) and the
-//!   bytes on them; `bootstrap` is how the ranks find
-//!   one another through a store.
+//! - `socket`, `outbound`, `inbound` and `wire` are the sockets (Unix ones on one host, TCP otherwise) and the
+//!   bytes on them; `ring` is the shared memory that carries data instead on one host; `bootstrap` is how
+//!   the ranks find one another through a store.
 //!
 //! What holds for every operation:
 //!
@@ -37,7 +37,8 @@
 //!   is told so by an error that names both calls.
 //! - The result of a reduction is the same to the last bit on all ranks.
 //! - A failure (a dead peer, a timeout, a mismatch) ends the operation with an error that names the
-//!   rank at fault, is passed on to the other ranks, and is final: the group is broken.
+//!   rank at fault, is passed on to the other ranks, and is final: the group is broken, and the
+//!   ranks make the next one ([`ProcessGroup::rebuild`]).
 //!
 //! Beside the group, `worker_server` is the control plane of a worker: a server in it that answers
 //! requests about it.
@@ -47,17 +48,19 @@ mod barrier;
 mod bootstrap;
 mod broadcast;
 mod call;
-mod connection;
 mod element;
 mod error;
 mod exchange;
 mod gather;
 mod group;
+mod inbound;
 mod mesh;
 mod object;
+mod outbound;
 mod point;
 mod reception;
 mod reduce;
+mod ring;
 mod schedule;
 mod socket;
 mod wire;

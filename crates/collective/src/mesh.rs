@@ -8,16 +8,27 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
+use rdzv_shm::spin::{LONGEST, Spin};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::call::Call;
-use crate::connection::{Inbound, Incoming, Outbound};
 use crate::error::{Cause, CollectiveError};
+use crate::inbound::{Inbound, Incoming};
+use crate::outbound::Outbound;
 use crate::reception::{Member, Reception};
 use crate::socket::{Listener, Place};
 use crate::wire::{Frame, Hello, VERSION};
+
+/// The most bytes of one message between hosts: small enough to stay in a processor's cache between the
+/// copy and the socket, long enough that system calls do not count.
+const MESSAGE: usize = 256 * 1024;
+
+/// The same if all ranks are on one host: no system call goes with a message in shared memory, and what
+/// the ranks write and read stays in their nearest caches.
+const NEAR_MESSAGE: usize = 64 * 1024;
 
 /// An operation in progress.
 #[derive(Debug, Clone, Copy)]
@@ -37,6 +48,10 @@ pub(crate) struct Mesh {
     inbound: BTreeMap<u32, Inbound>,
     /// The last call that was heard of from each peer.
     heard: BTreeMap<u32, Call>,
+    /// Whether ranks of this host are offered rings.
+    shared: bool,
+    longest: usize,
+    spin: Spin,
 }
 
 /// What is watched in a poll.
@@ -44,15 +59,40 @@ pub(crate) struct Mesh {
 enum Source {
     Reception,
     Outbound(u32),
+    /// The ring to a peer has space.
+    Space(u32),
     Inbound,
+    /// The ring of a peer has data.
+    Data(u32),
 }
 
 impl Mesh {
-    pub(crate) fn new(member: Member, places: Vec<Place>, listener: Listener) -> Self {
+    pub(crate) fn new(
+        member: Member,
+        places: Vec<Place>,
+        listener: Listener,
+        shared: bool,
+    ) -> Self {
+        // Who waits awake must not hold a processor that those need whom it waits for.
+        let near = places.iter().filter(|place| place.near.is_some()).count();
+        let processors = available_parallelism().map_or(1, usize::from);
+        let awake = if near <= processors {
+            LONGEST
+        } else {
+            Duration::ZERO
+        };
+        let longest = if near == places.len() {
+            NEAR_MESSAGE
+        } else {
+            MESSAGE
+        };
         Self {
+            shared,
+            longest,
+            spin: Spin::new(awake),
             member,
             places,
-            reception: Reception::new(member, listener),
+            reception: Reception::new(member, listener, shared),
             outbound: BTreeMap::new(),
             inbound: BTreeMap::new(),
             heard: BTreeMap::new(),
@@ -61,6 +101,12 @@ impl Mesh {
 
     pub(crate) fn member(&self) -> &Member {
         &self.member
+    }
+
+    /// The most bytes of one message. The same for all ranks: if the host of one is that of all others,
+    /// so it is for each.
+    pub(crate) fn longest(&self) -> usize {
+        self.longest
     }
 
     /// Sends a message to a peer, or queues what cannot be sent now.
@@ -74,7 +120,7 @@ impl Mesh {
         let bytes: usize = payload.iter().map(|slice| slice.len()).sum();
         let frame = Frame::Data {
             call: running.call,
-            payload: u32::try_from(bytes).expect("a message is at most MESSAGE long"),
+            payload: u32::try_from(bytes).expect("a message is at most `longest` long"),
         };
         outbound.post(&frame, payload);
         Ok(())
@@ -105,7 +151,11 @@ impl Mesh {
                         }
                         continue;
                     }
-                    Ok(false) => {}
+                    Ok(false) => {
+                        if self.look(Some(peer)) || !self.overhear(running, peer, &incoming)? {
+                            continue;
+                        }
+                    }
                     Err(error) => {
                         // The peer says why it leaves before it leaves.
                         self.hear(running, peer)?;
@@ -146,7 +196,64 @@ impl Mesh {
                 self.hear(running, peer)?;
                 return Err(self.lost(running, peer, reason));
             }
-            self.wait(running, peer, None, "it does not take the data")?;
+            if !self.look(None) {
+                self.wait(running, peer, None, "it does not take the data")?;
+            }
+        }
+    }
+
+    /// Waits awake for a moment for data of a peer, or for space for what is to be sent, where rings
+    /// carry them. True: something has happened.
+    fn look(&mut self, from: Option<u32>) -> bool {
+        let outbound = self.outbound.values_mut();
+        let mut behind: Vec<_> = outbound.filter(|one| one.bell().is_some()).collect();
+        let mut from = from.and_then(|peer| self.inbound.get_mut(&peer));
+        if behind.is_empty() && from.as_ref().is_none_or(|from| from.bell().is_none()) {
+            return false;
+        }
+        let happened = self.spin.wait(|| {
+            let data = from.as_mut().is_some_and(|from| from.has_more());
+            data || behind.iter_mut().any(|one| one.can_go_on())
+        });
+        if happened {
+            for one in behind {
+                one.send();
+            }
+        }
+        happened
+    }
+
+    /// Hears what a peer says beside its ring. True: nothing, so it can be waited for.
+    fn overhear(
+        &mut self,
+        running: &Running,
+        peer: u32,
+        incoming: &Incoming<'_>,
+    ) -> Result<bool, CollectiveError> {
+        let Some(inbound) = self.inbound.get_mut(&peer) else {
+            return Ok(true);
+        };
+        let said = inbound.overhear();
+        if matches!(said, Ok(None)) {
+            return Ok(true);
+        }
+        if inbound.has_more() {
+            // What it wrote before that comes first.
+            return Ok(false);
+        }
+        match said {
+            Ok(None) => Ok(true),
+            Ok(Some(bytes)) => {
+                let frame = Frame::decode(&bytes).ok_or(bytes);
+                self.check(running, peer, frame, incoming)?;
+                let found = "data beside the ring that it offered".to_owned();
+                Err(self.not_a_rank(running, peer, found))
+            }
+            Err(error) => {
+                // The peer says why it leaves before it leaves.
+                self.hear(running, peer)?;
+                Err(self.lost(running, peer, error.to_string()))
+            }
         }
     }
 
@@ -180,8 +287,9 @@ impl Mesh {
             to: peer,
             world_size: self.member.world_size,
             group: self.member.group,
+            offers_ring: false,
         };
-        match Outbound::dial(place, &hello) {
+        match Outbound::dial(place, hello, self.shared) {
             Ok(outbound) => Ok(entry.insert(outbound)),
             Err(source) => Err(CollectiveError::System {
                 what: format!(
@@ -210,6 +318,17 @@ impl Mesh {
             match source {
                 Source::Reception => arrivals = true,
                 Source::Inbound => {}
+                Source::Data(peer) => {
+                    if let Some(inbound) = self.inbound.get_mut(&peer) {
+                        inbound.awake();
+                    }
+                }
+                Source::Space(peer) => {
+                    if let Some(outbound) = self.outbound.get_mut(&peer) {
+                        outbound.awake();
+                        outbound.send();
+                    }
+                }
                 Source::Outbound(peer) => {
                     self.hear(running, peer)
                         .map_err(|error| self.pass_on(error, running, awaited, state))?;
@@ -246,7 +365,20 @@ impl Mesh {
         }
     }
 
-    fn poll(&self, from: Option<u32>, left: Duration) -> Result<Vec<Source>, CollectiveError> {
+    fn poll(&mut self, from: Option<u32>, left: Duration) -> Result<Vec<Source>, CollectiveError> {
+        let mut left = left;
+        for (&peer, outbound) in &mut self.outbound {
+            if !outbound.prepare_to_sleep() {
+                return Ok(vec![Source::Space(peer)]);
+            }
+        }
+        if let Some(peer) = from
+            && let Some(inbound) = self.inbound.get_mut(&peer)
+            && !inbound.prepare_to_sleep()
+        {
+            // There are data already. Others have their turn all the same.
+            left = Duration::ZERO;
+        }
         let mut sources = Vec::new();
         let mut descriptors = Vec::new();
         let mut watch = |source, descriptor, flags| {
@@ -261,12 +393,20 @@ impl Mesh {
                 && let Some(socket) = outbound.socket()
             {
                 let mut flags = PollFlags::IN;
-                flags.set(PollFlags::OUT, outbound.queued() > 0);
+                flags.set(PollFlags::OUT, outbound.waits_for_socket());
                 watch(Source::Outbound(peer), socket.as_fd(), flags);
             }
+            if let Some(bell) = outbound.bell() {
+                watch(Source::Space(peer), bell, PollFlags::IN);
+            }
         }
-        if let Some(inbound) = from.and_then(|peer| self.inbound.get(&peer)) {
+        if let Some(peer) = from
+            && let Some(inbound) = self.inbound.get(&peer)
+        {
             watch(Source::Inbound, inbound.socket().as_fd(), PollFlags::IN);
+            if let Some(bell) = inbound.bell() {
+                watch(Source::Data(peer), bell, PollFlags::IN);
+            }
         }
         let timeout = Timespec::try_from(left).ok();
         match rustix::event::poll(&mut descriptors, timeout.as_ref()) {
@@ -295,7 +435,7 @@ impl Mesh {
             return Ok(());
         };
         match outbound.hear() {
-            Ok(None | Some(Frame::Welcome)) => Ok(()),
+            Ok(None | Some(Frame::Welcome { .. })) => Ok(()),
             Ok(Some(Frame::Abort { suspect, cause })) => Err(CollectiveError::Aborted {
                 call,
                 peer,

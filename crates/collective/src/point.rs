@@ -3,7 +3,6 @@
 use crate::call::{Call, Operation};
 use crate::element::Element;
 use crate::error::CollectiveError;
-use crate::exchange::MESSAGE;
 use crate::group::ProcessGroup;
 use crate::mesh::{Mesh, Running};
 use zerocopy::IntoBytes;
@@ -22,9 +21,9 @@ impl ProcessGroup {
         *count += 1;
         let call = call::<T>(own, values.len(), *count);
         self.attempt(call, self.timeout(), |mesh, running, _| {
-            for piece in pieces(values.len(), size_of::<T>()) {
+            for piece in pieces(values.len(), mesh.longest() / size_of::<T>()) {
                 mesh.post(running, to, &[values[piece].as_bytes()])?;
-                mesh.settle(running, MESSAGE)?;
+                mesh.settle(running, mesh.longest())?;
             }
             mesh.settle(running, 0)
         })
@@ -44,7 +43,7 @@ impl ProcessGroup {
             call,
             self.timeout(),
             |mesh: &mut Mesh, running: &Running, _| {
-                for piece in pieces(values.len(), size_of::<T>()) {
+                for piece in pieces(values.len(), mesh.longest() / size_of::<T>()) {
                     mesh.receive(running, from, values[piece].as_mut_bytes())?;
                 }
                 Ok(())
@@ -73,8 +72,7 @@ fn call<T: Element>(from: u32, elements: usize, sequence: u64) -> Call {
 }
 
 /// The messages of a transfer; one, without anything in it, if there is nothing to transfer.
-fn pieces(len: usize, size: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
-    let most = MESSAGE / size;
+fn pieces(len: usize, most: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     (0..len.div_ceil(most).max(1)).map(move |piece| {
         let start = piece * most;
         start..len.min(start + most)

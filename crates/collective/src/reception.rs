@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use crate::connection::{Arriving, Inbound};
 use crate::error::{CollectiveError, Refusal};
+use crate::inbound::{Arriving, Inbound};
 use crate::socket::Listener;
 use crate::wire::{Frame, GroupId, Hello, VERSION};
 
@@ -24,17 +24,20 @@ pub(crate) struct Reception {
     /// `None` once the group is broken, so that late peers are refused at once.
     listener: Option<Listener>,
     arriving: Vec<Arriving>,
+    /// Whether rings that are offered are taken.
+    shared: bool,
 }
 
 /// So many more than there are peers may be undecided at a time; then the oldest have to go.
 const STRANGERS: usize = 64;
 
 impl Reception {
-    pub(crate) fn new(member: Member, listener: Listener) -> Self {
+    pub(crate) fn new(member: Member, listener: Listener, shared: bool) -> Self {
         Self {
             member,
             listener: Some(listener),
             arriving: Vec::new(),
+            shared,
         }
     }
 
@@ -68,13 +71,13 @@ impl Reception {
             let is_present = |rank| present.contains_key(&rank) || welcomed.contains_key(&rank);
             match admit(&self.member, hello, is_present) {
                 Ok(peer) => {
-                    welcomed.insert(peer, arriving.answer(&Frame::Welcome));
+                    welcomed.insert(peer, arriving.welcome(self.shared));
                 }
                 Err(refusal) => {
                     let claimed = hello.map(|hello| hello.from);
                     let rank = self.member.rank;
                     tracing::warn!(%from, rank, ?claimed, ?refusal, "refused a connection");
-                    arriving.answer(&Frame::Refuse(refusal));
+                    arriving.dismiss(&Frame::Refuse(refusal));
                 }
             }
         }
@@ -88,7 +91,7 @@ impl Reception {
         }
         self.listener = None;
         for arriving in self.arriving.drain(..) {
-            arriving.answer(frame);
+            arriving.dismiss(frame);
         }
     }
 
@@ -164,6 +167,7 @@ mod tests {
         to: 2,
         world_size: 4,
         group: [7; 16],
+        offers_ring: false,
     };
 
     fn answer(change: impl Fn(&mut Hello)) -> Result<u32, Refusal> {

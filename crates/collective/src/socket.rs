@@ -1,5 +1,5 @@
 //! The sockets between ranks: Unix sockets between processes of one host, TCP otherwise. They never
-//! block.
+//! block. Where a ring in shared memory can be had (`ring`), a Unix socket carries no data.
 //!
 //! A Unix socket carries half as much again as TCP over loopback, since nothing is cut into segments
 //! and acknowledged. Its name is an abstract one, made of what only the ranks of the group know, so
@@ -47,7 +47,10 @@ pub(crate) fn near_name(group: &GroupId, rank: u32) -> String {
 
 /// A connection.
 #[derive(Debug)]
-pub(crate) struct Socket(OwnedFd);
+pub(crate) struct Socket {
+    descriptor: OwnedFd,
+    near: bool,
+}
 
 impl Socket {
     /// Begins to connect. What comes of it shows when the socket is used.
@@ -68,7 +71,10 @@ impl Socket {
         let socket = new(family, Some(ipproto::TCP))?;
         sockopt::set_tcp_nodelay(&socket, true)?;
         Ok(match rustix::net::connect(&socket, &place.address) {
-            Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(Self(socket)),
+            Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(Self {
+                descriptor: socket,
+                near: false,
+            }),
             Err(error) => Err(error.into()),
         })
     }
@@ -79,32 +85,47 @@ impl Socket {
             &socket,
             &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
         )?;
-        sockopt::set_socket_send_buffer_size(&socket, NEAR_BUFFER)?;
-        Ok(Self(socket))
+        Ok(Self {
+            descriptor: socket,
+            near: true,
+        })
+    }
+
+    /// Whether it is a Unix socket.
+    pub(crate) fn is_near(&self) -> bool {
+        self.near
+    }
+
+    /// Makes room for data, if the socket is to carry them between ranks of one host.
+    pub(crate) fn widen(&self) {
+        if self.near {
+            // It is slower without.
+            let _ = sockopt::set_socket_send_buffer_size(&self.descriptor, NEAR_BUFFER);
+        }
     }
 
     /// Reads what is there.
     pub(crate) fn read(&self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        Ok(rustix::io::readv(&self.0, into)?)
+        Ok(rustix::io::readv(&self.descriptor, into)?)
     }
 
     /// Sends what the socket takes now.
     pub(crate) fn write(&self, from: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut nothing = SendAncillaryBuffer::default();
-        let sent = rustix::net::sendmsg(&self.0, from, &mut nothing, SendFlags::NOSIGNAL)?;
+        let sent = rustix::net::sendmsg(&self.descriptor, from, &mut nothing, SendFlags::NOSIGNAL)?;
         Ok(sent)
     }
 
     /// Nothing more will be sent.
     pub(crate) fn finish(&self) {
         // Fails only if the other side is gone.
-        let _ = rustix::net::shutdown(&self.0, Shutdown::Write);
+        let _ = rustix::net::shutdown(&self.descriptor, Shutdown::Write);
     }
 }
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.descriptor.as_fd()
     }
 }
 
@@ -156,7 +177,11 @@ impl Listener {
             match near.accept() {
                 Ok((stream, _)) => {
                     stream.set_nonblocking(true)?;
-                    return Ok((Socket(stream.into()), "this host".to_owned()));
+                    let socket = Socket {
+                        descriptor: stream.into(),
+                        near: true,
+                    };
+                    return Ok((socket, "this host".to_owned()));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
@@ -165,7 +190,11 @@ impl Listener {
         let (stream, from) = self.tcp.accept()?;
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        Ok((Socket(stream.into()), from.to_string()))
+        let socket = Socket {
+            descriptor: stream.into(),
+            near: false,
+        };
+        Ok((socket, from.to_string()))
     }
 }
 

@@ -5,19 +5,23 @@
 //! are: so ranks of another order refuse one another.
 //!
 //! ```text
-//!   dialler -> acceptor   hello, then data frames (or one abort)
+//!   dialler -> acceptor   hello, perhaps the offer of a ring, then data frames (or one abort)
 //!   acceptor -> dialler   welcome or refuse, later perhaps one abort
 //!
 //!   hello, 40 bytes                         frame, 32 bytes, then the payload of a data frame
 //!    0 magic "RZPG"                          0 magic "RZPF"
-//!    4 version (u16), 0 (u16)                4 kind: 1 welcome 2 refuse 3 abort 4 data
-//!    8 from rank (u32)                       5 operation | cause | refusal
+//!    4 version (u16), flags (u16)            4 kind: 1 welcome 2 refuse 3 abort 4 data
+//!    8 from rank (u32)                       5 operation | cause | refusal | ring taken
 //!   12 to rank (u32)                         6 element type, reduction
 //!   16 world size (u32), 0 (u32)             8 root | rank at fault | expected (u32)
 //!   24 group id (16 bytes)                  12 length of the payload (u32)
 //!                                           16 sequence (u64)
 //!                                           24 elements (u64)
 //! ```
+//!
+//! The one flag of a hello says that an offer of a ring in shared memory follows, with its
+//! descriptors. If the welcome takes it, data frames go through the ring, and the socket carries no more
+//! than an abort.
 //!
 //! All control frames have one fixed length, so that a peer can make nobody reserve memory. The
 //! length of a payload is known to the receiver beforehand and only compared.
@@ -29,7 +33,10 @@ use crate::reduce::Reduce;
 
 pub(crate) const HELLO: usize = 40;
 pub(crate) const FRAME: usize = 32;
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
+
+/// An offer of a ring follows the hello.
+const OFFERS_RING: u16 = 1;
 
 const HELLO_MAGIC: [u8; 4] = *b"RZPG";
 const FRAME_MAGIC: [u8; 4] = *b"RZPF";
@@ -45,6 +52,8 @@ pub(crate) struct Hello {
     pub(crate) to: u32,
     pub(crate) world_size: u32,
     pub(crate) group: GroupId,
+    /// An offer of a ring in shared memory follows.
+    pub(crate) offers_ring: bool,
 }
 
 impl Hello {
@@ -52,6 +61,8 @@ impl Hello {
         let mut bytes = [0; HELLO];
         bytes[..4].copy_from_slice(&HELLO_MAGIC);
         bytes[4..6].copy_from_slice(&self.version.to_ne_bytes());
+        let flags = if self.offers_ring { OFFERS_RING } else { 0 };
+        bytes[6..8].copy_from_slice(&flags.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.from.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.to.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.world_size.to_le_bytes());
@@ -69,6 +80,7 @@ impl Hello {
             to: number(bytes, 12),
             world_size: number(bytes, 16),
             group,
+            offers_ring: u16::from_le_bytes([bytes[6], bytes[7]]) & OFFERS_RING != 0,
         })
     }
 }
@@ -76,8 +88,11 @@ impl Hello {
 /// Everything after the hello.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Frame {
-    /// The hello was right.
-    Welcome,
+    /// The hello was right. Data are expected in the ring that was offered, or on the socket.
+    Welcome {
+        /// Whether it is the ring.
+        ring: bool,
+    },
     /// It was not.
     Refuse(Refusal),
     /// The sender's group is broken.
@@ -91,7 +106,7 @@ impl Frame {
         let mut bytes = [0; FRAME];
         bytes[..4].copy_from_slice(&FRAME_MAGIC);
         let (kind, detail, argument) = match *self {
-            Self::Welcome => (1, 0, 0),
+            Self::Welcome { ring } => (1, u8::from(ring), 0),
             Self::Refuse(refusal) => {
                 let (code, expected) = refusal_code(refusal);
                 (2, code, expected)
@@ -120,7 +135,7 @@ impl Frame {
         }
         let (detail, argument) = (bytes[5], number(bytes, 8));
         Some(match bytes[4] {
-            1 => Self::Welcome,
+            1 => Self::Welcome { ring: detail != 0 },
             2 => Self::Refuse(refusal(detail, argument)?),
             3 => Self::Abort {
                 suspect: argument,
@@ -276,7 +291,7 @@ mod tests {
             },
         );
         prop_oneof![
-            Just(Frame::Welcome),
+            any::<bool>().prop_map(|ring| Frame::Welcome { ring }),
             (1..=6_u8, any::<u16>()).prop_map(|(code, expected)| {
                 let expected = u32::from(expected);
                 Frame::Refuse(refusal(code, expected).unwrap())
@@ -297,9 +312,9 @@ mod tests {
 
         #[test]
         fn hellos_come_back(
-            version: u16, from: u32, to: u32, world_size: u32, group: GroupId,
+            version: u16, from: u32, to: u32, world_size: u32, group: GroupId, offers_ring: bool,
         ) {
-            let hello = Hello { version, from, to, world_size, group };
+            let hello = Hello { version, from, to, world_size, group, offers_ring };
             prop_assert_eq!(Hello::decode(&hello.encode()), Some(hello));
         }
 

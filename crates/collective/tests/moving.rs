@@ -3,6 +3,7 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::thread;
 
 use rdzv_collective::{CollectiveError, GroupOptions, ProcessGroup, Reduce};
 use support::{LONG, options, run, run_with, store};
@@ -157,6 +158,29 @@ fn ranks_that_are_not_near_use_tcp() {
     }
 }
 
+/// Some ranks offer rings and take them, others do neither: every connection finds its way.
+#[test]
+fn ranks_of_one_host_need_not_agree_on_shared_memory() {
+    let store = store();
+    thread::scope(|scope| {
+        for rank in 0..3 {
+            let store = &store;
+            scope.spawn(move || {
+                let options = GroupOptions {
+                    shared: rank != 1,
+                    ..options(LONG)
+                };
+                let mut group = ProcessGroup::with_options(store, rank, 3, &options).unwrap();
+                for len in [0, 1, 100, 1 << 19] {
+                    let mut all = vec![0; len * 3];
+                    group.all_gather(&of(rank, len), &mut all).unwrap();
+                    assert!(all == of_all(3, len));
+                }
+            });
+        }
+    });
+}
+
 #[test]
 fn values_are_sent_between_collective_calls_of_others() {
     run(3, LONG, |mut group| {
@@ -220,7 +244,7 @@ fn an_object_of_another_type_is_named_and_leaves_the_group_good() {
 #[test]
 fn nobody_is_made_to_reserve_more_than_the_limit() {
     let store = store();
-    let results: Vec<String> = std::thread::scope(|scope| {
+    let results: Vec<String> = thread::scope(|scope| {
         let ranks: Vec<_> = (0..3)
             .map(|rank| {
                 let store = &store;

@@ -53,12 +53,10 @@ pub struct Offer {
 ///
 /// [`ShmError::System`] if the system has no memory or descriptors left for it.
 pub fn offer(capacity: usize) -> Result<Offer, ShmError> {
-    let capacity = capacity.clamp(SMALLEST, LARGEST).next_power_of_two();
-    let (file, memory) = sealed::create("rdzv-rings", length(capacity), Pages::Reserved)?;
-    let bells = Bells::new()?;
-    let descriptors = bells.duplicate()?.into_descriptors(file);
+    let new = New::create(capacity, 2)?;
+    let (capacity, descriptors) = (new.capacity, taken(new.descriptors)?);
     Ok(Offer {
-        link: link(memory, capacity, bells, Side::Offerer),
+        link: link(new.rings, Side::Offerer)?,
         capacity,
         descriptors,
     })
@@ -67,11 +65,7 @@ pub fn offer(capacity: usize) -> Result<Offer, ShmError> {
 impl Offer {
     /// What the peer needs to be told beside the descriptors.
     pub fn message(&self) -> [u8; MESSAGE] {
-        let mut message = [0; MESSAGE];
-        message[..4].copy_from_slice(&MAGIC);
-        message[4..6].copy_from_slice(&VERSION.to_ne_bytes());
-        message[8..].copy_from_slice(&(self.capacity as u64).to_ne_bytes());
-        message
+        message(self.capacity, 2)
     }
 
     /// What has to be passed to the peer, in this order.
@@ -92,35 +86,171 @@ impl Offer {
 /// [`ShmError::Refused`] if it is not what an honest peer of this version passes, and
 /// [`ShmError::System`] if the system has no memory or descriptors left for it.
 pub fn accept(message: &[u8; MESSAGE], descriptors: Vec<OwnedFd>) -> Result<Link, ShmError> {
-    const WHAT: &str = "an offer of rings";
+    link(open(message, descriptors, 2)?, Side::Acceptor)
+}
+
+/// How many descriptors make up an offer of one direction.
+pub const DESCRIPTORS_ONE_WAY: usize = 3;
+
+/// One direction, towards a peer that has yet to accept it.
+#[derive(Debug)]
+pub struct OfferOneWay {
+    producer: Producer,
+    capacity: usize,
+    descriptors: [OwnedFd; DESCRIPTORS_ONE_WAY],
+}
+
+/// Creates one ring, towards the peer, which holds this many bytes; as for [`offer`].
+///
+/// # Errors
+///
+/// [`ShmError::System`] if the system has no memory or descriptors left for it.
+pub fn offer_one_way(capacity: usize) -> Result<OfferOneWay, ShmError> {
+    let mut new = New::create(capacity, 1)?;
+    let ring = new.rings.pop().expect("one ring was created");
+    Ok(OfferOneWay {
+        producer: Producer::new(ring.place, ring.data, ring.space),
+        capacity: new.capacity,
+        descriptors: taken(new.descriptors)?,
+    })
+}
+
+impl OfferOneWay {
+    /// What the peer needs to be told beside the descriptors.
+    pub fn message(&self) -> [u8; MESSAGE] {
+        message(self.capacity, 1)
+    }
+
+    /// What has to be passed to the peer, in this order.
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; DESCRIPTORS_ONE_WAY] {
+        self.descriptors.each_ref().map(AsFd::as_fd)
+    }
+
+    /// This side's end, once the peer has accepted. Closes what was passed.
+    pub fn taken(self) -> Producer {
+        self.producer
+    }
+}
+
+/// The other end of one direction that a peer offers.
+///
+/// # Errors
+///
+/// Those of [`accept`].
+pub fn accept_one_way(
+    message: &[u8; MESSAGE],
+    descriptors: Vec<OwnedFd>,
+) -> Result<Consumer, ShmError> {
+    let mut rings = open(message, descriptors, 1)?;
+    let ring = rings.pop().expect("one ring was opened");
+    Ok(Consumer::new(ring.place, ring.data, ring.space))
+}
+
+/// A ring that belongs to no side yet.
+struct Ring {
+    place: Place,
+    data: Doorbell,
+    space: Doorbell,
+}
+
+struct New {
+    capacity: usize,
+    rings: Vec<Ring>,
+    /// For the peer: the memory, then the doorbells of each ring.
+    descriptors: Vec<OwnedFd>,
+}
+
+impl New {
+    fn create(capacity: usize, rings: usize) -> Result<Self, ShmError> {
+        let capacity = capacity.clamp(SMALLEST, LARGEST).next_power_of_two();
+        let length = rings * Place::length(capacity);
+        let (file, memory) = sealed::create("rdzv-rings", length, Pages::Reserved)?;
+        let mut descriptors = vec![file];
+        let mut bells = Vec::new();
+        for _ in 0..rings {
+            let (data, space) = (Doorbell::new()?, Doorbell::new()?);
+            descriptors.push(data.duplicate()?.into());
+            descriptors.push(space.duplicate()?.into());
+            bells.push((data, space));
+        }
+        Ok(Self {
+            capacity,
+            rings: placed(memory, capacity, bells),
+            descriptors,
+        })
+    }
+}
+
+fn taken<const N: usize>(descriptors: Vec<OwnedFd>) -> Result<[OwnedFd; N], ShmError> {
+    descriptors.try_into().map_err(|descriptors: Vec<OwnedFd>| {
+        let found = format!("{} descriptors instead of {N}", descriptors.len());
+        ShmError::refused(WHAT, found)
+    })
+}
+
+/// What an offer is called in errors.
+const WHAT: &str = "an offer of rings";
+
+fn message(capacity: usize, rings: u8) -> [u8; MESSAGE] {
+    let mut message = [0; MESSAGE];
+    message[..4].copy_from_slice(&MAGIC);
+    message[4..6].copy_from_slice(&VERSION.to_ne_bytes());
+    message[6] = rings;
+    message[8..].copy_from_slice(&(capacity as u64).to_ne_bytes());
+    message
+}
+
+fn open(
+    message: &[u8; MESSAGE],
+    descriptors: Vec<OwnedFd>,
+    rings: u8,
+) -> Result<Vec<Ring>, ShmError> {
+    let refused = |found: String| Err(ShmError::refused(WHAT, found));
     if message[..4] != MAGIC {
-        return Err(ShmError::refused(WHAT, "it begins with other bytes"));
+        return refused("it begins with other bytes".to_owned());
     }
     let version = u16::from_ne_bytes([message[4], message[5]]);
     if version != VERSION {
-        let found = format!("it has version {version}, and this process knows {VERSION}");
-        return Err(ShmError::refused(WHAT, found));
+        return refused(format!(
+            "it has version {version}, and this process knows {VERSION}"
+        ));
     }
-    let mut capacity = [0; 8];
-    capacity.copy_from_slice(&message[8..]);
-    let capacity = u64::from_ne_bytes(capacity);
-    let capacity = usize::try_from(capacity)
-        .ok()
-        .filter(|capacity| capacity.is_power_of_two() && (SMALLEST..=LARGEST).contains(capacity))
-        .ok_or_else(|| {
-            let found = format!("a ring of {capacity} bytes is not one of ours");
-            ShmError::refused(WHAT, found)
-        })?;
-    let descriptors = <[OwnedFd; DESCRIPTORS]>::try_from(descriptors).map_err(|descriptors| {
-        let found = format!(
-            "{} descriptors came with it instead of {DESCRIPTORS}",
-            descriptors.len()
-        );
-        ShmError::refused(WHAT, found)
-    })?;
-    let (file, bells) = Bells::from_descriptors(descriptors)?;
-    let memory = sealed::open(&file, length(capacity))?;
-    Ok(link(memory, capacity, bells, Side::Acceptor))
+    let expected = 1 + 2 * usize::from(rings);
+    if message[6] != rings || descriptors.len() != expected {
+        return refused(format!(
+            "{} descriptors for {} rings came with it instead of {expected} for {rings}",
+            descriptors.len(),
+            message[6]
+        ));
+    }
+    let mut number = [0; 8];
+    number.copy_from_slice(&message[8..]);
+    let number = u64::from_ne_bytes(number);
+    let is_ours =
+        |capacity: &usize| capacity.is_power_of_two() && (SMALLEST..=LARGEST).contains(capacity);
+    let Some(capacity) = usize::try_from(number).ok().filter(is_ours) else {
+        return refused(format!("a ring of {number} bytes is not one of ours"));
+    };
+    let mut descriptors = descriptors.into_iter();
+    let file = descriptors.next().expect("they were counted");
+    let mut bells = Vec::new();
+    while let (Some(data), Some(space)) = (descriptors.next(), descriptors.next()) {
+        bells.push((Doorbell::from_peer(data)?, Doorbell::from_peer(space)?));
+    }
+    let memory = sealed::open(&file, bells.len() * Place::length(capacity))?;
+    Ok(placed(memory, capacity, bells))
+}
+
+/// The rings one after the other in memory.
+fn placed(memory: Memory, capacity: usize, bells: Vec<(Doorbell, Doorbell)>) -> Vec<Ring> {
+    let memory = Arc::new(memory);
+    let offsets = (0..).step_by(Place::length(capacity));
+    let ring = |(offset, (data, space))| Ring {
+        place: Place::new(Arc::clone(&memory), offset, capacity),
+        data,
+        space,
+    };
+    offsets.zip(bells).map(ring).collect()
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -129,81 +259,18 @@ enum Side {
     Acceptor,
 }
 
-/// Of one ring.
-#[derive(Debug)]
-struct Bell {
-    data: Doorbell,
-    space: Doorbell,
-}
-
-/// Of both rings: the offerer writes into the first one.
-#[derive(Debug)]
-struct Bells([Bell; 2]);
-
-impl Bells {
-    fn new() -> Result<Self, ShmError> {
-        let bell = || {
-            Ok(Bell {
-                data: Doorbell::new()?,
-                space: Doorbell::new()?,
-            })
-        };
-        Ok(Self([bell()?, bell()?]))
-    }
-
-    fn duplicate(&self) -> Result<Self, ShmError> {
-        let copy = |bell: &Bell| {
-            Ok(Bell {
-                data: bell.data.duplicate()?,
-                space: bell.space.duplicate()?,
-            })
-        };
-        Ok(Self([copy(&self.0[0])?, copy(&self.0[1])?]))
-    }
-
-    fn into_descriptors(self, file: OwnedFd) -> [OwnedFd; DESCRIPTORS] {
-        let [first, second] = self.0;
-        [
-            file,
-            first.data.into(),
-            first.space.into(),
-            second.data.into(),
-            second.space.into(),
-        ]
-    }
-
-    fn from_descriptors(descriptors: [OwnedFd; DESCRIPTORS]) -> Result<(OwnedFd, Self), ShmError> {
-        let [file, data, space, data_back, space_back] = descriptors;
-        let bell = |data, space| {
-            Ok(Bell {
-                data: Doorbell::from_peer(data)?,
-                space: Doorbell::from_peer(space)?,
-            })
-        };
-        Ok((
-            file,
-            Self([bell(data, space)?, bell(data_back, space_back)?]),
-        ))
-    }
-}
-
-fn length(capacity: usize) -> usize {
-    2 * Place::length(capacity)
-}
-
-fn link(memory: Memory, capacity: usize, bells: Bells, side: Side) -> Link {
-    let memory = Arc::new(memory);
-    let first = Place::new(Arc::clone(&memory), 0, capacity);
-    let second = Place::new(memory, Place::length(capacity), capacity);
-    let [there, back] = bells.0;
-    let (outward, out, inward, into) = match side {
-        Side::Offerer => (first, there, second, back),
-        Side::Acceptor => (second, back, first, there),
+/// The offerer writes into the first ring.
+fn link(rings: Vec<Ring>, side: Side) -> Result<Link, ShmError> {
+    let [first, second] = <[Ring; 2]>::try_from(rings)
+        .map_err(|rings| ShmError::refused(WHAT, format!("{} rings", rings.len())))?;
+    let (outward, inward) = match side {
+        Side::Offerer => (first, second),
+        Side::Acceptor => (second, first),
     };
-    Link {
-        producer: Producer::new(outward, out.data, out.space),
-        consumer: Consumer::new(inward, into.data, into.space),
-    }
+    Ok(Link {
+        producer: Producer::new(outward.place, outward.data, outward.space),
+        consumer: Consumer::new(inward.place, inward.data, inward.space),
+    })
 }
 
 #[cfg(test)]
@@ -276,12 +343,28 @@ mod tests {
         descriptors.pop();
         let text = refusal(&offer.message(), descriptors);
         assert!(
-            text.contains("4 descriptors came with it instead of 5"),
+            text.contains("4 descriptors for 2 rings came with it instead of 5 for 2"),
             "{text}"
         );
         let mut descriptors = passed(&offer);
         descriptors.swap(0, 1);
         let text = refusal(&offer.message(), descriptors);
         assert!(text.contains("doorbell is refused"), "{text}");
+    }
+
+    #[test]
+    fn one_direction_is_half_of_a_link() {
+        let offer = offer_one_way(CAPACITY).unwrap();
+        let passed = |offer: &OfferOneWay| -> Vec<OwnedFd> {
+            let all = offer.descriptors();
+            all.iter().map(|one| dup(one).unwrap()).collect()
+        };
+        assert!(refusal(&offer.message(), passed(&offer)).contains("instead of 5 for 2"));
+        let mut consumer = accept_one_way(&offer.message(), passed(&offer)).unwrap();
+        let mut producer = offer.taken();
+        assert_eq!(producer.write(&[IoSlice::new(b"onward")]).unwrap(), 6);
+        let mut bytes = [0; 16];
+        assert_eq!(consumer.read(&mut bytes).unwrap(), 6);
+        assert_eq!(&bytes[..6], b"onward");
     }
 }

@@ -15,8 +15,10 @@ pub const LONGEST: Duration = Duration::from_micros(20);
 /// How often it looks between two looks at the clock.
 const LOOKS: u32 = 32;
 
-/// After so many waits asleep, one awake finds out whether the peer has become faster.
+/// After so many waits asleep, one awake finds out whether the peer has become faster; after twice as
+/// many each time that it has not, up to the limit.
 const RETRY: u32 = 16;
+const RETRY_LIMIT: u32 = 256;
 
 /// One who waits again and again for the same peer, and learns whether to do it awake is worth it.
 #[derive(Debug, Clone)]
@@ -26,6 +28,8 @@ pub struct Spin {
     average: Duration,
     /// How many waits in a row were not done awake.
     skipped: u32,
+    /// How many are to be.
+    retry: u32,
 }
 
 impl Default for Spin {
@@ -42,6 +46,7 @@ impl Spin {
             longest,
             average: Duration::ZERO,
             skipped: 0,
+            retry: RETRY,
         }
     }
 
@@ -53,9 +58,12 @@ impl Spin {
         if self.longest.is_zero() {
             return false;
         }
-        if self.average > self.longest && self.skipped < RETRY {
+        if self.average > self.longest && self.skipped < self.retry {
             self.skipped += 1;
             return false;
+        }
+        if self.average > self.longest {
+            self.retry = (self.retry * 2).min(RETRY_LIMIT);
         }
         self.skipped = 0;
         let started = Instant::now();
@@ -63,6 +71,7 @@ impl Spin {
             for _ in 0..LOOKS {
                 if ready() {
                     self.learn(started.elapsed());
+                    self.retry = RETRY;
                     return true;
                 }
                 spin_loop();
@@ -94,6 +103,7 @@ mod tests {
             longest: LONGEST,
             average: Duration::ZERO,
             skipped: 0,
+            retry: RETRY,
         }
     }
 
@@ -115,7 +125,7 @@ mod tests {
     fn it_tries_again_after_a_while() {
         let mut spin = spin();
         let mut awake = 0;
-        for _ in 0..100 {
+        for _ in 0..1000 {
             let mut looks = 0_u32;
             spin.wait(|| {
                 looks += 1;
@@ -123,7 +133,7 @@ mod tests {
             });
             awake += u32::from(looks > 1);
         }
-        assert!((5..20).contains(&awake), "{awake} of 100 waits were awake");
+        assert!((8..16).contains(&awake), "{awake} of 1000 waits were awake");
     }
 
     #[test]

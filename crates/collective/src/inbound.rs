@@ -1,0 +1,249 @@
+//! The connection that was accepted from a peer: it brings the peer's data here. It never blocks.
+
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rdzv_shm::pair::MESSAGE;
+use rdzv_shm::{Consumer, pass};
+
+use crate::ring;
+use crate::socket::Socket;
+use crate::wire::{FRAME, Frame, HELLO, Hello};
+
+/// A connection that was accepted and has not said yet who it is.
+#[derive(Debug)]
+pub(crate) struct Arriving {
+    socket: Socket,
+    from: String,
+    /// The hello, and the offer of a ring if one follows.
+    said: [u8; HELLO + MESSAGE],
+    read: usize,
+    /// What came with the offer.
+    descriptors: Vec<OwnedFd>,
+}
+
+impl Arriving {
+    pub(crate) fn new((socket, from): (Socket, String)) -> Self {
+        Self {
+            socket,
+            from,
+            said: [0; HELLO + MESSAGE],
+            read: 0,
+            descriptors: Vec::new(),
+        }
+    }
+
+    pub(crate) fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    /// Where it comes from.
+    pub(crate) fn from(&self) -> &str {
+        &self.from
+    }
+
+    /// The hello once it is complete (`None` in it if it is not one); `Err` if it will not be.
+    pub(crate) fn hear(&mut self) -> io::Result<Option<Option<Hello>>> {
+        loop {
+            let wanted = match self.hello() {
+                Some(hello) if hello.offers_ring => HELLO + MESSAGE,
+                _ => HELLO,
+            };
+            if self.read == wanted {
+                return Ok(Some(self.hello()));
+            }
+            match pass::receive(&self.socket, &mut self.said[self.read..wanted]) {
+                Ok((0, _)) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok((read, descriptors)) => {
+                    self.read += read;
+                    self.descriptors.extend(descriptors);
+                    if self.descriptors.len() > pass::MOST {
+                        return Err(ErrorKind::InvalidData.into());
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn hello(&self) -> Option<Hello> {
+        let hello = self.said[..HELLO].try_into().ok()?;
+        (self.read >= HELLO).then(|| Hello::decode(hello))?
+    }
+
+    /// Lets it in: it is the peer's data connection. If `shared`, the ring that it offers is taken.
+    pub(crate) fn welcome(self, shared: bool) -> Inbound {
+        let offer = self.hello().filter(|hello| shared && hello.offers_ring);
+        let ring = offer.and_then(|hello| {
+            let mut message = [0; MESSAGE];
+            message.copy_from_slice(&self.said[HELLO..]);
+            let taken = ring::accept(&self.socket, &message, self.descriptors);
+            let refused =
+                |reason: &String| tracing::debug!(rank = hello.from, reason, "took no ring");
+            taken.inspect_err(refused).ok()
+        });
+        let mut inbound = Inbound {
+            socket: self.socket,
+            ring,
+            said: [0; FRAME],
+            heard: 0,
+        };
+        inbound.say(&Frame::Welcome {
+            ring: inbound.ring.is_some(),
+        });
+        inbound
+    }
+
+    /// Answers and closes.
+    pub(crate) fn dismiss(self, frame: &Frame) {
+        say(&self.socket, frame);
+    }
+}
+
+/// The accepted connection of a peer. Brings its data; takes our welcome and aborts.
+#[derive(Debug)]
+pub(crate) struct Inbound {
+    socket: Socket,
+    /// What brings the data, if it is not the socket. The socket says then that the peer has given up, or
+    /// has ended.
+    ring: Option<Consumer>,
+    said: [u8; FRAME],
+    heard: usize,
+}
+
+/// A data frame that is being received.
+#[derive(Debug)]
+pub(crate) struct Incoming<'a> {
+    frame: [u8; FRAME],
+    payload: &'a mut [u8],
+    read: usize,
+}
+
+impl<'a> Incoming<'a> {
+    pub(crate) fn new(payload: &'a mut [u8]) -> Self {
+        Self {
+            frame: [0; FRAME],
+            payload,
+            read: 0,
+        }
+    }
+
+    /// The frame once it is there, before the payload is; `Err` holds bytes that are none.
+    pub(crate) fn frame(&self) -> Option<Result<Frame, [u8; FRAME]>> {
+        (self.read >= FRAME).then(|| Frame::decode(&self.frame).ok_or(self.frame))
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.read == FRAME + self.payload.len()
+    }
+
+    /// Whether a payload of so many bytes is the one that is waited for.
+    pub(crate) fn expects(&self, payload: u32) -> bool {
+        self.payload.len() == payload as usize
+    }
+
+    pub(crate) fn has_begun(&self) -> bool {
+        self.read > 0
+    }
+
+    /// Where the rest of it goes: the frame, then the payload.
+    fn room(&mut self) -> [IoSliceMut<'_>; 2] {
+        let in_frame = self.read.min(FRAME);
+        [
+            IoSliceMut::new(&mut self.frame[in_frame..]),
+            IoSliceMut::new(&mut self.payload[self.read - in_frame..]),
+        ]
+    }
+}
+
+impl Inbound {
+    pub(crate) fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    /// The doorbell that rings when data have come, if a ring brings them.
+    pub(crate) fn bell(&self) -> Option<BorrowedFd<'_>> {
+        self.ring.as_ref().map(Consumer::doorbell)
+    }
+
+    /// Before this rank sleeps. False: there are data in the ring already.
+    pub(crate) fn prepare_to_sleep(&mut self) -> bool {
+        self.ring.as_mut().is_none_or(Consumer::prepare_to_sleep)
+    }
+
+    /// After the doorbell has rung.
+    pub(crate) fn awake(&mut self) {
+        if let Some(ring) = &mut self.ring {
+            ring.awake();
+        }
+    }
+
+    /// Whether there are data in the ring; for looking again and again.
+    pub(crate) fn has_more(&mut self) -> bool {
+        // The next read says what is wrong with it.
+        let available = |ring: &mut Consumer| !matches!(ring.available(), Ok(0));
+        self.ring.as_mut().is_some_and(available)
+    }
+
+    /// Reads what is there, up to the end of the frame. `Ok(true)` if something was.
+    pub(crate) fn read(&mut self, incoming: &mut Incoming<'_>) -> io::Result<bool> {
+        if let Some(ring) = &mut self.ring {
+            let mut read = 0;
+            for mut room in incoming.room() {
+                let now = ring.read(&mut room)?;
+                read += now;
+                if now < room.len() {
+                    break;
+                }
+            }
+            incoming.read += read;
+            return Ok(read > 0);
+        }
+        loop {
+            match self.socket.read(&mut incoming.room()) {
+                Ok(0) => return Err(closed()),
+                Ok(read) => {
+                    incoming.read += read;
+                    return Ok(true);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// What the peer says beside the ring: a frame, or an error if it has ended. What is in the ring was
+    /// said before.
+    pub(crate) fn overhear(&mut self) -> io::Result<Option<[u8; FRAME]>> {
+        if self.ring.is_none() {
+            return Ok(None);
+        }
+        while self.heard < FRAME {
+            let room = &mut self.said[self.heard..];
+            match self.socket.read(&mut [IoSliceMut::new(room)]) {
+                Ok(0) => return Err(closed()),
+                Ok(read) => self.heard += read,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Some(self.said))
+    }
+
+    /// Sends a control frame. A peer gets two of them at most, which any socket has room for; if it
+    /// is gone there is nobody to tell.
+    pub(crate) fn say(&mut self, frame: &Frame) {
+        say(&self.socket, frame);
+    }
+}
+
+fn say(socket: &Socket, frame: &Frame) {
+    let _ = socket.write(&[IoSlice::new(&frame.encode())]);
+}
+
+fn closed() -> io::Error {
+    io::Error::new(ErrorKind::UnexpectedEof, "connection closed")
+}

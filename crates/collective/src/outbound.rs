@@ -1,0 +1,274 @@
+//! The connection that was dialled to a peer: it carries own data there. It never blocks.
+
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::os::fd::BorrowedFd;
+
+use rdzv_shm::Producer;
+use rdzv_shm::pair::OfferOneWay;
+use rdzv_shm::pass;
+
+use crate::ring;
+use crate::socket::{Place, Socket};
+use crate::wire::{FRAME, Frame, Hello};
+
+/// The dialled connection to a peer. Sends data; hears whether it is welcome, and of aborts.
+#[derive(Debug)]
+pub(crate) struct Outbound {
+    /// Nothing if it was refused at once.
+    socket: Option<Socket>,
+    way: Way,
+    /// What is to be sent: `queue[sent..]`.
+    queue: Vec<u8>,
+    sent: usize,
+    reply: [u8; FRAME],
+    replied: usize,
+    welcomed: bool,
+    /// False while it only serves to see whether the peer is there.
+    carries_data: bool,
+    /// Why it ended, once it has.
+    ended: Option<String>,
+}
+
+/// What carries the data.
+#[derive(Debug)]
+enum Way {
+    Socket,
+    /// The peer has yet to say whether it takes the ring. Nothing is sent until then.
+    Offered(Box<OfferOneWay>),
+    Ring(Box<Producer>),
+}
+
+impl Outbound {
+    /// Begins to connect, with the hello as the first thing. If `shared`, a rank of this host is offered a
+    /// ring.
+    pub(crate) fn dial(place: &Place, hello: Hello, shared: bool) -> io::Result<Self> {
+        let (socket, ended) = match Socket::dial(place)? {
+            Ok(socket) => (Some(socket), None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        let mut outbound = Self {
+            socket,
+            way: Way::Socket,
+            queue: Vec::new(),
+            sent: 0,
+            reply: [0; FRAME],
+            replied: 0,
+            welcomed: false,
+            carries_data: false,
+            ended,
+        };
+        outbound.greet(hello, shared);
+        Ok(outbound)
+    }
+
+    fn greet(&mut self, hello: Hello, shared: bool) {
+        let Some(socket) = &self.socket else { return };
+        if shared && socket.is_near() {
+            match ring::offer(socket) {
+                Ok(offer) => {
+                    self.ended = greet_with(socket, hello, &offer).err();
+                    self.way = Way::Offered(Box::new(offer));
+                    return;
+                }
+                Err(reason) => tracing::debug!(rank = hello.to, reason, "no ring in shared memory"),
+            }
+        }
+        socket.widen();
+        self.queue.extend_from_slice(&hello.encode());
+    }
+
+    pub(crate) fn socket(&self) -> Option<&Socket> {
+        self.socket.as_ref()
+    }
+
+    /// Whether more than `most` bytes of data are still to be sent. With 0, also whether the peer has
+    /// yet to say that it was right to send them: closing a connection with an unread answer would
+    /// take data back that are still on their way.
+    pub(crate) fn is_behind(&self, most: usize) -> bool {
+        self.carries_data && (self.queued() > most || (most == 0 && !self.welcomed))
+    }
+
+    pub(crate) fn ended(&self) -> Option<&str> {
+        self.ended.as_deref()
+    }
+
+    /// How many bytes are still to be sent.
+    fn queued(&self) -> usize {
+        self.queue.len() - self.sent
+    }
+
+    /// Whether the socket has to have room before anything can be sent.
+    pub(crate) fn waits_for_socket(&self) -> bool {
+        matches!(self.way, Way::Socket) && self.queued() > 0
+    }
+
+    /// The doorbell that rings when more can be sent, if something is to be sent through a ring.
+    pub(crate) fn bell(&self) -> Option<BorrowedFd<'_>> {
+        match &self.way {
+            Way::Ring(ring) if self.queued() > 0 && self.ended.is_none() => Some(ring.doorbell()),
+            _ => None,
+        }
+    }
+
+    /// Before this rank sleeps. False: more can be sent through the ring already.
+    pub(crate) fn prepare_to_sleep(&mut self) -> bool {
+        let waits = self.bell().is_some();
+        match &mut self.way {
+            Way::Ring(ring) if waits => ring.prepare_to_sleep(),
+            _ => true,
+        }
+    }
+
+    /// After the doorbell has rung.
+    pub(crate) fn awake(&mut self) {
+        if let Way::Ring(ring) = &mut self.way {
+            ring.awake();
+        }
+    }
+
+    /// Whether it is worth to go on sending through the ring; for looking again and again.
+    pub(crate) fn can_go_on(&mut self) -> bool {
+        match &mut self.way {
+            Way::Ring(ring) => !matches!(ring.space(), Ok(space) if space < ring::CAPACITY / 4),
+            _ => false,
+        }
+    }
+
+    /// Sends a data frame, or queues what cannot be sent now.
+    pub(crate) fn post(&mut self, frame: &Frame, payload: &[&[u8]]) {
+        self.carries_data = true;
+        let header = frame.encode();
+        let mut taken = 0;
+        if self.queued() == 0 {
+            self.queue.clear();
+            self.sent = 0;
+            // Straight from the caller's memory: most messages are gone with this.
+            let mut slices = Vec::with_capacity(1 + payload.len());
+            slices.push(IoSlice::new(&header));
+            slices.extend(payload.iter().map(|slice| IoSlice::new(slice)));
+            taken = match &self.socket {
+                // No error is lost: the next call meets it again.
+                Some(socket) if self.ended.is_none() => {
+                    self.way.carry(socket, &slices).unwrap_or_default()
+                }
+                _ => 0,
+            };
+        }
+        for slice in std::iter::once(&header[..]).chain(payload.iter().copied()) {
+            let gone = taken.min(slice.len());
+            taken -= gone;
+            self.queue.extend_from_slice(&slice[gone..]);
+        }
+    }
+
+    /// Sends as much as can be sent now.
+    pub(crate) fn send(&mut self) {
+        let Some(socket) = &self.socket else { return };
+        while self.ended.is_none() && self.queue.len() > self.sent {
+            let rest = IoSlice::new(&self.queue[self.sent..]);
+            match self.way.carry(socket, &[rest]) {
+                Ok(sent) => self.sent += sent,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // Before the connection is made the answer is EAGAIN as well.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) => self.ended = Some(error.to_string()),
+            }
+        }
+    }
+
+    /// Hears what the peer says on this connection; `Err` holds bytes that are no frame.
+    pub(crate) fn hear(&mut self) -> Result<Option<Frame>, [u8; FRAME]> {
+        loop {
+            let Some(socket) = &self.socket else {
+                return Ok(None);
+            };
+            match socket.read(&mut [IoSliceMut::new(&mut self.reply[self.replied..])]) {
+                Ok(0) => self.ended.get_or_insert("connection closed".to_owned()),
+                Ok(read) => {
+                    self.replied += read;
+                    if self.replied < FRAME {
+                        continue;
+                    }
+                    self.replied = 0;
+                    match Frame::decode(&self.reply) {
+                        Some(Frame::Welcome { ring }) => self.welcome(ring),
+                        Some(frame) => return Ok(Some(frame)),
+                        None => return Err(self.reply),
+                    }
+                    continue;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => self.ended.get_or_insert(error.to_string()),
+            };
+            return Ok(None);
+        }
+    }
+
+    /// The peer expects data: in the ring, or on the socket.
+    fn welcome(&mut self, ring: bool) {
+        self.welcomed = true;
+        self.way = match std::mem::replace(&mut self.way, Way::Socket) {
+            Way::Offered(offer) if ring => Way::Ring(Box::new(offer.taken())),
+            Way::Offered(_) => {
+                tracing::debug!("the peer takes no ring in shared memory");
+                if let Some(socket) = &self.socket {
+                    socket.widen();
+                }
+                Way::Socket
+            }
+            way => way,
+        };
+        self.send();
+    }
+
+    /// Says that the group is broken, if that can be said here, and that nothing more will come.
+    pub(crate) fn abort(&mut self, frame: &Frame) {
+        let frame = frame.encode();
+        if matches!(self.way, Way::Socket) {
+            self.queue.extend_from_slice(&frame);
+            self.send();
+        } else {
+            self.send();
+            if let Some(socket) = &self.socket {
+                // The socket carries nothing else, so it has room; if the peer is gone there is nobody
+                // to tell.
+                let _ = socket.write(&[IoSlice::new(&frame)]);
+            }
+        }
+        if let Some(socket) = &self.socket {
+            socket.finish();
+        }
+    }
+}
+
+/// The hello and the ring in one message: the first one always fits.
+fn greet_with(socket: &Socket, hello: Hello, offer: &OfferOneWay) -> Result<(), String> {
+    let hello = Hello {
+        offers_ring: true,
+        ..hello
+    };
+    let (hello, message) = (hello.encode(), offer.message());
+    let parts = [IoSlice::new(&hello), IoSlice::new(&message)];
+    match pass::send(socket, &parts, &offer.descriptors()) {
+        Ok(sent) if sent == hello.len() + message.len() => Ok(()),
+        Ok(sent) => Err(format!(
+            "the connection took {sent} bytes of the hello only"
+        )),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+impl Way {
+    /// Writes once; how many bytes went.
+    fn carry(&mut self, socket: &Socket, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Socket => socket.write(slices),
+            Self::Offered(_) => Err(ErrorKind::WouldBlock.into()),
+            Self::Ring(ring) => match ring.write(slices)? {
+                0 => Err(ErrorKind::WouldBlock.into()),
+                written => Ok(written),
+            },
+        }
+    }
+}
