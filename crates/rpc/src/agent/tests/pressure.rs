@@ -1,7 +1,7 @@
 //! A worker that is slower than those who call it.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 
 use super::*;
 use crate::{CallContext, CallOptions, Method, RpcErrorKind, Tensor};
@@ -14,14 +14,13 @@ const PIECE: usize = (8 << 20) - 4096;
 
 #[test]
 fn what_is_on_its_way_stays_within_the_limits_and_others_are_not_held_up() {
-    let open = Arc::new(AtomicBool::new(false));
+    let gate = Arc::new((Mutex::new(false), Condvar::new()));
     let agents = group(3, || {
-        let open = Arc::clone(&open);
+        let gate = Arc::clone(&gate);
         Methods::new()
-            .with_blocking(SWALLOW, move |context: CallContext, _: Tensor| {
-                while !open.load(Ordering::Acquire) && !context.cancellation().is_cancelled() {
-                    std::thread::yield_now();
-                }
+            .with_blocking(SWALLOW, move |_: CallContext, _: Tensor| {
+                let opened = gate.0.lock().unwrap();
+                drop(gate.1.wait_while(opened, |opened| !*opened).unwrap());
                 Ok::<_, String>(())
             })
             .with(NOTHING, async |_: CallContext, ()| Ok::<_, String>(()))
@@ -69,6 +68,7 @@ fn what_is_on_its_way_stays_within_the_limits_and_others_are_not_held_up() {
         .map(|peer| peer.bytes_in_flight)
         .max();
     assert!(bytes.unwrap() <= 64 << 20, "{bytes:?}");
-    open.store(true, Ordering::Release);
+    *gate.0.lock().unwrap() = true;
+    gate.1.notify_all();
     offering.join().unwrap();
 }
