@@ -354,6 +354,11 @@ impl World {
         let fork = Handle::User(data.rref, data.fork);
         let handle = match adopted {
             Ok(Adopted::Owner(rref)) => {
+                if self.model.freed.contains(&rref) {
+                    self.model
+                        .refused(to, fork, "it was freed before it came back")?;
+                    self.model.phantoms.insert(rref);
+                }
                 self.over(data.fork);
                 Handle::Owner(rref)
             }

@@ -94,7 +94,6 @@ impl World {
     pub(super) fn shut_down(&mut self, worker: usize) -> Result<(), Violation> {
         let me = self.workers[worker].member;
         self.workers[worker].doing = Doing::Leaving;
-        self.model.stopping.insert(me);
         self.workers[worker].handles.clear();
         for fork in self.model.forks.values_mut() {
             if fork.holder == me {

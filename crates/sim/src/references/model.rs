@@ -53,6 +53,9 @@ pub struct Model {
     pub made: BTreeMap<RRefId, Member>,
     /// Values that were freed.
     pub freed: BTreeSet<RRefId>,
+    /// Values that were freed rightly, and of which a reference came to the owner afterwards. It
+    /// cannot know, and waits for them to be made.
+    pub phantoms: BTreeSet<RRefId>,
     /// Members whose process runs.
     pub alive: BTreeSet<Member>,
     /// Values that their owners have heard of.
@@ -61,8 +64,6 @@ pub struct Model {
     pub creators: BTreeMap<RRefId, Member>,
     /// Values that those gave up asking for.
     pub abandoned: BTreeSet<RRefId>,
-    /// Members that shut down: they take nothing new.
-    pub stopping: BTreeSet<Member>,
     /// Who has taken whom for lost.
     pub lost: BTreeSet<(Member, Member)>,
 }
@@ -76,13 +77,13 @@ impl Model {
             || self.lost.contains(&(other, one))
     }
 
-    /// Whether the owner may never hear of a value.
+    /// Whether a value will rightly never be there again, or never at all.
     fn may_never_come(&self, rref: RRefId, owner: Member) -> bool {
         let creator = self.creators.get(&rref);
-        !self.known.contains(&rref)
-            && (self.stopping.contains(&owner)
-                || self.abandoned.contains(&rref)
-                || creator.is_some_and(|creator| self.parted(*creator, owner)))
+        self.phantoms.contains(&rref)
+            || !self.known.contains(&rref)
+                && (self.abandoned.contains(&rref)
+                    || creator.is_some_and(|creator| self.parted(*creator, owner)))
     }
 
     /// Whether a fork may rightly be without its value, although its holder has not dropped it.

@@ -377,6 +377,7 @@ impl World {
         } else if excused {
             // The owner has entered it in case that the value is still to come. It is not.
             it.stage = Stage::Broken;
+            self.model.phantoms.insert(it.rref);
         } else {
             return broken(format!("P2: {fork} is confirmed after its value was freed"));
         }

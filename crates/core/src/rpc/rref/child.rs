@@ -28,6 +28,13 @@ pub(super) struct Child {
     ask_again_after: Duration,
 }
 
+impl Child {
+    /// Whether it was made of a fork, which has to live on.
+    pub(super) fn is_users(&self) -> bool {
+        self.parent.is_some()
+    }
+}
+
 impl References {
     /// Makes a fork for whoever receives a message (F3 to F6). It is to be put into that message; what
     /// becomes of the message is told with [`Input::NotSent`](super::Input::NotSent) or
@@ -185,7 +192,7 @@ impl References {
 
     /// Refuses a fork that was given up, should it still come.
     pub(super) fn refuse(&mut self, now: Now, fork: ForkId) {
-        if self.phase == Phase::Working && self.refused.insert(fork) {
+        if self.phase != Phase::Ended && self.refused.insert(fork) {
             let at = now.mono + self.settings.refuse_for;
             self.timers.insert((at, Timer::Forget(fork)));
         }

@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
+use super::child::Child;
 use super::failure::Failure;
 use super::ident::{ForkId, Member, RRefId};
 use super::link::Link;
 use super::machine::References;
 use super::message::{Batch, Control};
+use super::owner::Owned;
 use super::words::Output;
 use crate::time::Now;
 
@@ -20,9 +22,9 @@ const ASK_IN_SHUTDOWN_AFTER: Duration = Duration::from_millis(500);
 pub(super) enum Phase {
     /// It works.
     Working,
-    /// It has released its own, and waits for others.
+    /// It has released what it held, and waits until those who have to know do.
     Draining,
-    /// Nothing is left.
+    /// They know. What is left is used by others.
     Drained,
     /// It does nothing any more.
     Ended,
@@ -53,8 +55,8 @@ impl fmt::Display for Leak {
 impl References {
     pub(super) fn must_work(&self) -> Result<(), Failure> {
         match self.phase {
-            Phase::Working => Ok(()),
-            _ => Err(Failure::Stopping),
+            Phase::Ended => Err(Failure::Stopping),
+            _ => Ok(()),
         }
     }
 
@@ -198,10 +200,19 @@ impl References {
     }
 
     pub(super) fn look_whether_drained(&mut self) {
-        if self.phase == Phase::Draining && self.is_empty() {
+        if self.phase == Phase::Draining && self.is_drained() {
             self.phase = Phase::Drained;
             self.outbox.push(Output::Drained);
         }
+    }
+
+    /// Whether nobody is waited for: no function that makes a value, no owner that has to hear of a
+    /// fork's end, no child that has to become known. Who cannot be reached is not waited for.
+    fn is_drained(&self) -> bool {
+        self.users.is_empty()
+            && !self.children.values().any(Child::is_users)
+            && !self.owned.values().any(Owned::is_running)
+            && self.links.values().all(Link::is_quiet)
     }
 
     pub(super) fn end(&mut self) {

@@ -12,7 +12,7 @@ pub enum Failure {
         "RRef creation via rpc.remote() timed out, and it is possible that the RRef on the owner node does not exist."
     )]
     CreationFailed,
-    /// The agent is shutting down, or has. The text is the reference's.
+    /// It was released by the shutdown of the agent. The text is the reference's.
     #[error("{handle} has been deleted. Cannot call {operation} on it after deletion.")]
     Deleted {
         /// The reference.
@@ -20,8 +20,8 @@ pub enum Failure {
         /// What was to be done with it.
         operation: &'static str,
     },
-    /// The agent is shutting down, or has.
-    #[error("the agent of this worker is shutting down: it takes no new remote references")]
+    /// The agent has stopped.
+    #[error("the agent of this worker has stopped: there are no remote references any more")]
     Stopping,
     /// The owner is dead, cut off, has left, or was started again.
     #[error("the owner of {rref}, {owner}, is lost and its values with it: create it anew")]

@@ -60,6 +60,11 @@ impl Link {
         self.unacknowledged.len()
     }
 
+    /// Whether nothing is waited for, or nobody is there to wait for.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.unacknowledged.is_empty() || self.unreachable_since.is_some()
+    }
+
     /// How long nothing has come from it.
     pub(super) fn silent_for(&self, now: Mono) -> Duration {
         now - self.heard_at

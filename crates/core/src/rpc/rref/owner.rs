@@ -49,7 +49,7 @@ impl Owned {
 
     /// Whether the reference would count it among its owners.
     pub(super) fn is_shared(&self) -> bool {
-        !self.forks.is_empty() || self.value == Value::Running
+        !self.forks.is_empty() || self.is_running()
     }
 
     /// Whether the shell has something to free.
@@ -57,11 +57,13 @@ impl Owned {
         self.value == Value::Made
     }
 
-    fn is_used(&self) -> bool {
+    /// Whether its function runs.
+    pub(super) fn is_running(&self) -> bool {
         self.value == Value::Running
-            || self.handles > 0
-            || !self.forks.is_empty()
-            || !self.waiting.is_empty()
+    }
+
+    fn is_used(&self) -> bool {
+        self.is_running() || self.handles > 0 || !self.forks.is_empty() || !self.waiting.is_empty()
     }
 }
 
@@ -70,7 +72,7 @@ impl References {
     ///
     /// # Errors
     ///
-    /// [`Failure::Stopping`] after a shutdown began.
+    /// [`Failure::Stopping`] after the end.
     pub fn create(&mut self) -> Result<RRefId, Failure> {
         self.outbox.assert_drained();
         self.must_work()?;
@@ -98,7 +100,7 @@ impl References {
     ///
     /// # Errors
     ///
-    /// [`Failure`] if the asker has given it up or is lost, or if this member is stopping.
+    /// [`Failure`] if the asker has given it up or is lost; after the end.
     pub fn creation_arrived(
         &mut self,
         from: Member,

@@ -73,7 +73,7 @@ impl References {
     ///
     /// # Errors
     ///
-    /// [`Failure::Stopping`] after a shutdown began, [`Failure::OwnerLost`] if that member is lost.
+    /// [`Failure::Stopping`] after the end, [`Failure::OwnerLost`] if that member is lost.
     pub fn create_on(&mut self, owner: Member) -> Result<(RRefId, ForkId), Failure> {
         self.outbox.assert_drained();
         self.must_work()?;
@@ -197,6 +197,7 @@ impl References {
             return Err(deleted);
         }
         match handle {
+            Handle::Owner(rref) if !self.owned.contains_key(&rref) => Err(deleted),
             Handle::Owner(rref) => Ok(Fetch {
                 owner: self.me,
                 rref,

@@ -86,7 +86,9 @@ pub enum Input<'a> {
     Unreachable(Member),
     /// This member has left the group, or is certainly dead.
     Left(Member),
-    /// Release everything of one's own, and wait for the others. [`Output::Drained`] follows.
+    /// Release everything that the shell holds, and say when all have heard of it:
+    /// [`Output::Drained`] follows. What others use here stays, and they are still answered; when all
+    /// members have drained, nothing is left anywhere.
     Shutdown,
     /// The end, drained or not. [`Output::Ended`] follows.
     End,
@@ -121,7 +123,7 @@ pub enum Output {
         /// How many forks it had here.
         released: usize,
     },
-    /// After [`Input::Shutdown`]: nothing is left, here or on its way.
+    /// After [`Input::Shutdown`]: all is released, and those who had to hear of it have.
     Drained,
     /// After [`Input::End`]: these forks were left. Each prints as a line of the reference's report.
     Ended(Vec<Leak>),

@@ -363,6 +363,7 @@ fn a_shutdown_releases_everything_and_says_when_it_is_done() {
     town.pass(Duration::from_millis(2));
     for who in 0..3 {
         assert!(town.has(who, &Output::Drained), "worker {who}");
+        assert!(town.members[who].is_empty(), "worker {who}");
         town.tell(who, Input::End);
         assert!(town.has(who, &Output::Ended(Vec::new())));
     }
@@ -381,7 +382,9 @@ fn what_is_left_at_the_end_is_listed() {
     let (rref, user) = town.value_used_by_1();
     town.tell(0, Input::Shutdown);
     town.soon();
-    assert!(!town.has(0, &Output::Drained));
+    // It waits for nobody else, and goes on to serve others.
+    assert!(town.has(0, &Output::Drained));
+    assert!(!town.has(0, &Output::Free(rref)));
     town.tell(0, Input::End);
     let Some((0, Output::Ended(leaks))) = town.outputs.last() else {
         panic!("{:?}", town.outputs.last())
