@@ -364,6 +364,8 @@ impl World {
             }
             Ok(Adopted::User { confirmed, .. }) => {
                 if let Some(it) = self.model.forks.get_mut(&data.fork) {
+                    // It counts from now on, even if its sender had given it up.
+                    it.given_up = false;
                     it.stage = match confirmed {
                         true => Stage::Confirmed,
                         false => Stage::Pending,
