@@ -16,6 +16,7 @@ pub mod init_method;
 pub mod message;
 pub mod options;
 mod payload;
+mod rref;
 pub mod tensor;
 pub mod transport;
 
@@ -30,4 +31,5 @@ pub use call::method::Method;
 pub use call::methods::Methods;
 pub use error::{RemoteError, RpcError, RpcErrorKind};
 pub use payload::Payload;
+pub use rref::{RRef, ReferenceCounters, ReferenceSettings, ValueMethod};
 pub use tensor::Tensor;

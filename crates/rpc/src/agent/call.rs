@@ -19,6 +19,7 @@ use crate::call::slot::Slot;
 use crate::connection::client::{Excess, IN_LINE, Request};
 use crate::error::{RpcError, RpcErrorKind};
 use crate::payload::Payload;
+use crate::rref;
 
 /// Who is called: a worker by its name, by its id, or as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -164,12 +165,17 @@ impl RpcAgent {
     {
         let core = self.core();
         let begun = core.member(&to.into()).and_then(|member| {
-            let payload = codec::encode_argument(core, &member.info, argument)?;
-            let slot = core.begin(&member, method.name(), method.number(), payload, options)?;
-            Ok((member, slot))
+            let (payload, forks) = codec::encode_argument(core, &member, argument)?;
+            match core.begin(&member, method.name(), method.number(), payload, options) {
+                Ok(begun) => Ok((member, begun, forks)),
+                Err(error) => {
+                    rref::not_sent(core, forks);
+                    Err(error)
+                }
+            }
         });
         match begun {
-            Ok((member, begun)) => RpcFuture::of_call(InFlight {
+            Ok((member, begun, forks)) => RpcFuture::of_call(InFlight {
                 core: Arc::clone(core),
                 worker: member.info,
                 method: method.name(),
@@ -177,6 +183,7 @@ impl RpcAgent {
                 slot: begun.slot,
                 until: begun.until,
                 read: codec::decode_output,
+                forks,
             }),
             Err(error) => RpcFuture::ready(Arc::clone(core), Err(error.with_method(method.name()))),
         }

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use rdzv_core::rpc::directory::GroupView;
 use rdzv_core::rpc::frame::Limits;
 use rdzv_core::rpc::frame::hello::{Hello, PROTOCOL};
+use rdzv_core::rpc::rref::{Input, Member as Holder};
 use rdzv_core::rpc::worker::{WorkerId, WorkerInfo};
 use rdzv_shm::Pool;
 use rdzv_shm::pass::Peer;
@@ -24,6 +25,7 @@ use crate::connection::client::Client;
 use crate::connection::server::Caller;
 use crate::device::DeviceBackend;
 use crate::error::{RpcError, RpcErrorKind};
+use crate::rref::{self, ReferenceSettings, Register};
 use crate::transport::contact::host_identity;
 use crate::transport::token::nonce;
 use crate::transport::{Contact, Token, TransportOptions};
@@ -56,6 +58,7 @@ pub(crate) struct Core {
     pub(crate) poller: Arc<Poller>,
     pub(crate) peers: Peers,
     pub(crate) counters: Counters,
+    pub(crate) references: Register,
     pub(crate) transports: TransportOptions,
     pub(crate) backend: Arc<dyn DeviceBackend>,
     /// The group; none for agents that were told of their members in another way.
@@ -86,11 +89,16 @@ pub(crate) struct Setup {
     pub(crate) worker_threads: usize,
     pub(crate) transports: TransportOptions,
     pub(crate) backend: Arc<dyn DeviceBackend>,
+    pub(crate) references: ReferenceSettings,
 }
 
 impl Core {
     pub(crate) fn new(setup: Setup) -> std::io::Result<Arc<Self>> {
         let name = setup.me.name.clone();
+        let holder = Holder {
+            id: setup.me.id,
+            incarnation: setup.incarnation,
+        };
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .max_blocking_threads(setup.worker_threads)
@@ -106,11 +114,12 @@ impl Core {
             host: host_identity(),
             token: setup.token,
             limits: setup.limits,
-            methods: setup.methods,
+            methods: rref::offered(setup.methods),
             pool: Pool::default(),
             poller,
             peers: Peers::default(),
             counters: Counters::default(),
+            references: Register::new(holder, setup.references),
             transports: setup.transports,
             backend: setup.backend,
             view: RwLock::default(),
@@ -165,7 +174,23 @@ impl Core {
     /// The group has changed. Connections to workers that are not in it any more are closed.
     pub(crate) fn set_members(&self, members: Members) {
         let members = Arc::new(members);
-        *self.members.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&members);
+        let former = {
+            let mut known = self.members.write().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *known, Arc::clone(&members))
+        };
+        for (id, former) in former.iter() {
+            let incarnation = former.incarnation;
+            if members
+                .get(id)
+                .is_none_or(|now| now.incarnation != incarnation)
+            {
+                let holder = Holder {
+                    id: *id,
+                    incarnation,
+                };
+                self.references.tell(self, Input::Left(holder));
+            }
+        }
         self.peers.keep(&members);
     }
 
@@ -226,8 +251,9 @@ impl Core {
     pub(crate) fn expire(&self, now: Instant) {
         // Before the look, so that a deadline that comes meanwhile is not lost.
         self.wake_at.store(u64::MAX, Ordering::Release);
-        let next = self.peers.expire(now);
-        if let Some(next) = next {
+        let calls = self.peers.expire(now);
+        let references = self.references.expire(self, now);
+        if let Some(next) = calls.into_iter().chain(references).min() {
             let at = clock::nanoseconds(next);
             self.wake_at.fetch_min(at, Ordering::AcqRel);
         }
@@ -279,6 +305,11 @@ impl Core {
     /// Stops at once; says whether it was not stopped before.
     pub(crate) fn stop(&self) -> bool {
         let news = self.state.swap(STOPPED, Ordering::AcqRel) != STOPPED;
+        if news {
+            for leak in self.references.end(self) {
+                tracing::warn!(worker = %self.me, holder = %leak.holder, "{leak}");
+            }
+        }
         self.poller.ring();
         news
     }
@@ -297,16 +328,32 @@ impl Core {
 
     pub(crate) fn connection_lost(&self, client: &Arc<Client>, error: &RpcError) {
         self.peers.lost(client);
+        self.cut_off(client.worker().id);
         if error.kind == RpcErrorKind::Protocol {
             tracing::warn!(worker = %client.worker(), %error, "gave up the connection to a worker");
         }
     }
 
+    /// The connection to a worker is over. If it is dead, nothing else tells.
+    pub(crate) fn cut_off(&self, id: WorkerId) {
+        if let Some(member) = self.members().get(&id) {
+            let incarnation = member.incarnation;
+            let holder = Holder { id, incarnation };
+            self.references.tell(self, Input::Unreachable(holder));
+        }
+    }
+
     pub(crate) fn caller_known(&self, caller: &Caller) {
         tracing::debug!(worker = %caller.worker, incarnation = caller.incarnation, "a worker connected");
+        self.references
+            .tell(self, Input::Reachable(caller.holder()));
     }
 
     pub(crate) fn caller_lost(&self, caller: Option<&Caller>, error: &RpcError) {
+        if let Some(caller) = caller {
+            self.references
+                .tell(self, Input::Unreachable(caller.holder()));
+        }
         let worker = caller.map(|caller| caller.worker.to_string());
         if error.kind == RpcErrorKind::Protocol {
             tracing::warn!(worker, %error, "gave up the connection of a worker");
@@ -314,7 +361,9 @@ impl Core {
     }
 
     /// Messages about remote references have come.
-    pub(crate) fn references(&self, _caller: &Caller, _batch: Bytes) {}
+    pub(crate) fn references(&self, caller: &Caller, batch: &Bytes) {
+        self.references.received(self, caller.holder(), batch);
+    }
 }
 
 /// A call that is on its way, as far as it has to be waited for at the end.

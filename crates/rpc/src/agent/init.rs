@@ -15,6 +15,7 @@ use crate::call::methods::Methods;
 use crate::device::{CpuOnly, DeviceBackend};
 use crate::error::{RpcError, RpcErrorKind};
 use crate::group::{DEFAULT_LEASE, Group, GroupChange, new_incarnation};
+use crate::rref::ReferenceSettings;
 use crate::transport::{Contact, Listener, Token, TransportOptions};
 
 /// Which group a worker becomes a member of.
@@ -49,6 +50,8 @@ pub struct AgentOptions {
     pub devices: DeviceData,
     /// How memory of devices is handled. Default: there is only the CPU.
     pub backend: Arc<dyn DeviceBackend>,
+    /// How patient remote references are with workers that cannot be reached, and the like.
+    pub references: ReferenceSettings,
     /// How large a message may be. Default: 64 MiB of values, 4 GiB with tensors.
     pub limits: Limits,
 }
@@ -63,6 +66,7 @@ impl Default for AgentOptions {
             token: None,
             devices: DeviceData::default(),
             backend: CpuOnly::shared(),
+            references: ReferenceSettings::default(),
             limits: Limits::default(),
         }
     }
@@ -149,6 +153,7 @@ impl RpcAgent {
             worker_threads: options.worker_threads,
             transports: options.transports,
             backend: options.backend,
+            references: options.references,
         };
         let agent = Self::start(setup, listener)?;
         let core = Arc::downgrade(agent.core());
@@ -186,6 +191,13 @@ impl RpcAgent {
             .filter(|peer| peer.in_flight > 0)
             .map(|peer| format!("{} ({} calls)", peer.worker.name, peer.in_flight))
             .collect();
+        // Whoever is called still may use references; those of the application are over.
+        if !self.core().references.shut_down(self.core(), until) {
+            tracing::warn!(
+                worker = %self.me(),
+                "Timed out waiting for pending UserRRefs to be confirmed by owner and parent."
+            );
+        }
         let left = until.saturating_duration_since(Instant::now());
         let met = match self.take_group() {
             // Nobody is kept waiting by a worker that knows that it will be late.

@@ -27,7 +27,7 @@ mod call;
 mod handle;
 mod init;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use call::{CallOptions, Destination, Timeout};
 pub use handle::{PeerTraffic, RpcAgent, Traffic};

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdzv_core::rpc::calls::CreditLimits;
+use rdzv_core::rpc::rref::{Input, Member as Holder};
 use rdzv_core::rpc::worker::WorkerId;
 
 use super::connect;
@@ -91,6 +92,31 @@ impl Peers {
         }
     }
 
+    /// The connection to a member. If there is none yet, one is made, and the references are told.
+    pub(crate) fn reach(core: &Core, member: &Member) -> Option<Arc<Client>> {
+        let id = member.info.id;
+        let mut peers = core.peers.lock();
+        match peers.get(&id) {
+            Some(Peer::Open {
+                client,
+                incarnation,
+            }) if *incarnation == member.incarnation && client.link().ended().is_none() => {
+                Some(Arc::clone(client))
+            }
+            Some(Peer::Connecting(_)) => None,
+            // Whoever has the place is being replaced, or has just been lost.
+            Some(Peer::Open { .. }) => None,
+            None => {
+                peers.insert(id, Peer::Connecting(Vec::new()));
+                drop(peers);
+                if let Some(core) = core.weak().upgrade() {
+                    Self::connect(&core, member.clone());
+                }
+                None
+            }
+        }
+    }
+
     fn connect(core: &Arc<Core>, member: Member) {
         if core.is_stopped() {
             let text = "this worker is shutting down";
@@ -103,7 +129,10 @@ impl Peers {
         let target = member.clone();
         let started = named.spawn(move || match connect::connect(&starter, &target) {
             Ok(client) => starter.peers.connected(&starter, &target, client),
-            Err(error) => starter.peers.failed(&target, &error),
+            Err(error) => {
+                starter.peers.failed(&target, &error);
+                starter.cut_off(target.info.id);
+            }
         });
         if let Err(error) = started {
             let text = format!("no thread can be started to connect to it: {error}");
@@ -130,6 +159,11 @@ impl Peers {
                 }
             }
         }
+        let holder = Holder {
+            id: member.info.id,
+            incarnation: member.incarnation,
+        };
+        core.references.tell(core, Input::Reachable(holder));
     }
 
     fn failed(&self, member: &Member, error: &RpcError) {

@@ -13,6 +13,7 @@ use crate::agent::RpcAgent;
 pub struct CallContext {
     pub(crate) agent: RpcAgent,
     pub(crate) caller: WorkerInfo,
+    pub(crate) caller_incarnation: u64,
     pub(crate) deadline: Option<Instant>,
     pub(crate) cancellation: Cancellation,
     pub(crate) trace: u128,

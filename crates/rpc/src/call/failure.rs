@@ -81,7 +81,9 @@ impl Refusal {
             return RpcError::new(RpcErrorKind::Protocol, message).with_method(method);
         };
         let message = match refusal.kind {
-            RpcErrorKind::NoSuchMethod => no_such_method(method, &refusal.methods),
+            RpcErrorKind::NoSuchMethod if refusal.message.is_empty() => {
+                no_such_method(method, &refusal.methods)
+            }
             _ => refusal.message,
         };
         RpcError {
@@ -92,7 +94,7 @@ impl Refusal {
 }
 
 /// The sentence for a method that is not there, with names that are near to it.
-fn no_such_method(wanted: &str, offered: &[String]) -> String {
+pub(crate) fn no_such_method(wanted: &str, offered: &[String]) -> String {
     let last = |name: &str| {
         let name = name.rsplit(['.', ':', '/']).next().unwrap_or(name);
         name.to_ascii_lowercase()

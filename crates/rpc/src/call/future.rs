@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use rdzv_core::rpc::rref::ForkId;
 use rdzv_core::rpc::worker::WorkerInfo;
 
 use super::context::{Place, place};
@@ -16,6 +17,7 @@ use super::slot::Slot;
 use crate::agent::core::Core;
 use crate::error::{RpcError, RpcErrorKind};
 use crate::payload::Payload;
+use crate::rref;
 
 /// The result of a call, when it is there.
 ///
@@ -35,7 +37,7 @@ enum State<T> {
 }
 
 /// How a value is read out of a reply.
-type Read<T> = fn(&Core, &WorkerInfo, &Payload) -> Result<T, RpcError>;
+type Read<T> = fn(&Arc<Core>, &WorkerInfo, &Payload) -> Result<T, RpcError>;
 
 /// A call on its way.
 pub(crate) struct InFlight<T> {
@@ -46,10 +48,15 @@ pub(crate) struct InFlight<T> {
     pub(crate) slot: Arc<Slot<Answer>>,
     pub(crate) until: Option<Instant>,
     pub(crate) read: Read<T>,
+    /// The references in the argument.
+    pub(crate) forks: Vec<ForkId>,
 }
 
 impl<T> InFlight<T> {
     fn decode(&self, answer: Answer) -> Result<T, RpcError> {
+        if answer.is_err() {
+            rref::strayed(&self.core, &self.forks);
+        }
         let value = answer.and_then(|payload| (self.read)(&self.core, &self.worker, &payload));
         value.map_err(|error| {
             error

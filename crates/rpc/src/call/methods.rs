@@ -6,6 +6,7 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::Poll;
 
 use serde::Serialize;
@@ -15,8 +16,10 @@ use super::codec;
 use super::context::{CallContext, Place, inside};
 use super::failure::Failure;
 use super::method::Method;
+use super::slot::Slot;
 use crate::error::{RemoteError, RpcError, RpcErrorKind};
 use crate::payload::Payload;
+use crate::rref::{self, Keep, Kept, ValueMethod};
 
 /// What a function came to.
 pub(crate) type Answer = Result<Payload, RpcError>;
@@ -65,6 +68,8 @@ struct Offered {
     name: &'static str,
     version: u32,
     handler: Handler,
+    /// How its result is kept here instead of sent.
+    keep: Option<Keep>,
 }
 
 impl Methods {
@@ -88,31 +93,110 @@ impl Methods {
     ) -> Self
     where
         Argument: DeserializeOwned + Send + 'static,
-        Output: Serialize + Send + 'static,
+        Output: Serialize + Send + Sync + 'static,
         Function: Fn(CallContext, Argument) -> Future_ + Clone + Send + Sync + 'static,
         Future_: Future<Output = Result<Output, Error>> + Send + 'static,
         Error: Failure,
     {
+        self.with_steps(method, move |context, argument| {
+            let future = function(context, argument);
+            async move { future.await.map_err(failed) }
+        })
+    }
+
+    /// Offers an async method of values: see [`ValueMethod`]. The value is shared with other calls;
+    /// what changes in it needs a lock or an atomic.
+    ///
+    /// # Panics
+    ///
+    /// If a method of this name and version is offered already.
+    #[must_use]
+    pub fn with_value<T, Argument, Output, Function, Future_, Error>(
+        self,
+        method: ValueMethod<T, Argument, Output>,
+        function: Function,
+    ) -> Self
+    where
+        T: Send + Sync + 'static,
+        Argument: DeserializeOwned + Send + 'static,
+        Output: Serialize + Send + Sync + 'static,
+        Function: Fn(CallContext, Arc<T>, Argument) -> Future_ + Clone + Send + Sync + 'static,
+        Future_: Future<Output = Result<Output, Error>> + Send + 'static,
+        Error: Failure,
+    {
+        let wire = method.wire::<Argument>();
+        self.with_steps(wire, move |context: CallContext, (question, argument)| {
+            let function = function.clone();
+            async move {
+                let value = rref::value(context.agent.core(), question).await?;
+                function(context, value, argument).await.map_err(failed)
+            }
+        })
+    }
+
+    /// Offers an async function whose result is only kept: it can be made with
+    /// [`RpcAgent::remote`](crate::RpcAgent::remote), stays on this worker, and is used through
+    /// [`ValueMethod`]s. It need not be possible to send it.
+    ///
+    /// # Panics
+    ///
+    /// If a method of this name and version is offered already.
+    #[must_use]
+    pub fn with_kept<Argument, Output, Function, Future_, Error>(
+        self,
+        method: Method<Argument, Output>,
+        function: Function,
+    ) -> Self
+    where
+        Argument: DeserializeOwned + Send + 'static,
+        Output: Send + Sync + 'static,
+        Function: Fn(CallContext, Argument) -> Future_ + Clone + Send + Sync + 'static,
+        Future_: Future<Output = Result<Output, Error>> + Send + 'static,
+        Error: Failure,
+    {
+        let keep: Keep = Box::new(move |context, payload| {
+            let function = function.clone();
+            let function = move |context, argument| {
+                let future = function(context, argument);
+                async move { future.await.map_err(failed) }
+            };
+            Box::pin(async move { Ok(Kept::only_here(steps(function, context, payload).await?)) })
+        });
+        let name = method.name();
+        let start: StartAsync = Box::new(move |_, _| {
+            let text = format!("the result of {name} stays where it is: call it with remote()");
+            Box::pin(async move { Err(RpcError::new(RpcErrorKind::InvalidArgument, text)) })
+        });
+        let (version, number) = (method.version(), method.number());
+        self.offer_kept(name, version, number, Handler::Async(start), Some(keep))
+    }
+
+    fn with_steps<Argument, Output, Function, Future_>(
+        self,
+        method: Method<Argument, Output>,
+        function: Function,
+    ) -> Self
+    where
+        Argument: DeserializeOwned + Send + 'static,
+        Output: Serialize + Send + Sync + 'static,
+        Function: Fn(CallContext, Argument) -> Future_ + Clone + Send + Sync + 'static,
+        Future_: Future<Output = Result<Output, RpcError>> + Send + 'static,
+    {
+        let kept = function.clone();
         let start: StartAsync = Box::new(move |context, payload| {
             let function = function.clone();
             Box::pin(async move {
-                let trace = context.trace;
-                let decoded = codec::decode_argument::<Argument>(&context, &payload);
-                drop(payload);
-                let argument = decoded?;
                 let replied = context.clone();
-                let started =
-                    caught(|| inside(Place::Async, trace, || function(context, argument)))?;
-                let output = in_steps(trace, started).await?;
+                let output = steps(function, context, payload).await?;
                 codec::encode_output(&replied, &output)
             })
         });
-        self.offer(
-            method.name(),
-            method.version(),
-            method.number(),
-            Handler::Async(start),
-        )
+        let keep: Keep = Box::new(move |context, payload| {
+            let function = kept.clone();
+            Box::pin(async move { Ok(Kept::new(steps(function, context, payload).await?)) })
+        });
+        let (name, version, number) = (method.name(), method.version(), method.number());
+        self.offer_kept(name, version, number, Handler::Async(start), Some(keep))
     }
 
     /// Offers a function that blocks or computes. Each call has a thread of its own; if
@@ -129,25 +213,71 @@ impl Methods {
     ) -> Self
     where
         Argument: DeserializeOwned + Send + 'static,
-        Output: Serialize + 'static,
+        Output: Serialize + Send + Sync + 'static,
         Function: Fn(CallContext, Argument) -> Result<Output, Error> + Send + Sync + 'static,
         Error: Failure,
     {
+        self.with_thread(method, move |context, argument| {
+            function(context, argument).map_err(failed)
+        })
+    }
+
+    /// Offers a method of values that blocks or computes: see [`ValueMethod`].
+    ///
+    /// # Panics
+    ///
+    /// If a method of this name and version is offered already.
+    #[must_use]
+    pub fn with_blocking_value<T, Argument, Output, Function, Error>(
+        self,
+        method: ValueMethod<T, Argument, Output>,
+        function: Function,
+    ) -> Self
+    where
+        T: Send + Sync + 'static,
+        Argument: DeserializeOwned + Send + 'static,
+        Output: Serialize + Send + Sync + 'static,
+        Function:
+            Fn(CallContext, Arc<T>, Argument) -> Result<Output, Error> + Send + Sync + 'static,
+        Error: Failure,
+    {
+        let wire = method.wire::<Argument>();
+        self.with_thread(wire, move |context: CallContext, (question, argument)| {
+            let value = rref::wait_for_value(context.agent.core(), question, context.deadline)?;
+            function(context, value, argument).map_err(failed)
+        })
+    }
+
+    fn with_thread<Argument, Output, Function>(
+        self,
+        method: Method<Argument, Output>,
+        function: Function,
+    ) -> Self
+    where
+        Argument: DeserializeOwned + Send + 'static,
+        Output: Serialize + Send + Sync + 'static,
+        Function: Fn(CallContext, Argument) -> Result<Output, RpcError> + Send + Sync + 'static,
+    {
+        let function = Arc::new(function);
+        let kept = Arc::clone(&function);
         let run: RunBlocking = Box::new(move |context, payload| {
-            let trace = context.trace;
-            let argument = codec::decode_argument::<Argument>(&context, &payload)?;
-            drop(payload);
             let replied = context.clone();
-            let result = caught(|| inside(Place::Blocking, trace, || function(context, argument)))?;
-            let output = result.map_err(failed)?;
+            let output = at_once(function.as_ref(), context, payload)?;
             codec::encode_output(&replied, &output)
         });
-        self.offer(
-            method.name(),
-            method.version(),
-            method.number(),
-            Handler::Blocking(run),
-        )
+        let keep: Keep = Box::new(move |context, payload| {
+            let function = Arc::clone(&kept);
+            let slot = Arc::new(Slot::default());
+            let filled = Arc::clone(&slot);
+            let core = Arc::clone(context.agent.core());
+            core.spawn_blocking(move || {
+                let output = at_once(function.as_ref(), context, payload);
+                filled.fill(output.map(Kept::new));
+            });
+            Box::pin(poll_fn(move |context| slot.poll(context)))
+        });
+        let (name, version, number) = (method.name(), method.version(), method.number());
+        self.offer_kept(name, version, number, Handler::Blocking(run), Some(keep))
     }
 
     /// The names, in alphabetical order.
@@ -159,16 +289,28 @@ impl Methods {
 
     /// Offers a function whose argument and result stay bytes.
     pub(crate) fn offer(
-        mut self,
+        self,
         name: &'static str,
         version: u32,
         number: u64,
         handler: Handler,
     ) -> Self {
+        self.offer_kept(name, version, number, handler, None)
+    }
+
+    fn offer_kept(
+        mut self,
+        name: &'static str,
+        version: u32,
+        number: u64,
+        handler: Handler,
+        keep: Option<Keep>,
+    ) -> Self {
         let offered = Offered {
             name,
             version,
             handler,
+            keep,
         };
         if let Some(other) = self.offered.insert(number, offered) {
             panic!(
@@ -182,6 +324,11 @@ impl Methods {
     pub(crate) fn find(&self, number: u64) -> Option<(&'static str, &Handler)> {
         let offered = self.offered.get(&number)?;
         Some((offered.name, &offered.handler))
+    }
+
+    /// How the result of a method is kept, if there is such a method.
+    pub(crate) fn keeper(&self, number: u64) -> Option<&Keep> {
+        self.offered.get(&number)?.keep.as_ref()
     }
 
     /// The names for somebody who asked for one that is not there.
@@ -204,22 +351,51 @@ impl fmt::Debug for Methods {
     }
 }
 
+/// Runs an async function: its argument, what has to be known before, and its steps.
+async fn steps<Argument, Output, Function, Future_>(
+    function: Function,
+    context: CallContext,
+    payload: Payload,
+) -> Result<Output, RpcError>
+where
+    Argument: DeserializeOwned,
+    Function: Fn(CallContext, Argument) -> Future_,
+    Future_: Future<Output = Result<Output, RpcError>>,
+{
+    let trace = context.trace;
+    let decoded = codec::decode_argument::<Argument>(&context, &payload);
+    drop(payload);
+    let (argument, arrived) = decoded?;
+    arrived.await?;
+    let started = caught(|| inside(Place::Async, trace, || function(context, argument)))?;
+    in_steps(trace, started).await
+}
+
+/// Runs a function that blocks.
+fn at_once<Argument: DeserializeOwned, Output>(
+    function: &impl Fn(CallContext, Argument) -> Result<Output, RpcError>,
+    context: CallContext,
+    payload: Payload,
+) -> Result<Output, RpcError> {
+    let trace = context.trace;
+    let (argument, mut arrived) = codec::decode_argument::<Argument>(&context, &payload)?;
+    drop(payload);
+    arrived.wait()?;
+    caught(|| inside(Place::Blocking, trace, || function(context, argument)))?
+}
+
 /// Goes through the future of the application step by step, each in the place that says so. A panic
 /// in it is its failure.
-async fn in_steps<Output, Error: Failure>(
+async fn in_steps<Output>(
     trace: u128,
-    future: impl Future<Output = Result<Output, Error>>,
+    future: impl Future<Output = Result<Output, RpcError>>,
 ) -> Result<Output, RpcError> {
     let mut future = std::pin::pin!(future);
-    let result = poll_fn(|context| {
+    poll_fn(|context| {
         let step = caught(|| inside(Place::Async, trace, || future.as_mut().poll(context)));
-        match step {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(result)) => Poll::Ready(Ok(result)),
-            Err(panicked) => Poll::Ready(Err(panicked)),
-        }
-    });
-    result.await?.map_err(failed)
+        step.unwrap_or_else(|panicked| Poll::Ready(Err(panicked)))
+    })
+    .await
 }
 
 /// The error of a function as that of a call.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use rdzv_core::rpc::frame::{Frame, FrameKind, Header, Limits};
+use rdzv_core::rpc::rref::Member as Holder;
 use rdzv_core::rpc::worker::WorkerInfo;
 
 use super::client::{IN_LINE, READS_MEMORY};
@@ -57,6 +58,16 @@ struct Job {
     payload: Payload,
     line: Option<u64>,
     deadline: Option<Instant>,
+}
+
+impl Caller {
+    /// The caller as one who holds references.
+    pub(crate) fn holder(&self) -> Holder {
+        Holder {
+            id: self.worker.id,
+            incarnation: self.incarnation,
+        }
+    }
 }
 
 impl Server {
@@ -251,6 +262,7 @@ impl Server {
         let context = CallContext {
             agent: core.handle(),
             caller: caller.worker.clone(),
+            caller_incarnation: caller.incarnation,
             deadline: job.deadline,
             cancellation: cancellation.clone(),
             trace: job.header.trace,
@@ -383,7 +395,7 @@ impl Endpoint for Server {
             }
             FrameKind::References => {
                 if let Some(core) = self.core.upgrade() {
-                    core.references(caller, frame.body);
+                    core.references(caller, &frame.body);
                 }
                 Ok(())
             }

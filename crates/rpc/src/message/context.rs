@@ -71,7 +71,8 @@ pub(super) fn give_reference(local: &[u8]) -> Result<u32, &'static str> {
         given.references.push(local.to_vec());
         given.references.len()
     };
-    give(number).ok_or("a remote reference can only be serialised within an RPC message")
+    give(number)
+        .ok_or("Can not pickle rref in python pickler, rref can only be pickled when using RPC")
 }
 
 /// The tensor with this number.

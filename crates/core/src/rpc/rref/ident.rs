@@ -74,7 +74,7 @@ impl fmt::Display for ForkId {
 }
 
 /// What a worker holds of a value: the value itself, or a fork.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Handle {
     /// On the owner.
     Owner(RRefId),

@@ -16,14 +16,16 @@ use super::RpcAgent;
 use super::core::{Member, Members, Setup};
 use crate::Methods;
 use crate::device::CpuOnly;
+use crate::rref::ReferenceSettings;
 use crate::transport::{Listener, Token, TransportOptions};
 
 /// How the agents of a group are made.
 #[derive(Clone)]
-struct Made {
-    worker_threads: usize,
-    transports: TransportOptions,
-    tokens: Vec<Option<Token>>,
+pub(crate) struct Made {
+    pub(crate) worker_threads: usize,
+    pub(crate) transports: TransportOptions,
+    pub(crate) tokens: Vec<Option<Token>>,
+    pub(crate) references: ReferenceSettings,
 }
 
 impl Default for Made {
@@ -32,16 +34,17 @@ impl Default for Made {
             worker_threads: 4,
             transports: TransportOptions::default(),
             tokens: Vec::new(),
+            references: ReferenceSettings::default(),
         }
     }
 }
 
 /// A group of so many workers, `w0`, `w1` and so on, which all offer these methods.
-fn group(size: u32, methods: impl Fn() -> Methods) -> Vec<RpcAgent> {
+pub(crate) fn group(size: u32, methods: impl Fn() -> Methods) -> Vec<RpcAgent> {
     made(size, &Made::default(), methods)
 }
 
-fn made(size: u32, made: &Made, methods: impl Fn() -> Methods) -> Vec<RpcAgent> {
+pub(crate) fn made(size: u32, made: &Made, methods: impl Fn() -> Methods) -> Vec<RpcAgent> {
     let mut members = Members::new();
     let mut agents = Vec::new();
     for id in 0..size {
@@ -63,6 +66,7 @@ fn made(size: u32, made: &Made, methods: impl Fn() -> Methods) -> Vec<RpcAgent> 
             worker_threads: made.worker_threads,
             transports,
             backend: CpuOnly::shared(),
+            references: made.references,
         };
         agents.push(RpcAgent::start(setup, listener).unwrap());
         members.insert(

@@ -130,6 +130,6 @@ fn references_are_refused_where_nobody_deals_with_them() {
     assert!(
         error
             .to_string()
-            .contains("only be serialised within an RPC message")
+            .contains("rref can only be pickled when using RPC")
     );
 }

@@ -1,0 +1,301 @@
+//! Values that are made elsewhere, and copies of them.
+//!
+//! The call that has a value made is answered when the owner has entered it, not when its function
+//! ends: its body is the ids of the new value and of the caller's fork, the number of the method, and
+//! the argument as for any call of it.
+
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+
+use bytes::{Bytes, BytesMut};
+use rdzv_core::rpc::frame::method_hash;
+use rdzv_core::rpc::rref::{Fetch, FetchId, ForkId, Handle, Input, Member, RRefId};
+use serde::{Deserialize, Serialize};
+
+use super::failure;
+use super::kept::Made;
+use super::reference::RRef;
+use super::register;
+use super::value_method::Question;
+use crate::agent::core::Core;
+use crate::agent::{CallOptions, Destination, RpcAgent};
+use crate::call::cancellation::Cancellation;
+use crate::call::codec;
+use crate::call::context::{CallContext, trace};
+use crate::call::failure::no_such_method;
+use crate::call::method::Method;
+use crate::call::methods::{Answer, Handler, Methods};
+use crate::call::slot::Slot;
+use crate::error::{RpcError, RpcErrorKind};
+use crate::payload::Payload;
+
+const CREATE: &str = "rdzv.rref.create";
+const FETCH: &str = "rdzv.rref.fetch";
+
+/// How the error of a value that was not there in time begins.
+pub(super) const QUESTION_OVER: &str = "the value does not exist yet: its function did not end";
+
+/// What the call is told before the argument.
+#[derive(Debug, Serialize, Deserialize)]
+struct Head {
+    rref: RRefId,
+    fork: ForkId,
+    method: u64,
+    /// Only for an error.
+    name: String,
+}
+
+/// The method that asks for a copy.
+pub(super) fn fetch_method<T>() -> Method<Question, T> {
+    Method::new(FETCH)
+}
+
+/// The methods that every agent offers to others for their references.
+pub(crate) fn offered(methods: Methods) -> Methods {
+    let create = Handler::Async(Box::new(|context, payload| {
+        Box::pin(async move { create(&context, payload) })
+    }));
+    let fetch = Handler::Async(Box::new(|context, payload| {
+        Box::pin(async move {
+            let (question, _) = codec::decode_argument::<Question>(&context, &payload)?;
+            let core = context.agent.core();
+            let made = answer(core, question.fetch()).await?;
+            made.encode(&context)
+        })
+    }));
+    methods
+        .offer(CREATE, 1, method_hash(CREATE, 1), create)
+        .offer(FETCH, 1, method_hash(FETCH, 1), fetch)
+}
+
+/// A value that is kept here, when it exists. Nobody waits any more when this is dropped.
+pub(super) async fn answer(core: &Arc<Core>, question: Fetch) -> Made {
+    struct Asking<'a>(&'a Core, RRefId, FetchId, register::Answer);
+    impl Drop for Asking<'_> {
+        fn drop(&mut self) {
+            self.0.references.no_answer(self.0, self.1, self.2);
+        }
+    }
+    let (fetch, answer) = core.references.ask(core, question);
+    let asking = Asking(core, question.rref, fetch, answer);
+    std::future::poll_fn(|context| asking.3.poll(context)).await
+}
+
+impl RpcAgent {
+    /// Has a worker call a method and keep the result, and returns a reference to it at once. The
+    /// result need not exist yet, and may never: what goes wrong is told by the reference.
+    ///
+    /// The argument is turned into a message at once; tensors in it are shared with the message, so
+    /// leave their memory unchanged until [`RRef::confirmed_by_owner`].
+    ///
+    /// # Errors
+    ///
+    /// What can be told before the worker has answered: an argument that cannot be sent,
+    /// [`RpcErrorKind::UnknownWorker`], [`RpcErrorKind::PeerLost`], [`RpcErrorKind::Stopping`].
+    pub fn remote<'a, Argument, Output>(
+        &self,
+        to: impl Into<Destination<'a>>,
+        method: Method<Argument, Output>,
+        argument: &Argument,
+    ) -> Result<RRef<Output>, RpcError>
+    where
+        Argument: Serialize,
+        Output: Send + Sync + 'static,
+    {
+        self.remote_with(CallOptions::default(), to, method, argument)
+    }
+
+    /// [`remote`](Self::remote) with options. The timeout is that of the owner's word that it makes the
+    /// value; how long that takes is not limited.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn remote_with<'a, Argument, Output>(
+        &self,
+        options: CallOptions,
+        to: impl Into<Destination<'a>>,
+        method: Method<Argument, Output>,
+        argument: &Argument,
+    ) -> Result<RRef<Output>, RpcError>
+    where
+        Argument: Serialize,
+        Output: Send + Sync + 'static,
+    {
+        let core = self.core();
+        let member = core.member(&to.into())?;
+        let owner = Member {
+            id: member.info.id,
+            incarnation: member.incarnation,
+        };
+        let named = |error: RpcError| error.with_method(method.name());
+        let (argument, forks) = codec::encode_argument(core, &member, argument).map_err(named)?;
+        let created = core
+            .references
+            .with(core, |machine, _| machine.create_on(owner));
+        let (rref, fork) = match created {
+            Ok(ids) => ids,
+            Err(why) => {
+                super::travel::not_sent(core, forks);
+                return Err(named(failure::error(&why)).with_worker(member.info));
+            }
+        };
+        if owner == core.references.me() {
+            let reference = RRef::held(core, Handle::Owner(rref), member.info.clone());
+            let context = CallContext {
+                agent: core.handle(),
+                caller: member.info,
+                caller_incarnation: owner.incarnation,
+                deadline: None,
+                cancellation: Cancellation::until(None),
+                trace: trace(),
+            };
+            make(&context, rref, (method.number(), method.name()), argument).map_err(named)?;
+            return Ok(reference);
+        }
+        let reference = RRef::held(core, Handle::User(rref, fork), member.info.clone());
+        let head = Head {
+            rref,
+            fork,
+            method: method.number(),
+            name: method.name().to_owned(),
+        };
+        let payload = Payload {
+            body: behind(&head, &argument.body)?,
+            parts: argument.parts,
+        };
+        let begun = core.begin(
+            &member,
+            method.name(),
+            method_hash(CREATE, 1),
+            payload,
+            options,
+        );
+        match begun {
+            Ok(begun) => watch(core, fork, begun.slot, forks),
+            Err(error) => {
+                super::travel::not_sent(core, forks);
+                core.references.creation_failed(core, fork, error.clone());
+                return Err(named(error));
+            }
+        }
+        Ok(reference)
+    }
+}
+
+/// The argument with the head before it.
+fn behind(head: &Head, argument: &Bytes) -> Result<Bytes, RpcError> {
+    let mut body = postcard::to_stdvec(head).map_err(|error| {
+        let text = format!("the head of the call cannot be written: {error}");
+        RpcError::new(RpcErrorKind::Internal, text)
+    })?;
+    body.extend_from_slice(argument);
+    Ok(BytesMut::from(body.as_slice()).freeze())
+}
+
+/// Waits for the owner's word, without a thread or task: it is told by whoever reads it.
+struct Watch {
+    core: Weak<Core>,
+    fork: ForkId,
+    slot: Arc<Slot<Answer>>,
+    /// The references in the argument.
+    carried: Vec<ForkId>,
+}
+
+fn watch(core: &Arc<Core>, fork: ForkId, slot: Arc<Slot<Answer>>, carried: Vec<ForkId>) {
+    let watch = Arc::new(Watch {
+        core: Arc::downgrade(core),
+        fork,
+        slot,
+        carried,
+    });
+    let waker = Waker::from(Arc::clone(&watch));
+    if let Poll::Ready(answer) = watch.slot.poll(&mut Context::from_waker(&waker)) {
+        watch.answered(answer);
+    }
+}
+
+impl Wake for Watch {
+    fn wake(self: Arc<Self>) {
+        if let Some(answer) = self.slot.take() {
+            self.answered(answer);
+        }
+    }
+}
+
+impl Watch {
+    fn answered(&self, answer: Answer) {
+        let Some(core) = self.core.upgrade() else {
+            return;
+        };
+        match answer {
+            Ok(_) => core.references.tell(&core, Input::Accepted(self.fork)),
+            Err(error) => {
+                core.references.creation_failed(&core, self.fork, error);
+                super::travel::strayed(&core, &self.carried);
+            }
+        }
+    }
+}
+
+/// On the owner: enters a value, and starts the function that makes it.
+fn create(context: &CallContext, payload: Payload) -> Answer {
+    let (head, rest) = postcard::take_from_bytes::<Head>(&payload.body).map_err(|error| {
+        let text = format!("the call for a remote value cannot be read: {error}");
+        RpcError::new(RpcErrorKind::Serialization, text)
+    })?;
+    let argument = Payload {
+        body: payload.body.slice_ref(rest),
+        parts: payload.parts,
+    };
+    let core = context.agent.core();
+    if core.methods.keeper(head.method).is_none() {
+        return Err(unknown(core, &head.name));
+    }
+    let caller = Member {
+        id: context.caller.id,
+        incarnation: context.caller_incarnation,
+    };
+    let arrived = core.references.with(core, |machine, _| {
+        machine.creation_arrived(caller, head.rref, head.fork)
+    });
+    arrived.map_err(|why| failure::error(&why))?;
+    let context = CallContext {
+        // The caller waits for the word only.
+        deadline: None,
+        cancellation: Cancellation::until(None),
+        ..context.clone()
+    };
+    make(&context, head.rref, (head.method, &head.name), argument)?;
+    Ok(Payload::default())
+}
+
+fn unknown(core: &Core, method: &str) -> RpcError {
+    let text = no_such_method(method, &core.methods.listed());
+    RpcError::new(RpcErrorKind::NoSuchMethod, text)
+}
+
+/// Starts the function that makes a value.
+fn make(
+    context: &CallContext,
+    rref: RRefId,
+    (method, name): (u64, &str),
+    argument: Payload,
+) -> Result<(), RpcError> {
+    let core = context.agent.core();
+    let Some(keep) = core.methods.keeper(method) else {
+        let error = unknown(core, name);
+        core.references.made(core, rref, Err(error.clone()));
+        return Err(error);
+    };
+    let making = keep(context.clone(), argument);
+    let kept_by = Arc::clone(core);
+    core.spawn(async move {
+        let made = making.await.map_err(|error| match error.worker {
+            None => error.with_worker(kept_by.me.clone()),
+            Some(_) => error,
+        });
+        kept_by.references.made(&kept_by, rref, made);
+    });
+    Ok(())
+}

@@ -1,0 +1,17 @@
+//! What the failures of the machine are called, as errors of calls.
+
+use rdzv_core::rpc::rref::Failure;
+
+use crate::error::{RpcError, RpcErrorKind};
+
+/// The error of a call that could not use a reference.
+pub(super) fn error(failure: &Failure) -> RpcError {
+    let kind = match failure {
+        Failure::CreationFailed => RpcErrorKind::Deadline,
+        Failure::Deleted { .. } | Failure::Stopping => RpcErrorKind::Stopping,
+        Failure::OwnerLost { .. } | Failure::Gone(_) => RpcErrorKind::PeerLost,
+        Failure::GivenUp(_) => RpcErrorKind::Cancelled,
+        Failure::Refused(..) => RpcErrorKind::Protocol,
+    };
+    RpcError::new(kind, failure.to_string())
+}

@@ -1,0 +1,82 @@
+//! Values that are kept for others, whatever their type.
+
+use std::any::{Any, type_name};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::call::codec;
+use crate::call::context::CallContext;
+use crate::error::{RpcError, RpcErrorKind};
+use crate::payload::Payload;
+
+type Encode = fn(&CallContext, &(dyn Any + Send + Sync)) -> Result<Payload, RpcError>;
+
+/// A value that is kept.
+#[derive(Clone)]
+pub(crate) struct Kept {
+    value: Arc<dyn Any + Send + Sync>,
+    type_name: &'static str,
+    /// How a copy of it is sent; `None` if it can only be used where it is.
+    encode: Option<Encode>,
+}
+
+/// What a function came to whose result is kept: the value, or its error.
+pub(crate) type Made = Result<Kept, RpcError>;
+
+/// A function whose result is kept instead of sent.
+pub(crate) type Keep =
+    Box<dyn Fn(CallContext, Payload) -> Pin<Box<dyn Future<Output = Made> + Send>> + Send + Sync>;
+
+impl Kept {
+    /// A value of which others may get copies.
+    pub(crate) fn new<T: Serialize + Send + Sync + 'static>(value: T) -> Self {
+        Self {
+            encode: Some(|context, value| match value.downcast_ref::<T>() {
+                Some(value) => codec::encode_output(context, value),
+                None => Err(RpcError::new(
+                    RpcErrorKind::Internal,
+                    "a kept value is not of the type that it was kept as",
+                )),
+            }),
+            ..Self::only_here(value)
+        }
+    }
+
+    /// A value that can only be used here.
+    pub(crate) fn only_here<T: Send + Sync + 'static>(value: T) -> Self {
+        Self {
+            value: Arc::new(value),
+            type_name: type_name::<T>(),
+            encode: None,
+        }
+    }
+
+    /// The value.
+    ///
+    /// # Errors
+    ///
+    /// Kind InvalidArgument if it is of another type.
+    pub(super) fn get<T: Send + Sync + 'static>(self) -> Result<Arc<T>, RpcError> {
+        let is = self.type_name;
+        self.value.downcast::<T>().map_err(|_| {
+            let wanted = type_name::<T>();
+            let text = format!("the value behind the reference is a {is}, not a {wanted}");
+            RpcError::new(RpcErrorKind::InvalidArgument, text)
+        })
+    }
+
+    /// A copy of it for whoever asks.
+    pub(super) fn encode(&self, context: &CallContext) -> Result<Payload, RpcError> {
+        let Some(encode) = self.encode else {
+            let is = self.type_name;
+            let text = format!(
+                "a {is} is only kept to be used by its methods and cannot be sent: call a \
+                 ValueMethod on it"
+            );
+            return Err(RpcError::new(RpcErrorKind::InvalidArgument, text));
+        };
+        encode(context, self.value.as_ref())
+    }
+}

@@ -1,0 +1,348 @@
+//! What users have of a value on some worker.
+
+use std::any::type_name;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rdzv_core::rpc::rref::{Fetch, Handle};
+use rdzv_core::rpc::worker::WorkerInfo;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
+
+use super::create::{QUESTION_OVER, fetch_method};
+use super::failure;
+use super::held::{Held, Local};
+use super::kept::Kept;
+use super::value_method::{Question, ValueMethod};
+use crate::agent::core::Core;
+use crate::agent::{CallOptions, RpcAgent, Timeout};
+use crate::call::context::{Place, place};
+use crate::call::future::RpcFuture;
+use crate::call::method::Method;
+use crate::error::{RpcError, RpcErrorKind};
+use crate::message::{deserialize_reference, serialize_reference};
+
+/// A reference to a value of type `T` that stays on its owner.
+///
+/// The value lives until the last reference to it is dropped, on whichever worker. Put it into the
+/// argument or the result of a call to pass it on. Clones are cheap: they share what this one has.
+pub struct RRef<T> {
+    held: Arc<Held>,
+    value: PhantomData<fn() -> T>,
+}
+
+impl<T> Clone for RRef<T> {
+    fn clone(&self) -> Self {
+        Self {
+            held: Arc::clone(&self.held),
+            value: PhantomData,
+        }
+    }
+}
+
+impl<T: Send + Sync + 'static> RRef<T> {
+    /// A reference to a value of this worker, of which other workers can get copies.
+    ///
+    /// # Errors
+    ///
+    /// [`RpcErrorKind::Stopping`] if the agent has stopped.
+    pub fn new(agent: &RpcAgent, value: T) -> Result<Self, RpcError>
+    where
+        T: Serialize,
+    {
+        Self::of(agent, Kept::new(value))
+    }
+
+    /// A reference to a value of this worker that cannot be sent. Others use it through
+    /// [`ValueMethod`]s.
+    ///
+    /// # Errors
+    ///
+    /// [`RpcErrorKind::Stopping`] if the agent has stopped.
+    pub fn new_local(agent: &RpcAgent, value: T) -> Result<Self, RpcError> {
+        Self::of(agent, Kept::only_here(value))
+    }
+
+    fn of(agent: &RpcAgent, value: Kept) -> Result<Self, RpcError> {
+        let core = agent.core();
+        let rref = core.references.own(core, value)?;
+        Ok(Self::held(core, Handle::Owner(rref), core.me.clone()))
+    }
+
+    pub(super) fn held(core: &Arc<Core>, handle: Handle, owner: WorkerInfo) -> Self {
+        Self {
+            held: Arc::new(Held {
+                core: Arc::clone(core),
+                handle,
+                owner,
+                type_name: type_name::<T>().into(),
+            }),
+            value: PhantomData,
+        }
+    }
+
+    /// Whether the value is on this worker.
+    pub fn is_owner(&self) -> bool {
+        matches!(self.held.handle, Handle::Owner(_))
+    }
+
+    /// The worker that has the value.
+    pub fn owner(&self) -> &WorkerInfo {
+        &self.held.owner
+    }
+
+    /// The name of the worker that has the value.
+    pub fn owner_name(&self) -> &str {
+        self.held.owner.name.as_str()
+    }
+
+    /// Whether the owner knows of this reference; always so on the owner itself. The function that
+    /// makes the value may run still.
+    pub fn confirmed_by_owner(&self) -> bool {
+        let Handle::User(_, fork) = self.held.handle else {
+            return true;
+        };
+        let core = &self.held.core;
+        let user = core.references.with(core, |machine, _| machine.user(fork));
+        user.is_some_and(|user| user.confirmed)
+    }
+
+    /// What is asked of the owner.
+    fn question(&self, operation: &'static str) -> Result<(&Arc<Core>, Fetch), RpcError> {
+        let core = &self.held.core;
+        let handle = self.held.handle;
+        let asked = core
+            .references
+            .with(core, |machine, _| machine.question(handle, operation));
+        let question = asked.map_err(|why| match handle {
+            Handle::User(_, fork) => core
+                .references
+                .why(fork, &why)
+                .with_worker(self.owner().clone()),
+            Handle::Owner(_) => failure::error(&why),
+        })?;
+        Ok((core, question))
+    }
+
+    /// The value: on the owner the value itself, elsewhere a copy of it. Blocks until it exists.
+    ///
+    /// # Errors
+    ///
+    /// The error of the function that should have made it, each time; [`RpcErrorKind::Deadline`],
+    /// [`RpcErrorKind::PeerLost`] if the owner is lost. [`RpcErrorKind::InvalidArgument`] in an async
+    /// function that was called: it has to await [`fetch`](Self::fetch).
+    pub fn to_here(&self, timeout: Timeout) -> Result<Arc<T>, RpcError>
+    where
+        T: DeserializeOwned,
+    {
+        if self.is_owner() {
+            return self.local(timeout, "to_here()");
+        }
+        let (core, question) = self.question("to_here()")?;
+        self.ask(core, &question, timeout).wait().map(Arc::new)
+    }
+
+    /// [`to_here`](Self::to_here) for async code.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn fetch(&self, timeout: Timeout) -> Result<Arc<T>, RpcError>
+    where
+        T: DeserializeOwned,
+    {
+        let (core, question) = self.question("to_here()")?;
+        if self.is_owner() {
+            let limit = limit(core, timeout);
+            let answer = super::create::answer(core, question);
+            let made = match limit {
+                None => answer.await,
+                Some(limit) => tokio::time::timeout(limit, answer)
+                    .await
+                    .unwrap_or_else(|_| Err(over(limit))),
+            };
+            return made?.get();
+        }
+        self.ask(core, &question, timeout).await.map(Arc::new)
+    }
+
+    fn ask(&self, core: &Arc<Core>, question: &Fetch, timeout: Timeout) -> RpcFuture<T>
+    where
+        T: DeserializeOwned,
+    {
+        let agent = RpcAgent::borrowed(Arc::clone(core));
+        let options = CallOptions::new().timeout(timeout);
+        let question = Question::new(question);
+        agent.call_with(options, self.owner(), fetch_method::<T>(), &question)
+    }
+
+    /// The value itself, on the owner. Blocks until it exists.
+    ///
+    /// # Errors
+    ///
+    /// [`RpcErrorKind::InvalidArgument`] anywhere else; the error of the function that should have
+    /// made it; [`RpcErrorKind::Deadline`] after the agent's timeout.
+    pub fn local_value(&self) -> Result<Arc<T>, RpcError> {
+        self.local(Timeout::OfAgent, "local_value()")
+    }
+
+    fn local(&self, timeout: Timeout, operation: &'static str) -> Result<Arc<T>, RpcError> {
+        let (core, question) = self.question(operation)?;
+        if !self.is_owner() {
+            let text = format!(
+                "For {}, can't call localValue() on user {}. Call it on owner {}",
+                self.held.handle,
+                core.me,
+                self.owner()
+            );
+            return Err(RpcError::new(RpcErrorKind::InvalidArgument, text));
+        }
+        let (fetch, answer) = core.references.ask(core, question);
+        if let Some(made) = answer.take() {
+            return made?.get();
+        }
+        if place() == Place::Async {
+            core.references.no_answer(core, question.rref, fetch);
+            let text = "an async function must not block: await RRef::fetch";
+            return Err(RpcError::new(RpcErrorKind::InvalidArgument, text));
+        }
+        let limit = limit(core, timeout);
+        answer.park(limit.map(|limit| Instant::now() + limit));
+        let Some(made) = answer.take() else {
+            core.references.no_answer(core, question.rref, fetch);
+            return Err(over(limit.unwrap_or_default()));
+        };
+        made?.get()
+    }
+
+    /// Calls a method of the value, on its owner; one round trip.
+    pub fn rpc_async<Argument, Output>(
+        &self,
+        method: ValueMethod<T, Argument, Output>,
+        argument: &Argument,
+        timeout: Timeout,
+    ) -> RpcFuture<Output>
+    where
+        Argument: Serialize,
+        Output: DeserializeOwned + Send + 'static,
+    {
+        let core = &self.held.core;
+        let agent = RpcAgent::borrowed(Arc::clone(core));
+        match self.question("rpc_async()") {
+            Err(error) => RpcFuture::ready(Arc::clone(core), Err(error)),
+            Ok((_, question)) => {
+                let options = CallOptions::new().timeout(timeout);
+                let asked: Method<(Question, &Argument), Output> = method.wire();
+                let question = Question::new(&question);
+                agent.call_with(options, self.owner(), asked, &(question, argument))
+            }
+        }
+    }
+
+    /// Calls a method of the value, on its owner, and blocks until its result is there.
+    ///
+    /// # Errors
+    ///
+    /// What the call failed with, as for any call; [`RpcErrorKind::PeerLost`] if the owner is lost; the
+    /// error of the function that should have made the value.
+    pub fn rpc_sync<Argument, Output>(
+        &self,
+        method: ValueMethod<T, Argument, Output>,
+        argument: &Argument,
+        timeout: Timeout,
+    ) -> Result<Output, RpcError>
+    where
+        Argument: Serialize,
+        Output: DeserializeOwned + Send + 'static,
+    {
+        self.rpc_async(method, argument, timeout).wait()
+    }
+
+    /// Calls a method of the value, on its owner, whose result stays there too.
+    ///
+    /// # Errors
+    ///
+    /// What can be told before the owner has answered; the rest is told by the reference.
+    pub fn remote<Argument, Output>(
+        &self,
+        method: ValueMethod<T, Argument, Output>,
+        argument: &Argument,
+    ) -> Result<RRef<Output>, RpcError>
+    where
+        Argument: Serialize,
+        Output: Send + Sync + 'static,
+    {
+        let (core, question) = self.question("remote()")?;
+        let asked: Method<(Question, &Argument), Output> = method.wire();
+        let question = Question::new(&question);
+        let agent = RpcAgent::borrowed(Arc::clone(core));
+        agent.remote(self.owner(), asked, &(question, argument))
+    }
+}
+
+fn limit(core: &Core, timeout: Timeout) -> Option<Duration> {
+    match timeout {
+        Timeout::OfAgent => core.timeout(),
+        Timeout::Never => None,
+        Timeout::After(time) => Some(time),
+    }
+}
+
+fn over(limit: Duration) -> RpcError {
+    let text = format!("{QUESTION_OVER} within {} s", limit.as_secs_f64());
+    RpcError::new(RpcErrorKind::Deadline, text)
+}
+
+/// As the reference prints it.
+impl<T> fmt::Display for RRef<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.held.handle.fmt(formatter)
+    }
+}
+
+impl<T> fmt::Debug for RRef<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} of {}", self.held.handle, self.held.owner)
+    }
+}
+
+/// Only as part of a message.
+impl<T> Serialize for RRef<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Held {
+            handle,
+            owner,
+            type_name,
+            core,
+        } = &*self.held;
+        let local = Local {
+            me: core.references.me(),
+            handle: *handle,
+            owner: owner.clone(),
+            type_name: type_name.clone(),
+        };
+        let local = postcard::to_stdvec(&local).map_err(ser::Error::custom)?;
+        serialize_reference(&local, serializer)
+    }
+}
+
+/// Only out of a message.
+impl<'de, T: 'static> Deserialize<'de> for RRef<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let held = deserialize_reference(deserializer)?
+            .downcast::<Held>()
+            .map_err(|_| de::Error::custom("it is no remote reference"))?;
+        let wanted = type_name::<T>();
+        if &*held.type_name != wanted {
+            let is = &held.type_name;
+            let text = format!("the remote reference is to a {is}, not to a {wanted}");
+            return Err(de::Error::custom(text));
+        }
+        Ok(Self {
+            held,
+            value: PhantomData,
+        })
+    }
+}

@@ -1,0 +1,393 @@
+//! The references of an agent: its machine under a lock, the values, and who waits for what.
+//!
+//! What the machine wants done is noted under the lock and done after it is released: sending may end
+//! a connection, which the machine has to be told; dropping a value may drop references in it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use bytes::Bytes;
+use rdzv_core::machine::Machine as _;
+use rdzv_core::rpc::frame::FrameKind;
+use rdzv_core::rpc::rref::{
+    Batch, Counters, Failure, Fetch, FetchId, ForkId, Input, Leak, Member, Output, RRefId,
+    References, Settings,
+};
+use rdzv_core::time::Now;
+
+use super::failure;
+use super::kept::{Kept, Made};
+use crate::agent::core::Core;
+use crate::agent::peers::Peers;
+use crate::agent::{RpcAgent, clock};
+use crate::call::slot::Slot;
+use crate::connection::link::fail;
+use crate::error::RpcError;
+
+/// Where one waits for a fork to be confirmed.
+pub(super) type Confirmation = Arc<Slot<Result<(), RpcError>>>;
+
+/// Where one waits for a value.
+pub(super) type Answer = Arc<Slot<Made>>;
+
+/// The references of an agent.
+pub(crate) struct Register {
+    me: Member,
+    state: Mutex<State>,
+}
+
+struct State {
+    machine: References,
+    /// Values here that exist, and the errors of those that don't.
+    values: HashMap<RRefId, Made>,
+    /// Who waits for forks to be confirmed.
+    confirmations: HashMap<ForkId, Vec<Confirmation>>,
+    /// Who waits for which values.
+    questions: HashMap<FetchId, (RRefId, Answer)>,
+    next_question: u64,
+    /// Why creations failed.
+    causes: HashMap<ForkId, RpcError>,
+    /// Who waits for the shutdown.
+    drained: Vec<Arc<Slot<()>>>,
+    leaks: Vec<Leak>,
+}
+
+/// What is done after the lock is released.
+enum Effect {
+    Send(Batch),
+    Confirm(Vec<Confirmation>, Result<(), RpcError>),
+    Answer(Answer, Made),
+    Drop(Made),
+    Drained(Arc<Slot<()>>),
+    Lost(Member, usize),
+}
+
+impl Register {
+    pub(crate) fn new(me: Member, settings: Settings) -> Self {
+        Self {
+            me,
+            state: Mutex::new(State {
+                machine: References::new(me, settings),
+                values: HashMap::new(),
+                confirmations: HashMap::new(),
+                questions: HashMap::new(),
+                next_question: 0,
+                causes: HashMap::new(),
+                drained: Vec::new(),
+                leaks: Vec::new(),
+            }),
+        }
+    }
+
+    /// Who this agent is.
+    pub(crate) fn me(&self) -> Member {
+        self.me
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the machine something, or tells it something, and does what it wants done.
+    pub(super) fn with<R>(&self, core: &Core, ask: impl FnOnce(&mut References, Now) -> R) -> R {
+        self.with_state(core, |state, now| ask(&mut state.machine, now))
+    }
+
+    fn with_state<R>(&self, core: &Core, ask: impl FnOnce(&mut State, Now) -> R) -> R {
+        let now = Now {
+            mono: clock::mono(Instant::now()),
+            ..Now::default()
+        };
+        let mut state = self.lock();
+        let answer = ask(&mut state, now);
+        let effects = state.effects();
+        let deadline = state.machine.deadline();
+        drop(state);
+        for effect in effects {
+            effect.carry_out(core);
+        }
+        if let Some(deadline) = deadline {
+            core.note_deadline(clock::instant(deadline));
+        }
+        answer
+    }
+
+    /// Tells the machine something.
+    pub(crate) fn tell(&self, core: &Core, input: Input<'_>) {
+        self.with(core, |machine, now| machine.handle(now, input));
+    }
+
+    /// A batch has come from this member.
+    pub(crate) fn received(&self, core: &Core, from: Member, body: &Bytes) {
+        match postcard::from_bytes::<Batch>(body) {
+            Ok(batch) if batch.from == from => self.tell(core, Input::Received(&batch)),
+            Ok(batch) => {
+                tracing::warn!(%from, says = %batch.from, "ignored messages about references");
+            }
+            Err(error) => tracing::warn!(%from, %error, "cannot read messages about references"),
+        }
+    }
+
+    /// Does what is due; says when something is due next.
+    pub(crate) fn expire(&self, core: &Core, now: Instant) -> Option<Instant> {
+        let now = clock::mono(now);
+        let due = self.lock().machine.deadline()?;
+        if due > now {
+            return Some(clock::instant(due));
+        }
+        self.tell(core, Input::Tick);
+        self.lock().machine.deadline().map(clock::instant)
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        self.lock().machine.counters()
+    }
+
+    /// How many values are here, also those that nobody refers to from elsewhere.
+    #[cfg(test)]
+    pub(crate) fn values(&self) -> usize {
+        self.lock().values.len()
+    }
+
+    /// Keeps a value of the application's own.
+    pub(super) fn own(&self, core: &Core, value: Kept) -> Result<RRefId, RpcError> {
+        self.with_state(core, |state, _| {
+            let rref = state
+                .machine
+                .create()
+                .map_err(|failure| failure::error(&failure))?;
+            state.values.insert(rref, Ok(value));
+            Ok(rref)
+        })
+    }
+
+    /// A function that makes a value has ended.
+    pub(super) fn made(&self, core: &Core, rref: RRefId, made: Made) {
+        self.with_state(core, |state, now| {
+            let failed = made.is_err();
+            state.values.insert(rref, made);
+            state.machine.handle(now, Input::Made { rref, failed });
+        });
+    }
+
+    /// A creation has failed.
+    pub(super) fn creation_failed(&self, core: &Core, fork: ForkId, cause: RpcError) {
+        self.with_state(core, |state, now| {
+            state.causes.insert(fork, cause);
+            state.machine.handle(now, Input::CreationFailed(fork));
+            if state.machine.user(fork).is_none() {
+                state.causes.remove(&fork);
+            }
+        });
+    }
+
+    /// Why a fork is of no use.
+    pub(super) fn why(&self, fork: ForkId, failure: &Failure) -> RpcError {
+        let cause = match failure {
+            Failure::CreationFailed => self.lock().causes.get(&fork).cloned(),
+            _ => None,
+        };
+        let Some(cause) = cause else {
+            return failure::error(failure);
+        };
+        use crate::RpcErrorKind::{Deadline, PeerLost};
+        match cause.kind {
+            Deadline | PeerLost => RpcError {
+                message: format!("{failure} {}", cause.message),
+                ..cause
+            },
+            _ => cause,
+        }
+    }
+
+    /// Nobody uses this fork any more.
+    pub(super) fn forget_cause(&self, fork: ForkId) {
+        self.lock().causes.remove(&fork);
+    }
+
+    /// A place where the confirmation of a fork arrives, if it is not there yet.
+    pub(super) fn confirmation(&self, fork: ForkId) -> Result<Option<Confirmation>, RpcError> {
+        let mut state = self.lock();
+        match state.machine.user(fork) {
+            Some(user) if user.confirmed => Ok(None),
+            Some(_) => {
+                let slot = Confirmation::default();
+                state
+                    .confirmations
+                    .entry(fork)
+                    .or_default()
+                    .push(Arc::clone(&slot));
+                Ok(Some(slot))
+            }
+            None => Err(failure::error(&Failure::Stopping)),
+        }
+    }
+
+    /// A place where a value arrives that is kept here.
+    pub(super) fn ask(&self, core: &Core, question: Fetch) -> (FetchId, Answer) {
+        let slot = Answer::default();
+        let answer = Arc::clone(&slot);
+        let fetch = self.with_state(core, |state, now| {
+            let fetch = FetchId(state.next_question);
+            state.next_question += 1;
+            state.questions.insert(fetch, (question.rref, answer));
+            let Fetch {
+                owner,
+                rref,
+                creator,
+            } = question;
+            let input = Input::Fetch {
+                fetch,
+                owner,
+                rref,
+                creator,
+            };
+            state.machine.handle(now, input);
+            fetch
+        });
+        (fetch, slot)
+    }
+
+    /// Nobody waits for an answer any more.
+    pub(super) fn no_answer(&self, core: &Core, rref: RRefId, fetch: FetchId) {
+        self.with_state(core, |state, now| {
+            if state.questions.remove(&fetch).is_some() {
+                let input = Input::FetchCancelled(rref, fetch);
+                state.machine.handle(now, input);
+            }
+        });
+    }
+
+    /// Releases all that the application holds, and waits until those who have to know do. Says
+    /// whether that was in time.
+    pub(crate) fn shut_down(&self, core: &Core, until: Instant) -> bool {
+        let slot = Arc::new(Slot::default());
+        let drained = Arc::clone(&slot);
+        self.with_state(core, |state, now| {
+            state.drained.push(drained);
+            state.machine.handle(now, Input::Shutdown);
+        });
+        slot.park(Some(until));
+        slot.is_filled()
+    }
+
+    /// The end: nothing is kept any more. Returns what others still used.
+    pub(crate) fn end(&self, core: &Core) -> Vec<Leak> {
+        self.tell(core, Input::End);
+        let mut state = self.lock();
+        let questions = std::mem::take(&mut state.questions);
+        let confirmations = std::mem::take(&mut state.confirmations);
+        let leaks = std::mem::take(&mut state.leaks);
+        let values = std::mem::take(&mut state.values);
+        drop(state);
+        let stopping = || failure::error(&Failure::Stopping);
+        for (_, answer) in questions.into_values() {
+            answer.fill(Err(stopping()));
+        }
+        for confirmation in confirmations.into_values().flatten() {
+            confirmation.fill(Err(stopping()));
+        }
+        drop(values);
+        leaks
+    }
+}
+
+impl RpcAgent {
+    /// How many remote references this agent has to do with.
+    pub fn references(&self) -> Counters {
+        self.core().references.counters()
+    }
+}
+
+impl State {
+    fn effects(&mut self) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        while let Some(output) = self.machine.poll_output() {
+            match output {
+                Output::Send(batch) => effects.push(Effect::Send(batch)),
+                Output::Confirmed(fork) => {
+                    if let Some(waiting) = self.confirmations.remove(&fork) {
+                        effects.push(Effect::Confirm(waiting, Ok(())));
+                    }
+                }
+                Output::Broken(fork, failure) => {
+                    if let Some(waiting) = self.confirmations.remove(&fork) {
+                        let error = failure::error(&failure);
+                        effects.push(Effect::Confirm(waiting, Err(error)));
+                    }
+                }
+                Output::Free(rref) => {
+                    if let Some(value) = self.values.remove(&rref) {
+                        effects.push(Effect::Drop(value));
+                    }
+                }
+                Output::Fetched(fetch, outcome) => {
+                    if let Some((rref, waiting)) = self.questions.remove(&fetch) {
+                        effects.push(Effect::Answer(waiting, self.answer(rref, outcome)));
+                    }
+                }
+                Output::Drained => {
+                    let waiting = self.drained.drain(..);
+                    effects.extend(waiting.map(Effect::Drained));
+                }
+                Output::Lost { member, released } => effects.push(Effect::Lost(member, released)),
+                Output::Ended(leaks) => self.leaks = leaks,
+                Output::Completed { .. } => {}
+            }
+        }
+        effects
+    }
+    fn answer(&self, rref: RRefId, outcome: Result<(), Failure>) -> Made {
+        outcome.map_err(|failure| failure::error(&failure))?;
+        self.values
+            .get(&rref)
+            .cloned()
+            .unwrap_or_else(|| Err(failure::error(&Failure::Gone(rref))))
+    }
+}
+
+impl Effect {
+    fn carry_out(self, core: &Core) {
+        match self {
+            Self::Send(batch) => send(core, &batch),
+            Self::Confirm(waiting, outcome) => {
+                for confirmation in waiting {
+                    confirmation.fill(outcome.clone());
+                }
+            }
+            Self::Answer(answer, made) => {
+                answer.fill(made);
+            }
+            // What a destructor of the application does must not hold up a connection.
+            Self::Drop(value) => core.spawn(async move { drop(value) }),
+            Self::Drained(slot) => {
+                slot.fill(());
+            }
+            Self::Lost(member, released) => {
+                tracing::warn!(
+                    %member,
+                    released,
+                    "a worker is lost: its references are released, those to its values fail"
+                );
+            }
+        }
+    }
+}
+
+/// Sends a batch, if there is a connection; else there will be one, and the machine sends it again.
+fn send(core: &Core, batch: &Batch) {
+    let members = core.members();
+    let same = |incarnation| incarnation == batch.to.incarnation;
+    let Some(member) = members.get(&batch.to.id).filter(|it| same(it.incarnation)) else {
+        return;
+    };
+    let Some(client) = Peers::reach(core, member) else {
+        return;
+    };
+    // There is nothing in it that postcard does not know.
+    let body = postcard::to_stdvec(batch).unwrap_or_default();
+    if let Err(error) = client.tell(FrameKind::References, 0, &body) {
+        fail(&client, error);
+    }
+}

@@ -1,0 +1,158 @@
+//! What goes wrong, and how it is told.
+
+use super::*;
+
+#[test]
+fn the_error_of_a_function_is_told_again_and_again() {
+    let agents = agents(2);
+    for owner in [0, 1] {
+        let reference = agents[0]
+            .remote(owner, FAIL, &"no milk".to_owned())
+            .unwrap();
+        for _ in 0..3 {
+            let error = reference.to_here(NOW).unwrap_err();
+            assert_eq!(error.kind, RpcErrorKind::Remote);
+            assert_eq!(error.remote.unwrap().message, "no milk");
+        }
+        assert!(reference.confirmed_by_owner());
+    }
+    nothing_is_left(&agents);
+}
+
+#[test]
+fn a_method_that_is_not_there_is_told_by_the_reference() {
+    let agents = agents(2);
+    const NONE: Method<u64, u64> = Method::new("nobody.number");
+    let reference = agents[0].remote(1, NONE, &1).unwrap();
+    let error = loop {
+        let error = reference.to_here(NOW).unwrap_err();
+        // The question may be faster than the answer to the call.
+        if error.kind == RpcErrorKind::NoSuchMethod {
+            break error;
+        }
+    };
+    assert!(error.message.contains("close to it are number"), "{error}");
+    assert!(!reference.confirmed_by_owner());
+    let here = agents[0].remote(0, NONE, &1).unwrap_err();
+    assert_eq!(here.kind, RpcErrorKind::NoSuchMethod);
+    let nobody = agents[0].remote("nobody", NUMBER, &1).unwrap_err();
+    assert_eq!(nobody.kind, RpcErrorKind::UnknownWorker);
+    drop(reference);
+    nothing_is_left(&agents);
+}
+
+#[test]
+fn the_value_itself_is_only_on_the_owner() {
+    let agents = agents(2);
+    let user = agents[0].remote(1, NUMBER, &1).unwrap();
+    let error = user.local_value().unwrap_err();
+    let text = format!(
+        "For {user}, can't call localValue() on user WorkerInfo(id=0, name=w0). Call it on owner \
+         WorkerInfo(id=1, name=w1)"
+    );
+    assert_eq!(
+        (error.kind, error.message),
+        (RpcErrorKind::InvalidArgument, text)
+    );
+}
+
+#[test]
+fn a_reference_is_serialised_within_calls_of_its_agent_only() {
+    let agents = agents(2);
+    let reference = RRef::new(&agents[0], 1_u64).unwrap();
+    let error = serde_json::to_string(&reference).unwrap_err();
+    let text = "Can not pickle rref in python pickler, rref can only be pickled when using RPC";
+    assert!(error.to_string().contains(text), "{error}");
+    let error = agents[1].call_sync(0, VALUE, &reference).unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::InvalidArgument);
+    assert!(
+        error.message.contains("belongs to another agent"),
+        "{error}"
+    );
+    drop(reference);
+    nothing_is_left(&agents);
+}
+
+#[test]
+fn a_reference_to_something_else_is_refused_and_given_back() {
+    let agents = agents(2);
+    const TEXT: Method<RRef<String>, u64> = Method::new("value");
+    let reference = RRef::new(&agents[0], "text".to_owned()).unwrap();
+    let error = agents[0].call_sync(1, TEXT, &reference).unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::Serialization);
+    assert!(error.message.contains("String, not to a u64"), "{error}");
+    const NONE: Method<RRef<String>, u64> = Method::new("none");
+    let error = agents[0].call_sync(1, NONE, &reference).unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::NoSuchMethod);
+    drop(reference);
+    nothing_is_left(&agents);
+}
+
+#[test]
+fn a_value_that_cannot_be_sent_says_so() {
+    let agents = agents(2);
+    let counter = agents[0].remote(1, COUNTER, &1).unwrap();
+    let error = counter.to_here(NOW).unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::InvalidArgument);
+    assert!(error.message.contains("ValueMethod"), "{error}");
+    let error = agents[0].call_sync(1, COUNTER, &1).unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::InvalidArgument);
+    drop(counter);
+    nothing_is_left(&agents);
+}
+
+#[test]
+fn after_the_end_references_say_that_they_are_deleted() {
+    let agents = agents(2);
+    let user = agents[0].remote(1, NUMBER, &1).unwrap();
+    let own = RRef::new(&agents[0], 1_u64).unwrap();
+    assert_eq!(user.to_here(NOW).as_deref(), Ok(&1));
+    agents[0].stop();
+    for reference in [&user, &own] {
+        let error = reference.to_here(NOW).unwrap_err();
+        let text =
+            format!("{reference} has been deleted. Cannot call to_here() on it after deletion.");
+        assert_eq!((error.kind, error.message), (RpcErrorKind::Stopping, text));
+    }
+    assert!(RRef::new(&agents[0], 1_u64).is_err());
+    assert!(agents[0].remote(1, NUMBER, &1).is_err());
+}
+
+#[test]
+fn the_values_of_a_worker_that_stops_are_lost_and_its_forks_released() {
+    let patience = ReferenceSettings {
+        grace: Duration::from_millis(300),
+        ..ReferenceSettings::default()
+    };
+    let settings = Made {
+        references: patience,
+        ..Made::default()
+    };
+    let agents = made(3, &settings, methods);
+    let owned = agents[0].remote(1, NUMBER, &1).unwrap();
+    let counter = agents[0].remote(1, COUNTER, &1).unwrap();
+    let shared = RRef::new(&agents[0], 2_u64).unwrap();
+    let held = agents[1].remote(0, NUMBER, &3).unwrap();
+    assert_eq!(owned.to_here(NOW).as_deref(), Ok(&1));
+    assert_eq!(counter.rpc_sync(ADD, &1, NOW), Ok(2));
+    assert_eq!(held.to_here(NOW).as_deref(), Ok(&3));
+    assert_eq!(agents[0].call_sync(2, VALUE, &shared), Ok(2));
+    agents[1].stop();
+    let error = owned.to_here(NOW).unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::PeerLost, "{error}");
+    let error = counter.rpc_sync(ADD, &1, NOW).unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::PeerLost, "{error}");
+    drop((owned, counter, shared, held));
+    let until = Instant::now() + Duration::from_secs(5);
+    for agent in [&agents[0], &agents[2]] {
+        while agent.references() != ReferenceCounters::default() {
+            assert!(
+                Instant::now() < until,
+                "{agent:?}: {:?}",
+                agent.references()
+            );
+            std::thread::yield_now();
+        }
+    }
+    assert_eq!(agents[0].core().references.values(), 0);
+}

@@ -1,0 +1,141 @@
+//! Methods of values: functions whose first argument is the value behind a reference.
+
+use std::any::type_name;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rdzv_core::rpc::rref::{Fetch, Member, RRefId};
+use serde::{Deserialize, Serialize};
+
+use super::create::{QUESTION_OVER, answer};
+use crate::agent::core::Core;
+use crate::call::method::Method;
+use crate::error::{RpcError, RpcErrorKind};
+
+/// A method of values of type `T`, by its name. Both ends share it, as a constant:
+///
+/// ```
+/// use std::sync::atomic::AtomicU64;
+///
+/// use rdzv_rpc::ValueMethod;
+///
+/// const ADD: ValueMethod<AtomicU64, u64, u64> = ValueMethod::new("counter.add");
+/// ```
+///
+/// The owner offers its function with [`Methods::with_value`](crate::Methods::with_value); whoever has
+/// an [`RRef`](crate::RRef) calls it with [`rpc_sync`](crate::RRef::rpc_sync) and the like.
+pub struct ValueMethod<T, Argument, Output> {
+    wire: Method<(Question, Argument), Output>,
+    value: PhantomData<fn() -> T>,
+}
+
+impl<T, Argument, Output> ValueMethod<T, Argument, Output> {
+    /// Version 1 of the method with this name. Names are compared exactly.
+    pub const fn new(name: &'static str) -> Self {
+        Self::with_version(name, 1)
+    }
+
+    /// Another version, for other types.
+    pub const fn with_version(name: &'static str, version: u32) -> Self {
+        Self {
+            wire: Method::with_version(name, version),
+            value: PhantomData,
+        }
+    }
+
+    /// The name.
+    pub const fn name(&self) -> &'static str {
+        self.wire.name()
+    }
+
+    /// The method as it is called, with the argument by value or by reference.
+    pub(crate) fn wire<A>(&self) -> Method<(Question, A), Output> {
+        Method::with_version(self.wire.name(), self.wire.version())
+    }
+}
+
+impl<T, Argument, Output> Clone for ValueMethod<T, Argument, Output> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T, Argument, Output> Copy for ValueMethod<T, Argument, Output> {}
+
+impl<T, Argument, Output> fmt::Debug for ValueMethod<T, Argument, Output> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, value) = (self.name(), type_name::<T>());
+        write!(formatter, "ValueMethod({name} of {value})")
+    }
+}
+
+/// Which value is meant.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Question {
+    owner: Member,
+    rref: RRefId,
+    creator: Option<Member>,
+}
+
+impl Question {
+    pub(super) fn new(fetch: &Fetch) -> Self {
+        let Fetch {
+            owner,
+            rref,
+            creator,
+        } = *fetch;
+        Self {
+            owner,
+            rref,
+            creator,
+        }
+    }
+
+    pub(super) fn fetch(self) -> Fetch {
+        let Self {
+            owner,
+            rref,
+            creator,
+        } = self;
+        Fetch {
+            owner,
+            rref,
+            creator,
+        }
+    }
+}
+
+/// The same, for a function that blocks.
+///
+/// # Errors
+///
+/// As there; kind Deadline when the time is over.
+pub(crate) fn wait_for_value<T: Send + Sync + 'static>(
+    core: &Arc<Core>,
+    question: Question,
+    until: Option<Instant>,
+) -> Result<Arc<T>, RpcError> {
+    let question = question.fetch();
+    let (fetch, answer) = core.references.ask(core, question);
+    answer.park(until);
+    let Some(made) = answer.take() else {
+        core.references.no_answer(core, question.rref, fetch);
+        let text = format!("{QUESTION_OVER} before the time of the call was over");
+        return Err(RpcError::new(RpcErrorKind::Deadline, text));
+    };
+    made?.get()
+}
+
+/// The value that is meant, when it exists.
+///
+/// # Errors
+///
+/// Why it is not there, or the error of the function that should have made it.
+pub(crate) async fn value<T: Send + Sync + 'static>(
+    core: &Arc<Core>,
+    question: Question,
+) -> Result<Arc<T>, RpcError> {
+    answer(core, question.fetch()).await?.get()
+}

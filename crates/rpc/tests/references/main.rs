@@ -1,0 +1,159 @@
+//! Remote references between processes of which some are killed.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
+
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use rdzv_store::{ServerOptions, Store, TcpStore, TcpStoreOptions, TcpStoreServer};
+
+/// How many workers run at a time.
+const WORKERS: usize = 4;
+
+/// Far more than a join takes.
+const LONG: Duration = Duration::from_secs(120);
+
+/// Processes that end with the test.
+struct Workers {
+    running: Vec<Child>,
+    started: u32,
+    server: TcpStoreServer,
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        for worker in &mut self.running {
+            // It may have ended already.
+            let _ = worker.kill();
+            let _ = worker.wait();
+        }
+    }
+}
+
+impl Workers {
+    fn new() -> Self {
+        let options = ServerOptions {
+            host: Some("127.0.0.1".to_owned()),
+            ..ServerOptions::default()
+        };
+        Self {
+            running: Vec::new(),
+            started: 0,
+            server: TcpStoreServer::start(options).unwrap(),
+        }
+    }
+
+    fn store(&self) -> TcpStore {
+        TcpStore::connect(TcpStoreOptions::new("127.0.0.1", self.server.port())).unwrap()
+    }
+
+    fn start(&mut self, seed: u64) {
+        let test = std::env::current_exe().unwrap();
+        let profile = test.ancestors().nth(2).unwrap();
+        let program: PathBuf = profile.join("examples/reference_worker");
+        assert!(
+            program.exists(),
+            "`cargo test` builds the examples, but not for a single test file: \
+             cargo build -p rdzv-rpc --examples"
+        );
+        let number = self.started;
+        self.started += 1;
+        let worker = Command::new(program)
+            .arg(format!("127.0.0.1:{}", self.server.port()))
+            .args([format!("w{number}"), number.to_string()])
+            .arg((seed + u64::from(number)).to_string())
+            .spawn()
+            .unwrap();
+        self.running.push(worker);
+    }
+}
+
+fn number(store: &TcpStore, key: &str) -> i64 {
+    store.add(key, 0).unwrap()
+}
+
+/// Looks every so often, since a store only tells of single keys.
+fn wait_until(what: &str, within: Duration, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + within;
+    while !is_so() {
+        assert!(Instant::now() < until, "not within {within:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Four workers do so much, and one of them is killed every so often.
+fn chaos(operations: i64, kill_every: Duration, seed: u64) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut workers = Workers::new();
+    let store = workers.store();
+    for _ in 0..WORKERS {
+        workers.start(seed);
+    }
+    let joined = |store: &TcpStore, count: u32| number(store, "joined") >= i64::from(count);
+    wait_until("all join", LONG, || joined(&store, 4));
+    let begun = Instant::now();
+    let mut kills = 0;
+    let mut kill_at = begun + kill_every;
+    while number(&store, "operations") < operations {
+        assert!(
+            begun.elapsed() < Duration::from_secs(3600),
+            "it takes too long"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+        if Instant::now() >= kill_at {
+            let mut killed = workers.running.swap_remove(random.usize(0..WORKERS));
+            killed.kill().unwrap();
+            killed.wait().unwrap();
+            kills += 1;
+            workers.start(seed);
+            let all = workers.started;
+            wait_until("the next one joins", LONG, || {
+                // It may be that one died before it could say that it had joined.
+                joined(&store, all)
+            });
+            kill_at = Instant::now() + kill_every.mul_f64(0.5 + random.f64());
+        }
+    }
+    let took = begun.elapsed();
+    store.set("stop", b"").unwrap();
+    let reports = || {
+        let text = match store.check(&["reports"]).unwrap() {
+            true => store.get("reports").unwrap().to_vec(),
+            false => Vec::new(),
+        };
+        String::from_utf8(text).unwrap()
+    };
+    wait_until("all report", LONG, || reports().lines().count() >= WORKERS);
+    store.set("bye", b"").unwrap();
+    let reports = reports();
+    let done = number(&store, "operations");
+    println!("seed {seed}: {done} operations in {took:.1?}, {kills} kills\n{reports}");
+    if store.check(&["violations"]).unwrap() {
+        let violations = store.get("violations").unwrap();
+        panic!("seed {seed}: {}", String::from_utf8_lossy(&violations));
+    }
+    for report in reports.lines() {
+        assert!(report.contains(": empty;"), "seed {seed}: {report}");
+    }
+    for worker in &mut workers.running {
+        assert!(worker.wait().unwrap().success(), "seed {seed}");
+    }
+    assert!(kills > 0, "nobody was killed");
+}
+
+/// `REFERENCE_OPERATIONS` and `REFERENCE_SEED` make it longer, or another one.
+#[test]
+fn nothing_leaks_and_nothing_is_freed_early_whoever_is_killed() {
+    let setting = |name: &str, usual: i64| {
+        let text = std::env::var(name).ok();
+        text.map_or(usual, |text| text.parse().unwrap())
+    };
+    let operations = setting("REFERENCE_OPERATIONS", 10_000);
+    let seed = setting("REFERENCE_SEED", 1);
+    let kill_every = match operations {
+        ..100_000 => Duration::from_millis(300),
+        _ => Duration::from_secs(2),
+    };
+    chaos(operations, kill_every, seed.unsigned_abs());
+}
