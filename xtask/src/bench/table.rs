@@ -86,7 +86,7 @@ pub(super) fn spread(values: &[f64]) -> String {
 }
 
 /// Three significant digits, without an exponent.
-fn figure(value: f64) -> String {
+pub(super) fn figure(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),
         size if size >= 10.0 => format!("{value:.1}"),

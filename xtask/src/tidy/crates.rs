@@ -36,6 +36,7 @@ const EDGES: [(&str, &[&str]); 10] = [
             "rdzv-rendezvous",
             "rdzv-agent",
             "rdzv-collective",
+            "rdzv-rpc",
         ],
     ),
     ("xtask", &[]),

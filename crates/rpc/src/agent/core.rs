@@ -66,6 +66,8 @@ pub(crate) struct Core {
     runtime: Mutex<Option<tokio::runtime::Runtime>>,
     handle: tokio::runtime::Handle,
     members: RwLock<Arc<Members>>,
+    /// For those who wait for other members than there are.
+    pub(super) group_changed: (Mutex<()>, Condvar),
     /// Microseconds; 0 for none.
     timeout: AtomicU64,
     next_call: AtomicU64,
@@ -126,6 +128,7 @@ impl Core {
             runtime: Mutex::new(Some(runtime)),
             handle,
             members: RwLock::default(),
+            group_changed: Default::default(),
             timeout: AtomicU64::new(micros(setup.timeout)),
             next_call: AtomicU64::new(1),
             state: AtomicU8::new(RUNNING),
@@ -192,6 +195,7 @@ impl Core {
             }
         }
         self.peers.keep(&members);
+        self.tell_group_changed();
     }
 
     /// The group, with the devices of its members.
@@ -311,6 +315,7 @@ impl Core {
             }
         }
         self.poller.ring();
+        self.tell_group_changed();
         news
     }
 

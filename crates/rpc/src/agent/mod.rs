@@ -26,6 +26,7 @@ pub(crate) mod poller;
 mod call;
 mod handle;
 mod init;
+mod members;
 #[cfg(test)]
 pub(crate) mod tests;
 

@@ -5,47 +5,87 @@ use std::collections::BTreeMap;
 use anyhow::Context;
 use serde_json::Value;
 
-use crate::bench::table::spread;
+use crate::bench::table::Better::{self, Less, More};
+use crate::bench::table::{Comparison, figure, median, spread};
 
-/// One quantity: how it is called in the answers of workers and in the table.
+/// One quantity: how it is called in the answers of workers and in the table, and how good ours has to
+/// be whatever others do.
 struct Quantity {
     key: &'static str,
     name: &'static str,
     unit: &'static str,
     /// What an answer is multiplied with to be in that unit.
     scale: f64,
+    better: Better,
+    gate: f64,
 }
+
+/// In this order in the table. The gates are for a virtual machine with two processors.
+#[rustfmt::skip]
+const QUANTITIES: [Quantity; 14] = [
+    quantity("latency_p50", "empty call, median", "us", 1e6, Less, 15.0),
+    quantity("latency_p99", "empty call, 99th percentile", "us", 1e6, Less, 100.0),
+    quantity("paced_p50", "empty call every 10 ms, median", "us", 1e6, Less, 150.0),
+    quantity("in_flight", "64 in flight", "thousand calls/s", 1e-3, More, 100.0),
+    quantity("one_way", "64 MiB one way", "GB/s", 1e-9, More, 3.5),
+    quantity("echo", "64 MiB there and back", "GB/s", 1e-9, More, 1.7),
+    quantity("cores", "idle", "% of a core", 100.0, Less, 0.2),
+    quantity("threads", "added", "threads", 1.0, Less, 4.0),
+    quantity("descriptors", "added", "descriptors", 1.0, Less, 24.0),
+    quantity("megabytes", "added", "MiB", 1.0, Less, 8.0),
+    quantity("init_2", "2 workers start", "ms", 1e3, Less, 20.0),
+    quantity("init_4", "4 workers start", "ms", 1e3, Less, 40.0),
+    quantity("shutdown_2", "2 workers shut down", "ms", 1e3, Less, 5.0),
+    quantity("shutdown_4", "4 workers shut down", "ms", 1e3, Less, 10.0),
+];
+
+/// How many times better ours has to be than PyTorch's default.
+const TARGETS: [(&str, f64); 5] = [
+    ("latency_p50", 10.0),
+    ("in_flight", 10.0),
+    ("one_way", 1.5),
+    ("echo", 1.5),
+    ("init_4", 3.0),
+];
+
+/// The most that ours may use while nothing is called, in cores.
+const IDLE: f64 = 0.01;
 
 const fn quantity(
     key: &'static str,
     name: &'static str,
     unit: &'static str,
     scale: f64,
+    better: Better,
+    gate: f64,
 ) -> Quantity {
     Quantity {
         key,
         name,
         unit,
         scale,
+        better,
+        gate,
     }
 }
 
-const QUANTITIES: [Quantity; 14] = [
-    quantity("latency_p50", "empty call, median", "us", 1e6),
-    quantity("latency_p99", "empty call, 99th percentile", "us", 1e6),
-    quantity("paced_p50", "empty call every 10 ms, median", "us", 1e6),
-    quantity("in_flight", "64 in flight", "thousand calls/s", 1e-3),
-    quantity("one_way", "64 MiB one way", "GB/s", 1e-9),
-    quantity("echo", "64 MiB there and back", "GB/s", 1e-9),
-    quantity("cores", "idle", "% of a core", 100.0),
-    quantity("threads", "added", "threads", 1.0),
-    quantity("descriptors", "added", "descriptors", 1.0),
-    quantity("megabytes", "added", "MiB", 1.0),
-    quantity("init_2", "2 workers start", "ms", 1e3),
-    quantity("init_4", "4 workers start", "ms", 1e3),
-    quantity("shutdown_2", "2 workers shut down", "ms", 1e3),
-    quantity("shutdown_4", "4 workers shut down", "ms", 1e3),
-];
+impl Quantity {
+    fn of(key: &str) -> &'static Self {
+        let mut all = QUANTITIES.iter();
+        all.find(|quantity| quantity.key == key)
+            .expect("targets are of quantities that there are")
+    }
+
+    /// The gate, and whether a value is within it.
+    fn verdict(&self, value: f64) -> String {
+        let (sign, within) = match self.better {
+            Less => ("<=", value <= self.gate),
+            More => (">=", value >= self.gate),
+        };
+        let gate = figure(self.gate);
+        format!("{sign} {gate} | {}", if within { "yes" } else { "NO" })
+    }
+}
 
 /// What was measured once of one side, by key.
 #[derive(Debug, Default)]
@@ -98,22 +138,42 @@ impl Side {
     }
 }
 
-/// Prints all quantities of all sides.
+/// Prints all quantities of all sides. The gates are for the first of them.
 pub(super) fn print(title: &str, sides: &[Side]) {
     println!("\n{title}: median (lowest to highest)\n");
     let names: Vec<&str> = sides.iter().map(|side| side.name).collect();
-    println!("| quantity | {} |", names.join(" | "));
-    println!("|---|{}", "---:|".repeat(sides.len()));
+    println!("| quantity | {} | gate | met |", names.join(" | "));
+    println!("|---|{}---|---|", "---:|".repeat(sides.len()));
     for quantity in &QUANTITIES {
         let values = sides.iter().map(|side| spread(&side.values(quantity)));
         let values: Vec<String> = values.collect();
         println!(
-            "| {}, {} | {} |",
+            "| {}, {} | {} | {} |",
             quantity.name,
             quantity.unit,
-            values.join(" | ")
+            values.join(" | "),
+            quantity.verdict(median(&sides[0].values(quantity)))
         );
     }
+}
+
+/// What ours has to be better at than PyTorch's default.
+pub(super) fn comparisons(ours: &Side, theirs: &Side) -> Vec<Comparison> {
+    let compared = TARGETS.iter().map(|(key, target)| {
+        let quantity = Quantity::of(key);
+        let mut comparison =
+            Comparison::new(quantity.name, quantity.unit, quantity.better, *target);
+        comparison.ours = ours.values(quantity);
+        comparison.theirs = theirs.values(quantity);
+        comparison
+    });
+    compared.collect()
+}
+
+/// Whether a side uses next to nothing while nothing is called.
+pub(super) fn rests(side: &Side) -> bool {
+    let quantity = Quantity::of("cores");
+    median(&side.values(quantity)) < IDLE * quantity.scale
 }
 
 #[cfg(test)]
@@ -139,5 +199,36 @@ mod tests {
         figures.add_all(&answer);
         let error = figures.complete().unwrap_err().to_string();
         assert_eq!(error, "nobody answered 'echo'");
+    }
+
+    #[test]
+    fn gates_and_targets_point_the_right_way() {
+        let latency = Quantity::of("latency_p50");
+        assert_eq!(latency.verdict(14.0), "<= 15.0 | yes");
+        assert_eq!(latency.verdict(16.0), "<= 15.0 | NO");
+        assert_eq!(Quantity::of("in_flight").verdict(99.0), ">= 100 | NO");
+
+        let side = |name, value| {
+            let mut figures = Figures::default();
+            for quantity in &QUANTITIES {
+                figures.add(quantity.key, value);
+            }
+            Side {
+                name,
+                runs: vec![figures],
+            }
+        };
+        let (slow, fast) = (side("slow", 1.0), side("fast", 100.0));
+        let met = |ours, theirs| {
+            let all: Vec<bool> = comparisons(ours, theirs)
+                .iter()
+                .map(Comparison::is_met)
+                .collect();
+            all
+        };
+        // Small is good for a time, large for a rate.
+        assert_eq!(met(&fast, &slow), [false, true, true, true, false]);
+        assert_eq!(met(&slow, &fast), [true, false, false, false, true]);
+        assert!(rests(&side("rdzv", 0.009)) && !rests(&slow));
     }
 }

@@ -2,20 +2,22 @@
 //!
 //! Every worker is a process with the environment that an agent gives it, and a store of its own group
 //! to meet at. In each run a group of two is measured in all ways, and a group of four in how long it
-//! takes to come up and to go; each side in its turn. PyTorch is measured twice: with its default
-//! transports (shared memory, process_vm_readv), and with `uv` and `basic`, which go through sockets.
+//! takes to come up and to go; each side in its turn. Both are measured twice: with what they choose on one
+//! host (shared memory, reading one another's memory), and through TCP alone, which PyTorch calls `uv` and
+//! `basic`.
 
 mod figures;
 mod group;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use serde_json::Value;
 
 use super::server::Server;
-use super::{arguments, release_binary};
+use super::{arguments, release_binary, table};
+use crate::command::{cargo, step};
 use crate::venv;
 use figures::{Figures, Side};
 use group::Group;
@@ -31,12 +33,12 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
     let runs = arguments::runs("rpc", words, DEFAULT_RUNS)?;
     let python = venv::torch_python()?;
     let store = release_binary()?;
+    let worker = worker_program()?;
     let mut sides = [
+        (ours(&worker, "default"), Side::new("rdzv")),
         (peer(&python, "default"), Side::new("PyTorch")),
-        (
-            peer(&python, "uv_basic"),
-            Side::new("PyTorch, uv and basic"),
-        ),
+        (ours(&worker, "tcp"), Side::new("rdzv, TCP")),
+        (peer(&python, "uv_basic"), Side::new("PyTorch, TCP")),
     ];
     for run in 1..=runs {
         println!("    run {run} of {runs}");
@@ -48,7 +50,36 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
     }
     let sides = sides.map(|(_, side)| side);
     figures::print(&format!("bench rpc, {runs} runs"), &sides);
+    let [ours, theirs, ..] = &sides;
+    let compared = figures::comparisons(ours, theirs);
+    let mut met = table::print("asked for", theirs.name, &compared);
+    let rests = figures::rests(ours);
+    met &= rests;
+    println!(
+        "\nasked for: less than 1 % of a core while idle: {}",
+        if rests { "yes" } else { "NO" }
+    );
+    ensure!(met, "a target was missed");
     Ok(())
+}
+
+fn worker_program() -> anyhow::Result<PathBuf> {
+    let package = ["--package", "rdzv-rpc", "--example", "rpc_bench"];
+    step(
+        "build a worker optimised",
+        cargo().args(["build", "--release"]).args(package),
+    )?;
+    let folder = crate::test::target_folder()?;
+    Ok(folder.join("release").join("examples").join("rpc_bench"))
+}
+
+fn ours(worker: &Path, configuration: &'static str) -> Program {
+    let worker = worker.to_owned();
+    Box::new(move || {
+        let mut command = Command::new(&worker);
+        command.arg(configuration);
+        command
+    })
 }
 
 fn peer(python: &Path, configuration: &'static str) -> Program {

@@ -95,28 +95,48 @@ fn members_of_a_dynamic_group_come_and_go() {
     let second = init(&store, 7, Membership::dynamic()).unwrap();
     second.call_sync("w0", NOTHING, &()).unwrap();
     // The first one is told of the second.
-    let until = Instant::now() + Duration::from_secs(10);
-    while first.worker("w7").is_err() {
-        assert!(Instant::now() < until, "{:?}", first.workers());
-        std::thread::yield_now();
-    }
+    let wait_for = |number: usize| {
+        let workers = first.wait_for_group(|all| all.len() == number, Duration::from_secs(10));
+        assert_eq!(workers.unwrap(), first.workers());
+    };
+    wait_for(2);
     first.call_sync(7, NOTHING, &()).unwrap();
     second.shutdown(Duration::from_secs(10)).unwrap();
-    while first.worker("w7").is_ok() {
-        assert!(Instant::now() < until, "{:?}", first.workers());
-        std::thread::yield_now();
-    }
+    wait_for(1);
     let error = first.call_sync(7, NOTHING, &()).unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::UnknownWorker);
     // Another one with the same name and rank is reached at the first try.
     let third = init(&store, 7, Membership::dynamic()).unwrap();
-    while first.worker("w7").is_err() {
-        assert!(Instant::now() < until, "{:?}", first.workers());
-        std::thread::yield_now();
-    }
+    wait_for(2);
     first.call_sync("w7", NOTHING, &()).unwrap();
     third.call_sync("w0", NOTHING, &()).unwrap();
     drop((first, third));
+}
+
+#[test]
+fn waiting_for_a_group_ends_in_time_or_with_the_agent() {
+    let store: Arc<dyn Store> = Arc::new(HashStore::new());
+    let agent = init(&store, 0, Membership::dynamic()).unwrap();
+    let error = agent
+        .wait_for_group(|all| all.len() == 2, Duration::from_millis(10))
+        .unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::Deadline);
+    assert!(error.message.ends_with("its workers are w0"), "{error}");
+    std::thread::scope(|scope| {
+        let (asked, was_asked) = std::sync::mpsc::channel();
+        let waiting = agent.clone();
+        let waiting = scope.spawn(move || {
+            let never = |_: &[_]| {
+                asked.send(()).unwrap();
+                false
+            };
+            waiting.wait_for_group(never, Duration::from_secs(20))
+        });
+        was_asked.recv().unwrap();
+        agent.stop();
+        let error = waiting.join().unwrap().unwrap_err();
+        assert_eq!(error.kind, RpcErrorKind::Stopping);
+    });
 }
 
 #[test]

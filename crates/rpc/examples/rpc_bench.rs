@@ -1,0 +1,225 @@
+//! One worker that does what it is told, line by line, and is measured: our side of
+//! `cargo xtask bench rpc`.
+//!
+//! ```text
+//! rpc_bench default | tcp
+//! ```
+//!
+//! Rank, world size and store are in its environment, as an agent sets it. It says `{}` when it is
+//! ready, and answers every line of its input with one line of JSON:
+//!
+//! | line | answer |
+//! |---|---|
+//! | `init` | joins the group: `seconds` |
+//! | `calls` | calls the next worker: `latency_p50`, `latency_p99`, `paced_p50` (one call every 10 ms), `in_flight` (calls per second, 64 at a time), `one_way` and `echo` (bytes per second); and the `threads`, `descriptors` and `megabytes` that the group and the first calls added |
+//! | `idle` | does nothing for a while: `cores` that it used |
+//! | `shutdown` | leaves with all others: `seconds`, and ends |
+
+use std::collections::VecDeque;
+use std::error::Error;
+use std::io::{BufRead, Write};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rdzv_core::rpc::worker::WorkerInfo;
+use rdzv_rendezvous::url::{UrlOptions, rendezvous};
+use rdzv_rpc::transport::TransportOptions;
+use rdzv_rpc::{
+    AgentOptions, CallContext, Membership, Method, Methods, RpcAgent, RpcError, RpcFuture, Tensor,
+};
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::{Value, json};
+
+/// What all sides of the benchmark do. The peer has the same figures.
+const CALLS: usize = 1000;
+const PACED_CALLS: usize = 100;
+const CALLS_IN_FLIGHT: usize = 3000;
+const IN_FLIGHT: usize = 64;
+const BULK_CALLS: usize = 10;
+const BULK_ELEMENTS: usize = 16 << 20;
+const WARM_CALLS: usize = 50;
+const WARM_BULK_CALLS: usize = 1;
+const IDLE: Duration = Duration::from_secs(5);
+
+/// How long shutting down may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const NOTHING: Method<(), ()> = Method::new("bench.nothing");
+const TAKE: Method<Tensor, ()> = Method::new("bench.take");
+const GIVE_BACK: Method<Tensor, Tensor> = Method::new("bench.give_back");
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let configuration = std::env::args().nth(1).ok_or("say default or tcp")?;
+    let alone = Used::now()?;
+    let mut out = std::io::stdout();
+    writeln!(out, "{{}}")?;
+    let mut worker = None;
+    for line in std::io::stdin().lock().lines() {
+        let answer = match (line?.trim(), worker.take()) {
+            ("init", None) => {
+                let start = Instant::now();
+                worker = Some(join(&configuration)?);
+                json!({ "seconds": start.elapsed().as_secs_f64() })
+            }
+            ("calls", Some(agent)) => {
+                let answer = calls(&agent, &alone)?;
+                worker = Some(agent);
+                answer
+            }
+            ("idle", agent) => {
+                worker = agent;
+                idle()
+            }
+            ("shutdown", Some(agent)) => {
+                let start = Instant::now();
+                agent.shutdown(PATIENCE)?;
+                let answer = json!({ "seconds": start.elapsed().as_secs_f64() });
+                writeln!(out, "{answer}")?;
+                break;
+            }
+            (other, _) => return Err(format!("told to '{other}'").into()),
+        };
+        writeln!(out, "{answer}")?;
+    }
+    Ok(())
+}
+
+/// What a process has at a moment.
+struct Used {
+    threads: f64,
+    descriptors: f64,
+    megabytes: f64,
+}
+
+impl Used {
+    fn now() -> Result<Self, Box<dyn Error>> {
+        let status = std::fs::read_to_string("/proc/self/status")?;
+        let number = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let word = line.and_then(|line| line.split_whitespace().next());
+            word.and_then(|word| word.parse::<f64>().ok())
+                .ok_or("no such line")
+        };
+        Ok(Self {
+            threads: number("Threads:")?,
+            descriptors: std::fs::read_dir("/proc/self/fd")?.count() as f64,
+            megabytes: number("VmRSS:")? / 1024.0,
+        })
+    }
+}
+
+/// Joins the group of all.
+fn join(configuration: &str) -> Result<RpcAgent, Box<dyn Error>> {
+    let near = configuration == "default";
+    let options = AgentOptions {
+        transports: TransportOptions {
+            unix: near,
+            shared: near,
+            ..TransportOptions::default()
+        },
+        ..AgentOptions::default()
+    };
+    let methods = Methods::new()
+        .with(NOTHING, async |_: CallContext, ()| Ok::<_, RpcError>(()))
+        .with(
+            TAKE,
+            async |_: CallContext, _: Tensor| Ok::<_, RpcError>(()),
+        )
+        .with(GIVE_BACK, async |_: CallContext, values| {
+            Ok::<_, RpcError>(values)
+        });
+    let met = rendezvous("env://", None, None, UrlOptions::default())?.join()?;
+    let membership = Membership::Static {
+        world_size: met.world_size,
+    };
+    let (name, rank) = (format!("w{}", met.rank), met.rank.0);
+    Ok(RpcAgent::init(
+        &name,
+        rank,
+        membership,
+        Arc::from(met.store),
+        methods,
+        options,
+    )?)
+}
+
+/// Calls the next worker.
+fn calls(agent: &RpcAgent, alone: &Used) -> Result<Value, Box<dyn Error>> {
+    let next = (agent.me().id.0 as usize + 1) % agent.workers().len();
+    let peer = &agent.workers()[next];
+    one_by_one(agent, peer, WARM_CALLS, Duration::ZERO)?;
+    let used = Used::now()?;
+    let times = one_by_one(agent, peer, CALLS, Duration::ZERO)?;
+    let paced = one_by_one(agent, peer, PACED_CALLS, Duration::from_millis(10))?;
+    Ok(json!({
+        "threads": used.threads - alone.threads,
+        "descriptors": used.descriptors - alone.descriptors,
+        "megabytes": used.megabytes - alone.megabytes,
+        "latency_p50": times[times.len() / 2],
+        "latency_p99": times[times.len() * 99 / 100],
+        "paced_p50": paced[paced.len() / 2],
+        "in_flight": many_at_a_time(agent, peer)?,
+        "one_way": bulk(|values| agent.call_sync(peer, TAKE, values))?,
+        "echo": bulk(|values| agent.call_sync(peer, GIVE_BACK, values).map(drop))?,
+    }))
+}
+
+/// Seconds of each of some empty calls, in order of size.
+fn one_by_one(
+    agent: &RpcAgent,
+    peer: &WorkerInfo,
+    calls: usize,
+    pause: Duration,
+) -> Result<Vec<f64>, RpcError> {
+    let mut times = Vec::with_capacity(calls);
+    for _ in 0..calls {
+        if !pause.is_zero() {
+            std::thread::sleep(pause);
+        }
+        let start = Instant::now();
+        agent.call_sync(peer, NOTHING, &())?;
+        times.push(start.elapsed().as_secs_f64());
+    }
+    times.sort_unstable_by(f64::total_cmp);
+    Ok(times)
+}
+
+/// Empty calls per second.
+fn many_at_a_time(agent: &RpcAgent, peer: &WorkerInfo) -> Result<f64, RpcError> {
+    let mut futures: VecDeque<RpcFuture<()>> = VecDeque::with_capacity(IN_FLIGHT);
+    let start = Instant::now();
+    for _ in 0..CALLS_IN_FLIGHT {
+        if futures.len() == IN_FLIGHT
+            && let Some(first) = futures.pop_front()
+        {
+            first.wait()?;
+        }
+        futures.push_back(agent.call(peer, NOTHING, &()));
+    }
+    futures.into_iter().try_for_each(RpcFuture::wait)?;
+    Ok(CALLS_IN_FLIGHT as f64 / start.elapsed().as_secs_f64())
+}
+
+/// Bytes per second, of those that go there.
+fn bulk(call: impl Fn(&Tensor) -> Result<(), RpcError>) -> Result<f64, RpcError> {
+    let values = Tensor::from_vec(vec![1.0_f32; BULK_ELEMENTS], [BULK_ELEMENTS])?;
+    for _ in 0..WARM_BULK_CALLS {
+        call(&values)?;
+    }
+    let start = Instant::now();
+    for _ in 0..BULK_CALLS {
+        call(&values)?;
+    }
+    let bytes = BULK_CALLS * values.meta().byte_len();
+    Ok(bytes as f64 / start.elapsed().as_secs_f64())
+}
+
+fn idle() -> Value {
+    let seconds = || {
+        let time = clock_gettime(ClockId::ProcessCPUTime);
+        time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    };
+    let (start, before) = (Instant::now(), seconds());
+    std::thread::sleep(IDLE);
+    json!({ "cores": (seconds() - before) / start.elapsed().as_secs_f64() })
+}

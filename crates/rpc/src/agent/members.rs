@@ -1,0 +1,62 @@
+//! Waiting for a group to be as it is wanted.
+
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use rdzv_core::rpc::worker::WorkerInfo;
+
+use super::core::Core;
+use super::handle::RpcAgent;
+use crate::error::{RpcError, RpcErrorKind};
+
+impl RpcAgent {
+    /// Blocks until the workers of the group are as `wanted` says of them (this one is among them, and
+    /// they are in the order of their ids), and tells who they are. It asks now, and after each change;
+    /// a static group never changes.
+    ///
+    /// # Errors
+    ///
+    /// [`RpcErrorKind::Deadline`] if that takes longer than `within`; it names who is there.
+    /// [`RpcErrorKind::Stopping`] if the agent is stopped meanwhile.
+    pub fn wait_for_group(
+        &self,
+        wanted: impl Fn(&[WorkerInfo]) -> bool,
+        within: Duration,
+    ) -> Result<Vec<WorkerInfo>, RpcError> {
+        let began = Instant::now();
+        let (lock, changed) = &self.core().group_changed;
+        let mut guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let workers = self.workers();
+            if wanted(&workers) {
+                return Ok(workers);
+            }
+            if self.core().is_stopped() {
+                let text = "this worker is shutting down";
+                return Err(RpcError::new(RpcErrorKind::Stopping, text));
+            }
+            let left = within.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                let names: Vec<_> = workers.iter().map(|worker| worker.name.as_str()).collect();
+                let text = format!(
+                    "the group did not become what was waited for within {:.1} s; its workers are {}",
+                    within.as_secs_f64(),
+                    names.join(", ")
+                );
+                return Err(RpcError::new(RpcErrorKind::Deadline, text));
+            }
+            let waited = changed.wait_timeout(guard, left);
+            guard = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Core {
+    /// Whoever waits for the group looks again.
+    pub(super) fn tell_group_changed(&self) {
+        let (lock, changed) = &self.group_changed;
+        // Nobody is between a look and the wait while this is held.
+        drop(lock.lock().unwrap_or_else(PoisonError::into_inner));
+        changed.notify_all();
+    }
+}

@@ -1,0 +1,37 @@
+//! Functions that call on: from worker to worker, and in circles.
+
+use rdzv_rpc::{Membership, Method, RpcFuture};
+
+use super::worker::Meeting;
+
+const CHAIN: Method<Vec<String>, u32> = Method::new("test.chain");
+const BLOCKING_CHAIN: Method<Vec<String>, u32> = Method::new("test.blocking_chain");
+
+/// So many at the same time.
+const CHAINS: usize = 100;
+
+/// Workers a, b and c, each with one thread for functions that block, and one who calls a, to go on
+/// along these names from the last to the first.
+fn chains(method: Method<Vec<String>, u32>, on: &[&str]) {
+    let meeting = Meeting::new(Membership::Static { world_size: 4 });
+    let workers = [("a", 0), ("b", 1), ("c", 2)].map(|(name, rank)| meeting.start(name, rank));
+    let agent = meeting.join("caller", 3);
+    let expected = u32::try_from(on.len()).unwrap();
+    let on: Vec<String> = on.iter().map(|&name| name.to_owned()).collect();
+    let chains = (0..CHAINS).map(|_| agent.call("a", method, &on)).collect();
+    let answers = RpcFuture::collect(chains).unwrap().wait().unwrap();
+    assert_eq!(answers, vec![Ok(expected); CHAINS]);
+    drop(workers);
+}
+
+#[test]
+fn chains_in_a_circle_need_no_thread_while_they_wait() {
+    chains(CHAIN, &["a", "c", "b"]);
+    // Three times around.
+    chains(CHAIN, &["a", "c", "b", "a", "c", "b", "a", "c", "b"]);
+}
+
+#[test]
+fn chains_that_block_the_only_thread_of_each_worker_end_all_the_same() {
+    chains(BLOCKING_CHAIN, &["c", "b"]);
+}

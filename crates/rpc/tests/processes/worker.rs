@@ -1,0 +1,97 @@
+//! The workers of a test: other processes (`examples/rpc_worker.rs`), and one of its own.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdzv_rpc::{AgentOptions, Membership, Methods, RpcAgent};
+use rdzv_store::{ServerOptions, TcpStore, TcpStoreOptions, TcpStoreServer};
+
+/// How long anything may take that no test is about.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The same as in the program of the workers.
+pub(crate) const LEASE: Duration = Duration::from_secs(1);
+
+/// Where the workers of one test meet.
+pub(crate) struct Meeting {
+    server: TcpStoreServer,
+    membership: Membership,
+}
+
+impl Meeting {
+    pub(crate) fn new(membership: Membership) -> Self {
+        let server = TcpStoreServer::start(ServerOptions {
+            port: 0,
+            ..ServerOptions::default()
+        });
+        Self {
+            server: server.unwrap(),
+            membership,
+        }
+    }
+
+    /// Another process.
+    pub(crate) fn start(&self, name: &str, rank: u32) -> Worker {
+        let test = std::env::current_exe().unwrap();
+        let profile = test.parent().unwrap().parent().unwrap();
+        let program = profile.join("examples/rpc_worker");
+        assert!(
+            program.exists(),
+            "`cargo test` builds the examples, but not for a single test file: \
+             cargo build -p rdzv-rpc --examples"
+        );
+        let world_size = match self.membership {
+            Membership::Static { world_size } => world_size,
+            Membership::Dynamic { .. } => 0,
+        };
+        let process = Command::new(program)
+            .arg(format!("127.0.0.1:{}", self.server.port()))
+            .arg(name)
+            .arg(rank.to_string())
+            .arg(world_size.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn();
+        Worker(process.unwrap())
+    }
+
+    /// An agent of this process.
+    pub(crate) fn join(&self, name: &str, rank: u32) -> RpcAgent {
+        let store = TcpStoreOptions::new("127.0.0.1", self.server.port());
+        let store = Arc::new(TcpStore::connect(store).unwrap());
+        let options = AgentOptions {
+            init_deadline: PATIENCE,
+            ..AgentOptions::default()
+        };
+        RpcAgent::init(name, rank, self.membership, store, Methods::new(), options).unwrap()
+    }
+}
+
+/// A worker in a process of its own, which ends with this.
+pub(crate) struct Worker(Child);
+
+impl Worker {
+    /// Waits until it is in its group.
+    pub(crate) fn ready(mut self) -> Self {
+        let mut line = String::new();
+        let stdout = self.0.stdout.take().unwrap();
+        BufReader::new(stdout).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n", "the worker did not get into its group");
+        self
+    }
+
+    /// Kills it, with SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        self.0.kill().unwrap();
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
