@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! reference_worker HOST:PORT NAME RANK SEED
+//! reference_worker HOST:PORT NAME RANK idle      does nothing by itself
 //! ```
 //!
 //! In the store: `operations` counts what was done, `violations` says what was wrong; at `stop` everything
@@ -22,6 +23,8 @@ use rdzv_store::{Store, TcpStore, TcpStoreOptions};
 use serde::{Deserialize, Serialize};
 
 const MAKE: Method<u64, Token> = Method::new("make");
+const NUMBER_HERE: Method<u64, u64> = Method::new("number");
+const KEEP_NUMBER: Method<RRef<u64>, ()> = Method::new("number.keep");
 const KEEP: Method<(RRef<Token>, String, u64), ()> = Method::new("keep");
 const NUMBER: ValueMethod<Token, (), u64> = ValueMethod::new("token.number");
 
@@ -42,6 +45,7 @@ const DRAINED: Duration = Duration::from_secs(90);
 static LIVE: AtomicI64 = AtomicI64::new(0);
 static NEXT: AtomicU64 = AtomicU64::new(0);
 static STOPPING: AtomicBool = AtomicBool::new(false);
+static NUMBERS: Mutex<Vec<RRef<u64>>> = Mutex::new(Vec::new());
 static HELD: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
 /// A value.
@@ -107,6 +111,14 @@ fn methods() -> Methods {
     Methods::new()
         .with(MAKE, async |context: CallContext, number| {
             Ok::<_, RpcError>(token(context.agent().me().name.as_str(), number))
+        })
+        .with(NUMBER_HERE, async |_: CallContext, number| {
+            Ok::<_, RpcError>(number)
+        })
+        .with(KEEP_NUMBER, async |_: CallContext, reference| {
+            let mut numbers = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
+            numbers.push(reference);
+            Ok::<_, RpcError>(())
         })
         .with(KEEP, async |_: CallContext, (reference, owner, number)| {
             keep(Entry {
@@ -261,6 +273,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let agent = RpcAgent::init(name, rank, Membership::dynamic(), store, methods(), options)?;
     let store = connect()?;
     store.add("joined", 1)?;
+    if seed == "idle" {
+        store.wait(&["bye"], Some(Duration::from_secs(120)))?;
+        return Ok(agent.shutdown(Duration::from_secs(10))?);
+    }
     let mut worker = Worker {
         agent: agent.clone(),
         random: fastrand::Rng::with_seed(seed.parse()?),

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
+mod killed;
+
 use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -49,6 +51,11 @@ impl Workers {
     }
 
     fn start(&mut self, seed: u64) {
+        let seed = seed + u64::from(self.started);
+        self.start_with(&seed.to_string());
+    }
+
+    fn start_with(&mut self, seed: &str) {
         let test = std::env::current_exe().unwrap();
         let profile = test.ancestors().nth(2).unwrap();
         let program: PathBuf = profile.join("examples/reference_worker");
@@ -62,7 +69,7 @@ impl Workers {
         let worker = Command::new(program)
             .arg(format!("127.0.0.1:{}", self.server.port()))
             .args([format!("w{number}"), number.to_string()])
-            .arg((seed + u64::from(number)).to_string())
+            .arg(seed)
             .spawn()
             .unwrap();
         self.running.push(worker);

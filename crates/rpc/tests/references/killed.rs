@@ -1,0 +1,67 @@
+//! One worker is killed, and another looks at what becomes of its references.
+
+use std::sync::Arc;
+
+use rdzv_rpc::{
+    AgentOptions, Membership, Method, Methods, RRef, ReferenceCounters, ReferenceSettings,
+    RpcAgent, RpcErrorKind, Timeout,
+};
+
+use super::*;
+
+const NUMBER: Method<u64, u64> = Method::new("number");
+const KEEP: Method<RRef<u64>, ()> = Method::new("number.keep");
+
+const GRACE: Duration = Duration::from_secs(1);
+
+/// A lease that does not end before the grace period does.
+const LEASE: Duration = Duration::from_secs(30);
+
+#[test]
+fn the_forks_of_a_killed_user_are_released_and_the_values_of_a_killed_owner_are_lost() {
+    let mut workers = Workers::new();
+    let store: Arc<dyn Store> = Arc::new(workers.store());
+    let options = AgentOptions {
+        references: ReferenceSettings {
+            grace: GRACE,
+            ..ReferenceSettings::default()
+        },
+        ..AgentOptions::default()
+    };
+    let membership = Membership::Dynamic { lease: LEASE };
+    let agent = RpcAgent::init("me", 1000, membership, store, Methods::new(), options).unwrap();
+    workers.start_with("idle");
+    wait_until("it joins", LONG, || agent.worker("w0").is_ok());
+
+    let held_there = RRef::new(&agent, 1_u64).unwrap();
+    agent.call_sync("w0", KEEP, &held_there).unwrap();
+    drop(held_there);
+    let owned_there = agent.remote("w0", NUMBER, &2).unwrap();
+    assert_eq!(owned_there.to_here(Timeout::OfAgent).as_deref(), Ok(&2));
+    let counters = agent.references();
+    assert_eq!((counters.num_owner_rrefs, counters.num_forks), (1, 1));
+
+    let mut killed = workers.running.remove(0);
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    let begun = Instant::now();
+    let error = owned_there.to_here(Timeout::OfAgent).unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::PeerLost, "{error}");
+    assert!(
+        begun.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        begun.elapsed()
+    );
+    let within = GRACE + Duration::from_secs(4);
+    wait_until("its fork is released", within, || {
+        agent.references().num_forks == 0
+    });
+    // From now on the machine knows as well as the connections do.
+    let error = owned_there.to_here(Timeout::OfAgent).unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::PeerLost, "{error}");
+    drop(owned_there);
+    wait_until("nothing is left", within, || {
+        agent.references() == ReferenceCounters::default()
+    });
+    agent.shutdown(Duration::from_secs(10)).unwrap();
+}
