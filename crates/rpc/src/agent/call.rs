@@ -314,7 +314,7 @@ impl Core {
     }
 
     /// Whether a message may be so large.
-    fn fits(&self, payload: &Payload) -> Result<(), RpcError> {
+    pub(crate) fn fits(&self, payload: &Payload) -> Result<(), RpcError> {
         let heads: Vec<_> = payload
             .parts
             .iter()

@@ -18,6 +18,7 @@ use rdzv_shm::pass::Peer;
 use super::RpcAgent;
 use super::clock;
 use super::counters::Counters;
+use super::gather::leader::{self, Gathers};
 use super::peers::Peers;
 use super::poller::Poller;
 use crate::call::methods::Methods;
@@ -59,6 +60,7 @@ pub(crate) struct Core {
     pub(crate) peers: Peers,
     pub(crate) counters: Counters,
     pub(crate) references: Register,
+    pub(crate) gathers: Gathers,
     pub(crate) transports: TransportOptions,
     pub(crate) backend: Arc<dyn DeviceBackend>,
     /// The group; none for agents that were told of their members in another way.
@@ -116,12 +118,13 @@ impl Core {
             host: host_identity(),
             token: setup.token,
             limits: setup.limits,
-            methods: rref::offered(setup.methods),
+            methods: leader::offered(rref::offered(setup.methods)),
             pool: Pool::default(),
             poller,
             peers: Peers::default(),
             counters: Counters::default(),
             references: Register::new(holder, setup.references),
+            gathers: Gathers::default(),
             transports: setup.transports,
             backend: setup.backend,
             view: RwLock::default(),
@@ -194,6 +197,7 @@ impl Core {
                 self.references.tell(self, Input::Left(holder));
             }
         }
+        self.gathers.changed(&former, &members);
         self.peers.keep(&members);
         self.tell_group_changed();
     }
@@ -316,6 +320,7 @@ impl Core {
         }
         self.poller.ring();
         self.tell_group_changed();
+        self.gathers.stop();
         news
     }
 
@@ -332,7 +337,10 @@ impl Core {
     }
 
     pub(crate) fn connection_lost(&self, client: &Arc<Client>, error: &RpcError) {
-        self.peers.lost(client);
+        let was = self.peers.lost(client);
+        if let Some(incarnation) = was.filter(|_| error.kind == RpcErrorKind::PeerLost) {
+            self.gathers.disconnected(client.worker(), incarnation);
+        }
         self.cut_off(client.worker().id);
         if error.kind == RpcErrorKind::Protocol {
             tracing::warn!(worker = %client.worker(), %error, "gave up the connection to a worker");
@@ -349,6 +357,7 @@ impl Core {
     }
 
     pub(crate) fn caller_known(&self, caller: &Caller) {
+        self.gathers.connected(&caller.worker, caller.incarnation);
         tracing::debug!(worker = %caller.worker, incarnation = caller.incarnation, "a worker connected");
         self.references
             .tell(self, Input::Reachable(caller.holder()));
@@ -358,6 +367,10 @@ impl Core {
         if let Some(caller) = caller {
             self.references
                 .tell(self, Input::Unreachable(caller.holder()));
+            if error.kind == RpcErrorKind::PeerLost {
+                self.gathers
+                    .disconnected(&caller.worker, caller.incarnation);
+            }
         }
         let worker = caller.map(|caller| caller.worker.to_string());
         if error.kind == RpcErrorKind::Protocol {

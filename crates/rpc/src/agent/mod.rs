@@ -20,6 +20,7 @@ pub(crate) mod connect;
 pub(crate) mod core;
 pub(crate) mod counters;
 pub(crate) mod driver;
+pub(crate) mod gather;
 pub(crate) mod peers;
 pub(crate) mod poller;
 

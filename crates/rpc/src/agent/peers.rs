@@ -148,6 +148,7 @@ impl Peers {
         };
         let former = self.lock().insert(member.info.id, open);
         core.counters.connected();
+        core.gathers.connected(&member.info, member.incarnation);
         if core.is_stopped() {
             let text = "this worker is shutting down";
             fail(&client, RpcError::new(RpcErrorKind::Stopping, text));
@@ -180,15 +181,21 @@ impl Peers {
         }
     }
 
-    /// A connection is over.
-    pub(crate) fn lost(&self, lost: &Arc<Client>) {
+    /// A connection is over. Says which process of the worker's name it was to, unless there is
+    /// another one to it.
+    pub(crate) fn lost(&self, lost: &Arc<Client>) -> Option<u64> {
         let mut peers = self.lock();
-        let same = match peers.get(&lost.worker().id) {
-            Some(Peer::Open { client, .. }) => Arc::ptr_eq(client, lost),
-            _ => false,
-        };
-        if same {
-            peers.remove(&lost.worker().id);
+        let id = lost.worker().id;
+        match peers.get(&id) {
+            Some(Peer::Open {
+                client,
+                incarnation,
+            }) if Arc::ptr_eq(client, lost) => {
+                let incarnation = *incarnation;
+                peers.remove(&id);
+                Some(incarnation)
+            }
+            _ => None,
         }
     }
 

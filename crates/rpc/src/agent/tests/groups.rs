@@ -101,16 +101,39 @@ fn members_of_a_dynamic_group_come_and_go() {
     };
     wait_for(2);
     first.call_sync(7, NOTHING, &()).unwrap();
+    gather_of(&[&first, &second]);
     second.shutdown(Duration::from_secs(10)).unwrap();
     wait_for(1);
     let error = first.call_sync(7, NOTHING, &()).unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::UnknownWorker);
+    gather_of(&[&first]);
     // Another one with the same name and rank is reached at the first try.
     let third = init(&store, 7, Membership::dynamic()).unwrap();
     wait_for(2);
     first.call_sync("w7", NOTHING, &()).unwrap();
     third.call_sync("w0", NOTHING, &()).unwrap();
+    gather_of(&[&third, &first]);
     drop((first, third));
+}
+
+/// A gather among all members that there are: these.
+fn gather_of(agents: &[&RpcAgent]) {
+    let mut names: Vec<_> = agents.iter().map(|agent| agent.me().name.clone()).collect();
+    names.sort();
+    std::thread::scope(|scope| {
+        for agent in agents {
+            let names = &names;
+            scope.spawn(move || {
+                let values = agent.all_gather(&agent.me().name, None, Duration::from_secs(10));
+                let values = values.unwrap();
+                assert!(
+                    values.iter().all(|(name, value)| name == value),
+                    "{values:?}"
+                );
+                assert_eq!(values.into_keys().collect::<Vec<_>>(), *names);
+            });
+        }
+    });
 }
 
 #[test]

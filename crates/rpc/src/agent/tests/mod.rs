@@ -2,6 +2,7 @@
 
 mod calls;
 mod errors;
+mod gather;
 mod groups;
 mod pressure;
 mod strangers;

@@ -1,0 +1,108 @@
+//! Reports and their answers as bytes. Values stay what they are: messages within messages.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use rdzv_core::rpc::worker::WorkerName;
+use serde::{Deserialize, Serialize};
+
+use super::meeting::{Broken, Key};
+use crate::error::{RpcError, RpcErrorKind};
+use crate::payload::Payload;
+
+/// All values, by the names of their owners.
+pub(super) type Values = BTreeMap<WorkerName, Payload>;
+
+/// What a member reports to the leader. The parts beside it are those of the value.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Report {
+    pub(super) key: Key,
+    /// How long the member waits.
+    pub(super) within_micros: u64,
+    value: Vec<u8>,
+}
+
+impl Report {
+    pub(super) fn write(key: Key, within_micros: u64, value: Payload) -> Result<Payload, RpcError> {
+        let report = Self {
+            key,
+            within_micros,
+            value: value.body.to_vec(),
+        };
+        let body = postcard::to_stdvec(&report).map_err(|error| unwritten(&error))?;
+        Ok(Payload {
+            body: body.into(),
+            parts: value.parts,
+        })
+    }
+
+    /// The report, and the value in it.
+    pub(super) fn read(payload: Payload) -> Result<(Self, Payload), RpcError> {
+        let mut report: Self =
+            postcard::from_bytes(&payload.body).map_err(|error| unreadable(&error))?;
+        let value = Payload {
+            body: std::mem::take(&mut report.value).into(),
+            parts: payload.parts,
+        };
+        Ok((report, value))
+    }
+}
+
+/// A value among others: how many of the parts are its own.
+#[derive(Debug, Serialize, Deserialize)]
+struct Among {
+    name: WorkerName,
+    body: Vec<u8>,
+    parts: u32,
+}
+
+/// The answer: all values, or why there are none.
+pub(super) fn write_answer(result: Result<&Values, &Broken>) -> Result<Payload, RpcError> {
+    let mut parts: Vec<Bytes> = Vec::new();
+    let among = result.map_err(Clone::clone).map(|values| {
+        let among = values.iter().map(|(name, value)| {
+            parts.extend(value.parts.iter().cloned());
+            Among {
+                name: name.clone(),
+                body: value.body.to_vec(),
+                parts: u32::try_from(value.parts.len()).unwrap_or(u32::MAX),
+            }
+        });
+        among.collect::<Vec<Among>>()
+    });
+    let body = postcard::to_stdvec(&among).map_err(|error| unwritten(&error))?;
+    Ok(Payload {
+        body: body.into(),
+        parts,
+    })
+}
+
+/// The values of an answer.
+pub(super) fn read_answer(payload: &Payload) -> Result<Values, RpcError> {
+    let answer: Result<Vec<Among>, Broken> =
+        postcard::from_bytes(&payload.body).map_err(|error| unreadable(&error))?;
+    let mut parts = payload.parts.iter();
+    let mut values = Values::new();
+    for among in answer.map_err(Broken::into_error)? {
+        let own: Vec<Bytes> = parts.by_ref().take(among.parts as usize).cloned().collect();
+        if own.len() < among.parts as usize {
+            return Err(unreadable(&"parts are missing"));
+        }
+        let value = Payload {
+            body: among.body.into(),
+            parts: own,
+        };
+        values.insert(among.name, value);
+    }
+    Ok(values)
+}
+
+fn unwritten(error: &dyn std::fmt::Display) -> RpcError {
+    let text = format!("the values of a gather cannot be written: {error}");
+    RpcError::new(RpcErrorKind::Internal, text)
+}
+
+fn unreadable(error: &dyn std::fmt::Display) -> RpcError {
+    let text = format!("the values of a gather cannot be read: {error}");
+    RpcError::new(RpcErrorKind::Protocol, text)
+}

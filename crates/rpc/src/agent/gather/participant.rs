@@ -1,0 +1,193 @@
+//! Taking part in a gather.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use rdzv_core::rpc::worker::WorkerName;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::leader::{GATHER, participant};
+use super::message::{Report, Values, read_answer};
+use crate::agent::call::{CallOptions, Destination, Timeout};
+use crate::agent::core::Member;
+use crate::agent::handle::RpcAgent;
+use crate::call::context::{Place, place};
+use crate::call::future::{InFlight, RpcFuture};
+use crate::error::{RpcError, RpcErrorKind};
+use crate::message::{Incoming, Outgoing, decode, encode};
+use crate::payload::Payload;
+
+impl RpcAgent {
+    /// Gives a value to all members and gets those of all, by name; blocks until they are there.
+    ///
+    /// `members` are those who take part, this worker among them; `None` for the group as this worker
+    /// sees it now. Everyone of them has to call this with the same members, as often as the others,
+    /// whatever the types of values are. Tensors may be in them if they are in main memory; remote
+    /// references may not.
+    ///
+    /// It succeeds with all values or not at all: nobody gets some of them. Gathers of the same
+    /// members follow one another also after one that failed.
+    ///
+    /// # Errors
+    ///
+    /// [`RpcErrorKind::Deadline`] if `within` is over, for all who wait: it names who did not report.
+    /// [`RpcErrorKind::PeerLost`] as soon as a member is lost, for all, with its name.
+    /// [`RpcErrorKind::UnknownWorker`] for members that are not in the group,
+    /// [`RpcErrorKind::InvalidArgument`] if this worker is not among the members, if a value or all
+    /// together are too large, for a time of zero, and in async functions, which must not block.
+    pub fn all_gather<T: Serialize + DeserializeOwned>(
+        &self,
+        value: &T,
+        members: Option<&[Destination<'_>]>,
+        within: Duration,
+    ) -> Result<BTreeMap<WorkerName, T>, RpcError> {
+        let core = self.core();
+        let members = self.participants(members)?;
+        if within < Duration::from_micros(1) {
+            return Err(invalid("a gather within no time cannot succeed: name more"));
+        }
+        if place() == Place::Async {
+            return Err(invalid(
+                "an async function must not block: gather in one of Methods::with_blocking",
+            ));
+        }
+        let leader = &members[0];
+        // Without a device map: a value is for all, and each has devices of its own.
+        let value = encode(value, &mut Outgoing::request(&leader.info))?;
+        let values = self
+            .gather(&members, value, within)
+            .map_err(|error| error.with_method(GATHER.name()))?;
+        let mut decoded = BTreeMap::new();
+        for member in &members {
+            let name = &member.info.name;
+            let value = values.get(name).ok_or_else(|| {
+                let text = format!("the leader {} left out {name}", leader.info);
+                RpcError::new(RpcErrorKind::Protocol, text)
+            })?;
+            let mut incoming = Incoming::new(&member.info, &core.backend);
+            decoded.insert(name.clone(), decode(value, &mut incoming)?);
+        }
+        Ok(decoded)
+    }
+
+    /// Blocks until all members have come here: an [`all_gather`](Self::all_gather) of nothing.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn barrier(
+        &self,
+        members: Option<&[Destination<'_>]>,
+        within: Duration,
+    ) -> Result<(), RpcError> {
+        self.all_gather(&(), members, within).map(drop)
+    }
+
+    /// Who takes part, in the order of their names.
+    fn participants(&self, members: Option<&[Destination<'_>]>) -> Result<Vec<Member>, RpcError> {
+        let core = self.core();
+        let by_name: BTreeMap<WorkerName, Member> = match members {
+            None => {
+                let members = core.members();
+                let all = members.values().cloned();
+                all.map(|member| (member.info.name.clone(), member))
+                    .collect()
+            }
+            Some(chosen) => {
+                let chosen = chosen.iter().map(|which| {
+                    let member = core.member(which)?;
+                    Ok((member.info.name.clone(), member))
+                });
+                chosen.collect::<Result<_, RpcError>>()?
+            }
+        };
+        if !by_name.contains_key(&core.me.name) {
+            let text = format!("{} is not among the members of its own gather", core.me);
+            return Err(invalid(text));
+        }
+        Ok(by_name.into_values().collect())
+    }
+
+    fn gather(
+        &self,
+        members: &[Member],
+        value: Payload,
+        within: Duration,
+    ) -> Result<Values, RpcError> {
+        let core = self.core();
+        let key = core.gathers.next(members.iter().map(participant).collect());
+        let leader = &members[0];
+        if leader.info.name == core.me.name {
+            let waiting = core.gathers.report(&key, &core.me.name, value);
+            waiting.park(Instant::now().checked_add(within));
+            if !waiting.is_filled() {
+                core.gathers.time_over(&key, within);
+                // If not by that, then by whoever was faster, who is filling it now.
+                waiting.park(None);
+            }
+            let verdict = waiting.take();
+            let verdict =
+                verdict.expect("a slot that is waited for by one is taken by nobody else");
+            return verdict
+                .as_ref()
+                .clone()
+                .map_err(|broken| broken.into_error());
+        }
+        let within_micros = u64::try_from(within.as_micros()).unwrap_or(u64::MAX);
+        let report = Report::write(key, within_micros, value)?;
+        let patience = Timeout::After(within.saturating_add(grace(within)));
+        let options = CallOptions::new().timeout(patience);
+        let begun = core.begin(leader, GATHER.name(), GATHER.number(), report, options)?;
+        let answer = RpcFuture::of_call(InFlight {
+            core: core.clone(),
+            worker: leader.info.clone(),
+            method: GATHER.name(),
+            id: begun.id,
+            slot: begun.slot,
+            until: begun.until,
+            forks: Vec::new(),
+            read: |_, _, payload| Ok(payload.clone()),
+        });
+        let values = answer.wait().and_then(|answer| read_answer(&answer));
+        values.map_err(|error| match error.kind {
+            // Whether it says so itself or its connection ends is a matter of luck.
+            RpcErrorKind::Stopping if !core.is_stopped() => leader_failed(
+                RpcErrorKind::PeerLost,
+                "was lost",
+                error.with_worker(leader.info.clone()),
+            ),
+            RpcErrorKind::PeerLost if error.worker.is_some() => {
+                leader_failed(RpcErrorKind::PeerLost, "was lost", error)
+            }
+            RpcErrorKind::Deadline if error.worker.is_some() => {
+                leader_failed(RpcErrorKind::Deadline, "does not answer", error)
+            }
+            _ => error,
+        })
+    }
+}
+
+/// How much longer a member waits than it says, so that the leader can tell it who is missing.
+fn grace(within: Duration) -> Duration {
+    (within / 10).clamp(Duration::from_millis(500), Duration::from_secs(1))
+}
+
+/// The call itself failed: the leader is the one who is missing.
+fn leader_failed(kind: RpcErrorKind, how: &str, error: RpcError) -> RpcError {
+    let name = error.worker.as_ref().map(|worker| worker.name.as_str());
+    let message = format!(
+        "{}, which leads the gather, {how}: {}",
+        name.unwrap_or_default(),
+        error.message
+    );
+    RpcError {
+        kind,
+        message,
+        ..error
+    }
+}
+
+fn invalid(text: impl Into<String>) -> RpcError {
+    RpcError::new(RpcErrorKind::InvalidArgument, text)
+}
