@@ -11,9 +11,10 @@ use rdzv_core::rpc::worker::{WorkerId, WorkerInfo, WorkerName};
 use rdzv_store::Store;
 
 use crate::options::{OptionArguments, RpcOptions};
-use crate::{RpcError, RpcErrorKind};
+use crate::{Methods, RpcError, RpcErrorKind};
 
 mod built_in;
+mod start;
 
 pub use built_in::{ALIAS, BuiltIn, NAME};
 
@@ -64,6 +65,7 @@ pub trait Agent: Any + fmt::Debug + Send + Sync {
 ///     rank,
 ///     world_size: None,
 ///     options: Arc::new(RpcOptions::default()),
+///     methods: rdzv_rpc::Methods::new(),
 /// };
 /// ```
 #[derive(Debug, Clone)]
@@ -78,6 +80,8 @@ pub struct InitArguments {
     pub world_size: Option<u32>,
     /// What may be chosen.
     pub options: Arc<dyn BackendOptions>,
+    /// What others can call.
+    pub methods: Methods,
 }
 
 /// What a backend has to be able to do.
@@ -177,9 +181,11 @@ impl BackendRegistry {
         Self::default()
     }
 
-    /// The registry of this process.
+    /// The registry of this process. The built-in backend is in it, and makes an
+    /// [`RpcAgent`](crate::RpcAgent).
     pub fn of_process() -> &'static Self {
-        static OF_PROCESS: LazyLock<BackendRegistry> = LazyLock::new(BackendRegistry::new);
+        static OF_PROCESS: LazyLock<BackendRegistry> =
+            LazyLock::new(|| BackendRegistry::with_built_in(BuiltIn::of_host()));
         &OF_PROCESS
     }
 

@@ -15,6 +15,7 @@ use super::driver;
 use crate::connection::link::Endpoint;
 use crate::error::{RpcError, RpcErrorKind};
 use crate::group::Group;
+use crate::init_rpc;
 use crate::transport::Listener;
 
 /// An agent: calls methods of other workers, and is called by them. Clones are handles of the same
@@ -217,6 +218,12 @@ impl RpcAgent {
             // A panic of the driver was reported when it happened.
             let _ = driver.join();
         }
+        init_rpc::ended(self);
+    }
+
+    /// Whether it is the same agent, not only one of the same name.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.core, &other.core)
     }
 }
 

@@ -11,6 +11,7 @@ use rdzv_store::Store;
 
 use super::core::{Core, Member, Setup};
 use super::handle::RpcAgent;
+use crate::backend::Agent;
 use crate::call::methods::Methods;
 use crate::device::{CpuOnly, DeviceBackend};
 use crate::error::{RpcError, RpcErrorKind};
@@ -215,6 +216,22 @@ impl RpcAgent {
             return Err(RpcError::new(RpcErrorKind::Deadline, text));
         }
         met
+    }
+}
+
+impl Agent for RpcAgent {
+    fn info(&self) -> WorkerInfo {
+        self.me().clone()
+    }
+
+    fn shutdown(&self, graceful: bool, deadline: Duration) -> Result<(), RpcError> {
+        if graceful {
+            return Self::shutdown(self, deadline);
+        }
+        self.stop();
+        // Nobody is told: its lease runs out.
+        drop(self.take_group());
+        Ok(())
     }
 }
 

@@ -4,7 +4,9 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
+use super::start::start;
 use super::{Agent, BackendOptions, BackendRegistry, InitArguments, RpcBackend};
+use crate::device::{CpuOnly, DeviceBackend};
 use crate::options::{OptionArguments, RpcOptions};
 use crate::{RpcError, RpcErrorKind};
 
@@ -39,6 +41,20 @@ impl BuiltIn {
         Self {
             start: Box::new(start),
         }
+    }
+
+    /// A backend whose agents are [`RpcAgent`](crate::RpcAgent)s of a host without accelerators.
+    pub fn of_host() -> Self {
+        Self::of_devices(&CpuOnly::shared())
+    }
+
+    /// A backend whose agents are [`RpcAgent`](crate::RpcAgent)s of a host with these devices.
+    pub fn of_devices(devices: &Arc<dyn DeviceBackend>) -> Self {
+        let devices = Arc::clone(devices);
+        Self::new(move |arguments, options| {
+            let agent = start(arguments, options, &devices)?;
+            Ok(Arc::new(agent))
+        })
     }
 }
 

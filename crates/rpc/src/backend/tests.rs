@@ -94,6 +94,7 @@ fn arguments(options: Arc<dyn BackendOptions>) -> InitArguments {
         rank: WorkerId(3),
         world_size: Some(4),
         options,
+        methods: Methods::new(),
     }
 }
 

@@ -27,10 +27,11 @@ pub(crate) type Answer = Result<Payload, RpcError>;
 /// A call of an async function on its way.
 pub(crate) type Running = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
-type StartAsync = Box<dyn Fn(CallContext, Payload) -> Running + Send + Sync>;
-type RunBlocking = Box<dyn Fn(CallContext, Payload) -> Answer + Send + Sync>;
+type StartAsync = Arc<dyn Fn(CallContext, Payload) -> Running + Send + Sync>;
+type RunBlocking = Arc<dyn Fn(CallContext, Payload) -> Answer + Send + Sync>;
 
 /// How a function is run.
+#[derive(Clone)]
 pub(crate) enum Handler {
     /// In steps, on threads that it must not hold up.
     Async(StartAsync),
@@ -59,11 +60,12 @@ pub(crate) enum Handler {
 ///     .with_blocking(FACTORS, factors);
 /// # assert_eq!(methods.names(), ["calculator.add", "calculator.factors"]);
 /// ```
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Methods {
     offered: BTreeMap<u64, Offered>,
 }
 
+#[derive(Clone)]
 struct Offered {
     name: &'static str,
     version: u32,
@@ -154,7 +156,7 @@ impl Methods {
         Future_: Future<Output = Result<Output, Error>> + Send + 'static,
         Error: Failure,
     {
-        let keep: Keep = Box::new(move |context, payload| {
+        let keep: Keep = Arc::new(move |context, payload| {
             let function = function.clone();
             let function = move |context, argument| {
                 let future = function(context, argument);
@@ -163,7 +165,7 @@ impl Methods {
             Box::pin(async move { Ok(Kept::only_here(steps(function, context, payload).await?)) })
         });
         let name = method.name();
-        let start: StartAsync = Box::new(move |_, _| {
+        let start: StartAsync = Arc::new(move |_, _| {
             let text = format!("the result of {name} stays where it is: call it with remote()");
             Box::pin(async move { Err(RpcError::new(RpcErrorKind::InvalidArgument, text)) })
         });
@@ -183,7 +185,7 @@ impl Methods {
         Future_: Future<Output = Result<Output, RpcError>> + Send + 'static,
     {
         let kept = function.clone();
-        let start: StartAsync = Box::new(move |context, payload| {
+        let start: StartAsync = Arc::new(move |context, payload| {
             let function = function.clone();
             Box::pin(async move {
                 let replied = context.clone();
@@ -191,7 +193,7 @@ impl Methods {
                 codec::encode_output(&replied, &output)
             })
         });
-        let keep: Keep = Box::new(move |context, payload| {
+        let keep: Keep = Arc::new(move |context, payload| {
             let function = kept.clone();
             Box::pin(async move { Ok(Kept::new(steps(function, context, payload).await?)) })
         });
@@ -260,12 +262,12 @@ impl Methods {
     {
         let function = Arc::new(function);
         let kept = Arc::clone(&function);
-        let run: RunBlocking = Box::new(move |context, payload| {
+        let run: RunBlocking = Arc::new(move |context, payload| {
             let replied = context.clone();
             let output = at_once(function.as_ref(), context, payload)?;
             codec::encode_output(&replied, &output)
         });
-        let keep: Keep = Box::new(move |context, payload| {
+        let keep: Keep = Arc::new(move |context, payload| {
             let function = Arc::clone(&kept);
             let slot = Arc::new(Slot::default());
             let filled = Arc::clone(&slot);

@@ -69,6 +69,12 @@ fn far(
     patience: Patience<'_>,
     why_not: String,
 ) -> Result<Carrier, TransportError> {
+    if !options.tcp {
+        return Err(TransportError::Refused {
+            peer: patience.peer.to_owned(),
+            reason: format!("{why_not}, and TCP is turned off"),
+        });
+    }
     match (&options.tls, contact.tls) {
         (None, true) => Err(TransportError::Refused {
             peer: patience.peer.to_owned(),

@@ -16,6 +16,8 @@ pub struct TransportOptions {
     pub shared: bool,
     /// How many bytes a ring in shared memory holds. Default: 256 KiB.
     pub ring: usize,
+    /// Whether this worker connects to others over TCP, if there is no other way. Default: yes.
+    pub tcp: bool,
     /// Where to listen for TCP. Default: 127.0.0.1.
     pub address: IpAddr,
     /// The TCP port to listen at. Default: 0, a free one.
@@ -38,6 +40,7 @@ impl Default for TransportOptions {
             unix: true,
             shared: true,
             ring: rdzv_shm::pair::CAPACITY,
+            tcp: true,
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             port: 0,
             tls: None,

@@ -1,0 +1,194 @@
+//! From the options of the built-in backend to an agent.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
+use std::sync::Arc;
+
+use rdzv_rendezvous::Environment;
+use rdzv_rendezvous::url::Url;
+
+use super::InitArguments;
+use crate::device::DeviceBackend;
+use crate::options::{RpcOptions, TransportName};
+use crate::transport::tls::Identity;
+use crate::transport::{Token, TransportOptions};
+use crate::{AgentOptions, Membership, RpcAgent, RpcError, RpcErrorKind};
+
+/// An address that stands for the outside: it belongs to nobody (RFC 5737).
+const OUTSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+
+/// The port of the discard service; any other would do.
+const DISCARD: u16 = 9;
+
+/// Starts an agent, which returns when its group is there.
+pub(super) fn start(
+    arguments: InitArguments,
+    options: &RpcOptions,
+    devices: &Arc<dyn DeviceBackend>,
+) -> Result<RpcAgent, RpcError> {
+    let membership = match arguments.world_size {
+        Some(world_size) => Membership::Static { world_size },
+        None => Membership::Dynamic {
+            lease: options.lease(),
+        },
+    };
+    RpcAgent::init(
+        arguments.name.as_str(),
+        arguments.rank.0,
+        membership,
+        arguments.store,
+        arguments.methods,
+        agent_options(options, devices)?,
+    )
+}
+
+fn agent_options(
+    options: &RpcOptions,
+    devices: &Arc<dyn DeviceBackend>,
+) -> Result<AgentOptions, RpcError> {
+    let token = options.token().map(|secret| {
+        Token::new(secret.text().as_bytes()).map_err(|error| invalid(error.to_string()))
+    });
+    Ok(AgentOptions {
+        timeout: options.timeout(),
+        init_deadline: options.init_deadline(),
+        worker_threads: options.num_worker_threads() as usize,
+        transports: transports(options)?,
+        token: token.transpose()?,
+        devices: options.device_data(devices.count()),
+        backend: Arc::clone(devices),
+        ..AgentOptions::default()
+    })
+}
+
+/// Unix sockets serve every worker of this host that shared memory serves, and TCP serves all: what
+/// stands after them in the list is never used.
+fn transports(options: &RpcOptions) -> Result<TransportOptions, RpcError> {
+    use TransportName::{Shm, Tcp, Unix};
+    let all = [Shm, Unix, Tcp];
+    let names = options.transports().unwrap_or(&all);
+    let near: Vec<_> = names.iter().take_while(|name| **name != Tcp).collect();
+    let identity = options.tls().map(|files| {
+        Identity::from_files(&files.certificate, &files.key, &files.authorities)
+            .map_err(|error| invalid(error.to_string()))
+    });
+    Ok(TransportOptions {
+        // Rings are agreed on over a Unix socket.
+        unix: !near.is_empty(),
+        shared: near.first() == Some(&&Shm),
+        tcp: names.contains(&Tcp),
+        address: match options.address() {
+            Some(address) => address,
+            None => own_address(options.init_method(), &Environment::of_process()),
+        },
+        tls: identity.transpose()?.map(Arc::new),
+        ..TransportOptions::default()
+    })
+}
+
+/// The address that this host has for those who meet at the URL: that by which it reaches the place.
+fn own_address(init_method: &str, environment: &Environment) -> IpAddr {
+    let host = Url::parse(init_method)
+        .ok()
+        .and_then(|url| match url.scheme.as_str() {
+            "env" => url.host.or_else(|| environment.get("MASTER_ADDR")),
+            _ => url.host,
+        });
+    let towards = host.as_deref().and_then(|host| {
+        let address = address_towards(host).ok()?;
+        // A host often knows itself by name as a loopback address, which is of no use to others.
+        let is_local = host == "localhost" || host.parse::<IpAddr>().is_ok();
+        (is_local || !address.is_loopback()).then_some(address)
+    });
+    towards
+        .or_else(|| local_address((OUTSIDE, DISCARD).into()).ok())
+        .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
+/// Asks the routing table; nothing is sent, except for looking up a name.
+fn address_towards(host: &str) -> io::Result<IpAddr> {
+    let mut result = Err(io::ErrorKind::NotFound.into());
+    for target in (host, DISCARD).to_socket_addrs()? {
+        result = local_address(target);
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
+}
+
+fn local_address(target: SocketAddr) -> io::Result<IpAddr> {
+    let any: IpAddr = match target {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect(target)?;
+    Ok(socket.local_addr()?.ip())
+}
+
+fn invalid(message: impl Into<String>) -> RpcError {
+    RpcError::new(RpcErrorKind::InvalidArgument, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(names: Option<&[TransportName]>) -> (bool, bool, bool) {
+        let mut options = RpcOptions::default();
+        options.set_transports(names.map(<[_]>::to_vec)).unwrap();
+        let transports = transports(&options).unwrap();
+        (transports.shared, transports.unix, transports.tcp)
+    }
+
+    #[test]
+    fn transports_are_used_in_the_order_of_the_list() {
+        use TransportName::{Shm, Tcp, Unix};
+        assert_eq!(chosen(None), (true, true, true));
+        assert_eq!(chosen(Some(&[Tcp])), (false, false, true));
+        assert_eq!(chosen(Some(&[Tcp, Shm])), (false, false, true));
+        assert_eq!(chosen(Some(&[Unix, Shm, Tcp])), (false, true, true));
+        assert_eq!(chosen(Some(&[Shm])), (true, true, false));
+    }
+
+    #[test]
+    fn a_worker_is_where_it_reaches_the_store_from() {
+        let nothing = Environment::of([("", ""); 0]);
+        let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        assert_eq!(own_address("tcp://127.0.0.1:1", &nothing), loopback);
+        let environment = Environment::of([("MASTER_ADDR", "127.0.0.1")]);
+        assert_eq!(own_address("env://", &environment), loopback);
+        let v6 = own_address("tcp://[::1]:1", &nothing);
+        assert!(v6.is_loopback(), "{v6}");
+    }
+
+    #[test]
+    fn every_option_reaches_the_agent() {
+        let mut options = RpcOptions::default();
+        let seconds = std::time::Duration::from_secs;
+        options.set_timeout(Some(seconds(3))).unwrap();
+        options.set_num_worker_threads(5).unwrap();
+        options.set_device_map("w1", [(0, 1)]).unwrap();
+        options.set_devices([0]).unwrap();
+        options.set_address(Some(OUTSIDE));
+        let secret = crate::options::Secret::new("0123456789abcdef");
+        options.set_token(Some(secret)).unwrap();
+        options.set_init_deadline(seconds(7)).unwrap();
+        let devices = crate::device::testing::FakeDevices::shared(2);
+        let agent = agent_options(&options, &devices).unwrap();
+        assert_eq!(agent.timeout, Some(seconds(3)));
+        assert_eq!(agent.worker_threads, 5);
+        assert_eq!(agent.devices, options.device_data(2));
+        assert_eq!(agent.transports.address, OUTSIDE);
+        assert_eq!(agent.init_deadline, seconds(7));
+        assert!(agent.token.is_some());
+        options.set_tls(Some(crate::options::TlsFiles {
+            certificate: "/nowhere/certificate".into(),
+            key: "/nowhere/key".into(),
+            authorities: "/nowhere/authorities".into(),
+        }));
+        let error = agent_options(&options, &devices).err().unwrap();
+        assert!(error.message.contains("/nowhere/certificate"), "{error}");
+    }
+}
