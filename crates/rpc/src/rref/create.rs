@@ -52,10 +52,10 @@ pub(super) fn fetch_method<T>() -> Method<Question, T> {
 
 /// The methods that every agent offers to others for their references.
 pub(crate) fn offered(methods: Methods) -> Methods {
-    let create = Handler::Async(Box::new(|context, payload| {
+    let create = Handler::Async(Arc::new(|context, payload| {
         Box::pin(async move { create(&context, payload) })
     }));
-    let fetch = Handler::Async(Box::new(|context, payload| {
+    let fetch = Handler::Async(Arc::new(|context, payload| {
         Box::pin(async move {
             let (question, _) = codec::decode_argument::<Question>(&context, &payload)?;
             let core = context.agent.core();

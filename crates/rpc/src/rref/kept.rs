@@ -27,7 +27,7 @@ pub(crate) type Made = Result<Kept, RpcError>;
 
 /// A function whose result is kept instead of sent.
 pub(crate) type Keep =
-    Box<dyn Fn(CallContext, Payload) -> Pin<Box<dyn Future<Output = Made> + Send>> + Send + Sync>;
+    Arc<dyn Fn(CallContext, Payload) -> Pin<Box<dyn Future<Output = Made> + Send>> + Send + Sync>;
 
 impl Kept {
     /// A value of which others may get copies.

@@ -1,0 +1,125 @@
+//! How static groups end, in good order or not.
+
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use rdzv_rpc::{
+    AgentOptions, CallContext, CallOptions, Membership, Method, Methods, RpcAgent, RpcErrorKind,
+    Timeout,
+};
+
+use super::{LONG, TWICE, methods, shut_down, store, wait_until};
+
+/// Ends when the test lets it.
+const GATE: Method<(), u32> = Method::new("gate");
+
+/// Ends when it is cancelled.
+const HANG: Method<(), ()> = Method::new("hang");
+
+/// The workers `w0`, `w1` and so on of a static group, with these methods besides.
+fn formed(
+    world_size: u32,
+    timeout: Duration,
+    more: impl Fn(Methods) -> Methods + Sync,
+) -> Vec<RpcAgent> {
+    let store = store();
+    let start = |rank: u32| {
+        let methods = more(methods()).with(HANG, async |context: CallContext, ()| {
+            context.cancellation().cancelled().await;
+            Ok::<_, String>(())
+        });
+        let options = AgentOptions {
+            timeout: Some(timeout),
+            ..AgentOptions::default()
+        };
+        let membership = Membership::Static { world_size };
+        let name = format!("w{rank}");
+        RpcAgent::init(
+            &name,
+            rank,
+            membership,
+            Arc::clone(&store),
+            methods,
+            options,
+        )
+        .unwrap()
+    };
+    std::thread::scope(|scope| {
+        let start = &start;
+        let ranks: Vec<_> = (0..world_size)
+            .map(|rank| scope.spawn(move || start(rank)))
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn a_shutdown_waits_for_a_call_that_is_longer_than_the_timeout() {
+    let (open, gate) = mpsc::channel::<()>();
+    let gate = Arc::new(Mutex::new(gate));
+    let agents = formed(3, Duration::from_millis(300), |methods| {
+        let gate = Arc::clone(&gate);
+        methods.with_blocking(GATE, move |_: CallContext, ()| {
+            let opened = gate.lock().unwrap().recv_timeout(LONG);
+            opened.map(|()| 7).map_err(|error| error.to_string())
+        })
+    });
+    let never = CallOptions::new().timeout(Timeout::Never);
+    let call = agents[0].call_with(never, "w1", GATE, &());
+    std::thread::scope(|scope| {
+        let ending = [0, 1].map(|at| {
+            let agent = &agents[at];
+            scope.spawn(move || agent.shutdown(LONG))
+        });
+        // Both are at it when they make no more calls.
+        for agent in &agents[..2] {
+            wait_until("it shuts down", || {
+                let refused = agent.call_sync("w2", TWICE, &1).err();
+                refused.is_some_and(|error| error.kind == RpcErrorKind::Stopping)
+            });
+        }
+        // The timeout goes by; who is waited for still serves.
+        let error = agents[2].call_sync("w1", HANG, &()).unwrap_err();
+        assert_eq!(error.kind, RpcErrorKind::Deadline);
+        assert!(ending.iter().all(|ending| !ending.is_finished()));
+        open.send(()).unwrap();
+        assert_eq!(call.wait().unwrap(), 7);
+        agents[2].shutdown(LONG).unwrap();
+        for ending in ending {
+            ending.join().unwrap().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_peer_that_hangs_is_named_when_the_deadline_is_over() {
+    let agents = formed(3, LONG, |methods| methods);
+    // The third hangs in a call to the second, and does not shut down.
+    let hanging = agents[2].call("w1", HANG, &());
+    let deadline = Duration::from_secs(2);
+    let errors = std::thread::scope(|scope| {
+        let ending = [0, 1].map(|at| {
+            let agent = &agents[at];
+            scope.spawn(move || {
+                let begun = Instant::now();
+                let error = agent.shutdown(deadline).unwrap_err();
+                (begun.elapsed(), error)
+            })
+        });
+        ending.map(|ending| ending.join().unwrap())
+    });
+    for (elapsed, error) in errors {
+        assert_eq!(error.kind, RpcErrorKind::Deadline);
+        assert!(error.message.contains("w2 (rank 2)"), "{error}");
+        assert!(elapsed > deadline / 2 && elapsed < LONG / 2, "{elapsed:?}");
+    }
+    // Whom it called is gone.
+    assert!(hanging.wait().is_err());
+}
+
+#[test]
+fn a_group_without_calls_ends_at_once() {
+    let agents = formed(2, LONG, |methods| methods);
+    assert_eq!(agents[1].call_sync("w0", TWICE, &2).unwrap(), 4);
+    shut_down(&agents);
+}

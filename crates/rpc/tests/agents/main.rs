@@ -1,0 +1,63 @@
+//! Agents that are made as an application makes them, with real stores and connections.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod devices;
+mod ending;
+mod process;
+mod registry;
+mod successors;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rdzv_rpc::{AgentOptions, CallContext, Membership, Method, Methods, RpcAgent};
+use rdzv_store::{HashStore, Store};
+
+/// Far more than any of these tests takes.
+const LONG: Duration = Duration::from_secs(60);
+
+const TWICE: Method<i64, i64> = Method::new("twice");
+
+fn methods() -> Methods {
+    Methods::new().with(TWICE, async |_: CallContext, number: i64| {
+        Ok::<_, String>(2 * number)
+    })
+}
+
+fn store() -> Arc<dyn Store> {
+    Arc::new(HashStore::new())
+}
+
+/// A new member of a dynamic group.
+fn join(store: &Arc<dyn Store>, name: &str, rank: u32) -> RpcAgent {
+    let membership = Membership::dynamic();
+    let options = AgentOptions::default();
+    RpcAgent::init(
+        name,
+        rank,
+        membership,
+        Arc::clone(store),
+        methods(),
+        options,
+    )
+    .unwrap()
+}
+
+/// Looks until it is so.
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + LONG;
+    while !is_so() {
+        assert!(Instant::now() < until, "not within {LONG:?}: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Ends all of them, each at the same time as the others.
+fn shut_down(agents: &[RpcAgent]) {
+    std::thread::scope(|scope| {
+        for agent in agents {
+            scope.spawn(|| agent.shutdown(LONG).unwrap());
+        }
+    });
+}

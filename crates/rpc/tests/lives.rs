@@ -1,0 +1,67 @@
+//! Agents that come and go in one process. Nothing else is in it, so that its threads can be counted.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rdzv_rpc::{AgentOptions, CallContext, Membership, Method, Methods, RpcAgent};
+use rdzv_store::{HashStore, Store};
+
+const LONG: Duration = Duration::from_secs(60);
+
+const TWICE: Method<i64, i64> = Method::new("twice");
+
+fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// A worker of a group of two lives, works and ends.
+fn live(store: &Arc<dyn Store>, rank: u32, membership: Membership) {
+    let methods = Methods::new().with_blocking(TWICE, |_: CallContext, number: i64| {
+        Ok::<_, String>(2 * number)
+    });
+    let name = format!("w{rank}");
+    let options = AgentOptions::default();
+    let agent = RpcAgent::init(&name, rank, membership, Arc::clone(store), methods, options);
+    let agent = agent.unwrap();
+    let other = 1 - rank;
+    assert_eq!(agent.call_sync(other, TWICE, &4).unwrap(), 8);
+    agent.shutdown(LONG).unwrap();
+}
+
+#[test]
+fn twenty_lives_leave_neither_threads_nor_descriptors() {
+    let store: Arc<dyn Store> = Arc::new(HashStore::new());
+    let most_threads = threads();
+    let mut most_descriptors = None;
+    for life in 0..20 {
+        let membership = Membership::Static { world_size: 2 };
+        std::thread::scope(|scope| {
+            for rank in 0..2 {
+                let store = &store;
+                scope.spawn(move || live(store, rank, membership));
+            }
+        });
+        // Threads of functions end by themselves, a little later.
+        let until = Instant::now() + LONG;
+        while threads() > most_threads {
+            let now = threads();
+            assert!(
+                Instant::now() < until,
+                "{now} threads after {life} lives, {most_threads} before"
+            );
+            std::thread::yield_now();
+        }
+        // What a process opens once only is open by now.
+        let open = descriptors();
+        assert!(
+            open <= *most_descriptors.get_or_insert(open),
+            "{open} descriptors after {life} lives, {most_descriptors:?} after the first"
+        );
+    }
+}
