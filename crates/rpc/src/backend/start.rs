@@ -4,6 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 use std::sync::Arc;
 
+use rdzv_core::env::MASTER_ADDR;
 use rdzv_rendezvous::Environment;
 use rdzv_rendezvous::url::Url;
 
@@ -91,7 +92,7 @@ fn own_address(init_method: &str, environment: &Environment) -> IpAddr {
     let host = Url::parse(init_method)
         .ok()
         .and_then(|url| match url.scheme.as_str() {
-            "env" => url.host.or_else(|| environment.get("MASTER_ADDR")),
+            "env" => url.host.or_else(|| environment.get(MASTER_ADDR)),
             _ => url.host,
         });
     let towards = host.as_deref().and_then(|host| {
@@ -157,7 +158,7 @@ mod tests {
         let nothing = Environment::of([("", ""); 0]);
         let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
         assert_eq!(own_address("tcp://127.0.0.1:1", &nothing), loopback);
-        let environment = Environment::of([("MASTER_ADDR", "127.0.0.1")]);
+        let environment = Environment::of([(MASTER_ADDR, "127.0.0.1")]);
         assert_eq!(own_address("env://", &environment), loopback);
         let v6 = own_address("tcp://[::1]:1", &nothing);
         assert!(v6.is_loopback(), "{v6}");

@@ -108,7 +108,7 @@ fn tell(over: impl IntoIterator<Item = Ended>) {
 
 /// What every agent offers beside the methods of the application.
 pub(crate) fn offered(methods: Methods) -> Methods {
-    let take = Handler::Async(Box::new(|context, payload| {
+    let take = Handler::Async(Arc::new(|context, payload| {
         Box::pin(reported(context, payload))
     }));
     methods.offer(GATHER.name(), GATHER.version(), GATHER.number(), take)
