@@ -16,6 +16,7 @@ use crate::call::context::{Place, place, trace};
 use crate::call::future::{InFlight, RpcFuture};
 use crate::call::method::Method;
 use crate::call::slot::Slot;
+use crate::call::span::CallSpan;
 use crate::connection::client::{Excess, IN_LINE, Request};
 use crate::error::{RpcError, RpcErrorKind};
 use crate::payload::Payload;
@@ -274,15 +275,18 @@ impl Core {
         let id = self.next_call();
         let slot = Arc::new(Slot::default());
         let sent = Arc::new(Slot::default());
+        let trace = match trace() {
+            0 => u128::from(self.incarnation) << 64 | u128::from(id),
+            trace => trace,
+        };
+        let span = CallSpan::client(trace, id, method, &member.info, payload.len());
         let request = Request {
             id,
             method,
             number,
             flags,
-            trace: match trace() {
-                0 => u128::from(self.incarnation) << 64 | u128::from(id),
-                trace => trace,
-            },
+            trace,
+            span,
             payload,
             begun,
             timeout,

@@ -9,6 +9,7 @@
 //! | [`slot`] | where the answer of a call arrives |
 //! | [`future`] | the caller's handle of that |
 //! | [`codec`] | values to messages and back |
+//! | [`span`] | a call in a trace |
 //! | [`failure`] | an error on its way from callee to caller |
 
 pub(crate) mod cancellation;
@@ -19,3 +20,4 @@ pub(crate) mod future;
 pub(crate) mod method;
 pub(crate) mod methods;
 pub(crate) mod slot;
+pub(crate) mod span;

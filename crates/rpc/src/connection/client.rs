@@ -18,6 +18,7 @@ use crate::agent::core::{Core, OnItsWay};
 use crate::call::failure::Refusal;
 use crate::call::methods::Answer;
 use crate::call::slot::Slot;
+use crate::call::span::CallSpan;
 use crate::error::{RpcError, RpcErrorKind};
 use crate::payload::Payload;
 
@@ -37,6 +38,7 @@ pub(crate) struct Request {
     pub(crate) number: u64,
     pub(crate) flags: u16,
     pub(crate) trace: u128,
+    pub(crate) span: CallSpan,
     pub(crate) payload: Payload,
     pub(crate) begun: Instant,
     pub(crate) timeout: Option<Duration>,
@@ -74,6 +76,7 @@ struct Call {
     sent: bool,
     /// The parts that the callee reads out of our memory: they must not go away before.
     lent: Vec<Bytes>,
+    span: CallSpan,
     _counted: Arc<OnItsWay>,
 }
 
@@ -177,7 +180,8 @@ impl Client {
         self.link.send(&header, body, Vec::new())
     }
 
-    fn transmit(self: &Arc<Self>, request: Request) {
+    fn transmit(self: &Arc<Self>, mut request: Request) {
+        request.span.queue_over();
         let left = request.timeout.map_or(0, |timeout| {
             let left = timeout.saturating_sub(request.begun.elapsed());
             u64::try_from(left.as_micros()).unwrap_or(u64::MAX).max(1)
@@ -325,6 +329,7 @@ impl Client {
     }
 
     fn answer(&self, call: Call, answer: Answer) {
+        call.span.over(&answer);
         if let Some(core) = self.core.upgrade() {
             core.counters.answered(&answer);
         }
@@ -351,6 +356,7 @@ impl Calls {
             counted,
             sent,
             lent: lent::kept(&request.payload.parts, request.lend),
+            span: request.span.clone(),
             _counted: Arc::clone(&request.counted),
         };
         // The number is new, so it is taken.

@@ -20,6 +20,7 @@ use crate::call::cancellation::Cancellation;
 use crate::call::context::CallContext;
 use crate::call::failure::Refusal;
 use crate::call::methods::{Answer, Handler, Running};
+use crate::call::span::CallSpan;
 use crate::error::{RpcError, RpcErrorKind};
 use crate::payload::Payload;
 
@@ -245,7 +246,7 @@ impl Server {
         if core.is_stopped() {
             return Some(Err(stopping()));
         }
-        let Some((_, handler)) = core.methods.find(job.header.method) else {
+        let Some((name, handler)) = core.methods.find(job.header.method) else {
             let refusal = Refusal::no_such_method(core.methods.listed());
             self.send_error(job.header.call, &refusal);
             self.work_on(self.next_in(job.line));
@@ -258,6 +259,8 @@ impl Server {
             return Some(Err(expired()));
         }
         core.counters.served();
+        let bytes = job.payload.len();
+        let mut span = CallSpan::server(&job.header, name, &caller.worker, bytes);
         let cancellation = Cancellation::until(job.deadline);
         let context = CallContext {
             agent: core.handle(),
@@ -270,9 +273,11 @@ impl Server {
         let (header, line) = (job.header, job.line);
         match handler {
             Handler::Async(start) => {
+                span.queue_over();
                 let mut running = start(context, job.payload);
                 let mut nobody = Context::from_waker(Waker::noop());
                 if let Poll::Ready(answer) = running.as_mut().poll(&mut nobody) {
+                    span.over(&answer);
                     return Some(answer);
                 }
                 core.counters.runs();
@@ -282,6 +287,7 @@ impl Server {
                 let server = Arc::clone(self);
                 core.spawn(async move {
                     let answer = to_the_end(running, job.deadline, &cancellation).await;
+                    span.over(&answer);
                     server.finished(&header, line, answer);
                 });
             }
@@ -293,12 +299,14 @@ impl Server {
                 let server = Arc::clone(self);
                 let within = Arc::clone(&core);
                 core.spawn_blocking(move || {
+                    span.queue_over();
                     let answer = match within.methods.find(header.method) {
                         _ if cancellation.is_cancelled() => Err(expired()),
                         Some((_, Handler::Blocking(run))) => run(context, job.payload),
                         _ => Err(stopping()),
                     };
                     drop(within);
+                    span.over(&answer);
                     server.finished(&header, line, answer);
                 });
             }
