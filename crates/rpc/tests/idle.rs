@@ -1,0 +1,68 @@
+//! Agents that have nothing to do. Nothing else is in this process, so that its use of the processor
+//! is theirs.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rdzv_rpc::{AgentOptions, CallContext, Membership, Method, Methods, RpcAgent};
+use rdzv_store::{HashStore, Store};
+
+const NOTHING: Method<(), ()> = Method::new("nothing");
+
+const WORLD_SIZE: u32 = 4;
+
+/// How long it is measured.
+const MEASURED: Duration = Duration::from_secs(5);
+
+/// What an agent may use, of one core.
+const MOST: f64 = 0.002;
+
+/// The time that the threads of this process have been running for.
+fn used() -> Duration {
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    let nanoseconds = tasks.map(|task| {
+        let path = task.unwrap().path().join("schedstat");
+        // A thread may end while it is looked at; its time is not that of an agent at rest.
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let first = text.split(' ').next().unwrap_or_default();
+        first.parse().unwrap_or(0)
+    });
+    Duration::from_nanos(nanoseconds.sum())
+}
+
+#[test]
+fn agents_with_nothing_to_do_use_no_processor() {
+    let store: Arc<dyn Store> = Arc::new(HashStore::new());
+    let agents: Vec<RpcAgent> = std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..WORLD_SIZE)
+            .map(|rank| {
+                let store = Arc::clone(&store);
+                scope.spawn(move || {
+                    let methods = Methods::new()
+                        .with(NOTHING, async |_: CallContext, ()| Ok::<_, String>(()));
+                    let name = format!("w{rank}");
+                    let group = Membership::Static {
+                        world_size: WORLD_SIZE,
+                    };
+                    let options = AgentOptions::default();
+                    RpcAgent::init(&name, rank, group, store, methods, options).unwrap()
+                })
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    for from in &agents {
+        for to in 0..WORLD_SIZE {
+            from.call_sync(to, NOTHING, &()).unwrap();
+        }
+    }
+    let (begun, before) = (Instant::now(), used());
+    // This is the measurement itself; nothing is waited for.
+    std::thread::sleep(MEASURED);
+    let cores = (used() - before).as_secs_f64() / begun.elapsed().as_secs_f64();
+    let each = cores / f64::from(WORLD_SIZE);
+    assert!(each < MOST, "each agent used {each} of a core");
+}
