@@ -146,6 +146,8 @@ impl Peers {
             client: Arc::clone(&client),
             incarnation: member.incarnation,
         };
+        // Those that have waited for the connection go before those that are made now.
+        let order = client.order();
         let former = self.lock().insert(member.info.id, open);
         core.counters.connected();
         core.gathers.connected(&member.info, member.incarnation);
@@ -156,10 +158,11 @@ impl Peers {
         if let Some(Peer::Connecting(waiting)) = former {
             for (request, excess) in waiting {
                 if !request.slot.is_filled() {
-                    client.begin(request, excess);
+                    client.begin_in(&order, request, excess);
                 }
             }
         }
+        drop(order);
         let holder = Holder {
             id: member.info.id,
             incarnation: member.incarnation,

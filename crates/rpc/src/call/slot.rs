@@ -74,6 +74,17 @@ impl<T> Slot<T> {
         }
     }
 
+    /// Has somebody woken when the value arrives; false if it has arrived.
+    pub(crate) fn watch(&self, waker: &Waker) -> bool {
+        match &mut *self.lock() {
+            State::Empty(watching) => {
+                *watching = Some(waker.clone());
+                true
+            }
+            State::Full(_) | State::Taken => false,
+        }
+    }
+
     /// Blocks until the value has arrived or the time is over.
     pub(crate) fn park(&self, until: Option<Instant>) {
         let mut state = self.lock();

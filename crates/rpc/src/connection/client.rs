@@ -89,6 +89,11 @@ struct Calls {
     abandoned: BTreeMap<u64, Vec<Bytes>>,
 }
 
+/// The right to send requests over a connection.
+pub(crate) struct Order<'a>(
+    #[expect(dead_code, reason = "it is held, not used")] MutexGuard<'a, ()>,
+);
+
 /// The calling side of a connection.
 pub(crate) struct Client {
     link: Link,
@@ -96,10 +101,12 @@ pub(crate) struct Client {
     worker: WorkerInfo,
     pub(crate) lending: Arc<Lending>,
     calls: Mutex<Calls>,
+    /// Held from the decision to send a request until it is sent. Taken before `calls`.
+    order: Mutex<()>,
     /// How much it has paid lately to look for a reply before sleeping; see `waiting`.
     pub(crate) patience: AtomicU32,
     /// Wakes the thread that holds the helm and sleeps, when another one has filled its slot.
-    pub(crate) bell: Bell,
+    pub(crate) bell: Arc<Bell>,
 }
 
 impl Client {
@@ -109,13 +116,14 @@ impl Client {
         worker: WorkerInfo,
         lending: Lending,
     ) -> std::io::Result<Self> {
-        let bell = Bell::new()?;
+        let bell = Arc::new(Bell::new()?);
         Ok(Self {
             link,
             core,
             worker,
             lending: Arc::new(lending),
             calls: Mutex::default(),
+            order: Mutex::default(),
             patience: AtomicU32::new(super::waiting::PATIENCE),
             bell,
         })
@@ -141,7 +149,22 @@ impl Client {
     }
 
     /// Sends a request, or lets it wait. What goes wrong arrives in the slot.
-    pub(crate) fn begin(self: &Arc<Self>, mut request: Request, excess: Excess) {
+    pub(crate) fn begin(self: &Arc<Self>, request: Request, excess: Excess) {
+        self.begin_in(&self.order(), request, excess);
+    }
+
+    /// The right to send requests: they leave in the order in which they were made.
+    pub(crate) fn order(&self) -> Order<'_> {
+        Order(self.order.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// [`begin`](Self::begin) for somebody who has several.
+    pub(crate) fn begin_in(
+        self: &Arc<Self>,
+        _order: &Order<'_>,
+        mut request: Request,
+        excess: Excess,
+    ) {
         let mut calls = self.calls();
         if let Some(error) = self.link.ended() {
             let error = error.clone();
@@ -203,7 +226,6 @@ impl Client {
         let parts = lent::placed(request.payload.parts, request.lend);
         let sent = self.link.send(&header, &request.payload.body, parts);
         request.sent.fill(());
-        self.bell.ring();
         if let Err(error) = sent {
             fail(self, error);
         }
@@ -284,11 +306,23 @@ impl Client {
             let lent = std::mem::take(&mut call.lent);
             calls.abandoned.insert(id, lent);
         }
-        let ready = calls.given_back(&call, &self.lending);
+        let others_wait = calls.given_back(&call);
         drop(calls);
         self.answer(call, Err(error));
-        for request in ready {
-            self.transmit(request);
+        if others_wait {
+            self.advance();
+        }
+    }
+
+    /// Sends requests that have waited, as far as there is room for them now.
+    fn advance(self: &Arc<Self>) {
+        let _order = self.order();
+        loop {
+            let ready = self.calls().next_ready(&self.lending);
+            match ready {
+                Some(request) => self.transmit(request),
+                None => return,
+            }
         }
     }
 
@@ -305,10 +339,10 @@ impl Client {
             }
             return;
         };
-        let ready = calls.given_back(&call, &self.lending);
+        let others_wait = calls.given_back(&call);
         drop(calls);
-        for request in ready {
-            self.transmit(request);
+        if others_wait {
+            self.advance();
         }
         if frame.header.kind == FrameKind::Error {
             let error = Refusal::into_error(&frame.body, call.method);
@@ -339,8 +373,10 @@ impl Client {
             message: with_time(error.kind, error.message, call.begun.elapsed()),
             ..error
         });
-        call.slot.fill(whole);
-        self.bell.ring();
+        // Nobody finds a call that is answered still on its way.
+        let slot = Arc::clone(&call.slot);
+        drop(call);
+        slot.fill(whole);
     }
 }
 
@@ -365,31 +401,32 @@ impl Calls {
             .insert(request.id, call, deadline.map(clock::mono));
     }
 
-    /// A call is over: those that waited and have room now.
-    fn given_back(&mut self, call: &Call, lending: &Lending) -> Vec<Request> {
+    /// A call is over. Says whether others wait for the room that it leaves.
+    fn given_back(&mut self, call: &Call) -> bool {
         if call.counted {
             self.credit.give_back(call.size);
         }
-        let mut ready = Vec::new();
-        while let Some(first) = self.queue.front() {
-            let size = first.payload.len() as u64;
+        !self.queue.is_empty()
+    }
+
+    /// The next request that has waited and has room now.
+    fn next_ready(&mut self, lending: &Lending) -> Option<Request> {
+        loop {
+            let size = self.queue.front()?.payload.len() as u64;
             if !self.credit.try_take(size) {
-                break;
+                return None;
             }
-            let Some(mut request) = self.queue.pop_front() else {
-                break;
-            };
+            let mut request = self.queue.pop_front()?;
             if let Some(waiting) = self.pending.get_mut(request.id) {
                 request.lend = lending.lends();
                 waiting.counted = true;
                 waiting.sent = true;
                 waiting.lent = lent::kept(&request.payload.parts, request.lend);
-                ready.push(request);
-            } else {
-                self.credit.give_back(size);
+                return Some(request);
             }
+            // Given up meanwhile.
+            self.credit.give_back(size);
         }
-        ready
     }
 }
 

@@ -8,7 +8,8 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::Ordering;
+use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -57,12 +58,11 @@ impl Client {
                 }
                 looking = false;
                 if helm.half().prepare_to_sleep() {
-                    self.bell.listen();
                     // Whoever fills it from now on rings.
-                    if !slot.is_filled() {
+                    if slot.watch(&Waker::from(Arc::clone(&self.bell))) {
                         sleep(self, until);
+                        self.bell.hush();
                     }
-                    self.bell.rest();
                     helm.half().awake();
                 }
             }
@@ -95,46 +95,38 @@ impl Client {
 }
 
 /// What wakes a thread that sleeps at a connection, beside its frames: a call may end in other ways,
-/// by cancelling, by its deadline, or on a thread that reads large parts.
-pub(crate) struct Bell {
-    descriptor: OwnedFd,
-    heard: AtomicBool,
-}
+/// by cancelling, by its deadline, on a thread that reads large parts, or with an earlier connection.
+pub(crate) struct Bell(OwnedFd);
 
 impl Bell {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self {
-            descriptor: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            heard: AtomicBool::new(false),
-        })
+        Ok(Self(eventfd(
+            0,
+            EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK,
+        )?))
     }
 
-    /// Rings, if anybody listens. Comes after what is to be noticed.
-    pub(crate) fn ring(&self) {
-        fence(Ordering::SeqCst);
-        if self.heard.load(Ordering::Relaxed) {
-            // It fails only if the count is at its end, and then it rings anyway.
-            let _ = rustix::io::write(&self.descriptor, &1_u64.to_ne_bytes());
-        }
+    fn descriptor(&self) -> &OwnedFd {
+        &self.0
     }
 
-    /// From now on somebody listens, who then looks once more before sleeping.
-    fn listen(&self) {
-        self.heard.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+    /// It was heard. There is one at a time who listens: who has the helm.
+    fn hush(&self) {
+        let _ = rustix::io::read(&self.0, &mut [0_u8; 8]);
     }
+}
 
-    /// Nobody listens any more.
-    fn rest(&self) {
-        self.heard.store(false, Ordering::Relaxed);
-        let _ = rustix::io::read(&self.descriptor, &mut [0_u8; 8]);
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        // It fails only if the count is at its end, and then it rings anyway.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 }
 
 fn sleep(client: &Client, until: Option<Instant>) {
     let mut descriptors = [
         PollFd::new(client.link().readable(), PollFlags::IN | PollFlags::RDHUP),
-        PollFd::new(&client.bell.descriptor, PollFlags::IN),
+        PollFd::new(client.bell.descriptor(), PollFlags::IN),
     ];
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
     let timeout = left.map(|left| Timespec {
