@@ -169,5 +169,10 @@ impl Greeting {
 }
 
 fn refused(error: HelloError) -> RpcError {
-    RpcError::new(RpcErrorKind::Protocol, error.to_string())
+    let kind = match error {
+        // The one that was meant has ended, and another one has its address now.
+        HelloError::Worker { .. } | HelloError::Itself(_) => RpcErrorKind::PeerLost,
+        _ => RpcErrorKind::Protocol,
+    };
+    RpcError::new(kind, error.to_string())
 }

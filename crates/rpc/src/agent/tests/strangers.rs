@@ -123,3 +123,14 @@ fn certificate_for(name: &str) -> Arc<Identity> {
     }
     Arc::new(Identity::from_files(&files[0], &files[1], &files[2]).unwrap())
 }
+
+#[test]
+fn a_worker_whose_address_another_one_has_now_is_lost() {
+    let agents = group(3, methods);
+    let mut members = (*agents[0].core().members()).clone();
+    members.get_mut(&WorkerId(1)).unwrap().contact = members[&WorkerId(2)].contact.clone();
+    agents[0].core().set_members(members);
+    let error = agents[0].call_sync("w1", NOTHING, &()).unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::PeerLost, "{error}");
+    assert!(error.message.contains("address is out of date"), "{error}");
+}
