@@ -12,6 +12,7 @@
 //! |---|---|
 //! | `init` | joins the group: `seconds` |
 //! | `calls` | calls the next worker: `latency_p50`, `latency_p99`, `paced_p50` (one call every 10 ms), `in_flight` (calls per second, 64 at a time), `one_way` and `echo` (bytes per second); and the `threads`, `descriptors` and `megabytes` that the group and the first calls added |
+//! | `lent` | calls the next worker with tensors in an arena: seconds of a call with 64 MiB (`lent`) and with 1 GiB (`lent_large`); not over TCP, where nothing can be lent |
 //! | `idle` | does nothing for a while: `cores` that it used |
 //! | `shutdown` | leaves with all others: `seconds`, and ends |
 
@@ -23,9 +24,11 @@ use std::time::{Duration, Instant};
 
 use rdzv_core::rpc::worker::WorkerInfo;
 use rdzv_rendezvous::url::{UrlOptions, rendezvous};
+use rdzv_rpc::tensor::DataType;
 use rdzv_rpc::transport::TransportOptions;
 use rdzv_rpc::{
-    AgentOptions, CallContext, Membership, Method, Methods, RpcAgent, RpcError, RpcFuture, Tensor,
+    AgentOptions, Arena, CallContext, Membership, Method, Methods, RpcAgent, RpcError, RpcFuture,
+    Tensor,
 };
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
@@ -37,6 +40,8 @@ const CALLS_IN_FLIGHT: usize = 3000;
 const IN_FLIGHT: usize = 64;
 const BULK_CALLS: usize = 10;
 const BULK_ELEMENTS: usize = 16 << 20;
+const LENT_BYTES: usize = 64 << 20;
+const LENT_LARGE_BYTES: usize = 1 << 30;
 const WARM_CALLS: usize = 50;
 const WARM_BULK_CALLS: usize = 1;
 const IDLE: Duration = Duration::from_secs(5);
@@ -63,6 +68,14 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
             ("calls", Some(agent)) => {
                 let answer = calls(&agent, &alone)?;
+                worker = Some(agent);
+                answer
+            }
+            ("lent", Some(agent)) => {
+                let answer = json!({
+                    "lent": lent(&agent, LENT_BYTES)?,
+                    "lent_large": lent(&agent, LENT_LARGE_BYTES)?,
+                });
                 worker = Some(agent);
                 answer
             }
@@ -212,6 +225,25 @@ fn bulk(call: impl Fn(&Tensor) -> Result<(), RpcError>) -> Result<f64, RpcError>
     }
     let bytes = BULK_CALLS * values.meta().byte_len();
     Ok(bytes as f64 / start.elapsed().as_secs_f64())
+}
+
+/// Seconds of one call with a tensor of so many bytes in an arena, of those in the middle.
+fn lent(agent: &RpcAgent, bytes: usize) -> Result<f64, Box<dyn Error>> {
+    let next = (agent.me().id.0 as usize + 1) % agent.workers().len();
+    let peer = &agent.workers()[next];
+    let arena = Arena::new(bytes)?;
+    let mut block = arena.allocate(bytes).ok_or("the arena is too small")?;
+    block.as_mut().fill(1);
+    let values = Tensor::from_bytes(DataType::U8, [bytes], block)?;
+    agent.call_sync(peer, TAKE, &values)?;
+    let mut times = Vec::with_capacity(CALLS);
+    for _ in 0..CALLS {
+        let start = Instant::now();
+        agent.call_sync(peer, TAKE, &values)?;
+        times.push(start.elapsed().as_secs_f64());
+    }
+    times.sort_unstable_by(f64::total_cmp);
+    Ok(times[times.len() / 2])
 }
 
 fn idle() -> Value {

@@ -1,5 +1,4 @@
-//! A worker that does what tests ask of it: the other processes of `tests/chains.rs` and
-//! `tests/killed.rs`.
+//! A worker that does what tests ask of it: the other processes of `tests/processes`.
 //!
 //! ```text
 //! rpc_worker <store host:port> <name> <rank> <world size; 0: a dynamic group>
@@ -9,11 +8,12 @@
 
 use std::error::Error;
 use std::io::Read;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rdzv_rpc::{
     AgentOptions, CallContext, Membership, Method, Methods, RpcAgent, RpcError, RpcErrorKind,
+    Tensor,
 };
 use rdzv_store::{TcpStore, TcpStoreOptions};
 use tokio::sync::watch;
@@ -29,6 +29,9 @@ const STALLED: Method<usize, ()> = Method::new("test.stalled");
 /// Has so many calls stall at another worker. Answers, when all have ended, with what they ended, and
 /// how long it took from the first to the last.
 const FLOOD: Method<(String, usize), (Vec<Ending>, Duration)> = Method::new("test.flood");
+
+/// Keeps a tensor for good; answers the sum of its bytes.
+const KEEP: Method<Tensor, u64> = Method::new("test.keep");
 
 /// What a call ended with: the kind of its error, and the worker that it names.
 type Ending = (RpcErrorKind, Option<String>);
@@ -62,7 +65,15 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn methods() -> Methods {
     let stalling = watch::Sender::new(0);
     let watched = stalling.subscribe();
+    let kept = Arc::new(Mutex::new(Vec::new()));
     Methods::new()
+        .with(KEEP, move |_: CallContext, tensor: Tensor| {
+            let sum = tensor
+                .as_slice::<u8>()
+                .map(|bytes| bytes.iter().map(|byte| u64::from(*byte)).sum());
+            kept.lock().expect("nothing panics here").push(tensor);
+            async move { sum }
+        })
         .with(
             CHAIN,
             async |context: CallContext, mut names: Vec<String>| {

@@ -33,5 +33,6 @@ pub use call::methods::Methods;
 pub use error::{RemoteError, RpcError, RpcErrorKind};
 pub use init_rpc::{current, init_rpc};
 pub use payload::Payload;
+pub use rdzv_shm::{Arena, Block};
 pub use rref::{RRef, ReferenceCounters, ReferenceSettings, ValueMethod};
 pub use tensor::Tensor;

@@ -77,6 +77,7 @@ pub(crate) fn ends(core: &Core, carrier: Carrier, limits: Limits) -> Ends {
         kind: carrier.kind,
         reason: carrier.reason,
         process: carrier.process,
+        arenas: carrier.arenas,
     }
 }
 

@@ -86,7 +86,13 @@ fn take(
 ) {
     for happening in happenings {
         match *happening {
-            Happening::Bell => {}
+            Happening::Bell => {
+                for endpoint in core.poller.take_returning() {
+                    if let Err(error) = endpoint.link().give_back() {
+                        fail(&endpoint, error);
+                    }
+                }
+            }
             Happening::Knock => reception.admit(core),
             Happening::Room(id) => {
                 if let Some(endpoint) = core.poller.endpoint(id)

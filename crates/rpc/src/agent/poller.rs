@@ -38,6 +38,8 @@ pub(crate) struct Poller {
     epoll: OwnedFd,
     bell: OwnedFd,
     endpoints: Mutex<BTreeMap<LinkId, Arc<dyn Endpoint>>>,
+    /// Connections over which something borrowed is to be given back.
+    returning: Mutex<Vec<LinkId>>,
     next: AtomicU64,
 }
 
@@ -61,6 +63,7 @@ impl Poller {
             epoll,
             bell,
             endpoints: Mutex::new(BTreeMap::new()),
+            returning: Mutex::default(),
             next: AtomicU64::new(0),
         })
     }
@@ -153,6 +156,20 @@ impl Poller {
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 
+    /// Has the driver give back what was borrowed over this connection.
+    pub(crate) fn give_back(&self, link: LinkId) {
+        self.returning().push(link);
+        self.ring();
+    }
+
+    /// The connections over which something is to be given back.
+    pub(crate) fn take_returning(&self) -> Vec<Arc<dyn Endpoint>> {
+        let returning = std::mem::take(&mut *self.returning());
+        let endpoints = self.endpoints();
+        let there = returning.iter().filter_map(|id| endpoints.get(id));
+        there.map(Arc::clone).collect()
+    }
+
     /// Waits until something happens, or until then.
     pub(crate) fn wait(&self, until: Option<Instant>, into: &mut Vec<Happening>) -> io::Result<()> {
         into.clear();
@@ -176,6 +193,12 @@ impl Poller {
             });
         }
         Ok(())
+    }
+
+    fn returning(&self) -> std::sync::MutexGuard<'_, Vec<LinkId>> {
+        self.returning
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn endpoints(&self) -> std::sync::MutexGuard<'_, BTreeMap<LinkId, Arc<dyn Endpoint>>> {

@@ -223,11 +223,24 @@ impl Client {
             span: request.id,
             ..Header::new(FrameKind::Request)
         };
-        let parts = lent::placed(request.payload.parts, request.lend);
+        let parts = lent::placed(request.payload.parts, request.lend, &self.link.arenas);
+        self.keep(request.id, lent::kept(&parts));
         let sent = self.link.send(&header, &request.payload.body, parts);
         request.sent.fill(());
         if let Err(error) = sent {
             fail(self, error);
+        }
+    }
+
+    /// Keeps the parts of a request that the callee is about to read, also if it is given up.
+    fn keep(&self, id: u64, parts: Vec<Bytes>) {
+        if parts.is_empty() {
+            return;
+        }
+        let mut calls = self.calls();
+        match calls.pending.get_mut(id) {
+            Some(call) => call.lent = parts,
+            None => drop(calls.abandoned.insert(id, parts)),
         }
     }
 
@@ -327,7 +340,9 @@ impl Client {
     }
 
     /// A reply has come, or an error.
-    fn replied(self: &Arc<Self>, frame: Frame) {
+    fn replied(self: &Arc<Self>, mut frame: Frame) {
+        // Also if nobody waits for it any more: then it is given back at once.
+        let borrowed = self.link.arenas.borrow(&mut frame);
         let id = frame.header.call;
         let mut calls = self.calls();
         calls.abandoned.remove(&id);
@@ -346,6 +361,12 @@ impl Client {
         }
         if frame.header.kind == FrameKind::Error {
             let error = Refusal::into_error(&frame.body, call.method);
+            return self.answer(call, Err(error));
+        }
+        if let Err(error) = borrowed {
+            if lent::is_lent(&frame.parts) {
+                let _ = self.tell(FrameKind::Release, id, &[]);
+            }
             return self.answer(call, Err(error));
         }
         if !lent::is_lent(&frame.parts) {
@@ -391,7 +412,7 @@ impl Calls {
             size,
             counted,
             sent,
-            lent: lent::kept(&request.payload.parts, request.lend),
+            lent: Vec::new(),
             span: request.span.clone(),
             _counted: Arc::clone(&request.counted),
         };
@@ -421,7 +442,6 @@ impl Calls {
                 request.lend = lending.lends();
                 waiting.counted = true;
                 waiting.sent = true;
-                waiting.lent = lent::kept(&request.payload.parts, request.lend);
                 return Some(request);
             }
             // Given up meanwhile.
@@ -438,6 +458,11 @@ impl Endpoint for Client {
     fn take(self: Arc<Self>, frame: Frame) -> Option<Limits> {
         match frame.header.kind {
             FrameKind::Reply | FrameKind::Error => self.replied(frame),
+            FrameKind::Release if !frame.body.is_empty() => {
+                if let Err(error) = self.link.arenas.returned(&frame.body) {
+                    fail(&self, error);
+                }
+            }
             FrameKind::Release => {
                 let mut calls = self.calls();
                 let id = frame.header.call;

@@ -4,6 +4,8 @@
 //! and the number that stands there (*ping*), and the other one says whether it could read it (*pong*).
 //! Where it cannot, large parts go through the connection like small ones.
 //!
+//! Parts that lie in an arena need not be read at all, see `arenas`.
+//!
 //! What is lent is kept until the receiver has read it, or can have no further use of it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +18,7 @@ use rdzv_shm::other_process::{self, Claim, Witness};
 use rdzv_shm::pass::Peer;
 use serde::{Deserialize, Serialize};
 
+use super::arenas::Arenas;
 use super::writer::Part;
 use crate::agent::core::Core;
 use crate::agent::driver;
@@ -140,15 +143,19 @@ fn permit(process: &Peer) {
     }
 }
 
-/// The parts of a message, and where the receiver finds them.
-pub(crate) fn placed(parts: Vec<Bytes>, lend: bool) -> Vec<Part> {
+/// The parts of a message, and where the receiver finds them: best where they are, if that is in an
+/// arena; else in our memory, if it can read that; else behind the message.
+pub(crate) fn placed(parts: Vec<Bytes>, lend: bool, arenas: &Arenas) -> Vec<Part> {
     let place = |bytes: &Bytes| {
-        if lend && bytes.len() >= WORTH_LENDING {
-            let address = bytes.as_ptr().addr() as u64;
-            PartPlace::Process { address }
-        } else {
-            PartPlace::Inline
+        if bytes.len() < WORTH_LENDING {
+            return PartPlace::Inline;
         }
+        arenas.lend(bytes).unwrap_or_else(|| match lend {
+            true => PartPlace::Process {
+                address: bytes.as_ptr().addr() as u64,
+            },
+            false => PartPlace::Inline,
+        })
     };
     parts
         .into_iter()
@@ -159,12 +166,12 @@ pub(crate) fn placed(parts: Vec<Bytes>, lend: bool) -> Vec<Part> {
         .collect()
 }
 
-/// The parts that have to be kept until they are read.
-pub(crate) fn kept(parts: &[Bytes], lend: bool) -> Vec<Bytes> {
+/// The parts that have to be kept until they are read out of our memory.
+pub(crate) fn kept(parts: &[Part]) -> Vec<Bytes> {
     let lent = parts
         .iter()
-        .filter(|bytes| lend && bytes.len() >= WORTH_LENDING);
-    lent.cloned().collect()
+        .filter(|part| matches!(part.place, PartPlace::Process { .. }));
+    lent.map(|part| part.bytes.clone()).collect()
 }
 
 /// Whether some parts of a message have to be read out of another memory.

@@ -4,10 +4,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
-use rdzv_core::rpc::frame::{Frame, Header, Limits};
+use rdzv_core::rpc::frame::{Frame, FrameKind, Header, Limits};
+use rdzv_shm::Exchange;
 use rdzv_shm::pass::Peer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::arenas::Arenas;
 use super::reader::{Broken, Reader};
 use super::writer::{Left, Part, Writer};
 use crate::agent::poller::{LinkId, Poller};
@@ -34,6 +36,8 @@ pub(crate) struct Link {
     pub(crate) reason: String,
     /// The process at the other end, as the kernel knows it, if it is on this host.
     pub(crate) process: Option<Peer>,
+    /// What is lent over it.
+    pub(crate) arenas: Arenas,
 }
 
 /// One side of a connection: what it makes of a frame, and of the end.
@@ -66,6 +70,7 @@ pub(crate) struct Ends {
     pub(crate) kind: TransportKind,
     pub(crate) reason: String,
     pub(crate) process: Option<Peer>,
+    pub(crate) arenas: Option<Arc<Exchange>>,
 }
 
 impl Link {
@@ -74,8 +79,10 @@ impl Link {
         let readable = ends.reader.half().descriptor().try_clone_to_owned()?;
         let writable = ends.writer.half().descriptor().try_clone_to_owned()?;
         let room = ends.writer.half().ready_when();
+        let id = poller.new_id();
         Ok(Self {
-            id: poller.new_id(),
+            id,
+            arenas: Arenas::new(ends.arenas, id, &poller),
             poller,
             reader: Mutex::new(ends.reader),
             writer: Mutex::new(ends.writer),
@@ -170,6 +177,14 @@ impl Link {
         self.after(writer, left)
     }
 
+    /// Gives back what was borrowed and is used no more.
+    pub(crate) fn give_back(&self) -> Result<(), RpcError> {
+        match self.arenas.to_return() {
+            Some(body) => self.send(&Header::new(FrameKind::Release), &body, Vec::new()),
+            None => Ok(()),
+        }
+    }
+
     /// Sends a last frame, and what was held back before it, as far as there is room: the connection
     /// is about to be closed.
     pub(crate) fn send_last(&self, header: &Header, body: &[u8]) {
@@ -211,6 +226,7 @@ impl Link {
         if news {
             self.poller.forget(self);
             self.writer().half().close();
+            self.arenas.end();
         }
         news
     }

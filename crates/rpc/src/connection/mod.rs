@@ -18,8 +18,10 @@
 //! | [`waiting`] | a thread that waits for a reply reads the connection itself |
 //! | [`server`] | the answering side: from a request to its reply |
 //! | [`lent`] | parts that the other process reads out of our memory |
+//! | [`arenas`] | parts that the other process uses where they are |
 //! | [`greeting`] | the first frame each way |
 
+pub(crate) mod arenas;
 pub(crate) mod client;
 pub(crate) mod greeting;
 pub(crate) mod lent;

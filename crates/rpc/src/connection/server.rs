@@ -147,7 +147,7 @@ impl Server {
         Ok(())
     }
 
-    fn request(self: &Arc<Self>, caller: &Caller, frame: Frame) -> Result<(), RpcError> {
+    fn request(self: &Arc<Self>, caller: &Caller, mut frame: Frame) -> Result<(), RpcError> {
         let header = frame.header;
         if self.served().running.len() >= MOST_SERVED {
             let text = format!("it has {MOST_SERVED} requests open here, which is the limit");
@@ -158,6 +158,10 @@ impl Server {
         }
         let deadline = (header.deadline_micros > 0)
             .then(|| Instant::now() + Duration::from_micros(header.deadline_micros));
+        if let Err(error) = self.link.arenas.borrow(&mut frame) {
+            self.reply(&header, Err(error));
+            return Ok(());
+        }
         if !lent::is_lent(&frame.parts) {
             let payload = lent::gathered(frame, &caller.lending)?;
             self.queue(header, payload, deadline);
@@ -343,11 +347,11 @@ impl Server {
             .caller
             .get()
             .is_some_and(|caller| caller.lending.lends());
-        let kept = lent::kept(&payload.parts, lend);
+        let parts = lent::placed(payload.parts, lend, &self.link.arenas);
+        let kept = lent::kept(&parts);
         if !kept.is_empty() {
             self.served().lent.insert(header.call, kept);
         }
-        let parts = lent::placed(payload.parts, lend);
         if let Err(error) = self.link.send(&reply, &payload.body, parts) {
             fail(self, error);
         }
@@ -397,6 +401,7 @@ impl Endpoint for Server {
                 }
                 Ok(())
             }
+            FrameKind::Release if !frame.body.is_empty() => self.link.arenas.returned(&frame.body),
             FrameKind::Release => {
                 self.served().lent.remove(&frame.header.call);
                 Ok(())

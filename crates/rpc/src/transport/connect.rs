@@ -4,6 +4,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Instant;
 
+use rdzv_shm::Exchange;
 use rustix::event::PollFlags;
 
 use super::contact::{Contact, host_identity};
@@ -151,33 +152,36 @@ pub(super) fn near_carrier(
     peer: String,
 ) -> Result<Carrier, TransportError> {
     let process = rdzv_shm::pass::peer(&socket).ok();
-    let (kind, reason, read, write): (_, _, Box<dyn ReadHalf>, Box<dyn WriteHalf>) = match agreed {
+    match agreed {
         Agreed::Shared(link) => {
-            let halves = shared::halves(link, socket);
+            let arenas = Exchange::new(socket);
+            let halves = shared::halves(link, &arenas);
             let (read, write) = halves.map_err(TransportError::system("watch rings"))?;
-            let reason = "same host".to_owned();
-            (
-                TransportKind::Shared,
-                reason,
-                Box::new(read),
-                Box::new(write),
-            )
+            Ok(Carrier {
+                read: Box::new(read),
+                write: Box::new(write),
+                kind: TransportKind::Shared,
+                reason: "same host".to_owned(),
+                peer,
+                process,
+                certified: None,
+                arenas: Some(arenas),
+            })
         }
         Agreed::Socket(why) => {
             let (read, write) = split(socket)?;
-            let reason = format!("same host, {why}");
-            (TransportKind::Unix, reason, read, write)
+            Ok(Carrier {
+                read,
+                write,
+                kind: TransportKind::Unix,
+                reason: format!("same host, {why}"),
+                peer,
+                process,
+                certified: None,
+                arenas: None,
+            })
         }
-    };
-    Ok(Carrier {
-        read,
-        write,
-        kind,
-        reason,
-        peer,
-        process,
-        certified: None,
-    })
+    }
 }
 
 pub(super) fn tcp_carrier(
@@ -194,6 +198,7 @@ pub(super) fn tcp_carrier(
         peer,
         process: None,
         certified: None,
+        arenas: None,
     })
 }
 
@@ -212,6 +217,7 @@ pub(super) fn tls_carrier(
         peer,
         process: None,
         certified,
+        arenas: None,
     })
 }
 

@@ -24,6 +24,9 @@
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use rdzv_shm::Exchange;
 
 pub mod connect;
 pub mod contact;
@@ -158,6 +161,8 @@ pub struct Carrier {
     pub process: Option<rdzv_shm::pass::Peer>,
     /// The worker names that the certificate of the peer is for; none without TLS.
     pub certified: Option<Vec<String>>,
+    /// What lends the bytes of arenas; none where they cannot be lent.
+    pub arenas: Option<Arc<Exchange>>,
 }
 
 impl Carrier {

@@ -1,23 +1,21 @@
 //! The two halves of a link through shared memory.
 //!
-//! The Unix socket that the rings were passed over stays open and carries nothing: its end tells
-//! that the peer has ended, which memory cannot.
+//! The Unix socket that the rings were passed over stays open: its end tells that the peer has ended,
+//! which memory cannot. Arenas are passed over it, and nothing else.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rdzv_shm::{Consumer, Link, Producer};
+use rdzv_shm::{Consumer, Exchange, Link, Producer};
 use rustix::event::epoll;
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
 
 use super::socket::close;
 use super::{ReadHalf, Readiness, WriteHalf};
 
 pub(super) struct SharedRead {
     ring: Consumer,
-    socket: Arc<OwnedFd>,
+    beside: Arc<Exchange>,
     /// The doorbell and the socket in one.
     watched: OwnedFd,
     /// Whether the socket may have something to tell since it was last looked at.
@@ -26,23 +24,22 @@ pub(super) struct SharedRead {
 
 pub(super) struct SharedWrite {
     ring: Producer,
-    socket: Arc<OwnedFd>,
+    beside: Arc<Exchange>,
     watched: OwnedFd,
     woken: bool,
 }
 
-pub(super) fn halves(link: Link, socket: OwnedFd) -> io::Result<(SharedRead, SharedWrite)> {
-    let socket = Arc::new(socket);
+pub(super) fn halves(link: Link, beside: &Arc<Exchange>) -> io::Result<(SharedRead, SharedWrite)> {
     let read = SharedRead {
-        watched: both(link.consumer.doorbell(), &socket)?,
+        watched: both(link.consumer.doorbell(), beside.socket())?,
         ring: link.consumer,
-        socket: Arc::clone(&socket),
+        beside: Arc::clone(beside),
         woken: false,
     };
     let write = SharedWrite {
-        watched: both(link.producer.doorbell(), &socket)?,
+        watched: both(link.producer.doorbell(), beside.socket())?,
         ring: link.producer,
-        socket,
+        beside: Arc::clone(beside),
         woken: false,
     };
     Ok((read, write))
@@ -58,23 +55,13 @@ fn both(doorbell: BorrowedFd<'_>, socket: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(watched)
 }
 
-/// Whether the peer has ended, or has closed.
-fn has_ended(socket: &OwnedFd) -> bool {
-    let mut nothing = [0; 1];
-    match recv(socket, &mut nothing, RecvFlags::DONTWAIT) {
-        Err(Errno::AGAIN | Errno::INTR) => false,
-        // The end, an error, or words where none belong: in each case it is over.
-        Ok(_) | Err(_) => true,
-    }
-}
-
 impl ReadHalf for SharedRead {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.ring.read(into)?;
         if count > 0 || into.is_empty() {
             return Ok(count);
         }
-        if self.woken && has_ended(&self.socket) {
+        if self.woken && self.beside.has_ended() {
             // What it wrote before it ended comes first.
             return Ok(self.ring.read(into)?);
         }
@@ -102,7 +89,7 @@ impl WriteHalf for SharedWrite {
         if count > 0 || parts.iter().all(|part| part.is_empty()) {
             return Ok(count);
         }
-        if self.woken && has_ended(&self.socket) {
+        if self.woken && self.beside.has_ended() {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         self.woken = false;
@@ -127,6 +114,6 @@ impl WriteHalf for SharedWrite {
     }
 
     fn close(&mut self) {
-        close(&self.socket);
+        close(self.beside.socket());
     }
 }

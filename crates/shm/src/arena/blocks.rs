@@ -6,11 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The smallest block.
 const SMALLEST: usize = 4096;
 
-/// A block in use.
+/// A block in use: by its owner, by borrowers, or both.
 #[derive(Debug, Clone, Copy)]
 struct Used {
     size: usize,
-    generation: u64,
+    generation: u32,
+    owned: bool,
+    /// How many loans there are.
+    pins: u64,
 }
 
 /// The parts of an arena.
@@ -20,7 +23,9 @@ pub(super) struct Blocks {
     /// Where free blocks begin, by the power of two: entry 0 is for the smallest.
     free: Vec<BTreeSet<usize>>,
     used: BTreeMap<usize, Used>,
-    generation: u64,
+    /// Where the block of each generation in use begins.
+    generations: BTreeMap<u32, usize>,
+    generation: u32,
 }
 
 impl Blocks {
@@ -32,6 +37,7 @@ impl Blocks {
             capacity,
             free,
             used: BTreeMap::new(),
+            generations: BTreeMap::new(),
             generation: 0,
         }
     }
@@ -55,19 +61,65 @@ impl Blocks {
         for class in wanted..found {
             self.free[class].insert(offset + size(class));
         }
-        self.generation += 1;
+        let generation = self.next_generation();
         let used = Used {
             size: size(wanted),
-            generation: self.generation,
+            generation,
+            owned: true,
+            pins: 0,
         };
         self.used.insert(offset, used);
+        self.generations.insert(generation, offset);
         Some(offset)
     }
 
-    /// Takes a block back.
+    /// A number that no block in use has.
+    fn next_generation(&mut self) -> u32 {
+        loop {
+            self.generation = self.generation.wrapping_add(1);
+            if !self.generations.contains_key(&self.generation) {
+                return self.generation;
+            }
+        }
+    }
+
+    /// The owner needs a block no more. It is free when it is not lent either.
     pub(super) fn release(&mut self, offset: usize) {
-        let used = self.used.remove(&offset);
+        let used = self.used.get_mut(&offset);
         let used = used.expect("a block is released once, by what was allocated");
+        used.owned = false;
+        if used.pins == 0 {
+            self.free_up(offset);
+        }
+    }
+
+    /// Lends the block that holds the byte at this offset, once more; says its generation.
+    pub(super) fn pin(&mut self, offset: usize) -> Option<u32> {
+        let used = self.holding(offset)?;
+        used.pins += 1;
+        Some(used.generation)
+    }
+
+    /// So many loans of a block are over.
+    pub(super) fn unpin(&mut self, generation: u32, count: u64) {
+        let Some(offset) = self.generations.get(&generation).copied() else {
+            return;
+        };
+        let Some(used) = self.used.get_mut(&offset) else {
+            return;
+        };
+        used.pins = used.pins.saturating_sub(count);
+        if used.pins == 0 && !used.owned {
+            self.free_up(offset);
+        }
+    }
+
+    /// Takes a block back, and joins it with the other half of what it was split from.
+    fn free_up(&mut self, offset: usize) {
+        let Some(used) = self.used.remove(&offset) else {
+            return;
+        };
+        self.generations.remove(&used.generation);
         let (mut offset, mut class) = (offset, class(used.size));
         while class + 1 < self.free.len() {
             let other_half = offset ^ size(class);
@@ -80,10 +132,10 @@ impl Blocks {
         self.free[class].insert(offset);
     }
 
-    /// The generation of the block in use that holds the byte at this offset.
-    pub(super) fn generation_at(&self, offset: usize) -> Option<u64> {
-        let (begin, used) = self.used.range(..=offset).next_back()?;
-        (offset < begin + used.size).then_some(used.generation)
+    /// The block in use that holds the byte at this offset.
+    fn holding(&mut self, offset: usize) -> Option<&mut Used> {
+        let (begin, used) = self.used.range_mut(..=offset).next_back()?;
+        (offset < begin + used.size).then_some(used)
     }
 }
 
@@ -140,12 +192,40 @@ mod tests {
     fn each_use_has_a_generation() {
         let mut blocks = Blocks::new(2 * SMALLEST);
         let first = blocks.allocate(10).unwrap();
-        let generation = blocks.generation_at(first).unwrap();
-        assert_eq!(blocks.generation_at(first + 9), Some(generation));
-        assert_eq!(blocks.generation_at(SMALLEST), None);
+        let generation = blocks.pin(first).unwrap();
+        assert_eq!(blocks.pin(first + 9), Some(generation));
+        assert_eq!(blocks.pin(SMALLEST), None);
+        blocks.unpin(generation, 2);
         blocks.release(first);
-        assert_eq!(blocks.generation_at(first), None);
+        assert_eq!(blocks.pin(first), None);
         assert_eq!(blocks.allocate(10), Some(first));
-        assert!(blocks.generation_at(first).unwrap() > generation);
+        assert_ne!(blocks.pin(first).unwrap(), generation);
+    }
+
+    #[test]
+    fn a_lent_block_is_free_when_all_loans_and_its_owner_are_done() {
+        let mut blocks = Blocks::new(SMALLEST);
+        let block = blocks.allocate(10).unwrap();
+        let generation = blocks.pin(block).unwrap();
+        assert_eq!(blocks.pin(block), Some(generation));
+        blocks.release(block);
+        blocks.unpin(generation, 1);
+        assert_eq!(blocks.allocate(1), None, "it is lent");
+        blocks.unpin(generation.wrapping_add(1), 1);
+        assert_eq!(blocks.allocate(1), None, "another one was given back");
+        blocks.unpin(generation, 1);
+        assert_eq!(blocks.allocate(1), Some(block));
+    }
+
+    #[test]
+    fn generations_go_round_and_leave_out_those_in_use() {
+        let mut blocks = Blocks::new(4 * SMALLEST);
+        let first = blocks.allocate(1).unwrap();
+        assert_eq!(blocks.pin(first), Some(1));
+        blocks.generation = u32::MAX;
+        let second = blocks.allocate(1).unwrap();
+        let third = blocks.allocate(1).unwrap();
+        assert_eq!(blocks.pin(second), Some(0));
+        assert_eq!(blocks.pin(third), Some(2));
     }
 }

@@ -7,7 +7,7 @@ use super::*;
 
 fn opened(arena: &Arena) -> PeerArena {
     let descriptor = dup(arena.descriptor()).unwrap();
-    PeerArena::open(arena.id(), arena.capacity(), descriptor).unwrap()
+    PeerArena::open(arena.id(), arena.capacity(), &descriptor).unwrap()
 }
 
 fn filled(arena: &Arena, bytes: &[u8]) -> Bytes {
@@ -22,7 +22,7 @@ fn a_peer_reads_what_was_frozen_where_it_is() {
     let theirs = opened(&arena);
     let bytes = filled(&arena, b"a tensor, say");
     let part = bytes.slice(2..8);
-    let location = arena.locate(&part).unwrap();
+    let location = arena.pin(&part).unwrap();
     assert_eq!(location.length, 6);
     let lent = theirs.lend(location, || {}).unwrap();
     assert_eq!(lent, b"tensor"[..]);
@@ -48,7 +48,7 @@ fn bytes_outlive_the_arena() {
     let arena = Arena::new(8192).unwrap();
     let theirs = opened(&arena);
     let bytes = filled(&arena, b"still here");
-    let lent = theirs.lend(arena.locate(&bytes).unwrap(), || {}).unwrap();
+    let lent = theirs.lend(arena.pin(&bytes).unwrap(), || {}).unwrap();
     drop((arena, theirs));
     assert_eq!(bytes, lent);
     drop(bytes);
@@ -61,7 +61,7 @@ fn a_loan_is_returned_once_by_the_last_clone_on_whichever_thread() {
     let theirs = opened(&arena);
     let bytes = filled(&arena, &[5; 100]);
     let (returned, heard) = mpsc::channel();
-    let location = arena.locate(&bytes).unwrap();
+    let location = arena.pin(&bytes).unwrap();
     let lent = theirs
         .lend(location, move || returned.send(location).unwrap())
         .unwrap();
@@ -116,12 +116,20 @@ fn a_place_outside_of_the_arena_is_refused_and_returned() {
 }
 
 #[test]
-fn bytes_of_elsewhere_have_no_place() {
+fn bytes_are_recognised_wherever_they_come_from() {
     let arena = Arena::new(8192).unwrap();
     let other = Arena::new(8192).unwrap();
     let bytes = filled(&arena, b"here");
-    assert!(arena.locate(&Bytes::from_static(b"there")).is_none());
-    assert!(arena.locate(&bytes.slice(1..1)).is_none());
-    assert!(other.locate(&bytes).is_none());
-    assert!(arena.locate(&bytes).is_some());
+    assert!(Arena::of(&Bytes::from_static(b"there")).is_none());
+    assert!(Arena::of(&bytes.slice(1..1)).is_none());
+    assert_eq!(Arena::of(&bytes.slice(1..)).unwrap().id(), arena.id());
+    let others = filled(&other, &[1; 8192]);
+    assert_eq!(Arena::of(&others.slice(8191..)).unwrap().id(), other.id());
+    let id = arena.id();
+    drop(arena);
+    assert_eq!(
+        Arena::of(&bytes).unwrap().id(),
+        id,
+        "bytes keep their arena"
+    );
 }

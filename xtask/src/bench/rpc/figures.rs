@@ -39,6 +39,13 @@ const QUANTITIES: [Quantity; 14] = [
     quantity("shutdown_4", "4 workers shut down", "ms", 1e3, Less, 10.0),
 ];
 
+/// What only ours has, with shared memory: tensors that are lent and not copied.
+#[rustfmt::skip]
+const LENT: [Quantity; 2] = [
+    quantity("lent", "64 MiB lent from an arena, one call", "us", 1e6, Less, 200.0),
+    quantity("lent_large", "1 GiB lent from an arena, one call", "us", 1e6, Less, 200.0),
+];
+
 /// How many times better ours has to be than PyTorch's default.
 const TARGETS: [(&str, f64); 5] = [
     ("latency_p50", 10.0),
@@ -98,7 +105,7 @@ impl Figures {
 
     /// Adds every quantity that is in a worker's answer.
     pub(super) fn add_all(&mut self, answer: &Value) {
-        for quantity in &QUANTITIES {
+        for quantity in QUANTITIES.iter().chain(&LENT) {
             if let Some(value) = answer[quantity.key].as_f64() {
                 self.add(quantity.key, value);
             }
@@ -130,10 +137,11 @@ impl Side {
         }
     }
 
-    /// What was measured of one quantity, in its unit.
+    /// What was measured of one quantity, in its unit; nothing if this side has no such thing.
     fn values(&self, quantity: &Quantity) -> Vec<f64> {
         let runs = self.runs.iter();
-        runs.map(|figures| figures.0[quantity.key] * quantity.scale)
+        runs.filter_map(|figures| figures.0.get(quantity.key))
+            .map(|value| value * quantity.scale)
             .collect()
     }
 }
@@ -144,8 +152,11 @@ pub(super) fn print(title: &str, sides: &[Side]) {
     let names: Vec<&str> = sides.iter().map(|side| side.name).collect();
     println!("| quantity | {} | gate | met |", names.join(" | "));
     println!("|---|{}---|---|", "---:|".repeat(sides.len()));
-    for quantity in &QUANTITIES {
-        let values = sides.iter().map(|side| spread(&side.values(quantity)));
+    for quantity in QUANTITIES.iter().chain(&LENT) {
+        let values = sides.iter().map(|side| match side.values(quantity) {
+            none if none.is_empty() => "-".to_owned(),
+            values => spread(&values),
+        });
         let values: Vec<String> = values.collect();
         println!(
             "| {}, {} | {} | {} |",

@@ -4,7 +4,7 @@
 //! to meet at. In each run a group of two is measured in all ways, and a group of four in how long it
 //! takes to come up and to go; each side in its turn. Both are measured twice: with what they choose on one
 //! host (shared memory, reading one another's memory), and through TCP alone, which PyTorch calls `uv` and
-//! `basic`.
+//! `basic`. Tensors that lie in an arena and are lent are measured for the only side that has any.
 
 mod figures;
 mod group;
@@ -24,6 +24,9 @@ use group::Group;
 
 const DEFAULT_RUNS: usize = 5;
 
+/// The side that has arenas.
+const LENDER: &str = "rdzv";
+
 const PEER: &str = include_str!("../rpc_peer.py");
 
 /// Does the same as the peer, with ours.
@@ -35,7 +38,7 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
     let store = release_binary()?;
     let worker = worker_program()?;
     let mut sides = [
-        (ours(&worker, "default"), Side::new("rdzv")),
+        (ours(&worker, "default"), Side::new(LENDER)),
         (peer(&python, "default"), Side::new("PyTorch")),
         (ours(&worker, "tcp"), Side::new("rdzv, TCP")),
         (peer(&python, "uv_basic"), Side::new("PyTorch, TCP")),
@@ -43,7 +46,8 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
     for run in 1..=runs {
         println!("    run {run} of {runs}");
         for (program, side) in &mut sides {
-            let figures = measure(program, &store)
+            let lends = side.name == LENDER;
+            let figures = measure(program, &store, lends)
                 .with_context(|| format!("{} failed in run {run}", side.name))?;
             side.runs.push(figures);
         }
@@ -91,8 +95,8 @@ fn peer(python: &Path, configuration: &'static str) -> Program {
     })
 }
 
-/// All that is measured once of one side.
-fn measure(program: &Program, store: &Path) -> anyhow::Result<Figures> {
+/// All that is measured once of one side, which may have arenas.
+fn measure(program: &Program, store: &Path, lends: bool) -> anyhow::Result<Figures> {
     let start = |world_size| {
         let server = Server::start(Command::new(store).args(["store", "--port", "0"]))?;
         Group::start(program, server, world_size)
@@ -102,6 +106,9 @@ fn measure(program: &Program, store: &Path) -> anyhow::Result<Figures> {
     let mut pair = start(2)?;
     figures.add("init_2", slowest(&pair.tell_all("init")?, "seconds")?);
     figures.add_all(&pair.tell_first("calls")?);
+    if lends {
+        figures.add_all(&pair.tell_first("lent")?);
+    }
     figures.add("cores", slowest(&pair.tell_all("idle")?, "cores")?);
     figures.add(
         "shutdown_2",

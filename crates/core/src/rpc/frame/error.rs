@@ -47,6 +47,9 @@ pub enum FrameError {
         /// How many there may be.
         limit: u16,
     },
+    /// What is given back is cut off.
+    #[error("a release of {0} bytes is no list of parts")]
+    Release(usize),
     /// Body and parts together are too long.
     #[error("a message of {announced} bytes or more is over the limit of {limit}")]
     Total {

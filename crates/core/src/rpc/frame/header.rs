@@ -35,7 +35,8 @@ pub enum FrameKind {
     GoAway = 9,
     /// Messages about remote references, several at once.
     References = 10,
-    /// Parts that the receiver has taken from where they were; the sender may reuse their memory.
+    /// Parts that the receiver needs no more, so that the sender may reuse their memory: those of a
+    /// call, which it has copied, or without a call those that its body lists, see [`super::release`].
     Release = 11,
     /// The hello of the peer is accepted. If the job has a token, the body proves that the sender
     /// has it too.

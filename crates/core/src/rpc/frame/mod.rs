@@ -15,7 +15,8 @@
 //!
 //! Reading order: [`header`], [`part`] and [`method`] (the words), [`encode()`], then the way back:
 //! [`limits`] (what is refused before anything is reserved for it), `staging` and [`decoder`]; last
-//! [`hello`] (what two workers tell each other first) and [`refusal`] (what they say last).
+//! [`hello`] (what two workers tell each other first), [`release`] (what they give back) and
+//! [`refusal`] (what they say last).
 
 pub mod decoder;
 pub mod encode;
@@ -26,6 +27,7 @@ pub mod limits;
 pub mod method;
 pub mod part;
 pub mod refusal;
+pub mod release;
 mod staging;
 
 pub use decoder::{Decoder, Supply};

@@ -22,7 +22,8 @@ pub enum PartPlace {
     Arena {
         /// Which of the sender's arenas.
         arena: u32,
-        /// How often the place was given out before: it tells a late release from a current one.
+        /// Which use of that place this is: what is given back is named by it, see
+        /// [`release`](super::release).
         generation: u32,
         /// Where in the arena, in bytes.
         offset: u64,

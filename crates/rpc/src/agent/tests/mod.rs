@@ -1,5 +1,6 @@
 //! Agents that call one another, all in this process.
 
+mod arenas;
 mod calls;
 mod errors;
 mod gather;

@@ -1,0 +1,67 @@
+//! What a frame of the kind `Release` with a body says: which parts in arenas are used no more.
+
+use super::error::FrameError;
+use super::header::at;
+
+/// How long one of them is, in bytes.
+const LENGTH: usize = 8;
+
+/// The end of one loan of a part that was at [`PartPlace::Arena`](super::PartPlace::Arena).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Returned {
+    /// Which of the lender's arenas.
+    pub arena: u32,
+    /// The generation that the part came with.
+    pub generation: u32,
+}
+
+/// The body of a frame that gives all of these back. One that is given back twice was lent twice.
+pub fn to_bytes(returned: &[Returned]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(returned.len() * LENGTH);
+    for one in returned {
+        bytes.extend_from_slice(&one.arena.to_le_bytes());
+        bytes.extend_from_slice(&one.generation.to_le_bytes());
+    }
+    bytes
+}
+
+/// What such a body says.
+///
+/// # Errors
+///
+/// [`FrameError::Release`] if it ends in the middle of one.
+pub fn from_bytes(body: &[u8]) -> Result<impl Iterator<Item = Returned> + '_, FrameError> {
+    let (all, rest) = body.as_chunks::<LENGTH>();
+    if !rest.is_empty() {
+        return Err(FrameError::Release(body.len()));
+    }
+    Ok(all.iter().map(|bytes| Returned {
+        arena: u32::from_le_bytes(at(bytes, 0)),
+        generation: u32::from_le_bytes(at(bytes, 4)),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_given_back_is_read_as_it_was_written() {
+        let returned = [(0, 1), (7, u32::MAX), (7, u32::MAX)]
+            .map(|(arena, generation)| Returned { arena, generation });
+        let bytes = to_bytes(&returned);
+        assert_eq!(bytes.len(), 24);
+        assert_eq!(&bytes[8..12], 7_u32.to_le_bytes());
+        assert!(from_bytes(&bytes).unwrap().eq(returned));
+        assert_eq!(from_bytes(&[]).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_body_that_ends_in_the_middle_is_refused() {
+        let error = from_bytes(&[0; 12]).map(|_| ()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "a release of 12 bytes is no list of parts"
+        );
+    }
+}

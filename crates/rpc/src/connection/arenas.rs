@@ -1,0 +1,165 @@
+//! Parts in arenas: lent and borrowed without being copied, and given back.
+//!
+//! A part that was borrowed may be kept for long, beyond its call, and its last clone may be dropped
+//! anywhere, under any lock. So whoever drops it only notes that, and the driver tells the peer, of
+//! all parts at once that were noted meanwhile.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use bytes::Bytes;
+use rdzv_core::rpc::frame::release::{self, Returned};
+use rdzv_core::rpc::frame::{Frame, Part, PartHead, PartPlace};
+use rdzv_shm::{Exchange, Location};
+
+use crate::agent::poller::{LinkId, Poller};
+use crate::error::{RpcError, RpcErrorKind};
+
+/// What is lent over a connection.
+pub(crate) struct Arenas {
+    /// None where memory cannot be shared.
+    exchange: Option<Arc<Exchange>>,
+    returns: Arc<Returns>,
+}
+
+/// What the peer has lent and gets back.
+struct Returns {
+    link: LinkId,
+    poller: Weak<Poller>,
+    noted: Mutex<Vec<Returned>>,
+}
+
+impl Arenas {
+    pub(crate) fn new(exchange: Option<Arc<Exchange>>, link: LinkId, poller: &Arc<Poller>) -> Self {
+        Self {
+            exchange,
+            returns: Arc::new(Returns {
+                link,
+                poller: Arc::downgrade(poller),
+                noted: Mutex::default(),
+            }),
+        }
+    }
+
+    /// Lends a part, if it lies in an arena of this process: where the peer finds it.
+    pub(crate) fn lend(&self, bytes: &Bytes) -> Option<PartPlace> {
+        let location = self.exchange.as_ref()?.lend(bytes)?;
+        Some(PartPlace::Arena {
+            arena: location.arena,
+            generation: location.generation,
+            offset: location.offset,
+        })
+    }
+
+    /// Borrows the parts of a frame that are in arenas of the peer. It does so for all of them, so that
+    /// they are given back also if one of them is not what it should be.
+    ///
+    /// # Errors
+    ///
+    /// Kind Protocol if one cannot be had.
+    pub(crate) fn borrow(&self, frame: &mut Frame) -> Result<(), RpcError> {
+        let mut all = Ok(());
+        for part in &mut frame.parts {
+            if let Part::Elsewhere(head) = part
+                && let Some(location) = location(head)
+            {
+                match self.borrow_one(location) {
+                    Ok(bytes) => *part = Part::Here(bytes),
+                    Err(error) => all = Err(error),
+                }
+            }
+        }
+        all
+    }
+
+    fn borrow_one(&self, location: Location) -> Result<Bytes, RpcError> {
+        let refused = |why: String| {
+            let text =
+                format!("a part of the message is in shared memory that cannot be read: {why}");
+            RpcError::new(RpcErrorKind::Protocol, text)
+        };
+        let Some(exchange) = &self.exchange else {
+            return Err(refused(
+                "no memory is shared over this connection".to_owned(),
+            ));
+        };
+        let returns = Arc::clone(&self.returns);
+        let returned = Returned {
+            arena: location.arena,
+            generation: location.generation,
+        };
+        let borrowed = exchange.borrow(location, move || returns.note(returned));
+        borrowed.map_err(|error| refused(error.to_string()))
+    }
+
+    /// The peer has given parts back, as the body of its frame says.
+    ///
+    /// # Errors
+    ///
+    /// Kind Protocol if it never had one of them.
+    pub(crate) fn returned(&self, body: &[u8]) -> Result<(), RpcError> {
+        let broken = |text: String| RpcError::new(RpcErrorKind::Protocol, text);
+        let all = release::from_bytes(body).map_err(|error| broken(error.to_string()))?;
+        for one in all {
+            let had = self
+                .exchange
+                .as_ref()
+                .is_some_and(|exchange| exchange.returned(one.arena, one.generation));
+            // Of an arena that is gone nothing is known any more.
+            if !had {
+                tracing::debug!(
+                    ?one,
+                    "the peer gave back what it had not borrowed, or of an arena that is gone"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// The connection is over. What is lent stays where it is until nobody has it any more.
+    pub(crate) fn end(&self) {
+        if let Some(exchange) = &self.exchange {
+            exchange.end();
+        }
+    }
+
+    /// The body of a frame that gives everything back that was noted; none if nothing was.
+    pub(crate) fn to_return(&self) -> Option<Vec<u8>> {
+        let noted = std::mem::take(&mut *self.returns.noted());
+        (!noted.is_empty()).then(|| release::to_bytes(&noted))
+    }
+}
+
+impl Returns {
+    fn noted(&self) -> MutexGuard<'_, Vec<Returned>> {
+        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, returned: Returned) {
+        let mut noted = self.noted();
+        let first = noted.is_empty();
+        noted.push(returned);
+        drop(noted);
+        // If there is no driver any more, the end of the connection says it all.
+        if first && let Some(poller) = self.poller.upgrade() {
+            poller.give_back(self.link);
+        }
+    }
+}
+
+/// Where a part is, if it is in an arena.
+fn location(head: &PartHead) -> Option<Location> {
+    let PartPlace::Arena {
+        arena,
+        generation,
+        offset,
+    } = head.place
+    else {
+        return None;
+    };
+    Some(Location {
+        arena,
+        generation,
+        offset,
+        length: head.length,
+    })
+}
