@@ -10,6 +10,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use rdzv_core::rpc::device::{Device, DeviceData, DeviceMap, DeviceType};
+use rdzv_core::rpc::heartbeat;
 
 use crate::group::{DEFAULT_LEASE, SHORTEST_LEASE};
 use crate::{RpcError, RpcErrorKind};
@@ -113,6 +114,7 @@ pub struct RpcOptions {
     tls: Option<TlsFiles>,
     init_deadline: Duration,
     lease: Duration,
+    heartbeat_limit: Duration,
 }
 
 impl Default for RpcOptions {
@@ -129,6 +131,7 @@ impl Default for RpcOptions {
             tls: None,
             init_deadline: DEFAULT_INIT_DEADLINE,
             lease: DEFAULT_LEASE,
+            heartbeat_limit: heartbeat::DEFAULT_LIMIT,
         }
     }
 }
@@ -345,6 +348,36 @@ impl RpcOptions {
         self.lease = lease;
         Ok(())
     }
+
+    /// How long nothing may be heard of another host until the calls to its workers fail, and how long
+    /// connecting to one may take (default 5 s). A worker that is busy or stopped is still heard of: its
+    /// system answers.
+    pub fn heartbeat_limit(&self) -> Duration {
+        self.heartbeat_limit
+    }
+
+    /// Changes [`Self::heartbeat_limit`].
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for less than 2 s: hosts are asked once in a second.
+    pub fn set_heartbeat_limit(&mut self, limit: Duration) -> Result<(), RpcError> {
+        check_heartbeat_limit(limit)?;
+        self.heartbeat_limit = limit;
+        Ok(())
+    }
+}
+
+/// Whether a limit is one that can be kept.
+pub(crate) fn check_heartbeat_limit(limit: Duration) -> Result<(), RpcError> {
+    const SHORTEST: Duration = heartbeat::SHORTEST_LIMIT;
+    if limit < SHORTEST {
+        return Err(invalid(format!(
+            "heartbeat_limit must be at least {SHORTEST:?}, got {limit:?}: hosts are asked once in a \
+             second"
+        )));
+    }
+    Ok(())
 }
 
 fn invalid(message: impl Into<String>) -> RpcError {

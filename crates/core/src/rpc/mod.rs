@@ -7,6 +7,7 @@
 //! [`worker`] (who can be called),
 //! [`frame`] (what workers send each other, as bytes),
 //! [`calls`] (calls that wait for their end, and how many may),
+//! [`heartbeat`] (whether the host at the other end is there),
 //! [`device`] (where tensors are, and which device of one worker is which of another),
 //! [`directory`] (who is in the group),
 //! [`tensor`] (what tensors are without their memory, and which of their bytes to send),
@@ -16,6 +17,7 @@ pub mod calls;
 pub mod device;
 pub mod directory;
 pub mod frame;
+pub mod heartbeat;
 pub mod rref;
 pub mod tensor;
 pub mod worker;

@@ -23,6 +23,9 @@ use crate::transport::{self, Carrier, Readiness, TransportError};
 /// A worker that cannot be reached in this time is lost.
 const IN_TIME: Duration = Duration::from_secs(10);
 
+const NOBODY_THERE: &str = ". It has ended, or its host or the network in between is down: the next call \
+                            tries again";
+
 /// A connection to a member, ready for calls.
 pub(crate) fn connect(core: &Arc<Core>, member: &Member) -> Result<Arc<Client>, RpcError> {
     if member.info.id == core.me.id {
@@ -32,13 +35,13 @@ pub(crate) fn connect(core: &Arc<Core>, member: &Member) -> Result<Arc<Client>, 
     let until = begun + IN_TIME;
     let carrier =
         transport::connect(&member.contact, &core.transports, until).map_err(|error| {
-            let text = format!("{error} ({} ms)", begun.elapsed().as_millis());
-            let kind = match error {
-                TransportError::Refused { .. } | TransportError::RefusedBy { .. } => {
-                    RpcErrorKind::Protocol
-                }
-                _ => RpcErrorKind::PeerLost,
+            use TransportError::{Late, Refused, RefusedBy, Unreachable};
+            let (kind, remedy) = match error {
+                Refused { .. } | RefusedBy { .. } => (RpcErrorKind::Protocol, ""),
+                Unreachable { .. } | Late { .. } => (RpcErrorKind::PeerLost, NOBODY_THERE),
+                _ => (RpcErrorKind::PeerLost, ""),
             };
+            let text = format!("{error} ({} ms){remedy}", begun.elapsed().as_millis());
             RpcError::new(kind, text)
         })?;
     carrier
@@ -78,6 +81,8 @@ pub(crate) fn ends(core: &Core, carrier: Carrier, limits: Limits) -> Ends {
         reason: carrier.reason,
         process: carrier.process,
         arenas: carrier.arenas,
+        peer: carrier.peer,
+        rhythm: core.rhythm,
     }
 }
 
@@ -104,6 +109,9 @@ pub(crate) fn adopt<E: Endpoint + 'static>(core: &Core, endpoint: &Arc<E>) -> Re
     core.poller
         .adopt(adopted)
         .map_err(|error| no_sockets(&error))?;
+    if let Some(next) = endpoint.link().next_look() {
+        core.look_by(next);
+    }
     if let Some(helm) = endpoint.link().try_helm() {
         rest(endpoint, helm);
     }

@@ -10,13 +10,13 @@ use bytes::Bytes;
 use rdzv_core::rpc::directory::GroupView;
 use rdzv_core::rpc::frame::Limits;
 use rdzv_core::rpc::frame::hello::{Hello, PROTOCOL};
+use rdzv_core::rpc::heartbeat::Rhythm;
 use rdzv_core::rpc::rref::{Input, Member as Holder};
 use rdzv_core::rpc::worker::{WorkerId, WorkerInfo};
 use rdzv_shm::Pool;
 use rdzv_shm::pass::Peer;
 
 use super::RpcAgent;
-use super::clock;
 use super::counters::Counters;
 use super::gather::leader::{self, Gathers};
 use super::peers::Peers;
@@ -75,7 +75,10 @@ pub(crate) struct Core {
     next_call: AtomicU64,
     state: AtomicU8,
     /// When the driver has to look at deadlines, in nanoseconds of the agent's clock.
-    wake_at: AtomicU64,
+    pub(super) wake_at: AtomicU64,
+    /// When it has to look whether other hosts are there; the same.
+    pub(super) look_at: AtomicU64,
+    pub(crate) rhythm: Rhythm,
     in_flight: AtomicUsize,
     idle: (Mutex<()>, Condvar),
     myself: Weak<Core>,
@@ -125,6 +128,7 @@ impl Core {
             counters: Counters::default(),
             references: Register::new(holder, setup.references),
             gathers: Gathers::default(),
+            rhythm: Rhythm::new(setup.transports.heartbeat_limit),
             transports: setup.transports,
             backend: setup.backend,
             view: RwLock::default(),
@@ -136,6 +140,7 @@ impl Core {
             next_call: AtomicU64::new(1),
             state: AtomicU8::new(RUNNING),
             wake_at: AtomicU64::new(u64::MAX),
+            look_at: AtomicU64::new(u64::MAX),
             in_flight: AtomicUsize::new(0),
             idle: (Mutex::new(()), Condvar::new()),
             myself: myself.clone(),
@@ -240,31 +245,6 @@ impl Core {
 
     pub(crate) fn enter_runtime(&self) -> tokio::runtime::EnterGuard<'_> {
         self.handle.enter()
-    }
-
-    /// The driver is to look at deadlines by then.
-    pub(crate) fn note_deadline(&self, deadline: Instant) {
-        let at = clock::nanoseconds(deadline);
-        if self.wake_at.fetch_min(at, Ordering::AcqRel) > at {
-            self.poller.ring();
-        }
-    }
-
-    /// When the driver has to look at deadlines.
-    pub(crate) fn wake_at(&self) -> Option<Instant> {
-        clock::from_nanoseconds(self.wake_at.load(Ordering::Acquire))
-    }
-
-    /// Ends what is over by now.
-    pub(crate) fn expire(&self, now: Instant) {
-        // Before the look, so that a deadline that comes meanwhile is not lost.
-        self.wake_at.store(u64::MAX, Ordering::Release);
-        let calls = self.peers.expire(now);
-        let references = self.references.expire(self, now);
-        if let Some(next) = calls.into_iter().chain(references).min() {
-            let at = clock::nanoseconds(next);
-            self.wake_at.fetch_min(at, Ordering::AcqRel);
-        }
     }
 
     /// Counts a call until the result is dropped.

@@ -16,6 +16,7 @@ use crate::call::methods::Methods;
 use crate::device::{CpuOnly, DeviceBackend};
 use crate::error::{RpcError, RpcErrorKind};
 use crate::group::{DEFAULT_LEASE, Group, GroupChange, new_incarnation};
+use crate::options::check_heartbeat_limit;
 use crate::rref::ReferenceSettings;
 use crate::transport::{Contact, Listener, Token, TransportOptions};
 
@@ -111,6 +112,7 @@ impl RpcAgent {
         if options.worker_threads == 0 {
             return Err(invalid("num_worker_threads must be positive, got 0"));
         }
+        check_heartbeat_limit(options.transports.heartbeat_limit)?;
         let refused = |error: crate::transport::TransportError| {
             RpcError::new(
                 RpcErrorKind::Internal,

@@ -83,6 +83,7 @@ fn transports(options: &RpcOptions) -> Result<TransportOptions, RpcError> {
             None => own_address(options.init_method(), &Environment::of_process()),
         },
         tls: identity.transpose()?.map(Arc::new),
+        heartbeat_limit: options.heartbeat_limit(),
         ..TransportOptions::default()
     })
 }
@@ -176,6 +177,7 @@ mod tests {
         let secret = crate::options::Secret::new("0123456789abcdef");
         options.set_token(Some(secret)).unwrap();
         options.set_init_deadline(seconds(7)).unwrap();
+        options.set_heartbeat_limit(seconds(9)).unwrap();
         let devices = crate::device::testing::FakeDevices::shared(2);
         let agent = agent_options(&options, &devices).unwrap();
         assert_eq!(agent.timeout, Some(seconds(3)));
@@ -183,6 +185,7 @@ mod tests {
         assert_eq!(agent.devices, options.device_data(2));
         assert_eq!(agent.transports.address, OUTSIDE);
         assert_eq!(agent.init_deadline, seconds(7));
+        assert_eq!(agent.transports.heartbeat_limit, seconds(9));
         assert!(agent.token.is_some());
         options.set_tls(Some(crate::options::TlsFiles {
             certificate: "/nowhere/certificate".into(),

@@ -3,13 +3,17 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
 use rdzv_core::rpc::frame::{Frame, FrameKind, Header, Limits};
+use rdzv_core::rpc::heartbeat::Rhythm;
 use rdzv_shm::Exchange;
 use rdzv_shm::pass::Peer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt;
 
 use super::arenas::Arenas;
+use super::heart::{Heart, Look};
 use super::reader::{Broken, Reader};
 use super::writer::{Left, Part, Writer};
 use crate::agent::poller::{LinkId, Poller};
@@ -18,6 +22,8 @@ use crate::transport::{Readiness, TransportKind};
 
 /// The frames that are taken from one connection before another one has its turn.
 const TURN: usize = 256;
+
+const CLOSED: &str = "the worker has closed the connection: it has ended, or was killed";
 
 /// A connection, whichever side of it this is.
 pub(crate) struct Link {
@@ -38,6 +44,10 @@ pub(crate) struct Link {
     pub(crate) process: Option<Peer>,
     /// What is lent over it.
     pub(crate) arenas: Arenas,
+    /// Who is at the other end, as far as the transport can see.
+    peer: String,
+    /// If it may be another host.
+    heart: Option<Heart>,
 }
 
 /// One side of a connection: what it makes of a frame, and of the end.
@@ -71,6 +81,8 @@ pub(crate) struct Ends {
     pub(crate) reason: String,
     pub(crate) process: Option<Peer>,
     pub(crate) arenas: Option<Arc<Exchange>>,
+    pub(crate) peer: String,
+    pub(crate) rhythm: Rhythm,
 }
 
 impl Link {
@@ -80,6 +92,8 @@ impl Link {
         let writable = ends.writer.half().descriptor().try_clone_to_owned()?;
         let room = ends.writer.half().ready_when();
         let id = poller.new_id();
+        let is_tcp = matches!(ends.kind, TransportKind::Tcp | TransportKind::TlsTcp);
+        let heart = is_tcp.then(|| Heart::new(&readable, ends.rhythm));
         Ok(Self {
             id,
             arenas: Arenas::new(ends.arenas, id, &poller),
@@ -93,6 +107,8 @@ impl Link {
             kind: ends.kind,
             reason: ends.reason,
             process: ends.process,
+            peer: ends.peer,
+            heart: heart.transpose()?,
         })
     }
 
@@ -171,7 +187,10 @@ impl Link {
         }
         let mut writer = self.writer();
         if writer.is_holding() {
-            return writer.send(header, body, parts).map(drop).map_err(lost_by);
+            return {
+                let sent = writer.send(header, body, parts);
+                sent.map(drop).map_err(|error| self.lost_by(error))
+            };
         }
         let left = writer.send(header, body, parts);
         self.after(writer, left)
@@ -213,11 +232,72 @@ impl Link {
         while matches!(left, Ok(Left::Some)) && !writer.is_asleep() {
             if writer.prepare_to_sleep() {
                 drop(writer);
-                return self.poller.await_room(self).map_err(lost_by);
+                let waits = self.poller.await_room(self);
+                return waits.map_err(|error| self.lost_by(error));
             }
             left = writer.flush();
         }
-        left.map(drop).map_err(lost_by)
+        left.map(drop).map_err(|error| self.lost_by(error))
+    }
+
+    /// When to look whether the other host is there, if it may be another one.
+    pub(crate) fn next_look(&self) -> Option<Instant> {
+        self.heart.as_ref().map(Heart::next)
+    }
+
+    /// Looks whether the other host is there. Says when to look next, or why the connection is over.
+    pub(crate) fn look(&self, now: Instant) -> Result<Option<Instant>, RpcError> {
+        match self
+            .heart
+            .as_ref()
+            .map(|heart| heart.look(&self.readable, now))
+        {
+            None => Ok(None),
+            Some(Look::Beats(next)) => Ok(Some(next)),
+            Some(Look::Dead(silent)) => Err(self.vanished(silent)),
+        }
+    }
+
+    fn broken_by(&self, broken: Broken) -> RpcError {
+        match broken {
+            Broken::Closed => RpcError::new(RpcErrorKind::PeerLost, CLOSED),
+            Broken::Failed(error) => self.lost_by(error),
+            Broken::Nonsense(error) => RpcError::new(
+                RpcErrorKind::Protocol,
+                format!("the connection was given up: {error}"),
+            ),
+        }
+    }
+
+    fn lost_by(&self, error: io::Error) -> RpcError {
+        use io::ErrorKind::{
+            BrokenPipe, ConnectionReset, HostUnreachable, NetworkUnreachable, TimedOut,
+        };
+        let text = match (error.kind(), &self.heart) {
+            (BrokenPipe | ConnectionReset, _) => CLOSED.to_owned(),
+            // The system has come to the same verdict.
+            (TimedOut | HostUnreachable | NetworkUnreachable, Some(heart)) => {
+                return self.vanished(heart.limit());
+            }
+            _ => format!("the connection failed: {error}"),
+        };
+        RpcError::new(RpcErrorKind::PeerLost, text)
+    }
+
+    fn vanished(&self, silent: Duration) -> RpcError {
+        // What the peer has not got it is never to get: the calls are over. It fails only if the
+        // connection is.
+        let _ = sockopt::set_socket_linger(&self.readable, Some(Duration::ZERO));
+        let limit = self.heart.as_ref().map_or(silent, Heart::limit);
+        let text = format!(
+            "nothing was heard of the host of {} for {:.1} s (heartbeat limit {} s): it has lost power, \
+             or the network in between is cut. The next call connects anew; if the network is silent \
+             for so long at times, raise `heartbeat_limit`",
+            self.peer,
+            silent.as_secs_f64(),
+            limit.as_secs_f64()
+        );
+        RpcError::new(RpcErrorKind::PeerLost, text)
     }
 
     /// Notes why it is over; says whether this is news.
@@ -249,7 +329,7 @@ where
             }
             Ok(None) => return Pumped::Idle(count),
             Err(broken) => {
-                fail(endpoint, broken_by(broken));
+                fail(endpoint, endpoint.link().broken_by(broken));
                 return Pumped::Ended;
             }
         }
@@ -269,7 +349,7 @@ pub(crate) fn rest<E: Endpoint + ?Sized>(endpoint: &Arc<E>, mut helm: MutexGuard
             if link.ended().is_none()
                 && let Err(error) = link.poller.await_frames(link)
             {
-                fail(endpoint, lost_by(error));
+                fail(endpoint, link.lost_by(error));
             }
             return;
         }
@@ -285,28 +365,4 @@ pub(crate) fn fail<E: Endpoint + ?Sized>(endpoint: &Arc<E>, error: RpcError) {
     if endpoint.link().end(&error) {
         Arc::clone(endpoint).lost(error);
     }
-}
-
-fn broken_by(broken: Broken) -> RpcError {
-    match broken {
-        Broken::Closed => RpcError::new(
-            RpcErrorKind::PeerLost,
-            "the worker has closed the connection: it has ended, or was killed",
-        ),
-        Broken::Failed(error) => lost_by(error),
-        Broken::Nonsense(error) => RpcError::new(
-            RpcErrorKind::Protocol,
-            format!("the connection was given up: {error}"),
-        ),
-    }
-}
-
-fn lost_by(error: io::Error) -> RpcError {
-    let text = match error.kind() {
-        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
-            "the worker has closed the connection: it has ended, or was killed".to_owned()
-        }
-        _ => format!("the connection failed: {error}"),
-    };
-    RpcError::new(RpcErrorKind::PeerLost, text)
 }

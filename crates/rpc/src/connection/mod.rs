@@ -14,6 +14,7 @@
 //! | [`writer`] | frames out: at once if there is room, else by the driver |
 //! | [`reader`] | frames in, by whoever holds the *helm* |
 //! | [`link`] | both, and what ends them |
+//! | [`heart`] | whether the other host is there |
 //! | [`client`] | the calling side: calls that wait for their reply |
 //! | [`waiting`] | a thread that waits for a reply reads the connection itself |
 //! | [`server`] | the answering side: from a request to its reply |
@@ -24,6 +25,7 @@
 pub(crate) mod arenas;
 pub(crate) mod client;
 pub(crate) mod greeting;
+mod heart;
 pub(crate) mod lent;
 pub(crate) mod link;
 pub(crate) mod reader;

@@ -35,7 +35,7 @@ impl Default for OptionArguments {
 }
 
 /// What the built-in backend knows, besides the reference's spellings of two of them.
-const KNOWN: [&str; 9] = [
+const KNOWN: [&str; 10] = [
     "num_worker_threads",
     "device_maps",
     "devices",
@@ -45,6 +45,7 @@ const KNOWN: [&str; 9] = [
     "tls",
     "init_deadline",
     "lease",
+    "heartbeat_limit",
 ];
 
 #[derive(Deserialize)]
@@ -89,7 +90,7 @@ impl RpcOptions {
     /// | `address` | an address of this host |
     /// | `token` | a text |
     /// | `tls` | `{"certificate": …, "key": …, "authorities": …}`, paths |
-    /// | `init_deadline`, `lease` | seconds |
+    /// | `init_deadline`, `lease`, `heartbeat_limit` | seconds |
     ///
     /// # Errors
     ///
@@ -167,6 +168,7 @@ impl RpcOptions {
             }
             "init_deadline" => self.set_init_deadline(seconds(word, read(word, value)?)?),
             "lease" => self.set_lease(seconds(word, read(word, value)?)?),
+            "heartbeat_limit" => self.set_heartbeat_limit(seconds(word, read(word, value)?)?),
             _ => Err(unknown(word)),
         }
     }

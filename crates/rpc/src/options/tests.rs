@@ -30,6 +30,7 @@ fn the_defaults_are_those_of_the_reference() {
     // Ours: the time for the beginning is not that of a call.
     assert_eq!(options.init_deadline(), Duration::from_secs(300));
     assert_eq!(options.lease(), Duration::from_secs(5));
+    assert_eq!(options.heartbeat_limit(), Duration::from_secs(5));
 }
 
 #[test]
@@ -202,6 +203,7 @@ fn times_and_secrets_are_taken_or_refused() {
         &json!({
             "init_deadline": 2.5,
             "lease": 1,
+            "heartbeat_limit": 30,
             "token": "a secret of words",
             "address": "10.0.0.1",
             "tls": { "certificate": "c.pem", "key": "k.pem", "authorities": "a.pem" },
@@ -210,6 +212,7 @@ fn times_and_secrets_are_taken_or_refused() {
     .unwrap();
     assert_eq!(options.init_deadline(), Duration::from_millis(2500));
     assert_eq!(options.lease(), Duration::from_secs(1));
+    assert_eq!(options.heartbeat_limit(), Duration::from_secs(30));
     assert_eq!(options.token().unwrap().text(), "a secret of words");
     assert!(!format!("{options:?}").contains("a secret"));
     assert_eq!(options.address().unwrap().to_string(), "10.0.0.1");
@@ -217,6 +220,7 @@ fn times_and_secrets_are_taken_or_refused() {
     assert!(refused(&json!({ "init_deadline": 0 })).contains("must be positive"));
     assert!(refused(&json!({ "init_deadline": -1 })).contains("is no time"));
     assert!(refused(&json!({ "lease": 0.05 })).contains("at least 100ms"));
+    assert!(refused(&json!({ "heartbeat_limit": 1.9 })).contains("at least 2s"));
     assert_eq!(
         refused(&json!({ "token": "fifteen letters" })),
         "a job token of 15 bytes can be guessed: take 16 random bytes or more"

@@ -92,11 +92,11 @@ fn far(
                     .to_owned(),
         }),
         (None, false) => {
-            let socket = tcp::dial(contact.address, options.silence, patience)?;
+            let socket = tcp::dial(contact.address, options.heartbeat_limit, patience)?;
             tcp_carrier(socket, patience.peer.to_owned(), why_not)
         }
         (Some(identity), true) => {
-            let socket = tcp::dial(contact.address, options.silence, patience)?;
+            let socket = tcp::dial(contact.address, options.heartbeat_limit, patience)?;
             let session = Session::connector(identity, socket);
             let session = session.map_err(|reason| refused(patience, reason))?;
             secure(session, patience, why_not)

@@ -186,7 +186,7 @@ impl Listener {
         let (stream, from) = self.tcp.accept()?;
         stream.set_nonblocking(true)?;
         // It fails if the peer has gone again, which shows soon enough.
-        let _ = tcp::tune(&stream, self.options.silence);
+        let _ = tcp::tune(&stream, self.options.heartbeat_limit);
         let socket = OwnedFd::from(stream);
         let peer = from.to_string();
         match &self.options.tls {

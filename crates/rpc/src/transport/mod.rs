@@ -38,6 +38,7 @@ pub mod options;
 mod shared;
 mod socket;
 mod tcp;
+pub(crate) mod tcp_info;
 pub mod tls;
 pub mod token;
 mod unix;

@@ -4,6 +4,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rdzv_core::rpc::heartbeat;
+
 use super::tls::Identity;
 
 /// What transports a worker uses, and how. All workers of a group should have the same.
@@ -29,9 +31,10 @@ pub struct TransportOptions {
     pub users: Option<Vec<u32>>,
     /// How long a peer may take to say what comes before the first frame. Default: 5 s.
     pub greeting: Duration,
-    /// How long TCP waits for a peer that acknowledges nothing before the connection is broken.
-    /// Default: 10 s.
-    pub silence: Duration,
+    /// How long nothing may be heard of a host that is asked, by TCP, until the connection to it is
+    /// broken, and how long connecting to it by TCP may take. A worker that is busy or stopped is still
+    /// heard of: its system answers. At least 2 s. Default: 5 s.
+    pub heartbeat_limit: Duration,
 }
 
 impl Default for TransportOptions {
@@ -46,7 +49,7 @@ impl Default for TransportOptions {
             tls: None,
             users: None,
             greeting: Duration::from_secs(5),
-            silence: Duration::from_secs(10),
+            heartbeat_limit: heartbeat::DEFAULT_LIMIT,
         }
     }
 }

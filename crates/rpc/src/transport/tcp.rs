@@ -3,13 +3,15 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rdzv_core::rpc::heartbeat::Rhythm;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with, sockopt};
 
 use super::error::TransportError;
+use super::tcp_info;
 use super::wait::Patience;
 
 /// Listens at an address.
@@ -19,10 +21,11 @@ pub(super) fn listen(address: SocketAddr) -> Result<TcpListener, TransportError>
     listener.map_err(TransportError::system(format!("listen at {address}")))
 }
 
-/// Connects, waiting for it.
+/// Connects, waiting for it; no longer than for a host from which nothing is heard, since then there
+/// is none.
 pub(super) fn dial(
     address: SocketAddr,
-    silence: Duration,
+    heartbeat_limit: Duration,
     patience: Patience<'_>,
 ) -> Result<OwnedFd, TransportError> {
     let family = match address {
@@ -32,7 +35,13 @@ pub(super) fn dial(
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))
         .map_err(TransportError::system("open a TCP socket"))?;
-    tune(&socket, silence).map_err(TransportError::system("set up a TCP socket"))?;
+    tune(&socket, heartbeat_limit).map_err(TransportError::system("set up a TCP socket"))?;
+    let begun = Instant::now();
+    let patience = Patience {
+        since: begun,
+        until: patience.until.min(begun + heartbeat_limit),
+        ..patience
+    };
     match rustix::net::connect(&socket, &address) {
         Ok(()) => {}
         Err(Errno::INPROGRESS | Errno::INTR) => {
@@ -48,16 +57,18 @@ pub(super) fn dial(
 
 /// No waiting for more to send, and a peer whose host vanished is noticed, whether something is on
 /// its way to it or not.
-pub(super) fn tune(socket: impl AsFd, silence: Duration) -> io::Result<()> {
-    const PROBES: u32 = 4;
+///
+/// What is on its way has to be acknowledged in time as long as the peers greet one another, which
+/// is when they take all that comes. Later on that is [looked at](super::tcp_info::seen).
+pub(super) fn tune(socket: impl AsFd, heartbeat_limit: Duration) -> io::Result<()> {
+    let rhythm = Rhythm::new(heartbeat_limit);
     sockopt::set_tcp_nodelay(&socket, true)?;
     sockopt::set_socket_keepalive(&socket, true)?;
-    // Half of the time without a word, then probes for the other half.
-    let second = Duration::from_secs(1);
-    sockopt::set_tcp_keepidle(&socket, (silence / 2).max(second))?;
-    sockopt::set_tcp_keepintvl(&socket, (silence / 2 / PROBES).max(second))?;
-    sockopt::set_tcp_keepcnt(&socket, PROBES)?;
-    let millis = u32::try_from(silence.as_millis()).unwrap_or(u32::MAX);
+    sockopt::set_tcp_keepidle(&socket, rhythm.beat())?;
+    sockopt::set_tcp_keepintvl(&socket, rhythm.beat())?;
+    sockopt::set_tcp_keepcnt(&socket, rhythm.probes())?;
+    let millis = u32::try_from(rhythm.limit().as_millis()).unwrap_or(u32::MAX);
     sockopt::set_tcp_user_timeout(&socket, millis)?;
+    tcp_info::retry_every(&socket, rhythm.beat());
     Ok(())
 }

@@ -90,6 +90,11 @@ fn calls_go_both_ways_and_to_oneself_over_every_transport() {
             peers.iter().any(|peer| peer.transport == kind.to_string()),
             "{peers:?}"
         );
+        let ends = agents.iter().flat_map(|agent| agent.core().poller.all());
+        let watched = ends.filter(|end| end.link().next_look().is_some()).count();
+        // Both ends of two connections, and never those to oneself.
+        let other_hosts = if kind == TransportKind::Tcp { 4 } else { 0 };
+        assert_eq!(watched, other_hosts, "{kind}");
     }
 }
 

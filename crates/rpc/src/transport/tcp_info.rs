@@ -1,0 +1,60 @@
+//! What the system knows of a TCP connection.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use nix::libc;
+use nix::sys::socket::{GetSockOpt as _, SetSockOpt as _};
+use nix::{getsockopt_impl, setsockopt_impl, sockopt_impl};
+use rdzv_core::rpc::heartbeat::Seen;
+use rustix::net::sockopt;
+
+/// `TCP_RTO_MAX_MS`, since Linux 6.15: the longest time between two attempts to send something again.
+const RETRY_AT_LEAST: libc::c_int = 44;
+
+sockopt_impl!(
+    /// Numbers only, as the system wrote them.
+    Info,
+    GetOnly,
+    libc::IPPROTO_TCP,
+    libc::TCP_INFO,
+    libc::tcp_info
+);
+
+sockopt_impl!(
+    LongestPause,
+    SetOnly,
+    libc::IPPROTO_TCP,
+    RETRY_AT_LEAST,
+    u32
+);
+
+/// What was heard of the peer's host.
+pub(crate) fn seen(socket: &impl AsFd) -> io::Result<Seen> {
+    let info = Info.get(socket)?;
+    let milliseconds = |count| Duration::from_millis(u64::from(count));
+    Ok(Seen {
+        silent: milliseconds(info.tcpi_last_ack_recv.min(info.tcpi_last_data_recv)),
+        sent: milliseconds(info.tcpi_last_data_sent),
+        unacknowledged: info.tcpi_unacked > 0,
+        probes: info.tcpi_probes.into(),
+    })
+}
+
+/// Has the system try again and ask again so often at least. Without (before Linux 6.15) pauses grow
+/// to two minutes, while the peer takes nothing or acknowledges nothing.
+pub(super) fn retry_every(socket: &impl AsFd, pause: Duration) {
+    const SECONDS: std::ops::RangeInclusive<u64> = 1..=120;
+    let seconds = pause.as_secs().clamp(*SECONDS.start(), *SECONDS.end());
+    let milliseconds = u32::try_from(seconds * 1000).unwrap_or(u32::MAX);
+    // An older system has no such option.
+    let _ = LongestPause.set(socket, &milliseconds);
+}
+
+/// From now on the system does not end the connection because the peer takes nothing. It would,
+/// however alive the peer's host is: its limit for what is not acknowledged is also one for a window
+/// that stays closed.
+pub(crate) fn leave_open(socket: &impl AsFd) -> io::Result<()> {
+    Ok(sockopt::set_tcp_user_timeout(socket, 0)?)
+}

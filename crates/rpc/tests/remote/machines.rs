@@ -1,0 +1,239 @@
+//! Two machines with a cable between them: network namespaces, and the programs in them.
+//!
+//! Needs user namespaces (`unshare -rn`) and `ip`. Where a machine does not allow them a test fails and
+//! says why; `RDZV_TEST_NO_NAMESPACES=1` accepts that, and says so.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Longer than anything takes that no test is about.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) const NEAR: &str = "10.9.0.1";
+pub(crate) const FAR: &str = "10.9.0.2";
+
+/// Where the packets go while the cable is cut. Nobody has it, so nobody takes them, and nobody says
+/// that they do not arrive.
+const NOWHERE: &str = "02:00:00:00:00:99";
+
+/// A process, and what it says; it ends with this.
+pub(crate) struct Process {
+    child: Child,
+    stdin: ChildStdin,
+    lines: Receiver<String>,
+}
+
+impl Process {
+    fn start(mut command: Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = channel();
+        thread::spawn(move || {
+            for line in output.lines() {
+                let Ok(line) = line else { return };
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self {
+            stdin: child.stdin.take().unwrap(),
+            child,
+            lines,
+        }
+    }
+
+    pub(crate) fn tell(&mut self, what: &str) {
+        writeln!(self.stdin, "{what}").unwrap();
+    }
+
+    /// What it says next.
+    pub(crate) fn line(&self) -> String {
+        self.line_within(PATIENCE).expect("it says something")
+    }
+
+    /// What it says next, if that is in time.
+    pub(crate) fn line_within(&self, patience: Duration) -> Option<String> {
+        match self.lines.recv_timeout(patience) {
+            Ok(line) => Some(line),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => panic!("it has ended"),
+        }
+    }
+
+    /// What it says to that.
+    pub(crate) fn answer(&mut self, to: &str) -> String {
+        self.tell(to);
+        self.line()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// One of the two machines, held by a process that waits.
+pub(crate) struct Machine {
+    holder: Process,
+    pub(crate) address: &'static str,
+}
+
+impl Machine {
+    /// A new one, or why that cannot be.
+    fn new(mut enter: Vec<String>, address: &'static str) -> Result<Self, String> {
+        enter.extend(["sh", "-c", "ip link set lo up && echo up && exec cat"].map(str::to_owned));
+        let mut command = Command::new(&enter[0]);
+        command.args(&enter[1..]).stderr(Stdio::piped());
+        let mut holder = Process::start(command);
+        if holder.lines.recv_timeout(PATIENCE) == Ok("up".to_owned()) {
+            return Ok(Self { holder, address });
+        }
+        let mut why = String::new();
+        let _ = holder.child.kill();
+        let mut stderr = holder.child.stderr.take().unwrap();
+        stderr.read_to_string(&mut why).unwrap();
+        Err(why)
+    }
+
+    fn enter(&self) -> Vec<String> {
+        let pid = self.holder.child.id().to_string();
+        let words = ["nsenter", "--preserve-credentials", "-U", "-n", "-t", &pid];
+        words.map(str::to_owned).into()
+    }
+
+    /// A command in there.
+    fn command(&self, program: &str) -> Command {
+        let enter = self.enter();
+        let mut command = Command::new(&enter[0]);
+        command.args(&enter[1..]).arg(program);
+        command
+    }
+
+    fn run(&self, script: &str) {
+        let status = self.command("sh").args(["-ec", script]).status().unwrap();
+        assert!(status.success(), "{script}");
+    }
+
+    /// The program of the workers in there.
+    fn program(&self, words: &[&str]) -> Process {
+        let test = std::env::current_exe().unwrap();
+        let profile = test.ancestors().nth(2).unwrap();
+        let program: PathBuf = profile.join("examples/remote_worker");
+        assert!(
+            program.exists(),
+            "`cargo test` builds the examples, but not for a single test file: \
+             cargo build -p rdzv-rpc --examples"
+        );
+        let mut command = self.command(program.to_str().unwrap());
+        command.args(words);
+        Process::start(command)
+    }
+}
+
+/// Two machines, a cable between them, and a store on the near one.
+pub(crate) struct World {
+    // Processes end before the machines that they are on.
+    _store: Process,
+    store: String,
+    pub(crate) near: Machine,
+    pub(crate) far: Machine,
+    /// 0 for a dynamic group.
+    pub(crate) world_size: u32,
+    /// In seconds.
+    pub(crate) heartbeat_limit: u32,
+}
+
+impl World {
+    /// None where that was declared to be acceptable.
+    pub(crate) fn new(world_size: u32, heartbeat_limit: u32) -> Option<Self> {
+        match Self::try_new(world_size, heartbeat_limit) {
+            Ok(world) => Some(world),
+            Err(why) if std::env::var_os("RDZV_TEST_NO_NAMESPACES").is_some() => {
+                eprintln!("NOT TESTED: a cut link, because this machine has no namespaces: {why}");
+                None
+            }
+            Err(why) => panic!("no network namespaces here: {why}"),
+        }
+    }
+
+    fn try_new(world_size: u32, heartbeat_limit: u32) -> Result<Self, String> {
+        let near = Machine::new(["unshare", "-rn"].map(str::to_owned).into(), NEAR)?;
+        let mut enter = near.enter();
+        enter.extend(["unshare", "-n"].map(str::to_owned));
+        let far = Machine::new(enter, FAR)?;
+        near.run(&format!(
+            "ip link add cable type veth peer name cable netns {}; \
+             ip addr add {NEAR}/24 dev cable; ip link set cable up",
+            far.holder.child.id()
+        ));
+        far.run(&format!(
+            "ip addr add {FAR}/24 dev cable; ip link set cable up"
+        ));
+        let server = near.program(&["store", NEAR]);
+        let store = server.line();
+        Ok(Self {
+            _store: server,
+            store,
+            near,
+            far,
+            world_size,
+            heartbeat_limit,
+        })
+    }
+
+    /// A worker on a machine. It is not ready yet.
+    pub(crate) fn start(&self, machine: &Machine, name: &str, rank: u32) -> Process {
+        let (rank, world_size) = (rank.to_string(), self.world_size.to_string());
+        let limit = self.heartbeat_limit.to_string();
+        machine.program(&[
+            "worker",
+            &self.store,
+            machine.address,
+            name,
+            &rank,
+            &world_size,
+            &limit,
+        ])
+    }
+
+    /// From now on nothing gets from one machine to the other, and nobody is told.
+    pub(crate) fn cut(&self) -> Instant {
+        let send_to_nowhere = |machine: &Machine, to: &str| {
+            let entry = format!("ip neigh replace {to} lladdr {NOWHERE} dev cable nud permanent");
+            machine.run(&entry);
+        };
+        // In this order, so that the near one still gets what the far one had said.
+        send_to_nowhere(&self.near, FAR);
+        let cut = Instant::now();
+        send_to_nowhere(&self.far, NEAR);
+        cut
+    }
+
+    /// As it was before.
+    pub(crate) fn mend(&self) {
+        self.near.run(&format!("ip neigh del {FAR} dev cable"));
+        self.far.run(&format!("ip neigh del {NEAR} dev cable"));
+    }
+}
+
+/// Waits until they are in their group.
+pub(crate) fn are_ready(workers: &[&Process]) {
+    for worker in workers {
+        assert_eq!(worker.line(), "ready");
+    }
+}
