@@ -119,7 +119,12 @@ pub(crate) fn adopt<E: Endpoint + 'static>(core: &Core, endpoint: &Arc<E>) -> Re
 }
 
 /// Says who we are, and learns who answers.
-fn greet(core: &Core, member: &Member, ends: &mut Ends, until: Instant) -> Result<Hello, RpcError> {
+pub(crate) fn greet(
+    core: &Core,
+    member: &Member,
+    ends: &mut Ends,
+    until: Instant,
+) -> Result<Hello, RpcError> {
     let (mut greeting, hello) =
         Greeting::connector(core.hello(), core.token.clone(), member.info.clone(), until);
     say(ends, FrameKind::Hello, &hello, until)?;
@@ -142,7 +147,12 @@ fn greet(core: &Core, member: &Member, ends: &mut Ends, until: Instant) -> Resul
     }
 }
 
-fn say(ends: &mut Ends, kind: FrameKind, body: &[u8], until: Instant) -> Result<(), RpcError> {
+pub(crate) fn say(
+    ends: &mut Ends,
+    kind: FrameKind,
+    body: &[u8],
+    until: Instant,
+) -> Result<(), RpcError> {
     let mut left = ends.writer.send(&Header::new(kind), body, Vec::new());
     loop {
         match left {
@@ -155,7 +165,7 @@ fn say(ends: &mut Ends, kind: FrameKind, body: &[u8], until: Instant) -> Result<
 }
 
 /// Waits for frames or for room.
-fn sleep(ends: &mut Ends, what: PollFlags, until: Instant) -> Result<(), RpcError> {
+pub(crate) fn sleep(ends: &mut Ends, what: PollFlags, until: Instant) -> Result<(), RpcError> {
     let left = until.saturating_duration_since(Instant::now());
     if left.is_zero() {
         let text = format!(

@@ -179,7 +179,7 @@ impl Peers {
         drop(peers);
         if let Some(Peer::Connecting(waiting)) = waiting {
             for (request, _) in waiting {
-                refuse(&request, member, error);
+                request.fail(error.clone().with_worker(member.info.clone()));
             }
         }
     }
@@ -236,17 +236,14 @@ impl Peers {
         let mut waiting = None;
         for peer in self.lock().values_mut() {
             if let Peer::Connecting(requests) = peer {
-                for (request, _) in requests {
-                    let Some(until) = request.timeout.map(|timeout| request.begun + timeout) else {
-                        continue;
-                    };
-                    if until <= now {
-                        request.slot.fill(Err(no_connection_in_time(request)));
-                        request.sent.fill(());
-                    } else {
-                        waiting = Some(waiting.map_or(until, |first: Instant| first.min(until)));
-                    }
+                let is_over = |request: &Request| request.until().is_some_and(|until| until <= now);
+                let over = requests.extract_if(.., |(request, _)| is_over(request));
+                for (request, _) in over {
+                    let error = no_connection_in_time(&request);
+                    request.fail(error);
                 }
+                let untils = requests.iter().filter_map(|(request, _)| request.until());
+                waiting = waiting.into_iter().chain(untils).min();
             }
         }
         next.into_iter().chain(waiting).min()
@@ -260,27 +257,20 @@ impl Peers {
                 for (request, _) in waiting {
                     let text = "this worker is shutting down";
                     let error = RpcError::new(RpcErrorKind::Stopping, text);
-                    request.slot.fill(Err(error.with_method(request.method)));
-                    request.sent.fill(());
+                    request.fail(error);
                 }
             }
         }
     }
 }
 
-fn refuse(request: &Request, member: &Member, error: &RpcError) {
-    let error = error.clone().with_worker(member.info.clone());
-    request.slot.fill(Err(error.with_method(request.method)));
-    request.sent.fill(());
-}
-
 /// The error of a call whose time was over before there was a connection.
-pub(crate) fn no_connection_in_time(request: &Request) -> RpcError {
+fn no_connection_in_time(request: &Request) -> RpcError {
     let limit = request.timeout.unwrap_or(Duration::ZERO);
     let text = format!(
         "RPC ran for more than set timeout ({} ms) and will now be marked with an error; \
          the worker could not be reached in that time",
         in_milliseconds(limit)
     );
-    RpcError::new(RpcErrorKind::Deadline, text).with_method(request.method)
+    RpcError::new(RpcErrorKind::Deadline, text)
 }

@@ -52,6 +52,21 @@ pub(crate) struct Request {
     pub(crate) counted: Arc<OnItsWay>,
 }
 
+impl Request {
+    /// When its time is over.
+    pub(crate) fn until(&self) -> Option<Instant> {
+        self.timeout.map(|timeout| self.begun + timeout)
+    }
+
+    /// It ends without having been sent.
+    pub(crate) fn fail(self, error: RpcError) {
+        // Nobody finds a call that has ended still on its way, here and below.
+        drop(self.counted);
+        self.slot.fill(Err(error.with_method(self.method)));
+        self.sent.fill(());
+    }
+}
+
 /// What to do if the limits are reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Excess {
@@ -169,7 +184,7 @@ impl Client {
         if let Some(error) = self.link.ended() {
             let error = error.clone();
             drop(calls);
-            return self.refuse(&request, error);
+            return self.refuse(request, error);
         }
         let size = request.payload.len() as u64;
         let free = calls.queue.is_empty() && calls.credit.try_take(size);
@@ -187,7 +202,7 @@ impl Client {
                 "{in_flight} calls with {bytes} bytes are on their way to it and {waiting} wait, \
                  which is the limit: wait for some of them before making more"
             );
-            return self.refuse(&request, RpcError::new(RpcErrorKind::Overloaded, text));
+            return self.refuse(request, RpcError::new(RpcErrorKind::Overloaded, text));
         }
         // Its time runs while it waits.
         calls.enter(&request, size, false, false);
@@ -223,6 +238,8 @@ impl Client {
             span: request.id,
             ..Header::new(FrameKind::Request)
         };
+        // From here on it counts as a call that waits for its reply, which may be quicker than we are.
+        drop(request.counted);
         let parts = lent::placed(request.payload.parts, request.lend, &self.link.arenas);
         self.keep(request.id, lent::kept(&parts));
         let sent = self.link.send(&header, &request.payload.body, parts);
@@ -244,12 +261,8 @@ impl Client {
         }
     }
 
-    fn refuse(&self, request: &Request, error: RpcError) {
-        let error = error
-            .with_worker(self.worker.clone())
-            .with_method(request.method);
-        request.slot.fill(Err(error));
-        request.sent.fill(());
+    fn refuse(&self, request: Request, error: RpcError) {
+        request.fail(error.with_worker(self.worker.clone()));
     }
 
     /// Nobody waits for this call any more.
@@ -403,7 +416,7 @@ impl Client {
 
 impl Calls {
     fn enter(&mut self, request: &Request, size: u64, counted: bool, sent: bool) {
-        let deadline = request.timeout.map(|timeout| request.begun + timeout);
+        let deadline = request.until();
         let call = Call {
             method: request.method,
             slot: Arc::clone(&request.slot),
@@ -495,11 +508,11 @@ impl Endpoint for Client {
         let pending: Vec<_> = calls.pending.drain().collect();
         calls.abandoned.clear();
         drop(calls);
-        for (_, call) in pending {
-            self.answer(call, Err(error.clone()));
-        }
         for request in queue {
             request.sent.fill(());
+        }
+        for (_, call) in pending {
+            self.answer(call, Err(error.clone()));
         }
         if let Some(core) = self.core.upgrade() {
             core.connection_lost(&self, &error);

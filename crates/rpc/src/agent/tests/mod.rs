@@ -8,6 +8,7 @@ mod groups;
 mod pressure;
 mod strangers;
 mod time;
+mod traitors;
 
 use std::time::Duration;
 

@@ -1,0 +1,273 @@
+//! Workers of the group, properly greeted, that send nonsense afterwards.
+//!
+//! More cases: `PROPTEST_CASES=20000 cargo test -p rdzv-rpc --lib traitors`.
+
+use std::io::{ErrorKind, IoSlice};
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use proptest::prelude::*;
+use rdzv_core::rpc::frame::{FrameKind, Header, PartHead, PartPlace, encode, method_hash};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::*;
+use crate::agent::connect::{ends, greet, say, sleep};
+use crate::connection::greeting::Greeting;
+use crate::connection::lent::Lending;
+use crate::connection::link::Ends;
+use crate::transport;
+use crate::{CallContext, CallOptions, Method, RpcFuture, Tensor, Timeout};
+
+const COUNT: Method<Vec<Tensor>, usize> = Method::new("count");
+const SLOW: Method<u64, u64> = Method::new("slow");
+const STALL: Method<(), ()> = Method::new("stall");
+
+/// How long anything may take that nobody disturbs.
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn methods() -> Methods {
+    Methods::new()
+        .with(COUNT, async |_: CallContext, tensors: Vec<Tensor>| {
+            Ok::<_, String>(tensors.len())
+        })
+        .with_blocking(SLOW, |_, number| Ok::<_, String>(number))
+        .with(STALL, async |_: CallContext, ()| {
+            std::future::pending::<Result<(), String>>().await
+        })
+}
+
+/// What a traitor sends.
+#[derive(Debug, Clone)]
+enum Piece {
+    Frame {
+        kind: FrameKind,
+        flags: u16,
+        call: u64,
+        method: &'static str,
+        deadline: u64,
+        body: Vec<u8>,
+        parts: Vec<PartHead>,
+    },
+    /// A ping that says where our memory can be read, so that parts of ours are believed.
+    Ping,
+    Bytes(Vec<u8>),
+}
+
+impl Piece {
+    fn write(&self, into: &mut Vec<u8>) {
+        match self {
+            Self::Bytes(bytes) => into.extend_from_slice(bytes),
+            Self::Ping => {
+                let us = rdzv_shm::pass::Peer {
+                    process: std::process::id(),
+                    user: 0,
+                    group: 0,
+                };
+                let lending = Lending::new(Some(us), rdzv_shm::Pool::default());
+                let body = lending.ping().unwrap_or_default();
+                encode(&Header::new(FrameKind::Ping), &body, &[], into);
+            }
+            Self::Frame {
+                kind,
+                flags,
+                call,
+                method,
+                deadline,
+                body,
+                parts,
+            } => {
+                let header = Header {
+                    flags: *flags,
+                    call: *call,
+                    method: method_hash(method, 1),
+                    deadline_micros: *deadline,
+                    ..Header::new(*kind)
+                };
+                encode(&header, body, parts, into);
+                for part in parts {
+                    if part.place == PartPlace::Inline {
+                        let length = usize::try_from(part.length).unwrap();
+                        into.resize(into.len() + length, 7);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn part() -> impl Strategy<Value = PartHead> {
+    let inline = (0..200_u64).prop_map(PartHead::inline);
+    let process = (any::<u64>(), 0..1_000_000_u64).prop_map(|(address, length)| PartHead {
+        place: PartPlace::Process { address },
+        length,
+    });
+    let arena = (0..3_u32, 0..3_u32, any::<u64>(), 0..1_000_000_u64).prop_map(
+        |(arena, generation, offset, length)| PartHead {
+            place: PartPlace::Arena {
+                arena,
+                generation,
+                offset,
+            },
+            length,
+        },
+    );
+    prop_oneof![inline, process, arena]
+}
+
+fn piece() -> impl Strategy<Value = Piece> {
+    let frame = (
+        proptest::sample::select(&FrameKind::ALL[..]),
+        0..4_u16,
+        0..8_u64,
+        proptest::sample::select(
+            &[
+                "count",
+                "slow",
+                "stall",
+                "missing",
+                "rdzv.rref.create",
+                "rdzv.rref.fetch",
+            ][..],
+        ),
+        prop_oneof![Just(0), 1..2000_u64],
+        prop_oneof![
+            Just(vec![0, 0, 0, 0]),
+            Just(vec![0, 0, 0, 0, 0]),
+            proptest::collection::vec(any::<u8>(), 0..64),
+        ],
+        proptest::collection::vec(part(), 0..3),
+    )
+        .prop_map(
+            |(kind, flags, call, method, deadline, body, parts)| Piece::Frame {
+                kind,
+                flags,
+                call,
+                method,
+                deadline,
+                body,
+                parts,
+            },
+        );
+    let bytes = proptest::collection::vec(any::<u8>(), 1..100).prop_map(Piece::Bytes);
+    prop_oneof![20 => frame, 2 => Just(Piece::Ping), 1 => bytes]
+}
+
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    proptest::collection::vec(piece(), 1..12).prop_map(|pieces| {
+        let mut bytes = Vec::new();
+        for piece in &pieces {
+            piece.write(&mut bytes);
+        }
+        bytes
+    })
+}
+
+fn transports() -> [TransportOptions; 3] {
+    let shared = TransportOptions::default();
+    let unix = TransportOptions {
+        shared: false,
+        ..shared.clone()
+    };
+    let tcp = TransportOptions {
+        unix: false,
+        ..shared.clone()
+    };
+    [shared, unix, tcp]
+}
+
+/// Writes until all is written or the victim has closed.
+fn push(ends: &mut Ends, mut bytes: &[u8]) {
+    let until = Instant::now() + LIMIT;
+    while !bytes.is_empty() {
+        match ends.writer.half().write(&[IoSlice::new(bytes)]) {
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                sleep(ends, PollFlags::OUT, until).expect("the victim reads in time");
+            }
+            Err(_) => return,
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { max_shrink_iters: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_caller_that_sends_nonsense_harms_nobody_else(which in 0..3_usize, bytes in bytes()) {
+        let made = Made { transports: transports()[which].clone(), worker_threads: 1, ..Made::default() };
+        let agents = super::made(3, &made, methods);
+        let core = agents[2].core();
+        let members = core.members();
+        let victim = &members[&WorkerId(1)];
+        let until = Instant::now() + LIMIT;
+        let carrier = transport::connect(&victim.contact, &core.transports, until).unwrap();
+        let mut ends = ends(core, carrier, core.limits);
+        greet(core, victim, &mut ends, until).unwrap();
+        push(&mut ends, &bytes);
+        let within = CallOptions::new().timeout(Timeout::After(LIMIT));
+        for number in 0..3 {
+            let answer = agents[0].call_with(within, 1, SLOW, &number).wait();
+            prop_assert_eq!(answer, Ok(number));
+        }
+        drop(ends);
+        let tensors = vec![Tensor::from_vec(vec![1_u8; 100_000], [100_000]).unwrap()];
+        let answer = agents[2].call_with(within, 1, COUNT, &tensors).wait();
+        prop_assert_eq!(answer, Ok(1), "the same worker, behaving well");
+    }
+
+    #[test]
+    fn a_callee_that_sends_nonsense_harms_nobody_else(which in 0..3_usize, bytes in bytes()) {
+        let made = Made { transports: transports()[which].clone(), worker_threads: 1, ..Made::default() };
+        let agents = super::made(3, &made, methods);
+        // Somebody else answers at the address of w2, and knows how it greets.
+        let mut listener = Listener::new(made.transports).unwrap();
+        let mut members = (*agents[0].core().members()).clone();
+        members.get_mut(&WorkerId(2)).unwrap().contact = listener.contact().unwrap();
+        agents[0].core().set_members(members);
+        let impostor = Arc::clone(agents[2].core());
+        let traitor = thread::spawn(move || {
+            let limit = Timespec::try_from(LIMIT).unwrap();
+            let carrier = loop {
+                if let Some(carrier) = listener.accept().unwrap() {
+                    break carrier;
+                }
+                let mut watched = [PollFd::from_borrowed_fd(listener.descriptor(), PollFlags::IN)];
+                assert_ne!(poll(&mut watched, Some(&limit)), Ok(0), "nobody connects");
+            };
+            let credentials = carrier.credentials();
+            let mut ends = ends(&impostor, carrier, impostor.limits);
+            let mut greeting = Greeting::acceptor(impostor.hello(), None, credentials);
+            let until = Instant::now() + LIMIT;
+            loop {
+                match ends.reader.next().unwrap() {
+                    Some(frame) => {
+                        let said = greeting.take(&frame).unwrap();
+                        for (kind, body) in said.answers {
+                            say(&mut ends, kind, &body, until).unwrap();
+                        }
+                        if said.peer.is_some() {
+                            break;
+                        }
+                    }
+                    None => sleep(&mut ends, PollFlags::IN, until).unwrap(),
+                }
+            }
+            push(&mut ends, &bytes);
+        });
+        let within = CallOptions::new().timeout(Timeout::After(LIMIT));
+        let tensors = vec![Tensor::from_vec(vec![1_u8; 100_000], [100_000]).unwrap(); 2];
+        let calls: Vec<RpcFuture<usize>> =
+            (0..4).map(|_| agents[0].call_with(within, 2, COUNT, &tensors)).collect();
+        prop_assert_eq!(agents[0].call_with(within, 1, COUNT, &tensors).wait(), Ok(2));
+        let begun = Instant::now();
+        for call in calls {
+            // Some may look answered; the others end with the connection, or what was said of it.
+            let _ = call.wait();
+        }
+        prop_assert!(begun.elapsed() < LIMIT, "calls to the traitor do not end");
+        traitor.join().unwrap();
+        prop_assert_eq!(agents[0].call_with(within, 1, COUNT, &tensors).wait(), Ok(2));
+        prop_assert_eq!(agents[0].traffic().in_flight, 0);
+    }
+}
