@@ -38,6 +38,7 @@ mod meeting;
 mod memory;
 mod news;
 pub mod observe;
+mod orders;
 mod outcome;
 mod plan;
 mod preview;

@@ -9,13 +9,12 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::TryRecvError;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rdzv_core::rank::LocalRank;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify;
 use rustix::io::Errno;
 use tokio::sync::oneshot;
@@ -23,6 +22,7 @@ use tokio::sync::oneshot;
 use super::kept::KeptFile;
 use super::output::{Labels, Output};
 use super::source::{Source, TailedFile};
+use crate::orders::{Orders, Received, orders};
 
 /// How much is read at once.
 const BUFFER: usize = 64 << 10;
@@ -43,19 +43,14 @@ enum Order {
 
 /// The agent's end of the thread. The thread ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct Tail {
-    orders: Sender<Order>,
-    bell: Arc<OwnedFd>,
-}
+pub(super) struct Tail(Orders<Order>);
 
 impl Tail {
     /// Starts the thread. With `collapse`, equal lines of several workers become one.
     pub(super) fn start(collapse: Option<Labels>) -> io::Result<Self> {
-        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let (orders, received) = channel();
+        let (orders, received) = orders()?;
         let copier = Copier {
             orders: received,
-            bell: Arc::clone(&bell),
             watches: Watches::new(),
             sources: BTreeMap::new(),
             kept: BTreeMap::new(),
@@ -67,56 +62,37 @@ impl Tail {
             .name("tail".to_owned())
             .stack_size(256 << 10)
             .spawn(move || copier.run(Output::new(collapse)))?;
-        Ok(Self { orders, bell })
+        Ok(Self(orders))
     }
 
     /// Copies a file from its beginning on.
     pub(super) fn add(&self, file: TailedFile) {
-        self.order(Order::Add(file));
+        self.0.give(Order::Add(file));
     }
 
     /// Keeps the end of a file.
     pub(super) fn keep(&self, file: KeptFile) {
-        self.order(Order::Keep(file));
+        self.0.give(Order::Keep(file));
     }
 
     /// Nobody writes any more into any of the files that were given so far. What was kept of the
     /// workers that `failed` goes to the console.
     pub(super) fn writers_are_gone(&self, failed: BTreeSet<LocalRank>) {
-        self.order(Order::WritersAreGone(failed));
+        self.0.give(Order::WritersAreGone(failed));
     }
 
     /// Waits until all files have been copied to their ends, which needs that their writers are
     /// gone.
     pub(super) async fn drained(&self) {
         let (answer, drained) = oneshot::channel();
-        self.order(Order::Drain(answer));
+        self.0.give(Order::Drain(answer));
         let _ = drained.await;
     }
-
-    fn order(&self, order: Order) {
-        // The thread ends only after this end is gone.
-        let _ = self.orders.send(order);
-        ring(&self.bell);
-    }
-}
-
-impl Drop for Tail {
-    fn drop(&mut self) {
-        let (orders, _) = channel();
-        self.orders = orders;
-        ring(&self.bell);
-    }
-}
-
-fn ring(bell: &OwnedFd) {
-    let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
 }
 
 /// The thread's own state.
 struct Copier {
-    orders: Receiver<Order>,
-    bell: Arc<OwnedFd>,
+    orders: Received<Order>,
     watches: Watches,
     sources: BTreeMap<u64, Source>,
     kept: BTreeMap<u64, KeptFile>,
@@ -160,7 +136,7 @@ impl Copier {
     fn take_orders(&mut self, output: &mut Output) {
         loop {
             let number = self.next;
-            match self.orders.try_recv() {
+            match self.orders.next() {
                 Ok(Order::Add(file)) => {
                     self.watches
                         .add(number, &file.path, inotify::WatchFlags::MODIFY);
@@ -253,14 +229,13 @@ impl Copier {
             patience = Some(patience.map_or(WITHOUT_WATCHES, |due| due.min(WITHOUT_WATCHES)));
         }
         let timeout = patience.and_then(|patience| Timespec::try_from(patience).ok());
-        let mut waited = vec![PollFd::new(&*self.bell, PollFlags::IN)];
+        let mut waited = vec![PollFd::from_borrowed_fd(self.orders.bell(), PollFlags::IN)];
         if let Some(inotify) = &self.watches.inotify {
             waited.push(PollFd::new(inotify, PollFlags::IN));
         }
         let _ = poll(&mut waited, timeout.as_ref());
         drop(waited);
-        let mut count = [0; 8];
-        let _ = rustix::io::read(&*self.bell, &mut count);
+        self.orders.hush();
         let now = Instant::now();
         for number in self.watches.changed() {
             if let Some(source) = self.sources.get_mut(&number) {

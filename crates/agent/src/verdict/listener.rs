@@ -20,17 +20,19 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IsTerminal};
 use std::os::fd::OwnedFd;
 use std::process::Stdio;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use rdzv_core::rank::LocalRank;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::sync::oneshot;
+
+use crate::orders::{Orders, Received, orders};
 
 /// How much of the end of a worker's stderr is kept, in bytes.
 const KEPT: usize = 16 << 10;
@@ -53,15 +55,9 @@ enum Order {
 /// The agent's end.
 #[derive(Debug, Default)]
 pub(crate) struct Listener {
-    thread: Option<Line>,
+    /// The thread ends when this is dropped.
+    thread: Option<Orders<Order>>,
     tails: Tails,
-}
-
-/// To the thread, which ends when this is dropped.
-#[derive(Debug)]
-struct Line {
-    orders: Sender<Order>,
-    bell: Arc<OwnedFd>,
 }
 
 impl Listener {
@@ -80,20 +76,20 @@ impl Listener {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
         // Only this end: how the worker writes is its own business.
         fcntl_setfl(&reader, fcntl_getfl(&reader)? | OFlags::NONBLOCK)?;
-        let line = match &mut self.thread {
-            Some(line) => line,
+        let thread = match &mut self.thread {
+            Some(thread) => thread,
             none => none.insert(start(Arc::clone(&self.tails))?),
         };
-        line.order(Order::Add(local_rank, reader));
+        thread.give(Order::Add(local_rank, reader));
         Ok(writer.into())
     }
 
     /// Waits until everything that ended workers have written is copied. May be dropped while
     /// waiting.
     pub(crate) async fn drained(&self) {
-        if let Some(line) = &self.thread {
+        if let Some(thread) = &self.thread {
             let (answer, drained) = oneshot::channel();
-            line.order(Order::Drain(Box::new(|| {
+            thread.give(Order::Drain(Box::new(|| {
                 let _ = answer.send(());
             })));
             let _ = drained.await;
@@ -103,9 +99,9 @@ impl Listener {
     /// The same, but for a moment only and at once: so that what is said of a worker's end stands
     /// behind the worker's own last words.
     pub(crate) fn settle(&self) {
-        if let Some(line) = &self.thread {
+        if let Some(thread) = &self.thread {
             let (answer, settled) = channel();
-            line.order(Order::Drain(Box::new(move || {
+            thread.give(Order::Drain(Box::new(move || {
                 let _ = answer.send(());
             })));
             let _ = settled.recv_timeout(SETTLED_WITHIN);
@@ -135,32 +131,10 @@ impl Listener {
     }
 }
 
-impl Line {
-    fn order(&self, order: Order) {
-        // The thread ends only after this end is gone.
-        let _ = self.orders.send(order);
-        ring(&self.bell);
-    }
-}
-
-impl Drop for Line {
-    fn drop(&mut self) {
-        let (orders, _) = channel();
-        self.orders = orders;
-        ring(&self.bell);
-    }
-}
-
-fn ring(bell: &OwnedFd) {
-    let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
-}
-
-fn start(tails: Tails) -> io::Result<Line> {
-    let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-    let (orders, received) = channel();
+fn start(tails: Tails) -> io::Result<Orders<Order>> {
+    let (orders, received) = orders()?;
     let copier = Copier {
         orders: received,
-        bell: Arc::clone(&bell),
         pipes: Vec::new(),
         tails,
     };
@@ -168,13 +142,12 @@ fn start(tails: Tails) -> io::Result<Line> {
         .name("overhear".to_owned())
         .stack_size(128 << 10)
         .spawn(move || copier.run())?;
-    Ok(Line { orders, bell })
+    Ok(orders)
 }
 
 /// The thread's own state.
 struct Copier {
-    orders: Receiver<Order>,
-    bell: Arc<OwnedFd>,
+    orders: Received<Order>,
     pipes: Vec<(LocalRank, OwnedFd)>,
     tails: Tails,
 }
@@ -183,7 +156,7 @@ impl Copier {
     fn run(mut self) {
         let mut buffer = vec![0; BUFFER];
         loop {
-            let mut waited = vec![PollFd::new(&*self.bell, PollFlags::IN)];
+            let mut waited = vec![PollFd::from_borrowed_fd(self.orders.bell(), PollFlags::IN)];
             waited.extend(
                 self.pipes
                     .iter()
@@ -195,12 +168,11 @@ impl Copier {
                 .map(|waited| !waited.revents().is_empty())
                 .collect();
             drop(waited);
-            let mut count = [0; 8];
-            let _ = rustix::io::read(&*self.bell, &mut count);
+            self.orders.hush();
             let mut ready = ready.into_iter();
             self.copy(&mut buffer, |_| ready.next().unwrap_or(false));
             loop {
-                match self.orders.try_recv() {
+                match self.orders.next() {
                     Ok(Order::Add(local_rank, pipe)) => {
                         let mut tails = self.tails.lock().unwrap_or_else(PoisonError::into_inner);
                         tails.insert(local_rank, VecDeque::new());
@@ -210,8 +182,8 @@ impl Copier {
                         while self.copy(&mut buffer, |_| true) {}
                         answer();
                     }
-                    Err(std::sync::mpsc::TryRecvError::Empty) => break,
-                    Err(std::sync::mpsc::TryRecvError::Disconnected) => return,
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => return,
                 }
             }
         }
@@ -287,7 +259,7 @@ mod tests {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         fcntl_setfl(&reader, OFlags::NONBLOCK).unwrap();
         let line = start(Arc::clone(&listener.tails)).unwrap();
-        line.order(Order::Add(LocalRank(0), reader));
+        line.give(Order::Add(LocalRank(0), reader));
         listener.thread = Some(line);
         let mut rest = text;
         while !rest.is_empty() {
