@@ -181,7 +181,7 @@ pub(crate) fn sleep(ends: &mut Ends, what: PollFlags, until: Instant) -> Result<
     };
     let reading = what == PollFlags::IN;
     let ready = if reading {
-        ends.reader.half().prepare_to_sleep()
+        ends.reader.prepare_to_sleep()
     } else {
         ends.writer.prepare_to_sleep()
     };
@@ -201,7 +201,7 @@ pub(crate) fn sleep(ends: &mut Ends, what: PollFlags, until: Instant) -> Result<
         );
     }
     if reading {
-        ends.reader.half().awake();
+        ends.reader.awake();
     } else {
         ends.writer.awake();
     }

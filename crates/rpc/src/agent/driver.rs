@@ -106,7 +106,7 @@ fn take(
                     continue;
                 };
                 let pumped = endpoint.link().try_helm().map(|mut helm| {
-                    helm.half().awake();
+                    helm.awake();
                     together(&endpoint, |endpoint| pump(endpoint, &mut helm))
                 });
                 // If somebody else has the helm, that is who arms the connection again.

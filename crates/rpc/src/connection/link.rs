@@ -340,7 +340,7 @@ where
 /// Leaves the helm: from now on the driver waits for frames. Takes those that came meanwhile.
 pub(crate) fn rest<E: Endpoint + ?Sized>(endpoint: &Arc<E>, mut helm: MutexGuard<'_, Reader>) {
     loop {
-        if helm.half().prepare_to_sleep() {
+        if helm.prepare_to_sleep() {
             // Armed when the helm is free: the driver, woken before that, would find it taken and
             // leave the frames to who has it. Who takes it meanwhile arms again; once too often does
             // no harm.
@@ -353,7 +353,7 @@ pub(crate) fn rest<E: Endpoint + ?Sized>(endpoint: &Arc<E>, mut helm: MutexGuard
             }
             return;
         }
-        helm.half().awake();
+        helm.awake();
         if pump(endpoint, &mut helm) == Pumped::Ended {
             return;
         }

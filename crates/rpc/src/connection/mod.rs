@@ -30,5 +30,7 @@ pub(crate) mod lent;
 pub(crate) mod link;
 pub(crate) mod reader;
 pub(crate) mod server;
+#[cfg(test)]
+mod tests;
 pub(crate) mod waiting;
 pub(crate) mod writer;

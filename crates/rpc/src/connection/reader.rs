@@ -16,6 +16,8 @@ use crate::transport::ReadHalf;
 pub(crate) struct Reader {
     half: Box<dyn ReadHalf>,
     decoder: Decoder<Pooled>,
+    /// Whether there may be whole frames in the decoder, of which the descriptor says nothing.
+    has_more: bool,
 }
 
 /// Why nothing more can be read.
@@ -49,6 +51,7 @@ impl Reader {
         Self {
             half,
             decoder: Decoder::new(limits, Pooled(pool)),
+            has_more: false,
         }
     }
 
@@ -57,17 +60,30 @@ impl Reader {
         self.decoder.set_limits(limits);
     }
 
-    /// The end itself, to wait at.
+    /// The end itself.
     pub(crate) fn half(&mut self) -> &mut dyn ReadHalf {
         self.half.as_mut()
+    }
+
+    /// Whoever reads is going to sleep until the descriptor is readable. False: it must not, since
+    /// there may be frames.
+    pub(crate) fn prepare_to_sleep(&mut self) -> bool {
+        !self.has_more && self.half.prepare_to_sleep()
+    }
+
+    /// Whoever reads is awake again.
+    pub(crate) fn awake(&mut self) {
+        self.half.awake();
     }
 
     /// The next frame, if all of it is there.
     pub(crate) fn next(&mut self) -> Result<Option<Frame>, Broken> {
         loop {
             if let Some(frame) = self.decoder.next().map_err(Broken::Nonsense)? {
+                self.has_more = true;
                 return Ok(Some(frame));
             }
+            self.has_more = false;
             match self.half.read(self.decoder.room()) {
                 Ok(0) => return Err(Broken::Closed),
                 Ok(count) => self.decoder.filled(count),

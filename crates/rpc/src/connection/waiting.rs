@@ -57,13 +57,13 @@ impl Client {
                     continue;
                 }
                 looking = false;
-                if helm.half().prepare_to_sleep() {
+                if helm.prepare_to_sleep() {
                     // Whoever fills it from now on rings.
                     if slot.watch(&Waker::from(Arc::clone(&self.bell))) {
                         sleep(self, until);
                         self.bell.hush();
                     }
-                    helm.half().awake();
+                    helm.awake();
                 }
             }
             self.learn(begun.elapsed() < LOOKING);
