@@ -86,7 +86,7 @@ fn failed(error: RendezvousError) -> RpcError {
 mod tests {
     use super::*;
 
-    const LONG: Duration = Duration::from_secs(60);
+    const LONG: Duration = Duration::from_secs(20);
 
     fn refused(
         url: &str,

@@ -183,6 +183,7 @@ impl RpcAgent {
                 id: begun.id,
                 slot: begun.slot,
                 until: begun.until,
+                limit: begun.limit,
                 read: codec::decode_output,
                 forks,
             }),
@@ -196,6 +197,8 @@ pub(crate) struct Begun {
     pub(crate) id: u64,
     pub(crate) slot: Arc<Slot<crate::call::methods::Answer>>,
     pub(crate) until: Option<Instant>,
+    /// How long it may take.
+    pub(crate) limit: Option<Duration>,
 }
 
 impl Core {
@@ -304,7 +307,12 @@ impl Core {
         if !sent.is_filled() && !nested && !async_code {
             self.wait_sent(member, &sent, full, until);
         }
-        Ok(Begun { id, slot, until })
+        Ok(Begun {
+            id,
+            slot,
+            until,
+            limit: timeout,
+        })
     }
 
     /// Blocks until a request has left the queue. For a connection that is being made it waits only

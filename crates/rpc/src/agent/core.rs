@@ -255,7 +255,7 @@ impl Core {
     }
 
     pub(crate) fn in_flight(&self) -> usize {
-        self.in_flight.load(Ordering::Acquire)
+        self.in_flight.load(Ordering::SeqCst)
     }
 
     /// From now on the application makes no calls any more; waits until those it has made are over.
@@ -263,7 +263,8 @@ impl Core {
     pub(crate) fn drain(&self, until: Option<Instant>) -> bool {
         let _ = self
             .state
-            .compare_exchange(RUNNING, DRAINING, Ordering::AcqRel, Ordering::Acquire);
+            // In one order with the count: the last call sees that it is waited for, or is seen.
+            .compare_exchange(RUNNING, DRAINING, Ordering::SeqCst, Ordering::SeqCst);
         let (lock, idle) = &self.idle;
         let mut guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
         while self.in_flight() > 0 {
@@ -283,7 +284,7 @@ impl Core {
     }
 
     pub(crate) fn is_running(&self) -> bool {
-        self.state.load(Ordering::Acquire) == RUNNING
+        self.state.load(Ordering::SeqCst) == RUNNING
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
@@ -372,7 +373,7 @@ impl Drop for OnItsWay {
         let Some(core) = self.0.upgrade() else {
             return;
         };
-        if core.in_flight.fetch_sub(1, Ordering::AcqRel) == 1 && !core.is_running() {
+        if core.in_flight.fetch_sub(1, Ordering::SeqCst) == 1 && !core.is_running() {
             let _lock = core.idle.0.lock().unwrap_or_else(PoisonError::into_inner);
             core.idle.1.notify_all();
         }

@@ -10,7 +10,7 @@ use rdzv_core::rpc::worker::WorkerId;
 
 use super::connect;
 use super::core::{Core, Member, Members};
-use crate::connection::client::{Client, Excess, Request, in_milliseconds};
+use crate::connection::client::{Client, Excess, Request, time_is_over};
 use crate::connection::link::{Endpoint, fail};
 use crate::error::{RpcError, RpcErrorKind};
 
@@ -156,10 +156,16 @@ impl Peers {
             fail(&client, RpcError::new(RpcErrorKind::Stopping, text));
         }
         if let Some(Peer::Connecting(waiting)) = former {
+            let first = waiting.iter().filter_map(|(request, _)| request.until());
+            let first = first.min();
             for (request, excess) in waiting {
                 if !request.slot.is_filled() {
                     client.begin_in(&order, request, excess);
                 }
+            }
+            // Between the two places nobody has seen them: their time may have been over meanwhile.
+            if let Some(first) = first {
+                core.note_deadline(first);
             }
         }
         drop(order);
@@ -234,17 +240,21 @@ impl Peers {
             .filter_map(|client| client.expire(now));
         let next = next.min();
         let mut waiting = None;
+        let mut over = Vec::new();
         for peer in self.lock().values_mut() {
             if let Peer::Connecting(requests) = peer {
-                let is_over = |request: &Request| request.until().is_some_and(|until| until <= now);
-                let over = requests.extract_if(.., |(request, _)| is_over(request));
-                for (request, _) in over {
-                    let error = no_connection_in_time(&request);
-                    request.fail(error);
-                }
-                let untils = requests.iter().filter_map(|(request, _)| request.until());
-                waiting = waiting.into_iter().chain(untils).min();
+                let is_over = |(request, _): &mut (Request, Excess)| {
+                    request.until().is_some_and(|until| until <= now)
+                };
+                over.extend(requests.extract_if(.., is_over));
+                let first = requests.iter().filter_map(|(request, _)| request.until());
+                waiting = first.chain(waiting).min();
             }
+        }
+        // Without the lock: whoever is told may have to reach a worker.
+        for (request, _) in over {
+            let error = no_connection_in_time(request.timeout.unwrap_or_default());
+            request.fail(error);
         }
         next.into_iter().chain(waiting).min()
     }
@@ -265,12 +275,6 @@ impl Peers {
 }
 
 /// The error of a call whose time was over before there was a connection.
-fn no_connection_in_time(request: &Request) -> RpcError {
-    let limit = request.timeout.unwrap_or(Duration::ZERO);
-    let text = format!(
-        "RPC ran for more than set timeout ({} ms) and will now be marked with an error; \
-         the worker could not be reached in that time",
-        in_milliseconds(limit)
-    );
-    RpcError::new(RpcErrorKind::Deadline, text)
+pub(crate) fn no_connection_in_time(limit: Duration) -> RpcError {
+    time_is_over(limit, "the worker could not be reached in that time")
 }

@@ -6,15 +6,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rdzv_core::rpc::rref::ForkId;
 use rdzv_core::rpc::worker::WorkerInfo;
 
 use super::context::{Place, place};
 use super::methods::{Answer, panic_text};
-use super::slot::Slot;
+use super::slot::{Promise, Slot};
 use crate::agent::core::Core;
+use crate::agent::peers::no_connection_in_time;
+use crate::connection::client::{Client, time_is_over};
 use crate::error::{RpcError, RpcErrorKind};
 use crate::payload::Payload;
 use crate::rref;
@@ -47,6 +49,8 @@ pub(crate) struct InFlight<T> {
     pub(crate) id: u64,
     pub(crate) slot: Arc<Slot<Answer>>,
     pub(crate) until: Option<Instant>,
+    /// How long it may take.
+    pub(crate) limit: Option<Duration>,
     pub(crate) read: Read<T>,
     /// The references in the argument.
     pub(crate) forks: Vec<ForkId>,
@@ -71,18 +75,35 @@ impl<T> InFlight<T> {
             if let Some(answer) = self.slot.take() {
                 return answer;
             }
-            let over = self.until.is_some_and(|until| until <= Instant::now());
-            match self.core.peers.client(self.worker.id) {
-                Some(client) if over => client.time_over(self.id),
+            let client = self.core.peers.client(self.worker.id);
+            if self.until.is_some_and(|until| until <= Instant::now()) {
+                self.time_over(client.as_ref());
+                continue;
+            }
+            match client {
                 Some(client) => client.wait(&self.slot, self.until),
                 // It is being connected to, or lost: then the slot is about to be filled.
-                None if over => self.core.expire(Instant::now()),
                 None => self.slot.park(self.until),
             }
-            if over {
-                self.slot.park(None);
-            }
         }
+    }
+
+    /// Fills the slot, whoever has the call now.
+    fn time_over(&self, client: Option<&Arc<Client>>) {
+        let limit = self.limit.unwrap_or_default();
+        let error = match client {
+            Some(client) => {
+                client.time_over(self.id);
+                time_is_over(limit, "its answer was about to arrive, or it to be sent")
+            }
+            None => {
+                // When the next one's is over the driver knows already.
+                let _ = self.core.peers.expire(Instant::now());
+                no_connection_in_time(limit)
+            }
+        };
+        // It may be in nobody's books just now. If it was found above, the slot is filled.
+        self.slot.fill(Err(error));
     }
 }
 
@@ -200,9 +221,9 @@ impl<T: Send + 'static> RpcFuture<T> {
         work: impl Future<Output = Result<U, RpcError>> + Send + 'static,
     ) -> RpcFuture<U> {
         let slot = Arc::new(Slot::default());
-        let filled = Arc::clone(&slot);
+        let promise = Promise::new(&slot);
         core.spawn(async move {
-            filled.fill(work.await);
+            promise.keep(work.await);
         });
         RpcFuture {
             state: State::Slot(core, slot),

@@ -16,7 +16,7 @@ use super::codec;
 use super::context::{CallContext, Place, inside};
 use super::failure::Failure;
 use super::method::Method;
-use super::slot::Slot;
+use super::slot::{Promise, Slot};
 use crate::error::{RemoteError, RpcError, RpcErrorKind};
 use crate::payload::Payload;
 use crate::rref::{self, Keep, Kept, ValueMethod};
@@ -270,11 +270,11 @@ impl Methods {
         let keep: Keep = Arc::new(move |context, payload| {
             let function = Arc::clone(&kept);
             let slot = Arc::new(Slot::default());
-            let filled = Arc::clone(&slot);
+            let promise = Promise::new(&slot);
             let core = Arc::clone(context.agent.core());
             core.spawn_blocking(move || {
                 let output = at_once(function.as_ref(), context, payload);
-                filled.fill(output.map(Kept::new));
+                promise.keep(output.map(Kept::new));
             });
             Box::pin(poll_fn(move |context| slot.poll(context)))
         });

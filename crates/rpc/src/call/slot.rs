@@ -1,9 +1,11 @@
 //! Where the answer of a call arrives: written once, by whoever reads the connection.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
+
+use crate::error::{RpcError, RpcErrorKind};
 
 /// A place for one value, and for one who waits for it.
 #[derive(Debug)]
@@ -27,6 +29,31 @@ impl<T> Default for Slot<T> {
             filled: AtomicBool::new(false),
             state: Mutex::new(State::Empty(None)),
             arrived: Condvar::new(),
+        }
+    }
+}
+
+/// Fills a slot in any case: with an error, if whoever was to bring the value is dropped before, as
+/// the tasks of an agent are that stops.
+pub(crate) struct Promise<T>(Arc<Slot<Result<T, RpcError>>>);
+
+impl<T> Promise<T> {
+    pub(crate) fn new(slot: &Arc<Slot<Result<T, RpcError>>>) -> Self {
+        Self(Arc::clone(slot))
+    }
+
+    /// Brings the value.
+    pub(crate) fn keep(self, value: Result<T, RpcError>) {
+        self.0.fill(value);
+    }
+}
+
+impl<T> Drop for Promise<T> {
+    fn drop(&mut self) {
+        if !self.0.is_filled() {
+            let text = "this worker is shutting down";
+            self.0
+                .fill(Err(RpcError::new(RpcErrorKind::Stopping, text)));
         }
     }
 }
@@ -131,7 +158,6 @@ impl<T> Slot<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::Duration;
 
     use super::*;
@@ -155,6 +181,17 @@ mod tests {
         slot.park(None);
         assert_eq!(slot.take(), Some(7));
         thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_promise_that_is_dropped_is_an_error() {
+        let slot = Arc::new(Slot::default());
+        Promise::new(&slot).keep(Ok(7));
+        assert_eq!(slot.take(), Some(Ok(7)));
+        let slot = Arc::new(Slot::<Result<u8, RpcError>>::default());
+        drop(Promise::new(&slot));
+        let error = slot.take().unwrap().unwrap_err();
+        assert_eq!(error.kind, RpcErrorKind::Stopping);
     }
 
     #[test]

@@ -302,17 +302,14 @@ impl Client {
 
     fn time_is_over(self: &Arc<Self>, id: u64, call: Call) {
         let what = if call.sent {
-            "it was sent and not answered"
+            "it was sent and not answered. If it may take so long, give the call a longer timeout"
         } else {
-            "it was not sent, since earlier calls use up what may be on its way"
+            "it was not sent, since earlier calls use up what may be on its way. If it may take so \
+             long, give the call a longer timeout"
         };
-        let text = format!(
-            "RPC ran for more than set timeout ({} ms) and will now be marked with an error; {what}. \
-             If it may take so long, give the call a longer timeout",
-            in_milliseconds(call.timeout.unwrap_or_default())
-        );
         let sent = call.sent;
-        self.given_up(id, call, RpcError::new(RpcErrorKind::Deadline, text));
+        let error = time_is_over(call.timeout.unwrap_or_default(), what);
+        self.given_up(id, call, error);
         if sent {
             // The callee has a deadline of its own, which begins when the request arrives.
             let _ = self.tell(FrameKind::Cancel, id, &[]);
@@ -534,8 +531,17 @@ fn with_time(kind: RpcErrorKind, text: String, elapsed: Duration) -> String {
     }
 }
 
+/// The error of a call whose time is over.
+pub(crate) fn time_is_over(limit: Duration, what: &str) -> RpcError {
+    let limit = in_milliseconds(limit);
+    let text = format!(
+        "RPC ran for more than set timeout ({limit} ms) and will now be marked with an error; {what}"
+    );
+    RpcError::new(RpcErrorKind::Deadline, text)
+}
+
 /// A time as the texts about timeouts show it.
-pub(crate) fn in_milliseconds(limit: Duration) -> String {
+fn in_milliseconds(limit: Duration) -> String {
     let micros = limit.as_micros();
     if micros.is_multiple_of(1000) {
         (micros / 1000).to_string()

@@ -285,9 +285,7 @@ impl Server {
                     return Some(answer);
                 }
                 core.counters.runs();
-                self.served()
-                    .running
-                    .insert(header.call, cancellation.clone());
+                self.runs(header.call, &cancellation);
                 let server = Arc::clone(self);
                 core.spawn(async move {
                     let answer = to_the_end(running, job.deadline, &cancellation).await;
@@ -297,9 +295,7 @@ impl Server {
             }
             Handler::Blocking(_) => {
                 core.counters.runs();
-                self.served()
-                    .running
-                    .insert(header.call, cancellation.clone());
+                self.runs(header.call, &cancellation);
                 let server = Arc::clone(self);
                 let within = Arc::clone(&core);
                 core.spawn_blocking(move || {
@@ -316,6 +312,15 @@ impl Server {
             }
         }
         None
+    }
+
+    /// A function runs, which is to be told if nobody waits for it any more.
+    fn runs(&self, call: u64, cancellation: &Cancellation) {
+        self.served().running.insert(call, cancellation.clone());
+        // Whoever ended the connection may have looked at those that run before this one was there.
+        if self.link.ended().is_some() {
+            cancellation.cancel();
+        }
     }
 
     fn work_on(self: &Arc<Self>, next: Option<Job>) {

@@ -4,8 +4,10 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use rdzv_core::rpc::frame::{Frame, FrameKind, Header, Limits, encode};
+use rdzv_core::rpc::heartbeat::Rhythm;
 use rdzv_shm::Pool;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -92,6 +94,9 @@ fn with_frames(count: usize) -> Arc<Counting> {
         kind: TransportKind::Unix,
         reason: "a test".to_owned(),
         process: None,
+        arenas: None,
+        peer: "nobody".to_owned(),
+        rhythm: Rhythm::new(Duration::from_secs(5)),
     };
     Arc::new(Counting {
         link: Link::new(Arc::new(Poller::new().unwrap()), ends).unwrap(),

@@ -12,7 +12,7 @@ use rdzv_core::machine::Machine as _;
 use rdzv_core::rpc::frame::FrameKind;
 use rdzv_core::rpc::rref::{
     Batch, Counters, Failure, Fetch, FetchId, ForkId, Input, Leak, Member, Output, RRefId,
-    References, Settings,
+    References, Settings, UserInfo,
 };
 use rdzv_core::time::Now;
 
@@ -211,6 +211,11 @@ impl Register {
         let mut state = self.lock();
         match state.machine.user(fork) {
             Some(user) if user.confirmed => Ok(None),
+            // It was told already, and nobody will be told again.
+            Some(UserInfo {
+                broken: Some(failure),
+                ..
+            }) => Err(failure::error(&failure)),
             Some(_) => {
                 let slot = Confirmation::default();
                 state

@@ -44,12 +44,14 @@ impl User {
 }
 
 /// What can be said of a fork.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserInfo {
     /// Who has the value.
     pub owner: Member,
     /// Whether the owner knows of this fork.
     pub confirmed: bool,
+    /// Why it cannot be used any more, if so: it will not be confirmed then.
+    pub broken: Option<Failure>,
     /// Whether the function that makes the value is known to have ended. Only its creator hears.
     pub completed: bool,
 }
@@ -222,6 +224,10 @@ impl References {
         self.users.get(&fork).map(|user| UserInfo {
             owner: user.owner,
             confirmed: user.state == State::Confirmed,
+            broken: match &user.state {
+                State::Broken(failure) => Some(failure.clone()),
+                _ => None,
+            },
             completed: user.completed,
         })
     }

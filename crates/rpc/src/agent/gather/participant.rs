@@ -146,6 +146,7 @@ impl RpcAgent {
             id: begun.id,
             slot: begun.slot,
             until: begun.until,
+            limit: begun.limit,
             forks: Vec::new(),
             read: |_, _, payload| Ok(payload.clone()),
         });

@@ -182,6 +182,14 @@ fn stopping_ends_what_is_on_its_way_on_both_sides() {
     );
     let later = agents[0].call_sync("w1", FAIL, &1).unwrap_err();
     assert_eq!(later.kind, RpcErrorKind::Stopping);
+    // What was to follow is over too, though nobody is left to do it.
+    let later = agents[0].call("w1", FAIL, &1).then(|result| result);
+    let later = within(
+        LONGEST,
+        "a call that was to be followed by something",
+        || later.wait(),
+    );
+    assert_eq!(later.unwrap_err().kind, RpcErrorKind::Stopping);
     // The functions were told, so none of them runs on.
     let until = Instant::now() + Duration::from_secs(5);
     while agents[1].traffic().running > 0 && Instant::now() < until {

@@ -28,6 +28,7 @@ fn init(
 ) -> Result<RpcAgent, crate::RpcError> {
     let options = AgentOptions {
         init_deadline: Duration::from_secs(10),
+        timeout: Some(LONGEST),
         ..AgentOptions::default()
     };
     let name = format!("w{rank}");
@@ -146,7 +147,7 @@ fn waiting_for_a_group_ends_in_time_or_with_the_agent() {
     assert_eq!(error.kind, RpcErrorKind::Deadline);
     assert!(error.message.ends_with("its workers are w0"), "{error}");
     std::thread::scope(|scope| {
-        let (asked, was_asked) = std::sync::mpsc::channel();
+        let (asked, was_asked) = mpsc::channel();
         let waiting = agent.clone();
         let waiting = scope.spawn(move || {
             let never = |_: &[_]| {

@@ -10,6 +10,8 @@ mod strangers;
 mod time;
 mod traitors;
 
+use std::panic::resume_unwind;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use rdzv_core::rpc::frame::Limits;
@@ -42,6 +44,33 @@ impl Default for Made {
     }
 }
 
+/// Longer than anything in these tests takes on a busy machine, and shorter than whoever runs them waits.
+pub(crate) const LONGEST: Duration = Duration::from_secs(20);
+
+/// Does something that a defect could make wait for ever: then the test fails with its name, and those
+/// beside it go on. Whatever hangs is left behind.
+pub(crate) fn within<T: Send + 'static>(
+    limit: Duration,
+    what: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    let (done, is_done) = mpsc::channel();
+    let working = std::thread::spawn(move || {
+        let result = work();
+        // If nobody listens any more, the test has failed already.
+        let _ = done.send(());
+        result
+    });
+    match is_done.recv_timeout(limit) {
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("not over within {limit:?}: {what}"),
+        Ok(()) | Err(mpsc::RecvTimeoutError::Disconnected) => {
+            working.join().unwrap_or_else(|panic| {
+                resume_unwind(panic);
+            })
+        }
+    }
+}
+
 /// A group of so many workers, `w0`, `w1` and so on, which all offer these methods.
 pub(crate) fn group(size: u32, methods: impl Fn() -> Methods) -> Vec<RpcAgent> {
     made(size, &Made::default(), methods)
@@ -65,7 +94,7 @@ pub(crate) fn made(size: u32, made: &Made, methods: impl Fn() -> Methods) -> Vec
             token: made.tokens.get(id as usize).cloned().flatten(),
             limits: Limits::default(),
             methods: methods(),
-            timeout: Some(Duration::from_secs(60)),
+            timeout: Some(LONGEST),
             worker_threads: made.worker_threads,
             transports,
             backend: CpuOnly::shared(),

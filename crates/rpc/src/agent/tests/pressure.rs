@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Instant;
 
 use super::*;
 use crate::{CallContext, CallOptions, Method, RpcErrorKind, Tensor};
@@ -43,7 +44,9 @@ fn what_is_on_its_way_stays_within_the_limits_and_others_are_not_held_up() {
             }
         })
     };
+    let until = Instant::now() + LONGEST;
     while begun.load(Ordering::Acquire) < 8 {
+        assert!(Instant::now() < until, "calls are held up below the limit");
         std::thread::yield_now();
     }
     let refuse = CallOptions::new().refuse_excess();

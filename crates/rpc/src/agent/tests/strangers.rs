@@ -46,13 +46,17 @@ fn garbage_stalling_and_flooding_harm_nobody_else() {
         let mut garbage = vec![0; 4096];
         seed.fill(&mut garbage);
         let mut stream = TcpStream::connect(at).unwrap();
+        stream.set_read_timeout(Some(LONGEST)).unwrap();
         // It may be closed before everything is written.
         let _ = stream.write_all(&garbage);
         let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
+        // Closed, in whichever way.
+        let end = stream.read_to_end(&mut answer).map_err(|end| end.kind());
+        assert_ne!(end, Err(std::io::ErrorKind::WouldBlock), "it stays open");
     }
     // An endless frame that is announced within the limits of nobody.
     let mut flood = TcpStream::connect(at).unwrap();
+    flood.set_write_timeout(Some(LONGEST)).unwrap();
     let header = rdzv_core::rpc::frame::Header::new(rdzv_core::rpc::frame::FrameKind::Hello);
     let mut frame = Vec::new();
     rdzv_core::rpc::frame::encode(&header, &vec![0; 1 << 20], &[], &mut frame);

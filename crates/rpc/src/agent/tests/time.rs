@@ -90,7 +90,7 @@ fn a_call_ends_at_its_deadline_and_the_function_is_told() {
         told.send(result.unwrap_err().kind).unwrap();
         Ok(())
     });
-    assert_eq!(heard.recv(), Ok(RpcErrorKind::Deadline));
+    assert_eq!(heard.recv_timeout(LONGEST), Ok(RpcErrorKind::Deadline));
     let cancelled = seen.cancelled.lock().unwrap().take().unwrap();
     let until = Instant::now() + Duration::from_secs(5);
     while !cancelled.is_cancelled() && Instant::now() < until {

@@ -1,5 +1,10 @@
 //! What goes wrong, and how it is told.
 
+use std::net::TcpListener;
+
+use rdzv_core::rpc::rref::{ForkData, ForkId, GlobalId, Input, Member, RRefId};
+use rdzv_core::rpc::worker::WorkerId;
+
 use super::*;
 
 #[test]
@@ -24,8 +29,10 @@ fn a_method_that_is_not_there_is_told_by_the_reference() {
     let agents = agents(2);
     const NONE: Method<u64, u64> = Method::new("nobody.number");
     let reference = agents[0].remote(1, NONE, &1).unwrap();
+    let until = Instant::now() + LONGEST;
     let error = loop {
         let error = reference.to_here(NOW).unwrap_err();
+        assert!(Instant::now() < until, "it says {error}");
         // The question may be faster than the answer to the call.
         if error.kind == RpcErrorKind::NoSuchMethod {
             break error;
@@ -155,4 +162,55 @@ fn the_values_of_a_worker_that_stops_are_lost_and_its_forks_released() {
         }
     }
     assert_eq!(agents[0].core().references.values(), 0);
+}
+
+#[test]
+fn a_creation_that_is_late_before_there_is_a_connection_fails() {
+    let agents = agents(2);
+    // Whoever listens there takes connections, and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut members = (*agents[0].core().members()).clone();
+    let contact = &mut members.get_mut(&WorkerId(1)).unwrap().contact;
+    contact.address = silent.local_addr().unwrap();
+    contact.unix = None;
+    agents[0].core().set_members(members);
+    let soon = CallOptions::new().timeout(Timeout::After(Duration::from_millis(50)));
+    within(LONGEST, "a creation that is late", move || {
+        let reference = agents[0].remote_with(soon, 1, NUMBER, &1).unwrap();
+        while agents[0].references().num_pending_users > 0 {
+            std::thread::yield_now();
+        }
+        let error = reference.to_here(NOW).unwrap_err();
+        assert_eq!(error.kind, RpcErrorKind::Deadline);
+        assert!(error.message.contains("could not be reached"), "{error}");
+    });
+}
+
+#[test]
+fn who_asks_whether_a_reference_is_known_after_its_owner_was_lost_is_told() {
+    let agents = agents(1);
+    let core = agents[0].core();
+    let member = |id| Member {
+        id: WorkerId(id),
+        incarnation: 9,
+    };
+    let id = |local_id| GlobalId {
+        created_on: WorkerId(2),
+        local_id,
+    };
+    let (rref, fork) = (RRefId(id(0)), ForkId(id(1)));
+    let data = ForkData {
+        owner: member(1),
+        rref,
+        fork,
+        parent: member(2),
+        creator: None,
+    };
+    let register = &core.references;
+    register
+        .with(core, |machine, now| machine.adopt(now, &data))
+        .unwrap();
+    register.tell(core, Input::Left(member(1)));
+    let error = register.confirmation(fork).unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::PeerLost, "{error}");
 }

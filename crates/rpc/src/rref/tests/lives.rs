@@ -12,7 +12,11 @@ fn pair(store: &Arc<dyn Store>) -> Vec<RpcAgent> {
                 let store = Arc::clone(store);
                 scope.spawn(move || {
                     let membership = Membership::Static { world_size: 2 };
-                    let options = AgentOptions::default();
+                    let options = AgentOptions {
+                        init_deadline: LONGEST,
+                        timeout: Some(LONGEST),
+                        ..AgentOptions::default()
+                    };
                     RpcAgent::init(
                         &format!("w{rank}"),
                         rank,

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::agent::tests::{Made, group, made};
-use crate::agent::{RpcAgent, Timeout};
+use crate::agent::tests::{LONGEST, Made, group, made, within};
+use crate::agent::{CallOptions, RpcAgent, Timeout};
 use crate::{CallContext, Method, Methods, RpcError, RpcErrorKind};
 
 /// A number that is not there at once.
