@@ -67,6 +67,13 @@ impl Greeting {
         (greeting, hello)
     }
 
+    /// Our hello, for a peer whose own was refused: if it meant another worker, whose address is ours
+    /// now, it has to know.
+    pub(crate) fn introduction(&self) -> Option<Vec<u8>> {
+        let unsaid = self.role == Role::Acceptor && self.theirs.is_none();
+        unsaid.then(|| self.ours.to_bytes())
+    }
+
     /// When it has to be over.
     pub(crate) fn until(&self) -> Instant {
         self.until
@@ -110,10 +117,11 @@ impl Greeting {
     fn check(&self, body: &[u8]) -> Result<Hello, HelloError> {
         let theirs = Hello::from_bytes(body)?;
         self.ours.check_peer(&theirs)?;
-        self.ours.check_group(&theirs)?;
+        // First who it is: another one may be of another job too.
         if let Some(expected) = &self.expected {
             theirs.check_worker(expected)?;
         }
+        self.ours.check_group(&theirs)?;
         Ok(theirs)
     }
 

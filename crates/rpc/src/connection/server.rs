@@ -387,6 +387,10 @@ impl Endpoint for Server {
     fn take(self: Arc<Self>, frame: Frame) -> Option<Limits> {
         let Some(caller) = self.caller.get() else {
             if let Err(error) = self.greet(&frame) {
+                let introduction = self.greeting().as_ref().and_then(Greeting::introduction);
+                if let (FrameKind::Hello, Some(hello)) = (frame.header.kind, introduction) {
+                    self.link.send_last(&Header::new(FrameKind::Hello), &hello);
+                }
                 self.say_goodbye(&error.message);
                 fail(&self, error);
             }

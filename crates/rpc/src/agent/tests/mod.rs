@@ -31,6 +31,8 @@ pub(crate) struct Made {
     pub(crate) transports: TransportOptions,
     pub(crate) tokens: Vec<Option<Token>>,
     pub(crate) references: ReferenceSettings,
+    /// The number of their group.
+    pub(crate) group: u64,
 }
 
 impl Default for Made {
@@ -40,6 +42,7 @@ impl Default for Made {
             transports: TransportOptions::default(),
             tokens: Vec::new(),
             references: ReferenceSettings::default(),
+            group: 1,
         }
     }
 }
@@ -90,7 +93,7 @@ pub(crate) fn made(size: u32, made: &Made, methods: impl Fn() -> Methods) -> Vec
         let setup = Setup {
             me: me.clone(),
             incarnation: u64::from(id) + 1,
-            group: 1,
+            group: made.group,
             token: made.tokens.get(id as usize).cloned().flatten(),
             limits: Limits::default(),
             methods: methods(),

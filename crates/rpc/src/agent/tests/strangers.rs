@@ -138,3 +138,31 @@ fn a_worker_whose_address_another_one_has_now_is_lost() {
     assert_eq!(error.kind, RpcErrorKind::PeerLost, "{error}");
     assert!(error.message.contains("address is out of date"), "{error}");
 }
+
+#[test]
+fn a_worker_whose_address_one_of_another_job_has_now_is_lost() {
+    let agents = group(2, methods);
+    let other = Made {
+        group: 2,
+        ..Made::default()
+    };
+    let others = made(3, &other, methods);
+    let mut members = (*agents[0].core().members()).clone();
+    let contact = others[0].core().members()[&WorkerId(2)].contact.clone();
+    members.get_mut(&WorkerId(1)).unwrap().contact = contact;
+    agents[0].core().set_members(members.clone());
+    let error = agents[0].call_sync("w1", NOTHING, &()).unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::PeerLost, "{error}");
+    assert!(error.message.contains("address is out of date"), "{error}");
+    // One of the same name is no successor: it is of another job, which trying again does not change.
+    let contact = others[0].core().members()[&WorkerId(1)].contact.clone();
+    members.get_mut(&WorkerId(1)).unwrap().contact = contact;
+    agents[0].core().set_members(members);
+    let error = agents[0].call_sync("w1", NOTHING, &()).unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::Protocol, "{error}");
+    assert!(
+        error.message.contains("from an earlier or another job"),
+        "{error}"
+    );
+    assert_eq!(others[1].traffic().served + others[2].traffic().served, 0);
+}
