@@ -21,6 +21,7 @@ use super::counters::Counters;
 use super::gather::leader::{self, Gathers};
 use super::peers::Peers;
 use super::poller::Poller;
+use super::turns::Turns;
 use crate::call::methods::Methods;
 use crate::connection::client::Client;
 use crate::connection::server::Caller;
@@ -41,6 +42,9 @@ pub(crate) struct Member {
 
 /// The members of the group by id.
 pub(crate) type Members = BTreeMap<WorkerId, Member>;
+
+/// So many large parts are read at the same time although all functions that may run do.
+const READERS: usize = 4;
 
 const RUNNING: u8 = 0;
 const DRAINING: u8 = 1;
@@ -67,6 +71,7 @@ pub(crate) struct Core {
     view: RwLock<Option<Arc<GroupView>>>,
     runtime: Mutex<Option<tokio::runtime::Runtime>>,
     handle: tokio::runtime::Handle,
+    turns: Turns,
     members: RwLock<Arc<Members>>,
     /// For those who wait for other members than there are.
     pub(super) group_changed: (Mutex<()>, Condvar),
@@ -108,7 +113,7 @@ impl Core {
         };
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
-            .max_blocking_threads(setup.worker_threads)
+            .max_blocking_threads(setup.worker_threads.saturating_add(READERS))
             .thread_name(format!("rpc:{name}"))
             .enable_time()
             .build()?;
@@ -134,6 +139,7 @@ impl Core {
             view: RwLock::default(),
             runtime: Mutex::new(Some(runtime)),
             handle,
+            turns: Turns::new(setup.worker_threads),
             members: RwLock::default(),
             group_changed: Default::default(),
             timeout: AtomicU64::new(micros(setup.timeout)),
@@ -234,8 +240,16 @@ impl Core {
         self.timeout.store(micros(timeout), Ordering::Relaxed);
     }
 
-    /// Work that takes a thread.
+    /// Runs a function that takes a thread, when it is its turn.
     pub(crate) fn spawn_blocking(&self, work: impl FnOnce() + Send + 'static) {
+        let first = self.turns.enter(Box::new(work));
+        if let (Some(first), Some(core)) = (first, self.myself.upgrade()) {
+            self.handle.spawn_blocking(move || core.turns.work(first));
+        }
+    }
+
+    /// Reads what is large, on a thread that no function keeps.
+    pub(crate) fn spawn_reading(&self, work: impl FnOnce() + Send + 'static) {
         self.handle.spawn_blocking(work);
     }
 
@@ -315,6 +329,7 @@ impl Core {
         if let Some(runtime) = runtime {
             runtime.shutdown_background();
         }
+        self.turns.close();
     }
 
     pub(crate) fn connection_lost(&self, client: &Arc<Client>, error: &RpcError) {

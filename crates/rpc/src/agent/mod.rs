@@ -12,7 +12,7 @@
 //!
 //! An agent has three threads: the *driver* (waits for all connections and takes the first step of async
 //! functions), one of tokio for async functions that wait, and one more of tokio's for each blocking
-//! function that runs.
+//! function that runs (`turns`), or large part that is read out of another process.
 
 pub(crate) mod accept;
 pub(crate) mod clock;
@@ -31,6 +31,7 @@ mod init;
 mod members;
 #[cfg(test)]
 pub(crate) mod tests;
+mod turns;
 
 pub use call::{CallOptions, Destination, Timeout};
 pub use handle::{PeerTraffic, RpcAgent, Traffic};

@@ -194,7 +194,28 @@ pub(crate) fn fetch(
         return then(gathered(frame, lending));
     }
     let lending = Arc::clone(lending);
-    core.spawn_blocking(move || then(gathered(frame, &lending)));
+    let then = Then(Some(then));
+    core.spawn_reading(move || then.go_on(gathered(frame, &lending)));
+}
+
+/// What follows in any case: with an error if it cannot be read, since the agent stops.
+struct Then<F: FnOnce(Answer)>(Option<F>);
+
+impl<F: FnOnce(Answer)> Then<F> {
+    fn go_on(mut self, answer: Answer) {
+        if let Some(then) = self.0.take() {
+            then(answer);
+        }
+    }
+}
+
+impl<F: FnOnce(Answer)> Drop for Then<F> {
+    fn drop(&mut self) {
+        if let Some(then) = self.0.take() {
+            let text = "this worker is shutting down";
+            then(Err(RpcError::new(RpcErrorKind::Stopping, text)));
+        }
+    }
 }
 
 fn length(part: &Received) -> u64 {

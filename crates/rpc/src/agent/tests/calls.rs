@@ -200,3 +200,38 @@ fn futures_go_on_and_are_collected() {
     );
     assert!(RpcFuture::<i64>::collect(Vec::new()).is_none());
 }
+
+#[test]
+fn a_large_reply_is_read_although_all_functions_that_may_run_do() {
+    const LARGE: Method<(), Tensor> = Method::new("large");
+    const ASK: Method<(), usize> = Method::new("ask");
+    let made = Made {
+        worker_threads: 1,
+        ..Made::default()
+    };
+    let agents = super::made(3, &made, || {
+        Methods::new()
+            .with(LARGE, async |_: CallContext, ()| {
+                Tensor::from_vec(vec![1_u8; 4 << 20], [4 << 20])
+            })
+            .with_blocking(ASK, |context: CallContext, ()| {
+                let agent = context.agent();
+                // The first one makes the connection, and finds out that memory can be read.
+                agent.call_sync("w2", LARGE, &())?;
+                let reply = agent.call("w2", LARGE, &());
+                // It keeps its thread without reading the reply by itself, as one does that waits while
+                // somebody else reads the connection.
+                let until = std::time::Instant::now() + LONGEST;
+                while !reply.is_done() && std::time::Instant::now() < until {
+                    std::thread::yield_now();
+                }
+                assert!(reply.is_done(), "nobody reads the reply");
+                Ok::<_, crate::RpcError>(reply.wait()?.shape()[0])
+            })
+    });
+    let options = CallOptions::new().timeout(crate::Timeout::After(2 * LONGEST));
+    let answer = agents[0].call_with(options, "w1", ASK, &()).wait();
+    assert_eq!(answer, Ok(4 << 20));
+    let peers = agents[1].traffic().peers;
+    assert!(peers.iter().all(|peer| peer.reads_memory), "{peers:?}");
+}
