@@ -2,8 +2,8 @@
 //! Python.
 //!
 //! Rust first, because it is quick to fail; then `interop/`, which holds real PyTorch against the
-//! binaries just built. Tests that need an etcd server are ignored by a plain `cargo test`, and run
-//! here. PyTorch or etcd missing is a failure, never a skip.
+//! binaries just built. Tests that need an etcd server, or gigabytes of memory, are ignored by a plain
+//! `cargo test`, and run here. PyTorch or etcd missing is a failure, never a skip.
 
 use std::path::PathBuf;
 use std::process::Command;

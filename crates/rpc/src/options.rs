@@ -10,6 +10,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use rdzv_core::rpc::device::{Device, DeviceData, DeviceMap, DeviceType};
+use rdzv_core::rpc::frame::Limits;
 use rdzv_core::rpc::heartbeat;
 
 use crate::group::{DEFAULT_LEASE, SHORTEST_LEASE};
@@ -31,6 +32,9 @@ pub const DEFAULT_INIT_METHOD: &str = "env://";
 
 /// Fewer bytes could be tried out.
 const SHORTEST_TOKEN: usize = 16;
+
+/// Workers tell one another about references and groups in messages of this size.
+const SMALLEST_MESSAGE_LIMIT: u64 = 64 << 10;
 
 /// A way for bytes from one worker to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -115,6 +119,7 @@ pub struct RpcOptions {
     init_deadline: Duration,
     lease: Duration,
     heartbeat_limit: Duration,
+    message_limit: u64,
 }
 
 impl Default for RpcOptions {
@@ -132,6 +137,7 @@ impl Default for RpcOptions {
             init_deadline: DEFAULT_INIT_DEADLINE,
             lease: DEFAULT_LEASE,
             heartbeat_limit: heartbeat::DEFAULT_LIMIT,
+            message_limit: Limits::default().total,
         }
     }
 }
@@ -364,6 +370,26 @@ impl RpcOptions {
     pub fn set_heartbeat_limit(&mut self, limit: Duration) -> Result<(), RpcError> {
         check_heartbeat_limit(limit)?;
         self.heartbeat_limit = limit;
+        Ok(())
+    }
+
+    /// The most bytes of a message, with its tensors (default 4 GiB). The same on all workers.
+    pub fn message_limit(&self) -> u64 {
+        self.message_limit
+    }
+
+    /// Changes [`Self::message_limit`].
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for less than 64 KiB, which workers need for themselves.
+    pub fn set_message_limit(&mut self, bytes: u64) -> Result<(), RpcError> {
+        if bytes < SMALLEST_MESSAGE_LIMIT {
+            return Err(invalid(format!(
+                "message_limit must be at least {SMALLEST_MESSAGE_LIMIT} bytes, got {bytes}"
+            )));
+        }
+        self.message_limit = bytes;
         Ok(())
     }
 }

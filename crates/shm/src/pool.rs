@@ -63,7 +63,7 @@ impl Pool {
     /// As with any allocation, the process ends if the system has no memory left.
     pub fn take(&self, length: usize) -> PooledBuffer {
         let mapped = (length >= SMALLEST).then(|| {
-            let capacity = class(length);
+            let capacity = self.0.capacity(length);
             let kept = self.0.kept().take(capacity);
             kept.map_or_else(|| self.0.map(capacity), Some)
         });
@@ -105,6 +105,15 @@ impl Shared {
         }
         let _ = map.advise(Advice::PopulateWrite);
         Some(map)
+    }
+
+    /// How large to make a buffer, so that others can use it after it; if it will be kept at all.
+    fn capacity(&self, length: usize) -> usize {
+        let class = class(length);
+        match class > self.options.keep {
+            true => length.next_multiple_of(HUGE),
+            false => class,
+        }
     }
 
     fn give_back(&self, map: MmapMut) {

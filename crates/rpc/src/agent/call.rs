@@ -262,7 +262,8 @@ impl Core {
             }
             Timeout::After(time) => Some(time),
         };
-        self.fits(&payload)?;
+        self.fits(&payload)
+            .map_err(|error| error.with_worker(member.info.clone()).with_method(method))?;
         let mut flags = 0;
         if let Some(key) = options.line {
             flags |= IN_LINE;
@@ -335,7 +336,10 @@ impl Core {
         self.limits
             .check(payload.body.len(), &heads)
             .map_err(|error| {
-                let text = format!("the message is too large to be sent: {error}");
+                let text = format!(
+                    "the message is too large to be sent: {error}; if it may be so large, raise \
+                     `message_limit` for all workers (`AgentOptions::limits`)"
+                );
                 RpcError::new(RpcErrorKind::InvalidArgument, text)
             })
     }

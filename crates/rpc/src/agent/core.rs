@@ -180,7 +180,8 @@ impl Core {
 
     /// The process at the other end, if its memory may be in reach.
     pub(crate) fn near(&self, peer: &Hello, process: Option<Peer>) -> Option<Peer> {
-        process.filter(|_| !self.host.is_empty() && self.host == peer.host)
+        let same_host = !self.host.is_empty() && self.host == peer.host;
+        process.filter(|_| same_host && self.transports.read_memory)
     }
 
     pub(crate) fn members(&self) -> Arc<Members> {

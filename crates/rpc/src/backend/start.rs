@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSo
 use std::sync::Arc;
 
 use rdzv_core::env::MASTER_ADDR;
+use rdzv_core::rpc::frame::Limits;
 use rdzv_rendezvous::Environment;
 use rdzv_rendezvous::url::Url;
 
@@ -58,6 +59,10 @@ fn agent_options(
         token: token.transpose()?,
         devices: options.device_data(devices.count()),
         backend: Arc::clone(devices),
+        limits: Limits {
+            total: options.message_limit(),
+            ..Limits::default()
+        },
         ..AgentOptions::default()
     })
 }
@@ -178,6 +183,7 @@ mod tests {
         options.set_token(Some(secret)).unwrap();
         options.set_init_deadline(seconds(7)).unwrap();
         options.set_heartbeat_limit(seconds(9)).unwrap();
+        options.set_message_limit(5 << 30).unwrap();
         let devices = crate::device::testing::FakeDevices::shared(2);
         let agent = agent_options(&options, &devices).unwrap();
         assert_eq!(agent.timeout, Some(seconds(3)));
@@ -186,6 +192,7 @@ mod tests {
         assert_eq!(agent.transports.address, OUTSIDE);
         assert_eq!(agent.init_deadline, seconds(7));
         assert_eq!(agent.transports.heartbeat_limit, seconds(9));
+        assert_eq!(agent.limits.total, 5 << 30);
         assert!(agent.token.is_some());
         options.set_tls(Some(crate::options::TlsFiles {
             certificate: "/nowhere/certificate".into(),

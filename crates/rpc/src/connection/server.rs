@@ -339,7 +339,11 @@ impl Server {
     }
 
     fn reply(self: &Arc<Self>, header: &Header, answer: Answer) {
-        let payload = match answer {
+        let fits = |payload: Payload| match self.core.upgrade() {
+            Some(core) => core.fits(&payload).map(|()| payload),
+            None => Ok(payload),
+        };
+        let payload = match answer.and_then(fits) {
             Ok(payload) => payload,
             Err(error) => return self.send_error(header.call, &Refusal::new(error)),
         };

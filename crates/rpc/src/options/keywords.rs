@@ -35,7 +35,7 @@ impl Default for OptionArguments {
 }
 
 /// What the built-in backend knows, besides the reference's spellings of two of them.
-const KNOWN: [&str; 10] = [
+const KNOWN: [&str; 11] = [
     "num_worker_threads",
     "device_maps",
     "devices",
@@ -46,6 +46,7 @@ const KNOWN: [&str; 10] = [
     "init_deadline",
     "lease",
     "heartbeat_limit",
+    "message_limit",
 ];
 
 #[derive(Deserialize)]
@@ -91,6 +92,7 @@ impl RpcOptions {
     /// | `token` | a text |
     /// | `tls` | `{"certificate": …, "key": …, "authorities": …}`, paths |
     /// | `init_deadline`, `lease`, `heartbeat_limit` | seconds |
+    /// | `message_limit` | bytes |
     ///
     /// # Errors
     ///
@@ -169,6 +171,7 @@ impl RpcOptions {
             "init_deadline" => self.set_init_deadline(seconds(word, read(word, value)?)?),
             "lease" => self.set_lease(seconds(word, read(word, value)?)?),
             "heartbeat_limit" => self.set_heartbeat_limit(seconds(word, read(word, value)?)?),
+            "message_limit" => self.set_message_limit(read(word, value)?),
             _ => Err(unknown(word)),
         }
     }

@@ -204,6 +204,7 @@ fn times_and_secrets_are_taken_or_refused() {
             "init_deadline": 2.5,
             "lease": 1,
             "heartbeat_limit": 30,
+            "message_limit": 8_u64 << 30,
             "token": "a secret of words",
             "address": "10.0.0.1",
             "tls": { "certificate": "c.pem", "key": "k.pem", "authorities": "a.pem" },
@@ -213,6 +214,7 @@ fn times_and_secrets_are_taken_or_refused() {
     assert_eq!(options.init_deadline(), Duration::from_millis(2500));
     assert_eq!(options.lease(), Duration::from_secs(1));
     assert_eq!(options.heartbeat_limit(), Duration::from_secs(30));
+    assert_eq!(options.message_limit(), 8 << 30);
     assert_eq!(options.token().unwrap().text(), "a secret of words");
     assert!(!format!("{options:?}").contains("a secret"));
     assert_eq!(options.address().unwrap().to_string(), "10.0.0.1");
@@ -221,6 +223,7 @@ fn times_and_secrets_are_taken_or_refused() {
     assert!(refused(&json!({ "init_deadline": -1 })).contains("is no time"));
     assert!(refused(&json!({ "lease": 0.05 })).contains("at least 100ms"));
     assert!(refused(&json!({ "heartbeat_limit": 1.9 })).contains("at least 2s"));
+    assert!(refused(&json!({ "message_limit": 1 })).contains("at least 65536 bytes"));
     assert_eq!(
         refused(&json!({ "token": "fifteen letters" })),
         "a job token of 15 bytes can be guessed: take 16 random bytes or more"

@@ -18,6 +18,9 @@ pub struct TransportOptions {
     pub shared: bool,
     /// How many bytes a ring in shared memory holds. Default: 256 KiB.
     pub ring: usize,
+    /// Whether workers of one host read large parts of messages out of each other's memory, where the
+    /// system allows that. Default: yes.
+    pub read_memory: bool,
     /// Whether this worker connects to others over TCP, if there is no other way. Default: yes.
     pub tcp: bool,
     /// Where to listen for TCP. Default: 127.0.0.1.
@@ -43,6 +46,7 @@ impl Default for TransportOptions {
             unix: true,
             shared: true,
             ring: rdzv_shm::pair::CAPACITY,
+            read_memory: true,
             tcp: true,
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             port: 0,

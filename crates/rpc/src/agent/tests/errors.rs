@@ -4,10 +4,12 @@ use std::sync::{Arc, Barrier};
 use std::time::Instant;
 
 use super::*;
-use crate::{CallContext, Method, RemoteError, RpcErrorKind};
+use crate::{CallContext, Method, RemoteError, RpcErrorKind, Tensor};
 
 const FAIL: Method<u32, ()> = Method::new("tests.fail");
 const WAIT: Method<(), ()> = Method::new("tests.wait");
+const ZEROS: Method<usize, Tensor> = Method::new("tests.zeros");
+const LENGTH: Method<Tensor, usize> = Method::new("tests.length");
 const BLOCK: Method<(), String> = Method::new("tests.block");
 
 #[derive(Debug, thiserror::Error)]
@@ -44,12 +46,51 @@ fn methods() -> Methods {
             context.cancellation().cancelled().await;
             Ok::<_, String>(())
         })
+        .with(ZEROS, async |_: CallContext, count| {
+            Tensor::from_vec(vec![0_u8; count], [count])
+        })
+        .with(LENGTH, async |_: CallContext, tensor: Tensor| {
+            Ok::<_, String>(tensor.shape()[0])
+        })
         .with(BLOCK, async |context: CallContext, ()| {
             let blocked = context.agent().call(context.caller(), FAIL, &1).wait();
             blocked
                 .map(|()| String::new())
                 .or_else(|error| Ok::<_, String>(error.message))
         })
+}
+
+#[test]
+fn a_message_over_the_limit_fails_its_call_in_both_directions_and_nothing_else() {
+    const LIMIT: usize = 1 << 20;
+    let made = Made {
+        limits: Limits {
+            total: LIMIT as u64,
+            ..Limits::default()
+        },
+        ..Made::default()
+    };
+    let agents = super::made(2, &made, methods);
+    let waits = agents[0].call("w1", WAIT, &());
+    let much = Tensor::from_vec(vec![0_u8; LIMIT + 1], [LIMIT + 1]).unwrap();
+    let there = agents[0].call_sync("w1", LENGTH, &much).unwrap_err();
+    let back = agents[0]
+        .call_sync("w1", ZEROS, &(LIMIT + 1))
+        .map(|_| ())
+        .unwrap_err();
+    for error in [there, back] {
+        assert_eq!(error.kind, RpcErrorKind::InvalidArgument, "{error}");
+        assert_eq!(error.worker.as_ref().unwrap().name.as_str(), "w1");
+        for word in ["over the limit of 1048576", "raise `message_limit`"] {
+            assert!(error.message.contains(word), "{error}");
+        }
+    }
+    // What is below it is fine, and the connection is the same.
+    let less = LIMIT - 1000;
+    let zeros = agents[0].call_sync("w1", ZEROS, &less).unwrap();
+    assert_eq!(agents[0].call_sync("w1", LENGTH, &zeros), Ok(less));
+    assert!(!waits.is_done());
+    assert_eq!(agents[0].traffic().connections, 1);
 }
 
 #[test]

@@ -33,6 +33,7 @@ pub(crate) struct Made {
     pub(crate) references: ReferenceSettings,
     /// The number of their group.
     pub(crate) group: u64,
+    pub(crate) limits: Limits,
 }
 
 impl Default for Made {
@@ -43,6 +44,7 @@ impl Default for Made {
             tokens: Vec::new(),
             references: ReferenceSettings::default(),
             group: 1,
+            limits: Limits::default(),
         }
     }
 }
@@ -95,7 +97,7 @@ pub(crate) fn made(size: u32, made: &Made, methods: impl Fn() -> Methods) -> Vec
             incarnation: u64::from(id) + 1,
             group: made.group,
             token: made.tokens.get(id as usize).cloned().flatten(),
-            limits: Limits::default(),
+            limits: made.limits,
             methods: methods(),
             timeout: Some(LONGEST),
             worker_threads: made.worker_threads,

@@ -43,6 +43,9 @@ struct Lent {
     arena: Weak<Shared>,
     /// How many loans there are of each generation.
     loans: BTreeMap<u32, u64>,
+    /// As long as there are any, also if nobody else here has it: the peer may not have opened it yet,
+    /// and would not find it any more.
+    kept: Option<Arena>,
 }
 
 /// What we can read of the peer.
@@ -80,6 +83,7 @@ impl Exchange {
         let location = arena.pin(bytes)?;
         let lent = ours.arenas.get_mut(&location.arena)?;
         *lent.loans.entry(location.generation).or_default() += 1;
+        lent.kept.get_or_insert(arena);
         Some(location)
     }
 
@@ -97,12 +101,14 @@ impl Exchange {
         if *count == 0 {
             lent.loans.remove(&generation);
         }
+        let kept = lent.kept.take_if(|_| lent.loans.is_empty());
         let arena = lent.arena.upgrade();
         // Its last handle must not be dropped while this is locked.
         drop(ours);
         if let Some(arena) = arena {
             arena.unpin(generation, 1);
         }
+        drop(kept);
         true
     }
 
@@ -196,6 +202,7 @@ impl Exchange {
         let lent = Lent {
             arena: Arc::downgrade(&arena.0),
             loans: BTreeMap::new(),
+            kept: None,
         };
         ours.arenas.insert(arena.id(), lent);
         let mut passed = arena

@@ -58,10 +58,11 @@ fn each_arena_is_passed_once_in_each_direction() {
     let all = arenas.each_ref().map(|arena| filled(arena, b"of one"));
     for _ in 0..2 {
         for bytes in &all {
-            let location = one.lend(bytes).unwrap();
-            assert_eq!(other.borrow(location, || {}).unwrap(), bytes);
-            let location = other.lend(bytes).unwrap();
-            assert_eq!(one.borrow(location, || {}).unwrap(), bytes);
+            for (owner, borrower) in [(&one, &other), (&other, &one)] {
+                let location = owner.lend(bytes).unwrap();
+                assert_eq!(borrower.borrow(location, || {}).unwrap(), bytes);
+                assert!(owner.returned(location.arena, location.generation));
+            }
         }
     }
     assert_eq!((one.arenas(), other.arenas()), (3, 3));
@@ -127,9 +128,28 @@ fn what_is_lent_outlives_its_arena() {
     let lent = borrower.borrow(location, || {}).unwrap();
     drop((bytes, arena));
     assert!(!borrower.has_ended());
+    assert_eq!(borrower.arenas(), 1);
+    assert_eq!(lent, b"still here"[..]);
+    assert!(owner.returned(location.arena, location.generation));
+    assert!(!borrower.has_ended());
     assert_eq!(borrower.arenas(), 0);
     assert_eq!(lent, b"still here"[..]);
     assert!(!owner.returned(location.arena, location.generation));
+}
+
+#[test]
+fn what_is_lent_is_found_although_its_owner_has_dropped_it() {
+    let (owner, borrower) = pair();
+    let arena = Arena::new(8192).unwrap();
+    let bytes = filled(&arena, b"on its way");
+    let location = owner.lend(&bytes).unwrap();
+    drop((bytes, arena));
+    let lent = borrower.borrow(location, || {}).unwrap();
+    assert_eq!(lent, b"on its way"[..]);
+    drop(lent);
+    assert!(owner.returned(location.arena, location.generation));
+    assert!(!borrower.has_ended());
+    assert_eq!(borrower.arenas(), 0);
 }
 
 #[test]

@@ -1,0 +1,113 @@
+//! Tensors of more than 4 GiB, whole, in both directions and on each way there is.
+//!
+//! One after another: the receiver holds as much.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
+
+mod shared;
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use rdzv_rpc::{Membership, Methods, RpcAgent};
+use rdzv_store::{ServerOptions, TcpStore, TcpStoreOptions, TcpStoreServer};
+
+use shared::{EXAMINE, MAKE, Marks, Path, WORLD_SIZE, examined, options, tensor};
+
+/// Not a multiple of anything that something is cut into.
+const LENGTH: u64 = (4 << 30) + 4097;
+
+/// The system moves no more than this at once.
+const MOST_AT_ONCE: u64 = 0x7fff_f000;
+
+/// At both ends of the tensor, at both sides of where a number of 31 or 32 bits is over, where a system
+/// call is, and somewhere else.
+fn marks() -> Marks {
+    let mut places = vec![0, 1, 1_234_567_891, LENGTH - 4097, LENGTH - 2, LENGTH - 1];
+    for border in [1 << 31, 1 << 32, MOST_AT_ONCE, 2 * MOST_AT_ONCE] {
+        places.extend([border - 1, border, border + 1]);
+    }
+    places.sort_unstable();
+    places.dedup();
+    places.into_iter().zip(1..).collect()
+}
+
+/// A process that ends with this.
+struct Other(Child);
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start(store: &str, path: Path) -> Other {
+    let test = std::env::current_exe().unwrap();
+    let program = test.ancestors().nth(2).unwrap();
+    let program = program.join("examples/large_worker");
+    assert!(
+        program.exists(),
+        "`cargo test` builds the examples, but not for a single test file: \
+         cargo build -p rdzv-rpc --examples"
+    );
+    let process = Command::new(program)
+        .arg(store)
+        .arg(serde_json::to_string(&path).unwrap())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn();
+    Other(process.unwrap())
+}
+
+fn travels_whole(path: Path) {
+    let server = TcpStoreServer::start(ServerOptions {
+        port: 0,
+        ..ServerOptions::default()
+    });
+    let server = server.unwrap();
+    let mut other = start(&format!("127.0.0.1:{}", server.port()), path);
+    let store = TcpStoreOptions::new("127.0.0.1", server.port());
+    let store = Arc::new(TcpStore::connect(store).unwrap());
+    let membership = Membership::Static {
+        world_size: WORLD_SIZE,
+    };
+    let agent = RpcAgent::init("me", 0, membership, store, Methods::new(), options(path)).unwrap();
+    let mut ready = String::new();
+    let said = other.0.stdout.take().unwrap();
+    BufReader::new(said).read_line(&mut ready).unwrap();
+    assert_eq!(ready, "ready\n");
+
+    // The first call finds out whether memory can be read.
+    let small = tensor(path, 1, &vec![(0, 1)]);
+    let seen = agent.call_sync("other", EXAMINE, &small);
+    assert_eq!(seen, Ok((1, vec![(0, 1)])));
+    let peers = agent.traffic().peers;
+    let kind = match path {
+        Path::Memory | Path::Arena | Path::Ring => "shared",
+        Path::Unix => "unix",
+        Path::Tcp => "tcp",
+    };
+    assert_eq!(peers[0].transport, kind, "{path:?}");
+    assert_eq!(peers[0].reads_memory, path == Path::Memory, "{path:?}");
+
+    let there = tensor(path, LENGTH, &marks());
+    let seen = agent.call_sync("other", EXAMINE, &there).unwrap();
+    assert_eq!(seen, (LENGTH, marks()), "there by {path:?}");
+    drop(there);
+    let back = agent.call_sync("other", MAKE, &(LENGTH, marks())).unwrap();
+    let seen = examined(&back).unwrap();
+    assert_eq!(seen, (LENGTH, marks()), "back by {path:?}");
+}
+
+#[test]
+#[ignore = "takes 5 GiB of memory and most of a minute; `cargo xtask test` runs it"]
+fn more_than_4_gib_travel_whole_on_each_way() {
+    for path in [Path::Memory, Path::Arena, Path::Ring, Path::Unix, Path::Tcp] {
+        let begun = std::time::Instant::now();
+        travels_whole(path);
+        eprintln!("{path:?}: {:?}", begun.elapsed());
+    }
+}

@@ -1,0 +1,95 @@
+//! What both processes of the test know: ways for bytes, and tensors that are nearly empty.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use memmap2::MmapOptions;
+use rdzv_core::rpc::frame::Limits;
+use rdzv_core::rpc::tensor::DataType;
+use rdzv_rpc::transport::TransportOptions;
+use rdzv_rpc::{AgentOptions, Arena, Method, RpcError, Tensor};
+use serde::{Deserialize, Serialize};
+
+/// Bytes that are not zero, by their place.
+pub(crate) type Marks = Vec<(u64, u8)>;
+
+/// Answers how long a tensor is, and where it is not zero.
+pub(crate) const EXAMINE: Method<Tensor, (u64, Marks)> = Method::new("large.examine");
+
+/// Answers with a tensor of this length, with these marks.
+pub(crate) const MAKE: Method<(u64, Marks), Tensor> = Method::new("large.make");
+
+pub(crate) const WORLD_SIZE: u32 = 2;
+
+/// A way for bytes from one worker to the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Path {
+    /// The receiver reads the memory of the sender.
+    Memory,
+    /// The receiver maps the memory of the sender.
+    Arena,
+    /// Through rings in shared memory.
+    Ring,
+    /// Through a Unix socket.
+    Unix,
+    /// Through TCP.
+    Tcp,
+}
+
+pub(crate) fn options(path: Path) -> AgentOptions {
+    AgentOptions {
+        timeout: Some(Duration::from_secs(300)),
+        init_deadline: Duration::from_secs(20),
+        transports: TransportOptions {
+            unix: path != Path::Tcp,
+            shared: path != Path::Unix,
+            read_memory: path == Path::Memory,
+            ..TransportOptions::default()
+        },
+        limits: Limits {
+            total: 5 << 30,
+            ..Limits::default()
+        },
+        ..AgentOptions::default()
+    }
+}
+
+/// Zeros, except for the marks. Memory that was never written takes none.
+pub(crate) fn tensor(path: Path, length: u64, marks: &Marks) -> Tensor {
+    let length = usize::try_from(length).expect("64 bits");
+    let bytes = if path == Path::Arena {
+        let arena = Arena::new(length).expect("an arena");
+        let mut block = arena.allocate(length).expect("a block of it");
+        mark(block.as_mut(), marks);
+        Bytes::from(block)
+    } else {
+        let map = MmapOptions::new().len(length).map_anon();
+        let mut map = map.expect("address space");
+        mark(&mut map, marks);
+        Bytes::from_owner(map)
+    };
+    Tensor::from_bytes(DataType::U8, [length], bytes).expect("as long as its shape says")
+}
+
+fn mark(bytes: &mut [u8], marks: &Marks) {
+    for (place, mark) in marks {
+        bytes[usize::try_from(*place).expect("64 bits")] = *mark;
+    }
+}
+
+/// Looks at each byte.
+pub(crate) fn examined(tensor: &Tensor) -> Result<(u64, Marks), RpcError> {
+    const PIECE: usize = 1 << 20;
+    let zeros = vec![0_u8; PIECE];
+    let bytes = tensor.as_slice::<u8>()?;
+    let mut marks = Marks::new();
+    for (number, piece) in bytes.chunks(PIECE).enumerate() {
+        // Quick also without optimisation, where a loop is not.
+        if *piece != zeros[..piece.len()] {
+            let begin = (number * PIECE) as u64;
+            let places = (begin..).zip(piece);
+            marks.extend(places.filter_map(|(place, byte)| (*byte != 0).then_some((place, *byte))));
+        }
+    }
+    Ok((bytes.len() as u64, marks))
+}
