@@ -4,6 +4,7 @@
 //! answer at once costs no change of threads.
 
 use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -11,6 +12,7 @@ use std::time::Instant;
 use super::accept::Reception;
 use super::core::Core;
 use super::poller::Happening;
+use crate::call::methods::panic_text;
 use crate::connection::link::{Endpoint, Pumped, fail, pump, rest};
 use crate::connection::waiting::{LOOKING, PATIENCE};
 use crate::error::{RpcError, RpcErrorKind};
@@ -35,6 +37,34 @@ pub(crate) fn start(core: Arc<Core>, reception: Reception) -> std::io::Result<Jo
 fn run(core: &Arc<Core>, mut reception: Reception) {
     DRIVER.set(true);
     let runtime = core.enter_runtime();
+    // Without its driver an agent would be silent, and nobody would know why.
+    let whole = catch_unwind(AssertUnwindSafe(|| drive(core, &mut reception)));
+    let text = match whole {
+        Ok(()) => "the agent of this worker was shut down".to_owned(),
+        Err(panic) => {
+            let text = panic_text(panic.as_ref());
+            tracing::error!(
+                panic = text,
+                "the agent of this worker has failed and stops"
+            );
+            format!("the agent of this worker has failed: {text}")
+        }
+    };
+    core.stop();
+    reception.close(core);
+    for endpoint in core.poller.all() {
+        fail(
+            &endpoint,
+            RpcError::new(RpcErrorKind::Stopping, text.clone()),
+        );
+    }
+    core.peers.stop();
+    drop(runtime);
+    core.end_runtime();
+}
+
+/// Until the agent is stopped.
+fn drive(core: &Arc<Core>, reception: &mut Reception) {
     let mut happenings = Vec::new();
     let mut hot: Vec<Arc<dyn Endpoint>> = Vec::new();
     // How often in a row looking may be in vain before the driver only sleeps.
@@ -43,12 +73,11 @@ fn run(core: &Arc<Core>, mut reception: Reception) {
         let until = earliest(core.wake_at(), reception.deadline());
         if let Err(error) = core.poller.wait(until, &mut happenings) {
             tracing::error!(%error, "the agent cannot wait for its connections and stops");
-            core.stop();
-            break;
+            return;
         }
-        take(core, &mut reception, &happenings, &mut hot);
+        take(core, reception, &happenings, &mut hot);
         if !hot.is_empty() {
-            let found = patience > 0 && look(core, &mut reception, &mut happenings, &mut hot);
+            let found = patience > 0 && look(core, reception, &mut happenings, &mut hot);
             patience = match (found, patience) {
                 (true, _) => PATIENCE,
                 // After a while without looking it is tried again.
@@ -67,14 +96,6 @@ fn run(core: &Arc<Core>, mut reception: Reception) {
         }
         reception.expire(now);
     }
-    reception.close(core);
-    for endpoint in core.poller.all() {
-        let text = "the agent of this worker was shut down";
-        fail(&endpoint, RpcError::new(RpcErrorKind::Stopping, text));
-    }
-    core.peers.stop();
-    drop(runtime);
-    core.end_runtime();
 }
 
 /// Takes what has happened. Connections that had frames are not armed any more, but hot.

@@ -1,6 +1,8 @@
 //! Calls that fail, and what is told of it.
 
+use std::pin::pin;
 use std::sync::{Arc, Barrier};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
 use super::*;
@@ -169,6 +171,39 @@ fn a_call_that_cannot_be_made_says_what_is_wrong() {
         "{error}"
     );
     assert_eq!(agents[0].traffic().connections, 1);
+}
+
+/// The waker of code that is broken.
+struct Broken;
+
+impl Wake for Broken {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker of the test");
+    }
+}
+
+#[test]
+fn an_agent_whose_driver_has_failed_stops_and_says_so() {
+    let agents = group(2, methods);
+    let unanswered = agents[0].call("w1", WAIT, &());
+    let mut answered = pin!(agents[0].call("w1", FAIL, &1));
+    let waker = Waker::from(Arc::new(Broken));
+    let begun = Instant::now();
+    loop {
+        match answered.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Pending => break,
+            // It was answered before anybody waited for it.
+            Poll::Ready(_) => answered.set(agents[0].call("w1", FAIL, &1)),
+        }
+        assert!(begun.elapsed() < LONGEST);
+    }
+    let error = within(LONGEST, "a call of an agent that has failed", move || {
+        unanswered.wait().unwrap_err()
+    });
+    assert_eq!(error.kind, RpcErrorKind::Stopping, "{error}");
+    assert!(error.message.contains("a waker of the test"), "{error}");
+    let later = agents[0].call_sync("w1", FAIL, &1).unwrap_err();
+    assert_eq!(later.kind, RpcErrorKind::Stopping, "{later}");
 }
 
 #[test]
