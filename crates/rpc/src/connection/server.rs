@@ -46,6 +46,9 @@ pub(crate) struct Caller {
 
 #[derive(Default)]
 struct Served {
+    /// Requests that are not begun yet, since their parts are being read or others of their line come
+    /// first; and whether they are cancelled.
+    waiting: BTreeMap<u64, bool>,
     running: BTreeMap<u64, Cancellation>,
     /// Parts of replies that the caller has not read yet.
     lent: BTreeMap<u64, Vec<Bytes>>,
@@ -170,6 +173,7 @@ impl Server {
         let Some(core) = self.core.upgrade() else {
             return Ok(());
         };
+        self.served().waiting.insert(header.call, false);
         let server = Arc::clone(self);
         lent::fetch(&core, frame, &caller.lending, move |payload| {
             server.fetched(header, payload, deadline);
@@ -194,7 +198,10 @@ impl Server {
                     Err(error) => fail(self, error),
                 }
             }
-            Err(error) => self.reply(&header, Err(error)),
+            Err(error) => {
+                self.served().waiting.remove(&header.call);
+                self.reply(&header, Err(error));
+            }
         }
     }
 
@@ -211,7 +218,11 @@ impl Server {
         if let Some(key) = line {
             let mut served = self.served();
             match served.lines.get_mut(&key) {
-                Some(behind) => return behind.push_back(job),
+                Some(behind) => {
+                    behind.push_back(job);
+                    served.waiting.entry(header.call).or_default();
+                    return;
+                }
                 None => drop(served.lines.insert(key, VecDeque::new())),
             }
         }
@@ -244,6 +255,9 @@ impl Server {
 
     /// Starts the function; its answer, if it has it at once.
     fn start(self: &Arc<Self>, job: Job) -> Option<Answer> {
+        if self.served().waiting.remove(&job.header.call) == Some(true) {
+            return Some(Err(cancelled()));
+        }
         let (Some(core), Some(caller)) = (self.core.upgrade(), self.caller.get()) else {
             return Some(Err(stopping()));
         };
@@ -338,6 +352,19 @@ impl Server {
         self.work_on(self.next_in(line));
     }
 
+    /// The caller does not want the result any more.
+    fn cancel(&self, call: u64) {
+        let mut served = self.served();
+        if let Some(cancelled) = served.waiting.get_mut(&call) {
+            *cancelled = true;
+        }
+        let running = served.running.get(&call).cloned();
+        drop(served);
+        if let Some(cancellation) = running {
+            cancellation.cancel();
+        }
+    }
+
     fn reply(self: &Arc<Self>, header: &Header, answer: Answer) {
         let fits = |payload: Payload| match self.core.upgrade() {
             Some(core) => core.fits(&payload).map(|()| payload),
@@ -408,10 +435,7 @@ impl Endpoint for Server {
         let taken = match kind {
             FrameKind::Request => self.request(caller, frame),
             FrameKind::Cancel => {
-                let running = self.served().running.get(&frame.header.call).cloned();
-                if let Some(cancellation) = running {
-                    cancellation.cancel();
-                }
+                self.cancel(frame.header.call);
                 Ok(())
             }
             FrameKind::Release if !frame.body.is_empty() => self.link.arenas.returned(&frame.body),
@@ -449,6 +473,7 @@ impl Endpoint for Server {
         let running = std::mem::take(&mut served.running);
         served.lent.clear();
         served.lines.clear();
+        served.waiting.clear();
         drop(served);
         for cancellation in running.values() {
             cancellation.cancel();
@@ -473,6 +498,11 @@ async fn to_the_end(
         }
     }
     running.await
+}
+
+fn cancelled() -> RpcError {
+    let text = "the call was cancelled before it was begun";
+    RpcError::new(RpcErrorKind::Cancelled, text)
 }
 
 fn expired() -> RpcError {

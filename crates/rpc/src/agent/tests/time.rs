@@ -189,3 +189,18 @@ fn cancelling_tells_the_function() {
         std::thread::yield_now();
     }
 }
+
+#[test]
+fn a_call_that_is_cancelled_while_it_stands_in_line_is_not_begun() {
+    let seen = Arc::new(Seen::default());
+    let agents = group(2, || methods(&seen));
+    let in_line = CallOptions::new().line(7);
+    let first = agents[0].call_with(in_line, "w1", WAIT, &());
+    let second = agents[0].call_with(in_line, "w1", COUNT, &());
+    let third = agents[0].call_with(in_line, "w1", COUNT, &());
+    second.cancel();
+    first.cancel();
+    third.wait().unwrap();
+    assert_eq!(second.wait().unwrap_err().kind, RpcErrorKind::Cancelled);
+    assert_eq!(seen.counted.load(Ordering::Relaxed), 1);
+}
