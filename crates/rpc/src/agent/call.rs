@@ -17,7 +17,7 @@ use crate::call::future::{InFlight, RpcFuture};
 use crate::call::method::Method;
 use crate::call::slot::Slot;
 use crate::call::span::CallSpan;
-use crate::connection::client::{Excess, IN_LINE, Request};
+use crate::connection::request::{Excess, IN_LINE, Request};
 use crate::error::{RpcError, RpcErrorKind};
 use crate::payload::Payload;
 use crate::rref;

@@ -10,8 +10,9 @@ use rdzv_core::rpc::worker::WorkerId;
 
 use super::connect;
 use super::core::{Core, Member, Members};
-use crate::connection::client::{Client, Excess, Request, time_is_over};
+use crate::connection::client::Client;
 use crate::connection::link::{Endpoint, fail};
+use crate::connection::request::{Excess, Request, time_is_over};
 use crate::error::{RpcError, RpcErrorKind};
 
 /// Connections to other workers.

@@ -1,108 +1,26 @@
 //! The calling side of a connection: calls that wait for their reply.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use rdzv_core::rpc::calls::{CallTable, Credit};
 use rdzv_core::rpc::frame::{Frame, FrameKind, Header, Limits};
 use rdzv_core::rpc::worker::WorkerInfo;
 
+use super::calls::{Call, Calls};
 use super::lent::{self, Lending};
 use super::link::{Endpoint, Link, fail};
+use super::request::{Excess, READS_MEMORY, Request, time_is_over};
 use super::waiting::Bell;
 use crate::agent::clock;
-use crate::agent::core::{Core, OnItsWay};
+use crate::agent::core::Core;
 use crate::call::failure::Refusal;
 use crate::call::methods::Answer;
-use crate::call::slot::Slot;
-use crate::call::span::CallSpan;
 use crate::error::{RpcError, RpcErrorKind};
-use crate::payload::Payload;
 
 /// So many calls wait for credit at the most; more are refused.
 const MOST_WAITING: usize = 65_536;
-
-/// Flag of a request: the caller can read the callee's memory.
-pub(crate) const READS_MEMORY: u16 = 1;
-
-/// Flag of a request: the first 8 bytes of the body are the key of the line that it stands in.
-pub(crate) const IN_LINE: u16 = 2;
-
-/// A call before it is sent.
-pub(crate) struct Request {
-    pub(crate) id: u64,
-    pub(crate) method: &'static str,
-    pub(crate) number: u64,
-    pub(crate) flags: u16,
-    pub(crate) trace: u128,
-    pub(crate) span: CallSpan,
-    pub(crate) payload: Payload,
-    pub(crate) begun: Instant,
-    pub(crate) timeout: Option<Duration>,
-    /// Where the answer is to arrive.
-    pub(crate) slot: Arc<Slot<Answer>>,
-    /// Whether the callee reads its large parts out of our memory; known when it leaves the queue.
-    pub(crate) lend: bool,
-    /// Filled when the request has left the queue.
-    pub(crate) sent: Arc<Slot<()>>,
-    /// Counts it as long as it is anywhere.
-    pub(crate) counted: Arc<OnItsWay>,
-}
-
-impl Request {
-    /// When its time is over.
-    pub(crate) fn until(&self) -> Option<Instant> {
-        self.timeout.map(|timeout| self.begun + timeout)
-    }
-
-    /// It ends without having been sent.
-    pub(crate) fn fail(self, error: RpcError) {
-        // Nobody finds a call that has ended still on its way, here and below.
-        drop(self.counted);
-        self.slot.fill(Err(error.with_method(self.method)));
-        self.sent.fill(());
-    }
-}
-
-/// What to do if the limits are reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Excess {
-    /// Send it anyway: it is part of a call that counts already.
-    Send,
-    /// Let it wait.
-    Queue,
-    /// Refuse it.
-    Refuse,
-}
-
-/// A call on its way.
-struct Call {
-    method: &'static str,
-    slot: Arc<Slot<Answer>>,
-    begun: Instant,
-    timeout: Option<Duration>,
-    size: u64,
-    /// Whether it counts against the limits.
-    counted: bool,
-    /// Whether it has left the queue.
-    sent: bool,
-    /// The parts that the callee reads out of our memory: they must not go away before.
-    lent: Vec<Bytes>,
-    span: CallSpan,
-    _counted: Arc<OnItsWay>,
-}
-
-#[derive(Default)]
-struct Calls {
-    pending: CallTable<u64, Call>,
-    credit: Credit,
-    queue: VecDeque<Request>,
-    /// Parts of calls that are given up, which the callee may be reading still.
-    abandoned: BTreeMap<u64, Vec<Bytes>>,
-}
 
 /// The right to send requests over a connection.
 pub(crate) struct Order<'a>(
@@ -411,55 +329,6 @@ impl Client {
     }
 }
 
-impl Calls {
-    fn enter(&mut self, request: &Request, size: u64, counted: bool, sent: bool) {
-        let deadline = request.until();
-        let call = Call {
-            method: request.method,
-            slot: Arc::clone(&request.slot),
-            begun: request.begun,
-            timeout: request.timeout,
-            size,
-            counted,
-            sent,
-            lent: Vec::new(),
-            span: request.span.clone(),
-            _counted: Arc::clone(&request.counted),
-        };
-        // The number is new, so it is taken.
-        let _ = self
-            .pending
-            .insert(request.id, call, deadline.map(clock::mono));
-    }
-
-    /// A call is over. Says whether others wait for the room that it leaves.
-    fn given_back(&mut self, call: &Call) -> bool {
-        if call.counted {
-            self.credit.give_back(call.size);
-        }
-        !self.queue.is_empty()
-    }
-
-    /// The next request that has waited and has room now.
-    fn next_ready(&mut self, lending: &Lending) -> Option<Request> {
-        loop {
-            let size = self.queue.front()?.payload.len() as u64;
-            if !self.credit.try_take(size) {
-                return None;
-            }
-            let mut request = self.queue.pop_front()?;
-            if let Some(waiting) = self.pending.get_mut(request.id) {
-                request.lend = lending.lends();
-                waiting.counted = true;
-                waiting.sent = true;
-                return Some(request);
-            }
-            // Given up meanwhile.
-            self.credit.give_back(size);
-        }
-    }
-}
-
 impl Endpoint for Client {
     fn link(&self) -> &Link {
         &self.link
@@ -528,24 +397,5 @@ fn with_time(kind: RpcErrorKind, text: String, elapsed: Duration) -> String {
             format!("{text} ({} ms after the call)", elapsed.as_millis())
         }
         _ => text,
-    }
-}
-
-/// The error of a call whose time is over.
-pub(crate) fn time_is_over(limit: Duration, what: &str) -> RpcError {
-    let limit = in_milliseconds(limit);
-    let text = format!(
-        "RPC ran for more than set timeout ({limit} ms) and will now be marked with an error; {what}"
-    );
-    RpcError::new(RpcErrorKind::Deadline, text)
-}
-
-/// A time as the texts about timeouts show it.
-fn in_milliseconds(limit: Duration) -> String {
-    let micros = limit.as_micros();
-    if micros.is_multiple_of(1000) {
-        (micros / 1000).to_string()
-    } else {
-        format!("{}.{:03}", micros / 1000, micros % 1000)
     }
 }

@@ -15,6 +15,8 @@
 //! | [`reader`] | frames in, by whoever holds the *helm* |
 //! | [`link`] | both, and what ends them |
 //! | [`heart`] | whether the other host is there |
+//! | [`request`] | a call before it is sent |
+//! | [`calls`] | calls that are not answered yet, and those that wait for room |
 //! | [`client`] | the calling side: calls that wait for their reply |
 //! | [`waiting`] | a thread that waits for a reply reads the connection itself |
 //! | [`server`] | the answering side: from a request to its reply |
@@ -23,12 +25,14 @@
 //! | [`greeting`] | the first frame each way |
 
 pub(crate) mod arenas;
+mod calls;
 pub(crate) mod client;
 pub(crate) mod greeting;
 mod heart;
 pub(crate) mod lent;
 pub(crate) mod link;
 pub(crate) mod reader;
+pub(crate) mod request;
 pub(crate) mod server;
 #[cfg(test)]
 mod tests;

@@ -11,10 +11,10 @@ use rdzv_core::rpc::frame::{Frame, FrameKind, Header, Limits};
 use rdzv_core::rpc::rref::Member as Holder;
 use rdzv_core::rpc::worker::WorkerInfo;
 
-use super::client::{IN_LINE, READS_MEMORY};
 use super::greeting::Greeting;
 use super::lent::{self, Lending};
 use super::link::{Endpoint, Link, fail};
+use super::request::{IN_LINE, READS_MEMORY};
 use crate::agent::core::Core;
 use crate::call::cancellation::Cancellation;
 use crate::call::context::CallContext;

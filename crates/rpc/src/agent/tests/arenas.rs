@@ -115,16 +115,7 @@ fn a_result_in_an_arena_is_lent_to_the_caller() {
 
 #[test]
 fn views_and_tensors_of_all_places_travel_together_over_every_transport() {
-    let shared = TransportOptions::default();
-    let unix = TransportOptions {
-        shared: false,
-        ..shared.clone()
-    };
-    let tcp = TransportOptions {
-        unix: false,
-        ..shared.clone()
-    };
-    for transports in [shared, unix, tcp] {
+    for (transports, _) in transports() {
         let made = Made {
             transports,
             ..Made::default()

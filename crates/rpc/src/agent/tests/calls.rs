@@ -55,20 +55,7 @@ fn over(transports: &TransportOptions) -> Vec<RpcAgent> {
 
 #[test]
 fn calls_go_both_ways_and_to_oneself_over_every_transport() {
-    let shared = TransportOptions::default();
-    let unix = TransportOptions {
-        shared: false,
-        ..shared.clone()
-    };
-    let tcp = TransportOptions {
-        unix: false,
-        ..shared.clone()
-    };
-    for (transports, kind) in [
-        (shared, TransportKind::Shared),
-        (unix, TransportKind::Unix),
-        (tcp, TransportKind::Tcp),
-    ] {
+    for (transports, kind) in transports() {
         let agents = over(&transports);
         for (from, to) in [(0, 1), (1, 0), (0, 0)] {
             assert_eq!(agents[from].call_sync(to, ADD, &(1, 2)), Ok(3));

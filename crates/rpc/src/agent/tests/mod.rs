@@ -22,7 +22,7 @@ use super::core::{Member, Members, Setup};
 use crate::Methods;
 use crate::device::CpuOnly;
 use crate::rref::ReferenceSettings;
-use crate::transport::{Listener, Token, TransportOptions};
+use crate::transport::{Listener, Token, TransportKind, TransportOptions};
 
 /// How the agents of a group are made.
 #[derive(Clone)]
@@ -47,6 +47,24 @@ impl Default for Made {
             limits: Limits::default(),
         }
     }
+}
+
+/// The transports between workers of one host.
+pub(crate) fn transports() -> [(TransportOptions, TransportKind); 3] {
+    let shared = TransportOptions::default();
+    let unix = TransportOptions {
+        shared: false,
+        ..shared.clone()
+    };
+    let tcp = TransportOptions {
+        unix: false,
+        ..shared.clone()
+    };
+    [
+        (shared, TransportKind::Shared),
+        (unix, TransportKind::Unix),
+        (tcp, TransportKind::Tcp),
+    ]
 }
 
 /// Longer than anything in these tests takes on a busy machine, and shorter than whoever runs them waits.

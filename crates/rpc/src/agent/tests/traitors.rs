@@ -163,19 +163,6 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-fn transports() -> [TransportOptions; 3] {
-    let shared = TransportOptions::default();
-    let unix = TransportOptions {
-        shared: false,
-        ..shared.clone()
-    };
-    let tcp = TransportOptions {
-        unix: false,
-        ..shared.clone()
-    };
-    [shared, unix, tcp]
-}
-
 /// Writes until all is written or the victim has closed.
 fn push(ends: &mut Ends, mut bytes: &[u8]) {
     let until = Instant::now() + LIMIT;
@@ -195,7 +182,7 @@ proptest! {
 
     #[test]
     fn a_caller_that_sends_nonsense_harms_nobody_else(which in 0..3_usize, bytes in bytes()) {
-        let made = Made { transports: transports()[which].clone(), worker_threads: 1, ..Made::default() };
+        let made = Made { transports: transports()[which].0.clone(), worker_threads: 1, ..Made::default() };
         let agents = super::made(3, &made, methods);
         let core = agents[2].core();
         let members = core.members();
@@ -218,7 +205,7 @@ proptest! {
 
     #[test]
     fn a_callee_that_sends_nonsense_harms_nobody_else(which in 0..3_usize, bytes in bytes()) {
-        let made = Made { transports: transports()[which].clone(), worker_threads: 1, ..Made::default() };
+        let made = Made { transports: transports()[which].0.clone(), worker_threads: 1, ..Made::default() };
         let agents = super::made(3, &made, methods);
         // Somebody else answers at the address of w2, and knows how it greets.
         let mut listener = Listener::new(made.transports).unwrap();
