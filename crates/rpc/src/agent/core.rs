@@ -22,6 +22,7 @@ use super::gather::leader::{self, Gathers};
 use super::peers::Peers;
 use super::poller::Poller;
 use super::turns::Turns;
+use super::under_way::UnderWay;
 use crate::call::methods::Methods;
 use crate::connection::client::Client;
 use crate::connection::server::Caller;
@@ -72,6 +73,7 @@ pub(crate) struct Core {
     runtime: Mutex<Option<tokio::runtime::Runtime>>,
     handle: tokio::runtime::Handle,
     turns: Turns,
+    pub(crate) under_way: UnderWay,
     members: RwLock<Arc<Members>>,
     /// For those who wait for other members than there are.
     pub(super) group_changed: (Mutex<()>, Condvar),
@@ -140,6 +142,7 @@ impl Core {
             runtime: Mutex::new(Some(runtime)),
             handle,
             turns: Turns::new(setup.worker_threads),
+            under_way: UnderWay::default(),
             members: RwLock::default(),
             group_changed: Default::default(),
             timeout: AtomicU64::new(micros(setup.timeout)),
@@ -320,7 +323,8 @@ impl Core {
         news
     }
 
-    /// Lets go of the threads that run functions, without waiting for them.
+    /// Lets go of the threads that run functions, without waiting for them. Async functions, which were
+    /// told, have a moment to end by themselves.
     pub(crate) fn end_runtime(&self) {
         let runtime = self
             .runtime
@@ -328,7 +332,7 @@ impl Core {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         if let Some(runtime) = runtime {
-            runtime.shutdown_background();
+            self.under_way.end(runtime);
         }
         self.turns.close();
     }

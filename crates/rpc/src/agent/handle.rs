@@ -205,7 +205,8 @@ impl RpcAgent {
 
     /// Stops at once: calls on their way fail with [`RpcErrorKind::Stopping`] here and with
     /// [`RpcErrorKind::PeerLost`] at the other side, functions that run are told through their
-    /// [`Cancellation`](crate::Cancellation) and not waited for.
+    /// [`Cancellation`](crate::Cancellation) and not waited for. Async functions that have not ended a second
+    /// later are dropped where they wait.
     pub fn stop(&self) {
         self.core.stop();
         let driver = self.keeper.as_ref().and_then(|keeper| {

@@ -32,6 +32,7 @@ mod members;
 #[cfg(test)]
 pub(crate) mod tests;
 mod turns;
+mod under_way;
 
 pub use call::{CallOptions, Destination, Timeout};
 pub use handle::{PeerTraffic, RpcAgent, Traffic};

@@ -301,10 +301,12 @@ impl Server {
                 core.counters.runs();
                 self.runs(header.call, &cancellation);
                 let server = Arc::clone(self);
+                let under_way = core.under_way.begin();
                 core.spawn(async move {
                     let answer = to_the_end(running, job.deadline, &cancellation).await;
                     span.over(&answer);
                     server.finished(&header, line, answer);
+                    drop(under_way);
                 });
             }
             Handler::Blocking(_) => {

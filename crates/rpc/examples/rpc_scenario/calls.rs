@@ -1,0 +1,141 @@
+//! Calls as commands say them.
+
+use std::time::Duration;
+
+use rdzv_rpc::{CallOptions, Method, RpcAgent, RpcError, RpcFuture, Timeout};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::offered::{
+    COUNT, DOUBLE, DOUBLE_TEXT, FAIL, HALVE, HOLD, MEASURE, NOTE, NOTED, OPEN, REACHED, REPEAT,
+    TRACE, TRIPLE, WAIT,
+};
+use super::pressure::{SWALLOW, piece};
+
+/// One call.
+#[derive(Deserialize)]
+pub(crate) struct Call {
+    to: To,
+    method: String,
+    #[serde(default)]
+    argument: Value,
+    /// The agent's timeout if it is not given.
+    micros: Option<u64>,
+    /// No deadline at all.
+    #[serde(default)]
+    never: bool,
+    /// Fails instead of waiting for room.
+    #[serde(default)]
+    refuse: bool,
+}
+
+/// Who is called.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum To {
+    Name(String),
+    Id(u32),
+}
+
+/// A call on its way, whatever its type is.
+pub(crate) trait Outcome {
+    fn wait(self: Box<Self>) -> Result<Value, RpcError>;
+    fn is_done(&self) -> bool;
+    fn cancel(&self);
+}
+
+impl<T: Serialize + Send + 'static> Outcome for RpcFuture<T> {
+    fn wait(self: Box<Self>) -> Result<Value, RpcError> {
+        (*self).wait().map(|value| json!(value))
+    }
+
+    fn is_done(&self) -> bool {
+        Self::is_done(self)
+    }
+
+    fn cancel(&self) {
+        Self::cancel(self);
+    }
+}
+
+impl Call {
+    /// Makes it.
+    pub(crate) fn begin(&self, agent: &RpcAgent) -> Box<dyn Outcome> {
+        match self.method.as_str() {
+            "double" => self.typed(agent, DOUBLE),
+            "double text" => self.typed(agent, DOUBLE_TEXT),
+            "halve" => self.typed(agent, HALVE),
+            "triple" => self.typed(agent, TRIPLE),
+            // A text of that length, which nobody has to write.
+            "measure" => self.with(agent, MEASURE, &"x".repeat(self.argument())),
+            "repeat" => self.typed(agent, REPEAT),
+            "fail" => self.typed(agent, FAIL),
+            "wait" => self.typed(agent, WAIT),
+            "hold" => self.typed(agent, HOLD),
+            "open" => self.typed(agent, OPEN),
+            "count" => self.typed(agent, COUNT),
+            "reached" => self.typed(agent, REACHED),
+            "noted" => self.typed(agent, NOTED),
+            "swallow" => self.with(agent, SWALLOW, &piece(self.argument())),
+            "trace" => self.typed(agent, TRACE),
+            other => panic!("there is no method {other}"),
+        }
+    }
+
+    fn argument<T: DeserializeOwned>(&self) -> T {
+        let argument = serde_json::from_value(self.argument.clone());
+        argument.unwrap_or_else(|error| panic!("the argument of {}: {error}", self.method))
+    }
+
+    fn typed<Argument, Output>(
+        &self,
+        agent: &RpcAgent,
+        method: Method<Argument, Output>,
+    ) -> Box<dyn Outcome>
+    where
+        Argument: Serialize + DeserializeOwned,
+        Output: Serialize + DeserializeOwned + Send + 'static,
+    {
+        self.with(agent, method, &self.argument())
+    }
+
+    fn with<Argument, Output>(
+        &self,
+        agent: &RpcAgent,
+        method: Method<Argument, Output>,
+        argument: &Argument,
+    ) -> Box<dyn Outcome>
+    where
+        Argument: Serialize,
+        Output: Serialize + DeserializeOwned + Send + 'static,
+    {
+        let timeout = match (self.micros, self.never) {
+            (_, true) => Timeout::Never,
+            (Some(micros), _) => Timeout::After(Duration::from_micros(micros)),
+            (None, _) => Timeout::OfAgent,
+        };
+        let mut options = CallOptions::new().timeout(timeout);
+        if self.refuse {
+            options = options.refuse_excess();
+        }
+        Box::new(match &self.to {
+            To::Name(name) => agent.call_with(options, name, method, argument),
+            To::Id(id) => agent.call_with(options, *id, method, argument),
+        })
+    }
+}
+
+/// Makes so many calls in a line, and for every tenth one in none; all of them are answered.
+pub(crate) fn lines(agent: &RpcAgent, to: &str, calls: u64) -> Result<Value, RpcError> {
+    let line = CallOptions::new().line(7);
+    let mut begun = Vec::new();
+    for number in 0..calls {
+        begun.push(agent.call_with(line, to, NOTE, &number));
+        if number % 10 == 0 {
+            begun.push(agent.call(to, COUNT, &()));
+        }
+    }
+    begun.into_iter().try_for_each(RpcFuture::wait)?;
+    Ok(Value::Null)
+}

@@ -1,0 +1,112 @@
+//! How a process becomes a worker: the registry, options, and where they meet (S1 to S4).
+
+use std::net::TcpListener;
+
+use rdzv_rpc::RpcErrorKind;
+use serde_json::{Value, json};
+
+use super::worker::{Scenario, shut_down};
+
+/// Nobody is there, and looking would take its time.
+const NOWHERE: &str = "tcp://192.0.2.1:1?rank=0";
+
+#[test]
+fn workers_meet_where_their_environment_says() {
+    let scenario = Scenario::new();
+    // No launcher hosts a store here: the worker of rank 0 does.
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let mut ranks = 0..;
+    let workers = ["a", "b", "c"].map(|name| {
+        let rank = ranks.next().unwrap();
+        scenario.start_at(port, name, rank, &[])
+    });
+    for worker in &workers {
+        worker.begin_init(&json!({ "world_size": 3 }));
+    }
+    for (rank, worker) in workers.iter().enumerate() {
+        assert_eq!(worker.succeeds()["rank"], rank);
+    }
+    for from in &workers {
+        for to in ["a", "b", "c"] {
+            assert_eq!(from.calls(to, "double", json!(4)), Ok(json!(8)));
+        }
+    }
+    let error = workers[0]
+        .init(&json!({ "init_method": NOWHERE }))
+        .unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::AlreadyInitialized);
+    shut_down(&workers);
+    let error = workers[0].calls("b", "double", json!(4)).unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::NotInitialized);
+}
+
+#[test]
+fn a_backend_is_registered_once_and_its_handle_stays_good() {
+    let scenario = Scenario::new();
+    let workers = scenario.started(["a", "b"]);
+    for worker in &workers {
+        let register = |name: &str| json!({ "do": "register", "name": name, "devices": 0 });
+        assert_eq!(worker.does(&register("OURS")), "BackendType.OURS");
+        worker.does(&register("LATER"));
+        worker.does(&register("LATEST"));
+        let error = worker.refuses(&register("OURS"));
+        assert_eq!(error.message, "RPC backend OURS: already registered");
+        let options = json!({ "num_worker_threads": 3 });
+        let init = json!({ "world_size": 2, "backend": "OURS", "options": options });
+        worker.begin_init(&init);
+    }
+    for (rank, worker) in workers.iter().enumerate() {
+        let received = json!({
+            "store": true, "name": worker.name, "rank": rank, "world_size": 2, "threads": 3,
+        });
+        assert_eq!(worker.succeeds()["received"], received);
+    }
+    assert_eq!(workers[0].calls("b", "double", json!(4)), Ok(json!(8)));
+}
+
+#[test]
+fn what_a_process_asks_for_is_honoured_or_refused() {
+    let scenario = Scenario::new();
+    let workers = scenario.started(["a", "b"]);
+    let a = &workers[0];
+    let refused = |words: Value| {
+        let error = a.init(&words).unwrap_err();
+        assert_eq!(error.kind, RpcErrorKind::InvalidArgument, "{error:?}");
+        error.message
+    };
+    let option = |word: &str, value: Value| refused(json!({ "options": { word: value } }));
+    assert!(option("colour", json!(1)).contains("has no option colour; it has"));
+    assert!(option("num_worker_threads", json!(0)).ends_with("must be positive, got 0"));
+    assert!(option("num_worker_threads", json!("two")).contains("cannot be \"two\""));
+    assert!(option("devices", json!(["cpu"])).contains("a list of CUDA devices, but got"));
+    assert!(option("transports", json!(["pigeon"])).contains("pigeon"));
+    assert_eq!(option("_channels", json!(["cma"])), "Unknown channel: cma");
+    let two_to_one = json!({ "b": { "cuda:0": "cuda:1", "cuda:1": "cuda:1" } });
+    assert!(option("device_maps", two_to_one).contains("cuda:1"));
+    assert_eq!(
+        refused(json!({ "timeout": -0.5 })),
+        "RPC Timeout must be non-negative"
+    );
+    // Options of another type, with the backend and without it.
+    let foreign = refused(json!({ "foreign": true, "backend": "RDZV", "world_size": 1 }));
+    let wrong = "`rpc_backend_options` must be a `TensorPipeRpcBackendOptions`. Foreign";
+    assert_eq!(foreign, wrong);
+    let inferred = refused(json!({ "foreign": true }));
+    assert_eq!(inferred, "Could not infer backend for options Foreign");
+
+    // After all that it becomes a worker; the maps that were given as words are honoured.
+    let maps = json!({ "b": { "cuda:0": "cuda:1" } });
+    for (worker, maps) in [(a, maps), (&workers[1], json!({}))] {
+        worker.does(&json!({ "do": "register", "name": "FAKE", "devices": 2 }));
+        let options = json!({ "device_maps": maps });
+        let init = json!({ "world_size": 2, "backend": "FAKE", "options": options });
+        worker.begin_init(&init);
+    }
+    for worker in &workers {
+        worker.succeeds();
+    }
+    let sent = a.does(&json!({ "do": "tensor", "to": "b", "device": 0 }));
+    assert_eq!(sent, json!([1, 0, [1, 2, 3]]));
+}

@@ -1,0 +1,175 @@
+//! Static groups that are formed, or refused on all ranks (S6, S8, S9).
+
+use std::time::{Duration, Instant};
+
+use rdzv_rpc::RpcErrorKind;
+use serde_json::{Value, json};
+
+use super::worker::{Scenario, Worker, shut_down};
+
+/// How soon everybody has to know of a failure.
+const SOON: Duration = Duration::from_secs(2);
+
+/// Nobody is there, and looking would take its time.
+const NOWHERE: &str = "tcp://192.0.2.1:1";
+
+/// Has each become a worker of a group of this size at the same time; all fail, and soon.
+fn all_fail(workers: &[Worker], init: impl Fn(usize) -> Value) -> Vec<super::worker::Failure> {
+    let begun = Instant::now();
+    for (rank, worker) in workers.iter().enumerate() {
+        worker.begin_init(&init(rank));
+    }
+    let errors = workers.iter().map(|worker| worker.answer().unwrap_err());
+    let errors = errors.collect();
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    errors
+}
+
+#[test]
+fn a_bad_map_of_one_process_is_told_to_all_and_nothing_is_left() {
+    let scenario = Scenario::new();
+    let workers = scenario.started(["w0", "w1", "w2"]);
+    for worker in &workers {
+        worker.does(&json!({ "do": "register", "name": "FAKE", "devices": 2 }));
+    }
+    // What a process opens once only is open after the first group.
+    let good = json!({ "world_size": 3, "backend": "FAKE" });
+    for worker in &workers {
+        worker.begin_init(&good);
+    }
+    for worker in &workers {
+        worker.succeeds();
+    }
+    shut_down(&workers);
+    let has = |worker: &Worker| {
+        // It has two threads of its own.
+        let process = worker.does(&json!({ "do": "process", "threads": 2 }));
+        assert_eq!(process["threads"], 2, "{}", worker.name);
+        process["descriptors"].clone()
+    };
+    let before: Vec<Value> = workers.iter().map(has).collect();
+    let keys = scenario.keys();
+
+    let errors = all_fail(&workers, |rank| {
+        let target = if rank == 1 { "cuda:5" } else { "cuda:1" };
+        let options = json!({ "device_maps": { "w0": { "cuda:1": target } } });
+        match rank {
+            0 => good.clone(),
+            _ => json!({ "world_size": 3, "backend": "FAKE", "options": options }),
+        }
+    });
+    for error in errors {
+        assert_eq!(error.kind, RpcErrorKind::DeviceMap);
+        assert_eq!(
+            error.message,
+            "Node w1 has target devices with invalid indices in its device map for w0\n\
+             device map = {cuda:1: cuda:5}\ndevice count = 2"
+        );
+    }
+    for (worker, before) in workers.iter().zip(before) {
+        assert_eq!(has(worker), before, "descriptors of {}", worker.name);
+    }
+    // The same processes form a group in the same store when the map is right.
+    for worker in &workers {
+        worker.begin_init(&good);
+    }
+    for worker in &workers {
+        worker.succeeds();
+    }
+    assert_eq!(workers[0].calls("w1", "double", json!(4)), Ok(json!(8)));
+    shut_down(&workers);
+    // Of the group that was refused its words are left, for those who come late.
+    let is_word = |key: &String| key.starts_with("rdzv/rpc/2/") || keys.contains(key);
+    let left = scenario.keys();
+    assert!(left.iter().all(is_word), "{left:?}");
+}
+
+#[test]
+fn processes_of_two_world_sizes_are_told_both_soon() {
+    let scenario = Scenario::new();
+    let workers = scenario.started(["w0", "w1"]);
+    for error in all_fail(&workers, |rank| json!({ "world_size": 2 + rank })) {
+        assert_eq!(error.kind, RpcErrorKind::GroupMismatch);
+        let both = error.message.contains("given 2") && error.message.contains("given 3");
+        assert!(both, "{}", error.message);
+    }
+}
+
+#[test]
+fn processes_that_do_not_come_are_named_at_the_deadline() {
+    let scenario = Scenario::new();
+    let workers = [scenario.start("w0", 0), scenario.start("w2", 2)];
+    let options = json!({ "init_deadline": 0.5 });
+    let errors = all_fail(&workers, |_| json!({ "world_size": 4, "options": options }));
+    for error in errors {
+        assert_eq!(error.kind, RpcErrorKind::Deadline);
+        let missing = "of 4 workers, rank 1, 3 did not come";
+        assert!(error.message.contains(missing), "{}", error.message);
+    }
+}
+
+#[test]
+fn names_and_ranks_that_cannot_be_are_refused_before_anybody_is_asked() {
+    let scenario = Scenario::new();
+    let [worker] = scenario.started(["worker"]);
+    let legal = |letter: char| letter.is_ascii_alphanumeric() || "-_:".contains(letter);
+    let letters = (0_u8..128).map(char::from).chain(['é', 'ß', '次']);
+    let illegal = letters.filter(|letter| !legal(*letter));
+    let mut names: Vec<String> = illegal.map(|letter| format!("a{letter}b")).collect();
+    assert_eq!(names.len(), 128 - 65 + 3);
+    names.extend([String::new(), "x".repeat(128)]);
+    let begun = Instant::now();
+    for name in names {
+        let init = json!({ "name": name, "rank": 0, "init_method": NOWHERE });
+        let error = worker.init(&init).unwrap_err();
+        assert_eq!(error.kind, RpcErrorKind::InvalidArgument, "{name:?}");
+    }
+    for (rank, size, said) in [(2, 2, "rank 2 is not below"), (0, 0, "at least 1, got 0")] {
+        let init = json!({ "rank": rank, "world_size": size, "init_method": NOWHERE });
+        let error = worker.init(&init).unwrap_err();
+        assert_eq!(error.kind, RpcErrorKind::InvalidArgument);
+        assert!(error.message.contains(said), "{}", error.message);
+    }
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    assert_eq!(scenario.keys(), Vec::<String>::new());
+    // This one is just short enough.
+    let name = "x".repeat(127);
+    worker
+        .init(&json!({ "name": name, "world_size": 1 }))
+        .unwrap();
+    assert_eq!(worker.calls(&name, "double", json!(1)), Ok(json!(2)));
+}
+
+#[test]
+fn processes_of_one_name_or_one_rank_are_named_to_all() {
+    let scenario = Scenario::new();
+    let workers = scenario.started(["a", "b", "a"]);
+    for error in all_fail(&workers, |_| json!({ "world_size": 3 })) {
+        assert_eq!(error.kind, RpcErrorKind::DuplicateName);
+        let said = "RPC worker name a is not unique. Workers 0 and 2 share the same name.";
+        assert_eq!(error.message, said);
+    }
+    let workers = scenario.started(["a", "b", "c"]);
+    for error in all_fail(&workers, |at| json!({ "world_size": 3, "rank": at.min(1) })) {
+        assert_eq!(error.kind, RpcErrorKind::DuplicateId);
+        assert!(
+            error.message.contains("rank 1 in one group"),
+            "{}",
+            error.message
+        );
+    }
+}
+
+#[test]
+fn a_newcomer_of_a_name_or_rank_that_somebody_has_is_told_so() {
+    let scenario = Scenario::new();
+    let first = scenario.joined("a", 0);
+    for (name, rank, kind) in [
+        ("a", 1, RpcErrorKind::DuplicateName),
+        ("b", 0, RpcErrorKind::DuplicateId),
+    ] {
+        let error = scenario.start(name, rank).init(&json!({})).unwrap_err();
+        assert_eq!(error.kind, kind, "{}", error.message);
+    }
+    first.sees(&["a"]);
+}

@@ -1,0 +1,27 @@
+//! Processes that have nothing to do (S31).
+
+use serde_json::json;
+
+use super::worker::{Scenario, all};
+
+/// How long it is measured, in seconds.
+const MEASURED: f64 = 2.0;
+
+/// What a process may use, of one core.
+const MOST: f64 = 0.002;
+
+#[test]
+fn processes_that_are_connected_and_have_nothing_to_do_use_no_processor() {
+    let scenario = Scenario::new();
+    let names = ["a", "b", "c", "d"];
+    let workers = scenario.formed(names, &json!({}));
+    for from in &workers {
+        for to in names {
+            from.calls(to, "double", json!(1)).unwrap();
+        }
+    }
+    for used in all(&workers, &json!({ "do": "idle", "seconds": MEASURED })) {
+        let used = used.unwrap().as_f64().unwrap();
+        assert!(used < MOST, "{used} of a core");
+    }
+}

@@ -1,0 +1,19 @@
+//! What `docs/rpc-scenarios.md` promises, between processes: each worker is one, and begins as an
+//! application does, with `init_rpc` and the variables that a launcher sets.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
+
+mod beginning;
+mod calls;
+mod devices;
+mod ending;
+mod forming;
+mod idle;
+mod lives;
+mod membership;
+mod pressure;
+mod references;
+mod strangers;
+mod time;
+mod traces;
+mod worker;

@@ -1,0 +1,293 @@
+//! The processes of a scenario (`examples/rpc_scenario`), and the store at which they meet.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
+use std::time::{Duration, Instant};
+
+use rdzv_core::env::{MASTER_ADDR, MASTER_PORT, RANK, TORCHELASTIC_USE_AGENT_STORE, WORLD_SIZE};
+use rdzv_rpc::{RemoteError, RpcErrorKind};
+use rdzv_store::{ServerOptions, Store, TcpStore, TcpStoreOptions, TcpStoreServer};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// How long a scenario may take.
+const LIMIT: Duration = Duration::from_secs(20);
+
+const HERE: &str = "127.0.0.1";
+
+/// One scenario, with a store of its own.
+pub(crate) struct Scenario {
+    begun: Instant,
+    server: TcpStoreServer,
+}
+
+/// What a worker's error says.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(crate) struct Failure {
+    pub(crate) kind: RpcErrorKind,
+    pub(crate) worker: Option<String>,
+    pub(crate) message: String,
+    pub(crate) text: String,
+    pub(crate) remote: Option<Box<RemoteError>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Answer {
+    Ok(Value),
+    Error(Failure),
+}
+
+impl Scenario {
+    pub(crate) fn new() -> Self {
+        let options = ServerOptions {
+            host: Some(HERE.to_owned()),
+            ..ServerOptions::default()
+        };
+        Self {
+            begun: Instant::now(),
+            server: TcpStoreServer::start(options).unwrap(),
+        }
+    }
+
+    /// A process that a launcher has started, which hosts the store. It is no worker yet.
+    pub(crate) fn start(&self, name: &str, rank: u32) -> Worker {
+        let hosted = (TORCHELASTIC_USE_AGENT_STORE, "True");
+        self.start_at(self.server.port(), name, rank, &[hosted])
+    }
+
+    /// The same, with another store, and with these variables.
+    pub(crate) fn start_at(
+        &self,
+        port: u16,
+        name: &str,
+        rank: u32,
+        more: &[(&str, &str)],
+    ) -> Worker {
+        let test = std::env::current_exe().unwrap();
+        let profile = test.ancestors().nth(2).unwrap();
+        let program = profile.join("examples/rpc_scenario");
+        assert!(
+            program.exists(),
+            "`cargo test` builds the examples, but not for a single test file: \
+             cargo build -p rdzv-rpc --examples"
+        );
+        let mut child = Command::new(program)
+            .env(MASTER_ADDR, HERE)
+            .env(MASTER_PORT, port.to_string())
+            .env(RANK, rank.to_string())
+            // Of the job. Which of its workers are in a group is said by each of them.
+            .env(WORLD_SIZE, "4")
+            .env_remove(TORCHELASTIC_USE_AGENT_STORE)
+            .envs(more.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (sender, answers) = channel();
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Worker {
+            name: name.to_owned(),
+            input: child.stdin.take(),
+            child,
+            answers,
+            asked: Mutex::default(),
+            begun: self.begun,
+        }
+    }
+
+    /// Processes with these names and the ranks from 0, not yet workers.
+    pub(crate) fn started<const N: usize>(&self, names: [&str; N]) -> [Worker; N] {
+        let mut ranks = 0..;
+        names.map(|name| self.start(name, ranks.next().unwrap()))
+    }
+
+    /// A static group of these, with what is said of each in `init`.
+    pub(crate) fn formed<const N: usize>(&self, names: [&str; N], init: &Value) -> [Worker; N] {
+        let workers = self.started(names);
+        for worker in &workers {
+            worker.begin_init(&with(init, &json!({ "world_size": N })));
+        }
+        for worker in &workers {
+            worker.succeeds();
+        }
+        workers
+    }
+
+    /// A new member of the dynamic group.
+    pub(crate) fn joined(&self, name: &str, rank: u32) -> Worker {
+        let worker = self.start(name, rank);
+        worker.init(&json!({})).unwrap();
+        worker
+    }
+
+    /// What is in the store.
+    pub(crate) fn keys(&self) -> Vec<String> {
+        let options = TcpStoreOptions::new(HERE, self.server.port());
+        TcpStore::connect(options).unwrap().list_keys().unwrap()
+    }
+}
+
+/// An object with more in it.
+fn with(object: &Value, more: &Value) -> Value {
+    let mut all = object.as_object().unwrap().clone();
+    let more = more.as_object().unwrap().iter();
+    all.extend(more.map(|(key, value)| (key.clone(), value.clone())));
+    Value::Object(all)
+}
+
+/// A process, which ends with this.
+pub(crate) struct Worker {
+    pub(crate) name: String,
+    child: Child,
+    input: Option<ChildStdin>,
+    answers: Receiver<String>,
+    /// What it has been asked and has not answered.
+    asked: Mutex<VecDeque<String>>,
+    begun: Instant,
+}
+
+impl Worker {
+    /// Says what it has to do, and goes on.
+    pub(crate) fn tell(&self, command: &Value) {
+        let line = command.to_string();
+        let mut input = self.input.as_ref().unwrap();
+        let written = writeln!(input, "{line}");
+        written.unwrap_or_else(|error| panic!("{} does not hear {line}: {error}", self.name));
+        self.asked.lock().unwrap().push_back(line);
+    }
+
+    /// Waits for the answer to what it was told first.
+    pub(crate) fn answer(&self) -> Result<Value, Failure> {
+        let asked = self.asked.lock().unwrap().pop_front().unwrap();
+        let left = LIMIT.saturating_sub(self.begun.elapsed());
+        let line = self.answers.recv_timeout(left).unwrap_or_else(|error| {
+            let name = &self.name;
+            match error {
+                RecvTimeoutError::Timeout => panic!(
+                    "the scenario has taken {:?}; it waits for {name} to answer {asked}",
+                    self.begun.elapsed()
+                ),
+                RecvTimeoutError::Disconnected => {
+                    panic!("{name} has ended instead of answering {asked}")
+                }
+            }
+        });
+        match serde_json::from_str(&line).unwrap() {
+            Answer::Ok(value) => Ok(value),
+            Answer::Error(failure) => Err(failure),
+        }
+    }
+
+    /// Whether it has not answered yet.
+    pub(crate) fn is_silent(&self) -> bool {
+        matches!(self.answers.try_recv(), Err(TryRecvError::Empty))
+    }
+
+    /// Says what it has to do, and waits for its answer.
+    pub(crate) fn ask(&self, command: &Value) -> Result<Value, Failure> {
+        self.tell(command);
+        self.answer()
+    }
+
+    /// The answer to what it was told first, which has to be a good one.
+    pub(crate) fn succeeds(&self) -> Value {
+        let asked = self.asked.lock().unwrap().front().cloned();
+        let answer = self.answer();
+        answer.unwrap_or_else(|failure| panic!("{} on {asked:?}: {failure:?}", self.name))
+    }
+
+    /// What it does, without an error.
+    pub(crate) fn does(&self, command: &Value) -> Value {
+        self.tell(command);
+        self.succeeds()
+    }
+
+    /// The error that it answers with.
+    pub(crate) fn refuses(&self, command: &Value) -> Failure {
+        let answer = self.ask(command);
+        answer.expect_err(&format!("{} on {command}", self.name))
+    }
+
+    /// Calls a method of another worker.
+    pub(crate) fn calls(&self, to: &str, method: &str, argument: Value) -> Result<Value, Failure> {
+        self.ask(&json!({ "do": "call", "to": to, "method": method, "argument": argument }))
+    }
+
+    /// Has it become the worker of a group, and goes on.
+    pub(crate) fn begin_init(&self, init: &Value) {
+        let usual = json!({ "do": "init", "name": self.name });
+        self.tell(&with(&usual, init));
+    }
+
+    /// Has it become the worker of a group.
+    pub(crate) fn init(&self, init: &Value) -> Result<Value, Failure> {
+        self.begin_init(init);
+        self.answer()
+    }
+
+    /// Waits until its group has these workers, in the order of their ranks.
+    pub(crate) fn sees(&self, names: &[&str]) {
+        let seen = self.does(&json!({ "do": "view", "names": names }));
+        let seen: Vec<(u32, String)> = serde_json::from_value(seen).unwrap();
+        assert!(
+            seen.into_iter()
+                .map(|(_, name)| name)
+                .eq(names.iter().copied())
+        );
+    }
+
+    /// Waits until it has ended; how long that took.
+    pub(crate) fn ended(mut self) -> Duration {
+        let waiting = Instant::now();
+        let left = LIMIT.saturating_sub(self.begun.elapsed());
+        let more = self.answers.recv_timeout(left);
+        assert_eq!(
+            more,
+            Err(RecvTimeoutError::Disconnected),
+            "{} ends",
+            self.name
+        );
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{}: {status}", self.name);
+        waiting.elapsed()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Has all of them do it at the same time.
+pub(crate) fn all(workers: &[Worker], command: &Value) -> Vec<Result<Value, Failure>> {
+    for worker in workers {
+        worker.tell(command);
+    }
+    workers.iter().map(Worker::answer).collect()
+}
+
+/// Ends all of them in good order.
+pub(crate) fn shut_down(workers: &[Worker]) {
+    for result in all(workers, &json!({ "do": "shutdown", "seconds": 20 })) {
+        result.unwrap();
+    }
+}
