@@ -12,6 +12,7 @@ use super::offered::{
     TRACE, TRIPLE, WAIT,
 };
 use super::pressure::{SWALLOW, piece};
+use super::references::KEPT;
 
 /// One call.
 #[derive(Deserialize)]
@@ -78,6 +79,7 @@ impl Call {
             "reached" => self.typed(agent, REACHED),
             "noted" => self.typed(agent, NOTED),
             "swallow" => self.with(agent, SWALLOW, &piece(self.argument())),
+            "kept" => self.typed(agent, KEPT),
             "trace" => self.typed(agent, TRACE),
             other => panic!("there is no method {other}"),
         }

@@ -57,6 +57,8 @@ enum Command {
     Tensor { to: String, device: u32 },
     /// Has another worker make a value, and passes references to it along these workers.
     References { to: String, along: Vec<String> },
+    /// Has another worker keep a reference of a value of this one.
+    Lend { to: String },
     /// Offers so many pieces to another worker, and goes on.
     Offer {
         to: String,
@@ -176,6 +178,7 @@ impl Worker {
                 tensors::send(&current()?, &to, device, devices)
             }
             Command::References { to, along } => references::pass(&current()?, &to, &along),
+            Command::Lend { to } => references::lend(&current()?, &to),
             Command::Offer { to, pieces, bytes } => {
                 let board = Arc::clone(&self.board);
                 let offering = Offering::begin(current()?, board, to, pieces, bytes);

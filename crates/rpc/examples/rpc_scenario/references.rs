@@ -1,5 +1,6 @@
 //! Remote references between processes.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdzv_rpc::{
@@ -11,6 +12,10 @@ use serde_json::{Value, json};
 const VALUE: Method<u64, u64> = Method::new("scenario.value");
 /// Passes a reference on along the names; the value behind it, as the last one gets it.
 const PASS: Method<(Vec<String>, RRef<u64>), u64> = Method::new("scenario.pass");
+/// Keeps a reference.
+const KEEP: Method<RRef<u64>, ()> = Method::new("scenario.keep");
+/// The value behind the reference that is kept.
+pub(crate) const KEPT: Method<(), u64> = Method::new("scenario.kept");
 /// Answers when no reference is left at this worker, and with what is left after a second.
 const LEFT: Method<(), Option<String>> = Method::new("scenario.left");
 
@@ -18,7 +23,26 @@ const LEFT: Method<(), Option<String>> = Method::new("scenario.left");
 const SOON: Duration = Duration::from_secs(1);
 
 pub(crate) fn with_methods(methods: Methods) -> Methods {
+    let kept = Arc::new(Mutex::new(None));
+    let keeps = Arc::clone(&kept);
+    let lock = |kept: &Mutex<Option<RRef<u64>>>| {
+        let kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.clone()
+    };
     methods
+        .with(KEEP, move |_: CallContext, value: RRef<u64>| {
+            let mut kept = keeps.lock().unwrap_or_else(PoisonError::into_inner);
+            *kept = Some(value);
+            async { Ok::<_, RpcError>(()) }
+        })
+        .with(KEPT, move |_: CallContext, ()| {
+            let kept = lock(&kept);
+            async move {
+                let kept = kept.ok_or("nothing is kept")?;
+                let value = kept.fetch(Timeout::OfAgent).await;
+                value.map(|value| *value).map_err(|error| error.to_string())
+            }
+        })
         .with(VALUE, async |_: CallContext, value: u64| {
             Ok::<_, RpcError>(value)
         })
@@ -45,6 +69,13 @@ fn left(agent: &RpcAgent) -> Option<String> {
         std::thread::yield_now();
     }
     None
+}
+
+/// Has another worker keep a reference of a value of this one.
+pub(crate) fn lend(agent: &RpcAgent, to: &str) -> Result<Value, RpcError> {
+    let own = RRef::new(agent, 9_u64)?;
+    agent.call_sync(to, KEEP, &own)?;
+    Ok(Value::Null)
 }
 
 /// A value of this worker and one of another, and what was used of them along the names.

@@ -90,13 +90,19 @@ pub struct PeerTraffic {
 }
 
 impl RpcAgent {
-    /// Starts the threads of an agent.
-    pub(crate) fn start(setup: Setup, listener: Listener) -> Result<Self, RpcError> {
+    /// Starts the threads of an agent. What has to be known before anybody is served is told to it by
+    /// `knowing`.
+    pub(crate) fn start(
+        setup: Setup,
+        listener: Listener,
+        knowing: impl FnOnce(&Core),
+    ) -> Result<Self, RpcError> {
         let failed = |error: std::io::Error| {
             let text = format!("the agent cannot be started: {error}");
             RpcError::new(RpcErrorKind::Internal, text)
         };
         let core = Core::new(setup).map_err(failed)?;
+        knowing(&core);
         let reception = Reception::new(&core, listener).map_err(failed)?;
         let driver = driver::start(Arc::clone(&core), reception).map_err(failed)?;
         let keeper = Keeper {
@@ -129,6 +135,13 @@ impl RpcAgent {
         let keeper = self.keeper.as_ref()?;
         let mut group = keeper.group.lock().unwrap_or_else(PoisonError::into_inner);
         group.take()
+    }
+
+    pub(super) fn is_in_static_group(&self) -> bool {
+        self.keeper.as_ref().is_some_and(|keeper| {
+            let group = keeper.group.lock().unwrap_or_else(PoisonError::into_inner);
+            group.as_ref().is_some_and(Group::is_static)
+        })
     }
 
     /// The worker that this agent is.

@@ -158,9 +158,9 @@ impl RpcAgent {
             backend: options.backend,
             references: options.references,
         };
-        let agent = Self::start(setup, listener)?;
+        // Others may call as soon as it listens, and functions call on.
+        let agent = Self::start(setup, listener, |core| core.see(&group.view()))?;
         let core = Arc::downgrade(agent.core());
-        agent.core().see(&group.view());
         group.on_change(move |change| {
             let Some(core) = core.upgrade() else {
                 return;
@@ -194,8 +194,15 @@ impl RpcAgent {
             .filter(|peer| peer.in_flight > 0)
             .map(|peer| format!("{} ({} calls)", peer.worker.name, peer.in_flight))
             .collect();
-        // Whoever is called still may use references; those of the application are over.
-        if !self.core().references.shut_down(self.core(), until) {
+        let core = self.core();
+        // Until all members of a static group are here, functions of this one are called and use what it
+        // holds, whoever has it. One that leaves a dynamic group gives it back.
+        let stays = self.is_in_static_group();
+        let at_rest = match stays {
+            true => core.references.rest(core, until),
+            false => core.references.shut_down(core, until),
+        };
+        if !at_rest {
             tracing::warn!(
                 worker = %self.me(),
                 "Timed out waiting for pending UserRRefs to be confirmed by owner and parent."
@@ -208,6 +215,10 @@ impl RpcAgent {
             Some(group) => group.leave(),
             None => Ok(()),
         };
+        if stays && drained && met.is_ok() {
+            // All others end as well: what they hold still is no leak.
+            drop(core.references.end(core));
+        }
         self.stop();
         if !drained {
             let text = format!(

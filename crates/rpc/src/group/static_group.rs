@@ -19,9 +19,9 @@ use rdzv_core::rpc::directory::{GroupView, Meeting, Member, Mismatch, Round, Rou
 use rdzv_core::rpc::worker::WorkerId;
 use rdzv_store::{Store, StoreError};
 
-use super::access::{Found, claim, count, find_round, peek, replace_round};
+use super::access::{Found, claim, count, find_round, peek, remove, replace_round};
 use super::failure::store_failed;
-use super::keys::Keys;
+use super::keys::{Keys, ROUND};
 use super::limit::Limit;
 use super::note::{Note, Refusal};
 use crate::{RpcError, RpcErrorKind};
@@ -121,10 +121,30 @@ impl Forming<'_> {
             self.leave_round(&found, &slot, &held)?;
             return Ok(None);
         }
+        if self.is_cleared(&found, keys)? {
+            remove(self.store, &slot)?;
+            return Ok(None);
+        }
         match disagreement {
             None => self.take_part(found.round, keys),
             Some(error) => Err(self.disagree(found.round, &slot, &held, error)?),
         }
+    }
+
+    fn is_replaced(&self, found: &Found) -> Result<bool, RpcError> {
+        Ok(peek(self.store, ROUND)?.is_none_or(|now| now != found.held))
+    }
+
+    /// Whether the round, in which our slot was empty, was formed and has ended since we found it: then
+    /// its last worker clears it away, and nobody would come. One that was given up while it was forming
+    /// says so.
+    fn is_cleared(&self, found: &Found, keys: Keys) -> Result<bool, RpcError> {
+        if !self.is_replaced(found)? {
+            return Ok(false);
+        }
+        let go = peek(self.store, &keys.go())?;
+        let go = go.map(|held| Note::decode(&held)).transpose()?;
+        Ok(matches!(go, None | Some(Note::Formed)))
     }
 
     /// We were given another world size than the round has.
@@ -182,6 +202,10 @@ impl Forming<'_> {
             }
             Note::Member(holder) => {
                 let is_forming = peek(self.store, &Keys { epoch: round.epoch }.go())?.is_none();
+                // That word is missing too while the last of its workers clears a round away.
+                if is_forming && self.is_replaced(found)? {
+                    return Ok(());
+                }
                 if is_forming && self.was_moved {
                     let message = format!(
                         "two workers have rank {} in one group: {} and {}; start each rank once",

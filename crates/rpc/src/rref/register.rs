@@ -267,11 +267,21 @@ impl Register {
     /// Releases all that the application holds, and waits until those who have to know do. Says
     /// whether that was in time.
     pub(crate) fn shut_down(&self, core: &Core, until: Instant) -> bool {
+        self.drain(core, Input::Shutdown, until)
+    }
+
+    /// Waits until nothing is under way, and keeps what is held for functions that others call. Says
+    /// whether that was in time.
+    pub(crate) fn rest(&self, core: &Core, until: Instant) -> bool {
+        self.drain(core, Input::Rest, until)
+    }
+
+    fn drain(&self, core: &Core, how: Input<'_>, until: Instant) -> bool {
         let slot = Arc::new(Slot::default());
         let drained = Arc::clone(&slot);
         self.with_state(core, |state, now| {
             state.drained.push(drained);
-            state.machine.handle(now, Input::Shutdown);
+            state.machine.handle(now, how);
         });
         slot.park(Some(until));
         slot.is_filled()

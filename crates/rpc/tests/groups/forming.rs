@@ -10,9 +10,10 @@ use rdzv_rpc::group::Group;
 use rdzv_store::Store;
 
 use super::support::{
-    Dying, LONG, connection, form_all, form_each, formed, join, names, stores, tcp_store,
-    with_devices, worker,
+    LONG, connection, form_all, form_each, formed, join, names, stores, tcp_store, with_devices,
+    worker,
 };
+use super::watched::Watched;
 
 /// How soon everybody has to know of a failure.
 const SOON: Duration = Duration::from_secs(2);
@@ -169,7 +170,7 @@ fn what_cannot_be_right_is_refused_before_the_store_is_asked() {
     for store in stores() {
         let keys = store.num_keys().unwrap();
         for (id, world_size, what) in [(0, 0, "got 0"), (2, 2, "rank 2"), (u32::MAX, 2, "rank 4")] {
-            let user = Dying::before(0, &store);
+            let user = Watched::dying_before(0, &store);
             let me = worker("w", id);
             let error = Group::form(user.clone(), me, world_size, LONG).unwrap_err();
             assert_eq!(error.kind, RpcErrorKind::InvalidArgument);
@@ -255,7 +256,7 @@ fn a_worker_that_dies_while_forming_can_be_started_again() {
                 let store = connection(&store);
                 scope.spawn(move || Group::form(store, worker(name, id), 3, LONG))
             });
-            let dying = Dying::before(call, &store);
+            let dying = Watched::dying_before(call, &store);
             let user: Arc<dyn Store> = dying.clone();
             assert!(Group::form(user, worker("w1", 1), 3, LONG).is_err());
             assert!(dying.has_died());

@@ -7,4 +7,6 @@ mod ending;
 mod forming;
 mod killed;
 mod membership;
+mod successors;
 mod support;
+mod watched;

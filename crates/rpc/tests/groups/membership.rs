@@ -11,9 +11,10 @@ use rdzv_rpc::group::Group;
 use rdzv_store::{FileStore, Store};
 
 use super::support::{
-    Dying, LEASE, LONG, Told, connection, form_all, formed, join, names, stores, tcp_store,
-    with_devices, worker,
+    LEASE, LONG, Told, connection, form_all, formed, join, names, stores, tcp_store, with_devices,
+    worker,
 };
+use super::watched::Watched;
 
 /// Within this a dead member is out: its lease and a second.
 const OUT: Duration = LEASE.saturating_add(Duration::from_secs(1));
@@ -97,7 +98,7 @@ fn a_member_that_dies_is_out_when_its_lease_is_over() {
     for store in stores() {
         let a = join(&store, worker("a", 0)).unwrap();
         let told = Told::of(&a);
-        let dying = Dying::before(i64::MAX, &store);
+        let dying = Watched::dying_before(i64::MAX, &store);
         let b = Group::join(dying, worker("b", 1), LEASE, LONG).unwrap();
         let before = told.wait_for(&["a", "b"]);
         let died = Instant::now();
@@ -135,7 +136,7 @@ fn a_joiner_that_dies_anywhere_leaves_no_ghost() {
         let store = tcp_store();
         let a = join(&store, worker("a", 0)).unwrap();
         let told = Told::of(&a);
-        let dying = Dying::before(call, &store);
+        let dying = Watched::dying_before(call, &store);
         let user: Arc<dyn Store> = dying.clone();
         let joiner = Group::join(user, worker("ghost", 1), LEASE, LONG);
         let has_joined = joiner.is_ok();
@@ -260,7 +261,7 @@ fn many_join_at_once() {
 #[test]
 fn a_member_without_a_store_is_told_that_it_is_on_its_own() {
     let store = tcp_store();
-    let dying = Dying::before(200, &store);
+    let dying = Watched::dying_before(200, &store);
     let group = Group::join(dying, worker("a", 0), LEASE, LONG).unwrap();
     let error = Told::of(&group).wait_for_the_end();
     assert_eq!(error.kind, RpcErrorKind::Store);

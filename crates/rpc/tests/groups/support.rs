@@ -1,17 +1,15 @@
-//! Workers as threads of the test; stores that end in the middle.
+//! Workers as threads of the test.
 
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use rdzv_core::rpc::device::{DeviceData, DeviceMap};
 use rdzv_core::rpc::directory::{GroupView, Member};
 use rdzv_core::rpc::worker::{WorkerId, WorkerInfo, WorkerName};
 use rdzv_rpc::RpcError;
 use rdzv_rpc::group::{Group, GroupChange, new_incarnation};
-use rdzv_store::{HashStore, Store, StoreError, TcpStore, TcpStoreOptions};
+use rdzv_store::{HashStore, Store, TcpStore, TcpStoreOptions};
 
 /// Far more than any of these tests takes.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -146,92 +144,5 @@ impl Told {
                 return error;
             }
         }
-    }
-}
-
-/// A store whose user dies before a call: that one and all after it fail.
-#[derive(Debug)]
-pub(crate) struct Dying {
-    inner: Box<dyn Store>,
-    /// How many calls are left, for all clones together.
-    left: Arc<AtomicI64>,
-}
-
-impl Dying {
-    /// Dies before the call with this number, counted from 0.
-    pub(crate) fn before(call: i64, store: &Arc<dyn Store>) -> Arc<Self> {
-        Arc::new(Self {
-            inner: store.try_clone().unwrap(),
-            left: Arc::new(AtomicI64::new(call)),
-        })
-    }
-
-    /// Whether it has come to that.
-    pub(crate) fn has_died(&self) -> bool {
-        self.left.load(Ordering::SeqCst) < 0
-    }
-
-    fn alive(&self) -> Result<&dyn Store, StoreError> {
-        match self.left.fetch_sub(1, Ordering::SeqCst) {
-            1.. => Ok(&*self.inner),
-            _ => Err(StoreError::Argument("its user has died".to_owned())),
-        }
-    }
-}
-
-impl Store for Dying {
-    fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
-        self.alive()?.set(key, value)
-    }
-
-    fn get(&self, key: &str) -> Result<Bytes, StoreError> {
-        self.alive()?.get(key)
-    }
-
-    fn add(&self, key: &str, delta: i64) -> Result<i64, StoreError> {
-        self.alive()?.add(key, delta)
-    }
-
-    fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Bytes, StoreError> {
-        self.alive()?.compare_set(key, expected, desired)
-    }
-
-    fn check(&self, keys: &[&str]) -> Result<bool, StoreError> {
-        self.alive()?.check(keys)
-    }
-
-    fn wait(&self, keys: &[&str], timeout: Option<Duration>) -> Result<(), StoreError> {
-        self.alive()?.wait(keys, timeout)
-    }
-
-    fn delete_key(&self, key: &str) -> Result<bool, StoreError> {
-        self.alive()?.delete_key(key)
-    }
-
-    fn num_keys(&self) -> Result<u64, StoreError> {
-        self.alive()?.num_keys()
-    }
-
-    fn append(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
-        self.alive()?.append(key, value)
-    }
-
-    fn multi_get(&self, keys: &[&str]) -> Result<Vec<Bytes>, StoreError> {
-        self.alive()?.multi_get(keys)
-    }
-
-    fn timeout(&self) -> Duration {
-        self.inner.timeout()
-    }
-
-    fn set_timeout(&self, timeout: Duration) {
-        self.inner.set_timeout(timeout);
-    }
-
-    fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {
-        Ok(Box::new(Self {
-            inner: self.inner.try_clone()?,
-            left: Arc::clone(&self.left),
-        }))
     }
 }

@@ -1,8 +1,66 @@
 //! Processes that are workers again and again (S28).
 
+use serde::Deserialize;
 use serde_json::json;
 
 use super::worker::{Scenario, Worker};
+
+const LIVES: usize = 20;
+
+/// How much more memory the last lives may take than the first.
+const GROWTH: usize = 4 << 20;
+
+#[derive(Debug, Deserialize)]
+struct Lives {
+    threads: usize,
+    lives: Vec<Life>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Life {
+    /// How long its end took, in seconds.
+    ended: f64,
+    process: Process,
+}
+
+#[derive(Debug, Deserialize)]
+struct Process {
+    threads: usize,
+    descriptors: usize,
+    bytes: usize,
+}
+
+#[test]
+fn twenty_groups_of_the_same_processes_leave_nothing_and_end_as_fast() {
+    let scenario = Scenario::new();
+    let workers = scenario.started(["a", "b"]);
+    for worker in &workers {
+        let init = json!({ "name": worker.name, "world_size": 2 });
+        worker.tell(&json!({ "do": "lives", "init": init, "lives": LIVES }));
+    }
+    for worker in &workers {
+        let Lives { threads, lives } = serde_json::from_value(worker.succeeds()).unwrap();
+        assert_eq!(lives.len(), LIVES);
+        // What a process opens once only is open after the first of them.
+        let descriptors = lives[0].process.descriptors;
+        for life in &lives {
+            assert_eq!(life.process.threads, threads, "{life:?}");
+            assert!(
+                life.process.descriptors <= descriptors,
+                "{life:?} {descriptors}"
+            );
+        }
+        let (early, last) = (&lives[LIVES / 4], &lives[LIVES - 1]);
+        let most = early.process.bytes + GROWTH;
+        assert!(last.process.bytes < most, "{early:?}, then {last:?}");
+        let mut ends: Vec<f64> = lives.iter().map(|life| life.ended).collect();
+        let late = ends.split_off(LIVES / 2);
+        let quickest = |ends: &[f64]| ends.iter().copied().fold(f64::INFINITY, f64::min);
+        let (early, late) = (quickest(&ends), quickest(&late));
+        assert!(late < 2.0 * early + 0.05, "{early} s, then {late} s");
+    }
+    assert_eq!(scenario.keys(), ["rdzv/rpc/round"]);
+}
 
 #[test]
 fn a_process_started_again_meets_one_that_has_been_in_other_groups() {

@@ -1,6 +1,6 @@
 //! Remote references between processes (S22).
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::worker::{Scenario, shut_down};
 
@@ -20,4 +20,25 @@ fn references_go_through_all_processes_and_nothing_is_left_of_them_after_a_secon
         }
     }
     shut_down(&workers);
+}
+
+#[test]
+fn a_process_that_waits_for_the_end_keeps_what_its_functions_need() {
+    let scenario = Scenario::new();
+    let [a, b, c] = scenario.formed(["a", "b", "c"], &json!({}));
+    a.does(&json!({ "do": "lend", "to": "b" }));
+    assert_eq!(c.calls("b", "kept", Value::Null), Ok(json!(9)));
+    // As a server does that has nothing to do of its own.
+    b.tell(&json!({ "do": "shutdown", "seconds": 20 }));
+    scenario.sees_the_end_of(1);
+    assert_eq!(c.calls("b", "kept", Value::Null), Ok(json!(9)));
+    a.does(&json!({ "do": "lend", "to": "b" }));
+    assert_eq!(c.calls("b", "kept", Value::Null), Ok(json!(9)));
+    assert!(b.is_silent());
+    for worker in [&a, &c] {
+        worker.tell(&json!({ "do": "shutdown", "seconds": 20 }));
+    }
+    for worker in [&a, &b, &c] {
+        worker.succeeds();
+    }
 }

@@ -132,10 +132,20 @@ impl Scenario {
         worker
     }
 
+    fn store(&self) -> TcpStore {
+        TcpStore::connect(TcpStoreOptions::new(HERE, self.server.port())).unwrap()
+    }
+
     /// What is in the store.
     pub(crate) fn keys(&self) -> Vec<String> {
-        let options = TcpStoreOptions::new(HERE, self.server.port());
-        TcpStore::connect(options).unwrap().list_keys().unwrap()
+        self.store().list_keys().unwrap()
+    }
+
+    /// Waits until the worker of this rank waits for the end of the first static group.
+    pub(crate) fn sees_the_end_of(&self, rank: u32) {
+        let left = LIMIT.saturating_sub(self.begun.elapsed());
+        let key = format!("rdzv/rpc/1/drained/{rank}");
+        self.store().wait(&[&key], Some(left)).unwrap();
     }
 }
 

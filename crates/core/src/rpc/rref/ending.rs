@@ -24,6 +24,8 @@ pub(super) enum Phase {
     Working,
     /// It has released what it held, and waits until those who have to know do.
     Draining,
+    /// It keeps what it holds, for others, and waits until nothing is under way.
+    Resting,
     /// They know. What is left is used by others.
     Drained,
     /// It does nothing any more.
@@ -185,6 +187,18 @@ impl References {
             }
             self.release(rref);
         }
+        self.hurry(now);
+    }
+
+    pub(super) fn rest(&mut self, now: Now) {
+        if self.phase == Phase::Working {
+            self.phase = Phase::Resting;
+            self.hurry(now);
+        }
+    }
+
+    /// Has everything that is under way come to its end soon.
+    fn hurry(&mut self, now: Now) {
         let on_their_way: Vec<ForkId> = self.children.keys().copied().collect();
         for fork in on_their_way {
             self.ask_soon(now, fork, ASK_IN_SHUTDOWN_AFTER);
@@ -200,7 +214,12 @@ impl References {
     }
 
     pub(super) fn look_whether_drained(&mut self) {
-        if self.phase == Phase::Draining && self.is_drained() {
+        let is_drained = match self.phase {
+            Phase::Draining => self.users.is_empty() && self.is_at_rest(),
+            Phase::Resting => self.is_at_rest(),
+            _ => false,
+        };
+        if is_drained {
             self.phase = Phase::Drained;
             self.outbox.push(Output::Drained);
         }
@@ -208,9 +227,8 @@ impl References {
 
     /// Whether nobody is waited for: no function that makes a value, no owner that has to hear of a
     /// fork's end, no child that has to become known. Who cannot be reached is not waited for.
-    fn is_drained(&self) -> bool {
-        self.users.is_empty()
-            && !self.children.values().any(Child::is_users)
+    fn is_at_rest(&self) -> bool {
+        !self.children.values().any(Child::is_users)
             && !self.owned.values().any(Owned::is_running)
             && self.links.values().all(Link::is_quiet)
     }

@@ -277,6 +277,7 @@ impl Machine for References {
             Input::Unreachable(member) => self.unreachable(now, member),
             Input::Left(member) => self.lose(now, member),
             Input::Shutdown => self.shut_down(now),
+            Input::Rest => self.rest(now),
             Input::End => return self.end(),
             Input::Tick => {}
         }

@@ -90,6 +90,9 @@ pub enum Input<'a> {
     /// [`Output::Drained`] follows. What others use here stays, and they are still answered; when all
     /// members have drained, nothing is left anywhere.
     Shutdown,
+    /// The shell makes no more calls, and goes on to serve others who may use what is held here. Say when
+    /// nothing is under way: [`Output::Drained`] follows. What is held stays held until the end.
+    Rest,
     /// The end, drained or not. [`Output::Ended`] follows.
     End,
     /// Time has passed.
@@ -123,7 +126,8 @@ pub enum Output {
         /// How many forks it had here.
         released: usize,
     },
-    /// After [`Input::Shutdown`]: all is released, and those who had to hear of it have.
+    /// After [`Input::Shutdown`]: all is released, and those who had to hear of it have. After
+    /// [`Input::Rest`]: nobody has to hear of anything.
     Drained,
     /// After [`Input::End`]: these forks were left. Each prints as a line of the reference's report.
     Ended(Vec<Leak>),

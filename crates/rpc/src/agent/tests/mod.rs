@@ -123,7 +123,7 @@ pub(crate) fn made(size: u32, made: &Made, methods: impl Fn() -> Methods) -> Vec
             backend: CpuOnly::shared(),
             references: made.references,
         };
-        agents.push(RpcAgent::start(setup, listener).unwrap());
+        agents.push(RpcAgent::start(setup, listener, |_| ()).unwrap());
         members.insert(
             WorkerId(id),
             Member {

@@ -377,6 +377,40 @@ fn a_shutdown_releases_everything_and_says_when_it_is_done() {
 }
 
 #[test]
+fn who_rests_keeps_what_it_holds_for_others_until_the_end() {
+    let mut town = Town::of(3);
+    let (rref, user) = town.value_used_by_1();
+    let (made, _) = town.create_on(2, 1);
+    for who in 0..3 {
+        town.tell(who, Input::Rest);
+    }
+    town.soon();
+    for who in [0, 2] {
+        assert!(town.has(who, &Output::Drained), "worker {who}");
+    }
+    // A function that makes a value is waited for.
+    assert!(!town.has(1, &Output::Drained));
+    // A function is called that passes on what 1 has, although 1 is only waiting for the end.
+    let (passed, _) = town.pass_on(1, user, 2);
+    assert!(town.members[2].question(passed, "to_here()").is_ok());
+    assert!(!town.has(0, &Output::Free(rref)));
+    town.tell(
+        1,
+        Input::Made {
+            rref: made,
+            failed: false,
+        },
+    );
+    town.soon();
+    assert!(town.has(1, &Output::Drained));
+    for who in 0..3 {
+        town.tell(who, Input::End);
+        assert!(town.members[who].is_empty(), "worker {who}");
+    }
+    assert!(town.has(0, &Output::Free(rref)) && town.has(1, &Output::Free(made)));
+}
+
+#[test]
 fn what_is_left_at_the_end_is_listed() {
     let mut town = Town::of(2);
     let (rref, user) = town.value_used_by_1();
