@@ -90,17 +90,30 @@ impl World {
         }
     }
 
+    /// A worker keeps everything and waits.
+    pub(super) fn rest(&mut self, worker: usize) -> Result<(), Violation> {
+        self.wait_for_the_end(worker);
+        self.tell(worker, Input::Rest)
+    }
+
+    fn wait_for_the_end(&mut self, worker: usize) {
+        let me = self.workers[worker].member;
+        self.workers[worker].doing = Doing::Leaving;
+        for fork in self.model.forks.values_mut() {
+            // Whoever stops does not wait long for what is on its way.
+            fork.given_up |= fork.from == me && fork.stage == Stage::OnItsWay;
+        }
+    }
+
     /// A worker releases everything and waits.
     pub(super) fn shut_down(&mut self, worker: usize) -> Result<(), Violation> {
         let me = self.workers[worker].member;
-        self.workers[worker].doing = Doing::Leaving;
+        self.wait_for_the_end(worker);
         self.workers[worker].handles.clear();
         for fork in self.model.forks.values_mut() {
             if fork.holder == me {
                 fork.held = false;
             }
-            // Whoever stops does not wait long for what is on its way.
-            fork.given_up |= fork.from == me && fork.stage == Stage::OnItsWay;
         }
         for ((owner, _), held) in &mut self.model.owners {
             if *owner == me {

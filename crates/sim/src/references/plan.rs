@@ -25,6 +25,8 @@ pub enum End {
     Drop,
     /// Everybody shuts down.
     Shutdown,
+    /// Everybody keeps what it holds and waits for all others, as in a static group.
+    Rest,
 }
 
 /// What a seed lets happen. Chances are in percent.
@@ -78,7 +80,7 @@ impl Plan {
             late: any(&[0, 2, 30]),
             bad_calls: any(&[0, 5, 30]),
             acts: Vec::new(),
-            end: [End::Drop, End::Shutdown][random.usize(0..2)],
+            end: [End::Drop, End::Shutdown, End::Rest][random.usize(0..3)],
         };
         if random.u32(0..3) > 0 {
             plan.draw_acts(&mut random);

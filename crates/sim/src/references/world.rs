@@ -200,16 +200,23 @@ impl World {
             let (member, machine) = (worker.member, &worker.machine);
             match (worker.doing, self.plan.end) {
                 (Doing::Nothing, _) => continue,
-                (Doing::Leaving, _) | (_, End::Shutdown) if worker.doing != Doing::Drained => {
+                (Doing::Leaving, _) | (_, End::Shutdown | End::Rest)
+                    if worker.doing != Doing::Drained =>
+                {
                     return broken(format!("P4: {member} does not drain: {machine:#?}"));
                 }
+                // What is held is kept.
+                (_, End::Rest) => continue,
                 _ => {}
             }
             if !machine.is_empty() || machine.counters() != Counters::default() {
                 return broken(format!("P4: something is left at {member}: {machine:#?}"));
             }
         }
-        self.model.all_freed()
+        match self.plan.end {
+            End::Rest => Ok(()),
+            End::Drop | End::Shutdown => self.model.all_freed(),
+        }
     }
 
     fn happen(&mut self, event: Event) -> Result<(), Violation> {
@@ -254,10 +261,11 @@ impl World {
                     }
                 }
                 (Doing::Working, End::Shutdown) => self.shut_down(worker)?,
+                (Doing::Working, End::Rest) => self.rest(worker)?,
                 _ => {}
             }
         }
-        if self.plan.end == End::Shutdown {
+        if self.plan.end != End::Drop {
             self.plan.lost = 0;
         }
         Ok(())
