@@ -43,7 +43,7 @@ mod sealed;
 mod sleeping;
 pub mod spin;
 
-pub use arena::{Arena, Block, Exchange, Location, PeerArena};
+pub use arena::{Arena, Block, Exchange, Location};
 pub use error::ShmError;
 pub use pair::{Link, Offer};
 pub use pool::{Pool, PoolOptions, PooledBuffer};

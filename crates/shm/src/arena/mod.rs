@@ -34,7 +34,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 pub use self::block::Block;
 use self::blocks::Blocks;
 pub use self::exchange::Exchange;
-pub use self::peer::PeerArena;
 use crate::error::ShmError;
 use crate::sealed::{self, Memory, Pages};
 

@@ -17,7 +17,7 @@ use crate::sealed::{self, Memory};
 
 /// The arena of a peer, for reading.
 #[derive(Debug, Clone)]
-pub struct PeerArena {
+pub(super) struct PeerArena {
     id: u32,
     mapped: Arc<Mapped>,
 }
@@ -31,17 +31,13 @@ struct Mapped {
 }
 
 impl PeerArena {
-    /// The arena of this id and capacity that a peer passed.
+    /// The arena of this id and capacity that a peer passed, and the end of the lifeline that tells it
+    /// when it is used no more.
     ///
     /// # Errors
     ///
     /// [`ShmError::Refused`] if it is not sealed memory of that size.
-    pub fn open(id: u32, capacity: usize, descriptor: &OwnedFd) -> Result<Self, ShmError> {
-        Self::open_with(id, capacity, descriptor, None)
-    }
-
-    /// One whose owner waits for the other end of this to be closed.
-    pub(super) fn open_with(
+    pub(super) fn open(
         id: u32,
         capacity: usize,
         descriptor: &OwnedFd,
@@ -63,7 +59,7 @@ impl PeerArena {
     /// # Errors
     ///
     /// [`ShmError::Refused`] if the place is not in this arena.
-    pub fn lend(
+    pub(super) fn lend(
         &self,
         location: Location,
         on_return: impl FnOnce() + Send + 'static,

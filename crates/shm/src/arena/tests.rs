@@ -3,11 +3,12 @@ use std::thread;
 
 use rustix::io::dup;
 
+use super::peer::PeerArena;
 use super::*;
 
 fn opened(arena: &Arena) -> PeerArena {
     let descriptor = dup(arena.descriptor()).unwrap();
-    PeerArena::open(arena.id(), arena.capacity(), &descriptor).unwrap()
+    PeerArena::open(arena.id(), arena.capacity(), &descriptor, None).unwrap()
 }
 
 fn filled(arena: &Arena, bytes: &[u8]) -> Bytes {

@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use bytes::Bytes;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::{Arena, Location, PeerArena, Shared};
+use super::peer::PeerArena;
+use super::{Arena, Location, Shared};
 use crate::error::ShmError;
 use crate::pass;
 
@@ -264,7 +265,7 @@ impl Theirs {
                 }
                 let lifeline = self.lifeline.clone();
                 let capacity = usize::try_from(capacity).unwrap_or(usize::MAX);
-                let opened = PeerArena::open_with(arena, capacity, &file, lifeline);
+                let opened = PeerArena::open(arena, capacity, &file, lifeline);
                 let opened = opened.map_err(|error| error.to_string());
                 self.arenas.insert(arena, opened);
                 true
