@@ -1,7 +1,7 @@
 //! What the kernel says about the processes of a launcher.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::{fs, io};
 
 use anyhow::Context;
 
@@ -33,14 +33,20 @@ fn children(process: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Nanoseconds that these processes have been on a processor.
+/// Nanoseconds that the threads of these processes have been on a processor. A thread that ends while
+/// they are counted does not count: what is measured has the same threads all the time.
 pub(super) fn processor_time(processes: &[u32]) -> anyhow::Result<u64> {
     let mut sum = 0;
     for process in processes {
         for thread in fs::read_dir(format!("/proc/{process}/task"))? {
             let path = thread?.path().join("schedstat");
-            let text = fs::read_to_string(&path)
-                .with_context(|| format!("failed to read {}", path.display()))?;
+            let text = match fs::read_to_string(&path) {
+                Ok(text) => text,
+                Err(error) if has_ended(&error) => continue,
+                Err(error) => {
+                    return Err(error).context(format!("failed to read {}", path.display()));
+                }
+            };
             let first = text.split_whitespace().next();
             sum += first
                 .and_then(|number| number.parse::<u64>().ok())
@@ -48,6 +54,12 @@ pub(super) fn processor_time(processes: &[u32]) -> anyhow::Result<u64> {
         }
     }
     Ok(sum)
+}
+
+/// A thread that is no more has no file, or one that cannot be read any more.
+fn has_ended(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+        || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 
 /// Proportional set size of these processes in MiB: pages that several share count once.
