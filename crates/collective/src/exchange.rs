@@ -45,7 +45,7 @@ pub(crate) enum Buffers<'a, T> {
 pub(crate) struct Scratch(Vec<u64>);
 
 impl Scratch {
-    fn room<T: Element>(&mut self, len: usize) -> &mut [T] {
+    pub(crate) fn room<T: Element>(&mut self, len: usize) -> &mut [T] {
         let bytes = len * size_of::<T>();
         let words = bytes.div_ceil(size_of::<u64>());
         if self.0.len() < words {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use rdzv_store::Store;
 
+use crate::boards;
 use crate::bootstrap::{self, GroupOptions};
 use crate::call::{Call, Operation};
 use crate::element::Element;
@@ -180,6 +181,11 @@ impl ProcessGroup {
         let (suspect, cause) = error.blame(self.mesh.member().rank);
         self.mesh.abort(suspect, cause);
         self.broken = Some(error.to_string());
+    }
+
+    /// Whether large buffers are reduced on boards; the same on all ranks.
+    pub(crate) fn has_boards(&self) -> bool {
+        self.mesh.is_near() && self.world_size() <= boards::MOST_RANKS
     }
 
     /// Refuses a rank that the group does not have.

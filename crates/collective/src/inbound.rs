@@ -4,9 +4,9 @@ use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rdzv_shm::pair::MESSAGE;
-use rdzv_shm::{Consumer, pass};
+use rdzv_shm::{Consumer, PeerBoard, pass};
 
-use crate::ring;
+use crate::shared::{self, Shared};
 use crate::socket::Socket;
 use crate::wire::{FRAME, Frame, HELLO, Hello};
 
@@ -15,7 +15,7 @@ use crate::wire::{FRAME, Frame, HELLO, Hello};
 pub(crate) struct Arriving {
     socket: Socket,
     from: String,
-    /// The hello, and the offer of a ring if one follows.
+    /// The hello, and the offer of memory if one follows.
     said: [u8; HELLO + MESSAGE],
     read: usize,
     /// What came with the offer.
@@ -46,7 +46,7 @@ impl Arriving {
     pub(crate) fn hear(&mut self) -> io::Result<Option<Option<Hello>>> {
         loop {
             let wanted = match self.hello() {
-                Some(hello) if hello.offers_ring => HELLO + MESSAGE,
+                Some(hello) if hello.offers_memory => HELLO + MESSAGE,
                 _ => HELLO,
             };
             if self.read == wanted {
@@ -72,25 +72,25 @@ impl Arriving {
         (self.read >= HELLO).then(|| Hello::decode(hello))?
     }
 
-    /// Lets it in: it is the peer's data connection. If `shared`, the ring that it offers is taken.
-    pub(crate) fn welcome(self, shared: bool) -> Inbound {
-        let offer = self.hello().filter(|hello| shared && hello.offers_ring);
-        let ring = offer.and_then(|hello| {
+    /// Lets it in: it is the peer's data connection. If `share`, the memory that it offers is taken.
+    pub(crate) fn welcome(self, share: bool) -> Inbound {
+        let offer = self.hello().filter(|hello| share && hello.offers_memory);
+        let shared = offer.and_then(|hello| {
             let mut message = [0; MESSAGE];
             message.copy_from_slice(&self.said[HELLO..]);
-            let taken = ring::accept(&self.socket, &message, self.descriptors);
+            let taken = shared::accept(&self.socket, &message, self.descriptors);
             let refused =
-                |reason: &String| tracing::debug!(rank = hello.from, reason, "took no ring");
+                |reason: &String| tracing::debug!(rank = hello.from, reason, "shares no memory");
             taken.inspect_err(refused).ok()
         });
         let mut inbound = Inbound {
             socket: self.socket,
-            ring,
+            shared,
             said: [0; FRAME],
             heard: 0,
         };
         inbound.say(&Frame::Welcome {
-            ring: inbound.ring.is_some(),
+            memory: inbound.shared.is_some(),
         });
         inbound
     }
@@ -107,7 +107,7 @@ pub(crate) struct Inbound {
     socket: Socket,
     /// What brings the data, if it is not the socket. The socket says then that the peer has given up, or
     /// has ended.
-    ring: Option<Consumer>,
+    shared: Option<Shared>,
     said: [u8; FRAME],
     heard: usize,
 }
@@ -162,19 +162,29 @@ impl Inbound {
         &self.socket
     }
 
+    /// The board of the peer, if it shares memory with this rank.
+    pub(crate) fn board(&self) -> Option<&PeerBoard> {
+        self.shared.as_ref().map(|shared| &shared.board)
+    }
+
+    fn ring(&mut self) -> Option<&mut Consumer> {
+        self.shared.as_mut().map(|shared| &mut shared.ring)
+    }
+
     /// The doorbell that rings when data have come, if a ring brings them.
     pub(crate) fn bell(&self) -> Option<BorrowedFd<'_>> {
-        self.ring.as_ref().map(Consumer::doorbell)
+        self.shared.as_ref().map(|shared| shared.ring.doorbell())
     }
 
     /// Before this rank sleeps. False: there are data in the ring already.
     pub(crate) fn prepare_to_sleep(&mut self) -> bool {
-        self.ring.as_mut().is_none_or(Consumer::prepare_to_sleep)
+        let ring = self.ring();
+        ring.is_none_or(Consumer::prepare_to_sleep)
     }
 
     /// After the doorbell has rung.
     pub(crate) fn awake(&mut self) {
-        if let Some(ring) = &mut self.ring {
+        if let Some(ring) = self.ring() {
             ring.awake();
         }
     }
@@ -183,12 +193,12 @@ impl Inbound {
     pub(crate) fn has_more(&mut self) -> bool {
         // The next read says what is wrong with it.
         let available = |ring: &mut Consumer| !matches!(ring.available(), Ok(0));
-        self.ring.as_mut().is_some_and(available)
+        self.ring().is_some_and(available)
     }
 
     /// Reads what is there, up to the end of the frame. `Ok(true)` if something was.
     pub(crate) fn read(&mut self, incoming: &mut Incoming<'_>) -> io::Result<bool> {
-        if let Some(ring) = &mut self.ring {
+        if let Some(ring) = self.ring() {
             let mut read = 0;
             for mut room in incoming.room() {
                 let now = ring.read(&mut room)?;
@@ -217,7 +227,7 @@ impl Inbound {
     /// What the peer says beside the ring: a frame, or an error if it has ended. What is in the ring was
     /// said before.
     pub(crate) fn overhear(&mut self) -> io::Result<Option<[u8; FRAME]>> {
-        if self.ring.is_none() {
+        if self.shared.is_none() {
             return Ok(None);
         }
         while self.heard < FRAME {

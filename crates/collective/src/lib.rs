@@ -23,13 +23,14 @@
 //!
 //! - `schedule` decides: for each algorithm, what one rank sends to and receives from whom in each
 //!   step. Pure functions; a new collective is mostly a new schedule.
-//! - `exchange` carries out a schedule on a buffer, in pieces of bounded size.
+//! - `exchange` carries out a schedule on a buffer, in pieces of bounded size; `boards` reduces large
+//!   buffers without one, where all ranks are on one host and can read what each has.
 //! - `mesh` owns the connections of one rank and the one place that waits. Nothing runs in the
 //!   background: there are no threads, and no CPU is used outside of calls.
 //! - `reception` admits peers and refuses strangers.
 //! - `socket`, `outbound`, `inbound` and `wire` are the sockets (Unix ones on one host, TCP otherwise) and the
-//!   bytes on them; `ring` is the shared memory that carries data instead on one host; `bootstrap` is how
-//!   the ranks find one another through a store.
+//!   bytes on them; `shared` is the memory that carries data instead on one host; `bootstrap` is how the
+//!   ranks find one another through a store.
 //!
 //! What holds for every operation:
 //!
@@ -45,6 +46,7 @@
 
 mod all_to_all;
 mod barrier;
+mod boards;
 mod bootstrap;
 mod broadcast;
 mod call;
@@ -60,8 +62,8 @@ mod outbound;
 mod point;
 mod reception;
 mod reduce;
-mod ring;
 mod schedule;
+mod shared;
 mod socket;
 mod wire;
 #[cfg(feature = "worker-server")]

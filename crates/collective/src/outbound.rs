@@ -3,11 +3,10 @@
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
 
-use rdzv_shm::Producer;
 use rdzv_shm::pair::OfferOneWay;
-use rdzv_shm::pass;
+use rdzv_shm::{Board, Producer};
 
-use crate::ring;
+use crate::shared;
 use crate::socket::{Place, Socket};
 use crate::wire::{FRAME, Frame, Hello};
 
@@ -39,9 +38,9 @@ enum Way {
 }
 
 impl Outbound {
-    /// Begins to connect, with the hello as the first thing. If `shared`, a rank of this host is offered a
-    /// ring.
-    pub(crate) fn dial(place: &Place, hello: Hello, shared: bool) -> io::Result<Self> {
+    /// Begins to connect, with the hello as the first thing. If there is a board, a rank of this host is
+    /// offered that and a ring.
+    pub(crate) fn dial(place: &Place, hello: Hello, board: Option<&Board>) -> io::Result<Self> {
         let (socket, ended) = match Socket::dial(place)? {
             Ok(socket) => (Some(socket), None),
             Err(error) => (None, Some(error.to_string())),
@@ -57,20 +56,24 @@ impl Outbound {
             carries_data: false,
             ended,
         };
-        outbound.greet(hello, shared);
+        outbound.greet(hello, board);
         Ok(outbound)
     }
 
-    fn greet(&mut self, hello: Hello, shared: bool) {
+    fn greet(&mut self, hello: Hello, board: Option<&Board>) {
         let Some(socket) = &self.socket else { return };
-        if shared && socket.is_near() {
-            match ring::offer(socket) {
+        if let Some(board) = board.filter(|_| socket.is_near()) {
+            match shared::offer(socket) {
                 Ok(offer) => {
-                    self.ended = greet_with(socket, hello, &offer).err();
+                    let hello = Hello {
+                        offers_memory: true,
+                        ..hello
+                    };
+                    self.ended = shared::pass(socket, &hello.encode(), &offer, board).err();
                     self.way = Way::Offered(Box::new(offer));
                     return;
                 }
-                Err(reason) => tracing::debug!(rank = hello.to, reason, "no ring in shared memory"),
+                Err(reason) => tracing::debug!(rank = hello.to, reason, "no memory is shared"),
             }
         }
         socket.widen();
@@ -86,6 +89,16 @@ impl Outbound {
     /// take data back that are still on their way.
     pub(crate) fn is_behind(&self, most: usize) -> bool {
         self.carries_data && (self.queued() > most || (most == 0 && !self.welcomed))
+    }
+
+    /// Whether the peer has said that data are expected of this rank.
+    pub(crate) fn is_welcome(&self) -> bool {
+        self.welcomed
+    }
+
+    /// Whether the peer reads the board of this rank.
+    pub(crate) fn shows_board(&self) -> bool {
+        matches!(self.way, Way::Ring(_))
     }
 
     pub(crate) fn ended(&self) -> Option<&str> {
@@ -129,7 +142,7 @@ impl Outbound {
     /// Whether it is worth to go on sending through the ring; for looking again and again.
     pub(crate) fn can_go_on(&mut self) -> bool {
         match &mut self.way {
-            Way::Ring(ring) => !matches!(ring.space(), Ok(space) if space < ring::CAPACITY / 4),
+            Way::Ring(ring) => !matches!(ring.space(), Ok(space) if space < shared::CAPACITY / 4),
             _ => false,
         }
     }
@@ -191,7 +204,7 @@ impl Outbound {
                     }
                     self.replied = 0;
                     match Frame::decode(&self.reply) {
-                        Some(Frame::Welcome { ring }) => self.welcome(ring),
+                        Some(Frame::Welcome { memory }) => self.welcome(memory),
                         Some(frame) => return Ok(Some(frame)),
                         None => return Err(self.reply),
                     }
@@ -205,13 +218,13 @@ impl Outbound {
         }
     }
 
-    /// The peer expects data: in the ring, or on the socket.
-    fn welcome(&mut self, ring: bool) {
+    /// The peer expects data: in the memory that it was offered, or on the socket.
+    fn welcome(&mut self, memory: bool) {
         self.welcomed = true;
         self.way = match std::mem::replace(&mut self.way, Way::Socket) {
-            Way::Offered(offer) if ring => Way::Ring(Box::new(offer.taken())),
+            Way::Offered(offer) if memory => Way::Ring(Box::new(offer.taken())),
             Way::Offered(_) => {
-                tracing::debug!("the peer takes no ring in shared memory");
+                tracing::debug!("the peer shares no memory");
                 if let Some(socket) = &self.socket {
                     socket.widen();
                 }
@@ -239,23 +252,6 @@ impl Outbound {
         if let Some(socket) = &self.socket {
             socket.finish();
         }
-    }
-}
-
-/// The hello and the ring in one message: the first one always fits.
-fn greet_with(socket: &Socket, hello: Hello, offer: &OfferOneWay) -> Result<(), String> {
-    let hello = Hello {
-        offers_ring: true,
-        ..hello
-    };
-    let (hello, message) = (hello.encode(), offer.message());
-    let parts = [IoSlice::new(&hello), IoSlice::new(&message)];
-    match pass::send(socket, &parts, &offer.descriptors()) {
-        Ok(sent) if sent == hello.len() + message.len() => Ok(()),
-        Ok(sent) => Err(format!(
-            "the connection took {sent} bytes of the hello only"
-        )),
-        Err(error) => Err(error.to_string()),
     }
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct Reception {
     /// `None` once the group is broken, so that late peers are refused at once.
     listener: Option<Listener>,
     arriving: Vec<Arriving>,
-    /// Whether rings that are offered are taken.
+    /// Whether memory that is offered is taken.
     shared: bool,
 }
 
@@ -167,7 +167,7 @@ mod tests {
         to: 2,
         world_size: 4,
         group: [7; 16],
-        offers_ring: false,
+        offers_memory: false,
     };
 
     fn answer(change: impl Fn(&mut Hello)) -> Result<u32, Refusal> {

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::ops::Range;
 
+use crate::boards::{Reduction, Takers};
 use crate::call::Operation;
 use crate::element::Element;
 use crate::error::CollectiveError;
 use crate::group::ProcessGroup;
-use crate::schedule::{self, Parts};
+use crate::schedule::{self, Parts, Schedule};
 
 /// How two values become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,9 +70,10 @@ const SMALL: usize = 16 * 1024;
 impl ProcessGroup {
     /// Combines the values of all ranks, element by element; all get the result.
     ///
-    /// Up to 16 KiB by recursive doubling (few steps), above that around a ring (few bytes). The
-    /// order of combination depends on ranks and sizes only, so that the result is the same to the
-    /// last bit on all ranks and in every run. After an error the values are unspecified.
+    /// Up to 16 KiB by recursive doubling (few steps). Above that each rank combines one part: up to 16
+    /// ranks of one host read from one another's memory, others pass the parts around a ring (few
+    /// bytes). The order of combination depends on ranks, sizes and hosts only, so that the result is the
+    /// same to the last bit on all ranks and in every run. After an error the values are unspecified.
     pub fn all_reduce<T: Element>(
         &mut self,
         values: &mut [T],
@@ -79,15 +81,15 @@ impl ProcessGroup {
     ) -> Result<(), CollectiveError> {
         check_reduce::<T>("all_reduce", reduce)?;
         let (rank, world_size) = (self.rank(), self.world_size());
-        let (schedule, parts) = if size_of_val(values) <= SMALL {
-            let schedule = schedule::recursive_doubling(rank, world_size);
-            (schedule, Parts::even(1, values.len()))
-        } else {
-            let schedule = schedule::ring_reduce(rank, world_size);
-            (schedule, Parts::even(world_size, values.len()))
-        };
         let operation = Operation::AllReduce { reduce };
-        self.perform(operation, &schedule, values, &parts, Some(reduce))?;
+        if size_of_val(values) <= SMALL {
+            let schedule = schedule::recursive_doubling(rank, world_size);
+            let whole = Parts::even(1, values.len());
+            self.perform(operation, &schedule, values, &whole, Some(reduce))?;
+        } else {
+            let schedule = || schedule::ring_reduce(rank, world_size);
+            self.reduce_parts(operation, values, reduce, Takers::Everybody, schedule)?;
+        }
         average(values, reduce, world_size);
         Ok(())
     }
@@ -104,11 +106,10 @@ impl ProcessGroup {
     ) -> Result<Range<usize>, CollectiveError> {
         check_reduce::<T>("reduce_scatter", reduce)?;
         let (rank, world_size) = (self.rank(), self.world_size());
-        let schedule = schedule::ring_reduce_scatter(rank, world_size);
-        let parts = Parts::even(world_size, values.len());
         let operation = Operation::ReduceScatter { reduce };
-        self.perform(operation, &schedule, values, &parts, Some(reduce))?;
-        let own = parts.range(rank);
+        let schedule = || schedule::ring_reduce_scatter(rank, world_size);
+        self.reduce_parts(operation, values, reduce, Takers::Nobody, schedule)?;
+        let own = Parts::even(world_size, values.len()).range(rank);
         average(&mut values[own.clone()], reduce, world_size);
         Ok(own)
     }
@@ -125,14 +126,38 @@ impl ProcessGroup {
         check_reduce::<T>("reduce", reduce)?;
         self.check_rank("reduce to", root)?;
         let (rank, world_size) = (self.rank(), self.world_size());
-        let schedule = schedule::reduce_to(rank, world_size, root);
-        let parts = Parts::even(world_size, values.len());
         let operation = Operation::Reduce { reduce, root };
-        self.perform(operation, &schedule, values, &parts, Some(reduce))?;
+        let schedule = || schedule::reduce_to(rank, world_size, root);
+        self.reduce_parts(operation, values, reduce, Takers::Only(root), schedule)?;
         if rank == root {
             average(values, reduce, world_size);
         }
         Ok(())
+    }
+
+    /// Reduces one part at each rank: on boards where they are the faster way, by a schedule otherwise.
+    fn reduce_parts<T: Element>(
+        &mut self,
+        operation: Operation,
+        values: &mut [T],
+        reduce: Reduce,
+        takers: Takers,
+        schedule: impl FnOnce() -> Schedule,
+    ) -> Result<(), CollectiveError> {
+        let parts = Parts::even(self.world_size(), values.len());
+        if size_of_val(values) <= SMALL || !self.has_boards() {
+            return self.perform(operation, &schedule(), values, &parts, Some(reduce));
+        }
+        let call = self.next_call::<T>(operation, values.len() as u64);
+        let reduction = Reduction {
+            values,
+            parts: &parts,
+            reduce,
+            takers,
+        };
+        self.attempt(call, self.timeout(), |mesh, running, scratch| {
+            reduction.run(mesh, running, scratch)
+        })
     }
 }
 

@@ -1,12 +1,14 @@
-//! Rings in shared memory between ranks of one host: what carries data where it can be had.
+//! What ranks of one host share: a ring in memory for each direction between two of them, and a board of
+//! each rank that all others can read.
 //!
-//! The rank that dials offers a ring together with its hello, over the Unix socket. It holds its data
-//! back until the welcome says whether the ring is taken; if it is not, data go over the socket.
+//! The rank that dials offers a ring and its board together with its hello, over the Unix socket. It holds
+//! its data back until the welcome says whether they are taken; if they are not, data go over the socket.
 
+use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rdzv_shm::pair::{self, MESSAGE, OfferOneWay};
-use rdzv_shm::{Consumer, pass};
+use rdzv_shm::{Board, Consumer, PeerBoard, pass};
 
 use crate::socket::Socket;
 
@@ -14,20 +16,66 @@ use crate::socket::Socket;
 /// last; and so little that it stays in a processor's cache.
 pub(crate) const CAPACITY: usize = 256 * 1024;
 
+/// How long a board is. It is used in two halves; each stays in a processor's cache.
+pub(crate) const BOARD: usize = 2 * HALF;
+
+/// One of the two halves.
+pub(crate) const HALF: usize = 1024 * 1024;
+
+/// What a peer on this host shares.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// Brings its data.
+    pub(crate) ring: Consumer,
+    /// Has what it has written for all.
+    pub(crate) board: PeerBoard,
+}
+
+/// The board of this rank.
+pub(crate) fn board() -> Option<Board> {
+    let refused =
+        |error: &_| tracing::debug!(%error, "no memory is shared with ranks of this host");
+    Board::new(BOARD).inspect_err(refused).ok()
+}
+
 /// A ring for the peer at the other end of this socket, or why there is none.
 pub(crate) fn offer(socket: &Socket) -> Result<OfferOneWay, String> {
     check(socket)?;
     pair::offer_one_way(CAPACITY).map_err(|error| error.to_string())
 }
 
-/// Takes the ring that the peer at the other end of this socket offers, or says why not.
+/// Sends a hello, the ring and the board in one message: the first one always fits.
+pub(crate) fn pass(
+    socket: &Socket,
+    hello: &[u8],
+    ring: &OfferOneWay,
+    board: &Board,
+) -> Result<(), String> {
+    let message = ring.message();
+    let parts = [IoSlice::new(hello), IoSlice::new(&message)];
+    let [memory, data, space] = ring.descriptors();
+    let descriptors = [memory, data, space, board.descriptor()];
+    match pass::send(socket, &parts, &descriptors) {
+        Ok(sent) if sent == hello.len() + message.len() => Ok(()),
+        Ok(sent) => Err(format!(
+            "the connection took {sent} bytes of the hello only"
+        )),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Takes what the peer at the other end of this socket offers, or says why not.
 pub(crate) fn accept(
     socket: &Socket,
     message: &[u8; MESSAGE],
-    descriptors: Vec<OwnedFd>,
-) -> Result<Consumer, String> {
+    mut descriptors: Vec<OwnedFd>,
+) -> Result<Shared, String> {
     check(socket)?;
-    pair::accept_one_way(message, descriptors).map_err(|error| error.to_string())
+    let board = descriptors.pop().ok_or("it passed no board")?;
+    Ok(Shared {
+        board: PeerBoard::open(&board, BOARD).map_err(|error| error.to_string())?,
+        ring: pair::accept_one_way(message, descriptors).map_err(|error| error.to_string())?,
+    })
 }
 
 /// Memory is shared with processes of the same user only: another one could not harm us with it, but

@@ -5,13 +5,13 @@
 //! are: so ranks of another order refuse one another.
 //!
 //! ```text
-//!   dialler -> acceptor   hello, perhaps the offer of a ring, then data frames (or one abort)
+//!   dialler -> acceptor   hello, perhaps an offer of memory, then data frames (or one abort)
 //!   acceptor -> dialler   welcome or refuse, later perhaps one abort
 //!
 //!   hello, 40 bytes                         frame, 32 bytes, then the payload of a data frame
 //!    0 magic "RZPG"                          0 magic "RZPF"
 //!    4 version (u16), flags (u16)            4 kind: 1 welcome 2 refuse 3 abort 4 data
-//!    8 from rank (u32)                       5 operation | cause | refusal | ring taken
+//!    8 from rank (u32)                       5 operation | cause | refusal | offer taken
 //!   12 to rank (u32)                         6 element type, reduction
 //!   16 world size (u32), 0 (u32)             8 root | rank at fault | expected (u32)
 //!   24 group id (16 bytes)                  12 length of the payload (u32)
@@ -19,9 +19,9 @@
 //!                                           24 elements (u64)
 //! ```
 //!
-//! The one flag of a hello says that an offer of a ring in shared memory follows, with its
-//! descriptors. If the welcome takes it, data frames go through the ring, and the socket carries no more
-//! than an abort.
+//! The one flag of a hello says that an offer of shared memory follows: a ring, with its descriptors and
+//! that of the board of the dialler. If the welcome takes it, data frames go through the ring, and the
+//! socket carries no more than an abort. Where the values are on the board, the payload is empty.
 //!
 //! All control frames have one fixed length, so that a peer can make nobody reserve memory. The
 //! length of a payload is known to the receiver beforehand and only compared.
@@ -33,10 +33,10 @@ use crate::reduce::Reduce;
 
 pub(crate) const HELLO: usize = 40;
 pub(crate) const FRAME: usize = 32;
-pub(crate) const VERSION: u16 = 3;
+pub(crate) const VERSION: u16 = 4;
 
-/// An offer of a ring follows the hello.
-const OFFERS_RING: u16 = 1;
+/// An offer of shared memory follows the hello.
+const OFFERS_MEMORY: u16 = 1;
 
 const HELLO_MAGIC: [u8; 4] = *b"RZPG";
 const FRAME_MAGIC: [u8; 4] = *b"RZPF";
@@ -52,8 +52,8 @@ pub(crate) struct Hello {
     pub(crate) to: u32,
     pub(crate) world_size: u32,
     pub(crate) group: GroupId,
-    /// An offer of a ring in shared memory follows.
-    pub(crate) offers_ring: bool,
+    /// An offer of shared memory follows.
+    pub(crate) offers_memory: bool,
 }
 
 impl Hello {
@@ -61,7 +61,7 @@ impl Hello {
         let mut bytes = [0; HELLO];
         bytes[..4].copy_from_slice(&HELLO_MAGIC);
         bytes[4..6].copy_from_slice(&self.version.to_ne_bytes());
-        let flags = if self.offers_ring { OFFERS_RING } else { 0 };
+        let flags = if self.offers_memory { OFFERS_MEMORY } else { 0 };
         bytes[6..8].copy_from_slice(&flags.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.from.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.to.to_le_bytes());
@@ -80,7 +80,7 @@ impl Hello {
             to: number(bytes, 12),
             world_size: number(bytes, 16),
             group,
-            offers_ring: u16::from_le_bytes([bytes[6], bytes[7]]) & OFFERS_RING != 0,
+            offers_memory: u16::from_le_bytes([bytes[6], bytes[7]]) & OFFERS_MEMORY != 0,
         })
     }
 }
@@ -88,10 +88,10 @@ impl Hello {
 /// Everything after the hello.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Frame {
-    /// The hello was right. Data are expected in the ring that was offered, or on the socket.
+    /// The hello was right. Data are expected in the memory that was offered, or on the socket.
     Welcome {
-        /// Whether it is the ring.
-        ring: bool,
+        /// Whether it is the memory.
+        memory: bool,
     },
     /// It was not.
     Refuse(Refusal),
@@ -106,7 +106,7 @@ impl Frame {
         let mut bytes = [0; FRAME];
         bytes[..4].copy_from_slice(&FRAME_MAGIC);
         let (kind, detail, argument) = match *self {
-            Self::Welcome { ring } => (1, u8::from(ring), 0),
+            Self::Welcome { memory } => (1, u8::from(memory), 0),
             Self::Refuse(refusal) => {
                 let (code, expected) = refusal_code(refusal);
                 (2, code, expected)
@@ -135,7 +135,9 @@ impl Frame {
         }
         let (detail, argument) = (bytes[5], number(bytes, 8));
         Some(match bytes[4] {
-            1 => Self::Welcome { ring: detail != 0 },
+            1 => Self::Welcome {
+                memory: detail != 0,
+            },
             2 => Self::Refuse(refusal(detail, argument)?),
             3 => Self::Abort {
                 suspect: argument,
@@ -291,7 +293,7 @@ mod tests {
             },
         );
         prop_oneof![
-            any::<bool>().prop_map(|ring| Frame::Welcome { ring }),
+            any::<bool>().prop_map(|memory| Frame::Welcome { memory }),
             (1..=6_u8, any::<u16>()).prop_map(|(code, expected)| {
                 let expected = u32::from(expected);
                 Frame::Refuse(refusal(code, expected).unwrap())
@@ -312,9 +314,9 @@ mod tests {
 
         #[test]
         fn hellos_come_back(
-            version: u16, from: u32, to: u32, world_size: u32, group: GroupId, offers_ring: bool,
+            version: u16, from: u32, to: u32, world_size: u32, group: GroupId, offers_memory: bool,
         ) {
-            let hello = Hello { version, from, to, world_size, group, offers_ring };
+            let hello = Hello { version, from, to, world_size, group, offers_memory };
             prop_assert_eq!(Hello::decode(&hello.encode()), Some(hello));
         }
 

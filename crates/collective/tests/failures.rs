@@ -221,11 +221,11 @@ fn strangers_are_refused_and_disturb_nobody() {
                     let mut group = join(store, rank, 2, LONG).unwrap();
                     if rank == 0 {
                         // Only goes on when the strangers have connected.
-                        store.wait(&["strangers"], None).unwrap();
+                        store.wait(&["strangers"], Some(LONG)).unwrap();
                     }
                     group.barrier().unwrap();
                     group.all_reduce(&mut [1_i32], Reduce::Sum).unwrap();
-                    store.wait(&["refused"], None).unwrap();
+                    store.wait(&["refused"], Some(LONG)).unwrap();
                 })
             })
             .collect();
@@ -242,7 +242,7 @@ fn strangers_are_refused_and_disturb_nobody() {
             .write_all(b"GET / HTTP/1.1\r\nHost: 127.0.0.1:12345\r\n\r\n")
             .unwrap();
         let mut other_group = connect();
-        let mut hello = *b"RZPG\x03\0\0\0\0\0\0\0\x01\0\0\0\x02\0\0\0\0\0\0\0................";
+        let mut hello = *b"RZPG\x04\0\0\0\0\0\0\0\x01\0\0\0\x02\0\0\0\0\0\0\0................";
         other_group.write_all(&hello).unwrap();
         let mut other_version = connect();
         hello[4] = 9;

@@ -17,13 +17,36 @@ fn rings() -> usize {
         .count()
 }
 
+/// KiB of boards that are in memory: those of this process, and what it has seen of others.
+fn boards() -> u64 {
+    let maps = fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut is_board = false;
+    let mut sum = 0;
+    for line in maps.lines() {
+        if line.contains('-') && !line.contains("kB") {
+            is_board = line.contains("memfd:rdzv-board");
+        } else if let Some(size) = line.strip_prefix("Rss:").filter(|_| is_board) {
+            sum += size.trim_end_matches("kB").trim().parse::<u64>().unwrap();
+        }
+    }
+    sum
+}
+
 fn rings_of(options: &GroupOptions) -> Vec<usize> {
     run_with(3, options, |mut group| {
+        group.all_reduce(&mut [1_u32], Reduce::Sum).unwrap();
+        assert_eq!(boards(), 0, "nothing large was reduced yet");
+        group.barrier().unwrap();
         let mut values = vec![group.rank(); 1 << 20];
         group.all_reduce(&mut values, Reduce::Sum).unwrap();
         assert!(values.iter().all(|value| *value == 3));
         group.barrier().unwrap();
         let rings = rings();
+        assert_eq!(
+            boards() > 0,
+            rings > 0,
+            "boards are used where memory is shared"
+        );
         // Nobody leaves while somebody counts.
         group.barrier().unwrap();
         rings

@@ -11,6 +11,7 @@
 //! | [`pass`] | descriptors over a Unix socket, and who the peer is |
 //! | [`pair`] | two rings, offered by one process and accepted by another: a [`Link`] |
 //! | [`arena`] | memory that peers read where it is |
+//! | [`board`] | memory that one writes and many copy from |
 //! | [`pool`] | buffers to receive into, used again and again |
 //! | [`other_process`] | reading what another process has not shared |
 //! | [`spin`] | waiting awake, for at most a few microseconds |
@@ -32,6 +33,7 @@
 //! invariant makes it sound.
 
 pub mod arena;
+pub mod board;
 mod doorbell;
 mod error;
 pub mod other_process;
@@ -44,6 +46,7 @@ mod sleeping;
 pub mod spin;
 
 pub use arena::{Arena, Block, Exchange, Location};
+pub use board::{Board, PeerBoard};
 pub use error::ShmError;
 pub use pair::{Link, Offer};
 pub use pool::{Pool, PoolOptions, PooledBuffer};

@@ -56,8 +56,7 @@ pub(crate) fn create(
     let size = length as u64;
     ftruncate(&file, size).map_err(ShmError::system("give a file in memory its size"))?;
     if pages == Pages::Reserved {
-        uninterrupted(|| fallocate(&file, FallocateFlags::empty(), 0, size))
-            .map_err(ShmError::system("reserve memory to share"))?;
+        reserve(&file, length)?;
     }
     let map = MmapOptions::new().len(length).map_raw(&file);
     let map = map.map_err(ShmError::system("map memory to share"))?;
@@ -68,6 +67,13 @@ pub(crate) fn create(
     };
     fcntl_add_seals(&file, seals).map_err(ShmError::system("seal memory to share"))?;
     Ok((file, Memory { map }))
+}
+
+/// Takes all of the memory from the system: one that has none left says so now, and not by ending a
+/// process later.
+pub(crate) fn reserve(file: &impl AsFd, length: usize) -> Result<(), ShmError> {
+    uninterrupted(|| fallocate(file, FallocateFlags::empty(), 0, length as u64))
+        .map_err(ShmError::system("reserve memory to share"))
 }
 
 /// Memory that a peer passed, mapped for reading and writing.
