@@ -12,6 +12,7 @@ mod measure;
 mod rendezvous;
 mod rpc;
 mod server;
+mod stolen;
 mod store;
 mod table;
 mod worker;

@@ -6,6 +6,7 @@ use rdzv_store::Store;
 
 use super::failure::store_failed;
 use super::keys::{Keys, ROUND};
+use super::note::Note;
 use crate::RpcError;
 
 /// Versions whose keys are kept for members that are slow to look.
@@ -69,6 +70,10 @@ pub(super) fn find_round(store: &dyn Store, kind: RoundKind) -> Result<Found, Rp
             Meeting::Refuse(_) if round.kind == RoundKind::Dynamic && end(store, round.epoch)? => {
                 round.ended()
             }
+            // Nobody is in a static group whose forming has failed.
+            Meeting::Refuse(_) if kind == RoundKind::Dynamic && has_failed(store, round)? => {
+                round.next(kind)
+            }
             meeting => {
                 return Ok(Found {
                     round,
@@ -79,6 +84,13 @@ pub(super) fn find_round(store: &dyn Store, kind: RoundKind) -> Result<Found, Rp
         };
         held = replace_round(store, &held, next)?;
     }
+}
+
+/// Whether the workers of a static group have been told why it was not formed.
+fn has_failed(store: &dyn Store, round: Round) -> Result<bool, RpcError> {
+    let go = peek(store, &Keys { epoch: round.epoch }.go())?;
+    let go = go.map(|held| Note::decode(&held)).transpose()?;
+    Ok(matches!(go, Some(Note::Refused(_))))
 }
 
 /// Puts a round in the place of another, unless somebody was faster; gives what holds then.

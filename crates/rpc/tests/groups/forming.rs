@@ -299,3 +299,25 @@ fn a_static_worker_does_not_disturb_a_dynamic_group_nor_the_other_way_round() {
         join(&store, worker("c", 2)).unwrap().leave().unwrap();
     }
 }
+
+#[test]
+fn after_a_static_group_that_was_not_formed_a_dynamic_one_can_begin() {
+    for store in stores() {
+        let workers = vec![
+            worker("w0", 0),
+            with_devices("w1", 1, 2, &[("nobody", &[(0, 0)])]),
+        ];
+        for result in form_all(&store, workers, LONG) {
+            assert_eq!(result.unwrap_err().kind, RpcErrorKind::DeviceMap);
+        }
+        let first = join(&store, worker("a", 0)).unwrap();
+        let second = join(&store, worker("b", 1)).unwrap();
+        assert_eq!(names(&second.view()), ["a", "b"]);
+        let error = Group::form(connection(&store), worker("c", 0), 1, LONG).unwrap_err();
+        assert_eq!(error.kind, RpcErrorKind::GroupMismatch);
+        second.leave().unwrap();
+        first.leave().unwrap();
+        let alone = Group::form(connection(&store), worker("c", 0), 1, LONG).unwrap();
+        alone.shutdown_barrier(LONG).unwrap();
+    }
+}
