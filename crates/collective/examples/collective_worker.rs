@@ -12,6 +12,7 @@
 //! | `operations` | every operation, with each of some types and lengths, and compares with what has to come |
 //! | `barrier` | waits for all |
 //! | `monitored N` | waits for all for N ms |
+//! | `reduce` | reduces 4 MiB again and again until that fails; says `reducing` after the first time |
 
 use std::io::BufRead;
 use std::net::Ipv4Addr;
@@ -46,6 +47,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let done = match line.split_once(' ') {
             None if line == "operations" => operations(&mut group),
             None if line == "barrier" => group.barrier(),
+            None if line == "reduce" => reduce(&mut group),
             Some(("monitored", limit)) => {
                 group.monitored_barrier(Duration::from_millis(limit.parse()?))
             }
@@ -54,6 +56,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         match done {
             Ok(()) => println!("ok"),
             Err(error) => println!("{error}"),
+        }
+    }
+    Ok(())
+}
+
+/// Sums ones for ever.
+fn reduce(group: &mut ProcessGroup) -> Result<(), CollectiveError> {
+    let sum = group.world_size();
+    for round in 0_u64.. {
+        let mut values = vec![1_u32; 1 << 20];
+        group.all_reduce(&mut values, Reduce::Sum)?;
+        assert!(values.iter().all(|value| *value == sum), "round {round}");
+        if round == 0 {
+            println!("reducing");
         }
     }
     Ok(())

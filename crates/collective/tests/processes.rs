@@ -132,6 +132,25 @@ fn a_rank_that_is_killed_is_named_by_all_others_at_once() {
 }
 
 #[test]
+fn a_rank_that_is_killed_while_all_read_one_another_is_named_by_all_others() {
+    for _ in 0..5 {
+        let mut group = Ranks::start(4);
+        for rank in &mut group.ranks {
+            rank.tell("reduce");
+        }
+        for rank in &group.ranks {
+            assert_eq!(rank.hear(), "reducing");
+        }
+        let mut killed = group.ranks.remove(2);
+        killed.process.kill().unwrap();
+        for rank in &group.ranks {
+            let error = rank.hear();
+            assert!(error.contains("rank 2"), "rank {}: {error}", rank.number);
+        }
+    }
+}
+
+#[test]
 fn a_monitored_barrier_lists_all_who_did_not_come() {
     let mut group = Ranks::start(4);
     group.all("barrier");
