@@ -113,7 +113,7 @@ impl Mesh {
         let bytes: usize = payload.iter().map(|slice| slice.len()).sum();
         let frame = Frame::Data {
             call: running.call,
-            payload: u32::try_from(bytes).expect("a message is at most `longest` long"),
+            payload: u32::try_from(bytes).expect("a message is far shorter than 4 GiB"),
         };
         outbound.post(&frame, payload);
         Ok(())
