@@ -1,0 +1,52 @@
+//! A reply on its way to the caller: a value with its parts, or an error.
+
+use std::sync::Arc;
+
+use rdzv_core::rpc::frame::{FrameKind, Header};
+
+use super::Server;
+use crate::call::failure::Refusal;
+use crate::call::methods::Answer;
+use crate::connection::lent;
+use crate::connection::link::fail;
+use crate::payload::Payload;
+
+impl Server {
+    pub(super) fn reply(self: &Arc<Self>, header: &Header, answer: Answer) {
+        let fits = |payload: Payload| match self.core.upgrade() {
+            Some(core) => core.fits(&payload).map(|()| payload),
+            None => Ok(payload),
+        };
+        let payload = match answer.and_then(fits) {
+            Ok(payload) => payload,
+            Err(error) => return self.send_error(header.call, &Refusal::new(error)),
+        };
+        let reply = Header {
+            call: header.call,
+            trace: header.trace,
+            ..Header::new(FrameKind::Reply)
+        };
+        let lend = self
+            .caller
+            .get()
+            .is_some_and(|caller| caller.lending.lends());
+        let parts = lent::placed(payload.parts, lend, &self.link.arenas);
+        let kept = lent::kept(&parts);
+        if !kept.is_empty() {
+            self.served().lent.insert(header.call, kept);
+        }
+        if let Err(error) = self.link.send(&reply, &payload.body, parts) {
+            fail(self, error);
+        }
+    }
+
+    pub(super) fn send_error(self: &Arc<Self>, call: u64, refusal: &Refusal) {
+        let header = Header {
+            call,
+            ..Header::new(FrameKind::Error)
+        };
+        if let Err(error) = self.link.send(&header, &refusal.to_bytes(), Vec::new()) {
+            fail(self, error);
+        }
+    }
+}

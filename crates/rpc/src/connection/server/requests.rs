@@ -1,0 +1,123 @@
+//! A request from its frame to its turn: within the limit, with its parts here, first in its line.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Buf as _;
+use rdzv_core::rpc::frame::{Frame, FrameKind, Header};
+
+use super::{Caller, Server};
+use crate::call::methods::Answer;
+use crate::connection::lent;
+use crate::connection::link::fail;
+use crate::connection::request::{IN_LINE, READS_MEMORY};
+use crate::error::{RpcError, RpcErrorKind};
+use crate::payload::Payload;
+
+/// So many requests of one caller are worked on at the most. Callers stay far below by themselves.
+const MOST_SERVED: usize = 65_536;
+
+/// A request that is about to be worked on.
+pub(super) struct Job {
+    pub(super) header: Header,
+    pub(super) payload: Payload,
+    pub(super) line: Option<u64>,
+    pub(super) deadline: Option<Instant>,
+}
+
+impl Server {
+    pub(super) fn request(
+        self: &Arc<Self>,
+        caller: &Caller,
+        mut frame: Frame,
+    ) -> Result<(), RpcError> {
+        let header = frame.header;
+        if self.served().running.len() >= MOST_SERVED {
+            let text = format!("it has {MOST_SERVED} requests open here, which is the limit");
+            return Err(RpcError::new(RpcErrorKind::Protocol, text));
+        }
+        if header.flags & READS_MEMORY != 0 {
+            caller.lending.is_read();
+        }
+        let deadline = (header.deadline_micros > 0)
+            .then(|| Instant::now() + Duration::from_micros(header.deadline_micros));
+        if let Err(error) = self.link.arenas.borrow(&mut frame) {
+            self.reply(&header, Err(error));
+            return Ok(());
+        }
+        if !lent::is_lent(&frame.parts) {
+            let payload = lent::gathered(frame, &caller.lending)?;
+            self.queue(header, payload, deadline);
+            return Ok(());
+        }
+        let Some(core) = self.core.upgrade() else {
+            return Ok(());
+        };
+        self.served().waiting.insert(header.call, false);
+        let server = Arc::clone(self);
+        lent::fetch(&core, frame, &caller.lending, move |payload| {
+            server.fetched(header, payload, deadline);
+        });
+        Ok(())
+    }
+
+    /// The lent parts of a request are here.
+    fn fetched(self: &Arc<Self>, header: Header, payload: Answer, deadline: Option<Instant>) {
+        // A caller that is gone may have had other things in its memory already.
+        if self.link.is_hung_up() {
+            return;
+        }
+        match payload {
+            Ok(payload) => {
+                let release = Header {
+                    call: header.call,
+                    ..Header::new(FrameKind::Release)
+                };
+                match self.link.send(&release, &[], Vec::new()) {
+                    Ok(()) => self.queue(header, payload, deadline),
+                    Err(error) => fail(self, error),
+                }
+            }
+            Err(error) => {
+                self.served().waiting.remove(&header.call);
+                self.reply(&header, Err(error));
+            }
+        }
+    }
+
+    /// Works on a request, unless others of its line are before it.
+    fn queue(self: &Arc<Self>, header: Header, mut payload: Payload, deadline: Option<Instant>) {
+        let line = (header.flags & IN_LINE != 0 && payload.body.len() >= 8)
+            .then(|| payload.body.get_u64_le());
+        let job = Job {
+            header,
+            payload,
+            line,
+            deadline,
+        };
+        if let Some(key) = line {
+            let mut served = self.served();
+            match served.lines.get_mut(&key) {
+                Some(behind) => {
+                    behind.push_back(job);
+                    served.waiting.entry(header.call).or_default();
+                    return;
+                }
+                None => drop(served.lines.insert(key, VecDeque::new())),
+            }
+        }
+        self.work(job);
+    }
+
+    /// A request of this line is answered; the next one of it.
+    pub(super) fn next_in(&self, line: Option<u64>) -> Option<Job> {
+        let key = line?;
+        let mut served = self.served();
+        let next = served.lines.get_mut(&key)?.pop_front();
+        if next.is_none() {
+            served.lines.remove(&key);
+        }
+        next
+    }
+}
