@@ -12,7 +12,7 @@ use std::time::Instant;
 use super::accept::Reception;
 use super::core::Core;
 use super::poller::Happening;
-use crate::call::methods::panic_text;
+use crate::call::run::panic_text;
 use crate::connection::link::{Endpoint, Pumped, fail, pump, rest};
 use crate::connection::waiting::{LOOKING, PATIENCE};
 use crate::error::{RpcError, RpcErrorKind};

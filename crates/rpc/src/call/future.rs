@@ -12,7 +12,8 @@ use rdzv_core::rpc::rref::ForkId;
 use rdzv_core::rpc::worker::WorkerInfo;
 
 use super::context::{Place, place};
-use super::methods::{Answer, panic_text};
+use super::methods::Answer;
+use super::run::panic_text;
 use super::slot::{Promise, Slot};
 use crate::agent::core::Core;
 use crate::agent::peers::no_connection_in_time;

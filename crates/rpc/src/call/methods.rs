@@ -1,23 +1,21 @@
-//! The functions that a worker offers.
+//! The functions that a worker offers: how they are added, and found by their number.
 
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::{Future, poll_fn};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::codec;
-use super::context::{CallContext, Place, inside};
+use super::context::CallContext;
 use super::failure::Failure;
 use super::method::Method;
+use super::run::{at_once, failed, steps};
 use super::slot::{Promise, Slot};
-use crate::error::{RemoteError, RpcError, RpcErrorKind};
+use crate::error::{RpcError, RpcErrorKind};
 use crate::payload::Payload;
 use crate::rref::{self, Keep, Kept, ValueMethod};
 
@@ -351,80 +349,4 @@ impl fmt::Debug for Methods {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_list().entries(self.names()).finish()
     }
-}
-
-/// Runs an async function: its argument, what has to be known before, and its steps.
-async fn steps<Argument, Output, Function, Future_>(
-    function: Function,
-    context: CallContext,
-    payload: Payload,
-) -> Result<Output, RpcError>
-where
-    Argument: DeserializeOwned,
-    Function: Fn(CallContext, Argument) -> Future_,
-    Future_: Future<Output = Result<Output, RpcError>>,
-{
-    let trace = context.trace;
-    let decoded = codec::decode_argument::<Argument>(&context, &payload);
-    drop(payload);
-    let (argument, arrived) = decoded?;
-    arrived.await?;
-    let started = caught(|| inside(Place::Async, trace, || function(context, argument)))?;
-    in_steps(trace, started).await
-}
-
-/// Runs a function that blocks.
-fn at_once<Argument: DeserializeOwned, Output>(
-    function: &impl Fn(CallContext, Argument) -> Result<Output, RpcError>,
-    context: CallContext,
-    payload: Payload,
-) -> Result<Output, RpcError> {
-    let trace = context.trace;
-    let (argument, mut arrived) = codec::decode_argument::<Argument>(&context, &payload)?;
-    drop(payload);
-    arrived.wait()?;
-    caught(|| inside(Place::Blocking, trace, || function(context, argument)))?
-}
-
-/// Goes through the future of the application step by step, each in the place that says so. A panic
-/// in it is its failure.
-async fn in_steps<Output>(
-    trace: u128,
-    future: impl Future<Output = Result<Output, RpcError>>,
-) -> Result<Output, RpcError> {
-    let mut future = std::pin::pin!(future);
-    poll_fn(|context| {
-        let step = caught(|| inside(Place::Async, trace, || future.as_mut().poll(context)));
-        step.unwrap_or_else(|panicked| Poll::Ready(Err(panicked)))
-    })
-    .await
-}
-
-/// The error of a function as that of a call.
-fn failed(error: impl Failure) -> RpcError {
-    remote(error.into_remote())
-}
-
-fn remote(remote: RemoteError) -> RpcError {
-    let mut error = RpcError::new(RpcErrorKind::Remote, remote.to_string());
-    error.remote = Some(Box::new(remote));
-    error
-}
-
-/// Runs code of the application; a panic in it is its failure, and nobody else's.
-fn caught<T>(run: impl FnOnce() -> T) -> Result<T, RpcError> {
-    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
-        remote(RemoteError {
-            type_name: "panic".to_owned(),
-            message: panic_text(panic.as_ref()),
-            ..RemoteError::default()
-        })
-    })
-}
-
-/// What a panic says.
-pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "no text".to_owned())
 }

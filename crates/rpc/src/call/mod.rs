@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`method`] | the typed name of a function |
 //! | [`methods`] | the functions that a worker offers |
+//! | [`run`] | one run of such a function |
 //! | [`context`] | what a function is told beside its argument |
 //! | [`cancellation`] | how a function learns that nobody waits for it any more |
 //! | [`slot`] | where the answer of a call arrives |
@@ -19,5 +20,6 @@ pub(crate) mod failure;
 pub(crate) mod future;
 pub(crate) mod method;
 pub(crate) mod methods;
+pub(crate) mod run;
 pub(crate) mod slot;
 pub(crate) mod span;
