@@ -1,7 +1,8 @@
 //! The references of an agent: its machine under a lock, the values, and who waits for what.
 //!
-//! What the machine wants done is noted under the lock and done after it is released: sending may end
-//! a connection, which the machine has to be told; dropping a value may drop references in it.
+//! What the machine wants done is noted under the lock and done after it is released, see [`effects`].
+
+mod effects;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,20 +10,17 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use rdzv_core::machine::Machine as _;
-use rdzv_core::rpc::frame::FrameKind;
 use rdzv_core::rpc::rref::{
-    Batch, Counters, Failure, Fetch, FetchId, ForkId, Input, Leak, Member, Output, RRefId,
-    References, Settings, UserInfo,
+    Batch, Counters, Failure, Fetch, FetchId, ForkId, Input, Leak, Member, RRefId, References,
+    Settings, UserInfo,
 };
 use rdzv_core::time::Now;
 
 use super::failure;
 use super::kept::{Kept, Made};
 use crate::agent::core::Core;
-use crate::agent::peers::Peers;
 use crate::agent::{RpcAgent, clock};
 use crate::call::slot::Slot;
-use crate::connection::link::fail;
 use crate::error::RpcError;
 
 /// Where one waits for a fork to be confirmed.
@@ -51,16 +49,6 @@ struct State {
     /// Who waits for the shutdown.
     drained: Vec<Arc<Slot<()>>>,
     leaks: Vec<Leak>,
-}
-
-/// What is done after the lock is released.
-enum Effect {
-    Send(Batch),
-    Confirm(Vec<Confirmation>, Result<(), RpcError>),
-    Answer(Answer, Made),
-    Drop(Made),
-    Drained(Arc<Slot<()>>),
-    Lost(Member, usize),
 }
 
 impl Register {
@@ -312,97 +300,5 @@ impl RpcAgent {
     /// How many remote references this agent has to do with.
     pub fn references(&self) -> Counters {
         self.core().references.counters()
-    }
-}
-
-impl State {
-    fn effects(&mut self) -> Vec<Effect> {
-        let mut effects = Vec::new();
-        while let Some(output) = self.machine.poll_output() {
-            match output {
-                Output::Send(batch) => effects.push(Effect::Send(batch)),
-                Output::Confirmed(fork) => {
-                    if let Some(waiting) = self.confirmations.remove(&fork) {
-                        effects.push(Effect::Confirm(waiting, Ok(())));
-                    }
-                }
-                Output::Broken(fork, failure) => {
-                    if let Some(waiting) = self.confirmations.remove(&fork) {
-                        let error = failure::error(&failure);
-                        effects.push(Effect::Confirm(waiting, Err(error)));
-                    }
-                }
-                Output::Free(rref) => {
-                    if let Some(value) = self.values.remove(&rref) {
-                        effects.push(Effect::Drop(value));
-                    }
-                }
-                Output::Fetched(fetch, outcome) => {
-                    if let Some((rref, waiting)) = self.questions.remove(&fetch) {
-                        effects.push(Effect::Answer(waiting, self.answer(rref, outcome)));
-                    }
-                }
-                Output::Drained => {
-                    let waiting = self.drained.drain(..);
-                    effects.extend(waiting.map(Effect::Drained));
-                }
-                Output::Lost { member, released } => effects.push(Effect::Lost(member, released)),
-                Output::Ended(leaks) => self.leaks = leaks,
-                Output::Completed { .. } => {}
-            }
-        }
-        effects
-    }
-    fn answer(&self, rref: RRefId, outcome: Result<(), Failure>) -> Made {
-        outcome.map_err(|failure| failure::error(&failure))?;
-        self.values
-            .get(&rref)
-            .cloned()
-            .unwrap_or_else(|| Err(failure::error(&Failure::Gone(rref))))
-    }
-}
-
-impl Effect {
-    fn carry_out(self, core: &Core) {
-        match self {
-            Self::Send(batch) => send(core, &batch),
-            Self::Confirm(waiting, outcome) => {
-                for confirmation in waiting {
-                    confirmation.fill(outcome.clone());
-                }
-            }
-            Self::Answer(answer, made) => {
-                answer.fill(made);
-            }
-            // What a destructor of the application does must not hold up a connection.
-            Self::Drop(value) => core.spawn(async move { drop(value) }),
-            Self::Drained(slot) => {
-                slot.fill(());
-            }
-            Self::Lost(member, released) => {
-                tracing::warn!(
-                    %member,
-                    released,
-                    "a worker is lost: its references are released, those to its values fail"
-                );
-            }
-        }
-    }
-}
-
-/// Sends a batch, if there is a connection; else there will be one, and the machine sends it again.
-fn send(core: &Core, batch: &Batch) {
-    let members = core.members();
-    let same = |incarnation| incarnation == batch.to.incarnation;
-    let Some(member) = members.get(&batch.to.id).filter(|it| same(it.incarnation)) else {
-        return;
-    };
-    let Some(client) = Peers::reach(core, member) else {
-        return;
-    };
-    // There is nothing in it that postcard does not know.
-    let body = postcard::to_stdvec(batch).unwrap_or_default();
-    if let Err(error) = client.tell(FrameKind::References, 0, &body) {
-        fail(&client, error);
     }
 }
