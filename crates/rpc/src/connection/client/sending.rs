@@ -1,0 +1,127 @@
+//! Calls on their way out: sent at once, kept until there is room, or refused.
+
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use rdzv_core::rpc::frame::{FrameKind, Header};
+
+use super::Client;
+use crate::connection::lent;
+use crate::connection::link::fail;
+use crate::connection::request::{Excess, READS_MEMORY, Request};
+use crate::error::{RpcError, RpcErrorKind};
+
+/// So many calls wait for credit at the most; more are refused.
+const MOST_WAITING: usize = 65_536;
+
+/// The right to send requests over a connection.
+pub(crate) struct Order<'a>(
+    #[expect(dead_code, reason = "it is held, not used")] MutexGuard<'a, ()>,
+);
+
+impl Client {
+    /// Sends a request, or lets it wait. What goes wrong arrives in the slot.
+    pub(crate) fn begin(self: &Arc<Self>, request: Request, excess: Excess) {
+        self.begin_in(&self.order(), request, excess);
+    }
+
+    /// The right to send requests: they leave in the order in which they were made.
+    pub(crate) fn order(&self) -> Order<'_> {
+        Order(self.order.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// [`begin`](Self::begin) for somebody who has several.
+    pub(crate) fn begin_in(
+        self: &Arc<Self>,
+        _order: &Order<'_>,
+        mut request: Request,
+        excess: Excess,
+    ) {
+        let mut calls = self.calls();
+        if let Some(error) = self.link.ended() {
+            let error = error.clone();
+            drop(calls);
+            return self.refuse(request, error);
+        }
+        let size = request.payload.len() as u64;
+        let free = calls.queue.is_empty() && calls.credit.try_take(size);
+        if free || excess == Excess::Send {
+            request.lend = self.lending.lends();
+            calls.enter(&request, size, free, true);
+            drop(calls);
+            return self.transmit(request);
+        }
+        if excess == Excess::Refuse || calls.queue.len() >= MOST_WAITING {
+            let (in_flight, bytes) = (calls.pending.len(), calls.credit.bytes());
+            let waiting = calls.queue.len();
+            drop(calls);
+            let text = format!(
+                "{in_flight} calls with {bytes} bytes are on their way to it and {waiting} wait, \
+                 which is the limit: wait for some of them before making more"
+            );
+            return self.refuse(request, RpcError::new(RpcErrorKind::Overloaded, text));
+        }
+        // Its time runs while it waits.
+        calls.enter(&request, size, false, false);
+        calls.queue.push_back(request);
+    }
+
+    fn transmit(self: &Arc<Self>, mut request: Request) {
+        request.span.queue_over();
+        let left = request.timeout.map_or(0, |timeout| {
+            let left = timeout.saturating_sub(request.begun.elapsed());
+            u64::try_from(left.as_micros()).unwrap_or(u64::MAX).max(1)
+        });
+        let reads = if self.lending.reads_theirs() {
+            READS_MEMORY
+        } else {
+            0
+        };
+        let header = Header {
+            flags: request.flags | reads,
+            call: request.id,
+            method: request.number,
+            deadline_micros: left,
+            trace: request.trace,
+            span: request.id,
+            ..Header::new(FrameKind::Request)
+        };
+        // From here on it counts as a call that waits for its reply, which may be quicker than we are.
+        drop(request.counted);
+        let parts = lent::placed(request.payload.parts, request.lend, &self.link.arenas);
+        self.keep(request.id, lent::kept(&parts));
+        let sent = self.link.send(&header, &request.payload.body, parts);
+        request.sent.fill(());
+        if let Err(error) = sent {
+            fail(self, error);
+        }
+    }
+
+    /// Keeps the parts of a request that the callee is about to read, also if it is given up.
+    fn keep(&self, id: u64, parts: Vec<Bytes>) {
+        if parts.is_empty() {
+            return;
+        }
+        let mut calls = self.calls();
+        match calls.pending.get_mut(id) {
+            Some(call) => call.lent = parts,
+            None => drop(calls.abandoned.insert(id, parts)),
+        }
+    }
+
+    fn refuse(&self, request: Request, error: RpcError) {
+        request.fail(error.with_worker(self.worker.clone()));
+    }
+
+    /// Sends requests that have waited, as far as there is room for them now.
+    pub(super) fn advance(self: &Arc<Self>) {
+        let _order = self.order();
+        loop {
+            let ready = self.calls().next_ready(&self.lending);
+            match ready {
+                Some(request) => self.transmit(request),
+                None => return,
+            }
+        }
+    }
+}
