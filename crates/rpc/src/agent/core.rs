@@ -1,21 +1,30 @@
 //! What the parts of an agent share.
+//!
+//! | file | what |
+//! |---|---|
+//! | here | what an agent is made of, and where its functions run |
+//! | [`life`] | it runs, drains and is stopped |
+//! | [`news`] | what it is told of other workers |
+
+mod life;
+mod news;
 
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use bytes::Bytes;
 use rdzv_core::rpc::directory::GroupView;
 use rdzv_core::rpc::frame::Limits;
 use rdzv_core::rpc::frame::hello::{Hello, PROTOCOL};
 use rdzv_core::rpc::heartbeat::Rhythm;
-use rdzv_core::rpc::rref::{Input, Member as Holder};
+use rdzv_core::rpc::rref::Member as Holder;
 use rdzv_core::rpc::worker::{WorkerId, WorkerInfo};
 use rdzv_shm::Pool;
 use rdzv_shm::pass::Peer;
 
+use self::life::RUNNING;
 use super::RpcAgent;
 use super::counters::Counters;
 use super::gather::leader::{self, Gathers};
@@ -24,14 +33,13 @@ use super::poller::Poller;
 use super::turns::Turns;
 use super::under_way::UnderWay;
 use crate::call::methods::Methods;
-use crate::connection::client::Client;
-use crate::connection::server::Caller;
 use crate::device::DeviceBackend;
-use crate::error::{RpcError, RpcErrorKind};
 use crate::rref::{self, ReferenceSettings, Register};
 use crate::transport::contact::host_identity;
 use crate::transport::token::nonce;
 use crate::transport::{Contact, Token, TransportOptions};
+
+pub(crate) use self::life::OnItsWay;
 
 /// A member of the group, as far as calls to it need it.
 #[derive(Debug, Clone)]
@@ -46,11 +54,6 @@ pub(crate) type Members = BTreeMap<WorkerId, Member>;
 
 /// So many large parts are read at the same time although all functions that may run do.
 const READERS: usize = 4;
-
-const RUNNING: u8 = 0;
-const DRAINING: u8 = 1;
-const STOPPED: u8 = 2;
-
 /// An agent without its threads.
 pub(crate) struct Core {
     pub(crate) me: WorkerInfo,
@@ -192,31 +195,6 @@ impl Core {
         Arc::clone(&members)
     }
 
-    /// The group has changed. Connections to workers that are not in it any more are closed.
-    pub(crate) fn set_members(&self, members: Members) {
-        let members = Arc::new(members);
-        let former = {
-            let mut known = self.members.write().unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut *known, Arc::clone(&members))
-        };
-        for (id, former) in former.iter() {
-            let incarnation = former.incarnation;
-            if members
-                .get(id)
-                .is_none_or(|now| now.incarnation != incarnation)
-            {
-                let holder = Holder {
-                    id: *id,
-                    incarnation,
-                };
-                self.references.tell(self, Input::Left(holder));
-            }
-        }
-        self.gathers.changed(&former, &members);
-        self.peers.keep(&members);
-        self.tell_group_changed();
-    }
-
     /// The group, with the devices of its members.
     pub(crate) fn view(&self) -> Option<Arc<GroupView>> {
         self.view
@@ -263,140 +241,6 @@ impl Core {
 
     pub(crate) fn enter_runtime(&self) -> tokio::runtime::EnterGuard<'_> {
         self.handle.enter()
-    }
-
-    /// Counts a call until the result is dropped.
-    pub(crate) fn call_begins(&self) -> OnItsWay {
-        self.counters.made();
-        self.in_flight.fetch_add(1, Ordering::AcqRel);
-        OnItsWay(self.weak())
-    }
-
-    pub(crate) fn in_flight(&self) -> usize {
-        self.in_flight.load(Ordering::SeqCst)
-    }
-
-    /// From now on the application makes no calls any more; waits until those it has made are over.
-    /// Says whether that was in time.
-    pub(crate) fn drain(&self, until: Option<Instant>) -> bool {
-        let _ = self
-            .state
-            // In one order with the count: the last call sees that it is waited for, or is seen.
-            .compare_exchange(RUNNING, DRAINING, Ordering::SeqCst, Ordering::SeqCst);
-        let (lock, idle) = &self.idle;
-        let mut guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
-        while self.in_flight() > 0 {
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            guard = match left {
-                Some(Duration::ZERO) => return false,
-                // A second at the most: a call may end between the look and the wait.
-                Some(left) => {
-                    idle.wait_timeout(guard, left)
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .0
-                }
-                None => idle.wait(guard).unwrap_or_else(PoisonError::into_inner),
-            };
-        }
-        true
-    }
-
-    pub(crate) fn is_running(&self) -> bool {
-        self.state.load(Ordering::SeqCst) == RUNNING
-    }
-
-    pub(crate) fn is_stopped(&self) -> bool {
-        self.state.load(Ordering::Acquire) == STOPPED
-    }
-
-    /// Stops at once; says whether it was not stopped before.
-    pub(crate) fn stop(&self) -> bool {
-        let news = self.state.swap(STOPPED, Ordering::AcqRel) != STOPPED;
-        if news {
-            for leak in self.references.end(self) {
-                tracing::warn!(worker = %self.me, holder = %leak.holder, "{leak}");
-            }
-        }
-        self.poller.ring();
-        self.tell_group_changed();
-        self.gathers.stop();
-        news
-    }
-
-    /// Lets go of the threads that run functions, without waiting for them. Async functions, which were
-    /// told, have a moment to end by themselves.
-    pub(crate) fn end_runtime(&self) {
-        let runtime = self
-            .runtime
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        if let Some(runtime) = runtime {
-            self.under_way.end(runtime);
-        }
-        self.turns.close();
-    }
-
-    pub(crate) fn connection_lost(&self, client: &Arc<Client>, error: &RpcError) {
-        let was = self.peers.lost(client);
-        if let Some(incarnation) = was.filter(|_| error.kind == RpcErrorKind::PeerLost) {
-            self.gathers.disconnected(client.worker(), incarnation);
-        }
-        self.cut_off(client.worker().id);
-        if error.kind == RpcErrorKind::Protocol {
-            tracing::warn!(worker = %client.worker(), %error, "gave up the connection to a worker");
-        }
-    }
-
-    /// The connection to a worker is over. If it is dead, nothing else tells.
-    pub(crate) fn cut_off(&self, id: WorkerId) {
-        if let Some(member) = self.members().get(&id) {
-            let incarnation = member.incarnation;
-            let holder = Holder { id, incarnation };
-            self.references.tell(self, Input::Unreachable(holder));
-        }
-    }
-
-    pub(crate) fn caller_known(&self, caller: &Caller) {
-        self.gathers.connected(&caller.worker, caller.incarnation);
-        tracing::debug!(worker = %caller.worker, incarnation = caller.incarnation, "a worker connected");
-        self.references
-            .tell(self, Input::Reachable(caller.holder()));
-    }
-
-    pub(crate) fn caller_lost(&self, caller: Option<&Caller>, error: &RpcError) {
-        if let Some(caller) = caller {
-            self.references
-                .tell(self, Input::Unreachable(caller.holder()));
-            if error.kind == RpcErrorKind::PeerLost {
-                self.gathers
-                    .disconnected(&caller.worker, caller.incarnation);
-            }
-        }
-        let worker = caller.map(|caller| caller.worker.to_string());
-        if error.kind == RpcErrorKind::Protocol {
-            tracing::warn!(worker, %error, "gave up the connection of a worker");
-        }
-    }
-
-    /// Messages about remote references have come.
-    pub(crate) fn references(&self, caller: &Caller, batch: &Bytes) {
-        self.references.received(self, caller.holder(), batch);
-    }
-}
-
-/// A call that is on its way, as far as it has to be waited for at the end.
-pub(crate) struct OnItsWay(Weak<Core>);
-
-impl Drop for OnItsWay {
-    fn drop(&mut self) {
-        let Some(core) = self.0.upgrade() else {
-            return;
-        };
-        if core.in_flight.fetch_sub(1, Ordering::SeqCst) == 1 && !core.is_running() {
-            let _lock = core.idle.0.lock().unwrap_or_else(PoisonError::into_inner);
-            core.idle.1.notify_all();
-        }
     }
 }
 
