@@ -17,7 +17,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | [`world`] | virtual time, events, the shell around the machine |
+//! | [`world`] | virtual time, events, what clients do; the shell around the machine |
 //! | [`link`] | one connection's two directions |
 //! | [`client`] | what clients ask, and what they make of the answers |
 //! | [`ledger`] | what must be true of all answers together |

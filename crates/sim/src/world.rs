@@ -1,20 +1,24 @@
-//! Virtual time, events, and the shell around the machine.
+//! Virtual time, events, and what clients do.
+//!
+//! | file | what |
+//! |---|---|
+//! | `shell.rs` | the shell around the machine |
+//! | `end.rs` | what must be true in the end |
 
-use std::collections::{BTreeMap, VecDeque};
+mod end;
+mod shell;
+
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fastrand::Rng;
 use rdzv_core::ident::ConnId;
-use rdzv_core::machine::Machine as _;
 use rdzv_core::store::limits::Limits;
-use rdzv_core::store::number::parse;
-use rdzv_core::store::server::{Input, Output, ServerMachine};
-use rdzv_core::store::wire::reply::CheckReply;
+use rdzv_core::store::server::{Input, ServerMachine};
 use rdzv_core::store::wire::request;
-use rdzv_core::time::{Mono, Now, Wall};
 
 use crate::Violation;
-use crate::client::{Awaited, Client, MEMBERS};
+use crate::client::Client;
 use crate::ledger::Ledger;
 use crate::link::{Link, Nanos};
 
@@ -255,153 +259,6 @@ impl World {
         }
     }
 
-    /// Gives bytes to the machine, large values sometimes straight to where they stay.
-    fn deliver(&mut self, client: usize, bytes: &[u8]) {
-        let mut rest = bytes;
-        if self.random.bool()
-            && let Some(space) = self.machine.space(id(client))
-        {
-            let count = rest.len().min(space.capacity() - space.len());
-            space.extend_from_slice(&rest[..count]);
-            rest = &rest[count..];
-            self.handle(Input::Landed(id(client)));
-        }
-        if !rest.is_empty() {
-            self.handle(Input::Bytes(id(client), rest));
-        }
-    }
-
-    fn handle(&mut self, input: Input<'_>) {
-        let now = self.clock();
-        self.machine.handle(now, input);
-        self.carry_out();
-    }
-
-    fn carry_out(&mut self) {
-        let mut outputs = VecDeque::new();
-        loop {
-            outputs.extend(std::iter::from_fn(|| self.machine.poll_output()));
-            let Some(output) = outputs.pop_front() else {
-                return;
-            };
-            if self.trace {
-                println!("{:>18}{output:?}", "");
-            }
-            match output {
-                Output::Flush(id) => self.flush(id.0 as usize),
-                Output::Close(id, _) => {
-                    self.lose(id.0 as usize);
-                    let now = self.clock();
-                    self.machine.handle(now, Input::Closed(id));
-                }
-                Output::PauseReading(id) => self.pause(id.0 as usize, true),
-                Output::ResumeReading(id) => self.pause(id.0 as usize, false),
-            }
-        }
-    }
-
-    /// Sends as much as there is room for.
-    fn flush(&mut self, client: usize) {
-        let (now, random) = (self.now, &mut self.random);
-        let Some((generation, link)) = &mut self.links[client] else {
-            return;
-        };
-        let generation = *generation;
-        let (mut bytes, mut room) = (Vec::new(), link.room());
-        link.wants_room = false;
-        for part in self.machine.unsent(id(client)) {
-            let fits = part.len().min(room);
-            bytes.extend_from_slice(&part[..fits]);
-            room -= fits;
-            link.wants_room |= fits < part.len();
-        }
-        if bytes.is_empty() {
-            return;
-        }
-        let count = bytes.len();
-        let time = link.to_client(now, count, random);
-        self.at(
-            time,
-            Event::AtClient {
-                client,
-                generation,
-                bytes,
-            },
-        );
-        let now = self.clock();
-        self.machine.handle(now, Input::Sent(id(client), count));
-    }
-
-    fn pause(&mut self, client: usize, paused: bool) {
-        let now = self.now;
-        let Some((generation, link)) = &mut self.links[client] else {
-            return;
-        };
-        let generation = *generation;
-        link.paused = paused;
-        self.report.pauses += u64::from(paused);
-        if !paused {
-            // It is read in its order, before what is still to come.
-            let unread: Vec<u8> = link.unread.drain(..).flatten().collect();
-            if !unread.is_empty() {
-                self.early += 1;
-                self.events.insert(
-                    (now, self.early),
-                    Event::AtServer {
-                        client,
-                        generation,
-                        bytes: unread,
-                    },
-                );
-            }
-        }
-    }
-
-    fn lose(&mut self, client: usize) {
-        if self.links[client].take().is_some() {
-            self.clients[client].lost();
-            self.turn_soon(client);
-        }
-    }
-
-    /// In the end nobody waits for what is there.
-    fn look_at_the_end(&mut self) -> Result<(), Violation> {
-        let probe = id(self.clients.len());
-        self.handle(Input::Connected(probe));
-        self.ask(probe, |out| request::preamble(out, 0));
-        for number in 0..self.clients.len() {
-            let doing = self.clients[number].doing();
-            let is_there = match self.clients[number].awaits() {
-                Some(Awaited::Keys(keys)) => {
-                    let answer = self.ask(probe, |out| request::check(out, &keys));
-                    answer == [CheckReply::Ready as u8]
-                }
-                Some(Awaited::Barrier(key)) => {
-                    let answer = self.ask(probe, |out| request::get(out, &key));
-                    parse(&answer[8..]).is_some_and(|arrived| arrived >= MEMBERS)
-                }
-                None if self.clients[number].is_idle() => false,
-                None => return Err(Violation(format!("S2: client {number} is still {doing}"))),
-            };
-            if is_there {
-                return Err(Violation(format!(
-                    "S2: client {number} is still {doing}, and all of it is there"
-                )));
-            }
-        }
-        Ok(())
-    }
-
-    /// Asks without a link.
-    fn ask(&mut self, probe: ConnId, write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        write(&mut bytes);
-        self.handle(Input::Bytes(probe, &bytes));
-        let answer: Vec<u8> = self.machine.unsent(probe).flatten().copied().collect();
-        self.handle(Input::Sent(probe, answer.len()));
-        answer
-    }
-
     fn turn_soon(&mut self, client: usize) {
         let soon = self.now + self.random.u64(1_000..20_000_000);
         self.at(soon, Event::Turn(client));
@@ -423,13 +280,6 @@ impl World {
         self.links[client]
             .as_ref()
             .map_or(0, |(current, _)| *current)
-    }
-
-    fn clock(&self) -> Now {
-        Now {
-            mono: Mono::from_origin(Duration::from_nanos(self.now)),
-            wall: Wall::default(),
-        }
     }
 }
 

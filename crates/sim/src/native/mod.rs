@@ -14,19 +14,24 @@
 //! |---|---|
 //! | [`plan`] | what a seed lets happen |
 //! | [`world`] | virtual time, and what happens in it |
+//! | `acts.rs` | what the plan does to agents |
+//! | `wishes.rs` | what agents are told, and what they want done |
 //! | `links.rs` | the connections of native agents |
 //! | `hosting.rs` | the host and its keys |
 //! | [`agent`] | one agent around its machine, native or stock |
-//! | [`ledger`] | what must be true after every step, and of the end |
+//! | [`ledger`], `settled.rs` | what must be true after every step, and in the end |
 //!
 //! Invariants: R1 to R5 as in [`crate::rendezvous`]. **N1** all native agents of a round are told the
 //! same place where workers meet. **N2** the ranks of workers follow those of the agents.
 
+mod acts;
 pub mod agent;
 mod hosting;
 pub mod ledger;
 mod links;
 pub mod plan;
+mod settled;
+mod wishes;
 pub mod world;
 
 use crate::Violation;

@@ -1,25 +1,24 @@
-//! Virtual time, links, the host and its keys.
+//! Virtual time, and what happens in it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fastrand::Rng;
-use rdzv_core::env::{MASTER_ADDR, MASTER_PORT};
 use rdzv_core::rendezvous::host::Host;
 use rdzv_core::rendezvous::{NodeDesc, RendezvousState, codec, native_client, words};
 
-use super::agent::{Agent, Doing, Input, Wish};
+use super::agent::{Agent, Doing, Input};
 use super::ledger::Ledger;
 use super::links::Link;
 use super::plan::{Act, Plan};
 use crate::Violation;
 use crate::rendezvous::trace::{Teller, Trace};
 
-/// How long it takes to notice that nobody answers.
-const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
-
 /// How long after everything that is planned all must have come together again.
 const SETTLED_AFTER: Duration = Duration::from_secs(240);
+
+/// How long everything must stay settled.
+const LONG: Duration = Duration::from_secs(16);
 
 /// Things that happen to one agent in a second of virtual time, on average; more is a busy loop.
 const BUSY: u64 = 400;
@@ -199,49 +198,6 @@ impl World {
         Ok(self.report)
     }
 
-    /// Why not everybody is where they should be.
-    fn unsettled(&self) -> Option<String> {
-        let working = |agent: &&Agent| matches!(agent.doing, Doing::Working(_));
-        if self.ledger.closed {
-            let mut left = self
-                .agents
-                .iter()
-                .filter(|agent| agent.doing != Doing::Nothing);
-            return left
-                .next()
-                .map(|agent| format!("{} is {:?} after the close", agent.me, agent.doing));
-        }
-        let wanted = self.agents.iter().filter(|agent| agent.wanted).count();
-        let settings = self.plan.settings;
-        if wanted < settings.min_nodes as usize {
-            let mut left = self.agents.iter().filter(working);
-            return left
-                .next()
-                .map(|agent| format!("{} works although too few are left", agent.me));
-        }
-        let should = wanted.min(settings.max_nodes as usize);
-        let rounds: Vec<_> = self
-            .agents
-            .iter()
-            .filter_map(|agent| match agent.doing {
-                Doing::Working(round) => Some(round),
-                _ => None,
-            })
-            .collect();
-        let same = rounds.windows(2).all(|pair| pair[0] == pair[1]);
-        if rounds.len() == should && same {
-            return None;
-        }
-        let doing: Vec<_> = self
-            .agents
-            .iter()
-            .map(|agent| (agent.me.to_string(), agent.doing))
-            .collect();
-        Some(format!(
-            "{should} of {wanted} should work in one round: {doing:?}"
-        ))
-    }
-
     fn happen(&mut self, event: Event) -> Result<(), Violation> {
         if let Some(agent) = self.of(&event)
             && self.agents[agent].stalled_until > self.now
@@ -332,218 +288,7 @@ impl World {
         }
     }
 
-    fn act(&mut self, agent: usize, act: Act) -> Result<(), Violation> {
-        self.note(agent, || format!("{act:?}"));
-        let until = |time: Duration| self.now + nanos(time);
-        match act {
-            Act::Start => {
-                self.agents[agent].wanted = true;
-                if self.agents[agent].machine.is_none() {
-                    return self.start(agent);
-                }
-                // It had left, or had been told that the run is over.
-                if self.agents[agent].doing == Doing::Nothing {
-                    self.crash(agent, false);
-                    self.agents[agent].wanted = true;
-                    return self.start(agent);
-                }
-            }
-            Act::Restart => {
-                if matches!(self.agents[agent].doing, Doing::Working(_)) {
-                    self.agents[agent].doing = Doing::Joining;
-                    return self.tell(agent, Input::Join);
-                }
-            }
-            Act::Leave | Act::Close => {
-                if self.agents[agent].doing == Doing::Nothing {
-                    return Ok(());
-                }
-                if self.agents[agent].stalled_until > self.now {
-                    let until = self.agents[agent].stalled_until;
-                    self.at(until, Event::Act(agent, act));
-                    return Ok(());
-                }
-                self.agents[agent].doing = Doing::Nothing;
-                self.agents[agent].wanted = false;
-                let input = if act == Act::Close {
-                    Input::Close
-                } else {
-                    Input::Leave
-                };
-                return self.tell(agent, input);
-            }
-            Act::Crash => self.crash(agent, false),
-            Act::Vanish => self.crash(agent, true),
-            Act::Stall(time) => self.agents[agent].stalled_until = until(time),
-            Act::Cut(time) => {
-                self.agents[agent].cut_until = until(time);
-                if let Some(link) = self.agents[agent].connection
-                    && let Some(link) = self.links.get_mut(&link)
-                {
-                    link.cut = true;
-                }
-            }
-            Act::Reset => {
-                if let Some(link) = self.agents[agent].connection {
-                    self.end_link(link, true, true);
-                }
-            }
-            Act::HostStalls(time) => self.host_stalled_until = until(time),
-        }
-        Ok(())
-    }
-
-    fn start(&mut self, agent: usize) -> Result<(), Violation> {
-        if self.agents[agent].cut_until > self.now {
-            let process = self.agents[agent].process;
-            let until = self.agents[agent].cut_until;
-            self.at(until, Event::StartAgain { agent, process });
-            return Ok(());
-        }
-        let seed = self.random.u64(..);
-        let settings = self.plan.settings;
-        self.agents[agent].start(self.now, settings, seed);
-        if !self.agents[agent].is_stock() {
-            self.connect(agent);
-        }
-        self.tell(agent, Input::Join)
-    }
-
-    /// The process of an agent ends; `silently` if its machine ends with it.
-    fn crash(&mut self, agent: usize, silently: bool) {
-        self.agents[agent].stop();
-        self.agents[agent].wanted = false;
-        if let Some(link) = self.agents[agent].connection.take() {
-            match self.links.get_mut(&link) {
-                Some(link) if silently => link.cut = true,
-                _ => self.end_link(link, true, false),
-            }
-        }
-    }
-
-    /// Tells an agent something, and carries out what it wants done.
-    pub(super) fn tell(&mut self, agent: usize, input: Input<'_>) -> Result<(), Violation> {
-        self.note(agent, || format!("◄ {input:?}"));
-        let wishes = self.agents[agent].handle(self.now, input);
-        for wish in wishes {
-            self.note(agent, || format!("► {wish:?}"));
-            self.wish(agent, wish)?;
-        }
-        self.schedule(agent);
-        Ok(())
-    }
-
-    fn wish(&mut self, agent: usize, wish: Wish) -> Result<(), Violation> {
-        let process = self.agents[agent].process;
-        let late = self.latency();
-        // A stock agent without a network asks again until it has one.
-        let arrives = (self.now + late).max(self.agents[agent].cut_until);
-        match wish {
-            Wish::Send(bytes) => {
-                if let Some(link) = self.agents[agent].connection {
-                    self.send(link, true, Some(bytes));
-                }
-            }
-            Wish::Dial => {
-                let takes = match self.agents[agent].cut_until > self.now {
-                    true => nanos(DIAL_TIMEOUT),
-                    false => late,
-                };
-                self.at(self.now + takes, Event::Dialed { agent, process });
-            }
-            Wish::HangUp => {
-                if let Some(id) = self.agents[agent].connection.take() {
-                    if let Some(link) = self.links.get_mut(&id) {
-                        link.at_agent = false;
-                    }
-                    self.end_link(id, true, false);
-                }
-            }
-            Wish::Lead(round) => {
-                let addr = self.agents[agent].me.addr.clone();
-                let port = (self.agents[agent].me.pid * 100 + 1) as u16;
-                let publish = native_client::Input::Publish {
-                    round,
-                    addr: &addr,
-                    port,
-                };
-                return self.tell(agent, Input::Native(publish));
-            }
-            Wish::Read => {
-                let ask = Ask::Read;
-                self.at(
-                    arrives,
-                    Event::Asked {
-                        agent,
-                        process,
-                        ask,
-                    },
-                );
-            }
-            Wish::Write(state) => {
-                let expected = self.agents[agent].seen.clone();
-                let ask = Ask::Write { state, expected };
-                self.at(
-                    arrives,
-                    Event::Asked {
-                        agent,
-                        process,
-                        ask,
-                    },
-                );
-            }
-            Wish::JoinAgain(after) => {
-                self.at(self.now + nanos(after), Event::JoinAgain { agent, process });
-            }
-            Wish::StartAgain(after) => {
-                self.at(
-                    self.now + nanos(after),
-                    Event::StartAgain { agent, process },
-                );
-            }
-            Wish::Joined(joined) => {
-                self.report.joined += 1;
-                self.report.last_joined = Duration::from_nanos(self.now);
-                self.ledger.joined(&self.agents[agent].me, &joined)?;
-                if self.agents[agent].is_stock() && joined.rank == 0 {
-                    self.lead_as_stock(agent, joined.round, arrives);
-                }
-            }
-            Wish::Lost(reason) => {
-                if !self.plan.faulty {
-                    return Err(Violation(format!("R5: nobody is lost, but {reason}")));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// A stock agent says where workers meet when it leads for the first time, and then its role.
-    fn lead_as_stock(&mut self, agent: usize, round: u64, arrives: u64) {
-        let process = self.agents[agent].process;
-        let mut pairs = Vec::new();
-        if self.leaders.insert(agent, process) != Some(process) {
-            let port = (self.agents[agent].me.pid * 100 + 2).to_string();
-            pairs.push((MASTER_ADDR, self.agents[agent].me.addr.clone()));
-            pairs.push((MASTER_PORT, port));
-        }
-        pairs.push(("torchelastic/role_info/0", "{}".to_owned()));
-        for (place, (key, value)) in (0..).zip(pairs) {
-            let key = format!("/torch.rendezvous.run.{round}/{key}").into_bytes();
-            let value = value.into_bytes();
-            let ask = Ask::Set { key, value };
-            self.at(
-                arrives + place,
-                Event::Asked {
-                    agent,
-                    process,
-                    ask,
-                },
-            );
-        }
-    }
-
-    fn schedule(&mut self, agent: usize) {
+    pub(super) fn schedule(&mut self, agent: usize) {
         if let Some(due) = self.agents[agent].deadline() {
             let due = due.max(self.now);
             if self.wakes[agent].is_none_or(|at| due < at) {
@@ -580,9 +325,6 @@ impl World {
         }
     }
 }
-
-/// How long everything must stay settled.
-const LONG: Duration = Duration::from_secs(16);
 
 pub(super) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)

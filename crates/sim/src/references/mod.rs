@@ -12,6 +12,7 @@
 //! |---|---|
 //! | [`plan`] | what a seed lets happen |
 //! | [`world`] | virtual time, and what happens in it |
+//! | `outputs.rs` | what the machines of workers want done |
 //! | `calls.rs` | what workers do, and the calls that carry references |
 //! | `faults.rs` | death, return, and cut lines |
 //! | [`model`] | who holds what, and what must be true of it |
@@ -24,6 +25,7 @@
 mod calls;
 mod faults;
 pub mod model;
+mod outputs;
 pub mod plan;
 pub mod world;
 

@@ -13,7 +13,10 @@
 //! | file | what |
 //! |---|---|
 //! | [`plan`] | what a seed lets happen |
-//! | [`world`] | virtual time, the network, the store |
+//! | [`world`] | virtual time, and what happens in it |
+//! | `acts.rs` | what the plan does to agents |
+//! | `wishes.rs` | what agents are told, and what they want done |
+//! | `asking.rs` | the network and the store |
 //! | [`agent`] | one agent around its machine |
 //! | [`ledger`], [`settled`] | what must be true after every step, and in the end |
 //! | [`trace`] | what of a run is shown |
@@ -24,11 +27,14 @@
 //! nobody is counted as lost who is not; when faults have ended, everybody who is left comes
 //! together again.
 
+mod acts;
 pub mod agent;
+mod asking;
 pub mod ledger;
 pub mod plan;
 pub mod settled;
 pub mod trace;
+mod wishes;
 pub mod world;
 
 use crate::Violation;

@@ -1,0 +1,137 @@
+//! What agents are told, and what they want done then.
+
+use std::time::Duration;
+
+use rdzv_core::env::{MASTER_ADDR, MASTER_PORT};
+use rdzv_core::rendezvous::native_client;
+
+use super::agent::{Input, Wish};
+use super::world::{Ask, Event, World, nanos};
+use crate::Violation;
+
+/// How long it takes to notice that nobody answers.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
+
+impl World {
+    /// Tells an agent something, and carries out what it wants done.
+    pub(super) fn tell(&mut self, agent: usize, input: Input<'_>) -> Result<(), Violation> {
+        self.note(agent, || format!("◄ {input:?}"));
+        let wishes = self.agents[agent].handle(self.now, input);
+        for wish in wishes {
+            self.note(agent, || format!("► {wish:?}"));
+            self.wish(agent, wish)?;
+        }
+        self.schedule(agent);
+        Ok(())
+    }
+
+    fn wish(&mut self, agent: usize, wish: Wish) -> Result<(), Violation> {
+        let process = self.agents[agent].process;
+        let late = self.latency();
+        // A stock agent without a network asks again until it has one.
+        let arrives = (self.now + late).max(self.agents[agent].cut_until);
+        match wish {
+            Wish::Send(bytes) => {
+                if let Some(link) = self.agents[agent].connection {
+                    self.send(link, true, Some(bytes));
+                }
+            }
+            Wish::Dial => {
+                let takes = match self.agents[agent].cut_until > self.now {
+                    true => nanos(DIAL_TIMEOUT),
+                    false => late,
+                };
+                self.at(self.now + takes, Event::Dialed { agent, process });
+            }
+            Wish::HangUp => {
+                if let Some(id) = self.agents[agent].connection.take() {
+                    if let Some(link) = self.links.get_mut(&id) {
+                        link.at_agent = false;
+                    }
+                    self.end_link(id, true, false);
+                }
+            }
+            Wish::Lead(round) => {
+                let addr = self.agents[agent].me.addr.clone();
+                let port = (self.agents[agent].me.pid * 100 + 1) as u16;
+                let publish = native_client::Input::Publish {
+                    round,
+                    addr: &addr,
+                    port,
+                };
+                return self.tell(agent, Input::Native(publish));
+            }
+            Wish::Read => {
+                let ask = Ask::Read;
+                self.at(
+                    arrives,
+                    Event::Asked {
+                        agent,
+                        process,
+                        ask,
+                    },
+                );
+            }
+            Wish::Write(state) => {
+                let expected = self.agents[agent].seen.clone();
+                let ask = Ask::Write { state, expected };
+                self.at(
+                    arrives,
+                    Event::Asked {
+                        agent,
+                        process,
+                        ask,
+                    },
+                );
+            }
+            Wish::JoinAgain(after) => {
+                self.at(self.now + nanos(after), Event::JoinAgain { agent, process });
+            }
+            Wish::StartAgain(after) => {
+                self.at(
+                    self.now + nanos(after),
+                    Event::StartAgain { agent, process },
+                );
+            }
+            Wish::Joined(joined) => {
+                self.report.joined += 1;
+                self.report.last_joined = Duration::from_nanos(self.now);
+                self.ledger.joined(&self.agents[agent].me, &joined)?;
+                if self.agents[agent].is_stock() && joined.rank == 0 {
+                    self.lead_as_stock(agent, joined.round, arrives);
+                }
+            }
+            Wish::Lost(reason) => {
+                if !self.plan.faulty {
+                    return Err(Violation(format!("R5: nobody is lost, but {reason}")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A stock agent says where workers meet when it leads for the first time, and then its role.
+    fn lead_as_stock(&mut self, agent: usize, round: u64, arrives: u64) {
+        let process = self.agents[agent].process;
+        let mut pairs = Vec::new();
+        if self.leaders.insert(agent, process) != Some(process) {
+            let port = (self.agents[agent].me.pid * 100 + 2).to_string();
+            pairs.push((MASTER_ADDR, self.agents[agent].me.addr.clone()));
+            pairs.push((MASTER_PORT, port));
+        }
+        pairs.push(("torchelastic/role_info/0", "{}".to_owned()));
+        for (place, (key, value)) in (0..).zip(pairs) {
+            let key = format!("/torch.rendezvous.run.{round}/{key}").into_bytes();
+            let value = value.into_bytes();
+            let ask = Ask::Set { key, value };
+            self.at(
+                arrives + place,
+                Event::Asked {
+                    agent,
+                    process,
+                    ask,
+                },
+            );
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! What must be true in the end, asked without a link.
+
+use rdzv_core::ident::ConnId;
+use rdzv_core::store::number::parse;
+use rdzv_core::store::server::Input;
+use rdzv_core::store::wire::reply::CheckReply;
+use rdzv_core::store::wire::request;
+
+use super::{World, id};
+use crate::Violation;
+use crate::client::{Awaited, MEMBERS};
+
+impl World {
+    /// In the end nobody waits for what is there.
+    pub(super) fn look_at_the_end(&mut self) -> Result<(), Violation> {
+        let probe = id(self.clients.len());
+        self.handle(Input::Connected(probe));
+        self.ask(probe, |out| request::preamble(out, 0));
+        for number in 0..self.clients.len() {
+            let doing = self.clients[number].doing();
+            let is_there = match self.clients[number].awaits() {
+                Some(Awaited::Keys(keys)) => {
+                    let answer = self.ask(probe, |out| request::check(out, &keys));
+                    answer == [CheckReply::Ready as u8]
+                }
+                Some(Awaited::Barrier(key)) => {
+                    let answer = self.ask(probe, |out| request::get(out, &key));
+                    parse(&answer[8..]).is_some_and(|arrived| arrived >= MEMBERS)
+                }
+                None if self.clients[number].is_idle() => false,
+                None => return Err(Violation(format!("S2: client {number} is still {doing}"))),
+            };
+            if is_there {
+                return Err(Violation(format!(
+                    "S2: client {number} is still {doing}, and all of it is there"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks without a link.
+    fn ask(&mut self, probe: ConnId, write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        write(&mut bytes);
+        self.handle(Input::Bytes(probe, &bytes));
+        let answer: Vec<u8> = self.machine.unsent(probe).flatten().copied().collect();
+        self.handle(Input::Sent(probe, answer.len()));
+        answer
+    }
+}

@@ -1,0 +1,128 @@
+//! The shell around the machine: bytes to it, and what it wants done.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use rdzv_core::machine::Machine as _;
+use rdzv_core::store::server::{Input, Output};
+use rdzv_core::time::{Mono, Now, Wall};
+
+use super::{Event, World, id};
+
+impl World {
+    /// Gives bytes to the machine, large values sometimes straight to where they stay.
+    pub(super) fn deliver(&mut self, client: usize, bytes: &[u8]) {
+        let mut rest = bytes;
+        if self.random.bool()
+            && let Some(space) = self.machine.space(id(client))
+        {
+            let count = rest.len().min(space.capacity() - space.len());
+            space.extend_from_slice(&rest[..count]);
+            rest = &rest[count..];
+            self.handle(Input::Landed(id(client)));
+        }
+        if !rest.is_empty() {
+            self.handle(Input::Bytes(id(client), rest));
+        }
+    }
+
+    pub(super) fn handle(&mut self, input: Input<'_>) {
+        let now = self.clock();
+        self.machine.handle(now, input);
+        self.carry_out();
+    }
+
+    pub(super) fn carry_out(&mut self) {
+        let mut outputs = VecDeque::new();
+        loop {
+            outputs.extend(std::iter::from_fn(|| self.machine.poll_output()));
+            let Some(output) = outputs.pop_front() else {
+                return;
+            };
+            if self.trace {
+                println!("{:>18}{output:?}", "");
+            }
+            match output {
+                Output::Flush(id) => self.flush(id.0 as usize),
+                Output::Close(id, _) => {
+                    self.lose(id.0 as usize);
+                    let now = self.clock();
+                    self.machine.handle(now, Input::Closed(id));
+                }
+                Output::PauseReading(id) => self.pause(id.0 as usize, true),
+                Output::ResumeReading(id) => self.pause(id.0 as usize, false),
+            }
+        }
+    }
+
+    /// Sends as much as there is room for.
+    pub(super) fn flush(&mut self, client: usize) {
+        let (now, random) = (self.now, &mut self.random);
+        let Some((generation, link)) = &mut self.links[client] else {
+            return;
+        };
+        let generation = *generation;
+        let (mut bytes, mut room) = (Vec::new(), link.room());
+        link.wants_room = false;
+        for part in self.machine.unsent(id(client)) {
+            let fits = part.len().min(room);
+            bytes.extend_from_slice(&part[..fits]);
+            room -= fits;
+            link.wants_room |= fits < part.len();
+        }
+        if bytes.is_empty() {
+            return;
+        }
+        let count = bytes.len();
+        let time = link.to_client(now, count, random);
+        self.at(
+            time,
+            Event::AtClient {
+                client,
+                generation,
+                bytes,
+            },
+        );
+        let now = self.clock();
+        self.machine.handle(now, Input::Sent(id(client), count));
+    }
+
+    fn pause(&mut self, client: usize, paused: bool) {
+        let now = self.now;
+        let Some((generation, link)) = &mut self.links[client] else {
+            return;
+        };
+        let generation = *generation;
+        link.paused = paused;
+        self.report.pauses += u64::from(paused);
+        if !paused {
+            // It is read in its order, before what is still to come.
+            let unread: Vec<u8> = link.unread.drain(..).flatten().collect();
+            if !unread.is_empty() {
+                self.early += 1;
+                self.events.insert(
+                    (now, self.early),
+                    Event::AtServer {
+                        client,
+                        generation,
+                        bytes: unread,
+                    },
+                );
+            }
+        }
+    }
+
+    pub(super) fn lose(&mut self, client: usize) {
+        if self.links[client].take().is_some() {
+            self.clients[client].lost();
+            self.turn_soon(client);
+        }
+    }
+
+    fn clock(&self) -> Now {
+        Now {
+            mono: Mono::from_origin(Duration::from_nanos(self.now)),
+            wall: Wall::default(),
+        }
+    }
+}
