@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rdzv_core::rpc::calls::{CallTable, Credit};
+use rdzv_core::time::Mono;
 
 use super::lent::Lending;
 use super::request::Request;
@@ -61,6 +62,30 @@ impl Calls {
         let _ = self
             .pending
             .insert(request.id, call, deadline.map(clock::mono));
+    }
+
+    /// Takes a call out that nobody waits for any more.
+    pub(super) fn give_up(&mut self, id: u64) -> Option<Call> {
+        let mut call = self.pending.take(id)?;
+        self.keep_for(id, &mut call);
+        Some(call)
+    }
+
+    /// Takes the calls out whose time is over.
+    pub(super) fn expire(&mut self, now: Mono) -> Vec<(u64, Call)> {
+        let mut over: Vec<_> = self.pending.expire(now).collect();
+        for (id, call) in &mut over {
+            self.keep_for(*id, call);
+        }
+        over
+    }
+
+    /// Keeps what a call that was taken out has lent. At once, since the callee may say at any time that
+    /// it has read it: whoever kept it after that would keep it for good.
+    fn keep_for(&mut self, id: u64, call: &mut Call) {
+        if !call.lent.is_empty() {
+            self.abandoned.insert(id, std::mem::take(&mut call.lent));
+        }
     }
 
     /// A call is over. Says whether others wait for the room that it leaves.

@@ -47,8 +47,8 @@ pub(crate) struct Caller {
 /// The requests that are not over.
 #[derive(Default)]
 struct Served {
-    /// Requests that are not begun yet, since their parts are being read or others of their line come
-    /// first; and whether they are cancelled.
+    /// Requests that had to wait, since their parts are being read or others of their line come first,
+    /// until they run; and whether they are cancelled.
     waiting: BTreeMap<u64, bool>,
     running: BTreeMap<u64, Cancellation>,
     /// Parts of replies that the caller has not read yet.

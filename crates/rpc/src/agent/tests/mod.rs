@@ -2,6 +2,7 @@
 
 mod arenas;
 mod calls;
+mod cancelled;
 mod errors;
 mod gather;
 mod groups;

@@ -61,7 +61,7 @@ impl Client {
 
     /// Nobody waits for this call any more.
     pub(crate) fn cancel(self: &Arc<Self>, id: u64) {
-        let call = self.calls().pending.take(id);
+        let call = self.calls().give_up(id);
         let Some(call) = call else {
             return;
         };
@@ -77,7 +77,7 @@ impl Client {
     /// Ends the calls whose time is over; says when the next one's is.
     pub(crate) fn expire(self: &Arc<Self>, now: Instant) -> Option<Instant> {
         let mut calls = self.calls();
-        let over: Vec<_> = calls.pending.expire(clock::mono(now)).collect();
+        let over = calls.expire(clock::mono(now));
         let next = calls.pending.arm();
         drop(calls);
         for (id, call) in over {
@@ -88,7 +88,7 @@ impl Client {
 
     /// The time of this call is over, as whoever waits for it has noticed.
     pub(crate) fn time_over(self: &Arc<Self>, id: u64) {
-        let call = self.calls().pending.take(id);
+        let call = self.calls().give_up(id);
         if let Some(call) = call {
             self.time_is_over(id, call);
         }
@@ -110,18 +110,14 @@ impl Client {
         }
     }
 
-    /// A call that was taken out ends with an error of ours.
-    fn given_up(self: &Arc<Self>, id: u64, mut call: Call, error: RpcError) {
+    /// A call that was given up ends with an error of ours.
+    fn given_up(self: &Arc<Self>, id: u64, call: Call, error: RpcError) {
         let mut calls = self.calls();
-        if !call.sent {
-            if let Some(at) = calls.queue.iter().position(|request| request.id == id)
-                && let Some(request) = calls.queue.remove(at)
-            {
-                request.sent.fill(());
-            }
-        } else if !call.lent.is_empty() {
-            let lent = std::mem::take(&mut call.lent);
-            calls.abandoned.insert(id, lent);
+        if !call.sent
+            && let Some(at) = calls.queue.iter().position(|request| request.id == id)
+            && let Some(request) = calls.queue.remove(at)
+        {
+            request.sent.fill(());
         }
         let others_wait = calls.given_back(&call);
         drop(calls);

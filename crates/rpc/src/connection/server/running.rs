@@ -32,9 +32,21 @@ impl Server {
 
     /// Starts the function; its answer, if it has it at once.
     fn start(self: &Arc<Self>, job: Job) -> Option<Answer> {
-        if self.served().waiting.remove(&job.header.call) == Some(true) {
-            return Some(Err(cancelled()));
+        let call = job.header.call;
+        let waited = self.served().waiting.get(&call).copied();
+        let answer = match waited {
+            Some(true) => Some(Err(cancelled())),
+            _ => self.begin(job),
+        };
+        // Not before: whoever has waited begins on another thread than the one that reads what comes,
+        // so it may be cancelled at any time until it is noted among those that run.
+        if waited.is_some() {
+            self.served().waiting.remove(&call);
         }
+        answer
+    }
+
+    fn begin(self: &Arc<Self>, job: Job) -> Option<Answer> {
         let (Some(core), Some(caller)) = (self.core.upgrade(), self.caller.get()) else {
             return Some(Err(stopping()));
         };
@@ -109,9 +121,12 @@ impl Server {
 
     /// A function runs, which is to be told if nobody waits for it any more.
     fn runs(&self, call: u64, cancellation: &Cancellation) {
-        self.served().running.insert(call, cancellation.clone());
+        let mut served = self.served();
+        let is_cancelled = served.waiting.remove(&call) == Some(true);
+        served.running.insert(call, cancellation.clone());
+        drop(served);
         // Whoever ended the connection may have looked at those that run before this one was there.
-        if self.link.ended().is_some() {
+        if is_cancelled || self.link.ended().is_some() {
             cancellation.cancel();
         }
     }

@@ -1,0 +1,359 @@
+//! Calls that are cancelled while what they lend is about to be read, or is being read.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Instant;
+
+use tokio::sync::oneshot;
+
+use super::*;
+use crate::tensor::DataType;
+use crate::{Arena, CallContext, Method, PeerTraffic, RpcError, RpcErrorKind, RpcFuture, Tensor};
+
+/// Waits until it is cancelled, and looks at the tensor before and after that.
+const HOLD: Method<(u8, Tensor), ()> = Method::new("hold");
+/// The same, and its first step takes until the gate is opened.
+const SLOW: Method<(u8, Tensor), ()> = Method::new("slow");
+/// Looks at the tensor, and waits until the gate is opened, cancelled or not.
+const STAY: Method<(u8, Tensor), ()> = Method::new("stay");
+/// Keeps who reads the connection from it until the gate is opened.
+const BLOCK: Method<(), ()> = Method::new("block");
+const NOTHING: Method<(), ()> = Method::new("nothing");
+
+/// So much is lent, and not sent; and it is too much for the driver to read it by itself.
+const LARGE: usize = 1 << 20;
+
+/// So many fit into the arena.
+const ROOM: u8 = 4;
+
+/// What the functions of the callee have seen.
+#[derive(Default)]
+struct Seen {
+    /// The bytes of the tensors whose functions have begun.
+    begun: BTreeSet<u8>,
+    /// How many functions have begun and not ended.
+    here: usize,
+    /// Tensors in which there was something else.
+    wrong: Vec<String>,
+    is_blocked: bool,
+    is_open: bool,
+    /// Those who wait for the gate and take no thread.
+    waiting: Vec<oneshot::Sender<()>>,
+}
+
+impl Seen {
+    fn begins(&mut self, byte: u8) {
+        self.begun.insert(byte);
+        self.here += 1;
+    }
+}
+
+#[derive(Clone, Default)]
+struct Watch(Arc<(Mutex<Seen>, Condvar)>);
+
+impl Watch {
+    fn note(&self, change: impl FnOnce(&mut Seen)) {
+        change(&mut self.0.0.lock().unwrap());
+        self.0.1.notify_all();
+    }
+
+    fn until(&self, what: &str, so: impl Fn(&Seen) -> bool) {
+        let seen = self.0.0.lock().unwrap();
+        let waiting = self.0.1.wait_timeout_while(seen, LONGEST, |seen| !so(seen));
+        let (_seen, ended) = waiting.unwrap();
+        assert!(!ended.timed_out(), "not within {LONGEST:?}: {what}");
+    }
+
+    /// Looks whether there is nothing but this byte in a tensor.
+    fn look(&self, when: &str, byte: u8, tensor: &Tensor) {
+        let bytes = tensor.as_slice::<u8>().unwrap();
+        // Each is like the one before it. That is quicker than to look at one after the other.
+        if bytes[0] == byte && bytes[1..] == bytes[..bytes.len() - 1] {
+            return;
+        }
+        if let Some(at) = bytes.iter().position(|other| *other != byte) {
+            let text = format!("{when}: {} instead of {byte} at {at}", bytes[at]);
+            self.note(|seen| seen.wrong.push(text));
+        }
+    }
+
+    fn open(&self) {
+        self.note(|seen| {
+            seen.is_open = true;
+            seen.waiting.clear();
+        });
+    }
+
+    fn has(&self, what: impl Fn(&Seen) -> bool) -> bool {
+        what(&self.0.0.lock().unwrap())
+    }
+
+    fn methods(&self) -> Methods {
+        let hold = |watch: Watch, is_slow: bool| {
+            move |context: CallContext, (byte, tensor): (u8, Tensor)| {
+                let watch = watch.clone();
+                async move {
+                    watch.look("at first", byte, &tensor);
+                    watch.note(|seen| seen.begins(byte));
+                    if is_slow {
+                        watch.until("the gate is opened", |seen| seen.is_open);
+                    }
+                    context.cancellation().cancelled().await;
+                    watch.look("at last", byte, &tensor);
+                    watch.note(|seen| seen.here -= 1);
+                    Ok::<_, RpcError>(())
+                }
+            }
+        };
+        let (watch, staying) = (self.clone(), self.clone());
+        Methods::new()
+            .with(HOLD, hold(self.clone(), false))
+            .with(SLOW, hold(self.clone(), true))
+            .with(STAY, move |_: CallContext, (byte, tensor): (u8, Tensor)| {
+                let (opens, opened) = oneshot::channel();
+                staying.look("at first", byte, &tensor);
+                staying.note(|seen| {
+                    seen.begins(byte);
+                    if !seen.is_open {
+                        seen.waiting.push(opens);
+                    }
+                });
+                let watch = staying.clone();
+                async move {
+                    // The other end is dropped when the gate is opened.
+                    let _ = opened.await;
+                    watch.note(|seen| seen.here -= 1);
+                    Ok::<_, RpcError>(())
+                }
+            })
+            .with(BLOCK, move |_: CallContext, ()| {
+                let watch = watch.clone();
+                async move {
+                    watch.note(|seen| seen.is_blocked = true);
+                    watch.until("the gate is opened", |seen| seen.is_open);
+                    Ok::<_, RpcError>(())
+                }
+            })
+            .with(NOTHING, async |_: CallContext, ()| Ok::<_, RpcError>(()))
+    }
+}
+
+/// Two workers, of which the first one lends what is in its arena to the second one.
+struct World {
+    agents: Vec<RpcAgent>,
+    arena: Arena,
+    watch: Watch,
+    last: u8,
+}
+
+impl World {
+    fn new(transports: TransportOptions) -> Self {
+        let watch = Watch::default();
+        let made = Made {
+            transports,
+            ..Made::default()
+        };
+        let agents = super::made(2, &made, || watch.methods());
+        for agent in &agents {
+            // Nothing is to end because its time is over.
+            agent.set_timeout(None).unwrap();
+        }
+        let begun = Instant::now();
+        let reads_memory = || agents[0].traffic().peers.iter().all(|to| to.reads_memory);
+        agents[0].call_sync(1, NOTHING, &()).unwrap();
+        while !reads_memory() {
+            assert!(begun.elapsed() < LONGEST, "{:?}", agents[0].traffic());
+            agents[0].call_sync(1, NOTHING, &()).unwrap();
+        }
+        Self {
+            agents,
+            arena: Arena::new(usize::from(ROOM) * LARGE).unwrap(),
+            watch,
+            last: 0,
+        }
+    }
+
+    /// A tensor with bytes that none has had for long, in memory that another one had before.
+    fn tensor(&mut self) -> (u8, Tensor) {
+        let begun = Instant::now();
+        let mut block = loop {
+            if let Some(block) = self.arena.allocate(LARGE) {
+                break block;
+            }
+            assert!(begun.elapsed() < LONGEST, "nothing was given back");
+            std::thread::yield_now();
+        };
+        self.last = self.last % 250 + 1;
+        block.as_mut().fill(self.last);
+        let tensor = Tensor::from_bytes(DataType::U8, [LARGE], block).unwrap();
+        (self.last, tensor)
+    }
+
+    /// Calls a function with a tensor that only the call has.
+    fn call(&mut self, method: Method<(u8, Tensor), ()>) -> (u8, RpcFuture<()>) {
+        let argument = self.tensor();
+        let byte = argument.0;
+        self.watch.note(|seen| {
+            seen.begun.remove(&byte);
+        });
+        (byte, self.agents[0].call(1, method, &argument))
+    }
+
+    /// Nothing is lent, on its way or running any more, no tensor had anything else in it, and both
+    /// serve calls as before.
+    fn is_as_before(&self) {
+        let begun = Instant::now();
+        let is_quiet = |agent: &RpcAgent| {
+            let traffic = agent.traffic();
+            let of_peers = |peer: &PeerTraffic| peer.in_flight + peer.bytes_in_flight;
+            let in_flight = traffic.peers.iter().map(of_peers).sum::<u64>();
+            traffic.in_flight + traffic.running + in_flight == 0
+        };
+        while self.arena.free() < self.arena.capacity()
+            || self.watch.has(|seen| seen.here > 0)
+            || !self.agents.iter().all(is_quiet)
+        {
+            let used = self.arena.capacity() - self.arena.free();
+            let traffic = self.agents.iter().map(RpcAgent::traffic);
+            assert!(
+                begun.elapsed() < LONGEST,
+                "{used} bytes were not given back, or calls are not over: {:?}",
+                traffic.collect::<Vec<_>>()
+            );
+            std::thread::yield_now();
+        }
+        assert_eq!(self.watch.0.0.lock().unwrap().wrong, [""; 0]);
+        assert_eq!(self.agents[0].call_sync(1, NOTHING, &()), Ok(()));
+        assert_eq!(self.agents[1].call_sync(0, NOTHING, &()), Ok(()));
+    }
+}
+
+fn cancel(call: RpcFuture<()>) {
+    call.cancel();
+    let error = call.wait().unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::Cancelled, "{error}");
+}
+
+/// Parts are lent where they are in the arena, or are read out of the memory of the caller.
+fn both_ways() -> impl Iterator<Item = TransportOptions> {
+    let [shared, unix, _] = transports();
+    [shared.0, unix.0].into_iter()
+}
+
+#[test]
+fn what_is_lent_comes_back_whenever_its_call_is_cancelled() {
+    for transports in both_ways() {
+        let mut world = World::new(transports);
+        for round in 0..400_u32 {
+            let (byte, call) = world.call(HOLD);
+            match round % 4 {
+                // Before anybody has begun to read.
+                0 => {}
+                // While it is being read, earlier or later: no exact time is needed.
+                1 | 2 => (0..round * 50).for_each(|_| std::hint::spin_loop()),
+                // While its function runs.
+                _ => world
+                    .watch
+                    .until("it begins", |seen| seen.begun.contains(&byte)),
+            }
+            cancel(call);
+        }
+        world.is_as_before();
+    }
+}
+
+#[test]
+fn what_is_lent_and_not_read_yet_is_kept_although_its_call_is_cancelled() {
+    for transports in both_ways() {
+        let mut world = World::new(transports);
+        let blocking = world.agents[0].call(1, BLOCK, &());
+        world.watch.until("it is blocked", |seen| seen.is_blocked);
+        let calls: Vec<_> = (0..ROOM).map(|_| world.call(HOLD).1).collect();
+        calls.into_iter().for_each(cancel);
+        assert_eq!(
+            world.agents[0].traffic().in_flight,
+            1,
+            "the one that blocks"
+        );
+        assert_eq!(world.arena.free(), 0, "nobody has read it");
+        world.watch.open();
+        // It is used again as soon as it can be.
+        let others: Vec<_> = (0..ROOM).map(|_| world.tensor()).collect();
+        drop(others);
+        assert_eq!(blocking.wait(), Ok(()));
+        world.is_as_before();
+    }
+}
+
+#[test]
+fn what_is_being_read_is_kept_although_its_call_is_cancelled() {
+    // In the arena it would not be read, but used in place.
+    let [_, (unix, _), _] = transports();
+    let mut world = World::new(unix);
+    for _ in 0..10 {
+        world.watch.note(|seen| seen.is_open = false);
+        let calls: Vec<_> = (0..ROOM).map(|_| world.call(HOLD)).collect();
+        // They are being read when this one begins, and the callee does not hear that they are cancelled
+        // before it is over. So all the functions begin, with what was read.
+        let blocking = world.agents[0].call(1, BLOCK, &());
+        let (bytes, calls): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
+        calls.into_iter().for_each(cancel);
+        // It is used again as soon as it can be.
+        let mut others = Vec::new();
+        let begun = Instant::now();
+        let all = |seen: &Seen| bytes.iter().all(|byte| seen.begun.contains(byte));
+        while !world.watch.has(all) {
+            assert!(begun.elapsed() < LONGEST, "they do not begin");
+            match world.arena.allocate(LARGE) {
+                Some(mut block) => {
+                    block.as_mut().fill(0);
+                    others.push(block);
+                }
+                None => std::thread::yield_now(),
+            }
+        }
+        world.watch.open();
+        assert_eq!(blocking.wait(), Ok(()));
+    }
+    world.is_as_before();
+}
+
+#[test]
+fn what_was_read_comes_back_although_the_function_of_its_cancelled_call_goes_on() {
+    let [_, (unix, _), _] = transports();
+    let mut world = World::new(unix);
+    for round in 0..2000_u64 {
+        let (byte, call) = world.call(STAY);
+        // It comes back just before the function begins. That is about when the call is cancelled, a
+        // little earlier or later each time: no exact time is needed.
+        let until = Instant::now() + Duration::from_micros(2 * (round % 200));
+        while !world.watch.has(|seen| seen.begun.contains(&byte)) && Instant::now() < until {
+            std::hint::spin_loop();
+        }
+        cancel(call);
+    }
+    let begun = Instant::now();
+    while world.arena.free() < world.arena.capacity() {
+        let used = world.arena.capacity() - world.arena.free();
+        assert!(begun.elapsed() < LONGEST, "{used} bytes did not come back");
+        std::thread::yield_now();
+    }
+    assert!(world.agents[1].traffic().running > 0, "some have begun");
+    world.watch.open();
+    world.is_as_before();
+}
+
+#[test]
+fn a_function_is_told_that_it_is_cancelled_also_while_it_takes_its_first_step() {
+    // On the thread that has read the tensor, so that the driver goes on.
+    let [_, (unix, _), _] = transports();
+    let mut world = World::new(unix);
+    let (byte, call) = world.call(SLOW);
+    let watch = world.watch.clone();
+    watch.until("it begins", |seen| seen.begun.contains(&byte));
+    cancel(call);
+    // What comes later is answered, so the callee has heard of it.
+    world.agents[0].call_sync(1, NOTHING, &()).unwrap();
+    watch.open();
+    world.is_as_before();
+}
