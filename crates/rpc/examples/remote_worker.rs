@@ -3,21 +3,24 @@
 //! ```text
 //! remote_worker store <address>                                        a store, until its input ends
 //! remote_worker worker <store> <address> <name> <rank> <world size> <heartbeat limit in s>
+//!                      [<certificate> <key> <authority>]
 //! ```
 //!
-//! A world size of 0 is a dynamic group. A worker does what its input says, a line each, and says what
+//! A world size of 0 is a dynamic group. With certificates it uses TLS. A worker does what its input says, a line each, and says what
 //! came of it: `echo NAME`, `stall NAME COUNT`, `more NAME COUNT`, `hold NAME`, `send NAME
 //! BYTES`, `members COUNT`, `peers`.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rdzv_core::rpc::tensor::DataType;
 use rdzv_rpc::transport::TransportOptions;
+use rdzv_rpc::transport::tls::Identity;
 use rdzv_rpc::{
     AgentOptions, CallContext, Membership, Method, Methods, RRef, ReferenceSettings, RpcAgent,
     RpcError, RpcFuture, Tensor,
@@ -74,7 +77,16 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
             Ok(())
         }
-        ["worker", store, address, name, rank, world_size, limit] => {
+        [
+            "worker",
+            store,
+            address,
+            name,
+            rank,
+            world_size,
+            limit,
+            ref files @ ..,
+        ] => {
             let store: SocketAddr = store.parse()?;
             let host = store.ip().to_string();
             let store = TcpStore::connect(TcpStoreOptions::new(&host, store.port()))?;
@@ -82,7 +94,13 @@ fn main() -> Result<(), Box<dyn Error>> {
                 0 => Membership::Dynamic { lease: LEASE },
                 world_size => Membership::Static { world_size },
             };
-            let options = options(address.parse()?, Duration::from_secs_f64(limit.parse()?));
+            let transports = TransportOptions {
+                address: address.parse()?,
+                tls: identity(files)?,
+                heartbeat_limit: Duration::from_secs_f64(limit.parse()?),
+                ..TransportOptions::default()
+            };
+            let options = options(transports);
             let (rank, store) = (rank.parse()?, Arc::new(store));
             let agent = RpcAgent::init(name, rank, membership, store, methods(), options)?;
             println!("ready");
@@ -92,16 +110,24 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-fn options(address: IpAddr, heartbeat_limit: Duration) -> AgentOptions {
+/// What the worker shows to its peers, if it shows anything.
+fn identity(files: &[&str]) -> Result<Option<Arc<Identity>>, Box<dyn Error>> {
+    match files.iter().map(Path::new).collect::<Vec<_>>()[..] {
+        [] => Ok(None),
+        [certificate, key, authority] => {
+            let identity = Identity::from_files(certificate, key, authority)?;
+            Ok(Some(Arc::new(identity)))
+        }
+        _ => Err("certificates are three files: the certificate, its key and the authority".into()),
+    }
+}
+
+fn options(transports: TransportOptions) -> AgentOptions {
     AgentOptions {
         init_deadline: Duration::from_secs(20),
         // No call of a test ends because of its own time.
         timeout: None,
-        transports: TransportOptions {
-            address,
-            heartbeat_limit,
-            ..TransportOptions::default()
-        },
+        transports,
         references: ReferenceSettings {
             grace: GRACE,
             ..ReferenceSettings::default()

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::certificates::Authority;
+
 /// Longer than anything takes that no test is about.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -156,6 +158,8 @@ pub(crate) struct World {
     pub(crate) world_size: u32,
     /// In seconds.
     pub(crate) heartbeat_limit: u32,
+    /// Who signs the certificates of the workers; without, TCP is plain.
+    authority: Option<Authority>,
 }
 
 impl World {
@@ -193,14 +197,25 @@ impl World {
             far,
             world_size,
             heartbeat_limit,
+            authority: None,
         })
+    }
+
+    /// The same with workers that use TLS.
+    pub(crate) fn with_tls(self) -> Self {
+        let authority = Some(Authority::new());
+        Self { authority, ..self }
     }
 
     /// A worker on a machine. It is not ready yet.
     pub(crate) fn start(&self, machine: &Machine, name: &str, rank: u32) -> Process {
         let (rank, world_size) = (rank.to_string(), self.world_size.to_string());
         let limit = self.heartbeat_limit.to_string();
-        machine.program(&[
+        let files = self.authority.as_ref().map(|authority| {
+            let (certificate, key) = authority.files(name);
+            [certificate, key, authority.file()].map(|file| file.display().to_string())
+        });
+        let mut words = vec![
             "worker",
             &self.store,
             machine.address,
@@ -208,7 +223,9 @@ impl World {
             &rank,
             &world_size,
             &limit,
-        ])
+        ];
+        words.extend(files.iter().flatten().map(String::as_str));
+        machine.program(&words)
     }
 
     /// From now on nothing gets from one machine to the other, and nobody is told.

@@ -52,10 +52,22 @@ fn within(limit: Duration, since: Instant) {
 
 #[test]
 fn calls_to_a_host_that_vanishes_are_lost_within_the_heartbeat_limit() {
-    let Some(world) = World::new(3, LIMIT) else {
-        return;
-    };
+    if let Some(world) = World::new(3, LIMIT) {
+        calls_are_lost_within_the_limit(&world, "tcp");
+    }
+}
+
+#[test]
+fn calls_by_tls_to_a_host_that_vanishes_are_lost_within_the_heartbeat_limit() {
+    if let Some(world) = World::new(3, LIMIT) {
+        calls_are_lost_within_the_limit(&world.with_tls(), "tls");
+    }
+}
+
+/// What vanishes is the far host, which is called over this transport.
+fn calls_are_lost_within_the_limit(world: &World, transport: &str) {
     let limit = Duration::from_secs(LIMIT.into());
+    let peers = format!("peers: far by {transport}, neighbour by shared");
     let mut near = world.start(&world.near, "near", 0);
     let mut far = world.start(&world.far, "far", 1);
     let neighbour = world.start(&world.near, "neighbour", 2);
@@ -64,10 +76,7 @@ fn calls_to_a_host_that_vanishes_are_lost_within_the_heartbeat_limit() {
     assert_eq!(near.answer("stall neighbour 1"), "stalling");
     assert_eq!(far.answer("stall near 1"), "stalling");
     assert_eq!(near.answer(&format!("stall far {CALLS}")), "stalling");
-    assert_eq!(
-        near.answer("peers"),
-        "peers: far by tcp, neighbour by shared"
-    );
+    assert_eq!(near.answer("peers"), peers);
 
     // Long enough ago that nothing of it is on its way: this is the time that is measured.
     let cut = world.cut();
@@ -105,10 +114,7 @@ fn calls_to_a_host_that_vanishes_are_lost_within_the_heartbeat_limit() {
     let line = far.answer("echo near");
     assert!(line.starts_with("echo ok "), "{line}");
     // Nothing of that is about workers of the same host.
-    assert_eq!(
-        near.answer("peers"),
-        "peers: far by tcp, neighbour by shared"
-    );
+    assert_eq!(near.answer("peers"), peers);
     assert!(near.answer("echo neighbour").starts_with("echo ok "));
     drop(neighbour);
     assert!(near.line().starts_with("stall PeerLost "));
