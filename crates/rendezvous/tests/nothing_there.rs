@@ -8,6 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rdzv_rendezvous::dynamic::reserve_port;
 use rdzv_rendezvous::{
     BackendRegistry, Member, RendezvousError, RendezvousParameters, parse_config,
 };
@@ -68,12 +69,10 @@ fn has(text: &str, parts: &[&str]) {
 
 #[test]
 fn nobody_is_there() {
-    // An address of this machine that nobody else listens on, so the port stays free.
-    let host = "127.77.3.1";
-    let listener = TcpListener::bind((host, 0)).unwrap();
-    let port = listener.local_addr().unwrap().port();
-    drop(listener);
-    let text = said_at(host, port, "is_host=0");
+    // Held, so that nobody else takes it, and not listened at.
+    let kept = reserve_port("127.0.0.1:0").unwrap();
+    let port = kept.local_addr().unwrap().port();
+    let text = said_at("127.0.0.1", port, "is_host=0");
     has(
         &text,
         &[

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use rdzv_core::rank::Rank;
+use rdzv_rendezvous::dynamic::reserve_port;
 use rdzv_rendezvous::url::{
     Joined, Registry, Url, UrlOptions, UrlRendezvous, register_handler, rendezvous,
 };
@@ -34,9 +35,11 @@ fn refused(url: &str, variables: &[(&str, &str)]) -> String {
     join(url, variables).unwrap_err().to_string()
 }
 
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
+/// A port that nobody listens at, and that nobody else gets while the socket is held.
+fn free_port() -> (TcpListener, u16) {
+    let kept = reserve_port("127.0.0.1:0").unwrap();
+    let port = kept.local_addr().unwrap().port();
+    (kept, port)
 }
 
 /// Two members meet; each sees what the other wrote.
@@ -72,7 +75,7 @@ fn members_meet_in_a_file() {
 
 #[test]
 fn rank_0_hosts_the_store_of_a_tcp_url() {
-    let port = free_port();
+    let (_kept, port) = free_port();
     let url = |rank: u32| format!("tcp://localhost:{port}?rank={rank}&world_size=2&use_libuv=0");
     assert_meet(
         || join(&url(0), &[]).unwrap(),
@@ -82,7 +85,8 @@ fn rank_0_hosts_the_store_of_a_tcp_url() {
 
 #[test]
 fn rank_0_hosts_the_store_of_an_env_url() {
-    let port = free_port().to_string();
+    let (_kept, port) = free_port();
+    let port = port.to_string();
     let member = |rank: &str| {
         let variables = [
             ("RANK", rank),
@@ -97,7 +101,7 @@ fn rank_0_hosts_the_store_of_an_env_url() {
 
 #[test]
 fn rank_and_world_size_may_be_arguments() {
-    let port = free_port();
+    let (_kept, port) = free_port();
     let url = format!("tcp://127.0.0.1:{port}");
     let member = |rank| {
         Registry::with_defaults()
@@ -137,7 +141,7 @@ fn with_an_agents_store_nobody_hosts_and_nobody_waits() {
 
 #[test]
 fn an_agents_store_at_another_address_is_not_this_one() {
-    let port = free_port();
+    let (_kept, port) = free_port();
     let url = format!("tcp://127.0.0.1:{port}?rank=0&world_size=1");
     let variables = [
         ("TORCHELASTIC_USE_AGENT_STORE", "True"),
@@ -290,8 +294,9 @@ fn schemes_are_registered_once() {
 fn a_store_is_opened_without_waiting_for_anybody() {
     let folder = tempfile::tempdir().unwrap();
     let file = format!("file://{}/store", folder.path().display());
-    let tcp = format!("tcp://127.0.0.1:{}", free_port());
-    let port = free_port().to_string();
+    let ((_kept, port), (_other, other)) = (free_port(), free_port());
+    let tcp = format!("tcp://127.0.0.1:{port}");
+    let port = other.to_string();
     let env = [("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &*port)];
     let registry = Registry::with_defaults();
     for (url, variables) in [(&*file, &[][..]), (&tcp, &[]), ("env://", &env)] {

@@ -3,6 +3,7 @@
 use std::net::TcpListener;
 use std::sync::Arc;
 
+use rdzv_rendezvous::dynamic::reserve_port;
 use rdzv_rendezvous::{BackendRegistry, RendezvousBackend, RendezvousParameters, parse_config};
 use rdzv_store::{ServerOptions, TcpStoreServer};
 use tempfile::TempDir;
@@ -53,19 +54,18 @@ impl Place for File {
     }
 }
 
-/// The first node hosts the store; the others find it.
-pub(crate) struct Hosted(u16);
+/// The first node hosts the store; the others find it. Nobody else gets its port.
+pub(crate) struct Hosted(TcpListener);
 
 impl Default for Hosted {
     fn default() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        Self(listener.local_addr().unwrap().port())
+        Self(reserve_port("127.0.0.1:0").unwrap())
     }
 }
 
 impl Place for Hosted {
     fn node(&self, nodes: (u32, u32), config: &str) -> Box<dyn RendezvousBackend> {
-        let endpoint = format!("localhost:{}", self.0);
+        let endpoint = format!("localhost:{}", self.0.local_addr().unwrap().port());
         make("c10d", &endpoint, RUN, nodes, &[config])
     }
 }

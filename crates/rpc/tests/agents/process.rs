@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rdzv_core::rpc::worker::WorkerName;
 use rdzv_rendezvous::Environment;
+use rdzv_rendezvous::dynamic::reserve_port;
 use rdzv_rpc::backend::{BackendOptions, BackendRegistry, InitArguments};
 use rdzv_rpc::init_method::open_store;
 use rdzv_rpc::options::RpcOptions;
@@ -20,9 +21,11 @@ fn options(init_method: &str, deadline: Duration) -> Arc<dyn BackendOptions> {
     Arc::new(options)
 }
 
-fn a_free_place() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    format!("tcp://{}", listener.local_addr().unwrap())
+/// A place that a store can be hosted at, and that nobody else gets while the socket is held.
+fn a_free_place() -> (TcpListener, String) {
+    let kept = reserve_port("127.0.0.1:0").unwrap();
+    let place = format!("tcp://{}", kept.local_addr().unwrap());
+    (kept, place)
 }
 
 fn init(place: &str, rank: u32, world_size: Option<u32>) -> Result<RpcAgent, RpcError> {
@@ -61,7 +64,8 @@ fn a_process_has_one_agent_until_it_shuts_down() {
     assert_none();
 
     // A dynamic group: no world size.
-    let agent = init(&a_free_place(), 0, None).unwrap();
+    let (_kept, place) = a_free_place();
+    let agent = init(&place, 0, None).unwrap();
     assert_eq!(current().unwrap().me(), agent.me());
     assert_eq!(agent.call_sync("first", TWICE, &4).unwrap(), 8);
     assert_taken();
@@ -81,13 +85,14 @@ fn a_process_has_one_agent_until_it_shuts_down() {
     );
     assert_eq!(error.unwrap_err().kind, RpcErrorKind::InvalidArgument);
     assert!(begun.elapsed() < LONG / 2);
-    let short = options(&a_free_place(), Duration::from_millis(300));
+    let (_kept, place) = a_free_place();
+    let short = options(&place, Duration::from_millis(300));
     let error = init_rpc("first", None, Some(0), Some(2), Some(short), Methods::new());
     assert_eq!(error.unwrap_err().kind, RpcErrorKind::Deadline);
     assert_none();
 
     // A static group; while it forms, the place is taken and nobody is there yet.
-    let place = a_free_place();
+    let (_kept, place) = a_free_place();
     std::thread::scope(|scope| {
         let first = scope.spawn(|| init(&place, 0, Some(2)).unwrap());
         // The first hosts the store, so it has begun when the store is there.
@@ -118,7 +123,8 @@ fn a_process_has_one_agent_until_it_shuts_down() {
     assert_none();
 
     // Whoever just stops is not the agent of the process any more either.
-    let agent = init(&a_free_place(), 0, None).unwrap();
+    let (_kept, place) = a_free_place();
+    let agent = init(&place, 0, None).unwrap();
     agent.stop();
     assert_none();
 }

@@ -1,7 +1,6 @@
 //! How a process becomes a worker: the registry, options, and where they meet (S1 to S4).
 
-use std::net::TcpListener;
-
+use rdzv_rendezvous::dynamic::reserve_port;
 use rdzv_rpc::RpcErrorKind;
 use serde_json::{Value, json};
 
@@ -14,9 +13,9 @@ const NOWHERE: &str = "tcp://192.0.2.1:1?rank=0";
 fn workers_meet_where_their_environment_says() {
     let scenario = Scenario::new();
     // No launcher hosts a store here: the worker of rank 0 does.
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = free.local_addr().unwrap().port();
-    drop(free);
+    // Nobody else gets its port meanwhile.
+    let kept = reserve_port("127.0.0.1:0").unwrap();
+    let port = kept.local_addr().unwrap().port();
     let mut ranks = 0..;
     let workers = ["a", "b", "c"].map(|name| {
         let rank = ranks.next().unwrap();
