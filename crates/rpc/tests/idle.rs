@@ -3,13 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdzv_rpc::transport::TransportOptions;
 use rdzv_rpc::{AgentOptions, CallContext, Membership, Method, Methods, RpcAgent};
 use rdzv_store::{HashStore, Store};
+use rustix::time::{ClockId, clock_gettime};
 
 const NOTHING: Method<(), ()> = Method::new("nothing");
 
@@ -21,17 +21,13 @@ const MEASURED: Duration = Duration::from_secs(5);
 /// What an agent may use, of one core.
 const MOST: f64 = 0.002;
 
-/// The time that the threads of this process have been running for.
+/// How long this process has been running on a processor, with threads that have ended.
 fn used() -> Duration {
-    let tasks = fs::read_dir("/proc/self/task").unwrap();
-    let nanoseconds = tasks.map(|task| {
-        let path = task.unwrap().path().join("schedstat");
-        // A thread may end while it is looked at; its time is not that of an agent at rest.
-        let text = fs::read_to_string(path).unwrap_or_default();
-        let first = text.split(' ').next().unwrap_or_default();
-        first.parse().unwrap_or(0)
-    });
-    Duration::from_nanos(nanoseconds.sum())
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(
+        time.tv_sec.unsigned_abs(),
+        time.tv_nsec.unsigned_abs() as u32,
+    )
 }
 
 /// Agents that are connected with one another in this way, and what each of them uses.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
 fn entries(of: &str) -> usize {
@@ -37,18 +38,13 @@ pub(crate) fn threads() -> usize {
     entries("task")
 }
 
-/// How long the threads of this process have been running.
+/// How long this process has been running on a processor, with threads that have ended.
 fn used() -> Duration {
-    let Ok(tasks) = fs::read_dir("/proc/self/task") else {
-        return Duration::ZERO;
-    };
-    let nanoseconds = tasks.flatten().map(|task| {
-        // A thread may end while it is looked at.
-        let text = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
-        let first = text.split(' ').next().unwrap_or_default();
-        first.parse().unwrap_or(0)
-    });
-    Duration::from_nanos(nanoseconds.sum())
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(
+        time.tv_sec.unsigned_abs(),
+        time.tv_nsec.unsigned_abs() as u32,
+    )
 }
 
 /// How much of a core is used while the worker does nothing for so long.
