@@ -12,9 +12,11 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::rc::Rc;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use rdzv_rendezvous::dynamic::reserve_port;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -64,18 +66,15 @@ pub(crate) fn torchrun<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) 
     .args(arguments)
 }
 
-/// A port that nobody listens at. It is below those that the kernel hands out, so that no other
-/// test gets it by chance.
+/// A port that nobody listens at. It is held on all addresses until the tests are over, so that nobody
+/// else gets it who asks for a free one; the program can listen there.
 pub(crate) fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let base = std::process::id() * 16;
-    loop {
-        let offset = (base + NEXT.fetch_add(1, Ordering::Relaxed)) % 10_000;
-        let port = 20_000 + u16::try_from(offset).unwrap();
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
+    static KEPT: Mutex<Vec<TcpListener>> = Mutex::new(Vec::new());
+    let kept = reserve_port("[::]:0").or_else(|_| reserve_port("0.0.0.0:0"));
+    let kept = kept.unwrap();
+    let port = kept.local_addr().unwrap().port();
+    KEPT.lock().unwrap().push(kept);
+    port
 }
 
 /// A shell script that finds the program in `$RDZV`.
