@@ -304,7 +304,7 @@ fn the_first_to_exit_is_the_root_cause_every_time() {
                 "rank=0?await:0",
                 "rank=1?await:1",
                 "rank=2?await:2",
-                "pause:20",
+                "pause:60",
                 "exit:5",
             ],
         )

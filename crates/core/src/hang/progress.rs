@@ -2,7 +2,8 @@
 //!
 //! A worker makes progress if, between two looks, it
 //!
-//! * used the processor, or its children did: at least [`CPU_SHARE`] of one core and [`CPU_LEAST`];
+//! * used the processor, or its children did: at least [`CPU_SHARE`] of one core and [`CPU_LEAST`]; for
+//!   the worker itself also if that much has come together since its last progress;
 //! * wrote anything (a log line, say); its children: [`MOVED_LEAST`] bytes;
 //! * or read [`MOVED_LEAST`] bytes.
 //!
@@ -77,6 +78,8 @@ pub enum Judgement {
 struct Known {
     looked: Mono,
     own: Option<Usage>,
+    /// What it had used at its last progress that came from using something, and when that was.
+    base: Option<(Mono, Usage)>,
     children: Option<Usage>,
     progress: Mono,
 }
@@ -121,6 +124,7 @@ impl ProgressWatch {
         let known = Known {
             looked: now,
             own: None,
+            base: None,
             children: None,
             progress: now,
         };
@@ -163,8 +167,14 @@ impl ProgressWatch {
                 || read(before, usage)
                 || usage.written > before.written
         });
+        // Between frequent looks, a worker on a busy machine may get less than what counts each time.
+        let adds_up = |(since, before)| computed(before, usage, now.since(since));
+        let progress = progress || known.base.is_some_and(adds_up);
         known.own = Some(usage);
         known.looked = now;
+        if progress || known.base.is_none() {
+            known.base = Some((now, usage));
+        }
         if progress {
             known.progress = now;
             known.children = None;
@@ -334,6 +344,23 @@ mod tests {
         let mut world = World::new(2);
         let found = world.looks(100, |_, own, _| own.cpu += Duration::from_millis(250));
         assert_eq!(found, []);
+    }
+
+    #[test]
+    fn what_a_worker_gets_of_a_busy_machine_adds_up_between_frequent_looks() {
+        let hangs_with = |each_look: u64| {
+            let mut world = World::new(2);
+            world.watch.limit = Duration::from_secs(1);
+            let found = world.looks(100, |rank, own, _| {
+                if rank == 0 {
+                    own.cpu += Duration::from_millis(each_look);
+                }
+            });
+            !found.is_empty()
+        };
+        // Looks are 200 ms apart: a tenth of a core, and less than the share that counts.
+        assert!(!hangs_with(20));
+        assert!(hangs_with(9));
     }
 
     #[test]

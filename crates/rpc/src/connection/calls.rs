@@ -1,6 +1,6 @@
 //! The calls of one connection that are not answered yet, and those that wait for room.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,17 @@ use crate::call::methods::Answer;
 use crate::call::slot::Slot;
 use crate::call::span::CallSpan;
 
+/// How far the request of a call has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// It waits for credit.
+    Waits,
+    /// It is being sent.
+    Leaves,
+    /// It is sent: the callee knows it.
+    IsSent,
+}
+
 /// A call on its way.
 pub(super) struct Call {
     pub(super) method: &'static str,
@@ -25,8 +36,7 @@ pub(super) struct Call {
     pub(super) size: u64,
     /// Whether it counts against the limits.
     pub(super) counted: bool,
-    /// Whether it has left the queue.
-    pub(super) sent: bool,
+    pub(super) progress: Progress,
     /// The parts that the callee reads out of our memory: they must not go away before.
     pub(super) lent: Vec<Bytes>,
     pub(super) span: CallSpan,
@@ -40,11 +50,20 @@ pub(super) struct Calls {
     pub(super) queue: VecDeque<Request>,
     /// Parts of calls that are given up, which the callee may be reading still.
     pub(super) abandoned: BTreeMap<u64, Vec<Bytes>>,
+    /// Calls that were given up while they were being sent: the callee is told after that, since it would
+    /// forget a word about a call that it does not know yet.
+    hasty: BTreeSet<u64>,
 }
 
 impl Calls {
     /// A call has begun: it waits for credit, or is about to be sent.
-    pub(super) fn enter(&mut self, request: &Request, size: u64, counted: bool, sent: bool) {
+    pub(super) fn enter(
+        &mut self,
+        request: &Request,
+        size: u64,
+        counted: bool,
+        progress: Progress,
+    ) {
         let deadline = request.until();
         let call = Call {
             method: request.method,
@@ -53,7 +72,7 @@ impl Calls {
             timeout: request.timeout,
             size,
             counted,
-            sent,
+            progress,
             lent: Vec::new(),
             span: request.span.clone(),
             _counted: Arc::clone(&request.counted),
@@ -67,7 +86,7 @@ impl Calls {
     /// Takes a call out that nobody waits for any more.
     pub(super) fn give_up(&mut self, id: u64) -> Option<Call> {
         let mut call = self.pending.take(id)?;
-        self.keep_for(id, &mut call);
+        self.leave_behind(id, &mut call);
         Some(call)
     }
 
@@ -75,17 +94,31 @@ impl Calls {
     pub(super) fn expire(&mut self, now: Mono) -> Vec<(u64, Call)> {
         let mut over: Vec<_> = self.pending.expire(now).collect();
         for (id, call) in &mut over {
-            self.keep_for(*id, call);
+            self.leave_behind(*id, call);
         }
         over
     }
 
-    /// Keeps what a call that was taken out has lent. At once, since the callee may say at any time that
-    /// it has read it: whoever kept it after that would keep it for good.
-    fn keep_for(&mut self, id: u64, call: &mut Call) {
+    /// Notes what a call that was taken out leaves to be done.
+    ///
+    /// What it has lent is kept at once, since the callee may say at any time that it has read it: whoever
+    /// kept it after that would keep it for good.
+    fn leave_behind(&mut self, id: u64, call: &mut Call) {
+        if call.progress == Progress::Leaves {
+            self.hasty.insert(id);
+        }
         if !call.lent.is_empty() {
             self.abandoned.insert(id, std::mem::take(&mut call.lent));
         }
+    }
+
+    /// A call is sent now. Says whether it was given up meanwhile, so that the callee has to
+    /// be told.
+    pub(super) fn has_left(&mut self, id: u64) -> bool {
+        if let Some(call) = self.pending.get_mut(id) {
+            call.progress = Progress::IsSent;
+        }
+        self.hasty.remove(&id)
     }
 
     /// A call is over. Says whether others wait for the room that it leaves.
@@ -107,11 +140,74 @@ impl Calls {
             if let Some(waiting) = self.pending.get_mut(request.id) {
                 request.lend = lending.lends();
                 waiting.counted = true;
-                waiting.sent = true;
+                waiting.progress = Progress::Leaves;
                 return Some(request);
             }
             // Given up meanwhile.
             self.credit.give_back(size);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdzv_core::rpc::worker::{WorkerId, WorkerInfo, WorkerName};
+    use rdzv_shm::Pool;
+
+    use super::*;
+    use crate::payload::Payload;
+
+    /// More calls than may be on their way at a time, made one after the other.
+    fn calls() -> Calls {
+        let callee = WorkerInfo {
+            id: WorkerId(1),
+            name: WorkerName::new("callee").unwrap(),
+        };
+        let mut calls = Calls::default();
+        for id in 0..300 {
+            let request = Request {
+                id,
+                method: "nothing",
+                number: 0,
+                flags: 0,
+                trace: 0,
+                span: CallSpan::client(0, id, "nothing", &callee, 0),
+                payload: Payload::default(),
+                begun: Instant::now(),
+                timeout: None,
+                slot: Arc::default(),
+                lend: false,
+                sent: Arc::default(),
+                counted: Arc::new(OnItsWay::uncounted()),
+            };
+            if calls.credit.try_take(0) {
+                calls.enter(&request, 0, true, Progress::Leaves);
+                assert!(!calls.has_left(id));
+            } else {
+                calls.enter(&request, 0, false, Progress::Waits);
+                calls.queue.push_back(request);
+            }
+        }
+        calls
+    }
+
+    #[test]
+    fn the_callee_is_told_of_a_cancelled_call_when_it_knows_it_and_not_before() {
+        let lending = Lending::new(None, Pool::default());
+        let mut calls = calls();
+        // Sent long ago: whoever cancels it tells the callee.
+        let first = calls.give_up(0).unwrap();
+        assert_eq!(first.progress, Progress::IsSent);
+        assert!(calls.given_back(&first), "others wait");
+        // That makes room for one more. Cancelled while it is being sent, it is told by who sends it, once.
+        let next = calls.next_ready(&lending).unwrap();
+        let leaving = calls.give_up(next.id).unwrap();
+        assert_eq!(leaving.progress, Progress::Leaves);
+        assert!(calls.has_left(next.id));
+        assert!(!calls.has_left(next.id));
+        // One that waits still is never sent, and nobody is told.
+        let waiting = calls.give_up(299).unwrap();
+        assert_eq!(waiting.progress, Progress::Waits);
+        assert!(!calls.has_left(299));
     }
 }

@@ -87,6 +87,14 @@ impl Core {
 /// A call that is on its way, as far as it has to be waited for at the end.
 pub(crate) struct OnItsWay(Weak<Core>);
 
+#[cfg(test)]
+impl OnItsWay {
+    /// One that nobody counts.
+    pub(crate) fn uncounted() -> Self {
+        Self(Weak::new())
+    }
+}
+
 impl Drop for OnItsWay {
     fn drop(&mut self) {
         let Some(core) = self.0.upgrade() else {

@@ -9,7 +9,7 @@ use super::Client;
 use crate::agent::clock;
 use crate::call::failure::Refusal;
 use crate::call::methods::Answer;
-use crate::connection::calls::Call;
+use crate::connection::calls::{Call, Progress};
 use crate::connection::lent;
 use crate::connection::request::time_is_over;
 use crate::error::{RpcError, RpcErrorKind};
@@ -65,7 +65,7 @@ impl Client {
         let Some(call) = call else {
             return;
         };
-        let sent = call.sent;
+        let sent = call.progress == Progress::IsSent;
         let text = "the call was cancelled by its caller";
         self.given_up(id, call, RpcError::new(RpcErrorKind::Cancelled, text));
         if sent {
@@ -95,13 +95,13 @@ impl Client {
     }
 
     fn time_is_over(self: &Arc<Self>, id: u64, call: Call) {
-        let what = if call.sent {
+        let what = if call.progress != Progress::Waits {
             "it was sent and not answered. If it may take so long, give the call a longer timeout"
         } else {
             "it was not sent, since earlier calls use up what may be on its way. If it may take so \
              long, give the call a longer timeout"
         };
-        let sent = call.sent;
+        let sent = call.progress == Progress::IsSent;
         let error = time_is_over(call.timeout.unwrap_or_default(), what);
         self.given_up(id, call, error);
         if sent {
@@ -113,7 +113,7 @@ impl Client {
     /// A call that was given up ends with an error of ours.
     fn given_up(self: &Arc<Self>, id: u64, call: Call, error: RpcError) {
         let mut calls = self.calls();
-        if !call.sent
+        if call.progress == Progress::Waits
             && let Some(at) = calls.queue.iter().position(|request| request.id == id)
             && let Some(request) = calls.queue.remove(at)
         {

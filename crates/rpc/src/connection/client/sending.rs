@@ -6,6 +6,7 @@ use bytes::Bytes;
 use rdzv_core::rpc::frame::{FrameKind, Header};
 
 use super::Client;
+use crate::connection::calls::Progress;
 use crate::connection::lent;
 use crate::connection::link::fail;
 use crate::connection::request::{Excess, READS_MEMORY, Request};
@@ -47,7 +48,7 @@ impl Client {
         let free = calls.queue.is_empty() && calls.credit.try_take(size);
         if free || excess == Excess::Send {
             request.lend = self.lending.lends();
-            calls.enter(&request, size, free, true);
+            calls.enter(&request, size, free, Progress::Leaves);
             drop(calls);
             return self.transmit(request);
         }
@@ -62,7 +63,7 @@ impl Client {
             return self.refuse(request, RpcError::new(RpcErrorKind::Overloaded, text));
         }
         // Its time runs while it waits.
-        calls.enter(&request, size, false, false);
+        calls.enter(&request, size, false, Progress::Waits);
         calls.queue.push_back(request);
     }
 
@@ -93,7 +94,12 @@ impl Client {
         let sent = self.link.send(&header, &request.payload.body, parts);
         request.sent.fill(());
         if let Err(error) = sent {
-            fail(self, error);
+            return fail(self, error);
+        }
+        let was_given_up = self.calls().has_left(request.id);
+        if was_given_up {
+            // If it cannot be told the connection is over, and the callee knows anyway.
+            let _ = self.tell(FrameKind::Cancel, request.id, &[]);
         }
     }
 
