@@ -6,9 +6,9 @@
 use libfuzzer_sys::fuzz_target;
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
-use rdzv_core::rendezvous::host::wire::{EventReader, Operation};
-use rdzv_core::rendezvous::host::{Host, Input, Output};
 use rdzv_core::time::Now;
+use rdzv_rendezvous_proto::host::wire::{EventReader, Operation};
+use rdzv_rendezvous_proto::host::{Host, Input, Output};
 
 fuzz_target!(|bytes: &[u8]| {
     let mut reader = EventReader::default();

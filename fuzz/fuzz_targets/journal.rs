@@ -4,13 +4,16 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use rdzv_core::store::journal::{Journal, Tail, encode};
+use rdzv_store_proto::journal::{Journal, Tail, encode};
 
 fuzz_target!(|file: &[u8]| {
     let mut whole = Journal::default();
     let replayed = whole.replay(file);
     assert_eq!(whole.offset(), replayed.consumed as u64);
-    assert_eq!(replayed.tail == Tail::Clean, replayed.consumed == file.len());
+    assert_eq!(
+        replayed.tail == Tail::Clean,
+        replayed.consumed == file.len()
+    );
 
     let step = 1 + usize::from(file.first().copied().unwrap_or(0) % 23);
     let mut cut = Journal::default();

@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use rdzv_core::rendezvous::codec::{decode, encode, from_value, to_value};
+use rdzv_rendezvous_proto::codec::{decode, encode, from_value, to_value};
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(state) = decode(bytes) {

@@ -7,7 +7,7 @@
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use rdzv_core::rpc::frame::{Decoder, Frame, FrameError, Limits, Part, PartHead, Supply, encode};
+use rdzv_rpc_proto::frame::{Decoder, Frame, FrameError, Limits, Part, PartHead, Supply, encode};
 
 const LIMITS: Limits = Limits {
     body: 1 << 20,

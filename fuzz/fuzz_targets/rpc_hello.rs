@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use rdzv_core::rpc::frame::hello::{Accepted, Hello, Role, transcript};
+use rdzv_rpc_proto::frame::hello::{Accepted, Hello, Role, transcript};
 
 fuzz_target!(|data: &[u8]| {
     if let Ok(accepted) = Accepted::from_bytes(data) {

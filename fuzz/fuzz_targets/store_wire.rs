@@ -9,10 +9,10 @@
 use libfuzzer_sys::fuzz_target;
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
-use rdzv_core::store::limits::Limits;
-use rdzv_core::store::server::{Input, Output, ServerMachine};
-use rdzv_core::store::wire::request;
 use rdzv_core::time::Now;
+use rdzv_store_proto::limits::Limits;
+use rdzv_store_proto::server::{Input, Output, ServerMachine};
+use rdzv_store_proto::wire::request;
 
 const CLIENTS: usize = 2;
 
@@ -61,7 +61,9 @@ fn run(turns: &[(usize, &[u8])], sizes: &[usize]) -> Observed {
     for (client, bytes) in turns {
         let mut rest = *bytes;
         while !rest.is_empty() && !world.closed[*client] {
-            let size = sizes.next().map_or(rest.len(), |size| rest.len().min(*size));
+            let size = sizes
+                .next()
+                .map_or(rest.len(), |size| rest.len().min(*size));
             let (piece, tail) = rest.split_at(size);
             world.handle(Input::Bytes(id(*client), piece));
             rest = tail;

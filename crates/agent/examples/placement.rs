@@ -9,7 +9,7 @@
 //! list of processors per worker, or `error:` and the reason.
 
 use rdzv_agent::topology::Hardware;
-use rdzv_core::topology::{BindingMode, CpuList, VisibleLists};
+use rdzv_agent_proto::topology::{BindingMode, CpuList, VisibleLists};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -5,10 +5,10 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use rdzv_core::env;
-use rdzv_core::group::{
+use rdzv_agent_proto::group::{
     Cause, Ending, Exit, GroupInput, GroupSpec, GroupState, VisibleDevices, WorkerExit, WorkerGroup,
 };
+use rdzv_core::env;
 use rdzv_core::machine::Machine;
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::{Mono, Now, Wall};

@@ -20,8 +20,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rdzv_agent_proto::topology::cgroup::{Version, directories_of};
 use rdzv_core::rank::LocalRank;
-use rdzv_core::topology::cgroup::{Version, directories_of};
 use rustix::process::{Pid, getpid};
 use tracing::debug;
 

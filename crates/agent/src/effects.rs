@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use rdzv_agent_proto::group::{Ending, GroupInput, GroupOutput, Round, WorkerExit, WorkerPlace};
 use rdzv_core::env;
-use rdzv_core::group::{Ending, GroupInput, GroupOutput, Round, WorkerExit, WorkerPlace};
 use rdzv_core::rank::LocalRank;
 use rdzv_rendezvous::Change;
 use tracing::{error, info, warn};

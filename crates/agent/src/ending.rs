@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rdzv_core::group::{Ending, WorkerExit};
+use rdzv_agent_proto::group::{Ending, WorkerExit};
 use tokio::time::sleep;
 use tracing::warn;
 

@@ -181,7 +181,7 @@ fn own_value(message: &str, at: Wall) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use rdzv_core::group::{Cause, Exit};
+    use rdzv_agent_proto::group::{Cause, Exit};
     use rdzv_core::rank::{GroupRank, LocalRank, Rank};
 
     use super::*;

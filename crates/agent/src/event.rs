@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rdzv_core::group::GroupState;
+use rdzv_agent_proto::group::GroupState;
 use rdzv_core::rank::{GroupRank, LocalRank, Rank, RoleRank};
 use rdzv_core::time::Wall;
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rdzv_core::group::Exit;
+use rdzv_agent_proto::group::Exit;
 use rdzv_core::rank::LocalRank;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll, poll};

@@ -21,7 +21,7 @@ use std::future::poll_fn;
 use std::io;
 use std::task::Poll;
 
-use rdzv_core::group::GroupInput;
+use rdzv_agent_proto::group::GroupInput;
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Mono;
 use rustix::process::{Signal, getpid, kill_process};

@@ -13,7 +13,7 @@
 //!          └─ worker 1
 //! ```
 //!
-//! The decisions are made in `rdzv_core::group`; this crate carries them out. Reading order:
+//! The decisions are made in `rdzv_agent_proto::group`; this crate carries them out. Reading order:
 //! `agent` (the loop), `effects` (one function per decision), then `spawn`, `exits`, `stop` and
 //! `reap` (processes), `meeting` (rendezvous and ranks), `logs`, `error_file`, `ending`. What is made of the events is in
 //! [`observe`].
@@ -65,6 +65,6 @@ pub use plan::{
     StreamSelection,
 };
 pub use preview::{WorkerPreview, preview};
-pub use rdzv_core::group::record::{CauseRecord, FailureRecord};
-pub use rdzv_core::group::{Cause, Exit};
+pub use rdzv_agent_proto::group::record::{CauseRecord, FailureRecord};
+pub use rdzv_agent_proto::group::{Cause, Exit};
 pub use verdict::{JudgedFailure, Verdict};

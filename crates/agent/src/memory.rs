@@ -12,8 +12,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use rdzv_core::group::Exit;
-use rdzv_core::topology::cgroup::{Version, counter};
+use rdzv_agent_proto::group::Exit;
+use rdzv_agent_proto::topology::cgroup::{Version, counter};
 
 use rustix::process::Signal;
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use rdzv_core::group::{Cause, Exit};
+use rdzv_agent_proto::group::{Cause, Exit};
 use rdzv_core::rank::{GroupRank, LocalRank, Rank};
 use rdzv_core::time::Wall;
 

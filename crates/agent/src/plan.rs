@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::health::Liveness;
+use rdzv_agent_proto::topology::CpuList;
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::{GroupRank, LocalRank};
-use rdzv_core::topology::CpuList;
 use rdzv_rendezvous::{BackendRegistry, RendezvousParameters};
 
 use crate::HangPlan;

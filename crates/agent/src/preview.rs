@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use rdzv_core::group::{Master, Round, WorkerPlace, plan as group_plan};
+use rdzv_agent_proto::group::{Master, Round, WorkerPlace, plan as group_plan};
 use rdzv_core::rank::{Assignment, GroupRank};
 
 use crate::agent::spec;

@@ -3,14 +3,16 @@
 //! The kernel tells nobody when a process falls into the uninterruptible sleep, so this is the one
 //! thing here that is looked at at intervals: between 20 ms and 1 s, a quarter of the limit, and
 //! only while the group is healthy. What the letters mean is decided in
-//! [`rdzv_core::group::uninterruptible`].
+//! [`rdzv_agent_proto::group::uninterruptible`].
 
 use std::future::pending;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rdzv_core::group::uninterruptible::{Sighting, UninterruptibleWatch, limit, state_letter};
-use rdzv_core::group::{Cause, GroupInput};
+use rdzv_agent_proto::group::uninterruptible::{
+    Sighting, UninterruptibleWatch, limit, state_letter,
+};
+use rdzv_agent_proto::group::{Cause, GroupInput};
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Mono;
 use rustix::process::Pid;

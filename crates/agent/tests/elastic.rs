@@ -8,7 +8,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use harness::{Harness, start_after};
-use rdzv_core::group::record::FailureRecord;
+use rdzv_agent_proto::group::record::FailureRecord;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use tempfile::TempDir;

@@ -11,8 +11,8 @@ use std::time::Duration;
 use rdzv_core::endpoint::{Endpoint, EndpointError};
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
-use rdzv_core::store::prefix::join;
 use rdzv_store::{PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions};
+use rdzv_store_proto::prefix::join;
 
 use crate::bind::loopback;
 use crate::{Member, RendezvousBackend, RendezvousError, RendezvousInfo, RendezvousParameters};

@@ -5,12 +5,12 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rdzv_core::rendezvous::codec::{from_value, to_value};
-use rdzv_core::rendezvous::{NodeDesc, RendezvousState};
 use rdzv_rendezvous::{
     BackendRegistry, Member, RendezvousBackend, RendezvousError, RendezvousInfo,
     RendezvousParameters, parse_config,
 };
+use rdzv_rendezvous_proto::codec::{from_value, to_value};
+use rdzv_rendezvous_proto::{NodeDesc, RendezvousState};
 use rdzv_store::{ServerOptions, Store, TcpStore, TcpStoreOptions, TcpStoreServer};
 
 const KEY: &str = "torch.rendezvous.run";

@@ -7,10 +7,10 @@
 
 use dlpark::ffi::{DLManagedTensor, DLManagedTensorVersioned};
 use dlpark::{Managed, ManagedTensorBase};
-use rdzv_core::rpc::worker::{WorkerId, WorkerInfo, WorkerName};
 use rdzv_rpc::device::CpuOnly;
 use rdzv_rpc::message::{Incoming, Outgoing, decode, encode};
 use rdzv_rpc::tensor::Tensor;
+use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo, WorkerName};
 
 /// A tensor as an argument of a call, and again as its receiver has it. Null if it cannot be one.
 ///

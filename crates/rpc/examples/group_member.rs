@@ -20,11 +20,11 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use rdzv_core::rpc::device::DeviceData;
-use rdzv_core::rpc::directory::Member;
-use rdzv_core::rpc::worker::{WorkerId, WorkerInfo, WorkerName};
 use rdzv_rpc::RpcError;
 use rdzv_rpc::group::{Group, GroupChange, new_incarnation};
+use rdzv_rpc_proto::device::DeviceData;
+use rdzv_rpc_proto::directory::Member;
+use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo, WorkerName};
 use rdzv_store::{Breaker, Store, StoreError, TcpStore, TcpStoreOptions};
 use rustix::process::{Signal, getpid, kill_process};
 

@@ -7,10 +7,10 @@ use std::error::Error;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use rdzv_core::rpc::worker::{WorkerId, WorkerInfo, WorkerName};
 use rdzv_rpc::device::CpuOnly;
 use rdzv_rpc::message::{Incoming, Outgoing, decode, encode};
 use rdzv_rpc::tensor::Tensor;
+use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo, WorkerName};
 use serde::{Deserialize, Serialize};
 
 /// The arguments of an ordinary call.

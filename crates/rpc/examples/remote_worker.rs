@@ -18,13 +18,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rdzv_core::rpc::tensor::DataType;
 use rdzv_rpc::transport::TransportOptions;
 use rdzv_rpc::transport::tls::Identity;
 use rdzv_rpc::{
     AgentOptions, CallContext, Membership, Method, Methods, RRef, ReferenceSettings, RpcAgent,
     RpcError, RpcFuture, Tensor,
 };
+use rdzv_rpc_proto::tensor::DataType;
 use rdzv_store::{ServerOptions, TcpStore, TcpStoreOptions, TcpStoreServer};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;

@@ -22,7 +22,6 @@ use std::io::{BufRead, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdzv_core::rpc::worker::WorkerInfo;
 use rdzv_rendezvous::url::{UrlOptions, rendezvous};
 use rdzv_rpc::tensor::DataType;
 use rdzv_rpc::transport::TransportOptions;
@@ -30,6 +29,7 @@ use rdzv_rpc::{
     AgentOptions, Arena, CallContext, Membership, Method, Methods, RpcAgent, RpcError, RpcFuture,
     Tensor,
 };
+use rdzv_rpc_proto::worker::WorkerInfo;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 

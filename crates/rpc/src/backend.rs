@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use std::time::Duration;
 
-use rdzv_core::rpc::worker::{WorkerId, WorkerInfo, WorkerName};
+use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo, WorkerName};
 use rdzv_store::Store;
 
 use crate::options::{OptionArguments, RpcOptions};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use rdzv_core::rpc::worker::WorkerInfo;
+use rdzv_rpc_proto::worker::WorkerInfo;
 use serde::{Deserialize, Serialize};
 
 /// What went wrong. A number on the wire, never read out of a text.

@@ -13,9 +13,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdzv_core::rpc::worker::WorkerId;
 use rdzv_rendezvous::url::{UrlOptions, open};
 use rdzv_rendezvous::{Environment, RendezvousError};
+use rdzv_rpc_proto::worker::WorkerId;
 use rdzv_store::Store;
 
 use crate::{RpcError, RpcErrorKind};

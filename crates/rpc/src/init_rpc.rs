@@ -6,8 +6,8 @@
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rdzv_core::rpc::worker::WorkerName;
 use rdzv_rendezvous::Environment;
+use rdzv_rpc_proto::worker::WorkerName;
 
 use crate::backend::{Agent, Backend, BackendOptions, BackendRegistry, InitArguments};
 use crate::init_method::open_store;

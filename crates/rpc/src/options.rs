@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use rdzv_core::rpc::device::{Device, DeviceData, DeviceMap, DeviceType};
-use rdzv_core::rpc::frame::Limits;
-use rdzv_core::rpc::heartbeat;
+use rdzv_rpc_proto::device::{Device, DeviceData, DeviceMap, DeviceType};
+use rdzv_rpc_proto::frame::Limits;
+use rdzv_rpc_proto::heartbeat;
 
 use crate::group::{DEFAULT_LEASE, SHORTEST_LEASE};
 use crate::{RpcError, RpcErrorKind};

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use fastrand::Rng;
-use rdzv_core::store::wire::reply::{Reply, ReplyReader, STOP_WAITING, Shape, WAIT_CANCELED};
-use rdzv_core::store::wire::{LARGE_BODY, request};
+use rdzv_store_proto::wire::reply::{Reply, ReplyReader, STOP_WAITING, Shape, WAIT_CANCELED};
+use rdzv_store_proto::wire::{LARGE_BODY, request};
 
 use crate::Violation;
 use crate::ledger::Ledger;

@@ -1,4 +1,4 @@
-//! Simulated worlds for the machines of `rdzv-core`, each under one seed.
+//! Simulated worlds for the protocol machines, each under one seed.
 //!
 //! [`rendezvous`] is the world of agents that meet over a shared state, [`native`] that of agents
 //! that meet through a host, [`references`] that of workers that refer to one another's values; the

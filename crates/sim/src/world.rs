@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use rdzv_core::ident::ConnId;
-use rdzv_core::store::limits::Limits;
-use rdzv_core::store::server::{Input, ServerMachine};
-use rdzv_core::store::wire::request;
+use rdzv_store_proto::limits::Limits;
+use rdzv_store_proto::server::{Input, ServerMachine};
+use rdzv_store_proto::wire::request;
 
 use crate::Violation;
 use crate::client::Client;

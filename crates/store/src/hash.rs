@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use rdzv_core::store::number;
+use rdzv_store_proto::number;
 
 use crate::deadline::{DEFAULT_TIMEOUT, Deadline, SharedTimeout};
 use crate::{Store, StoreError};

@@ -22,5 +22,5 @@ pub use prefix::PrefixStore;
 pub use store::{Breaker, Store};
 pub use tcp::{Pinger, ServerOptions, TcpStore, TcpStoreOptions, TcpStoreServer, Traffic};
 
-pub use rdzv_core::store::limits::Limits;
-pub use rdzv_core::store::server::ServerStats;
+pub use rdzv_store_proto::limits::Limits;
+pub use rdzv_store_proto::server::ServerStats;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rdzv_core::store::prefix::{join, strip};
+use rdzv_store_proto::prefix::{join, strip};
 
 use crate::{Breaker, Store, StoreError};
 

@@ -7,17 +7,38 @@ use super::Finding;
 use crate::command::{cargo, output};
 
 /// Package, and the packages of ours that it may use. The order is bottom up.
-const EDGES: [(&str, &[&str]); 10] = [
+const EDGES: [(&str, &[&str]); 14] = [
     ("rdzv-core", &[]),
-    ("rdzv-sim", &["rdzv-core"]),
-    ("rdzv-store", &["rdzv-core"]),
-    ("rdzv-rendezvous", &["rdzv-core", "rdzv-store"]),
+    ("rdzv-store-proto", &["rdzv-core"]),
+    ("rdzv-rendezvous-proto", &["rdzv-core"]),
+    ("rdzv-agent-proto", &["rdzv-core"]),
+    ("rdzv-rpc-proto", &["rdzv-core"]),
+    (
+        "rdzv-sim",
+        &[
+            "rdzv-core",
+            "rdzv-store-proto",
+            "rdzv-rendezvous-proto",
+            "rdzv-rpc-proto",
+        ],
+    ),
+    ("rdzv-store", &["rdzv-core", "rdzv-store-proto"]),
+    (
+        "rdzv-rendezvous",
+        &[
+            "rdzv-core",
+            "rdzv-store-proto",
+            "rdzv-rendezvous-proto",
+            "rdzv-store",
+        ],
+    ),
     ("rdzv-shm", &[]),
     ("rdzv-collective", &["rdzv-core", "rdzv-store", "rdzv-shm"]),
     (
         "rdzv-rpc",
         &[
             "rdzv-core",
+            "rdzv-rpc-proto",
             "rdzv-store",
             "rdzv-rendezvous",
             "rdzv-collective",
@@ -26,12 +47,20 @@ const EDGES: [(&str, &[&str]); 10] = [
     ),
     (
         "rdzv-agent",
-        &["rdzv-core", "rdzv-store", "rdzv-rendezvous"],
+        &[
+            "rdzv-core",
+            "rdzv-store-proto",
+            "rdzv-agent-proto",
+            "rdzv-store",
+            "rdzv-rendezvous",
+        ],
     ),
     (
         "rdzv",
         &[
             "rdzv-core",
+            "rdzv-agent-proto",
+            "rdzv-rendezvous-proto",
             "rdzv-store",
             "rdzv-rendezvous",
             "rdzv-agent",
@@ -42,10 +71,10 @@ const EDGES: [(&str, &[&str]); 10] = [
     ("xtask", &[]),
 ];
 
-/// All that the pure core may link: formats and data, nothing that touches the world. Base64 and
-/// civil dates (jiff without its clock and time zone files) are how the state of a rendezvous is
-/// written; postcard is how Rust workers write what they tell each other.
-const CORE_MAY_LINK: [&str; 8] = [
+/// All that the kernel and the protocol crates may link: formats and data, nothing that touches the
+/// world. Base64 and civil dates (jiff without its clock and time zone files) are how the state of a
+/// rendezvous is written; postcard is how Rust workers write what they tell each other.
+const PURE_MAY_LINK: [&str; 8] = [
     "base64",
     "bytes",
     "fastrand",
@@ -107,10 +136,15 @@ fn breach(name: &str, allowed: &[&str], used: &str, in_tests: bool) -> Option<St
             "must not depend on {used}: edges go down the layers only"
         ));
     }
-    if name == "rdzv-core" && !in_tests && !CORE_MAY_LINK.contains(&used) {
-        return Some(format!("the pure core must not link {used}"));
+    if is_pure(name) && !ours && !in_tests && !PURE_MAY_LINK.contains(&used) {
+        return Some(format!("a pure crate must not link {used}"));
     }
     None
+}
+
+/// Whether the crate stands under the fence of `crates/proto/clippy.toml`.
+fn is_pure(name: &str) -> bool {
+    name == "rdzv-core" || name.ends_with("-proto")
 }
 
 #[cfg(test)]
@@ -152,7 +186,7 @@ mod tests {
             "rdzv-core",
             &[("tokio", None), ("proptest", Some("dev"))],
         ));
-        assert_eq!(found, ["the pure core must not link tokio"]);
+        assert_eq!(found, ["a pure crate must not link tokio"]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ const MAY_BE_UNSAFE: [&str; 4] = [
 ];
 
 /// The one file that spells the environment.
-const ENVIRONMENT: &str = "crates/core/src/env.rs";
+const ENVIRONMENT: &str = "crates/proto/core/src/env.rs";
 
 /// Beside the flags they are the defaults of.
 const FLAG_DEFAULTS: &str = "crates/cli/src/args/";
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn a_variable_in_any_kind_of_text_is_found() {
         let text = "fn f() {\n g(b\"RANK\", c\"RANK\", r#\"RANK\"#);\n h!(\"{RANK}={}\", 1)\n}\n";
-        let rule = "the variable RANK is spelt in crates/core/src/env.rs only";
+        let rule = "the variable RANK is spelt in crates/proto/core/src/env.rs only";
         let expected = [2, 2, 2, 3].map(|line| format!("crates/store/src/a.rs:{line}: {rule}"));
         assert_eq!(found("crates/store/src/a.rs", text), expected);
     }

@@ -3,7 +3,6 @@
 //! | rule | where |
 //! |---|---|
 //! | crates depend on each other only downwards, as drawn in `ARCHITECTURE.md`; core stays pure | [`crates`] |
-//! | the machines in core do not import one another | [`siblings`] |
 //! | `unsafe` in one file; names of the environment in one file; no globals in libraries | [`fences`] |
 //! | small files, whole words for names | [`files`] |
 //! | tests that documents name are there | [`docs`] |
@@ -15,7 +14,6 @@ mod crates;
 mod docs;
 mod fences;
 mod files;
-mod siblings;
 mod source;
 mod tokens;
 
@@ -60,7 +58,6 @@ pub(crate) fn run() -> anyhow::Result<()> {
             match Tokens::of(source) {
                 Ok(tokens) => {
                     findings.extend(fences::check(source, &tokens, &variables));
-                    findings.extend(siblings::check(source, &tokens));
                 }
                 Err(finding) => findings.push(finding),
             }

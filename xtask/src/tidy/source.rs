@@ -35,9 +35,17 @@ impl Source {
         self.path.ends_with(".rs")
     }
 
-    /// The crate folder's name: `agent` for `crates/agent/src/lib.rs`.
+    /// The crate folder below `crates/`: `agent` for `crates/agent/src/lib.rs`, `proto/agent` for
+    /// `crates/proto/agent/src/lib.rs`.
     pub(crate) fn crate_folder(&self) -> Option<&str> {
-        self.path.strip_prefix("crates/")?.split('/').next()
+        let path = self.path.strip_prefix("crates/")?;
+        let start = if path.starts_with("proto/") {
+            "proto/".len()
+        } else {
+            0
+        };
+        let end = path[start..].find('/')?;
+        Some(&path[..start + end])
     }
 
     /// Whether the file is shipped code: below a crate's `src` and no file of tests.

@@ -24,9 +24,9 @@ use rdzv_agent::{
     AgentEvent, Entrypoint, LaunchPlan, LogBase, LogPlan, Outcome, RankSelection, RendezvousPlan,
     StreamSelection, end_like, is_kept, keep, run, write_launcher_error_file,
 };
+use rdzv_agent_proto::topology::CpuList;
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::rank::GroupRank;
-use rdzv_core::topology::CpuList;
 use rdzv_rendezvous::{BackendRegistry, RendezvousParameters};
 use rdzv_store::{Store, TcpStore, TcpStoreOptions};
 use tracing::field::{Field, Visit};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rdzv_core::group::{Ending, GroupInput, GroupOutput, Round, WorkerPlace};
+use rdzv_agent_proto::group::{Ending, GroupInput, GroupOutput, Round, WorkerPlace};
 use rdzv_core::machine::Machine;
 use rdzv_rendezvous::Change;
 use tokio::time::timeout;

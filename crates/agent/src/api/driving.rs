@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdzv_core::group::{Cause, Ending, Exit, GroupInput, WorkerExit, WorkerGroup};
+use rdzv_agent_proto::group::{Cause, Ending, Exit, GroupInput, WorkerExit, WorkerGroup};
 use rdzv_core::machine::Machine;
 use rdzv_core::rank::{LocalRank, Rank};
 use rdzv_core::time::Mono;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rdzv_agent_proto::topology::BindingMode;
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::rank::{GroupRank, Rank};
-use rdzv_core::topology::BindingMode;
 use rdzv_rendezvous::{RendezvousError, RendezvousParameters, StaticRendezvous};
 use serde_json::Value;
 use thiserror::Error;

@@ -17,7 +17,7 @@
 //! * Who wants other workers than processes (threads, jobs on another machine) writes a
 //!   [`WorkerSupervisor`] of four methods and gives it to a [`SimpleElasticAgent`], which brings
 //!   rendezvous, ranks, restarts and the exit barrier: both agents are driven by the same machine
-//!   (`rdzv_core::group`).
+//!   (`rdzv_agent_proto::group`).
 //! * [`launch()`] is the shortest way: a configuration, an entry point, and the values that the
 //!   workers returned by global rank, or why there are none.
 //!
@@ -60,4 +60,4 @@ pub use worker::{Worker, WorkerId};
 pub use worker_group::{StoreInfo, WorkerGroup};
 
 /// The state of a worker group, under the names and numbers that torchelastic gives them.
-pub use rdzv_core::group::GroupState as WorkerState;
+pub use rdzv_agent_proto::group::GroupState as WorkerState;

@@ -7,9 +7,9 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rdzv_agent_proto::topology::{BindingMode, VisibleLists};
 use rdzv_core::env::{CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES};
 use rdzv_core::ident::RunId;
-use rdzv_core::topology::{BindingMode, VisibleLists};
 use thiserror::Error;
 
 use super::{DEFAULT_ROLE, Defaults, WorkerEntrypoint, WorkerSpecBuilder};

@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rdzv_agent_proto::topology::BindingMode;
 use rdzv_core::ident::RunId;
-use rdzv_core::topology::BindingMode;
 use rdzv_rendezvous::BackendRegistry;
 
 use super::{Defaults, SpecError, WorkerEntrypoint, WorkerSpec};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rdzv_core::group::WorkerPlace;
+use rdzv_agent_proto::group::WorkerPlace;
 use rdzv_core::rank::LocalRank;
 use thiserror::Error;
 

@@ -1,7 +1,7 @@
 //! What the other nodes are told of a failure among a supervisor's workers, in the form in which
 //! agents with processes tell it.
 
-use rdzv_core::group::record::{FailureRecord, time};
+use rdzv_agent_proto::group::record::{FailureRecord, time};
 
 use super::driving::Driving;
 use super::{ProcessFailure, WorkerId};

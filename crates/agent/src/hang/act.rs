@@ -1,9 +1,9 @@
 //! What the agent does about workers that hang.
 
-use rdzv_core::group::{Cause, GroupInput, GroupState};
-use rdzv_core::hang::place::{Place, odd_ones, to_blame};
-use rdzv_core::hang::progress::Judgement;
-use rdzv_core::hang::timers::FileTimer;
+use rdzv_agent_proto::group::{Cause, GroupInput, GroupState};
+use rdzv_agent_proto::hang::place::{Place, odd_ones, to_blame};
+use rdzv_agent_proto::hang::progress::Judgement;
+use rdzv_agent_proto::hang::timers::FileTimer;
 use rdzv_core::rank::LocalRank;
 use tracing::{error, info, warn};
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::task::Poll;
 
-use rdzv_core::hang::place::Place;
+use rdzv_agent_proto::hang::place::Place;
 
 use super::{look, stack};
 use crate::WorkerIdentity;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
-use rdzv_core::hang::place::KernelPlace;
-use rdzv_core::hang::progress::Usage;
+use rdzv_agent_proto::hang::place::KernelPlace;
+use rdzv_agent_proto::hang::progress::Usage;
 
 use super::syscall;
 

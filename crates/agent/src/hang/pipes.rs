@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use rdzv_core::hang::lines::{Line, Lines};
+use rdzv_agent_proto::hang::lines::{Line, Lines};
 use rdzv_core::rank::LocalRank;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};

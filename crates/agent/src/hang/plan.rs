@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rdzv_core::hang::heartbeat::HeartbeatLimits;
+use rdzv_agent_proto::hang::heartbeat::HeartbeatLimits;
 
 /// How the agent notices workers that do not get on, and what it does then. By default everything
 /// is off and costs nothing.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use rdzv_core::hang::place::Place;
+use rdzv_agent_proto::hang::place::Place;
 use serde_json::{Value, json};
 
 use crate::{Cause, HangAction, WorkerIdentity};

@@ -6,12 +6,12 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rdzv_agent_proto::hang::heartbeat::{Heartbeats, Missed};
+use rdzv_agent_proto::hang::lines::Line;
+use rdzv_agent_proto::hang::place::Place;
+use rdzv_agent_proto::hang::progress::{Judgement, ProgressWatch, Usage};
+use rdzv_agent_proto::hang::timers::{Expiry, FileTimer, TimerRequest, Timers};
 use rdzv_core::env;
-use rdzv_core::hang::heartbeat::{Heartbeats, Missed};
-use rdzv_core::hang::lines::Line;
-use rdzv_core::hang::place::Place;
-use rdzv_core::hang::progress::{Judgement, ProgressWatch, Usage};
-use rdzv_core::hang::timers::{Expiry, FileTimer, TimerRequest, Timers};
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::{Mono, Now};
 use tokio::time::sleep_until;

@@ -124,7 +124,7 @@ fn shorten(path: &Path, file: &File) -> io::Result<File> {
 mod tests {
     use std::os::unix::fs::MetadataExt;
 
-    use rdzv_core::group::WorkerPlace;
+    use rdzv_agent_proto::group::WorkerPlace;
     use rdzv_core::rank::{Rank, RoleRank};
 
     use super::super::console::Target;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use rdzv_core::group::{WorkerPlace, plan};
+use rdzv_agent_proto::group::{WorkerPlace, plan};
 
 use super::console::{Batch, Console, Target};
 use super::fold::{Fold, Folded};

@@ -5,7 +5,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use rdzv_core::group::WorkerPlace;
+use rdzv_agent_proto::group::WorkerPlace;
 
 use super::console::Target;
 use super::filter::{Copies, Filter};

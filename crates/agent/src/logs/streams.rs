@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use rdzv_core::group::WorkerPlace;
+use rdzv_agent_proto::group::WorkerPlace;
 use rdzv_core::rank::LocalRank;
 use tracing::warn;
 

@@ -16,8 +16,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use std::{io, thread};
 
-use rdzv_core::group::policy::EXPLAINED_WITHIN;
-use rdzv_core::group::{Master, Round};
+use rdzv_agent_proto::group::policy::EXPLAINED_WITHIN;
+use rdzv_agent_proto::group::{Master, Round};
 use rdzv_core::rank::{Assignment, GroupRank};
 use rdzv_rendezvous::{
     BackendRegistry, Interrupter, Member, RendezvousBackend, RendezvousError, RendezvousInfo,

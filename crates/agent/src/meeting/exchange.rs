@@ -7,7 +7,7 @@
 //!   every agent   get  assigned_ranks/⟨agent⟩   waits for its own
 //! ```
 
-use rdzv_core::group::barrier;
+use rdzv_agent_proto::group::barrier;
 use rdzv_core::rank::{Assignment, GroupRank, Rank, RoleInfo, RoleRank, assign};
 use rdzv_store::{Store, StoreError};
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdzv_core::group::policy::EXPLAINED_WITHIN;
-use rdzv_core::group::{Master, Round};
+use rdzv_agent_proto::group::policy::EXPLAINED_WITHIN;
+use rdzv_agent_proto::group::{Master, Round};
 use rdzv_rendezvous::{RendezvousInfo, StaticParameters, StaticRendezvous};
 use rdzv_store::{Pinger, Store};
 

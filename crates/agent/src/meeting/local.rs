@@ -2,8 +2,8 @@
 
 use std::net::TcpListener;
 
-use rdzv_core::group::policy::EXPLAINED_WITHIN;
-use rdzv_core::group::{Master, Round};
+use rdzv_agent_proto::group::policy::EXPLAINED_WITHIN;
+use rdzv_agent_proto::group::{Master, Round};
 use rdzv_core::rank::GroupRank;
 use rdzv_rendezvous::dynamic::reserve_port;
 use rdzv_store::{Pinger, ServerOptions, TcpStoreServer};

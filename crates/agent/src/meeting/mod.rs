@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use rdzv_core::group::{Round, WorkerPlace, barrier};
+use rdzv_agent_proto::group::{Round, WorkerPlace, barrier};
 use rdzv_core::rank::{Assignment, GroupRank, RoleInfo};
 use rdzv_rendezvous::{Change, Member, StaticParameters};
 use rdzv_store::{HashStore, Pinger, Store, StoreError};

@@ -11,9 +11,9 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rdzv_core::store::prefix::join;
 use rdzv_rendezvous::Change;
 use rdzv_store::{Store, StoreError, TcpStore, TcpStoreOptions};
+use rdzv_store_proto::prefix::join;
 use tokio::sync::mpsc::UnboundedSender;
 use tracing::{debug, warn};
 

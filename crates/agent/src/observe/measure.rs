@@ -18,7 +18,7 @@
 
 use std::time::Duration;
 
-use rdzv_core::group::GroupState;
+use rdzv_agent_proto::group::GroupState;
 use rdzv_core::time::Wall;
 
 use super::{DEFAULT_GROUP, EventSink, MetricsRegistry, RunFacts};

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rdzv_core::group::GroupState;
+use rdzv_agent_proto::group::GroupState;
 use rdzv_core::time::Wall;
 use serde::Serialize;
 

@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use rdzv_core::group::GroupState;
+use rdzv_agent_proto::group::GroupState;
 use rdzv_core::rank::{GroupRank, LocalRank, Rank, RoleRank};
 use rdzv_core::time::Wall;
 use serde_json::{Value, json};

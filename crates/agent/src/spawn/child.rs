@@ -14,7 +14,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use rdzv_core::topology::CpuList;
+use rdzv_agent_proto::topology::CpuList;
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::process::{
     PTracer, Pid, Signal, getpid, getppid, set_parent_process_death_signal, set_ptracer, setsid,

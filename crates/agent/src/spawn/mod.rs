@@ -12,8 +12,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use rdzv_agent_proto::group::{WorkerPlace, plan};
 use rdzv_core::env;
-use rdzv_core::group::{WorkerPlace, plan};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 pub(crate) use child::{bind, detach, enter, keep_descriptors_private, let_trace};

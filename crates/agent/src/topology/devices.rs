@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use rdzv_core::topology::{Accelerators, Device};
+use rdzv_agent_proto::topology::{Accelerators, Device};
 
 use super::PlacementError;
 use super::tree::Tree;

@@ -1,7 +1,7 @@
 //! Quotas of our control groups.
 
-use rdzv_core::topology::cgroup::{Version, directories};
-use rdzv_core::topology::{CpuLimit, Quota};
+use rdzv_agent_proto::topology::cgroup::{Version, directories};
+use rdzv_agent_proto::topology::{CpuLimit, Quota};
 
 use super::tree::Tree;
 

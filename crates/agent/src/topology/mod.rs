@@ -3,7 +3,7 @@
 //! Only files of `/proc` and `/sys` are read, never a driver's library: what a launch has to know
 //! (how many devices, their PCI addresses and UUIDs) is in there, and a library would have to be
 //! found, loaded and initialised first, which takes longer than everything else that we do before
-//! workers run. The decisions are made in [`rdzv_core::topology`].
+//! workers run. The decisions are made in [`rdzv_agent_proto::topology`].
 //!
 //! | file | reads |
 //! |---|---|
@@ -17,7 +17,7 @@ mod limits;
 mod processors;
 mod tree;
 
-use rdzv_core::topology::{
+use rdzv_agent_proto::topology::{
     Accelerators, Binding, BindingError, BindingMode, CpuLimit, CpuList, Topology, Visible,
     VisibleLists, bind,
 };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rdzv_core::topology::{BindingMode, CpuList, Processor, Topology};
+use rdzv_agent_proto::topology::{BindingMode, CpuList, Processor, Topology};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity};
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use rdzv_core::topology::CpuList;
+use rdzv_agent_proto::topology::CpuList;
 
 use super::PlacementError;
 

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use rdzv_core::group::{Cause, Exit};
+use rdzv_agent_proto::group::{Cause, Exit};
 use rustix::fs::statvfs;
 
 /// Codes with which a shell ends that was given something it cannot execute.

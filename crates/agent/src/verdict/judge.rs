@@ -1,8 +1,8 @@
 //! From what happened here, and what other nodes have said, to the verdict.
 
-use rdzv_core::group::Cause;
-use rdzv_core::group::diagnosis;
-use rdzv_core::group::record::{self, CauseRecord, FailureRecord};
+use rdzv_agent_proto::group::Cause;
+use rdzv_agent_proto::group::diagnosis;
+use rdzv_agent_proto::group::record::{self, CauseRecord, FailureRecord};
 use rdzv_core::time::Wall;
 use serde_json::Value;
 

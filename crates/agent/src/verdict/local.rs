@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rdzv_core::group::diagnosis::{self, Evidence, diagnose};
-use rdzv_core::group::exit::{FailureTrace, root_cause};
-use rdzv_core::group::record::FailureRecord;
-use rdzv_core::group::{Cause, Exit, WorkerExit};
+use rdzv_agent_proto::group::diagnosis::{self, Evidence, diagnose};
+use rdzv_agent_proto::group::exit::{FailureTrace, root_cause};
+use rdzv_agent_proto::group::record::FailureRecord;
+use rdzv_agent_proto::group::{Cause, Exit, WorkerExit};
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Wall;
 

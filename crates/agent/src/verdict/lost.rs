@@ -1,7 +1,7 @@
 //! Nodes that have vanished without a word.
 
-use rdzv_core::group::Cause;
-use rdzv_core::group::record::{self, CauseRecord, FailureRecord};
+use rdzv_agent_proto::group::Cause;
+use rdzv_agent_proto::group::record::{self, CauseRecord, FailureRecord};
 use rdzv_core::time::Wall;
 use rdzv_rendezvous::RendezvousError;
 

@@ -12,8 +12,8 @@
 //! * `lost` is about nodes that have vanished without a word.
 //! * `judge` puts the failures of this node and of others in order.
 //!
-//! Causes are found out in `rdzv_core::group::diagnosis`, and written down as
-//! `rdzv_core::group::record` has it.
+//! Causes are found out in `rdzv_agent_proto::group::diagnosis`, and written down as
+//! `rdzv_agent_proto::group::record` has it.
 
 mod circumstances;
 mod judge;
@@ -21,7 +21,7 @@ mod listener;
 mod local;
 mod lost;
 
-use rdzv_core::group::record::FailureRecord;
+use rdzv_agent_proto::group::record::FailureRecord;
 
 pub(crate) use judge::of_worker;
 pub(crate) use listener::Listener;

@@ -1,7 +1,7 @@
 //! Workers and the processors near their devices.
 
 use rdzv_agent::topology::Hardware;
-use rdzv_core::topology::{BindingMode, VisibleLists};
+use rdzv_agent_proto::topology::{BindingMode, VisibleLists};
 
 use crate::machine::Machine;
 

@@ -1,6 +1,6 @@
 //! Accelerators by what their drivers publish.
 
-use rdzv_core::topology::{Device, Vendor, VisibleLists};
+use rdzv_agent_proto::topology::{Device, Vendor, VisibleLists};
 
 use crate::machine::Machine;
 

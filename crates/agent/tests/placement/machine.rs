@@ -4,7 +4,7 @@ use std::fs;
 use std::ops::Range;
 
 use rdzv_agent::topology::Hardware;
-use rdzv_core::topology::CpuList;
+use rdzv_agent_proto::topology::CpuList;
 use tempfile::TempDir;
 
 /// `/proc` and `/sys` of a machine that does not exist.

@@ -3,8 +3,8 @@
 use std::ffi::{OsStr, OsString};
 
 use rdzv_agent::{LogBase, RendezvousPlan, WorkerPreview, preview};
+use rdzv_agent_proto::group::Master;
 use rdzv_core::env;
-use rdzv_core::group::Master;
 use rdzv_core::rank::GroupRank;
 
 use super::draft::{Because, Draft};

@@ -14,7 +14,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use rdzv_agent::observe::{EventSink, NodeStatus, RunFacts, event_name};
 use rdzv_agent::{AgentEvent, Exit};
-use rdzv_core::group::GroupState;
+use rdzv_agent_proto::group::GroupState;
 
 type Labels = [(&'static str, String); 1];
 

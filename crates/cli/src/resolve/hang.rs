@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rdzv_agent::{Entrypoint, HangAction, HangPlan, HeartbeatPlan};
+use rdzv_agent_proto::hang::heartbeat::HeartbeatLimits;
 use rdzv_core::env;
-use rdzv_core::hang::heartbeat::HeartbeatLimits;
 
 use super::{Environment, Machine, output};
 use crate::args::HangArgs;

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rdzv_agent::topology::{Hardware, PlacementError};
-use rdzv_core::topology::{Accelerators, Binding, BindingMode, CpuLimit, CpuList, VisibleLists};
+use rdzv_agent_proto::topology::{
+    Accelerators, Binding, BindingMode, CpuLimit, CpuList, VisibleLists,
+};
 use rdzv_rendezvous::dynamic::is_this_machine;
 use uuid::Uuid;
 

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use rdzv_core::topology::Binding;
+use rdzv_agent_proto::topology::Binding;
 
 /// The reasons behind a plan. An empty text: the flag says it all.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

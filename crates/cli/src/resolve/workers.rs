@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
+use rdzv_agent_proto::topology::{Binding, BindingMode, CpuLimit, Vendor, VisibleLists};
 use rdzv_core::env::{CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, OMP_NUM_THREADS};
-use rdzv_core::topology::{Binding, BindingMode, CpuLimit, Vendor, VisibleLists};
 
 use super::{Environment, Machine, Note};
 use crate::args::RunArgs;

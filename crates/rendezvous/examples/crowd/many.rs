@@ -6,11 +6,11 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use rdzv_core::machine::Machine as _;
-use rdzv_core::rendezvous::host::wire::{PROBE, PROBE_ANSWER};
-use rdzv_core::rendezvous::native_client::{Input, NativeClient, Output};
-use rdzv_core::rendezvous::{NodeDesc, Settings};
-use rdzv_core::store::wire::request;
 use rdzv_core::time::{Mono, Now, Wall};
+use rdzv_rendezvous_proto::host::wire::{PROBE, PROBE_ANSWER};
+use rdzv_rendezvous_proto::native_client::{Input, NativeClient, Output};
+use rdzv_rendezvous_proto::{NodeDesc, Settings};
+use rdzv_store_proto::wire::request;
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};

@@ -6,9 +6,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rdzv_core::ident::RunId;
-use rdzv_core::rendezvous::{NodeDesc, Settings};
 use rdzv_rendezvous::dynamic::native::{Native, NativeOptions};
 use rdzv_rendezvous::{Member, RendezvousBackend};
+use rdzv_rendezvous_proto::{NodeDesc, Settings};
 
 use crate::{Figures, check_ranks};
 

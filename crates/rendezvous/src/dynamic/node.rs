@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use rdzv_core::rendezvous::NodeDesc;
+use rdzv_rendezvous_proto::NodeDesc;
 
 /// How many nodes this process has been so far; several rendezvous of one process are several nodes.
 static NODES: AtomicI64 = AtomicI64::new(0);

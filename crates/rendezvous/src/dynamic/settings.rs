@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use rdzv_core::rendezvous::Settings;
+use rdzv_rendezvous_proto::Settings;
 
 use crate::{RendezvousError, RendezvousParameters};
 

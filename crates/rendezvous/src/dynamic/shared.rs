@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rdzv_core::rendezvous::NodeDesc;
+use rdzv_rendezvous_proto::NodeDesc;
 use rdzv_store::Store;
 
 use crate::RendezvousError;

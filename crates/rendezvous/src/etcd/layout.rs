@@ -17,7 +17,7 @@
 //! round N deletes the rounds before N - 1; the one just left may still have a straggler in it.
 
 use rdzv_core::ident::RunId;
-use rdzv_core::rendezvous::NodeDesc;
+use rdzv_rendezvous_proto::NodeDesc;
 
 /// The keys of one run.
 #[derive(Debug, Clone)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rdzv_core::ident::RunId;
-use rdzv_core::rendezvous::NodeDesc;
+use rdzv_rendezvous_proto::NodeDesc;
 use rdzv_store::Store;
 
 use super::http::Http;

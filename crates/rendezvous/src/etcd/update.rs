@@ -1,8 +1,8 @@
 //! Operations that change a value by what it was: what they make of it, for the stores of both APIs.
 
 use bytes::Bytes;
-use rdzv_core::store::number;
 use rdzv_store::StoreError;
+use rdzv_store_proto::number;
 
 /// How much of a value an error shows.
 const SHOWN: usize = 32;

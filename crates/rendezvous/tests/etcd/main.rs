@@ -25,10 +25,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rdzv_core::ident::RunId;
-use rdzv_core::rendezvous::NodeDesc;
 use rdzv_rendezvous::dynamic::SharedState;
 use rdzv_rendezvous::dynamic::shared::Notice;
 use rdzv_rendezvous::etcd::EtcdState;
+use rdzv_rendezvous_proto::NodeDesc;
 
 use server::Server;
 use stores::behaviours;

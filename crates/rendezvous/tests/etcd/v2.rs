@@ -5,12 +5,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rdzv_core::ident::RunId;
-use rdzv_core::rendezvous::RendezvousState;
-use rdzv_core::rendezvous::codec::{encode, to_value};
 use rdzv_core::time::Wall;
 use rdzv_rendezvous::dynamic::shared::Notice;
 use rdzv_rendezvous::dynamic::{SharedState, Token};
 use rdzv_rendezvous::etcd::v2::{EtcdV2State, EtcdV2Store};
+use rdzv_rendezvous_proto::RendezvousState;
+use rdzv_rendezvous_proto::codec::{encode, to_value};
 use rdzv_store::{Store, StoreError};
 
 use crate::server::Server;
@@ -68,7 +68,7 @@ fn the_store_of_a_round_is_where_and_how_python_keeps_it() {
     let found = raw(&server, "/v2/keys/torch/elastic/store");
     let nodes = found["node"]["nodes"].as_array().unwrap();
     let base64 = |text: &str| {
-        let value = rdzv_core::rendezvous::codec::text::encode(text.as_bytes());
+        let value = rdzv_rendezvous_proto::codec::text::encode(text.as_bytes());
         String::from_utf8(value).unwrap()
     };
     let name = format!("/torch/elastic/store/{}", base64(&key));

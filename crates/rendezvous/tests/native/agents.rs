@@ -6,9 +6,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rdzv_core::ident::RunId;
-use rdzv_core::rendezvous::{NodeDesc, Settings};
 use rdzv_rendezvous::dynamic::native::{Native, NativeOptions, extension};
 use rdzv_rendezvous::{Change, Member, RendezvousBackend as _, RendezvousError, RendezvousInfo};
+use rdzv_rendezvous_proto::{NodeDesc, Settings};
 use rdzv_store::{ServerOptions, TcpStoreServer};
 
 /// Longer than anything takes that works.

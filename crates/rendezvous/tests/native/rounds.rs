@@ -4,9 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use rdzv_core::rank::Assignment;
-use rdzv_core::rendezvous::codec;
 use rdzv_rendezvous::dynamic::native::is_host;
 use rdzv_rendezvous::{RendezvousBackend as _, RendezvousError};
+use rdzv_rendezvous_proto::codec;
 use rdzv_store::{ServerOptions, Store as _, TcpStore, TcpStoreOptions, TcpStoreServer};
 
 use crate::agents::{Agent, LONG, host, join_all, settings};

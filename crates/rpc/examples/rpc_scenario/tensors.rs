@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use rdzv_core::rpc::device::Device;
 use rdzv_rpc::device::DeviceBackend;
 use rdzv_rpc::{CallContext, Method, Methods, RpcAgent, RpcError, Tensor};
+use rdzv_rpc_proto::device::Device;
 use serde_json::{Value, json};
 
 /// Gives a tensor back, and says on which device it came.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use rdzv_core::rpc::frame::Limits;
+use rdzv_rpc_proto::frame::Limits;
 
 use super::connect::{adopt, ends};
 use super::core::Core;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use rdzv_core::rpc::worker::{WorkerId, WorkerInfo};
+use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -331,7 +331,7 @@ impl Core {
         let heads: Vec<_> = payload
             .parts
             .iter()
-            .map(|part| rdzv_core::rpc::frame::PartHead::inline(part.len() as u64))
+            .map(|part| rdzv_rpc_proto::frame::PartHead::inline(part.len() as u64))
             .collect();
         self.limits
             .check(payload.body.len(), &heads)

@@ -4,9 +4,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdzv_core::rpc::frame::hello::Hello;
-use rdzv_core::rpc::frame::{FrameKind, Header, Limits};
-use rdzv_core::rpc::worker::WorkerInfo;
+use rdzv_rpc_proto::frame::hello::Hello;
+use rdzv_rpc_proto::frame::{FrameKind, Header, Limits};
+use rdzv_rpc_proto::worker::WorkerInfo;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::core::{Core, Member};

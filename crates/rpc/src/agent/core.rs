@@ -15,12 +15,12 @@ use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use rdzv_core::rpc::directory::GroupView;
-use rdzv_core::rpc::frame::Limits;
-use rdzv_core::rpc::frame::hello::{Hello, PROTOCOL};
-use rdzv_core::rpc::heartbeat::Rhythm;
-use rdzv_core::rpc::rref::Member as Holder;
-use rdzv_core::rpc::worker::{WorkerId, WorkerInfo};
+use rdzv_rpc_proto::directory::GroupView;
+use rdzv_rpc_proto::frame::Limits;
+use rdzv_rpc_proto::frame::hello::{Hello, PROTOCOL};
+use rdzv_rpc_proto::heartbeat::Rhythm;
+use rdzv_rpc_proto::rref::Member as Holder;
+use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo};
 use rdzv_shm::Pool;
 use rdzv_shm::pass::Peer;
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rdzv_core::rpc::worker::WorkerInfo;
+use rdzv_rpc_proto::worker::WorkerInfo;
 
 use super::accept::Reception;
 use super::call::Destination;

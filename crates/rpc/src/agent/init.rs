@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdzv_core::rpc::device::DeviceData;
-use rdzv_core::rpc::directory::{GroupView, Member as Published};
-use rdzv_core::rpc::frame::Limits;
-use rdzv_core::rpc::worker::{WorkerId, WorkerInfo, WorkerName};
+use rdzv_rpc_proto::device::DeviceData;
+use rdzv_rpc_proto::directory::{GroupView, Member as Published};
+use rdzv_rpc_proto::frame::Limits;
+use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo, WorkerName};
 use rdzv_store::Store;
 
 use super::core::{Core, Member, Setup};

@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use rdzv_core::rpc::worker::WorkerInfo;
+use rdzv_rpc_proto::worker::WorkerInfo;
 
 use super::core::Core;
 use super::handle::RpcAgent;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rdzv_core::rpc::calls::CreditLimits;
-use rdzv_core::rpc::rref::{Input, Member as Holder};
-use rdzv_core::rpc::worker::WorkerId;
+use rdzv_rpc_proto::calls::CreditLimits;
+use rdzv_rpc_proto::rref::{Input, Member as Holder};
+use rdzv_rpc_proto::worker::WorkerId;
 
 use super::connect;
 use super::core::{Core, Member, Members};

@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSo
 use std::sync::Arc;
 
 use rdzv_core::env::MASTER_ADDR;
-use rdzv_core::rpc::frame::Limits;
 use rdzv_rendezvous::Environment;
 use rdzv_rendezvous::url::Url;
+use rdzv_rpc_proto::frame::Limits;
 
 use super::InitArguments;
 use crate::device::DeviceBackend;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use rdzv_core::rpc::rref::{ForkId, Member as Holder};
-use rdzv_core::rpc::worker::WorkerInfo;
+use rdzv_rpc_proto::rref::{ForkId, Member as Holder};
+use rdzv_rpc_proto::worker::WorkerInfo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::Instant;
 
-use rdzv_core::rpc::worker::WorkerInfo;
+use rdzv_rpc_proto::worker::WorkerInfo;
 
 use super::cancellation::Cancellation;
 use crate::agent::RpcAgent;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use rdzv_core::rpc::rref::ForkId;
-use rdzv_core::rpc::worker::WorkerInfo;
+use rdzv_rpc_proto::rref::ForkId;
+use rdzv_rpc_proto::worker::WorkerInfo;
 
 use super::context::{Place, place};
 use super::methods::Answer;

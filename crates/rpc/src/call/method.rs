@@ -3,7 +3,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use rdzv_core::rpc::frame::method_hash;
+use rdzv_rpc_proto::frame::method_hash;
 
 /// A function by its name, with the type of its argument and of its result. Both ends share it, as
 /// a constant:

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use rdzv_core::rpc::frame::Header;
-use rdzv_core::rpc::worker::WorkerInfo;
+use rdzv_rpc_proto::frame::Header;
+use rdzv_rpc_proto::worker::WorkerInfo;
 use tracing::Span;
 use tracing::field::Empty;
 

@@ -7,8 +7,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
-use rdzv_core::rpc::frame::release::{self, Returned};
-use rdzv_core::rpc::frame::{Frame, Part, PartHead, PartPlace};
+use rdzv_rpc_proto::frame::release::{self, Returned};
+use rdzv_rpc_proto::frame::{Frame, Part, PartHead, PartPlace};
 use rdzv_shm::{Exchange, Location};
 
 use crate::agent::poller::{LinkId, Poller};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use rdzv_core::rpc::calls::{CallTable, Credit};
 use rdzv_core::time::Mono;
+use rdzv_rpc_proto::calls::{CallTable, Credit};
 
 use super::lent::Lending;
 use super::request::Request;
@@ -151,7 +151,7 @@ impl Calls {
 
 #[cfg(test)]
 mod tests {
-    use rdzv_core::rpc::worker::{WorkerId, WorkerInfo, WorkerName};
+    use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo, WorkerName};
     use rdzv_shm::Pool;
 
     use super::*;

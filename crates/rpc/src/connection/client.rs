@@ -11,8 +11,8 @@ mod sending;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use rdzv_core::rpc::frame::{Frame, FrameKind, Header, Limits};
-use rdzv_core::rpc::worker::WorkerInfo;
+use rdzv_rpc_proto::frame::{Frame, FrameKind, Header, Limits};
+use rdzv_rpc_proto::worker::WorkerInfo;
 
 use super::calls::Calls;
 use super::lent::Lending;
@@ -108,7 +108,7 @@ impl Endpoint for Client {
             }
             FrameKind::Pong => self.lending.pong(&frame.body),
             FrameKind::GoAway => {
-                let reason = rdzv_core::rpc::frame::refusal::reason(&frame.body);
+                let reason = rdzv_rpc_proto::frame::refusal::reason(&frame.body);
                 let text = if reason.is_empty() {
                     "the worker is shutting down".to_owned()
                 } else {

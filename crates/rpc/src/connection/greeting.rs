@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use rdzv_core::rpc::frame::hello::{Accepted, Hello, HelloError, Role};
-use rdzv_core::rpc::frame::{Frame, FrameKind};
-use rdzv_core::rpc::worker::WorkerInfo;
+use rdzv_rpc_proto::frame::hello::{Accepted, Hello, HelloError, Role};
+use rdzv_rpc_proto::frame::{Frame, FrameKind};
+use rdzv_rpc_proto::worker::WorkerInfo;
 
 use crate::error::{RpcError, RpcErrorKind};
 use crate::transport::{Credentials, Token};
@@ -89,7 +89,7 @@ impl Greeting {
             (FrameKind::Hello, None) => self.hello(&frame.body),
             (FrameKind::Accepted, Some(_)) => self.accepted(&frame.body).map_err(refused),
             (FrameKind::GoAway, _) => {
-                let reason = rdzv_core::rpc::frame::refusal::reason(&frame.body);
+                let reason = rdzv_rpc_proto::frame::refusal::reason(&frame.body);
                 let text = format!("the worker refuses the connection: {reason}");
                 Err(RpcError::new(RpcErrorKind::Protocol, text))
             }

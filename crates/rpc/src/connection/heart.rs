@@ -1,14 +1,14 @@
 //! Whether the other host is there, at a connection over TCP.
 //!
 //! The system of this host asks the other one by itself, and this looks at what came of it, once a beat
-//! for all connections of an agent together. See [`rdzv_core::rpc::heartbeat`] for what is made of it.
+//! for all connections of an agent together. See [`rdzv_rpc_proto::heartbeat`] for what is made of it.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rdzv_core::rpc::heartbeat::{Heartbeat, Rhythm};
+use rdzv_rpc_proto::heartbeat::{Heartbeat, Rhythm};
 
 use crate::agent::clock;
 use crate::transport::tcp_info;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use rdzv_core::rpc::frame::{Frame, Part as Received, PartPlace};
+use rdzv_rpc_proto::frame::{Frame, Part as Received, PartPlace};
 use rdzv_shm::Pool;
 use rdzv_shm::other_process::{self, Claim, Witness};
 use rdzv_shm::pass::Peer;
@@ -238,7 +238,7 @@ pub(crate) fn gathered(frame: Frame, lending: &Lending) -> Answer {
 }
 
 impl Lending {
-    fn read(&self, head: &rdzv_core::rpc::frame::PartHead) -> Result<Bytes, RpcError> {
+    fn read(&self, head: &rdzv_rpc_proto::frame::PartHead) -> Result<Bytes, RpcError> {
         let (PartPlace::Process { address }, Some(process), true) =
             (head.place, &self.process, self.reads_theirs())
         else {

@@ -5,8 +5,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use rdzv_core::rpc::frame::{Frame, FrameKind, Header, Limits};
-use rdzv_core::rpc::heartbeat::Rhythm;
+use rdzv_rpc_proto::frame::{Frame, FrameKind, Header, Limits};
+use rdzv_rpc_proto::heartbeat::Rhythm;
 use rdzv_shm::Exchange;
 use rdzv_shm::pass::Peer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

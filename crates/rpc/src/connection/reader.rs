@@ -6,7 +6,7 @@
 use std::io;
 
 use bytes::Bytes;
-use rdzv_core::rpc::frame::{Decoder, Frame, FrameError, Limits, Supply};
+use rdzv_rpc_proto::frame::{Decoder, Frame, FrameError, Limits, Supply};
 
 use rdzv_shm::{Pool, PooledBuffer};
 

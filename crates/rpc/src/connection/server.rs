@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
 use bytes::Bytes;
-use rdzv_core::rpc::frame::{Frame, FrameKind, Header, Limits};
-use rdzv_core::rpc::rref::Member as Holder;
-use rdzv_core::rpc::worker::WorkerInfo;
+use rdzv_rpc_proto::frame::{Frame, FrameKind, Header, Limits};
+use rdzv_rpc_proto::rref::Member as Holder;
+use rdzv_rpc_proto::worker::WorkerInfo;
 
 use self::requests::Job;
 use super::greeting::Greeting;

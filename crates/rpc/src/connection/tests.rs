@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rdzv_core::rpc::frame::{Frame, FrameKind, Header, Limits, encode};
-use rdzv_core::rpc::heartbeat::Rhythm;
+use rdzv_rpc_proto::frame::{Frame, FrameKind, Header, Limits, encode};
+use rdzv_rpc_proto::heartbeat::Rhythm;
 use rdzv_shm::Pool;
 use rustix::event::{EventfdFlags, eventfd};
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 
 use bytes::{Buf, Bytes};
-use rdzv_core::rpc::frame::{self, Header, PartHead, PartPlace};
+use rdzv_rpc_proto::frame::{self, Header, PartHead, PartPlace};
 
 use crate::transport::WriteHalf;
 

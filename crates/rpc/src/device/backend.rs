@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rdzv_core::rpc::device::Device;
+use rdzv_rpc_proto::device::Device;
 
 use crate::RpcError;
 

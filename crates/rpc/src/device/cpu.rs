@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rdzv_core::rpc::device::Device;
+use rdzv_rpc_proto::device::Device;
 
 use super::{DeviceBackend, DeviceMemory, Event};
 use crate::{RpcError, RpcErrorKind};

@@ -1,6 +1,6 @@
 //! To which device of the receiver a tensor goes.
 
-use rdzv_core::rpc::device::Device;
+use rdzv_rpc_proto::device::Device;
 
 use crate::message::{Direction, Outgoing};
 use crate::{RpcError, RpcErrorKind};

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use rdzv_core::rpc::device::Device;
+use rdzv_rpc_proto::device::Device;
 
 use super::cpu::no_such_device;
 use super::{DeviceBackend, DeviceMemory, Event};

@@ -16,7 +16,7 @@ use dlpark::ffi::{DLDataType, DLDevice, DLDeviceType};
 use dlpark::metadata::Dynamic;
 use dlpark::tensor::TensorRef;
 use dlpark::{DlpackFlags, Managed, ManagedTensorBase};
-use rdzv_core::rpc::tensor::{DataType, TensorMeta};
+use rdzv_rpc_proto::tensor::{DataType, TensorMeta};
 
 use crate::tensor::{Storage, Tensor};
 use crate::{RpcError, RpcErrorKind};

@@ -1,7 +1,7 @@
 //! The steps of a group in its store.
 
 use bytes::Bytes;
-use rdzv_core::rpc::directory::{Meeting, Membership, Round, RoundKind};
+use rdzv_rpc_proto::directory::{Meeting, Membership, Round, RoundKind};
 use rdzv_store::Store;
 
 use super::failure::store_failed;

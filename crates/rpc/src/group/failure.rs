@@ -2,9 +2,9 @@
 
 use std::fmt::Display;
 
-use rdzv_core::rpc::device::DeviceFault;
-use rdzv_core::rpc::directory::{BadRecord, JoinRefusal, Mismatch, NotUnique, UnknownWorker};
-use rdzv_core::rpc::worker::BadName;
+use rdzv_rpc_proto::device::DeviceFault;
+use rdzv_rpc_proto::directory::{BadRecord, JoinRefusal, Mismatch, NotUnique, UnknownWorker};
+use rdzv_rpc_proto::worker::BadName;
 use rdzv_store::StoreError;
 
 use crate::{RpcError, RpcErrorKind};

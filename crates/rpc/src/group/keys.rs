@@ -11,13 +11,13 @@
 //! | `rdzv/rpc/{epoch}/changed/{version}` | dynamic: that version is there |
 //! | `rdzv/rpc/{epoch}/beat/{incarnation}` | dynamic: counted up by a member as long as it lives |
 //!
-//! [`Round`]: rdzv_core::rpc::directory::Round
-//! [`Membership`]: rdzv_core::rpc::directory::Membership
+//! [`Round`]: rdzv_rpc_proto::directory::Round
+//! [`Membership`]: rdzv_rpc_proto::directory::Membership
 //! [`Note`]: super::note::Note
 
 use std::fmt::Display;
 
-use rdzv_core::rpc::worker::WorkerId;
+use rdzv_rpc_proto::worker::WorkerId;
 
 /// The round of now.
 pub(super) const ROUND: &str = "rdzv/rpc/round";

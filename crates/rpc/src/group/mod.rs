@@ -3,7 +3,7 @@
 //!
 //! [`Group`] is what an agent holds. It knows who is there ([`Group::view`]), tells of changes
 //! ([`Group::on_change`]) and ends well ([`Group::shutdown_barrier`], [`Group::leave`]). What the
-//! members decide by is in `rdzv_core::rpc::directory`; here are the store and the threads.
+//! members decide by is in `rdzv_rpc_proto::directory`; here are the store and the threads.
 //!
 //! Reading order: `keys` (what is where in the store), `static_group` and `note`, `shutdown`;
 //! `dynamic`.
@@ -20,7 +20,7 @@ mod static_group;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdzv_core::rpc::directory::{GroupView, Member};
+use rdzv_rpc_proto::directory::{GroupView, Member};
 use rdzv_store::Store;
 
 use crate::RpcError;

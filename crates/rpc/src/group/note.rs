@@ -1,7 +1,7 @@
 //! What the workers of a static group leave for one another in the store.
 
-use rdzv_core::rpc::directory::Member;
-use rdzv_core::rpc::worker::WorkerInfo;
+use rdzv_rpc_proto::directory::Member;
+use rdzv_rpc_proto::worker::WorkerInfo;
 use serde::{Deserialize, Serialize};
 
 use super::failure::unreadable;

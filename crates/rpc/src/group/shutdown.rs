@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use rdzv_core::rpc::directory::RoundKind;
-use rdzv_core::rpc::worker::{WorkerId, WorkerInfo};
+use rdzv_rpc_proto::directory::RoundKind;
+use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo};
 use rdzv_store::StoreError;
 use serde::{Deserialize, Serialize};
 

@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rdzv_core::rpc::device::GroupKind;
-use rdzv_core::rpc::directory::{GroupView, Meeting, Member, Mismatch, Round, RoundKind};
-use rdzv_core::rpc::worker::WorkerId;
+use rdzv_rpc_proto::device::GroupKind;
+use rdzv_rpc_proto::directory::{GroupView, Meeting, Member, Mismatch, Round, RoundKind};
+use rdzv_rpc_proto::worker::WorkerId;
 use rdzv_store::{Store, StoreError};
 
 use super::access::{Found, claim, count, find_round, peek, remove, replace_round};

@@ -3,7 +3,7 @@
 use std::any::type_name;
 
 use bytes::Bytes;
-use rdzv_core::rpc::device::Device;
+use rdzv_rpc_proto::device::Device;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 

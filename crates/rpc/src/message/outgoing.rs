@@ -3,7 +3,7 @@
 use std::any::type_name;
 
 use bytes::Bytes;
-use rdzv_core::rpc::tensor::{Content, View, plan};
+use rdzv_rpc_proto::tensor::{Content, View, plan};
 use serde::Serialize;
 
 use super::context::{self, Given};

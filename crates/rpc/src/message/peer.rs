@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use rdzv_core::rpc::device::{Device, DeviceMap};
-use rdzv_core::rpc::worker::WorkerInfo;
+use rdzv_rpc_proto::device::{Device, DeviceMap};
+use rdzv_rpc_proto::worker::WorkerInfo;
 
 use super::{AdoptReferences, ForkReferences};
 use crate::device::DeviceBackend;

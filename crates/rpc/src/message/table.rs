@@ -1,7 +1,7 @@
 //! What travels beside the value of a message, as the end of its body.
 
-use rdzv_core::rpc::device::Device;
-use rdzv_core::rpc::tensor::TensorMeta;
+use rdzv_rpc_proto::device::Device;
+use rdzv_rpc_proto::tensor::TensorMeta;
 use serde::{Deserialize, Serialize};
 
 /// The tensors and references of a message, by their numbers.

@@ -7,7 +7,7 @@ mod round_trip;
 
 use std::sync::Arc;
 
-use rdzv_core::rpc::worker::{WorkerId, WorkerInfo, WorkerName};
+use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo, WorkerName};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

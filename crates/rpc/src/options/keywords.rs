@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rdzv_core::rpc::device::Device;
+use rdzv_rpc_proto::device::Device;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};

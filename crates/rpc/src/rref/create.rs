@@ -8,8 +8,8 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
 use bytes::{Bytes, BytesMut};
-use rdzv_core::rpc::frame::method_hash;
-use rdzv_core::rpc::rref::{Fetch, FetchId, ForkId, Handle, Input, Member, RRefId};
+use rdzv_rpc_proto::frame::method_hash;
+use rdzv_rpc_proto::rref::{Fetch, FetchId, ForkId, Handle, Input, Member, RRefId};
 use serde::{Deserialize, Serialize};
 
 use super::failure;

@@ -1,6 +1,6 @@
 //! What the failures of the machine are called, as errors of calls.
 
-use rdzv_core::rpc::rref::Failure;
+use rdzv_rpc_proto::rref::Failure;
 
 use crate::error::{RpcError, RpcErrorKind};
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use rdzv_core::rpc::rref::{Handle, Input};
-use rdzv_core::rpc::worker::WorkerInfo;
+use rdzv_rpc_proto::rref::{Handle, Input};
+use rdzv_rpc_proto::worker::WorkerInfo;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::core::Core;
@@ -22,7 +22,7 @@ pub(crate) struct Held {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Local {
     /// Whose it is: two agents of a process must not mix theirs.
-    pub(super) me: rdzv_core::rpc::rref::Member,
+    pub(super) me: rdzv_rpc_proto::rref::Member,
     pub(super) handle: Handle,
     pub(super) owner: WorkerInfo,
     pub(super) type_name: Box<str>,

@@ -12,7 +12,7 @@
 //! another worker make a value; a [`ValueMethod`] is called on the value, wherever that is, in one
 //! round trip.
 //!
-//! All decisions are those of the machine in [`rdzv_core::rpc::rref`]. What a call carries is dealt
+//! All decisions are those of the machine in [`rdzv_rpc_proto::rref`]. What a call carries is dealt
 //! with as it is encoded and decoded (`travel`); a function with references in its argument starts
 //! when their owners know of them.
 //!
@@ -41,7 +41,7 @@ mod value_method;
 #[cfg(test)]
 mod tests;
 
-pub use rdzv_core::rpc::rref::{Counters as ReferenceCounters, Settings as ReferenceSettings};
+pub use rdzv_rpc_proto::rref::{Counters as ReferenceCounters, Settings as ReferenceSettings};
 pub use reference::RRef;
 pub use value_method::ValueMethod;
 

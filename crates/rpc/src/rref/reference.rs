@@ -6,8 +6,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdzv_core::rpc::rref::{Fetch, Handle};
-use rdzv_core::rpc::worker::WorkerInfo;
+use rdzv_rpc_proto::rref::{Fetch, Handle};
+use rdzv_rpc_proto::worker::WorkerInfo;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 

@@ -10,11 +10,11 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use rdzv_core::machine::Machine as _;
-use rdzv_core::rpc::rref::{
+use rdzv_core::time::Now;
+use rdzv_rpc_proto::rref::{
     Batch, Counters, Failure, Fetch, FetchId, ForkId, Input, Leak, Member, RRefId, References,
     Settings, UserInfo,
 };
-use rdzv_core::time::Now;
 
 use super::failure;
 use super::kept::{Kept, Made};

@@ -4,8 +4,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use rdzv_core::rpc::rref::{self as machine, ForkData, ForkId, Handle, Input, Member};
-use rdzv_core::rpc::worker::WorkerInfo;
+use rdzv_rpc_proto::rref::{self as machine, ForkData, ForkId, Handle, Input, Member};
+use rdzv_rpc_proto::worker::WorkerInfo;
 use serde::{Deserialize, Serialize};
 
 use super::failure;

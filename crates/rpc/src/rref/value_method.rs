@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Instant;
 
-use rdzv_core::rpc::rref::{Fetch, Member, RRefId};
+use rdzv_rpc_proto::rref::{Fetch, Member, RRefId};
 use serde::{Deserialize, Serialize};
 
 use super::create::{QUESTION_OVER, answer};

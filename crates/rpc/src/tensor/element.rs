@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use half::{bf16, f16};
-use rdzv_core::rpc::tensor::{DataType, TensorMeta};
+use rdzv_rpc_proto::tensor::{DataType, TensorMeta};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::{Storage, Tensor};

@@ -14,8 +14,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-pub use rdzv_core::rpc::device::Device;
-pub use rdzv_core::rpc::tensor::{DataType, MetaError, TensorMeta};
+pub use rdzv_rpc_proto::device::Device;
+pub use rdzv_rpc_proto::tensor::{DataType, MetaError, TensorMeta};
 
 pub use element::Element;
 pub(crate) use storage::Arrivals;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use rdzv_core::rpc::tensor::{Content, Coverage, MetaError, Part, TensorMeta};
+use rdzv_rpc_proto::tensor::{Content, Coverage, MetaError, Part, TensorMeta};
 
 use super::{Storage, Tensor};
 use crate::{RpcError, RpcErrorKind};

@@ -230,7 +230,7 @@ fn split(socket: OwnedFd) -> Result<Halves, TransportError> {
 
 /// Tells a peer that has a plain socket why it is refused, as far as it listens.
 pub(super) fn turn_away(socket: &OwnedFd, reason: &str) {
-    let frame = rdzv_core::rpc::frame::refusal::go_away(reason);
+    let frame = rdzv_rpc_proto::frame::refusal::go_away(reason);
     // It may be gone, and a new socket has room: either way there is nothing to wait for.
     let _ = send(socket.as_fd(), &[IoSlice::new(&frame)]);
 }

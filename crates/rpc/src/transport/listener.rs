@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::time::Instant;
 
-use rdzv_core::rpc::frame::header::MAGIC;
+use rdzv_rpc_proto::frame::header::MAGIC;
 use rdzv_shm::pass;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};

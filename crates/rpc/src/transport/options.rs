@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdzv_core::rpc::heartbeat;
+use rdzv_rpc_proto::heartbeat;
 
 use super::tls::Identity;
 

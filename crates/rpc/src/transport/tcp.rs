@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rdzv_core::rpc::heartbeat::Rhythm;
+use rdzv_rpc_proto::heartbeat::Rhythm;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with, sockopt};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::libc;
 use nix::sys::socket::{GetSockOpt as _, SetSockOpt as _};
 use nix::{getsockopt_impl, setsockopt_impl, sockopt_impl};
-use rdzv_core::rpc::heartbeat::Seen;
+use rdzv_rpc_proto::heartbeat::Seen;
 use rustix::net::sockopt;
 
 /// `TCP_RTO_MAX_MS`, since Linux 6.15: the longest time between two attempts to send something again.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use rdzv_core::rpc::frame::hello::{NONCE_LENGTH, Role, transcript};
+use rdzv_rpc_proto::frame::hello::{NONCE_LENGTH, Role, transcript};
 use ring::rand::SecureRandom as _;
 use ring::{hmac, rand};
 

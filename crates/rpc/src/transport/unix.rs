@@ -18,8 +18,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
 
-use rdzv_core::rpc::frame::header::HEADER_LENGTH;
-use rdzv_core::rpc::frame::refusal;
+use rdzv_rpc_proto::frame::header::HEADER_LENGTH;
+use rdzv_rpc_proto::frame::refusal;
 use rdzv_shm::pair::{self, Link, MESSAGE, Offer};
 use rdzv_shm::pass::{self, Peer};
 use rustix::event::PollFlags;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use rdzv_core::rpc::device::{Device, DeviceData, DeviceMap};
 use rdzv_rpc::device::DeviceBackend;
 use rdzv_rpc::device::testing::FakeDevices;
 use rdzv_rpc::{AgentOptions, CallContext, Membership, Method, Methods, RpcAgent, Tensor};
+use rdzv_rpc_proto::device::{Device, DeviceData, DeviceMap};
 use rdzv_store::Store;
 
 use super::{LONG, store, wait_until};

@@ -4,13 +4,13 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdzv_core::rpc::worker::WorkerName;
 use rdzv_rendezvous::Environment;
 use rdzv_rendezvous::dynamic::reserve_port;
 use rdzv_rpc::backend::{BackendOptions, BackendRegistry, InitArguments};
 use rdzv_rpc::init_method::open_store;
 use rdzv_rpc::options::RpcOptions;
 use rdzv_rpc::{Methods, RpcAgent, RpcError, RpcErrorKind, current, init_rpc};
+use rdzv_rpc_proto::worker::WorkerName;
 
 use super::{LONG, TWICE, methods};
 

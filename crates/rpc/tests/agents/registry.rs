@@ -4,10 +4,10 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdzv_core::rpc::worker::{WorkerId, WorkerName};
 use rdzv_rpc::RpcAgent;
 use rdzv_rpc::backend::{Agent, Backend, BackendOptions, BackendRegistry, BuiltIn, InitArguments};
 use rdzv_rpc::options::OptionArguments;
+use rdzv_rpc_proto::worker::{WorkerId, WorkerName};
 
 use super::{LONG, TWICE, methods, store};
 

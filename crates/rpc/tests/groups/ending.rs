@@ -8,7 +8,7 @@ use rdzv_rpc::RpcErrorKind;
 
 use super::support::{LONG, form_all, formed, stores, worker};
 
-fn trio() -> Vec<rdzv_core::rpc::directory::Member> {
+fn trio() -> Vec<rdzv_rpc_proto::directory::Member> {
     ["a", "b", "c"]
         .into_iter()
         .zip(0..)

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rdzv_core::rpc::worker::WorkerId;
 use rdzv_rpc::RpcErrorKind;
 use rdzv_rpc::group::Group;
+use rdzv_rpc_proto::worker::WorkerId;
 use rdzv_store::Store;
 
 use super::support::{

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdzv_core::rpc::directory::Change;
-use rdzv_core::rpc::worker::WorkerName;
 use rdzv_rpc::RpcErrorKind;
 use rdzv_rpc::group::Group;
+use rdzv_rpc_proto::directory::Change;
+use rdzv_rpc_proto::worker::WorkerName;
 use rdzv_store::{FileStore, Store};
 
 use super::support::{
@@ -214,7 +214,7 @@ fn every_member_works_out_its_own_maps() {
     assert_eq!(reverse(1, "c"), None);
     assert_eq!(reverse(2, "a").unwrap(), "{cuda:2: cuda:1}");
     assert_eq!(reverse(2, "b").unwrap(), "{cuda:0: cuda:3}");
-    let devices = |view: &rdzv_core::rpc::directory::GroupView| -> Vec<String> {
+    let devices = |view: &rdzv_rpc_proto::directory::GroupView| -> Vec<String> {
         view.devices().iter().map(ToString::to_string).collect()
     };
     assert_eq!(devices(&views[0]), ["cuda:0", "cuda:1", "cuda:3"]);

@@ -4,11 +4,11 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rdzv_core::rpc::device::{DeviceData, DeviceMap};
-use rdzv_core::rpc::directory::{GroupView, Member};
-use rdzv_core::rpc::worker::{WorkerId, WorkerInfo, WorkerName};
 use rdzv_rpc::RpcError;
 use rdzv_rpc::group::{Group, GroupChange, new_incarnation};
+use rdzv_rpc_proto::device::{DeviceData, DeviceMap};
+use rdzv_rpc_proto::directory::{GroupView, Member};
+use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo, WorkerName};
 use rdzv_store::{HashStore, Store, TcpStore, TcpStoreOptions};
 
 /// Far more than any of these tests takes.

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use memmap2::MmapOptions;
-use rdzv_core::rpc::frame::Limits;
-use rdzv_core::rpc::tensor::DataType;
 use rdzv_rpc::transport::TransportOptions;
 use rdzv_rpc::{AgentOptions, Arena, Method, RpcError, Tensor};
+use rdzv_rpc_proto::frame::Limits;
+use rdzv_rpc_proto::tensor::DataType;
 use serde::{Deserialize, Serialize};
 
 /// Bytes that are not zero, by their place.

@@ -4,10 +4,10 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rdzv_core::rpc::frame::decoder::FromHeap;
-use rdzv_core::rpc::frame::{Decoder, FrameError, FrameKind, Header, Limits, encode};
 use rdzv_rpc::transport::Carrier;
 use rdzv_rpc::transport::faulty::{Faults, wrap};
+use rdzv_rpc_proto::frame::decoder::FromHeap;
+use rdzv_rpc_proto::frame::{Decoder, FrameError, FrameKind, Header, Limits, encode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::pump::{fill, read, read_to_end, write_all};

@@ -7,10 +7,10 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdzv_core::rpc::frame::decoder::FromHeap;
-use rdzv_core::rpc::frame::{Decoder, FrameKind, Header, Limits, encode, refusal};
 use rdzv_rpc::transport::tls::Identity;
 use rdzv_rpc::transport::{Listener, TransportError, TransportKind, TransportOptions, connect};
+use rdzv_rpc_proto::frame::decoder::FromHeap;
+use rdzv_rpc_proto::frame::{Decoder, FrameKind, Header, Limits, encode, refusal};
 
 use super::certificates::Authority;
 use super::pump::{read, write_all};

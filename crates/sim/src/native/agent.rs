@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use rdzv_core::machine::Machine as _;
-use rdzv_core::rendezvous::native_client::{self, Change, Failure, Joined, NativeClient};
-use rdzv_core::rendezvous::words;
-use rdzv_core::rendezvous::{NodeDesc, Participant, RendezvousState, Settings};
 use rdzv_core::time::{Mono, Now, Wall};
+use rdzv_rendezvous_proto::native_client::{self, Change, Failure, Joined, NativeClient};
+use rdzv_rendezvous_proto::words;
+use rdzv_rendezvous_proto::{NodeDesc, Participant, RendezvousState, Settings};
 
 /// When the virtual world begins, in Unix seconds.
 const EPOCH: i64 = 1_800_000_000;

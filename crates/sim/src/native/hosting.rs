@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
-use rdzv_core::rendezvous::codec;
-use rdzv_core::rendezvous::host;
-use rdzv_core::rendezvous::host::wire::{Event as Told, Refusal};
 use rdzv_core::time::Mono;
+use rdzv_rendezvous_proto::codec;
+use rdzv_rendezvous_proto::host;
+use rdzv_rendezvous_proto::host::wire::{Event as Told, Refusal};
 
 use super::agent::clocks;
 use super::world::{Ask, Event, World, nanos};

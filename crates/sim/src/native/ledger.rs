@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use rdzv_core::rank::Assignment;
-use rdzv_core::rendezvous::host::wire::{Event, Refusal};
-use rdzv_core::rendezvous::native_client::Joined;
-use rdzv_core::rendezvous::{NodeDesc, Settings};
+use rdzv_rendezvous_proto::host::wire::{Event, Refusal};
+use rdzv_rendezvous_proto::native_client::Joined;
+use rdzv_rendezvous_proto::{NodeDesc, Settings};
 
 use crate::Violation;
 

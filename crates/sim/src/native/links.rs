@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use rdzv_core::ident::ConnId;
-use rdzv_core::rendezvous::{NodeDesc, host, native_client};
+use rdzv_rendezvous_proto::{NodeDesc, host, native_client};
 
 use super::agent::Input;
 use super::world::{Event, World};

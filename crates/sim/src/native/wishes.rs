@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rdzv_core::env::{MASTER_ADDR, MASTER_PORT};
-use rdzv_core::rendezvous::native_client;
+use rdzv_rendezvous_proto::native_client;
 
 use super::agent::{Input, Wish};
 use super::world::{Ask, Event, World, nanos};

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fastrand::Rng;
-use rdzv_core::rendezvous::host::Host;
-use rdzv_core::rendezvous::{NodeDesc, RendezvousState, codec, native_client, words};
+use rdzv_rendezvous_proto::host::Host;
+use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, codec, native_client, words};
 
 use super::agent::{Agent, Doing, Input};
 use super::ledger::Ledger;

@@ -1,6 +1,6 @@
 //! What workers do, and the calls that carry references.
 
-use rdzv_core::rpc::rref::{
+use rdzv_rpc_proto::rref::{
     Adopted, Failure, FetchId, ForkData, ForkId, Handle, Input, Member, RRefId,
 };
 

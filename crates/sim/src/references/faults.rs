@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rdzv_core::rpc::rref::{Input, Member, References};
+use rdzv_rpc_proto::rref::{Input, Member, References};
 
 use super::model::Stage;
 use super::plan::Act;

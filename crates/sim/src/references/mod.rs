@@ -1,4 +1,4 @@
-//! Workers that refer to one another's values: the machine of `rdzv_core::rpc::rref`.
+//! Workers that refer to one another's values: the machine of `rdzv_rpc_proto::rref`.
 //!
 //! ```text
 //!   worker ──batches──► lost, doubled, late, in any order ──► worker

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rdzv_core::rpc::rref::{ForkId, Handle, Member, RRefId};
+use rdzv_rpc_proto::rref::{ForkId, Handle, Member, RRefId};
 
 use crate::Violation;
 

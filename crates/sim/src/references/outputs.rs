@@ -1,7 +1,7 @@
 //! What the machines of workers want done: batches are sent, and answers are compared with the model.
 
 use rdzv_core::machine::Machine as _;
-use rdzv_core::rpc::rref::{Batch, Control, Failure, FetchId, ForkId, Handle, Member, Output};
+use rdzv_rpc_proto::rref::{Batch, Control, Failure, FetchId, ForkId, Handle, Member, Output};
 
 use super::model::{Stage, broken};
 use super::world::{Doing, Event, World, pair};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use rdzv_core::rpc::rref::Settings;
+use rdzv_rpc_proto::rref::Settings;
 
 /// Something that is done to a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

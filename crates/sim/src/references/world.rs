@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use rdzv_core::machine::Machine as _;
-use rdzv_core::rpc::rref::{
+use rdzv_core::time::{Mono, Now};
+use rdzv_rpc_proto::rref::{
     Batch, Counters, FetchId, ForkId, Handle, Input, Member, RRefId, References,
 };
-use rdzv_core::rpc::worker::WorkerId;
-use rdzv_core::time::{Mono, Now};
+use rdzv_rpc_proto::worker::WorkerId;
 
 use super::calls::Call;
 use super::model::{Model, broken};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdzv_core::rendezvous::RendezvousState;
-use rdzv_core::rendezvous::words::Input;
+use rdzv_rendezvous_proto::RendezvousState;
+use rdzv_rendezvous_proto::words::Input;
 
 use super::agent::{Ask, Doing};
 use super::trace::brief;

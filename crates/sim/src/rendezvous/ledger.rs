@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rdzv_core::rendezvous::words::Formed;
-use rdzv_core::rendezvous::{NodeDesc, RendezvousState, Settings, ranks};
+use rdzv_rendezvous_proto::words::Formed;
+use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, Settings, ranks};
 
 use crate::Violation;
 

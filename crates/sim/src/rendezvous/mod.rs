@@ -1,11 +1,11 @@
-//! Agents that meet over a compare-and-set store: the machine of `rdzv_core::rendezvous`.
+//! Agents that meet over a compare-and-set store: the machine of `rdzv_rendezvous_proto`.
 //!
 //! ```text
 //!   agents ──read, write if unchanged──► network ──late, lost, cut──► store
 //!   agents ◄──answers, "it changed"───── network ◄─────────────────── store
 //! ```
 //!
-//! Each agent runs a [`Participant`](rdzv_core::rendezvous::Participant) and does what an agent does:
+//! Each agent runs a [`Participant`](rdzv_rendezvous_proto::Participant) and does what an agent does:
 //! it joins, stops its workers and joins again when the membership changes, and goes when the run is
 //! closed. The plan of a seed lets agents start, leave, crash, come back as another process, stall,
 //! lose the network, lose answers to writes that won, and live by a clock that is wrong or jumps.

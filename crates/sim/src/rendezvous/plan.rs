@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use rdzv_core::rendezvous::Settings;
+use rdzv_rendezvous_proto::Settings;
 
 /// Something that happens to an agent from outside.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,6 +1,6 @@
 //! What must be true in the end, when all faults are over: R5.
 
-use rdzv_core::rendezvous::{RendezvousState, Settings};
+use rdzv_rendezvous_proto::{RendezvousState, Settings};
 
 use super::agent::{Agent, Doing};
 

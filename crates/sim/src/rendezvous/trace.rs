@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt::Display;
 
-use rdzv_core::rendezvous::RendezvousState;
-use rdzv_core::rendezvous::words::Input;
+use rdzv_rendezvous_proto::RendezvousState;
+use rdzv_rendezvous_proto::words::Input;
 
 /// How much of what happened last is kept.
 const LAST: usize = 300;

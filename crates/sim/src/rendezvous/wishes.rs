@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use rdzv_core::rendezvous::NodeDesc;
-use rdzv_core::rendezvous::words::Input;
+use rdzv_rendezvous_proto::NodeDesc;
+use rdzv_rendezvous_proto::words::Input;
 
 use super::agent::{Ask, Doing, Wishes};
 use super::plan::Act;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use rdzv_core::rendezvous::RendezvousState;
-use rdzv_core::rendezvous::words::Input;
+use rdzv_rendezvous_proto::RendezvousState;
+use rdzv_rendezvous_proto::words::Input;
 
 use super::agent::{Agent, Ask, Doing};
 use super::ledger::Ledger;

@@ -1,10 +1,10 @@
 //! What must be true in the end, asked without a link.
 
 use rdzv_core::ident::ConnId;
-use rdzv_core::store::number::parse;
-use rdzv_core::store::server::Input;
-use rdzv_core::store::wire::reply::CheckReply;
-use rdzv_core::store::wire::request;
+use rdzv_store_proto::number::parse;
+use rdzv_store_proto::server::Input;
+use rdzv_store_proto::wire::reply::CheckReply;
+use rdzv_store_proto::wire::request;
 
 use super::{World, id};
 use crate::Violation;

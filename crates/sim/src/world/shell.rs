@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use rdzv_core::machine::Machine as _;
-use rdzv_core::store::server::{Input, Output};
 use rdzv_core::time::{Mono, Now, Wall};
+use rdzv_store_proto::server::{Input, Output};
 
 use super::{Event, World, id};
 

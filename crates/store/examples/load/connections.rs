@@ -4,7 +4,7 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
 
-use rdzv_core::store::wire::request;
+use rdzv_store_proto::wire::request;
 use socket2::{Domain, Socket, Type};
 
 use crate::{Figures, server_time};

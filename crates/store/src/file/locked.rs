@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use rdzv_core::store::journal::{self, Journal, Tail};
+use rdzv_store_proto::journal::{self, Journal, Tail};
 
 use crate::StoreError;
 use crate::deadline::Deadline;

@@ -2,7 +2,7 @@
 //!
 //! Each operation opens the file, locks it with flock, reads what was appended since the last time,
 //! acts, and closes it again; nothing is kept open. The format and its replay are
-//! [`rdzv_core::store::journal`]. What differs from the reference, on the same file:
+//! [`rdzv_store_proto::journal`]. What differs from the reference, on the same file:
 //!
 //! * a record is written with one write; a record that somebody else left torn is skipped by readers
 //!   and cut off by the next writer, where the reference reads for ever;
@@ -23,8 +23,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use rdzv_core::store::journal::{self, CLOSED_COUNT, OPEN_COUNT};
-use rdzv_core::store::number;
+use rdzv_store_proto::journal::{self, CLOSED_COUNT, OPEN_COUNT};
+use rdzv_store_proto::number;
 
 use self::locked::{Access, LockedFile, Seen};
 use self::watch::Watch;

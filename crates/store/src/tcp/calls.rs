@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rdzv_core::endpoint::Endpoint;
-use rdzv_core::store::wire::reply::{CheckReply, Reply, Shape};
-use rdzv_core::store::wire::request;
+use rdzv_store_proto::wire::reply::{CheckReply, Reply, Shape};
+use rdzv_store_proto::wire::request;
 
 use super::client::{Barrier, TcpStore, wire_key};
 use super::connect::connect;

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rdzv_core::endpoint::Endpoint;
-use rdzv_core::store::client::{Expects, Operation};
-use rdzv_core::store::number;
-use rdzv_core::store::wire::LARGE_BODY;
-use rdzv_core::store::wire::reply::{Reply, Shape};
-use rdzv_core::store::wire::request;
+use rdzv_store_proto::client::{Expects, Operation};
+use rdzv_store_proto::number;
+use rdzv_store_proto::wire::LARGE_BODY;
+use rdzv_store_proto::wire::reply::{Reply, Shape};
+use rdzv_store_proto::wire::request;
 
 use super::connect::connect;
 use super::connected::{ADD, BARRIER, Connected, Ended, LEAST_PATIENCE, text};

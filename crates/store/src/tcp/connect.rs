@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rdzv_core::endpoint::Endpoint;
-use rdzv_core::store::wire::request;
 use rdzv_core::time::backoff;
+use rdzv_store_proto::wire::request;
 use socket2::{SockRef, TcpKeepalive};
 
 use super::link::Link;

@@ -4,10 +4,10 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use rdzv_core::store::client::{Expects, Failure, Operation};
-use rdzv_core::store::limits::Limits;
-use rdzv_core::store::wire::reply::{CheckReply, Reply, Shape};
-use rdzv_core::store::wire::request;
+use rdzv_store_proto::client::{Expects, Failure, Operation};
+use rdzv_store_proto::limits::Limits;
+use rdzv_store_proto::wire::reply::{CheckReply, Reply, Shape};
+use rdzv_store_proto::wire::request;
 
 use super::link::{Broken, Link};
 use crate::StoreError;

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdzv_core::machine::Machine;
-use rdzv_core::store::client::{ClientMachine, Failure, Input, Operation, Output};
-use rdzv_core::store::wire::reply::Reply;
 use rdzv_core::time::{Mono, Now, Wall};
+use rdzv_store_proto::client::{ClientMachine, Failure, Input, Operation, Output};
+use rdzv_store_proto::wire::reply::Reply;
 use rustix::buffer::spare_capacity;
 
 /// Bytes read at a time, large values aside.
@@ -247,8 +247,8 @@ mod tests {
     use std::net::TcpListener;
     use std::thread;
 
-    use rdzv_core::store::client::Expects;
-    use rdzv_core::store::wire::reply::Shape;
+    use rdzv_store_proto::client::Expects;
+    use rdzv_store_proto::wire::reply::Shape;
 
     use super::*;
 

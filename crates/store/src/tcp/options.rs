@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use rdzv_core::store::limits::Limits;
+use rdzv_store_proto::limits::Limits;
 
 use crate::deadline::DEFAULT_TIMEOUT;
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::{Outcome, unhex};
 
-const RECORDED: &str = include_str!("../../../core/tests/golden/filestore.json");
+const RECORDED: &str = include_str!("../../../proto/store/tests/golden/filestore.json");
 
 #[test]
 fn every_operation() {
@@ -44,7 +44,7 @@ fn recorded_files_are_read() {
         let path = directory.path().join("store");
         let content = unhex(sequence["final_file_hex"].as_str().unwrap());
         fs::write(&path, &content).unwrap();
-        let mut journal = rdzv_core::store::journal::Journal::default();
+        let mut journal = rdzv_store_proto::journal::Journal::default();
         let replayed = journal.replay(&content);
         assert_eq!(replayed.consumed, content.len());
         let store = FileStore::open(&path, None).unwrap();

@@ -1,6 +1,6 @@
 //! What PyTorch 2.15 put on the wire and into files, byte for byte.
 //!
-//! The recordings are `crates/core/tests/golden/{tcpstore,filestore}.json`.
+//! The recordings are `crates/proto/store/tests/golden/{tcpstore,filestore}.json`.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use rdzv_core::store::wire::request;
 use rdzv_store::{Store, TcpStore, TcpStoreOptions};
+use rdzv_store_proto::wire::request;
 use serde_json::{Value, json};
 
 use crate::replay::Replay;
 use crate::{Outcome, calls};
 
-const RECORDED: &str = include_str!("../../../core/tests/golden/tcpstore.json");
+const RECORDED: &str = include_str!("../../../proto/store/tests/golden/tcpstore.json");
 
 #[test]
 fn one_client_against_the_default_server() {

@@ -4,8 +4,8 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use rdzv_core::store::wire::request;
 use rdzv_store::{Limits, ServerOptions, TcpStoreServer};
+use rdzv_store_proto::wire::request;
 
 /// Longer than anything here takes.
 pub(crate) const LONG: Duration = Duration::from_secs(20);

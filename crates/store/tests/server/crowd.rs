@@ -3,8 +3,8 @@
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-use rdzv_core::store::wire::request;
 use rdzv_store::Limits;
+use rdzv_store_proto::wire::request;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::client::{Client, server};

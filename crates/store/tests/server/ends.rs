@@ -6,8 +6,8 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rdzv_core::store::wire::request;
 use rdzv_store::Limits;
+use rdzv_store_proto::wire::request;
 
 use crate::client::{Client, LONG, server};
 

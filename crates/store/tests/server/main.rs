@@ -8,5 +8,5 @@ mod ends;
 mod golden;
 mod listening;
 mod purge;
-#[path = "../../../core/tests/store/replay.rs"]
+#[path = "../../../proto/store/tests/store/replay.rs"]
 mod replay;

@@ -1,7 +1,7 @@
 //! Purging between attempts.
 
-use rdzv_core::store::wire::request;
 use rdzv_store::Limits;
+use rdzv_store_proto::wire::request;
 
 use crate::client::{Client, server};
 

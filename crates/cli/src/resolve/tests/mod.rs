@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use rdzv_agent::topology::PlacementError;
-use rdzv_core::topology::{
+use rdzv_agent_proto::topology::{
     Accelerators, Binding, BindingMode, CpuLimit, CpuList, Device, Quota, Topology, VisibleLists,
     bind,
 };

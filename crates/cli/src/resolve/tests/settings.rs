@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::time::Duration;
 
 use rdzv_agent::{LogBase, RankSelection, StreamSelection};
-use rdzv_core::topology::Quota;
+use rdzv_agent_proto::topology::Quota;
 
 use super::super::{Launch, Note};
 use super::{case, warnings};

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rdzv_core::ident::RunId;
-use rdzv_core::rendezvous::{RendezvousState, codec};
 use rdzv_rendezvous::dynamic::SharedState;
 use rdzv_rendezvous::etcd::EtcdState;
+use rdzv_rendezvous_proto::{RendezvousState, codec};
 
 use self::server::Server;
 use rustix::process::Signal;

@@ -20,7 +20,7 @@ mod waiting;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use rdzv_core::rendezvous::{RendezvousState, codec};
+use rdzv_rendezvous_proto::{RendezvousState, codec};
 use rdzv_store::{Store, TcpStore, TcpStoreOptions};
 use rustix::process::Signal;
 

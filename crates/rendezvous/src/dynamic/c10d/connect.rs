@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdzv_core::endpoint::Endpoint;
-use rdzv_core::rendezvous::NodeDesc;
+use rdzv_rendezvous_proto::NodeDesc;
 use rdzv_store::{
     FileStore, ServerOptions, Store, StoreError, TcpStore, TcpStoreOptions, TcpStoreServer,
 };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::RunId;
-use rdzv_core::rendezvous::Settings;
+use rdzv_rendezvous_proto::Settings;
 
 use crate::dynamic::settings;
 use crate::{RendezvousError, RendezvousParameters};

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use rdzv_core::ident::RunId;
-use rdzv_core::rendezvous::codec::{SENTINEL, text};
+use rdzv_rendezvous_proto::codec::{SENTINEL, text};
 use rdzv_store::{FileStore, PrefixStore, Store, StoreError, TcpStore};
 
 use super::explain::explain;

@@ -1,5 +1,5 @@
 //! A rendezvous over a state that every agent may change: the machine of
-//! [`rdzv_core::rendezvous::Participant`] on a thread of its own.
+//! [`rdzv_rendezvous_proto::Participant`] on a thread of its own.
 //!
 //! ```text
 //!   agent ── join, leave, close ──┐                       ┌─► read, compare-and-set ─► shared state
@@ -30,8 +30,8 @@ use std::time::{Duration, Instant};
 
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
-use rdzv_core::rendezvous::words::Formed;
-use rdzv_core::rendezvous::{NodeDesc, RendezvousState, Settings};
+use rdzv_rendezvous_proto::words::Formed;
+use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, Settings};
 use rdzv_store::{Breaker, Pinger, Store, StoreError};
 
 use self::failures::FailureWatch;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use rdzv_core::rendezvous::words::{self, Failure};
-use rdzv_core::rendezvous::{NodeDesc, RendezvousState, Settings};
 use rdzv_core::time::Wall;
+use rdzv_rendezvous_proto::words::{self, Failure};
+use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, Settings};
 
 use crate::{Change, RendezvousError};
 

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use rdzv_core::machine::Machine;
-use rdzv_core::rendezvous::last_call::LastCall;
-use rdzv_core::rendezvous::words::{self, Formed, Input, Output};
-use rdzv_core::rendezvous::{NodeDesc, Participant, RendezvousState, codec};
 use rdzv_core::time::{Mono, Now, Wall};
+use rdzv_rendezvous_proto::last_call::LastCall;
+use rdzv_rendezvous_proto::words::{self, Formed, Input, Output};
+use rdzv_rendezvous_proto::{NodeDesc, Participant, RendezvousState, codec};
 use rdzv_store::Store;
 use tracing::warn;
 

@@ -4,8 +4,8 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use rdzv_core::rendezvous::host::wire::{PROBE, PROBE_ANSWER};
-use rdzv_core::store::wire::request;
+use rdzv_rendezvous_proto::host::wire::{PROBE, PROBE_ANSWER};
+use rdzv_store_proto::wire::request;
 use socket2::{SockRef, TcpKeepalive};
 
 /// What answered.

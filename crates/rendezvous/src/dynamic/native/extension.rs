@@ -2,10 +2,10 @@
 
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
-use rdzv_core::rendezvous::host::wire::{PROBE, PROBE_ANSWER};
-use rdzv_core::rendezvous::host::{Host, Input, Output, PREFIX};
-use rdzv_core::store::server::{Extension, Reach};
 use rdzv_core::time::{Mono, Now};
+use rdzv_rendezvous_proto::host::wire::{PROBE, PROBE_ANSWER};
+use rdzv_rendezvous_proto::host::{Host, Input, Output, PREFIX};
+use rdzv_store_proto::server::{Extension, Reach};
 use tracing::warn;
 
 /// What a [`ServerOptions`](rdzv_store::ServerOptions) needs for its server to host rendezvous.

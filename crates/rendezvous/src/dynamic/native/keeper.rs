@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use rdzv_core::ident::RunId;
 use rdzv_core::machine::Machine as _;
-use rdzv_core::rendezvous::native_client::{self, Failure, Input, Joined, NativeClient, Output};
-use rdzv_core::rendezvous::{NodeDesc, Settings};
 use rdzv_core::time::{Mono, Now, Wall};
+use rdzv_rendezvous_proto::native_client::{self, Failure, Input, Joined, NativeClient, Output};
+use rdzv_rendezvous_proto::{NodeDesc, Settings};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 

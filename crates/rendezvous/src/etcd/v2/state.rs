@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use rdzv_core::ident::RunId;
-use rdzv_core::rendezvous::codec::text;
+use rdzv_rendezvous_proto::codec::text;
 use rdzv_store::{PrefixStore, Store};
 
 use super::client::{Condition, Put, V2};

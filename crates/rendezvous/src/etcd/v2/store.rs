@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
-use rdzv_core::rendezvous::codec::text;
+use rdzv_rendezvous_proto::codec::text;
 use rdzv_store::{Breaker, Store, StoreError};
 
 use super::client::{Condition, Put, V2};

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rdzv_core::rendezvous::RendezvousState;
-use rdzv_core::rendezvous::codec::from_value;
+use rdzv_rendezvous_proto::RendezvousState;
+use rdzv_rendezvous_proto::codec::from_value;
 
 use super::client::{V2, cause_of};
 use super::wire::{KeyAnswer, Node, Refusal, code};

@@ -3,8 +3,8 @@
 use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
-use rdzv_core::rpc::rref::{Input, Member as Holder};
-use rdzv_core::rpc::worker::WorkerId;
+use rdzv_rpc_proto::rref::{Input, Member as Holder};
+use rdzv_rpc_proto::worker::WorkerId;
 
 use super::{Core, Members};
 use crate::connection::client::Client;

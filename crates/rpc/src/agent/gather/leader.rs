@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rdzv_core::rpc::worker::{WorkerInfo, WorkerName};
+use rdzv_rpc_proto::worker::{WorkerInfo, WorkerName};
 
 use super::meeting::{Broken, Key, Meetings, Over, Participant};
 use super::message::{Report, Values, write_answer};

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use rdzv_core::rpc::worker::WorkerName;
+use rdzv_rpc_proto::worker::WorkerName;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{RpcError, RpcErrorKind};

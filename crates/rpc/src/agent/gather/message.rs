@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use rdzv_core::rpc::worker::WorkerName;
+use rdzv_rpc_proto::worker::WorkerName;
 use serde::{Deserialize, Serialize};
 
 use super::meeting::{Broken, Key};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use rdzv_core::rpc::worker::WorkerName;
+use rdzv_rpc_proto::worker::WorkerName;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

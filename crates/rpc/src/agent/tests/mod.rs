@@ -15,8 +15,8 @@ use std::panic::resume_unwind;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use rdzv_core::rpc::frame::Limits;
-use rdzv_core::rpc::worker::{WorkerId, WorkerInfo, WorkerName};
+use rdzv_rpc_proto::frame::Limits;
+use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo, WorkerName};
 
 use super::RpcAgent;
 use super::core::{Member, Members, Setup};

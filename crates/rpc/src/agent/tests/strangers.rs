@@ -57,9 +57,9 @@ fn garbage_stalling_and_flooding_harm_nobody_else() {
     // An endless frame that is announced within the limits of nobody.
     let mut flood = TcpStream::connect(at).unwrap();
     flood.set_write_timeout(Some(LONGEST)).unwrap();
-    let header = rdzv_core::rpc::frame::Header::new(rdzv_core::rpc::frame::FrameKind::Hello);
+    let header = rdzv_rpc_proto::frame::Header::new(rdzv_rpc_proto::frame::FrameKind::Hello);
     let mut frame = Vec::new();
-    rdzv_core::rpc::frame::encode(&header, &vec![0; 1 << 20], &[], &mut frame);
+    rdzv_rpc_proto::frame::encode(&header, &vec![0; 1 << 20], &[], &mut frame);
     let mut closed = false;
     for _ in 0..100 {
         closed |= flood.write_all(&frame).is_err();

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Instant;
 
 use proptest::prelude::*;
-use rdzv_core::rpc::frame::{FrameKind, Header, PartHead, PartPlace, encode, method_hash};
+use rdzv_rpc_proto::frame::{FrameKind, Header, PartHead, PartPlace, encode, method_hash};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;

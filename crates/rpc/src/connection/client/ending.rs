@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdzv_core::rpc::frame::{Frame, FrameKind};
+use rdzv_rpc_proto::frame::{Frame, FrameKind};
 
 use super::Client;
 use crate::agent::clock;

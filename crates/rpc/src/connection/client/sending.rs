@@ -3,7 +3,7 @@
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use rdzv_core::rpc::frame::{FrameKind, Header};
+use rdzv_rpc_proto::frame::{FrameKind, Header};
 
 use super::Client;
 use crate::connection::calls::Progress;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rdzv_core::rpc::frame::{FrameKind, Header};
+use rdzv_rpc_proto::frame::{FrameKind, Header};
 
 use super::Server;
 use crate::call::failure::Refusal;

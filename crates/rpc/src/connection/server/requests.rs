@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Buf as _;
-use rdzv_core::rpc::frame::{Frame, FrameKind, Header};
+use rdzv_rpc_proto::frame::{Frame, FrameKind, Header};
 
 use super::{Caller, Server};
 use crate::call::methods::Answer;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use rdzv_core::rpc::frame::Header;
+use rdzv_rpc_proto::frame::Header;
 
 use super::Server;
 use super::requests::Job;

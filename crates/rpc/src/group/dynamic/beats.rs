@@ -7,8 +7,8 @@
 use std::sync::PoisonError;
 use std::time::Instant;
 
-use rdzv_core::rpc::directory::LeaseWatch;
 use rdzv_core::time::Mono;
+use rdzv_rpc_proto::directory::LeaseWatch;
 use rdzv_store::Store;
 
 use super::super::access::{announce, change, count, members, peek, remove};

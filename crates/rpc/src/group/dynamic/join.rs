@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use rdzv_core::rpc::directory::{
+use rdzv_rpc_proto::directory::{
     GroupView, JoinRefusal, Meeting, Member, Membership, NotUnique, RoundKind,
 };
 use rdzv_store::{Store, StoreError};

@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rdzv_core::rpc::directory::{GroupView, Member};
+use rdzv_rpc_proto::directory::{GroupView, Member};
 use rdzv_store::{Breaker, Store};
 
 use super::access::{change, remove};

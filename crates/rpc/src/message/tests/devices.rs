@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use rdzv_core::rpc::device::{DeviceData, DeviceMap, Node, device_list, reverse_maps};
+use rdzv_rpc_proto::device::{DeviceData, DeviceMap, Node, device_list, reverse_maps};
 
 use super::*;
 use crate::RpcErrorKind;

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use rdzv_core::machine::Machine as _;
-use rdzv_core::rpc::frame::FrameKind;
-use rdzv_core::rpc::rref::{Batch, Failure, Member, Output, RRefId};
+use rdzv_rpc_proto::frame::FrameKind;
+use rdzv_rpc_proto::rref::{Batch, Failure, Member, Output, RRefId};
 
 use super::{Answer, Confirmation, State};
 use crate::agent::core::Core;

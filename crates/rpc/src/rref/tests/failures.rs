@@ -2,8 +2,8 @@
 
 use std::net::TcpListener;
 
-use rdzv_core::rpc::rref::{ForkData, ForkId, GlobalId, Input, Member, RRefId};
-use rdzv_core::rpc::worker::WorkerId;
+use rdzv_rpc_proto::rref::{ForkData, ForkId, GlobalId, Input, Member, RRefId};
+use rdzv_rpc_proto::worker::WorkerId;
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! The server's handle: starting, asking, purging and ending it from other threads.
 //!
-//! The server itself is one thread that owns the machine of [`rdzv_core::store::server`]; the
+//! The server itself is one thread that owns the machine of [`rdzv_store_proto::server`]; the
 //! handle talks to it through a channel and wakes it by an event descriptor.
 //!
 //! | file | what |
@@ -22,8 +22,8 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rdzv_core::store::limits::Limits;
-use rdzv_core::store::server::{Extension, ServerMachine, ServerStats};
+use rdzv_store_proto::limits::Limits;
+use rdzv_store_proto::server::{Extension, ServerMachine, ServerStats};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::listen;

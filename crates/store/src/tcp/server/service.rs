@@ -24,8 +24,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
-use rdzv_core::store::server::{Input, Output, ServerMachine};
 use rdzv_core::time::{Mono, Now, Wall};
+use rdzv_store_proto::server::{Input, Output, ServerMachine};
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
-use rdzv_core::store::server::{CloseReason, Input};
+use rdzv_store_proto::server::{CloseReason, Input};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;

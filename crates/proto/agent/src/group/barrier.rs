@@ -1,0 +1,37 @@
+//! Where the agents of one round meet in the store: the keys, relative to the round's prefix.
+//!
+//! The names and values are those of the reference, so that its agents and ours can share a job.
+
+use std::time::Duration;
+
+use rdzv_core::rank::GroupRank;
+
+/// Key of the counter and flag that agents meet at after success; used with the store's barrier.
+pub const TERMINAL_STATE: &str = "torchelastic/agent/terminal_state";
+
+/// How long an agent whose workers succeeded waits for the others.
+pub const EXIT_BARRIER_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Key under which an agent says what it is: a [`rdzv_core::rank::RoleInfo`] as JSON.
+pub fn role_info(agent: GroupRank) -> String {
+    format!("torchelastic/role_info/{agent}")
+}
+
+/// Key under which agent 0 answers: a [`rdzv_core::rank::Assignment`] as JSON.
+pub fn assigned_ranks(agent: GroupRank) -> String {
+    format!("torchelastic/assigned_ranks/{agent}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_the_references() {
+        assert_eq!(role_info(GroupRank(2)), "torchelastic/role_info/2");
+        assert_eq!(
+            assigned_ranks(GroupRank(0)),
+            "torchelastic/assigned_ranks/0"
+        );
+    }
+}

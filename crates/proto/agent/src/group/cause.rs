@@ -1,0 +1,288 @@
+//! Why a worker failed: what the failure report says in one line.
+
+use std::fmt;
+use std::time::Duration;
+
+use rdzv_core::signal;
+
+/// The longest text of a cause, in characters; what is longer ends with an ellipsis.
+const LONGEST: usize = 500;
+
+/// Why a worker, or a whole node, failed.
+///
+/// [`Cause::kind`] is stable, for programs; the text ([`fmt::Display`]) is one line for people and
+/// may change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cause {
+    /// The program ended by an error of its own that it put into words: an exception, a panic, an
+    /// assertion, a message of a library that aborted it.
+    Exception {
+        /// Class and text as the program wrote them, such as `ValueError: boom`.
+        text: String,
+    },
+    /// It ended with a code and left no words.
+    ExitCode {
+        /// 1 to 255; 0 if it ended well although it was being stopped for another cause.
+        code: i32,
+        /// The last line that it wrote to stderr, if that is in our hands. Nothing says that it is
+        /// about the end; for shells, and for `sys.exit` with a text, it is.
+        last_line: Option<String>,
+    },
+    /// A signal ended it that the agent did not send.
+    Signal {
+        /// Its number.
+        signal: i32,
+    },
+    /// It was killed, or failed, because memory had run out.
+    OutOfMemory {
+        /// What shows that, such as the counter of a control group.
+        evidence: String,
+    },
+    /// A file system was full.
+    DiskFull {
+        /// What could not be written, in the program's words.
+        text: String,
+    },
+    /// It never ran: no such program, not executable, interpreter or script missing.
+    NotStarted {
+        /// What was wrong.
+        reason: String,
+    },
+    /// A timer that the worker itself had asked for ran out.
+    Watchdog {
+        /// What was timed, as the worker calls it.
+        scope: String,
+        /// How long after the deadline that was seen.
+        late: Duration,
+    },
+    /// It had promised heartbeats and sent none for too long.
+    Heartbeat {
+        /// The phase that it was in, as it calls it.
+        phase: String,
+        /// How long it had been silent.
+        silent: Duration,
+        /// The limit of that phase.
+        limit: Duration,
+    },
+    /// Seen from outside, it made no progress for too long.
+    Hang {
+        /// How long it had done nothing.
+        silent: Duration,
+        /// The limit.
+        limit: Duration,
+        /// Where it stood: a function, or what the kernel waited for.
+        place: String,
+    },
+    /// The kernel held it in an uninterruptible wait (state D).
+    Uninterruptible {
+        /// For how long.
+        held: Duration,
+        /// The kernel function that it waited in, if that can be seen.
+        wait_channel: Option<String>,
+    },
+    /// A node vanished with its agent, without a word.
+    NodeLost {
+        /// Which node, and how that was noticed.
+        node: String,
+    },
+    /// The agent stopped it because of something else; never the first cause of anything.
+    StoppedByAgent {
+        /// What ended it: minus the signal, or its own code.
+        number: i32,
+    },
+    /// The agent itself could not go on.
+    Agent {
+        /// Class and text of the error.
+        text: String,
+    },
+}
+
+impl Cause {
+    /// An error in the program's own words, of which the first line is kept.
+    pub fn exception(text: &str) -> Self {
+        Self::Exception {
+            text: one_line(text),
+        }
+    }
+
+    /// The stable name of this kind of cause.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Exception { .. } => "exception",
+            Self::ExitCode { .. } => "exit_code",
+            Self::Signal { .. } => "signal",
+            Self::OutOfMemory { .. } => "out_of_memory",
+            Self::DiskFull { .. } => "disk_full",
+            Self::NotStarted { .. } => "not_started",
+            Self::Watchdog { .. } => "watchdog",
+            Self::Heartbeat { .. } => "heartbeat",
+            Self::Hang { .. } => "hang",
+            Self::Uninterruptible { .. } => "uninterruptible",
+            Self::NodeLost { .. } => "node_lost",
+            Self::StoppedByAgent { .. } => "stopped_by_agent",
+            Self::Agent { .. } => "agent_error",
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Self::Exception { text } | Self::Agent { text } => text.clone(),
+            Self::ExitCode {
+                code,
+                last_line: None,
+            } => format!("exited with code {code}"),
+            Self::ExitCode {
+                code,
+                last_line: Some(line),
+            } => format!("exited with code {code}; its last line: {line}"),
+            Self::Signal { signal: 9 } => {
+                "killed by SIGKILL, which the agent did not send".to_owned()
+            }
+            Self::Signal { signal } => format!("ended by {}", signal::in_words(*signal)),
+            Self::OutOfMemory { evidence } => format!("out of memory: {evidence}"),
+            Self::DiskFull { text } => format!("no space left on a file system: {text}"),
+            Self::NotStarted { reason } => format!("could not be started: {reason}"),
+            Self::Watchdog { scope, late } => format!(
+                "its own timer '{scope}' ran out, {} before that was seen",
+                seconds(*late)
+            ),
+            Self::Heartbeat {
+                phase,
+                silent,
+                limit,
+            } => format!(
+                "no heartbeat for {} in phase '{phase}' (limit {})",
+                seconds(*silent),
+                seconds(*limit)
+            ),
+            Self::Hang {
+                silent,
+                limit,
+                place,
+            } => format!(
+                "no progress for {} (limit {}); it stood in {place}",
+                seconds(*silent),
+                seconds(*limit)
+            ),
+            Self::Uninterruptible { held, wait_channel } => {
+                let held = seconds(*held);
+                match wait_channel {
+                    Some(channel) => {
+                        format!("held by the kernel for {held} in {channel} (state D)")
+                    }
+                    None => format!("held by the kernel for {held} (state D)"),
+                }
+            }
+            Self::NodeLost { node } => format!("node lost: {node}"),
+            Self::StoppedByAgent { number } if *number < 0 => format!(
+                "stopped by the agent with {} after another failure",
+                signal::in_words(number.saturating_neg())
+            ),
+            Self::StoppedByAgent { number } => format!(
+                "ended with code {number} while the agent was stopping it after another failure"
+            ),
+        };
+        formatter.write_str(&one_line(&text))
+    }
+}
+
+/// The first line that is not empty, without what would disturb a terminal; an ellipsis stands for
+/// what is left out.
+pub fn one_line(text: &str) -> String {
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines.next().unwrap_or_default();
+    let mut line: String = first
+        .chars()
+        .map(|character| {
+            if character.is_control() {
+                ' '
+            } else {
+                character
+            }
+        })
+        .take(LONGEST)
+        .collect();
+    if first.chars().count() > LONGEST || lines.next().is_some() {
+        line.push('…');
+    }
+    line
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cause_has_a_kind_and_one_line() {
+        let second = Duration::from_secs(1);
+        let cases = [
+            (
+                Cause::exception("ValueError: a\nb"),
+                "exception",
+                "ValueError: a…",
+            ),
+            (
+                Cause::ExitCode {
+                    code: 7,
+                    last_line: None,
+                },
+                "exit_code",
+                "exited with code 7",
+            ),
+            (
+                Cause::ExitCode {
+                    code: 1,
+                    last_line: Some("no dataset at /data".to_owned()),
+                },
+                "exit_code",
+                "exited with code 1; its last line: no dataset at /data",
+            ),
+            (
+                Cause::Signal { signal: 9 },
+                "signal",
+                "killed by SIGKILL, which the agent did not send",
+            ),
+            (Cause::Signal { signal: 11 }, "signal", "ended by SIGSEGV"),
+            (Cause::Signal { signal: 40 }, "signal", "ended by signal 40"),
+            (
+                Cause::Heartbeat {
+                    phase: "step".to_owned(),
+                    silent: second * 3,
+                    limit: second * 2,
+                },
+                "heartbeat",
+                "no heartbeat for 3.0 s in phase 'step' (limit 2.0 s)",
+            ),
+            (
+                Cause::Uninterruptible {
+                    held: second,
+                    wait_channel: None,
+                },
+                "uninterruptible",
+                "held by the kernel for 1.0 s (state D)",
+            ),
+            (
+                Cause::StoppedByAgent { number: -15 },
+                "stopped_by_agent",
+                "stopped by the agent with SIGTERM after another failure",
+            ),
+        ];
+        for (cause, kind, text) in cases {
+            assert_eq!((cause.kind(), cause.to_string().as_str()), (kind, text));
+        }
+    }
+
+    #[test]
+    fn a_line_is_short_and_harmless() {
+        assert_eq!(one_line("\n  \n a\u{1b}[31mb\tc\n\n"), "a [31mb c");
+        let long = one_line(&"x".repeat(10_000));
+        assert_eq!(long.chars().count(), LONGEST + 1);
+        assert!(long.ends_with('…'));
+    }
+}

@@ -1,0 +1,411 @@
+//! The machine that decides for the workers of one agent: join, start, watch, restart, finish.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::peers::Others;
+use super::phase::{AfterClearing, Finality, Phase, StopReason, ending, overrule};
+use super::policy::{GRACE_WITHOUT_KEEPER, RestartBudget, StopWishes};
+use super::{Ending, GroupInput, GroupOutput, GroupSpec, GroupState, Round, WorkerExit};
+use rdzv_core::machine::{Machine, Outbox};
+use rdzv_core::rank::LocalRank;
+use rdzv_core::time::{Mono, Now};
+
+/// The closing signal where nobody asked for another one: SIGTERM.
+pub(super) const CLOSING_SIGNAL: i32 = 15;
+
+/// How long a process has to end after SIGKILL before it is given up. Only a process that hangs
+/// inside the kernel takes that long.
+const ABANDON_AFTER: Duration = Duration::from_secs(10);
+
+/// The worker group of one agent. The drawing is in [the module](super).
+#[derive(Debug)]
+pub struct WorkerGroup {
+    pub(super) spec: GroupSpec,
+    pub(super) budget: RestartBudget,
+    wishes: StopWishes,
+    pub(super) phase: Phase,
+    pub(super) round: Option<Round>,
+    /// What is known of the other nodes.
+    pub(super) others: Others,
+    /// Workers of this attempt that are running.
+    pub(super) alive: BTreeSet<LocalRank>,
+    /// All workers of this attempt that were started.
+    pub(super) started: BTreeSet<LocalRank>,
+    /// Exits of this attempt in the order in which they were seen.
+    pub(super) exits: Vec<WorkerExit>,
+    /// Workers of this attempt that were found to hang.
+    pub(super) unhealthy: Vec<LocalRank>,
+    /// Whether any worker was ever started.
+    pub(super) ever_started: bool,
+    pub(super) outbox: Outbox<GroupOutput>,
+}
+
+impl WorkerGroup {
+    /// A group that has not begun.
+    pub fn new(spec: GroupSpec) -> Self {
+        Self {
+            budget: RestartBudget::new(spec.max_restarts),
+            spec,
+            wishes: StopWishes::default(),
+            phase: Phase::New,
+            round: None,
+            others: Others::default(),
+            alive: BTreeSet::new(),
+            started: BTreeSet::new(),
+            exits: Vec::new(),
+            unhealthy: Vec::new(),
+            ever_started: false,
+            outbox: Outbox::default(),
+        }
+    }
+
+    /// The state under the reference's name.
+    pub fn state(&self) -> GroupState {
+        match self.phase {
+            Phase::Stopping {
+                why: StopReason::WorkersFailed,
+                ..
+            } if !self.unhealthy.is_empty() => GroupState::Unhealthy,
+            _ => self.phase.state(),
+        }
+    }
+
+    /// How many restarts have been used.
+    pub fn restart_count(&self) -> u32 {
+        self.budget.used()
+    }
+
+    fn exited(&mut self, now: Now, exits: Vec<WorkerExit>) {
+        for exit in exits {
+            self.alive.remove(&exit.local_rank);
+            self.exits.push(exit);
+        }
+        self.look_at_exits(now);
+    }
+
+    /// Draws the consequences of the exits that were seen.
+    pub(super) fn look_at_exits(&mut self, now: Now) {
+        match self.phase {
+            Phase::Starting { .. } | Phase::Healthy => {
+                let failure = self.exits.iter().find(|exit| !exit.exit.is_success());
+                if let Some(failure) = failure.copied() {
+                    self.outbox.push(GroupOutput::FirstFailure(failure));
+                    if self.is_beyond_help() {
+                        self.tell_others(failure);
+                    } else if self.budget.remaining() == 0 {
+                        self.last_failure(now, failure);
+                    }
+                    self.stop(
+                        now,
+                        StopReason::WorkersFailed,
+                        CLOSING_SIGNAL,
+                        self.spec.grace,
+                    );
+                } else if self.alive.is_empty() && matches!(self.phase, Phase::Healthy) {
+                    self.clear(now, AfterClearing::Success);
+                }
+            }
+            Phase::Stopping { ref why, .. } if self.alive.is_empty() => {
+                let then = AfterClearing::Stop(why.clone());
+                self.clear(now, then);
+            }
+            _ => {}
+        }
+    }
+
+    /// Workers hang. Those that have ended meanwhile do not hang any more.
+    fn hang(&mut self, now: Now, mut workers: Vec<LocalRank>, restartable: bool) {
+        workers.retain(|worker| self.alive.contains(worker));
+        if workers.is_empty() {
+            return;
+        }
+        if !restartable {
+            self.budget.forfeit();
+        }
+        self.unhealthy.clone_from(&workers);
+        self.outbox.push(GroupOutput::Unhealthy {
+            workers,
+            last: !self.may_restart(),
+        });
+        self.stop(
+            now,
+            StopReason::WorkersFailed,
+            CLOSING_SIGNAL,
+            self.spec.grace,
+        );
+    }
+
+    pub(super) fn stop(&mut self, now: Now, why: StopReason, signal: i32, grace: Duration) {
+        if self.alive.is_empty() {
+            return self.clear(now, AfterClearing::Stop(why));
+        }
+        self.outbox.push(GroupOutput::Signal {
+            workers: self.started.iter().copied().collect(),
+            signal,
+        });
+        self.phase = Phase::Stopping {
+            why,
+            signal,
+            until: now.mono + grace,
+            killed: false,
+        };
+        self.look_at_time(now);
+    }
+
+    /// A further reason to stop while the group is being stopped: it may only get shorter.
+    fn stop_sooner(&mut self, now: Now, again: StopReason, signal: i32, grace: Duration) {
+        let failure = self.finality();
+        let Phase::Stopping {
+            ref mut why,
+            signal: ref mut current,
+            ref mut until,
+            killed,
+        } = self.phase
+        else {
+            return;
+        };
+        overrule(why, again, failure);
+        if killed {
+            return;
+        }
+        *until = (*until).min(now.mono + grace);
+        *current = signal;
+        self.outbox.push(GroupOutput::Signal {
+            workers: self.started.iter().copied().collect(),
+            signal,
+        });
+        self.look_at_time(now);
+    }
+
+    pub(super) fn told_to_stop(&mut self, now: Now, why: StopReason, signal: i32, grace: Duration) {
+        let failure = self.finality();
+        self.failure_stays();
+        match self.phase {
+            Phase::New | Phase::Joining | Phase::Assigning | Phase::Resting { .. } => {
+                self.finish(ending(why, Vec::new(), Vec::new(), self.ever_started));
+            }
+            Phase::Starting { .. } | Phase::Healthy => self.stop(now, why, signal, grace),
+            Phase::Stopping { .. } => self.stop_sooner(now, why, signal, grace),
+            Phase::Clearing { ref mut then, .. } => match then {
+                AfterClearing::Success => *then = AfterClearing::Stop(why),
+                AfterClearing::Stop(current) => {
+                    overrule(current, why, failure);
+                }
+            },
+            Phase::Settling => {
+                let mut reason = StopReason::WorkersFailed;
+                overrule(&mut reason, why, failure);
+                self.finish_stopped(reason);
+            }
+            Phase::Barrier => self.finish(ending(why, Vec::new(), Vec::new(), self.ever_started)),
+            Phase::Over(_) => {}
+        }
+    }
+
+    fn clear(&mut self, now: Now, then: AfterClearing) {
+        self.outbox.push(GroupOutput::ClearLeftovers);
+        self.phase = Phase::Clearing {
+            then,
+            until: now.mono + ABANDON_AFTER,
+        };
+    }
+
+    fn cleared(&mut self, now: Now) {
+        let Phase::Clearing { ref then, .. } = self.phase else {
+            return;
+        };
+        match then.clone() {
+            AfterClearing::Success => {
+                let agents = self
+                    .round
+                    .as_ref()
+                    .map_or(1, |round| round.group_world_size);
+                if agents == 1 {
+                    self.succeed();
+                } else if let Some(reason) = self.round_is_over() {
+                    self.succeed_alone(reason);
+                } else {
+                    self.phase = Phase::Barrier;
+                    self.others.at_barrier(now);
+                    self.outbox.push(GroupOutput::ExitBarrier { agents });
+                }
+            }
+            AfterClearing::Stop(StopReason::MembershipChanged { .. }) => self.rest(now),
+            AfterClearing::Stop(StopReason::WorkersFailed)
+                if self.may_restart() && self.budget.take() =>
+            {
+                self.outbox.push(GroupOutput::Restarting {
+                    remaining: self.budget.remaining(),
+                    most: self.budget.most(),
+                });
+                self.rest(now);
+            }
+            AfterClearing::Stop(StopReason::WorkersFailed) if self.others.may_explain() => {
+                self.phase = Phase::Settling;
+            }
+            AfterClearing::Stop(why) => self.finish_stopped(why),
+        }
+    }
+
+    /// Whether a failure leads to another attempt.
+    pub(super) fn may_restart(&self) -> bool {
+        self.finality() == Finality::Passing
+    }
+
+    /// What a failure of a worker would mean, or means, for the run.
+    fn finality(&self) -> Finality {
+        if self.budget.remaining() == 0 || self.is_beyond_help() {
+            Finality::Own
+        } else if self.others.have_ended() {
+            Finality::ByOthers
+        } else {
+            Finality::Passing
+        }
+    }
+
+    /// Whether a worker has ended by itself in a way that no restart helps.
+    fn is_beyond_help(&self) -> bool {
+        self.exits.iter().any(|ended| {
+            let code = ended.exit.as_number();
+            !ended.stopped_by_agent && self.spec.non_retryable.contains(&code)
+        })
+    }
+
+    /// Joins the next round, after the delay that the group was given.
+    fn rest(&mut self, now: Now) {
+        if self.spec.settle_delay.is_zero() {
+            return self.join();
+        }
+        self.phase = Phase::Resting {
+            until: now.mono + self.spec.settle_delay,
+        };
+    }
+
+    /// The end of a run whose workers were stopped.
+    pub(super) fn finish_stopped(&mut self, why: StopReason) {
+        let exits = std::mem::take(&mut self.exits);
+        let unhealthy = std::mem::take(&mut self.unhealthy);
+        self.finish(ending(why, exits, unhealthy, self.ever_started));
+    }
+
+    fn succeed(&mut self) {
+        let exits = std::mem::take(&mut self.exits);
+        self.finish(Ending::Succeeded { exits });
+    }
+
+    /// The others will not come to the exit barrier of this round any more.
+    pub(super) fn succeed_alone(&mut self, reason: String) {
+        let exits = std::mem::take(&mut self.exits);
+        self.finish(Ending::SucceededAlone { exits, reason });
+    }
+
+    pub(super) fn finish(&mut self, ending: Ending) {
+        self.others.forget_deadlines();
+        self.phase = Phase::Over(match ending {
+            Ending::Succeeded { .. } | Ending::SucceededAlone { .. } => GroupState::Succeeded,
+            _ => GroupState::Failed,
+        });
+        self.outbox.push(GroupOutput::Finish(ending));
+    }
+
+    fn look_at_time(&mut self, now: Now) {
+        self.look_at_others(now);
+        match self.phase {
+            Phase::Stopping {
+                ref mut until,
+                ref mut killed,
+                ref why,
+                ..
+            } if *until <= now.mono => {
+                let workers: Vec<LocalRank> = self.alive.iter().copied().collect();
+                if *killed {
+                    let then = AfterClearing::Stop(why.clone());
+                    self.outbox.push(GroupOutput::Abandon { workers });
+                    self.clear(now, then);
+                } else {
+                    *killed = true;
+                    *until = now.mono + ABANDON_AFTER;
+                    self.outbox.push(GroupOutput::Kill { workers });
+                }
+            }
+            Phase::Clearing { until, .. } if until <= now.mono => {
+                self.outbox.push(GroupOutput::AbandonLeftovers);
+                self.cleared(now);
+            }
+            Phase::Resting { until } if until <= now.mono => self.join(),
+            _ => {}
+        }
+    }
+}
+
+impl Machine for WorkerGroup {
+    type Input<'a> = GroupInput;
+    type Output = GroupOutput;
+
+    fn handle(&mut self, now: Now, input: GroupInput) {
+        self.outbox.assert_drained();
+        match (input, &self.phase) {
+            (GroupInput::Begin, Phase::New) => self.join(),
+            (GroupInput::Joined(round), Phase::Joining) => self.joined(round),
+            (GroupInput::Assigned(assignment), Phase::Assigning) => self.assigned(assignment),
+            (GroupInput::Started(local_rank), _) => self.started(now, local_rank),
+            (GroupInput::Exited(exits), _) => self.exited(now, exits),
+            (
+                GroupInput::Unhealthy {
+                    workers,
+                    restartable,
+                },
+                Phase::Starting { .. } | Phase::Healthy,
+            ) => self.hang(now, workers, restartable),
+            (GroupInput::Broken, _) => {
+                self.told_to_stop(now, StopReason::Broken, CLOSING_SIGNAL, self.spec.grace);
+            }
+            (GroupInput::Signal(signal), _) => {
+                let grace = self.wishes.grace_after(now.mono, signal, self.spec.grace);
+                if let Some(grace) = grace {
+                    self.told_to_stop(now, StopReason::Signalled(signal), signal, grace);
+                }
+            }
+            (GroupInput::KeeperLost, _) => {
+                let grace = self.spec.grace.min(GRACE_WITHOUT_KEEPER);
+                self.told_to_stop(now, StopReason::KeeperLost, CLOSING_SIGNAL, grace);
+            }
+            (GroupInput::MembershipChanged { round, reason }, _) => {
+                self.membership_changed(now, round, reason);
+            }
+            (GroupInput::PeerFailed { node, reason }, _) => self.peer_failed(now, node, reason),
+            (GroupInput::RunClosed, _) => self.run_closed(now),
+            (GroupInput::RendezvousLost, _) => self.rendezvous_lost(now),
+            (GroupInput::NotNeeded, Phase::Joining) => self.finish(Ending::NotNeeded),
+            (GroupInput::Cleared, Phase::Clearing { .. }) => self.cleared(now),
+            (GroupInput::BarrierPassed, Phase::Barrier) => self.succeed(),
+            (GroupInput::TimePassed, _) => self.look_at_time(now),
+            // An answer to a question, or news of workers, that a stop has made pointless.
+            (
+                GroupInput::Begin
+                | GroupInput::Joined(_)
+                | GroupInput::Assigned(_)
+                | GroupInput::NotNeeded
+                | GroupInput::Unhealthy { .. }
+                | GroupInput::Cleared
+                | GroupInput::BarrierPassed,
+                _,
+            ) => {}
+        }
+    }
+
+    fn poll_output(&mut self) -> Option<GroupOutput> {
+        self.outbox.pop()
+    }
+
+    fn deadline(&self) -> Option<Mono> {
+        let own = match self.phase {
+            Phase::Stopping { until, .. }
+            | Phase::Clearing { until, .. }
+            | Phase::Resting { until } => Some(until),
+            _ => None,
+        };
+        own.into_iter().chain(self.others.deadline()).min()
+    }
+}

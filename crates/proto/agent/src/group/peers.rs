@@ -1,0 +1,212 @@
+//! What the worker group makes of news about other nodes.
+//!
+//! | news | workers run | stopping, restarts left | last failure, not told yet | exit barrier |
+//! |---|---|---|---|---|
+//! | membership changed | stop, join again | absorbed: it joins again anyway | explains it: join again | end: succeeded, and leave |
+//! | a peer failed | stop, end | end with the peer's failure | end with the own failure | end |
+//! | run closed | stop, end | end with the own failure | end with the own failure | end soon |
+//! | rendezvous lost | stop, end | end with the loss | end with the own failure | ignored |
+//!
+//! What is final by itself is asked before it is noted that the others have ended, which makes every
+//! failure final. A peer that says why the run was closed is believed as if it had said so at once.
+//!
+//! Neither a change of membership nor joining again costs a restart.
+
+use super::machine::{CLOSING_SIGNAL, WorkerGroup};
+use super::phase::{AfterClearing, Phase, StopReason};
+use super::policy::{BARRIER_AFTER_CLOSE, EXPLAINED_WITHIN};
+use super::{Ending, GroupOutput, WorkerExit};
+use rdzv_core::time::{Mono, Now};
+
+/// What is known of the other nodes.
+#[derive(Debug, Default)]
+pub(super) struct Others {
+    /// The last round that was said not to hold any more, and why. It may be said before the round
+    /// itself is known here.
+    superseded: Option<(u64, String)>,
+    /// A failure that is final at this time unless a change of membership explains it.
+    unexplained: Option<(Mono, WorkerExit)>,
+    /// No further round will be formed.
+    ended: bool,
+    /// When the exit barrier is given up.
+    barrier_until: Option<Mono>,
+}
+
+impl Others {
+    /// Why a round does not hold any more, if that is so.
+    pub(super) fn superseded(&self, round: u64) -> Option<String> {
+        self.superseded
+            .as_ref()
+            .filter(|(superseded, _)| *superseded >= round)
+            .map(|(_, reason)| reason.clone())
+    }
+
+    /// Whether the last failure may still turn out not to be one of this node.
+    pub(super) fn may_explain(&self) -> bool {
+        self.unexplained.is_some()
+    }
+
+    /// Whether no further round will be formed.
+    pub(super) fn have_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// The exit barrier begins.
+    pub(super) fn at_barrier(&mut self, now: Now) {
+        self.barrier_until = self.ended.then(|| now.mono + BARRIER_AFTER_CLOSE);
+    }
+
+    pub(super) fn forget_deadlines(&mut self) {
+        self.unexplained = None;
+        self.barrier_until = None;
+    }
+
+    pub(super) fn deadline(&self) -> Option<Mono> {
+        let unexplained = self.unexplained.map(|(until, _)| until);
+        unexplained.into_iter().chain(self.barrier_until).min()
+    }
+}
+
+impl WorkerGroup {
+    /// A worker failed and no restart is left. The others are told, unless it turns out in time
+    /// that the failure comes from the loss of one of them.
+    pub(super) fn last_failure(&mut self, now: Now, failure: WorkerExit) {
+        let alone = self
+            .round
+            .as_ref()
+            .is_none_or(|round| round.group_world_size == 1);
+        if alone || !self.spec.dynamic {
+            // Nothing will explain it.
+            self.tell_others(failure);
+        } else {
+            let within = self.round.as_ref().map(|round| round.losses_known_within);
+            let until = now.mono + within.unwrap_or(EXPLAINED_WITHIN);
+            self.others.unexplained = Some((until, failure));
+        }
+    }
+
+    /// Tells the other nodes of a failure that is final, if there can be any.
+    pub(super) fn tell_others(&mut self, failure: WorkerExit) {
+        let several = self
+            .round
+            .as_ref()
+            .is_some_and(|round| round.group_world_size > 1);
+        if self.spec.dynamic || several {
+            self.outbox.push(GroupOutput::TellOthers(failure));
+        }
+    }
+
+    /// The last failure is this node's own, whatever is heard of others from now on.
+    pub(super) fn failure_stays(&mut self) {
+        if let Some((_, failure)) = self.others.unexplained.take() {
+            self.outbox.push(GroupOutput::TellOthers(failure));
+        }
+    }
+
+    /// Leaves the round for the next one; nothing of it is running.
+    pub(super) fn regroup(&mut self, reason: String) {
+        self.outbox.push(GroupOutput::Regrouping { reason });
+        self.join();
+    }
+
+    pub(super) fn membership_changed(&mut self, now: Now, round: u64, reason: String) {
+        if self.round.as_ref().is_some_and(|own| own.number > round) {
+            return;
+        }
+        let explained = self.others.unexplained.take().is_some();
+        match &mut self.phase {
+            Phase::New | Phase::Joining => self.others.superseded = Some((round, reason)),
+            Phase::Assigning | Phase::Settling => self.regroup(reason),
+            Phase::Starting { .. } | Phase::Healthy => {
+                self.outbox.push(GroupOutput::Regrouping {
+                    reason: reason.clone(),
+                });
+                let why = StopReason::MembershipChanged { reason };
+                self.stop(now, why, CLOSING_SIGNAL, self.spec.grace);
+            }
+            Phase::Stopping { why, .. }
+            | Phase::Clearing {
+                then: AfterClearing::Stop(why),
+                ..
+            } if explained => {
+                *why = StopReason::MembershipChanged {
+                    reason: reason.clone(),
+                };
+                self.outbox.push(GroupOutput::Regrouping { reason });
+            }
+            // Whoever goes on leaves this round, and waits until this node has left it too.
+            Phase::Barrier => self.succeed_alone(reason),
+            Phase::Clearing {
+                then: AfterClearing::Success,
+                ..
+            } => self.others.superseded = Some((round, reason)),
+            Phase::Stopping { .. }
+            | Phase::Clearing { .. }
+            | Phase::Resting { .. }
+            | Phase::Over(_) => {}
+        }
+    }
+
+    /// Why the round that this node is in is over, if that is known.
+    pub(super) fn round_is_over(&self) -> Option<String> {
+        let round = self.round.as_ref()?;
+        self.others.superseded(round.number)
+    }
+
+    pub(super) fn peer_failed(&mut self, now: Now, node: String, reason: String) {
+        self.others.unexplained = None;
+        let why = StopReason::PeerFailed { node, reason };
+        self.told_to_stop(now, why, CLOSING_SIGNAL, self.spec.grace);
+        self.others.ended = true;
+    }
+
+    pub(super) fn run_closed(&mut self, now: Now) {
+        self.others.ended = true;
+        self.others.unexplained = None;
+        match self.phase {
+            // The answer of the rendezvous says more.
+            Phase::New | Phase::Joining => {}
+            Phase::Clearing {
+                then: AfterClearing::Success,
+                ..
+            } => {}
+            Phase::Barrier => self.others.at_barrier(now),
+            _ => self.told_to_stop(now, StopReason::RunClosed, CLOSING_SIGNAL, self.spec.grace),
+        }
+    }
+
+    pub(super) fn rendezvous_lost(&mut self, now: Now) {
+        self.others.unexplained = None;
+        match self.phase {
+            // The workers have succeeded; the barrier ends with the store that it stands on.
+            Phase::Barrier
+            | Phase::Clearing {
+                then: AfterClearing::Success,
+                ..
+            } => {}
+            _ => self.told_to_stop(now, StopReason::Broken, CLOSING_SIGNAL, self.spec.grace),
+        }
+        self.others.ended = true;
+    }
+
+    /// What becomes of waiting for others when the time for it is over.
+    pub(super) fn look_at_others(&mut self, now: Now) {
+        if self
+            .others
+            .unexplained
+            .is_some_and(|(until, _)| until <= now.mono)
+        {
+            self.failure_stays();
+            if matches!(self.phase, Phase::Settling) {
+                self.finish_stopped(StopReason::WorkersFailed);
+            }
+        }
+        if self
+            .others
+            .barrier_until
+            .is_some_and(|until| until <= now.mono)
+        {
+            self.finish(Ending::RunClosed);
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Where a worker group is, and what it makes of several reasons to stop.
+
+use std::collections::VecDeque;
+
+use super::{Ending, GroupState, WorkerExit, WorkerPlace};
+use rdzv_core::rank::LocalRank;
+use rdzv_core::time::Mono;
+
+/// Where the group is.
+#[derive(Debug)]
+pub(super) enum Phase {
+    New,
+    Joining,
+    Assigning,
+    /// One worker at a time, so that a failure stops before the next one.
+    Starting {
+        waiting: VecDeque<Prepared>,
+    },
+    Healthy,
+    Stopping {
+        why: StopReason,
+        signal: i32,
+        until: Mono,
+        killed: bool,
+    },
+    Clearing {
+        then: AfterClearing,
+        until: Mono,
+    },
+    /// The last failure waits for its explanation; nothing is left of the workers.
+    Settling,
+    /// Nothing is left of the workers, and the next rendezvous has to wait a little.
+    Resting {
+        until: Mono,
+    },
+    Barrier,
+    Over(GroupState),
+}
+
+impl Phase {
+    /// The state under the reference's name.
+    pub(super) fn state(&self) -> GroupState {
+        match self {
+            Self::New | Self::Joining | Self::Assigning | Self::Starting { .. } => GroupState::Init,
+            Self::Healthy => GroupState::Healthy,
+            Self::Clearing {
+                then: AfterClearing::Success,
+                ..
+            }
+            | Self::Barrier => GroupState::Succeeded,
+            Self::Stopping { .. }
+            | Self::Clearing { .. }
+            | Self::Settling
+            | Self::Resting { .. } => GroupState::Stopped,
+            Self::Over(state) => *state,
+        }
+    }
+}
+
+/// A worker that is about to be started.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) worker: WorkerPlace,
+    pub(super) environment: Vec<(&'static str, String)>,
+}
+
+/// Why the workers are being stopped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum StopReason {
+    WorkersFailed,
+    /// To take part in the next round.
+    MembershipChanged {
+        reason: String,
+    },
+    PeerFailed {
+        node: String,
+        reason: String,
+    },
+    RunClosed,
+    Broken,
+    Signalled(i32),
+    KeeperLost,
+}
+
+/// What comes when nothing is left of the workers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum AfterClearing {
+    Success,
+    Stop(StopReason),
+}
+
+/// How final it is that a worker failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Finality {
+    /// Another attempt follows.
+    Passing,
+    /// Restarts are left, but the others form no further round.
+    ByOthers,
+    /// No restart is left, or none would help.
+    Own,
+}
+
+/// Which of two reasons to stop counts. The loss of the keeper always does. A failure that ends the
+/// run by itself stays, because it is what people need to know (*G3*); what could still go on with
+/// another attempt gives way to what ends the run. So a failure that had restarts left gives way to
+/// the final one of another node, also where the others were known to have ended before they said
+/// why: then all nodes name the same failure.
+pub(super) fn overrule(current: &mut StopReason, again: StopReason, failure: Finality) {
+    let counts = match (&*current, &again) {
+        (_, StopReason::KeeperLost) => true,
+        (_, StopReason::MembershipChanged { .. }) => false,
+        (StopReason::MembershipChanged { .. }, _)
+        | (StopReason::RunClosed, StopReason::PeerFailed { .. }) => true,
+        (StopReason::WorkersFailed, StopReason::PeerFailed { .. }) => failure != Finality::Own,
+        (StopReason::WorkersFailed, StopReason::Broken | StopReason::Signalled(_)) => {
+            failure == Finality::Passing
+        }
+        _ => false,
+    };
+    if counts {
+        *current = again;
+    }
+}
+
+/// How a run ends that was stopped for this reason. A change of membership is none: another attempt
+/// follows it.
+pub(super) fn ending(
+    why: StopReason,
+    exits: Vec<WorkerExit>,
+    unhealthy: Vec<LocalRank>,
+    workers_started: bool,
+) -> Ending {
+    match why {
+        StopReason::WorkersFailed => Ending::Failed { exits, unhealthy },
+        StopReason::PeerFailed { node, reason } => Ending::PeerFailed { node, reason },
+        StopReason::RunClosed => Ending::RunClosed,
+        StopReason::MembershipChanged { .. } => {
+            unreachable!("after a change of membership the group joins again")
+        }
+        StopReason::Broken => Ending::Broken,
+        StopReason::Signalled(signal) => Ending::Signalled {
+            signal,
+            workers_started,
+        },
+        StopReason::KeeperLost => Ending::KeeperLost,
+    }
+}

@@ -1,0 +1,348 @@
+//! From ranks to what each worker gets: its place, its environment, its arguments.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use super::{GroupSpec, Round, VisibleDevices};
+use rdzv_core::env;
+use rdzv_core::rank::{Assignment, LocalRank, Rank, RoleRank, ranges};
+
+/// A worker's place in the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkerPlace {
+    /// Rank within the node.
+    pub local_rank: LocalRank,
+    /// Rank in the job.
+    pub rank: Rank,
+    /// Number of workers in the job.
+    pub world_size: u32,
+    /// Rank among its role.
+    pub role_rank: RoleRank,
+    /// Number of workers of its role.
+    pub role_world_size: u32,
+}
+
+/// The places of the workers of one node.
+pub fn places(assignment: Assignment, local_world_size: u32) -> Vec<WorkerPlace> {
+    (0..local_world_size)
+        .map(|local_rank| WorkerPlace {
+            local_rank: LocalRank(local_rank),
+            rank: Rank(assignment.base_rank.0 + local_rank),
+            world_size: assignment.world_size,
+            role_rank: RoleRank(assignment.base_role_rank.0 + local_rank),
+            role_world_size: assignment.role_world_size,
+        })
+        .collect()
+}
+
+/// What a worker's environment has over the agent's. The error file is not in here: its path is
+/// known only where the log directory was made.
+///
+/// Fails with the reference's text if the devices do not suffice.
+pub fn environment(
+    spec: &GroupSpec,
+    round: &Round,
+    place: &WorkerPlace,
+    restart_count: u32,
+) -> Result<Vec<(&'static str, String)>, String> {
+    let virtual_rank = spec.virtual_local_rank.as_ref();
+    let shown_local_rank = if virtual_rank.is_some() {
+        LocalRank(0)
+    } else {
+        place.local_rank
+    };
+    let use_agent_store = if round.master.hosted_by_agent {
+        "True"
+    } else {
+        "False"
+    };
+    let nccl = spec.nccl_error_handling.as_deref().unwrap_or("1");
+    let mut variables = vec![
+        (env::LOCAL_RANK, shown_local_rank.to_string()),
+        (env::RANK, place.rank.to_string()),
+        (env::GROUP_RANK, round.group_rank.to_string()),
+        (env::ROLE_RANK, place.role_rank.to_string()),
+        (env::ROLE_NAME, spec.role.clone()),
+        (env::LOCAL_WORLD_SIZE, spec.local_world_size.to_string()),
+        (env::WORLD_SIZE, place.world_size.to_string()),
+        (env::GROUP_WORLD_SIZE, round.group_world_size.to_string()),
+        (env::ROLE_WORLD_SIZE, place.role_world_size.to_string()),
+        (env::MASTER_ADDR, round.master.addr.clone()),
+        (env::MASTER_PORT, round.master.port.to_string()),
+        (env::TORCHELASTIC_RESTART_COUNT, restart_count.to_string()),
+        (
+            env::TORCHELASTIC_MAX_RESTARTS,
+            spec.max_restarts.to_string(),
+        ),
+        (env::TORCHELASTIC_RUN_ID, spec.run_id.as_str().to_owned()),
+        (
+            env::TORCHELASTIC_USE_AGENT_STORE,
+            use_agent_store.to_owned(),
+        ),
+        (
+            env::TORCHELASTIC_SIGNALS_TO_HANDLE,
+            spec.signals_text.clone(),
+        ),
+        (env::TORCH_NCCL_ASYNC_ERROR_HANDLING, nccl.to_owned()),
+        (env::RDZV_ROUND, round.number.to_string()),
+    ];
+    if let Some(devices) = virtual_rank {
+        variables.extend(device_of(devices, place.local_rank)?);
+    }
+    Ok(variables)
+}
+
+/// The one device that a worker sees with `--virtual-local-rank`: the entry of the list at its
+/// local rank, or the local rank itself where there is no list.
+fn device_of(
+    devices: &VisibleDevices,
+    local_rank: LocalRank,
+) -> Result<Vec<(&'static str, String)>, String> {
+    let hip = devices.hip.as_deref().filter(|list| !list.is_empty());
+    let (source, list) = match (hip, devices.cuda.as_deref()) {
+        (Some(list), _) => (env::HIP_VISIBLE_DEVICES, list),
+        (None, Some(list)) => (env::CUDA_VISIBLE_DEVICES, list),
+        (None, None) => return Ok(vec![(env::CUDA_VISIBLE_DEVICES, local_rank.to_string())]),
+    };
+    let device = list
+        .split(',')
+        .nth(local_rank.0 as usize)
+        .ok_or_else(|| {
+            format!("local_rank {local_rank} exceeds available GPUs in {source}={list}")
+        })?
+        .trim()
+        .to_owned();
+    let mut variables = vec![(env::CUDA_VISIBLE_DEVICES, device.clone())];
+    if hip.is_some() {
+        variables.push((env::HIP_VISIBLE_DEVICES, device));
+    }
+    Ok(variables)
+}
+
+/// A worker's arguments: `${local_rank}` and `$local_rank` become its local rank (the real one,
+/// also with `--virtual-local-rank`), `$$` becomes `$`; everything else stays.
+pub fn arguments(templates: &[OsString], local_rank: LocalRank) -> Vec<OsString> {
+    let digits = local_rank.to_string();
+    templates
+        .iter()
+        .map(|template| {
+            let filled = substitute(template.as_bytes(), |name| {
+                (name == b"local_rank").then_some(digits.as_bytes())
+            });
+            OsString::from_vec(filled)
+        })
+        .collect()
+}
+
+/// The prefix of a line on the console that came from these workers (one, or several that said the
+/// same), from its template: `${role_name}`, `${local_rank}`, `${rank}` and `${hostname}` are
+/// replaced by the rules of [`arguments`]. Several ranks read `0-3,5`.
+pub fn line_prefix(template: &str, role: &str, places: &[WorkerPlace], hostname: &str) -> String {
+    let local_rank = ranges(places.iter().map(|place| place.local_rank.0));
+    let rank = ranges(places.iter().map(|place| place.rank.0));
+    let filled = substitute(template.as_bytes(), |name| match name {
+        b"role_name" => Some(role.as_bytes()),
+        b"local_rank" => Some(local_rank.as_bytes()),
+        b"rank" => Some(rank.as_bytes()),
+        b"hostname" => Some(hostname.as_bytes()),
+        _ => None,
+    });
+    String::from_utf8_lossy(&filled).into_owned()
+}
+
+/// Replaces `$name` and `${name}` where `value` knows the name, and `$$` by `$`.
+///
+/// Names are ASCII letters, digits and `_`, and do not begin with a digit.
+fn substitute<'v>(template: &[u8], value: impl Fn(&[u8]) -> Option<&'v [u8]>) -> Vec<u8> {
+    let mut filled = Vec::with_capacity(template.len());
+    let mut rest = template;
+    while let Some(dollar) = rest.iter().position(|&byte| byte == b'$') {
+        filled.extend_from_slice(&rest[..dollar]);
+        rest = &rest[dollar..];
+        if rest.starts_with(b"$$") {
+            filled.push(b'$');
+            rest = &rest[2..];
+            continue;
+        }
+        let (name, length) = match rest.get(1) {
+            Some(b'{') => {
+                let name = name_at(&rest[2..]);
+                let closed = rest.get(2 + name.len()) == Some(&b'}');
+                (if closed { name } else { b"" }, name.len() + 3)
+            }
+            _ => {
+                let name = name_at(&rest[1..]);
+                (name, name.len() + 1)
+            }
+        };
+        match value(name) {
+            Some(text) => {
+                filled.extend_from_slice(text);
+                rest = &rest[length..];
+            }
+            None => {
+                filled.push(b'$');
+                rest = &rest[1..];
+            }
+        }
+    }
+    filled.extend_from_slice(rest);
+    filled
+}
+
+fn name_at(text: &[u8]) -> &[u8] {
+    let length = text
+        .iter()
+        .enumerate()
+        .take_while(|&(at, byte)| {
+            byte.is_ascii_alphabetic() || *byte == b'_' || (at > 0 && byte.is_ascii_digit())
+        })
+        .count();
+    &text[..length]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::group::Master;
+    use rdzv_core::ident::RunId;
+    use rdzv_core::rank::GroupRank;
+
+    fn spec(virtual_local_rank: Option<VisibleDevices>) -> GroupSpec {
+        GroupSpec {
+            role: "trn".into(),
+            run_id: RunId::new("jobX"),
+            local_world_size: 2,
+            max_restarts: 3,
+            grace: Duration::from_secs(30),
+            settle_delay: Duration::ZERO,
+            non_retryable: std::collections::BTreeSet::new(),
+            purge_store: true,
+            dynamic: false,
+            signals_text: "SIGTERM,SIGINT".into(),
+            nccl_error_handling: None,
+            virtual_local_rank,
+        }
+    }
+
+    fn round() -> Round {
+        Round {
+            number: 4,
+            group_rank: GroupRank(1),
+            group_world_size: 2,
+            master: Master {
+                addr: "10.0.0.1".into(),
+                port: 29500,
+                hosted_by_agent: true,
+            },
+            losses_known_within: Duration::ZERO,
+        }
+    }
+
+    fn variables(spec: &GroupSpec, local_rank: usize) -> Result<Vec<String>, String> {
+        let place = places(Assignment::from((1, 3, 0, 2)), 2)[local_rank];
+        let variables = environment(spec, &round(), &place, 1)?;
+        Ok(variables
+            .into_iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect())
+    }
+
+    #[test]
+    fn a_worker_gets_the_variables_of_the_contract() {
+        assert_eq!(
+            variables(&spec(None), 1).unwrap(),
+            [
+                "LOCAL_RANK=1",
+                "RANK=2",
+                "GROUP_RANK=1",
+                "ROLE_RANK=1",
+                "ROLE_NAME=trn",
+                "LOCAL_WORLD_SIZE=2",
+                "WORLD_SIZE=3",
+                "GROUP_WORLD_SIZE=2",
+                "ROLE_WORLD_SIZE=2",
+                "MASTER_ADDR=10.0.0.1",
+                "MASTER_PORT=29500",
+                "TORCHELASTIC_RESTART_COUNT=1",
+                "TORCHELASTIC_MAX_RESTARTS=3",
+                "TORCHELASTIC_RUN_ID=jobX",
+                "TORCHELASTIC_USE_AGENT_STORE=True",
+                "TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM,SIGINT",
+                "TORCH_NCCL_ASYNC_ERROR_HANDLING=1",
+                "RDZV_ROUND=4",
+            ]
+        );
+    }
+
+    #[test]
+    fn virtual_local_ranks_divide_the_devices() {
+        let devices = |hip: Option<&str>, cuda: Option<&str>| {
+            let list = VisibleDevices {
+                hip: hip.map(str::to_owned),
+                cuda: cuda.map(str::to_owned),
+            };
+            let held = variables(&spec(Some(list)), 1)?;
+            assert_eq!(held[0], "LOCAL_RANK=0");
+            Ok::<_, String>(held[18..].join(" "))
+        };
+        assert_eq!(
+            devices(None, Some("4, 5")).unwrap(),
+            "CUDA_VISIBLE_DEVICES=5"
+        );
+        assert_eq!(devices(None, None).unwrap(), "CUDA_VISIBLE_DEVICES=1");
+        assert_eq!(
+            devices(Some("6,7"), Some("4,5")).unwrap(),
+            "CUDA_VISIBLE_DEVICES=7 HIP_VISIBLE_DEVICES=7"
+        );
+        assert_eq!(
+            devices(Some(""), Some("4,5")).unwrap(),
+            "CUDA_VISIBLE_DEVICES=5"
+        );
+        assert_eq!(
+            devices(None, Some("4")).unwrap_err(),
+            "local_rank 1 exceeds available GPUs in CUDA_VISIBLE_DEVICES=4"
+        );
+    }
+
+    #[test]
+    fn arguments_know_one_macro() {
+        let cases = [
+            ("${local_rank}", "7"),
+            ("a$local_rank.b", "a7.b"),
+            ("$local_rank_", "$local_rank_"),
+            ("$$x", "$x"),
+            ("$$local_rank", "$local_rank"),
+            (
+                "${foo} $foo ${ $ ${local_rank",
+                "${foo} $foo ${ $ ${local_rank",
+            ),
+            ("${rank}", "${rank}"),
+            ("100%$", "100%$"),
+        ];
+        for (template, expected) in cases {
+            let filled = arguments(&[OsString::from(template)], LocalRank(7));
+            assert_eq!(filled, [OsString::from(expected)]);
+        }
+    }
+
+    #[test]
+    fn arguments_may_be_any_bytes() {
+        let template = OsString::from_vec(b"\xff$local_rank\xfe".to_vec());
+        assert_eq!(
+            arguments(&[template], LocalRank(1))[0].as_bytes(),
+            b"\xff1\xfe"
+        );
+    }
+
+    #[test]
+    fn prefixes_know_four_macros() {
+        let places = places(Assignment::from((4, 8, 0, 8)), 3);
+        let template = "<${role_name}/${local_rank}/$rank/${hostname}/${bogus}/$$> ";
+        let prefix = |places| line_prefix(template, "tr", places, "node-a");
+        assert_eq!(prefix(&places[1..2]), "<tr/1/5/node-a/${bogus}/$> ");
+        assert_eq!(prefix(&places), "<tr/0-2/4-6/node-a/${bogus}/$> ");
+    }
+}

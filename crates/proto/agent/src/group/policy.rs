@@ -1,0 +1,137 @@
+//! The restart budget, and what signals to the agent mean for the workers' grace.
+
+use std::time::Duration;
+
+use rdzv_core::time::Mono;
+
+/// How often the group may still be restarted. Membership changes never cost a restart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RestartBudget {
+    most: u32,
+    used: u32,
+    forfeited: bool,
+}
+
+impl RestartBudget {
+    /// A budget of so many restarts.
+    pub fn new(most: u32) -> Self {
+        Self {
+            most,
+            used: 0,
+            forfeited: false,
+        }
+    }
+
+    /// Takes one restart; false if none is left.
+    pub fn take(&mut self) -> bool {
+        let available = self.remaining() > 0;
+        if available {
+            self.used += 1;
+        }
+        available
+    }
+
+    /// How many restarts are left.
+    pub fn remaining(self) -> u32 {
+        if self.forfeited {
+            return 0;
+        }
+        self.most - self.used
+    }
+
+    /// Gives up the restarts that are left.
+    pub fn forfeit(&mut self) {
+        self.forfeited = true;
+    }
+
+    /// How many restarts have been taken: the restart count that workers see.
+    pub fn used(self) -> u32 {
+        self.used
+    }
+
+    /// How many there were.
+    pub fn most(self) -> u32 {
+        self.most
+    }
+}
+
+/// How long workers have to end in order once their keeper is gone: whoever killed it means to be
+/// rid of the job at once, and everything has to be gone within a second.
+pub const GRACE_WITHOUT_KEEPER: Duration = Duration::from_millis(400);
+
+/// How long the last failure of a budget waits for a change of membership that explains it, where
+/// the rendezvous hears at once of a node that vanishes: workers fail because of that, and may do so
+/// before the agent hears of it.
+pub const EXPLAINED_WITHIN: Duration = Duration::from_secs(1);
+
+/// How long the exit barrier goes on after another node has ended the run: if that node came through
+/// the barrier itself, this one does too.
+pub const BARRIER_AFTER_CLOSE: Duration = Duration::from_secs(5);
+
+/// The same signal again within this time is taken for the same wish: a terminal and a parent that
+/// forwards, or a tool that signals a process and then its group.
+const SAME_WISH: Duration = Duration::from_millis(200);
+
+/// Counts the signals that the agent was told to stop by.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StopWishes {
+    count: u32,
+    last: Option<(i32, Mono)>,
+}
+
+impl StopWishes {
+    /// Takes note of a signal; `None` if it repeats the last one at once, else how long the
+    /// workers have from here on at most.
+    ///
+    /// The first wish grants the whole grace, the second a quarter of it, any further one nothing.
+    pub fn grace_after(&mut self, now: Mono, signal: i32, grace: Duration) -> Option<Duration> {
+        if let Some((last, at)) = self.last
+            && last == signal
+            && now.since(at) < SAME_WISH
+        {
+            return None;
+        }
+        self.last = Some((signal, now));
+        self.count += 1;
+        Some(match self.count {
+            1 => grace,
+            2 => grace / 4,
+            _ => Duration::ZERO,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_never_exceeded() {
+        let mut budget = RestartBudget::new(2);
+        assert!(budget.take() && budget.take());
+        assert!(!budget.take(), "G1");
+        assert_eq!(
+            (budget.remaining(), budget.used(), budget.most()),
+            (0, 2, 2)
+        );
+        let mut budget = RestartBudget::new(2);
+        assert!(budget.take());
+        budget.forfeit();
+        assert!(!budget.take(), "what is forfeited is gone");
+        assert_eq!(
+            (budget.remaining(), budget.used(), budget.most()),
+            (0, 1, 2)
+        );
+    }
+
+    #[test]
+    fn later_signals_only_shorten_the_grace() {
+        let grace = Duration::from_secs(8);
+        let at = |millis| Mono::from_origin(Duration::from_millis(millis));
+        let mut wishes = StopWishes::default();
+        assert_eq!(wishes.grace_after(at(0), 15, grace), Some(grace));
+        assert_eq!(wishes.grace_after(at(100), 15, grace), None);
+        assert_eq!(wishes.grace_after(at(500), 15, grace), Some(grace / 4));
+        assert_eq!(wishes.grace_after(at(510), 2, grace), Some(Duration::ZERO));
+    }
+}

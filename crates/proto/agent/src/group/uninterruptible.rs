@@ -1,0 +1,199 @@
+//! Workers that the kernel does not let go: what the letters in `/proc/PID/stat` mean over time.
+//!
+//! `D` is the uninterruptible sleep: waiting for a disk, a network file system, a device driver. It is
+//! common for moments. A worker that stays in it takes no signal, not even SIGKILL, and what it
+//! holds cannot be had by another attempt.
+//!
+//! Only time between two looks counts, and of that no more than two intervals: an agent that was
+//! itself stopped has not seen what its workers did meanwhile.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rdzv_core::rank::LocalRank;
+use rdzv_core::time::Mono;
+
+/// The letter of the uninterruptible sleep.
+pub const UNINTERRUPTIBLE: char = 'D';
+
+/// No worker is looked at more often than this, however short the limit.
+const MOST_OFTEN: Duration = Duration::from_millis(20);
+
+/// And none less often, however long the limit.
+const LEAST_OFTEN: Duration = Duration::from_secs(1);
+
+/// The limit that the value of
+/// [`TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT`](rdzv_core::env::TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT)
+/// sets, in seconds; none if it is no number above 0, as in the reference.
+pub fn limit(text: &str) -> Option<Duration> {
+    let seconds: f64 = text.trim().parse().ok()?;
+    if seconds <= 0.0 {
+        return None;
+    }
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+/// The state letter in the content of `/proc/PID/stat`; none if it is no such content.
+pub fn state_letter(stat: &str) -> Option<char> {
+    // The name in brackets may hold anything, brackets too.
+    let (_, after_name) = stat.rsplit_once(')')?;
+    after_name.trim_start().chars().next()
+}
+
+/// What a look has found out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sighting {
+    /// This worker is in the uninterruptible sleep and was not when it was looked at before.
+    First(LocalRank),
+    /// This worker has been in it for as long as this, which is the limit or more.
+    Stuck(LocalRank, Duration),
+}
+
+/// Watches for workers that stay in the uninterruptible sleep.
+#[derive(Debug)]
+pub struct UninterruptibleWatch {
+    limit: Duration,
+    looked: Option<Mono>,
+    /// How long each worker in that sleep has been seen in it.
+    held: BTreeMap<LocalRank, Duration>,
+}
+
+impl UninterruptibleWatch {
+    /// Nothing has been seen yet.
+    pub fn new(limit: Duration) -> Self {
+        Self {
+            limit,
+            looked: None,
+            held: BTreeMap::new(),
+        }
+    }
+
+    /// How long to wait between two looks.
+    pub fn interval(&self) -> Duration {
+        (self.limit / 4).clamp(MOST_OFTEN, LEAST_OFTEN)
+    }
+
+    /// Takes note of the state letters of all workers that are running.
+    pub fn look(&mut self, now: Mono, letters: &[(LocalRank, char)]) -> Vec<Sighting> {
+        let step = self.looked.map_or(Duration::ZERO, |looked| {
+            now.since(looked).min(self.interval() * 2)
+        });
+        self.looked = Some(now);
+        let mut held = BTreeMap::new();
+        let mut sightings = Vec::new();
+        for &(worker, letter) in letters {
+            if letter != UNINTERRUPTIBLE {
+                continue;
+            }
+            let so_far = match self.held.get(&worker) {
+                Some(before) => *before + step,
+                None => {
+                    sightings.push(Sighting::First(worker));
+                    Duration::ZERO
+                }
+            };
+            if so_far >= self.limit {
+                sightings.push(Sighting::Stuck(worker, so_far));
+            }
+            held.insert(worker, so_far);
+        }
+        self.held = held;
+        sightings
+    }
+
+    /// Forgets everybody: the workers are others now.
+    pub fn forget(&mut self) {
+        self.looked = None;
+        self.held.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORKER: LocalRank = LocalRank(3);
+
+    /// The limit in seconds, a letter per second, and which looks find what.
+    type Row<'a> = (u64, &'a str, &'a [(usize, Sighting)]);
+
+    /// Looks once per letter, a second apart, and says which looks found what.
+    fn watched(limit: u64, letters: &str) -> Vec<(usize, Sighting)> {
+        let mut watch = UninterruptibleWatch::new(Duration::from_secs(limit));
+        let mut seen = Vec::new();
+        for (second, letter) in letters.chars().enumerate() {
+            let now = Mono::from_origin(Duration::from_secs(second as u64));
+            let sightings = watch.look(now, &[(LocalRank(0), 'S'), (WORKER, letter)]);
+            seen.extend(sightings.into_iter().map(|sighting| (second, sighting)));
+        }
+        seen
+    }
+
+    #[test]
+    fn only_an_unbroken_sleep_as_long_as_the_limit_counts() {
+        let stuck = |seconds| Sighting::Stuck(WORKER, Duration::from_secs(seconds));
+        let first = Sighting::First(WORKER);
+        let table: [Row<'_>; 6] = [
+            (2, "SRSRZ", &[]),
+            (3, "SDDSDDS", &[(1, first), (4, first)]),
+            (3, "DDDD", &[(0, first), (3, stuck(3))]),
+            (3, "SDDDDD", &[(1, first), (4, stuck(3)), (5, stuck(4))]),
+            (2, "DDRDDD", &[(0, first), (3, first), (5, stuck(2))]),
+            (60, "DDDDDDDDDD", &[(0, first)]),
+        ];
+        for (limit, letters, expected) in table {
+            assert_eq!(watched(limit, letters), expected, "{limit} {letters}");
+        }
+    }
+
+    #[test]
+    fn time_in_which_the_agent_was_stopped_does_not_count() {
+        let mut watch = UninterruptibleWatch::new(Duration::from_secs(10));
+        let at = |seconds| Mono::from_origin(Duration::from_secs(seconds));
+        let held = [(WORKER, 'D')];
+        assert_eq!(watch.look(at(0), &held), [Sighting::First(WORKER)]);
+        assert_eq!(watch.look(at(3600), &held), []);
+        for second in 1..8 {
+            assert_eq!(watch.look(at(3600 + second), &held), []);
+        }
+        let ten = Duration::from_secs(10);
+        assert_eq!(watch.look(at(3608), &held), [Sighting::Stuck(WORKER, ten)]);
+    }
+
+    #[test]
+    fn another_attempt_begins_anew() {
+        let mut watch = UninterruptibleWatch::new(Duration::from_secs(1));
+        let at = |seconds| Mono::from_origin(Duration::from_secs(seconds));
+        watch.look(at(0), &[(WORKER, 'D')]);
+        watch.forget();
+        assert_eq!(
+            watch.look(at(1), &[(WORKER, 'D')]),
+            [Sighting::First(WORKER)]
+        );
+    }
+
+    #[test]
+    fn the_limit_is_a_number_of_seconds_above_zero() {
+        assert_eq!(limit("1.5"), Some(Duration::from_millis(1500)));
+        assert_eq!(limit(" 20 "), Some(Duration::from_secs(20)));
+        for off in ["", "0", "-3", "soon", "nan", "inf"] {
+            assert_eq!(limit(off), None, "{off}");
+        }
+    }
+
+    #[test]
+    fn looks_are_rare() {
+        let interval = |limit| UninterruptibleWatch::new(limit).interval();
+        assert_eq!(interval(Duration::from_secs(600)), LEAST_OFTEN);
+        assert_eq!(interval(Duration::from_secs(2)), LEAST_OFTEN / 2);
+        assert_eq!(interval(Duration::from_millis(1)), MOST_OFTEN);
+    }
+
+    #[test]
+    fn the_letter_comes_after_the_name() {
+        assert_eq!(state_letter("12 (a) b) c) D 1 12 12"), Some('D'));
+        assert_eq!(state_letter("12 (sh) S 1"), Some('S'));
+        assert_eq!(state_letter(""), None);
+        assert_eq!(state_letter("12 (sh)"), None);
+    }
+}

@@ -1,0 +1,304 @@
+//! Heartbeats: one line per beat, and a limit for the silence after it.
+//!
+//! A worker writes lines to a named pipe of its own. The first word of a line names the phase that
+//! the worker enters with it, the rest is a note that is shown if it is the last one heard:
+//!
+//! ```text
+//! step 1200
+//! checkpoint
+//! step 1201
+//! ```
+//!
+//! Until the next beat, the limit of that phase runs. Before its first beat a worker is in the phase
+//! `init`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rdzv_core::rank::LocalRank;
+use rdzv_core::time::Mono;
+
+/// The phase before the first beat.
+pub const INIT: &str = "init";
+
+/// The phase of a worker that wants to be left alone from now on.
+pub const DONE: &str = "done";
+
+/// The phase of a beat that is an empty line.
+const UNNAMED: &str = "beat";
+
+/// How many characters of a line are kept.
+const MOST_KEPT: usize = 100;
+
+/// How long a worker may stay silent, by phase.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct HeartbeatLimits {
+    default: Option<Duration>,
+    phases: BTreeMap<String, Duration>,
+}
+
+impl HeartbeatLimits {
+    /// Reads `30`, `init=600,step=30,checkpoint=300` or `30,init=600`: a number without a name
+    /// holds for all phases that are not named, `init` and `done` excepted, which have no limit
+    /// unless they are named. Seconds, with fractions; 0 is no limit.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, in one sentence.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut limits = Self::default();
+        let mut seen_default = false;
+        for part in text.split(',') {
+            let (phase, seconds) = match part.split_once('=') {
+                Some((phase, seconds)) => (Some(phase.trim()), seconds),
+                None => (None, part),
+            };
+            let limit = seconds
+                .trim()
+                .parse()
+                .ok()
+                .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+                .ok_or_else(|| format!("{part:?} is no number of seconds, or PHASE=SECONDS"))?;
+            match phase {
+                None if seen_default => {
+                    return Err(format!("{part:?} is a second limit for all phases"));
+                }
+                None => {
+                    seen_default = true;
+                    limits.default = Some(limit).filter(|limit| !limit.is_zero());
+                }
+                Some(phase) if phase.is_empty() || phase.contains(char::is_whitespace) => {
+                    return Err(format!("{phase:?} cannot be a phase: it is one word"));
+                }
+                Some(phase) => {
+                    if limits.phases.insert(phase.to_owned(), limit).is_some() {
+                        return Err(format!("phase {phase:?} is there twice"));
+                    }
+                }
+            }
+        }
+        Ok(limits)
+    }
+
+    /// The limit of a phase, if it has one.
+    pub fn of(&self, phase: &str) -> Option<Duration> {
+        let limit = match self.phases.get(phase) {
+            Some(limit) => Some(*limit),
+            None if phase == INIT || phase == DONE => None,
+            None => self.default,
+        };
+        limit.filter(|limit| !limit.is_zero())
+    }
+}
+
+/// A heartbeat that did not come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missed {
+    /// Whose.
+    pub local_rank: LocalRank,
+    /// The phase that the worker is in.
+    pub phase: String,
+    /// What else it said when it entered it; often empty.
+    pub note: String,
+    /// How long it has been silent.
+    pub silent: Duration,
+    /// How long it may be.
+    pub limit: Duration,
+}
+
+/// The last beat of a worker.
+#[derive(Debug)]
+struct Beat {
+    phase: String,
+    note: String,
+    at: Mono,
+    /// Whether the silence after it was reported.
+    missed: bool,
+}
+
+/// The beats of the workers of one node.
+#[derive(Debug)]
+pub struct Heartbeats {
+    limits: HeartbeatLimits,
+    workers: BTreeMap<LocalRank, Beat>,
+}
+
+impl Heartbeats {
+    /// Nobody is listened to yet.
+    pub fn new(limits: HeartbeatLimits) -> Self {
+        Self {
+            limits,
+            workers: BTreeMap::new(),
+        }
+    }
+
+    /// A worker was started: it is in the phase `init`.
+    pub fn started(&mut self, now: Mono, local_rank: LocalRank) {
+        let beat = Beat {
+            phase: INIT.to_owned(),
+            note: String::new(),
+            at: now,
+            missed: false,
+        };
+        self.workers.insert(local_rank, beat);
+    }
+
+    /// A worker has ended.
+    pub fn ended(&mut self, local_rank: LocalRank) {
+        self.workers.remove(&local_rank);
+    }
+
+    /// All workers are gone.
+    pub fn clear(&mut self) {
+        self.workers.clear();
+    }
+
+    /// A line came. Returns how long its worker was silent, if that was reported.
+    pub fn beat(&mut self, now: Mono, local_rank: LocalRank, line: &[u8]) -> Option<Duration> {
+        let beat = self.workers.get_mut(&local_rank)?;
+        let text: String = String::from_utf8_lossy(line)
+            .chars()
+            .map(|character| {
+                if character.is_control() {
+                    ' '
+                } else {
+                    character
+                }
+            })
+            .take(MOST_KEPT)
+            .collect();
+        let text = text.trim();
+        let (phase, note) = text.split_once(' ').unwrap_or((text, ""));
+        let phase = if phase.is_empty() { UNNAMED } else { phase };
+        let silent = now.since(beat.at);
+        let was_missed = beat.missed;
+        *beat = Beat {
+            phase: phase.to_owned(),
+            note: note.trim().to_owned(),
+            at: now,
+            missed: false,
+        };
+        was_missed.then_some(silent)
+    }
+
+    /// When the next limit is over.
+    pub fn deadline(&self) -> Option<Mono> {
+        self.workers
+            .values()
+            .filter(|beat| !beat.missed)
+            .filter_map(|beat| Some(beat.at + self.limits.of(&beat.phase)?))
+            .min()
+    }
+
+    /// The workers whose limit is over, each once per silence.
+    pub fn missed(&mut self, now: Mono) -> Vec<Missed> {
+        let mut missed = Vec::new();
+        for (local_rank, beat) in &mut self.workers {
+            let Some(limit) = self.limits.of(&beat.phase) else {
+                continue;
+            };
+            let silent = now.since(beat.at);
+            if beat.missed || silent < limit {
+                continue;
+            }
+            beat.missed = true;
+            missed.push(Missed {
+                local_rank: *local_rank,
+                phase: beat.phase.clone(),
+                note: beat.note.clone(),
+                silent,
+                limit,
+            });
+        }
+        missed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ZERO: LocalRank = LocalRank(0);
+    const ONE: LocalRank = LocalRank(1);
+
+    fn at(seconds: u64) -> Mono {
+        Mono::ZERO + Duration::from_secs(seconds)
+    }
+
+    fn beats(limits: &str) -> Heartbeats {
+        let mut beats = Heartbeats::new(HeartbeatLimits::parse(limits).unwrap());
+        beats.started(at(0), ZERO);
+        beats.started(at(0), ONE);
+        beats
+    }
+
+    #[test]
+    fn limits_are_read_for_all_and_by_phase() {
+        let seconds = |limits: &HeartbeatLimits, phase| limits.of(phase).map(|it| it.as_secs_f64());
+        let limits = HeartbeatLimits::parse("30").unwrap();
+        assert_eq!(seconds(&limits, "step"), Some(30.0));
+        assert_eq!(seconds(&limits, INIT), None);
+        assert_eq!(seconds(&limits, DONE), None);
+        let limits = HeartbeatLimits::parse("init=600, step=0.5,checkpoint=0").unwrap();
+        assert_eq!(seconds(&limits, INIT), Some(600.0));
+        assert_eq!(seconds(&limits, "step"), Some(0.5));
+        assert_eq!(seconds(&limits, "checkpoint"), None);
+        assert_eq!(seconds(&limits, "anything"), None);
+        let limits = HeartbeatLimits::parse("init=9,20").unwrap();
+        assert_eq!(seconds(&limits, INIT), Some(9.0));
+        assert_eq!(seconds(&limits, "anything"), Some(20.0));
+        for bad in [
+            "", "x", "-1", "inf", "NaN", "=3", "a b=3", "a=1,a=2", "1,2", "a=", "1,",
+        ] {
+            assert!(HeartbeatLimits::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_worker_that_never_sent_a_beat_is_not_missed_unless_init_has_a_limit() {
+        let mut quiet = beats("10");
+        assert_eq!(quiet.deadline(), None);
+        assert_eq!(quiet.missed(at(1000)), []);
+        let mut strict = beats("init=10");
+        assert_eq!(strict.deadline(), Some(at(10)));
+        assert_eq!(strict.missed(at(10)).len(), 2);
+    }
+
+    #[test]
+    fn each_phase_has_its_limit_and_a_miss_is_told_once() {
+        let mut beats = beats("step=10,checkpoint=100");
+        beats.beat(at(5), ZERO, b"step 17");
+        beats.beat(at(5), ONE, b"checkpoint");
+        assert_eq!(beats.deadline(), Some(at(15)));
+        assert_eq!(beats.missed(at(14)), []);
+        let missed = Missed {
+            local_rank: ZERO,
+            phase: "step".to_owned(),
+            note: "17".to_owned(),
+            silent: Duration::from_secs(11),
+            limit: Duration::from_secs(10),
+        };
+        assert_eq!(beats.missed(at(16)), [missed]);
+        assert_eq!(beats.missed(at(20)), []);
+        assert_eq!(beats.deadline(), Some(at(105)));
+        let resumed = beats.beat(at(25), ZERO, b"step");
+        assert_eq!(resumed, Some(Duration::from_secs(20)));
+        assert_eq!(beats.beat(at(26), ZERO, b"step"), None);
+        assert_eq!(beats.missed(at(36)).len(), 1);
+        beats.beat(at(37), ZERO, b"done");
+        beats.ended(ONE);
+        assert_eq!(beats.deadline(), None);
+    }
+
+    #[test]
+    fn any_bytes_are_a_beat() {
+        let mut beats = beats("10");
+        for line in [&b""[..], b"   ", b"\xff\x00\x1b[31m", &[b'x'; 4096]] {
+            beats.beat(at(1), ZERO, line);
+            assert_eq!(beats.deadline(), Some(at(11)), "{line:?}");
+        }
+        let missed = &beats.missed(at(11))[0];
+        assert!(missed.phase.len() <= MOST_KEPT);
+        assert!(!missed.phase.contains(char::is_control));
+    }
+}

@@ -1,0 +1,321 @@
+//! Where workers are, and who is not where the others are.
+
+use std::fmt::{self, Write};
+
+use rdzv_core::rank::{LocalRank, Rank};
+
+/// How many Python frames a description names.
+const FRAMES_SHOWN: usize = 8;
+
+/// One call of Python code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    /// The function.
+    pub function: String,
+    /// The file that it is in.
+    pub file: String,
+    /// The line that it is at.
+    pub line: u32,
+}
+
+impl fmt::Display for Frame {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = self.file.rsplit('/').next().unwrap_or_default();
+        write!(formatter, "{} ({file}:{})", self.function, self.line)
+    }
+}
+
+/// Where the kernel sees the main thread of a process.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct KernelPlace {
+    /// The letter of its state: `R` running, `S` asleep, `D` asleep and not to be woken, `T`
+    /// stopped, `Z` ended.
+    pub state: Option<char>,
+    /// The kernel function that it sleeps in, where the kernel tells.
+    pub wait_channel: Option<String>,
+    /// The system call that it is in: its name, or number where the name is not known.
+    pub syscall: Option<String>,
+}
+
+impl fmt::Display for KernelPlace {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self.state {
+            Some('R') => "running",
+            Some('S') => "asleep",
+            Some('D') => "asleep in the kernel, not to be woken",
+            Some('T' | 't') => "stopped",
+            Some('Z' | 'X') => "ended",
+            _ => "in an unknown state",
+        })?;
+        if let Some(channel) = &self.wait_channel {
+            write!(formatter, " in {channel}")?;
+        }
+        if let Some(syscall) = &self.syscall {
+            write!(formatter, ", system call {syscall}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Where one worker is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Rank within the node.
+    pub local_rank: LocalRank,
+    /// Rank in the job.
+    pub rank: Rank,
+    /// Its process id.
+    pub pid: u32,
+    /// The Python stack of its main thread, innermost call first; empty if it could not be had.
+    pub frames: Vec<Frame>,
+    /// Why there is no Python stack, if somebody tried to get one.
+    pub without_frames: Option<String>,
+    /// Its main thread in the kernel.
+    pub kernel: KernelPlace,
+    /// Its other threads by name and where they sleep, and how many there are of each kind.
+    pub threads: Vec<(String, u32)>,
+}
+
+impl Place {
+    /// Where, in one line, without who.
+    pub fn describe(&self) -> String {
+        let mut text = String::new();
+        for (number, frame) in self.frames.iter().take(FRAMES_SHOWN).enumerate() {
+            let between = if number == 0 { "" } else { " < " };
+            // Writing to a String cannot fail.
+            let _ = write!(text, "{between}{frame}");
+        }
+        if self.frames.len() > FRAMES_SHOWN {
+            text.push_str(" < …");
+        }
+        if !text.is_empty() {
+            text.push_str("; ");
+        }
+        let _ = write!(text, "{}", self.kernel);
+        text
+    }
+
+    /// Where, as a noun: the innermost calls, else the system call.
+    pub fn noun(&self) -> String {
+        let calls: Vec<String> = self.frames.iter().take(3).map(Frame::to_string).collect();
+        match (&self.kernel.syscall, &self.kernel.wait_channel) {
+            _ if !calls.is_empty() => calls.join(" < "),
+            (Some(syscall), Some(channel)) => format!("{syscall} ({channel})"),
+            (Some(place), None) | (None, Some(place)) => place.clone(),
+            (None, None) => "an unknown place".to_owned(),
+        }
+    }
+
+    /// The shortest description: the innermost call, else what the kernel knows.
+    pub fn innermost(&self) -> String {
+        match self.frames.first() {
+            Some(frame) => frame.to_string(),
+            None => self.kernel.to_string(),
+        }
+    }
+
+    /// Whether the worker is inside of PyTorch's collectives, or of a backward pass, which has some,
+    /// and not in code that is called from there (a hook, say).
+    fn in_collective(&self) -> bool {
+        let mut library = self
+            .frames
+            .iter()
+            .take_while(|frame| frame.file.contains("torch/"));
+        library.any(|frame| {
+            ["torch/distributed/", "torch/autograd/"]
+                .iter()
+                .any(|folder| frame.file.contains(folder))
+        })
+    }
+
+    fn is_where(&self, other: &Self) -> bool {
+        match (self.frames.is_empty(), other.frames.is_empty()) {
+            (false, false) => self.frames == other.frames,
+            (true, true) => {
+                let (this, that) = (&self.kernel, &other.kernel);
+                (&this.wait_channel, &this.syscall) == (&that.wait_channel, &that.syscall)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The workers that are not where the others are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OddOnes {
+    /// Indexes of their places.
+    pub indexes: Vec<usize>,
+    /// One sentence about them.
+    pub text: String,
+}
+
+/// Which workers it is the fault of that nobody makes progress: those that are not where the others
+/// are, else all.
+///
+/// Where other nodes take part, all workers here may be waiting for one there that computes. So
+/// only those count of which it is known that they wait in no collective; there may be none.
+pub fn to_blame(places: &[Place], odd: Option<&OddOnes>, alone: bool) -> Vec<usize> {
+    let suspects = match odd {
+        Some(odd) => odd.indexes.clone(),
+        None => (0..places.len()).collect(),
+    };
+    let known_elsewhere = |index: &usize| {
+        let place = &places[*index];
+        !place.frames.is_empty() && !place.in_collective()
+    };
+    match alone {
+        true => suspects,
+        false => suspects.into_iter().filter(known_elsewhere).collect(),
+    }
+}
+
+/// Finds the workers that are elsewhere, if it is clear who they are: more than half of all share
+/// one place, or they are in a collective and the odd ones are not.
+pub fn odd_ones(places: &[Place]) -> Option<OddOnes> {
+    let apart = |most: &dyn Fn(&Place) -> bool| -> Option<Vec<usize>> {
+        let indexes: Vec<usize> = (0..places.len())
+            .filter(|index| !most(&places[*index]))
+            .collect();
+        (!indexes.is_empty() && indexes.len() < places.len()).then_some(indexes)
+    };
+    let by_place = places.iter().find_map(|place| {
+        let indexes = apart(&|other| other.is_where(place))?;
+        (indexes.len() * 2 < places.len()).then_some(indexes)
+    });
+    let indexes = by_place.or_else(|| {
+        let all_known = places.iter().all(|place| !place.frames.is_empty());
+        all_known.then(|| apart(&Place::in_collective)).flatten()
+    })?;
+    let others = places.len() - indexes.len();
+    let example = (0..places.len()).find(|index| !indexes.contains(index))?;
+    let odd: Vec<String> = indexes
+        .iter()
+        .map(|index| places[*index].rank.to_string())
+        .collect();
+    let (ranks, are, they_are) = match &odd[..] {
+        [_] => ("rank", "is", "it is"),
+        _ => ("ranks", "are", "they are"),
+    };
+    let text = format!(
+        "{ranks} {} {are} not where the others are: {they_are} in {}, {} in {}",
+        odd.join(", "),
+        places[indexes[0]].innermost(),
+        match others {
+            1 => format!("rank {} is", places[example].rank),
+            _ => format!("the other {others} are"),
+        },
+        places[example].innermost(),
+    );
+    Some(OddOnes { indexes, text })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(rank: u32, frames: &[(&str, &str, u32)], syscall: &str) -> Place {
+        Place {
+            local_rank: LocalRank(rank),
+            rank: Rank(rank),
+            pid: 100 + rank,
+            frames: frames
+                .iter()
+                .map(|(function, file, line)| Frame {
+                    function: (*function).to_owned(),
+                    file: (*file).to_owned(),
+                    line: *line,
+                })
+                .collect(),
+            without_frames: None,
+            kernel: KernelPlace {
+                state: Some('S'),
+                wait_channel: Some("do_wait".to_owned()),
+                syscall: Some(syscall.to_owned()),
+            },
+            threads: Vec::new(),
+        }
+    }
+
+    const REDUCE: (&str, &str, u32) = (
+        "all_reduce",
+        "/lib/torch/distributed/distributed_c10d.py",
+        2810,
+    );
+
+    #[test]
+    fn a_description_leads_from_the_innermost_call_to_the_kernel() {
+        let place = place(1, &[REDUCE, ("main", "/home/me/train.py", 17)], "futex");
+        assert_eq!(
+            place.describe(),
+            "all_reduce (distributed_c10d.py:2810) < main (train.py:17); asleep in do_wait, \
+             system call futex"
+        );
+        assert_eq!(
+            place.noun(),
+            "all_reduce (distributed_c10d.py:2810) < main (train.py:17)"
+        );
+    }
+
+    #[test]
+    fn the_one_that_is_elsewhere_is_named() {
+        let waits = |rank| place(rank, &[REDUCE, ("main", "train.py", 17)], "futex");
+        let sleeps = place(2, &[("save", "train.py", 9)], "clock_nanosleep");
+        let odd = odd_ones(&[waits(0), waits(1), sleeps.clone(), waits(3)]).unwrap();
+        assert_eq!(odd.indexes, [2]);
+        assert_eq!(
+            odd.text,
+            "rank 2 is not where the others are: it is in save (train.py:9), the other 3 are in \
+             all_reduce (distributed_c10d.py:2810)"
+        );
+        // Of two, the one in the collective waits for the other, also if that is in a hook.
+        let backward = ("run", "/lib/torch/autograd/graph.py", 1113);
+        let hook = place(1, &[("hook", "train.py", 5), backward], "clock_nanosleep");
+        let odd = odd_ones(&[place(0, &[backward], "futex"), hook]).unwrap();
+        assert_eq!(odd.indexes, [1]);
+        let odd = odd_ones(&[waits(0), sleeps]).unwrap();
+        assert_eq!(odd.indexes, [1]);
+    }
+
+    #[test]
+    fn a_collective_that_others_call_elsewhere_is_odd() {
+        let waits = |rank, line| place(rank, &[REDUCE, ("main", "train.py", line)], "futex");
+        let odd = odd_ones(&[waits(0, 17), waits(1, 18), waits(2, 17)]).unwrap();
+        assert_eq!(odd.indexes, [1]);
+    }
+
+    #[test]
+    fn without_python_the_kernel_decides() {
+        let waits = |rank| place(rank, &[], "futex");
+        let sleeps = place(0, &[], "clock_nanosleep");
+        let odd = odd_ones(&[sleeps.clone(), waits(1), waits(2)]).unwrap();
+        assert_eq!(odd.indexes, [0]);
+        assert_eq!(odd_ones(&[sleeps, waits(1)]), None);
+    }
+
+    #[test]
+    fn workers_that_may_wait_for_another_node_are_not_to_blame() {
+        let waits = |rank| place(rank, &[REDUCE], "futex");
+        let sleeps = place(1, &[("save", "train.py", 9)], "clock_nanosleep");
+        let unknown = place(1, &[], "clock_nanosleep");
+        let blamed = |places: &[Place], alone| to_blame(places, odd_ones(places).as_ref(), alone);
+        assert_eq!(blamed(&[waits(0), waits(1)], true), [0, 1]);
+        assert_eq!(blamed(&[waits(0), waits(1)], false), [0; 0]);
+        assert_eq!(blamed(&[waits(0), sleeps.clone()], true), [1]);
+        assert_eq!(blamed(&[waits(0), sleeps.clone()], false), [1]);
+        assert_eq!(blamed(&[sleeps], false), [0]);
+        assert_eq!(blamed(std::slice::from_ref(&unknown), false), [0; 0]);
+        assert_eq!(blamed(&[unknown], true), [0]);
+    }
+
+    #[test]
+    fn nobody_is_odd_where_all_are_together_or_all_are_apart() {
+        let waits = |rank| place(rank, &[REDUCE], "futex");
+        assert_eq!(odd_ones(&[waits(0), waits(1), waits(2)]), None);
+        let apart: Vec<Place> = (0..4)
+            .map(|rank| place(rank, &[("main", "train.py", rank)], "futex"))
+            .collect();
+        assert_eq!(odd_ones(&apart), None);
+        assert_eq!(odd_ones(&apart[..1]), None);
+        assert_eq!(odd_ones(&[]), None);
+    }
+}

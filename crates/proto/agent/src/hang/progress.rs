@@ -1,0 +1,383 @@
+//! Whether workers get on, judged from outside.
+//!
+//! A worker makes progress if, between two looks, it
+//!
+//! * used the processor, or its children did: at least [`CPU_SHARE`] of one core and [`CPU_LEAST`]; for
+//!   the worker itself also if that much has come together since its last progress;
+//! * wrote anything (a log line, say); its children: [`MOVED_LEAST`] bytes;
+//! * or read [`MOVED_LEAST`] bytes.
+//!
+//! The share is not zero because libraries keep threads that wake up for nothing: the loop of a
+//! waiting gloo process group (100 times a second) was measured at 0.2 to 0.4 % of a core, without
+//! writing or reading anything. How often a process is woken therefore says nothing, and is not
+//! looked at. What computes uses a whole core, or on a machine that is badly overloaded at least one
+//! look among many shows more than the share.
+//!
+//! The group hangs if *no* worker made progress for the limit: a worker that waits for a slow one in
+//! a collective looks like one that hangs, so only all together can be judged.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rdzv_core::rank::LocalRank;
+use rdzv_core::time::Mono;
+
+/// The least share of one core that counts, in percent.
+pub const CPU_SHARE: u32 = 5;
+
+/// The least processor time that counts: the kernel counts in steps of 10 ms.
+pub const CPU_LEAST: Duration = Duration::from_millis(30);
+
+/// The least number of bytes that count as reading, or as a child's writing.
+pub const MOVED_LEAST: u64 = 64 * 1024;
+
+/// Bounds of the time between two looks.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(200);
+const LONGEST_INTERVAL: Duration = Duration::from_secs(5);
+
+/// What a process, or several, have used since they began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Processor time.
+    pub cpu: Duration,
+    /// Bytes read, from wherever.
+    pub read: u64,
+    /// Bytes written, to wherever.
+    pub written: u64,
+}
+
+impl std::ops::Add for Usage {
+    type Output = Self;
+
+    fn add(self, more: Self) -> Self {
+        Self {
+            cpu: self.cpu.saturating_add(more.cpu),
+            read: self.read.saturating_add(more.read),
+            written: self.written.saturating_add(more.written),
+        }
+    }
+}
+
+/// What changed in the judgement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Judgement {
+    /// No worker of the group has made progress for so long, which is the limit or more.
+    Hangs {
+        /// How long.
+        silent: Duration,
+    },
+    /// After that was told, a worker has made progress again.
+    Resumed {
+        /// How long there was none.
+        silent: Duration,
+    },
+}
+
+/// What is known of one worker.
+#[derive(Debug)]
+struct Known {
+    looked: Mono,
+    own: Option<Usage>,
+    /// What it had used at its last progress that came from using something, and when that was.
+    base: Option<(Mono, Usage)>,
+    children: Option<Usage>,
+    progress: Mono,
+}
+
+/// Judges the workers of one node.
+#[derive(Debug)]
+pub struct ProgressWatch {
+    limit: Duration,
+    workers: BTreeMap<LocalRank, Known>,
+    next_look: Mono,
+    /// Since when there is no progress, if that was told.
+    hangs_since: Option<Mono>,
+}
+
+impl ProgressWatch {
+    /// Reports a group without progress for `limit`.
+    pub fn new(limit: Duration) -> Self {
+        Self {
+            limit,
+            workers: BTreeMap::new(),
+            next_look: Mono::ZERO,
+            hangs_since: None,
+        }
+    }
+
+    /// The time between two looks: a tenth of the limit, but 0.2 s at least and 5 s at most.
+    pub fn interval(&self) -> Duration {
+        (self.limit / 10).clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL)
+    }
+
+    /// The limit.
+    pub fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// A worker was started, which is progress.
+    pub fn started(&mut self, now: Mono, local_rank: LocalRank) {
+        if self.workers.is_empty() {
+            self.next_look = now + self.interval();
+            self.hangs_since = None;
+        }
+        let known = Known {
+            looked: now,
+            own: None,
+            base: None,
+            children: None,
+            progress: now,
+        };
+        self.workers.insert(local_rank, known);
+    }
+
+    /// A worker has ended, which is progress of the group: what the others wait for may be over.
+    pub fn ended(&mut self, now: Mono, local_rank: LocalRank) {
+        self.workers.remove(&local_rank);
+        for known in self.workers.values_mut() {
+            known.progress = known.progress.max(now);
+        }
+    }
+
+    /// All workers are gone.
+    pub fn clear(&mut self) {
+        self.workers.clear();
+        self.hangs_since = None;
+    }
+
+    /// When to look again.
+    pub fn deadline(&self) -> Option<Mono> {
+        (!self.workers.is_empty()).then_some(self.next_look)
+    }
+
+    /// The workers to look at.
+    pub fn workers(&self) -> impl Iterator<Item = LocalRank> + '_ {
+        self.workers.keys().copied()
+    }
+
+    /// Takes what a worker itself has used. False if that shows no progress, so that its children
+    /// have to be looked at.
+    pub fn own(&mut self, now: Mono, local_rank: LocalRank, usage: Usage) -> bool {
+        let Some(known) = self.workers.get_mut(&local_rank) else {
+            return true;
+        };
+        let elapsed = now.since(known.looked);
+        let progress = known.own.is_some_and(|before| {
+            computed(before, usage, elapsed)
+                || read(before, usage)
+                || usage.written > before.written
+        });
+        // Between frequent looks, a worker on a busy machine may get less than what counts each time.
+        let adds_up = |(since, before)| computed(before, usage, now.since(since));
+        let progress = progress || known.base.is_some_and(adds_up);
+        known.own = Some(usage);
+        known.looked = now;
+        if progress || known.base.is_none() {
+            known.base = Some((now, usage));
+        }
+        if progress {
+            known.progress = now;
+            known.children = None;
+        }
+        progress
+    }
+
+    /// Takes what the children of a worker have used, if [`ProgressWatch::own`] asked for it.
+    pub fn children(&mut self, now: Mono, local_rank: LocalRank, usage: Usage) {
+        let interval = self.interval();
+        let Some(known) = self.workers.get_mut(&local_rank) else {
+            return;
+        };
+        let progress = known.children.is_some_and(|before| {
+            computed(before, usage, interval)
+                || read(before, usage)
+                || usage.written.saturating_sub(before.written) >= MOVED_LEAST
+        });
+        known.children = Some(usage);
+        if progress {
+            known.progress = now;
+        }
+    }
+
+    /// Ends a look: what has changed, if anything.
+    pub fn judge(&mut self, now: Mono) -> Option<Judgement> {
+        self.next_look = now + self.interval();
+        let last = self.workers.values().map(|known| known.progress).max()?;
+        let silent = now.since(last);
+        match self.hangs_since {
+            None if silent >= self.limit => {
+                self.hangs_since = Some(last);
+                Some(Judgement::Hangs { silent })
+            }
+            Some(since) if silent < self.limit => {
+                self.hangs_since = None;
+                Some(Judgement::Resumed {
+                    silent: last.since(since),
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// How long one worker has made no progress.
+    pub fn silent(&self, now: Mono, local_rank: LocalRank) -> Option<Duration> {
+        Some(now.since(self.workers.get(&local_rank)?.progress))
+    }
+}
+
+fn computed(before: Usage, after: Usage, elapsed: Duration) -> bool {
+    let least = (elapsed * CPU_SHARE / 100).max(CPU_LEAST);
+    after.cpu.saturating_sub(before.cpu) >= least
+}
+
+fn read(before: Usage, after: Usage) -> bool {
+    after.read.saturating_sub(before.read) >= MOVED_LEAST
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    /// A group that is looked at every 5 s.
+    struct World {
+        watch: ProgressWatch,
+        now: Mono,
+        usages: Vec<(Usage, Usage)>,
+    }
+
+    impl World {
+        fn new(workers: u32) -> Self {
+            let mut watch = ProgressWatch::new(LIMIT);
+            for rank in 0..workers {
+                watch.started(Mono::ZERO, LocalRank(rank));
+            }
+            Self {
+                watch,
+                now: Mono::ZERO,
+                usages: vec![Default::default(); workers as usize],
+            }
+        }
+
+        /// Lets the time of one look pass, in which each worker does something.
+        fn look(&mut self, act: impl Fn(usize, &mut Usage, &mut Usage)) -> Option<Judgement> {
+            self.now = self.now + self.watch.interval();
+            for (rank, (own, children)) in self.usages.iter_mut().enumerate() {
+                act(rank, own, children);
+                let local_rank = LocalRank(u32::try_from(rank).unwrap());
+                if !self.watch.own(self.now, local_rank, *own) {
+                    self.watch.children(self.now, local_rank, *children);
+                }
+            }
+            self.watch.judge(self.now)
+        }
+
+        fn looks(
+            &mut self,
+            count: u32,
+            act: impl Fn(usize, &mut Usage, &mut Usage),
+        ) -> Vec<Judgement> {
+            (0..count).filter_map(|_| self.look(&act)).collect()
+        }
+    }
+
+    /// What a waiting gloo process group uses at most, in 5 s.
+    fn waits(_: usize, own: &mut Usage, _: &mut Usage) {
+        own.cpu += Duration::from_millis(20);
+    }
+
+    #[test]
+    fn a_group_of_which_nobody_gets_on_hangs_within_a_look_of_the_limit() {
+        let mut world = World::new(3);
+        assert_eq!(
+            world.looks(12, waits)[..],
+            [Judgement::Hangs { silent: LIMIT }]
+        );
+        assert_eq!(world.looks(100, waits), []);
+        let resumed = world.look(|_, own, _| own.cpu += Duration::from_secs(1));
+        let silent = LIMIT + world.watch.interval() * 101;
+        assert_eq!(resumed, Some(Judgement::Resumed { silent }));
+        assert_eq!(world.looks(12, waits).len(), 1);
+    }
+
+    #[test]
+    fn one_worker_that_computes_speaks_for_all_who_wait_for_it() {
+        let mut world = World::new(3);
+        let found = world.looks(1000, |rank, own, children| {
+            waits(rank, own, children);
+            if rank == 1 {
+                own.cpu += Duration::from_secs(5);
+            }
+        });
+        assert_eq!(found, []);
+    }
+
+    #[test]
+    fn output_and_reading_are_progress_and_small_reads_are_not() {
+        let mut writes = World::new(1);
+        assert_eq!(writes.looks(100, |_, own, _| own.written += 7), []);
+        let mut reads = World::new(1);
+        assert_eq!(reads.looks(100, |_, own, _| own.read += MOVED_LEAST), []);
+        let mut peeks = World::new(1);
+        assert_eq!(peeks.looks(100, |_, own, _| own.read += 100).len(), 1);
+    }
+
+    #[test]
+    fn children_that_compute_are_progress_and_children_that_chat_are_not() {
+        let mut computes = World::new(1);
+        let found = computes.looks(100, |_, _, children| {
+            children.cpu += Duration::from_secs(2);
+        });
+        assert_eq!(found, []);
+        let mut chats = World::new(1);
+        assert_eq!(
+            chats
+                .looks(100, |_, _, children| children.written += 500)
+                .len(),
+            1
+        );
+    }
+
+    #[test]
+    fn a_worker_that_gets_little_of_a_busy_machine_is_not_taken_for_stuck() {
+        let mut world = World::new(2);
+        let found = world.looks(100, |_, own, _| own.cpu += Duration::from_millis(250));
+        assert_eq!(found, []);
+    }
+
+    #[test]
+    fn what_a_worker_gets_of_a_busy_machine_adds_up_between_frequent_looks() {
+        let hangs_with = |each_look: u64| {
+            let mut world = World::new(2);
+            world.watch.limit = Duration::from_secs(1);
+            let found = world.looks(100, |rank, own, _| {
+                if rank == 0 {
+                    own.cpu += Duration::from_millis(each_look);
+                }
+            });
+            !found.is_empty()
+        };
+        // Looks are 200 ms apart: a tenth of a core, and less than the share that counts.
+        assert!(!hangs_with(20));
+        assert!(hangs_with(9));
+    }
+
+    #[test]
+    fn the_end_of_one_worker_gives_the_others_time() {
+        let mut world = World::new(2);
+        assert_eq!(world.looks(11, waits), []);
+        world.watch.ended(world.now, LocalRank(1));
+        world.usages.pop();
+        assert_eq!(world.looks(11, waits), []);
+        assert_eq!(world.looks(1, waits).len(), 1);
+    }
+
+    #[test]
+    fn looks_are_rare_for_long_limits_and_frequent_enough_for_short_ones() {
+        let interval = |seconds| ProgressWatch::new(Duration::from_secs(seconds)).interval();
+        assert_eq!(interval(1), Duration::from_millis(200));
+        assert_eq!(interval(30), Duration::from_secs(3));
+        assert_eq!(interval(3600), Duration::from_secs(5));
+    }
+}

@@ -1,0 +1,426 @@
+//! What news of other nodes does.
+
+use rdzv_agent_proto::group::WorkerGroup;
+
+use crate::script::{STARTED, of_two_then, run, spec, static_two_then};
+
+#[test]
+fn a_change_of_membership_leads_to_the_next_round_and_costs_no_restart() {
+    let group = of_two_then(
+        0,
+        "10 changed 3               -> regroup: b came | signal 15 to 0 1
+         15 changed 3               ->
+         20 exited 0=-15! 1=0!      -> clear
+         21 cleared                 -> join 0
+         30 joined 4                -> assign
+         30 assigned                -> assigned 2 | start 0
+         30 started 0               -> start 1
+         30 started 1               ->
+         90 exited 0=0 1=0          -> clear
+         90 cleared                 -> barrier of 2
+         91 barrier-passed          -> finish succeeded",
+    );
+    assert_eq!(group.restart_count(), 0);
+}
+
+#[test]
+fn late_news_of_an_earlier_round_is_no_news() {
+    of_two_then(
+        0,
+        "10 changed 2               ->
+         20 exited 0=0 1=0          -> clear
+         20 cleared                 -> barrier of 2
+         21 barrier-passed          -> finish succeeded",
+    );
+}
+
+#[test]
+fn a_round_that_did_not_hold_until_it_was_known_here_is_left_at_once() {
+    run(
+        spec(0),
+        2,
+        "0 begin      -> join 0
+         1 changed 6  ->
+         2 joined 6   -> regroup: b came | join 0
+         3 joined 7   -> assign
+         4 changed 7  -> regroup: b came | join 0
+         5 joined 8   -> assign
+         …",
+    );
+}
+
+#[test]
+fn workers_that_ignore_a_regrouping_are_killed_after_the_grace() {
+    of_two_then(
+        0,
+        "   0 changed 3             -> regroup: b came | signal 15 to 0 1
+         8000 time                 -> kill 0 1
+         8001 exited 0=-9! 1=-9!   -> clear
+         8001 cleared              -> join 0
+         …",
+    );
+}
+
+#[test]
+fn a_change_while_a_restart_is_being_prepared_is_absorbed() {
+    let group = of_two_then(
+        1,
+        "10 exited 1=7    -> failure 1 | signal 15 to 0 1
+         11 changed 3     ->
+         12 exited 0=0!   -> clear
+         13 changed 3     ->
+         14 cleared       -> restarting 0/1 | join 1
+         …",
+    );
+    assert_eq!(group.restart_count(), 1);
+}
+
+#[test]
+fn a_last_failure_that_the_loss_of_a_node_explains_is_not_final() {
+    for (before, after) in [
+        ("11 changed 3 -> regroup: b came", ""),
+        ("", "13 changed 3 -> regroup: b came"),
+    ] {
+        let group = of_two_then(
+            0,
+            &format!(
+                "10 exited 1=7    -> failure 1 | signal 15 to 0 1
+                 {before}
+                 12 exited 0=0!   -> clear
+                 {after}
+                 14 cleared       -> join 0
+                 …"
+            ),
+        );
+        assert_eq!(group.restart_count(), 0);
+    }
+    of_two_then(
+        0,
+        "10 exited 1=7    -> failure 1 | signal 15 to 0 1
+         12 exited 0=0!   -> clear
+         12 cleared       ->
+         1009 time        ->
+         1009 changed 3   -> regroup: b came | join 0
+         …",
+    );
+}
+
+#[test]
+fn the_others_are_told_of_a_last_failure_that_nothing_explains() {
+    of_two_then(
+        0,
+        "10 exited 1=7    -> failure 1 | signal 15 to 0 1
+         12 exited 0=0!   -> clear
+         12 cleared       ->
+         1010 time        -> tell 1 | finish failed 1=7 0=0",
+    );
+    // Also if a sibling does not end.
+    of_two_then(
+        0,
+        "10 exited 1=7    -> failure 1 | signal 15 to 0 1
+         1010 time        -> tell 1
+         1011 changed 3   ->
+         8010 time        -> kill 0
+         8011 exited 0=-9! -> clear
+         8011 cleared     -> finish failed 1=7 0=-9",
+    );
+}
+
+#[test]
+fn a_signal_ends_a_run_that_waits_for_an_explanation() {
+    of_two_then(
+        0,
+        "10 exited 1=7 0=0 -> failure 1 | clear
+         12 cleared        ->
+         20 signal 15      -> tell 1 | finish failed 1=7 0=0",
+    );
+    of_two_then(
+        0,
+        "10 exited 1=7     -> failure 1 | signal 15 to 0 1
+         12 signal 2       -> tell 1 | signal 2 to 0 1
+         13 changed 3      ->
+         14 exited 0=0!    -> clear
+         15 cleared        -> finish failed 1=7 0=0",
+    );
+}
+
+#[test]
+fn a_failed_peer_ends_the_run_wherever_it_is() {
+    of_two_then(
+        5,
+        "10 peer-failed b        -> signal 15 to 0 1
+         11 exited 0=-15! 1=0!   -> clear
+         12 cleared              -> finish peer b: code 7",
+    );
+    of_two_then(
+        5,
+        "10 exited 0=0 1=0       -> clear
+         11 peer-failed b        ->
+         12 cleared              -> finish peer b: code 7",
+    );
+    of_two_then(
+        5,
+        "10 exited 0=0 1=0       -> clear
+         12 cleared              -> barrier of 2
+         13 peer-failed b        -> finish peer b: code 7",
+    );
+    of_two_then(
+        5,
+        "10 changed 3            -> regroup: b came | signal 15 to 0 1
+         11 exited 0=-15! 1=0!   -> clear
+         12 cleared              -> join 0
+         13 peer-failed b        -> finish peer b: code 7",
+    );
+    of_two_then(
+        5,
+        "10 changed 3            -> regroup: b came | signal 15 to 0 1
+         10 peer-failed b        -> signal 15 to 0 1
+         11 exited 0=-15! 1=0!   -> clear
+         12 cleared              -> finish peer b: code 7",
+    );
+}
+
+#[test]
+fn the_own_final_failure_stays_the_one_reported_when_a_peer_fails_too() {
+    of_two_then(
+        0,
+        "10 exited 1=7           -> failure 1 | signal 15 to 0 1
+         11 peer-failed b        -> signal 15 to 0 1
+         12 exited 0=0!          -> clear
+         13 cleared              -> finish failed 1=7 0=0",
+    );
+    of_two_then(
+        0,
+        "10 exited 1=7 0=0       -> failure 1 | clear
+         12 cleared              ->
+         13 peer-failed b        -> finish failed 1=7 0=0",
+    );
+    static_two_then(
+        0,
+        "10 exited 1=7           -> failure 1 | tell 1 | signal 15 to 0 1
+         11 peer-failed b        -> signal 15 to 0 1
+         12 exited 0=0!          -> clear
+         13 cleared              -> finish failed 1=7 0=0",
+    );
+    static_two_then(
+        0,
+        "10 exited 1=7 0=0       -> failure 1 | tell 1 | clear
+         11 peer-failed b        ->
+         12 cleared              -> finish failed 1=7 0=0",
+    );
+}
+
+#[test]
+fn a_failure_that_no_restart_helps_stays_though_restarts_are_left() {
+    let mut spec = spec(5);
+    spec.non_retryable = [7].into();
+    run(
+        spec,
+        2,
+        &format!(
+            "{STARTED}
+             10 exited 1=7       -> failure 1 | tell 1 | signal 15 to 0 1
+             11 peer-failed b    -> signal 15 to 0 1
+             12 exited 0=0!      -> clear
+             13 cleared          -> finish failed 1=7 0=0"
+        ),
+    );
+}
+
+/// The others are not told of the own failure in any of these: no line has a `tell`.
+#[test]
+fn a_failure_with_restarts_left_gives_way_to_the_final_one_of_a_peer() {
+    for (of_two, others) in [
+        (static_two_then as fn(u32, &str) -> WorkerGroup, "static"),
+        (of_two_then, "dynamic"),
+    ] {
+        println!("{others}");
+        // While its workers are being stopped.
+        let group = of_two(
+            1,
+            "10 exited 1=7           -> failure 1 | signal 15 to 0 1
+             11 peer-failed b        -> signal 15 to 0 1
+             12 exited 0=0!          -> clear
+             13 cleared              -> finish peer b: code 7",
+        );
+        assert_eq!(group.restart_count(), 0);
+        // While what they left is being cleared.
+        let group = of_two(
+            1,
+            "10 exited 1=7           -> failure 1 | signal 15 to 0 1
+             12 exited 0=0!          -> clear
+             13 peer-failed b        ->
+             14 cleared              -> finish peer b: code 7",
+        );
+        assert_eq!(group.restart_count(), 0);
+        // A hang is a failure like others.
+        of_two(
+            1,
+            "10 hang 1               -> unhealthy 1 | signal 15 to 0 1
+             11 peer-failed b        -> signal 15 to 0 1
+             12 exited 0=0! 1=0!     -> clear
+             13 cleared              -> finish peer b: code 7",
+        );
+    }
+}
+
+#[test]
+fn who_has_closed_the_run_may_say_why_after_a_failure_with_restarts_left() {
+    of_two_then(
+        1,
+        "10 exited 1=7           -> failure 1 | signal 15 to 0 1
+         11 closed               -> signal 15 to 0 1
+         12 peer-failed b        -> signal 15 to 0 1
+         13 exited 0=0!          -> clear
+         14 cleared              -> finish peer b: code 7",
+    );
+    of_two_then(
+        1,
+        "10 exited 1=7           -> failure 1 | signal 15 to 0 1
+         11 exited 0=0!          -> clear
+         12 closed               ->
+         13 peer-failed b        ->
+         14 cleared              -> finish peer b: code 7",
+    );
+    // Where nobody says why, the own failure is what people can be told, and a signal does not
+    // change that any more.
+    of_two_then(
+        1,
+        "10 exited 1=7           -> failure 1 | signal 15 to 0 1
+         11 closed               -> signal 15 to 0 1
+         12 signal 15            -> signal 15 to 0 1
+         13 exited 0=0!          -> clear
+         14 cleared              -> finish failed 1=7 0=0",
+    );
+}
+
+#[test]
+fn a_failure_with_restarts_left_gives_way_to_the_loss_of_the_rendezvous() {
+    of_two_then(
+        1,
+        "10 exited 1=7           -> failure 1 | signal 15 to 0 1
+         11 lost                 -> signal 15 to 0 1
+         12 exited 0=0!          -> clear
+         13 cleared              -> finish broken",
+    );
+    of_two_then(
+        0,
+        "10 exited 1=7           -> failure 1 | signal 15 to 0 1
+         11 lost                 -> signal 15 to 0 1
+         12 exited 0=0!          -> clear
+         13 cleared              -> finish failed 1=7 0=0",
+    );
+}
+
+#[test]
+fn a_run_that_another_node_closed_ends_here_too() {
+    of_two_then(
+        5,
+        "10 closed               -> signal 15 to 0 1
+         11 exited 0=-15! 1=0!   -> clear
+         12 cleared              -> finish closed",
+    );
+    // Whoever closed it may say why a little later.
+    of_two_then(
+        5,
+        "10 closed               -> signal 15 to 0 1
+         10 peer-failed b        -> signal 15 to 0 1
+         11 exited 0=-15! 1=0!   -> clear
+         12 cleared              -> finish peer b: code 7",
+    );
+}
+
+#[test]
+fn a_node_that_has_passed_the_barrier_may_close_before_the_others_have() {
+    of_two_then(
+        0,
+        "10 exited 0=0 1=0       -> clear
+         12 cleared              -> barrier of 2
+         13 closed               ->
+         14 barrier-passed       -> finish succeeded",
+    );
+    of_two_then(
+        0,
+        "10 exited 0=0 1=0       -> clear
+         11 closed               ->
+         12 cleared              -> barrier of 2
+         5011 time               ->
+         5012 time               -> finish closed",
+    );
+}
+
+#[test]
+fn who_waits_at_the_barrier_of_a_round_that_is_over_leaves_with_success() {
+    of_two_then(
+        0,
+        "10 exited 0=0 1=0       -> clear
+         12 cleared              -> barrier of 2
+         13 changed 3            -> finish succeeded alone: b came",
+    );
+    of_two_then(
+        0,
+        "10 exited 0=0 1=0       -> clear
+         11 changed 3            ->
+         12 cleared              -> finish succeeded alone: b came",
+    );
+}
+
+#[test]
+fn a_lost_rendezvous_does_not_disturb_the_barrier() {
+    of_two_then(
+        0,
+        "10 exited 0=0 1=0       -> clear
+         12 cleared              -> barrier of 2
+         14 lost                 ->
+         15 barrier-passed       -> finish succeeded",
+    );
+}
+
+#[test]
+fn without_its_rendezvous_the_run_ends() {
+    of_two_then(
+        5,
+        "10 lost                 -> signal 15 to 0 1
+         11 exited 0=-15! 1=0!   -> clear
+         12 cleared              -> finish broken",
+    );
+}
+
+#[test]
+fn a_surplus_node_ends_with_the_job() {
+    run(
+        spec(0),
+        2,
+        "0 begin       -> join 0
+         9 not-needed  -> finish not needed",
+    );
+}
+
+#[test]
+fn static_nodes_are_told_at_once_of_a_failure_that_is_final() {
+    static_two_then(
+        0,
+        "10 exited 1=7    -> failure 1 | tell 1 | signal 15 to 0 1
+         20 exited 0=-15! -> clear
+         20 cleared       -> finish failed 1=7 0=-15",
+    );
+    static_two_then(
+        1,
+        "10 exited 1=7    -> failure 1 | signal 15 to 0 1
+         20 exited 0=-15! -> clear
+         20 cleared       -> restarting 0/1 | join 1
+         …",
+    );
+    static_two_then(
+        0,
+        "10 peer-failed b    -> signal 15 to 0 1
+         20 exited 0=0! 1=0! -> clear
+         20 cleared          -> finish peer b: code 7",
+    );
+    static_two_then(
+        0,
+        "10 exited 0=0 1=0 -> clear
+         10 cleared        -> barrier of 2
+         20 peer-failed b  -> finish peer b: code 7",
+    );
+}

@@ -1,0 +1,211 @@
+//! Scripts for the machine: `⟨milliseconds⟩ ⟨input⟩ -> ⟨output⟩ | ⟨output⟩ …`.
+//!
+//! Groups have two workers and a grace of eight seconds unless a script says otherwise. After each
+//! input all outputs are compared; after the last line the group has finished, unless the script
+//! ends with `…`.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rdzv_agent_proto::group::policy::EXPLAINED_WITHIN;
+use rdzv_agent_proto::group::{
+    Ending, Exit, GroupInput, GroupOutput, GroupSpec, Master, Round, WorkerExit, WorkerGroup,
+};
+use rdzv_core::ident::RunId;
+use rdzv_core::machine::Machine;
+use rdzv_core::rank::{Assignment, GroupRank, LocalRank};
+use rdzv_core::time::{Mono, Now, Wall};
+
+/// From the beginning until both workers run.
+pub(crate) const STARTED: &str = "
+    0 begin      -> join 0
+    0 joined     -> assign
+    0 assigned   -> assigned 2 | start 0
+    0 started 0  -> start 1
+    0 started 1  ->
+";
+
+pub(crate) fn spec(max_restarts: u32) -> GroupSpec {
+    GroupSpec {
+        role: "default".into(),
+        run_id: RunId::new("none"),
+        local_world_size: 2,
+        max_restarts,
+        grace: Duration::from_secs(8),
+        settle_delay: Duration::ZERO,
+        non_retryable: BTreeSet::new(),
+        purge_store: true,
+        dynamic: false,
+        signals_text: "SIGTERM".into(),
+        nccl_error_handling: None,
+        virtual_local_rank: None,
+    }
+}
+
+/// Runs a script and returns the machine.
+pub(crate) fn run(spec: GroupSpec, agents: u32, script: &str) -> WorkerGroup {
+    let mut group = WorkerGroup::new(spec);
+    let mut finished = false;
+    for line in script
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+    {
+        if line == "…" {
+            return group;
+        }
+        assert!(!finished, "{line}: nothing comes after finish (G2)");
+        let (event, expected) = line.split_once("->").expect("a line has an arrow");
+        let (millis, input) = event.trim().split_once(' ').expect("a line has a time");
+        let now = Now {
+            mono: Mono::from_origin(Duration::from_millis(millis.parse().unwrap())),
+            wall: Wall::default(),
+        };
+        group.handle(now, parse(input.trim(), agents));
+        let outputs: Vec<String> = std::iter::from_fn(|| group.poll_output())
+            .map(|output| shown(&output))
+            .collect();
+        assert_eq!(outputs.join(" | "), expected.trim(), "after: {line}");
+        finished = outputs.iter().any(|output| output.starts_with("finish"));
+    }
+    assert!(finished, "the group has finished");
+    assert_eq!(group.deadline(), None);
+    group
+}
+
+pub(crate) fn started_then(max_restarts: u32, script: &str) -> WorkerGroup {
+    run(spec(max_restarts), 1, &format!("{STARTED}{script}"))
+}
+
+/// With two agents that find one another dynamically; the round has the number 3.
+pub(crate) fn of_two_then(max_restarts: u32, script: &str) -> WorkerGroup {
+    let mut spec = spec(max_restarts);
+    (spec.purge_store, spec.dynamic) = (false, true);
+    let started = STARTED.replace("joined  ", "joined 3");
+    run(spec, 2, &format!("{started}{script}"))
+}
+
+/// With two agents of a static rendezvous.
+pub(crate) fn static_two_then(max_restarts: u32, script: &str) -> WorkerGroup {
+    run(spec(max_restarts), 2, &format!("{STARTED}{script}"))
+}
+
+fn parse(input: &str, agents: u32) -> GroupInput {
+    let (name, value) = input.split_once(' ').unwrap_or((input, ""));
+    match name {
+        "begin" => GroupInput::Begin,
+        "joined" => GroupInput::Joined(Round {
+            number: value.parse().unwrap_or(0),
+            group_rank: GroupRank(0),
+            group_world_size: agents,
+            master: Master {
+                addr: "127.0.0.1".into(),
+                port: 1,
+                hosted_by_agent: true,
+            },
+            losses_known_within: EXPLAINED_WITHIN,
+        }),
+        "assigned" => GroupInput::Assigned(Assignment::from((0, 2, 0, 2))),
+        "started" => GroupInput::Started(LocalRank(value.parse().unwrap())),
+        "exited" => GroupInput::Exited(value.split(' ').map(exit).collect()),
+        "signal" => GroupInput::Signal(value.parse().unwrap()),
+        "hang" => GroupInput::Unhealthy {
+            workers: ranks(value.trim_end_matches('!')),
+            restartable: !value.ends_with('!'),
+        },
+        "keeper-lost" => GroupInput::KeeperLost,
+        "broken" => GroupInput::Broken,
+        "cleared" => GroupInput::Cleared,
+        "not-needed" => GroupInput::NotNeeded,
+        "changed" => GroupInput::MembershipChanged {
+            round: value.parse().unwrap(),
+            reason: "b came".into(),
+        },
+        "peer-failed" => GroupInput::PeerFailed {
+            node: value.into(),
+            reason: "code 7".into(),
+        },
+        "closed" => GroupInput::RunClosed,
+        "lost" => GroupInput::RendezvousLost,
+        "barrier-passed" => GroupInput::BarrierPassed,
+        "time" => GroupInput::TimePassed,
+        _ => panic!("no such input: {input}"),
+    }
+}
+
+fn ranks(text: &str) -> Vec<LocalRank> {
+    text.split_whitespace()
+        .map(|rank| LocalRank(rank.parse().unwrap()))
+        .collect()
+}
+
+/// `1=-9!`: local rank 1 was ended by signal 9, after the agent had signalled it.
+fn exit(text: &str) -> WorkerExit {
+    let (rank, number) = text.split_once('=').unwrap();
+    let number: i32 = number.trim_end_matches('!').parse().unwrap();
+    WorkerExit {
+        local_rank: LocalRank(rank.parse().unwrap()),
+        pid: 100,
+        exit: if number < 0 {
+            Exit::Signal(-number)
+        } else {
+            Exit::Code(number)
+        },
+        at: Wall::default(),
+        stopped_by_agent: text.ends_with('!'),
+    }
+}
+
+fn shown(output: &GroupOutput) -> String {
+    let ranks = |workers: &[LocalRank]| {
+        let ranks: Vec<String> = workers.iter().map(ToString::to_string).collect();
+        ranks.join(" ")
+    };
+    match output {
+        GroupOutput::Join { restart_count } => format!("join {restart_count}"),
+        GroupOutput::PurgeStore => "purge".into(),
+        GroupOutput::Assign(_) => "assign".into(),
+        GroupOutput::Assigned { workers, .. } => format!("assigned {}", workers.len()),
+        GroupOutput::Start { worker, .. } => format!("start {}", worker.local_rank),
+        GroupOutput::FirstFailure(exit) => format!("failure {}", exit.local_rank),
+        GroupOutput::Unhealthy { workers, last } => {
+            let last = if *last { " for good" } else { "" };
+            format!("unhealthy {}{last}", ranks(workers))
+        }
+        GroupOutput::TellOthers(exit) => format!("tell {}", exit.local_rank),
+        GroupOutput::Regrouping { reason } => format!("regroup: {reason}"),
+        GroupOutput::Signal { workers, signal } => format!("signal {signal} to {}", ranks(workers)),
+        GroupOutput::Kill { workers } => format!("kill {}", ranks(workers)),
+        GroupOutput::Abandon { workers } => format!("abandon {}", ranks(workers)),
+        GroupOutput::ClearLeftovers => "clear".into(),
+        GroupOutput::AbandonLeftovers => "abandon leftovers".into(),
+        GroupOutput::Restarting { remaining, most } => format!("restarting {remaining}/{most}"),
+        GroupOutput::ExitBarrier { agents } => format!("barrier of {agents}"),
+        GroupOutput::Finish(ending) => match ending {
+            Ending::Succeeded { .. } => "finish succeeded".into(),
+            Ending::SucceededAlone { reason, .. } => format!("finish succeeded alone: {reason}"),
+            Ending::Failed { exits, unhealthy } => {
+                let hung = if unhealthy.is_empty() {
+                    String::new()
+                } else {
+                    format!(" hung {}", ranks(unhealthy))
+                };
+                let exits: Vec<String> = exits
+                    .iter()
+                    .map(|exit| format!("{}={}", exit.local_rank, exit.exit.as_number()))
+                    .collect();
+                format!("finish failed {}{hung}", exits.join(" "))
+            }
+            Ending::Signalled {
+                signal,
+                workers_started,
+            } => format!("finish signalled {signal} started={workers_started}"),
+            Ending::PeerFailed { node, reason } => format!("finish peer {node}: {reason}"),
+            Ending::RunClosed => "finish closed".into(),
+            Ending::NotNeeded => "finish not needed".into(),
+            Ending::KeeperLost => "finish keeper lost".into(),
+            Ending::Broken => "finish broken".into(),
+            Ending::Devices(text) => format!("finish devices: {text}"),
+        },
+    }
+}

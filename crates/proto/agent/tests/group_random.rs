@@ -1,0 +1,310 @@
+//! The worker group under random fates: whatever happens and in whatever order, a run comes to an
+//! end, within its budget, with no worker alive, and it reports the failure that came first.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use rdzv_agent_proto::group::policy::EXPLAINED_WITHIN;
+use rdzv_agent_proto::group::{
+    Ending, Exit, GroupInput, GroupOutput, GroupSpec, GroupState, Master, Round, WorkerExit,
+    WorkerGroup,
+};
+use rdzv_core::ident::RunId;
+use rdzv_core::machine::Machine;
+use rdzv_core::rank::{Assignment, GroupRank, LocalRank};
+use rdzv_core::time::{Mono, Now, Wall};
+
+/// The exit code that no restart helps.
+const FINAL: i32 = 3;
+
+/// How long a group rests before another attempt, if it does.
+const SETTLE_DELAY: Duration = Duration::from_millis(700);
+
+const WORKERS: u32 = 3;
+
+/// A shell without processes.
+struct World {
+    group: WorkerGroup,
+    dynamic: bool,
+    clock: Duration,
+    answers: VecDeque<GroupInput>,
+    alive: BTreeSet<LocalRank>,
+    signalled: BTreeSet<LocalRank>,
+    clearing: bool,
+    /// The number of the round that is formed next.
+    rounds: u64,
+    restarts: u32,
+    /// Whether another node ended the run.
+    ended_by_others: bool,
+    /// Whether the kernel held a worker.
+    forfeited: bool,
+    /// Whether a worker ended in this attempt as no restart helps.
+    beyond_help: bool,
+    /// Who hangs in this attempt.
+    unhealthy: Vec<LocalRank>,
+    first_failure: Option<WorkerExit>,
+    ending: Option<Ending>,
+}
+
+impl World {
+    fn new(max_restarts: u32, dynamic: bool, settle_delay: Duration) -> Self {
+        Self {
+            group: WorkerGroup::new(GroupSpec {
+                role: "default".into(),
+                run_id: RunId::new("none"),
+                local_world_size: WORKERS,
+                max_restarts,
+                grace: Duration::from_secs(8),
+                settle_delay,
+                non_retryable: [FINAL].into(),
+                purge_store: !dynamic,
+                dynamic,
+                signals_text: String::new(),
+                nccl_error_handling: None,
+                virtual_local_rank: None,
+            }),
+            dynamic,
+            clock: Duration::ZERO,
+            answers: VecDeque::from([GroupInput::Begin]),
+            alive: BTreeSet::new(),
+            signalled: BTreeSet::new(),
+            clearing: false,
+            rounds: 0,
+            restarts: 0,
+            ended_by_others: false,
+            forfeited: false,
+            beyond_help: false,
+            unhealthy: Vec::new(),
+            first_failure: None,
+            ending: None,
+        }
+    }
+
+    /// Tells the machine, and all that follows at once from its answers.
+    fn tell(&mut self, input: GroupInput) {
+        self.answers.push_back(input);
+        while let Some(input) = self.answers.pop_front() {
+            assert!(self.ending.is_none() || self.answers.is_empty());
+            let now = Now {
+                mono: Mono::from_origin(self.clock),
+                wall: Wall::default(),
+            };
+            self.group.handle(now, input);
+            while let Some(output) = self.group.poll_output() {
+                assert!(self.ending.is_none(), "{output:?} after finish");
+                self.carry_out(output);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, output: GroupOutput) {
+        match output {
+            GroupOutput::Join { restart_count } => {
+                assert!(self.alive.is_empty(), "an attempt begins with nobody alive");
+                assert_eq!(restart_count, self.restarts);
+                self.first_failure = None;
+                self.beyond_help = false;
+                self.unhealthy.clear();
+                self.signalled.clear();
+                self.rounds += 1;
+                self.answers.push_back(GroupInput::Joined(Round {
+                    number: self.rounds - 1,
+                    group_rank: GroupRank(0),
+                    group_world_size: 2,
+                    master: Master {
+                        addr: "127.0.0.1".into(),
+                        port: 1,
+                        hosted_by_agent: true,
+                    },
+                    losses_known_within: EXPLAINED_WITHIN,
+                }));
+            }
+            GroupOutput::Assign(_) => {
+                let assignment = Assignment::from((0, 2 * WORKERS, 0, 2 * WORKERS));
+                self.answers.push_back(GroupInput::Assigned(assignment));
+            }
+            GroupOutput::Start { worker, .. } => {
+                assert!(self.alive.insert(worker.local_rank));
+                self.answers
+                    .push_back(GroupInput::Started(worker.local_rank));
+            }
+            GroupOutput::FirstFailure(exit) => {
+                assert_eq!(self.first_failure, Some(exit), "G3");
+            }
+            GroupOutput::Unhealthy { workers, last } => {
+                assert!(last || !self.forfeited);
+                assert_eq!(self.first_failure, None, "G3");
+                self.unhealthy = workers;
+            }
+            GroupOutput::TellOthers(exit) => {
+                assert_eq!(self.first_failure, Some(exit), "G3");
+            }
+            GroupOutput::Restarting { .. } => {
+                assert!(!self.beyond_help, "no restart helps");
+                self.restarts += 1;
+            }
+            GroupOutput::Signal { workers, .. } => self.signalled.extend(workers),
+            GroupOutput::Kill { workers } => {
+                assert_eq!(workers, Vec::from_iter(self.alive.clone()));
+                let exits = workers
+                    .into_iter()
+                    .map(|rank| self.exit(rank, Exit::Signal(9)));
+                let exits = exits.collect();
+                self.answers.push_back(GroupInput::Exited(exits));
+            }
+            GroupOutput::ClearLeftovers => self.clearing = true,
+            GroupOutput::AbandonLeftovers => self.clearing = false,
+            GroupOutput::Finish(ending) => {
+                assert!(self.alive.is_empty(), "G2: {:?} are alive", self.alive);
+                self.ending = Some(ending);
+            }
+            GroupOutput::PurgeStore
+            | GroupOutput::Assigned { .. }
+            | GroupOutput::Regrouping { .. }
+            | GroupOutput::ExitBarrier { .. } => {}
+            GroupOutput::Abandon { workers } => panic!("{workers:?} were killed"),
+        }
+    }
+
+    fn exit(&mut self, local_rank: LocalRank, exit: Exit) -> WorkerExit {
+        self.alive.remove(&local_rank);
+        let exit = WorkerExit {
+            local_rank,
+            pid: 100 + local_rank.0,
+            exit,
+            at: Wall::default(),
+            stopped_by_agent: self.signalled.contains(&local_rank),
+        };
+        self.beyond_help |= exit.exit == Exit::Code(FINAL) && !exit.stopped_by_agent;
+        if !exit.exit.is_success() && self.signalled.is_empty() {
+            self.first_failure.get_or_insert(exit);
+        }
+        exit
+    }
+
+    /// Something happens; which, is up to `fate`.
+    fn happen(&mut self, fate: u8) {
+        if self.ending.is_some() {
+            return;
+        }
+        self.clock += Duration::from_millis(u64::from(fate) * 10);
+        let dynamic = self.dynamic && fate >= 128;
+        match fate % 16 {
+            0..3 if dynamic => {
+                // Of this round, or late news of the one before.
+                let round = (self.rounds - 1).saturating_sub(u64::from(fate / 16 % 2));
+                let reason = "a node came".to_owned();
+                self.tell(GroupInput::MembershipChanged { round, reason });
+            }
+            3 if dynamic => {
+                self.ended_by_others = true;
+                self.tell(match fate / 16 % 3 {
+                    0 => GroupInput::RunClosed,
+                    1 => GroupInput::RendezvousLost,
+                    _ => GroupInput::PeerFailed {
+                        node: "b".to_owned(),
+                        reason: "code 7".to_owned(),
+                    },
+                });
+            }
+            0 => self.tell(GroupInput::Signal(15)),
+            1 => self.tell(GroupInput::Signal(2)),
+            2 => self.tell(GroupInput::KeeperLost),
+            3 => self.tell(GroupInput::BarrierPassed),
+            12 => {
+                let workers: Vec<_> = self.alive.iter().copied().skip(1).collect();
+                let restartable = fate < 128;
+                let restarting = self.group.state() != GroupState::Healthy || workers.is_empty();
+                self.forfeited |= !restartable && !restarting;
+                self.tell(GroupInput::Unhealthy {
+                    workers,
+                    restartable,
+                });
+            }
+            4..6 => self.pass_time(),
+            6..8 => self.clear(),
+            _ => {
+                let Some(rank) = self.alive.iter().nth(usize::from(fate / 64)).copied() else {
+                    return;
+                };
+                let code = match fate % 16 {
+                    15 => FINAL,
+                    code => i32::from(code > 12),
+                };
+                let exit = self.exit(rank, Exit::Code(code));
+                self.tell(GroupInput::Exited(vec![exit]));
+            }
+        }
+    }
+
+    fn pass_time(&mut self) {
+        if let Some(deadline) = self.group.deadline() {
+            self.clock = deadline.since(Mono::ZERO).max(self.clock);
+            self.tell(GroupInput::TimePassed);
+        }
+    }
+
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.clearing) {
+            self.tell(GroupInput::Cleared);
+        }
+    }
+
+    /// Nothing unusual happens any more: whoever is alive exits well.
+    fn come_to_an_end(&mut self) {
+        for _ in 0..20 {
+            self.clear();
+            if let Some(rank) = self.alive.first().copied() {
+                let exit = self.exit(rank, Exit::Code(0));
+                self.tell(GroupInput::Exited(vec![exit]));
+            }
+            if self.ending.is_none() {
+                self.tell(GroupInput::BarrierPassed);
+            }
+            if self.ending.is_none() {
+                self.pass_time();
+            }
+            if self.ending.is_some() {
+                return;
+            }
+        }
+        panic!("no end: {:?}", self.group);
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_run_ends_well_or_with_its_first_failure(
+        max_restarts in 0_u32..3,
+        dynamic in any::<bool>(),
+        rests in any::<bool>(),
+        fates in prop::collection::vec(any::<u8>(), 0..40),
+    ) {
+        let mut world = World::new(max_restarts, dynamic, SETTLE_DELAY * u32::from(rests));
+        world.answers.clear();
+        world.tell(GroupInput::Begin);
+        for fate in fates {
+            world.happen(fate);
+        }
+        if world.ending.is_none() {
+            world.come_to_an_end();
+        }
+        prop_assert!(world.restarts <= max_restarts, "G1");
+        prop_assert_eq!(world.group.deadline(), None);
+        if let Some(Ending::Failed { exits, unhealthy }) = &world.ending {
+            prop_assert_eq!(unhealthy, &world.unhealthy, "G3");
+            if unhealthy.is_empty() {
+                let first = exits.iter().find(|exit| !exit.exit.is_success());
+                prop_assert_eq!(first, world.first_failure.as_ref(), "G3");
+            }
+            prop_assert!(
+                world.restarts == max_restarts
+                    || world.ended_by_others
+                    || world.forfeited
+                    || world.beyond_help,
+                "no restart is given away"
+            );
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Pickle to state.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::pickle::decode::MAX_LENGTH;
+use crate::pickle::{Budget, Class, Document, Item, Value};
+use crate::{Dialect, NodeDesc, RendezvousState};
+use rdzv_core::time::Wall;
+
+use super::CodecError;
+use super::attributes::{node, state as names};
+
+pub(super) fn state(pickle: &[u8]) -> Result<RendezvousState, CodecError> {
+    let document = Document::read(pickle)?;
+    let mut reading = Reading {
+        document: &document,
+        budget: Budget::for_length(pickle.len().min(MAX_LENGTH)),
+        dialect: Dialect::default(),
+    };
+    reading.state()
+}
+
+struct Reading<'d, 'a> {
+    document: &'d Document<'a>,
+    budget: Budget,
+    dialect: Dialect,
+}
+
+type Pair<'a> = (Item<'a>, Item<'a>);
+
+impl<'d, 'a> Reading<'d, 'a> {
+    fn state(&mut self) -> Result<RendezvousState, CodecError> {
+        let root = self.document.root();
+        let attributes = self
+            .document
+            .attributes(root, Class::State)
+            .ok_or_else(|| wrong("root", root, "a rendezvous state"))?;
+        self.dialect.attributes = self.unknown(attributes, &names::ALL, || "state".to_owned())?;
+        let get = |name| attribute(attributes, name);
+        let need = |name| {
+            let absent = || CodecError::Absent {
+                place: "state".to_owned(),
+                name,
+            };
+            get(name).ok_or_else(absent)
+        };
+
+        let deadline = match need(names::DEADLINE)? {
+            Item::None => None,
+            item => Some(self.time(item, || names::DEADLINE.to_owned())?),
+        };
+        let redundancy_list = get(names::REDUNDANCY_LIST);
+        self.dialect.no_redundancy_list = redundancy_list.is_none();
+        Ok(RendezvousState {
+            round: whole(need(names::ROUND)?, || names::ROUND.to_owned())?,
+            complete: truth(need(names::COMPLETE)?, names::COMPLETE)?,
+            deadline,
+            closed: truth(need(names::CLOSED)?, names::CLOSED)?,
+            participants: self.participants(need(names::PARTICIPANTS)?)?,
+            wait_list: self.nodes(need(names::WAIT_LIST)?, names::WAIT_LIST)?,
+            redundancy_list: match redundancy_list {
+                None => BTreeSet::new(),
+                Some(list) => self.nodes(list, names::REDUNDANCY_LIST)?,
+            },
+            last_heartbeats: self.heartbeats(need(names::LAST_HEARTBEATS)?)?,
+            dialect: std::mem::take(&mut self.dialect),
+        })
+    }
+
+    fn participants(&mut self, item: Item<'a>) -> Result<BTreeMap<NodeDesc, u32>, CodecError> {
+        self.pairs(item, names::PARTICIPANTS)?
+            .iter()
+            .enumerate()
+            .map(|(at, (key, rank))| {
+                let node = self.node(*key, names::PARTICIPANTS, at)?;
+                let rank = whole(*rank, || format!("rank of item {at} of participants"))?;
+                Ok((node, rank))
+            })
+            .collect()
+    }
+
+    fn heartbeats(&mut self, item: Item<'a>) -> Result<BTreeMap<NodeDesc, Wall>, CodecError> {
+        self.pairs(item, names::LAST_HEARTBEATS)?
+            .iter()
+            .enumerate()
+            .map(|(at, (key, time))| {
+                let node = self.node(*key, names::LAST_HEARTBEATS, at)?;
+                let time = self.time(*time, || format!("time of item {at} of last_heartbeats"))?;
+                Ok((node, time))
+            })
+            .collect()
+    }
+
+    fn pairs(&self, item: Item<'a>, place: &str) -> Result<&'d [Pair<'a>], CodecError> {
+        let document = self.document;
+        document
+            .dict(item)
+            .ok_or_else(|| wrong(place, item, "a dict"))
+    }
+
+    fn nodes(&mut self, item: Item<'a>, place: &str) -> Result<BTreeSet<NodeDesc>, CodecError> {
+        let items = self.document.set(item);
+        items
+            .ok_or_else(|| wrong(place, item, "a set"))?
+            .iter()
+            .enumerate()
+            .map(|(at, item)| self.node(*item, place, at))
+            .collect()
+    }
+
+    fn node(&mut self, item: Item<'a>, list: &str, at: usize) -> Result<NodeDesc, CodecError> {
+        let place = || format!("item {at} of {list}");
+        let attributes = self
+            .document
+            .attributes(item, Class::Node)
+            .ok_or_else(|| wrong(&place(), item, "a node"))?;
+        let get = |name| {
+            let absent = || CodecError::Absent {
+                place: place(),
+                name,
+            };
+            attribute(attributes, name).ok_or_else(absent)
+        };
+        let addr = match get(node::ADDR)? {
+            Item::Text(addr) => addr,
+            other => return Err(wrong(&format!("addr of {}", place()), other, "a text")),
+        };
+        self.budget
+            .spend(addr.len() + size_of::<NodeDesc>() + size_of_val(attributes))
+            .map_err(|problem| CodecError::Unfolds {
+                place: place(),
+                problem,
+            })?;
+        let node = NodeDesc {
+            addr: addr.to_owned(),
+            pid: whole(get(node::PID)?, || format!("pid of {}", place()))?,
+            local_id: whole(get(node::LOCAL_ID)?, || format!("local_id of {}", place()))?,
+        };
+        if attributes.len() > node::ALL.len() {
+            let unknown = self.unknown(attributes, &node::ALL, place)?;
+            if !unknown.is_empty() {
+                self.dialect.node_attributes.insert(node.clone(), unknown);
+            }
+        }
+        Ok(node)
+    }
+
+    fn time(&mut self, item: Item<'a>, place: impl FnOnce() -> String) -> Result<Wall, CodecError> {
+        let Item::Time(time) = item else {
+            return Err(wrong(&place(), item, "a time"));
+        };
+        self.dialect.naive_times |= time.zone.is_none();
+        Ok(time.wall())
+    }
+
+    /// The attributes that have no meaning here.
+    fn unknown(
+        &mut self,
+        attributes: &[Pair<'a>],
+        known: &[&str],
+        place: impl Fn() -> String,
+    ) -> Result<Vec<(Value, Value)>, CodecError> {
+        let is_known = |name: &Item<'_>| matches!(name, Item::Text(name) if known.contains(name));
+        attributes
+            .iter()
+            .filter(|(name, _)| !is_known(name))
+            .map(|(name, item)| {
+                let name = self.document.value(*name, &mut self.budget)?;
+                Ok((name, self.document.value(*item, &mut self.budget)?))
+            })
+            .collect::<Result<_, _>>()
+            .map_err(|problem| CodecError::Unfolds {
+                place: place(),
+                problem,
+            })
+    }
+}
+
+/// The attribute of that name. If it comes more than once, the last counts.
+fn attribute<'a>(attributes: &[Pair<'a>], name: &str) -> Option<Item<'a>> {
+    let is_it = |known: &Item<'_>| matches!(known, Item::Text(known) if *known == name);
+    let found = attributes.iter().rev().find(|(known, _)| is_it(known));
+    found.map(|(_, item)| *item)
+}
+
+fn truth(item: Item<'_>, place: &str) -> Result<bool, CodecError> {
+    match item {
+        Item::Bool(truth) => Ok(truth),
+        other => Err(wrong(place, other, "a boolean")),
+    }
+}
+
+fn whole<T: TryFrom<i128>>(
+    item: Item<'_>,
+    place: impl FnOnce() -> String,
+) -> Result<T, CodecError> {
+    let Item::Int(number) = item else {
+        return Err(wrong(&place(), item, "an integer"));
+    };
+    T::try_from(number).map_err(|_| CodecError::Range {
+        place: place(),
+        found: number,
+    })
+}
+
+fn wrong(place: &str, found: Item<'_>, wanted: &'static str) -> CodecError {
+    CodecError::Kind {
+        place: place.to_owned(),
+        found: found.kind(),
+        wanted,
+    }
+}

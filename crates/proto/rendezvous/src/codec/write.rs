@@ -1,0 +1,190 @@
+//! State to pickle, in the order and with the sharing of Python's own.
+
+use crate::pickle::{Class, Memo, Time, Value, Writer};
+use crate::{Dialect, NodeDesc, RendezvousState};
+use rdzv_core::time::Wall;
+
+use super::attributes::{node, state as names};
+
+/// About what a node and its heartbeat take.
+const NODE_BYTES: usize = 110;
+
+/// About what everything else takes.
+const OTHER_BYTES: usize = 512;
+
+pub(super) fn state(state: &RendezvousState) -> Vec<u8> {
+    let count = state.last_heartbeats.len() + state.wait_list.len() + state.redundancy_list.len();
+    let mut writer = Writer::with_capacity(OTHER_BYTES + NODE_BYTES * count);
+    let mut nodes = Nodes {
+        dialect: &state.dialect,
+        written: Vec::new(),
+        names: [None; node::ALL.len()],
+    };
+    let absent = state.dialect.no_redundancy_list && state.redundancy_list.is_empty();
+    let known = names::ALL
+        .into_iter()
+        .filter(|name| !(absent && *name == names::REDUNDANCY_LIST))
+        .map(Attribute::Known);
+    let others = state.dialect.attributes.iter().map(Attribute::Other);
+    let attributes: Vec<Attribute<'_>> = known.chain(others).collect();
+
+    writer.object(Class::State);
+    writer.dict(
+        attributes.into_iter(),
+        |writer, attribute| match attribute {
+            Attribute::Known(name) => {
+                writer.text(name);
+                known_attribute(writer, &mut nodes, state, name);
+            }
+            Attribute::Other((name, value)) => {
+                writer.value(name);
+                writer.value(value);
+            }
+        },
+    );
+    writer.build();
+    writer.finish()
+}
+
+enum Attribute<'a> {
+    Known(&'static str),
+    Other(&'a (Value, Value)),
+}
+
+fn known_attribute<'a>(
+    writer: &mut Writer,
+    nodes: &mut Nodes<'a>,
+    state: &'a RendezvousState,
+    name: &str,
+) {
+    let time = |writer: &mut Writer, wall: Wall| {
+        writer.time(Time::utc(wall, state.dialect.naive_times));
+    };
+    match name {
+        names::ROUND => writer.int(state.round.into()),
+        names::COMPLETE => writer.bool(state.complete),
+        names::DEADLINE => match state.deadline {
+            None => writer.none(),
+            Some(deadline) => time(writer, deadline),
+        },
+        names::CLOSED => writer.bool(state.closed),
+        names::PARTICIPANTS => {
+            let mut run = nodes.run();
+            writer.dict(state.participants.iter(), |writer, (node, rank)| {
+                run.write(writer, node);
+                writer.int((*rank).into());
+            });
+            run.end();
+        }
+        names::WAIT_LIST | names::REDUNDANCY_LIST => {
+            let list = if name == names::WAIT_LIST {
+                &state.wait_list
+            } else {
+                &state.redundancy_list
+            };
+            let mut run = nodes.run();
+            writer.set(list.iter(), |writer, node| run.write(writer, node));
+            run.end();
+        }
+        names::LAST_HEARTBEATS => {
+            let mut run = nodes.run();
+            writer.dict(state.last_heartbeats.iter(), |writer, (node, at)| {
+                run.write(writer, node);
+                time(writer, *at);
+            });
+            run.end();
+        }
+        _ => writer.none(),
+    }
+}
+
+/// The nodes that were written so far, so that each is written once.
+struct Nodes<'a> {
+    dialect: &'a Dialect,
+    /// One list for each attribute that contains nodes, in the order of the nodes.
+    written: Vec<Vec<(&'a NodeDesc, Memo)>>,
+    /// Where the names of a node's attributes are remembered.
+    names: [Option<Memo>; node::ALL.len()],
+}
+
+impl<'a> Nodes<'a> {
+    /// For nodes that come in order.
+    fn run(&mut self) -> Run<'a, '_> {
+        Run {
+            passed: vec![0; self.written.len()],
+            written: Vec::new(),
+            nodes: self,
+        }
+    }
+}
+
+/// Nodes that come in order: finding one among those written before is a walk along both.
+struct Run<'a, 'n> {
+    nodes: &'n mut Nodes<'a>,
+    /// How far the walk along each list is.
+    passed: Vec<usize>,
+    written: Vec<(&'a NodeDesc, Memo)>,
+}
+
+impl<'a> Run<'a, '_> {
+    fn write(&mut self, writer: &mut Writer, node: &'a NodeDesc) {
+        match self.find(node) {
+            Some(memo) => writer.recall(memo),
+            None => {
+                let memo = self.write_new(writer, node);
+                self.written.push((node, memo));
+            }
+        }
+    }
+
+    fn find(&mut self, node: &NodeDesc) -> Option<Memo> {
+        let lists = self.nodes.written.iter().zip(&mut self.passed);
+        for (list, passed) in lists {
+            while let Some((known, memo)) = list.get(*passed) {
+                match (*known).cmp(node) {
+                    std::cmp::Ordering::Less => *passed += 1,
+                    std::cmp::Ordering::Equal => return Some(*memo),
+                    std::cmp::Ordering::Greater => break,
+                }
+            }
+        }
+        None
+    }
+
+    fn write_new(&mut self, writer: &mut Writer, desc: &NodeDesc) -> Memo {
+        let others = self.nodes.dialect.node_attributes.get(desc);
+        let known = node::ALL.map(Attribute::Known);
+        let others = others.into_iter().flatten().map(Attribute::Other);
+        let memo = writer.object(Class::Node);
+        let write = |writer: &mut Writer, attribute: Attribute<'_>| match attribute {
+            Attribute::Known(name) => {
+                let place = node::ALL.iter().position(|known| *known == name);
+                let place = place.expect("a known name");
+                writer.name(name, &mut self.nodes.names[place]);
+                match name {
+                    node::ADDR => {
+                        writer.text(&desc.addr);
+                    }
+                    node::PID => writer.int(desc.pid.into()),
+                    _ => writer.int(desc.local_id.into()),
+                }
+            }
+            Attribute::Other((name, value)) => {
+                writer.value(name);
+                writer.value(value);
+            }
+        };
+        if self.nodes.dialect.node_attributes.is_empty() {
+            writer.dict(known.into_iter(), write);
+        } else {
+            let all: Vec<Attribute<'_>> = known.into_iter().chain(others).collect();
+            writer.dict(all.into_iter(), write);
+        }
+        writer.build();
+        memo
+    }
+
+    fn end(self) {
+        self.nodes.written.push(self.written);
+    }
+}

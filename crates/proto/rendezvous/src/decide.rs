@@ -1,0 +1,329 @@
+//! What one agent does next, given what it knows: one function for each thing an agent may want.
+//!
+//! Nothing here changes anything; [`apply`](super::apply) does. The first matching line wins, in the
+//! order of PyTorch's handler, because its agents may share the state with ours: who is let in, who
+//! is turned away and when a round is complete must come out the same.
+//!
+//! Some lines are ours, and change nothing for the others:
+//!
+//! * a round that lost somebody before we saw it is not joined (the ranks would have a gap, or be
+//!   too few); we wait for the next one instead;
+//! * a round after a change is complete as soon as [everybody who can be
+//!   expected](super::expected::Expected) is there, without a last call; to the others this looks
+//!   as if our last call had ended;
+//! * the last call is a little longer while nodes that waited for the round have not got in yet:
+//!   a round without them would end as soon as it began. To the others our clock seems slow;
+//! * who waited for a round that is full before it got in becomes surplus. Stock agents go on
+//!   waiting, which tells all the others to start over, again and again;
+//! * an agent that leaves for good leaves every list, not only the participants.
+
+use std::fmt;
+use std::time::Duration;
+
+use rdzv_core::time::Wall;
+
+use super::{NodeDesc, RendezvousState, Settings, ranks};
+
+/// What to do to the shared state, or that nothing has to be done to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Write that we are alive.
+    KeepAlive,
+    /// Take part in the round that is forming.
+    AddToParticipants,
+    /// Wait for the next round.
+    AddToWaitList,
+    /// Wait until a full round has room.
+    AddToRedundancyList,
+    /// Take part no longer.
+    RemoveFromParticipants,
+    /// Wait no longer.
+    RemoveFromWaitList,
+    /// Be surplus no longer. The time to join starts anew.
+    RemoveFromRedundancyList,
+    /// Complete the round: give everybody a rank.
+    MarkComplete,
+    /// End the run.
+    MarkClosed,
+    /// Nothing until the state changes or time passes.
+    Wait,
+    /// What was wanted is the case.
+    Finish,
+    /// What was wanted will never be the case.
+    Fail(Ending),
+}
+
+impl Action {
+    /// Whether it changes the state, so that it must be written.
+    pub fn is_change(self) -> bool {
+        !matches!(self, Self::Wait | Self::Finish | Self::Fail(_))
+    }
+}
+
+/// Why something will never be the case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// The run was closed.
+    Closed,
+    /// The run was closed while we were surplus.
+    NotNeeded,
+    /// Its time is over.
+    Timeout,
+}
+
+/// How much time a request has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patience {
+    /// It has some.
+    InTime,
+    /// None, but there is still time to take back what was written.
+    RollBack,
+    /// None at all.
+    Over,
+}
+
+/// When a decision is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    /// The wall clock, to be compared with the times in the state.
+    pub wall: Wall,
+    /// How much time the request has left.
+    pub patience: Patience,
+    /// Whether everybody who can be expected in the round that is forming is there.
+    pub all_here: bool,
+}
+
+/// An action and why it was chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Decision {
+    /// What to do.
+    pub action: Action,
+    /// Why, for logs.
+    pub reason: Reason,
+}
+
+/// Why something is done or not done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// The run was closed.
+    RunClosed,
+    /// As many nodes take part as may.
+    RoundFull,
+    /// A full round has room again.
+    RoundHasRoom,
+    /// The round is complete, and we are in it.
+    InCompleteRound,
+    /// The round is complete, we are in it, and it has lost somebody already.
+    RoundLostNodes,
+    /// The round is complete, and we are not in it.
+    RoundComplete,
+    /// Time to join, to leave or to close is over.
+    TimeOver,
+    /// The last call is over.
+    LastCallOver,
+    /// Everybody who can be expected is there.
+    AllHere,
+    /// A round is forming.
+    RoundForming,
+    /// Fewer nodes than a round needs have come.
+    TooFewNodes,
+    /// Enough have come; more may come until the last call is over.
+    LastCall,
+    /// The last heartbeat is old.
+    HeartbeatDue,
+    /// We wait for the next round.
+    Waiting,
+    /// We are in a round that has to be left first.
+    StillParticipant,
+    /// We are in no list.
+    NotListed,
+    /// It was asked for.
+    Asked,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::RunClosed => "the run is closed",
+            Self::RoundFull => "the round is full",
+            Self::RoundHasRoom => "the round is not full any more",
+            Self::InCompleteRound => "the round is complete",
+            Self::RoundLostNodes => "the complete round has lost nodes",
+            Self::RoundComplete => "the round is complete without this node",
+            Self::TimeOver => "the time for it is over",
+            Self::LastCallOver => "the last call is over",
+            Self::AllHere => "everybody who can be expected is there",
+            Self::RoundForming => "a round is forming",
+            Self::TooFewNodes => "fewer nodes than needed have joined",
+            Self::LastCall => "more nodes may join until the last call is over",
+            Self::HeartbeatDue => "a heartbeat is due",
+            Self::Waiting => "waiting for the next round",
+            Self::StillParticipant => "the node is in a round that it leaves first",
+            Self::NotListed => "the node is in no list",
+            Self::Asked => "it was asked for",
+        })
+    }
+}
+
+fn decision(action: Action, reason: Reason) -> Decision {
+    Decision { action, reason }
+}
+
+/// Before a node joins: it leaves the round that it is in.
+pub fn exit(state: &RendezvousState, me: &NodeDesc, moment: Moment) -> Decision {
+    if !state.participants.contains_key(me) {
+        decision(Action::Finish, Reason::NotListed)
+    } else if moment.patience == Patience::InTime {
+        decision(Action::RemoveFromParticipants, Reason::StillParticipant)
+    } else {
+        decision(Action::Fail(Ending::Timeout), Reason::TimeOver)
+    }
+}
+
+/// A node wants to be in a complete round.
+pub fn join(
+    state: &RendezvousState,
+    me: &NodeDesc,
+    settings: &Settings,
+    moment: Moment,
+) -> Decision {
+    let participant = state.participants.contains_key(me);
+    let waiting = state.wait_list.contains(me);
+    let surplus = state.redundancy_list.contains(me);
+    let count = state.participants.len();
+    let min = settings.min_nodes as usize;
+    let max = settings.max_nodes as usize;
+    let due = keep_alive_due(state, me, settings, moment.wall);
+
+    if state.closed {
+        let ending = if surplus {
+            Ending::NotNeeded
+        } else {
+            Ending::Closed
+        };
+        return decision(Action::Fail(ending), Reason::RunClosed);
+    }
+    if surplus {
+        // No time limit: the node is there in case it is needed.
+        return match (count == max, due) {
+            (true, true) => decision(Action::KeepAlive, Reason::HeartbeatDue),
+            (true, false) => decision(Action::Wait, Reason::RoundFull),
+            (false, _) => decision(Action::RemoveFromRedundancyList, Reason::RoundHasRoom),
+        };
+    }
+    let whole = ranks::are_assigned(&state.participants) && count >= min;
+    if state.complete && participant && whole {
+        return decision(Action::Finish, Reason::InCompleteRound);
+    }
+    if moment.patience != Patience::InTime {
+        let action = match moment.patience {
+            Patience::RollBack if participant => Action::RemoveFromParticipants,
+            Patience::RollBack if waiting => Action::RemoveFromWaitList,
+            _ => Action::Fail(Ending::Timeout),
+        };
+        return decision(action, Reason::TimeOver);
+    }
+    if state.complete {
+        if participant {
+            return decision(Action::RemoveFromParticipants, Reason::RoundLostNodes);
+        }
+        if count < max && !waiting {
+            return decision(Action::AddToWaitList, Reason::RoundComplete);
+        }
+        if count >= max {
+            return decision(Action::AddToRedundancyList, Reason::RoundFull);
+        }
+    } else if participant {
+        if count >= min && count <= max {
+            if last_call_end(state).is_some_and(|end| end < moment.wall) {
+                return decision(Action::MarkComplete, Reason::LastCallOver);
+            }
+            if moment.all_here {
+                return decision(Action::MarkComplete, Reason::AllHere);
+            }
+        }
+    } else {
+        return decision(Action::AddToParticipants, Reason::RoundForming);
+    }
+    if due {
+        decision(Action::KeepAlive, Reason::HeartbeatDue)
+    } else if !participant {
+        decision(Action::Wait, Reason::Waiting)
+    } else if count < min {
+        decision(Action::Wait, Reason::TooFewNodes)
+    } else {
+        decision(Action::Wait, Reason::LastCall)
+    }
+}
+
+/// How long after the last call those who still stand in the wait list are waited for.
+const STRAGGLERS: Duration = Duration::from_secs(5);
+
+/// After which time we complete the round that is forming.
+pub fn last_call_end(state: &RendezvousState) -> Option<Wall> {
+    let grace = if state.wait_list.is_empty() {
+        Duration::ZERO
+    } else {
+        STRAGGLERS
+    };
+    state.deadline.map(|deadline| deadline + grace)
+}
+
+/// A node does not want to take part any more.
+pub fn leave(state: &RendezvousState, me: &NodeDesc, moment: Moment) -> Decision {
+    let action = if state.participants.contains_key(me) {
+        Action::RemoveFromParticipants
+    } else if state.wait_list.contains(me) {
+        Action::RemoveFromWaitList
+    } else if state.redundancy_list.contains(me) {
+        Action::RemoveFromRedundancyList
+    } else {
+        return decision(Action::Finish, Reason::NotListed);
+    };
+    // Whom nobody lets in any more, nobody misses either.
+    if state.closed {
+        decision(Action::Finish, Reason::RunClosed)
+    } else if moment.patience == Patience::InTime {
+        decision(action, Reason::Asked)
+    } else {
+        decision(Action::Fail(Ending::Timeout), Reason::TimeOver)
+    }
+}
+
+/// A node ends the run for everybody.
+pub fn close(state: &RendezvousState, moment: Moment) -> Decision {
+    if state.closed {
+        decision(Action::Finish, Reason::RunClosed)
+    } else if moment.patience == Patience::InTime {
+        decision(Action::MarkClosed, Reason::Asked)
+    } else {
+        decision(Action::Fail(Ending::Timeout), Reason::TimeOver)
+    }
+}
+
+/// A node that is in a complete round.
+pub fn keep_alive(
+    state: &RendezvousState,
+    me: &NodeDesc,
+    settings: &Settings,
+    wall: Wall,
+) -> Decision {
+    if keep_alive_due(state, me, settings, wall) {
+        decision(Action::KeepAlive, Reason::HeartbeatDue)
+    } else {
+        decision(Action::Finish, Reason::InCompleteRound)
+    }
+}
+
+/// Whether our last heartbeat in the state is an interval old. Never, if there is none.
+pub fn keep_alive_due(
+    state: &RendezvousState,
+    me: &NodeDesc,
+    settings: &Settings,
+    wall: Wall,
+) -> bool {
+    state
+        .last_heartbeats
+        .get(me)
+        .is_some_and(|last| *last <= wall - settings.keep_alive_interval)
+}

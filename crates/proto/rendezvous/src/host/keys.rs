@@ -1,0 +1,117 @@
+//! Names of keys on the wire of the store, as stock agents use them.
+//!
+//! ```text
+//!   /torch.rendezvous.<run>                                     the state
+//!   /torch.rendezvous.<run>.<round>/MASTER_ADDR, MASTER_PORT    where the workers meet
+//!   /torch.rendezvous.<run>.<round>/torchelastic/role_info/0    written by rank 0 after those, if at all
+//!   …/torchelastic/role_info/<rank>, …/assigned_ranks/<rank>    what each node starts, and its ranks
+//! ```
+
+use rdzv_core::env::{MASTER_ADDR, MASTER_PORT};
+
+/// How all of them begin.
+pub const PREFIX: &str = "/torch.rendezvous.";
+
+const FIRST_ROLE: &str = "torchelastic/role_info/0";
+
+/// What a key is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Key {
+    State(String),
+    Master {
+        run: String,
+        round: u64,
+        field: Field,
+    },
+    FirstRole {
+        run: String,
+        round: u64,
+    },
+}
+
+/// The two halves of where workers meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Field {
+    Addr,
+    Port,
+}
+
+impl Field {
+    /// The last part of its key.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Addr => MASTER_ADDR,
+            Self::Port => MASTER_PORT,
+        }
+    }
+}
+
+/// The key of a run's state.
+pub(super) fn state(run: &str) -> Vec<u8> {
+    format!("{PREFIX}{run}").into_bytes()
+}
+
+/// One of the keys of a round.
+pub(super) fn master(run: &str, round: u64, field: Field) -> Vec<u8> {
+    format!("{PREFIX}{run}.{round}/{}", field.name()).into_bytes()
+}
+
+/// What a node of a round says that it starts.
+pub(super) fn role_info(run: &str, round: u64, rank: u32) -> Vec<u8> {
+    format!("{PREFIX}{run}.{round}/torchelastic/role_info/{rank}").into_bytes()
+}
+
+/// The ranks of a node's workers.
+pub(super) fn assigned_ranks(run: &str, round: u64, rank: u32) -> Vec<u8> {
+    format!("{PREFIX}{run}.{round}/torchelastic/assigned_ranks/{rank}").into_bytes()
+}
+
+/// Understands a key of a run that `known` knows.
+pub(super) fn parse(key: &[u8], known: impl Fn(&str) -> bool) -> Option<Key> {
+    let name = std::str::from_utf8(key).ok()?.strip_prefix(PREFIX)?;
+    if known(name) {
+        return Some(Key::State(name.to_owned()));
+    }
+    let of_round = |suffix: &str| {
+        let round = name.strip_suffix(suffix)?.strip_suffix('/')?;
+        let (run, round) = round.rsplit_once('.')?;
+        let round = round.parse().ok()?;
+        known(run).then(|| (run.to_owned(), round))
+    };
+    for field in [Field::Addr, Field::Port] {
+        if let Some((run, round)) = of_round(field.name()) {
+            return Some(Key::Master { run, round, field });
+        }
+    }
+    of_round(FIRST_ROLE).map(|(run, round)| Key::FirstRole { run, round })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_understood_also_when_run_ids_have_dots() {
+        let known = |run: &str| run == "a.1" || run == "a";
+        let understood = |key: &[u8]| parse(key, known);
+        assert_eq!(
+            understood(&state("a.1")),
+            Some(Key::State("a.1".to_owned()))
+        );
+        let (run, round, field) = ("a.1".to_owned(), 7, Field::Port);
+        assert_eq!(
+            understood(&master("a.1", 7, Field::Port)),
+            Some(Key::Master { run, round, field })
+        );
+        let first = b"/torch.rendezvous.a.3/torchelastic/role_info/0";
+        let (run, round) = ("a".to_owned(), 3);
+        assert_eq!(understood(first), Some(Key::FirstRole { run, round }));
+        for other in [
+            "/torch.rendezvous.b",
+            "/torch.rendezvous.a.x/MASTER_ADDR",
+            "/a",
+        ] {
+            assert_eq!(understood(other.as_bytes()), None);
+        }
+    }
+}

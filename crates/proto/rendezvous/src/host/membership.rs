@@ -1,0 +1,124 @@
+//! Coming and going, and who is told.
+//!
+//! | who comes | while the round | goes to |
+//! |---|---|---|
+//! | anybody | forms, and has room | the participants |
+//! | anybody | forms, and the room is for those who may come back | the surplus nodes |
+//! | anybody | is complete, below max nodes | the wait list |
+//! | anybody | is complete, at max nodes | the surplus nodes |
+//!
+//! A participant that joins again leaves its round first. When the last participant of a complete
+//! round has left it, the next one forms, of those who wait.
+
+use super::Output;
+use super::run::{Phase, Run};
+use super::wire::Event;
+use crate::NodeDesc;
+use rdzv_core::machine::Outbox;
+use rdzv_core::time::Now;
+
+impl Run {
+    /// A native agent wants to be in the next round.
+    pub(super) fn arrive(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Output>) {
+        if self.state.complete && self.state.participants.contains_key(node) {
+            self.remove_participant(now, node);
+            self.tell(&format!("node {node} joins again"), out);
+        }
+        self.awaited.remove(node);
+        if !self.state.participants.contains_key(node) {
+            self.place(now, node);
+        }
+        if self.state.complete && self.state.wait_list.contains(node) {
+            self.tell(&format!("node {node} waits to join"), out);
+        }
+        self.settle(now, out);
+    }
+
+    /// A node is gone for good; `how` is the end of a sentence about it.
+    pub(super) fn depart(
+        &mut self,
+        now: Now,
+        node: &NodeDesc,
+        how: &str,
+        out: &mut Outbox<Output>,
+    ) {
+        self.awaited.remove(node);
+        self.stock.remove(node);
+        let participated = self.state.participants.contains_key(node);
+        self.state.wait_list.remove(node);
+        self.state.redundancy_list.remove(node);
+        self.state.last_heartbeats.remove(node);
+        self.dirty = true;
+        if participated {
+            let complete = self.state.complete;
+            self.remove_participant(now, node);
+            if complete {
+                self.tell(&format!("node {node} {how}"), out);
+            }
+        }
+        self.settle(now, out);
+    }
+
+    /// Puts a node that is in none of the lists into one of them, or moves it on.
+    pub(super) fn place(&mut self, now: Now, node: &NodeDesc) {
+        let state = &mut self.state;
+        let taken = state.participants.len();
+        let max = self.settings.max_nodes as usize;
+        self.dirty = true;
+        if state.complete {
+            if state.wait_list.contains(node) || state.redundancy_list.contains(node) {
+                return;
+            }
+            match taken < max {
+                true => state.wait_list.insert(node.clone()),
+                false => state.redundancy_list.insert(node.clone()),
+            };
+        } else if taken + self.awaited.len() < max {
+            state.wait_list.remove(node);
+            state.redundancy_list.remove(node);
+            state.participants.insert(node.clone(), 0);
+            self.call_last(now);
+        } else {
+            state.wait_list.remove(node);
+            state.redundancy_list.insert(node.clone());
+        }
+    }
+
+    /// Takes a participant out, and with the last one of a complete round begins the next.
+    pub(super) fn remove_participant(&mut self, now: Now, node: &NodeDesc) {
+        let state = &mut self.state;
+        state.participants.remove(node);
+        state.last_heartbeats.remove(node);
+        self.dirty = true;
+        if state.complete && state.participants.is_empty() {
+            state.complete = false;
+            state.round += 1;
+            self.begin_round(now);
+        }
+        if !self.state.complete && self.state.participants.len() < self.settings.min_nodes as usize
+        {
+            self.state.deadline = None;
+            self.last_call = None;
+        }
+    }
+
+    /// Tells the participants of the complete round, once, that it does not hold any more.
+    pub(super) fn tell(&mut self, reason: &str, out: &mut Outbox<Output>) {
+        let Some(round) = self.announced.filter(|_| !self.told) else {
+            return;
+        };
+        self.told = true;
+        for native in self.natives.values_mut() {
+            if native.phase == Phase::Member {
+                out.push(Output::Send(
+                    native.connection,
+                    Event::Membership {
+                        round,
+                        waiting: self.state.wait_list.len() as u32,
+                        reason: reason.to_owned(),
+                    },
+                ));
+            }
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The stock form of the state, and what stock agents write.
+//!
+//! Native agents keep no heartbeats in the state: whoever looks sees those that are connected as
+//! just heard of. Stock agents are held for lost when the heartbeat that they write has not changed
+//! for long enough by the host's clock, so that it does not matter what their clocks say.
+
+use super::Output;
+use super::keys;
+use super::run::{Phase, Run};
+use super::wire::Event;
+use crate::expected::is_listed;
+use crate::{NodeDesc, RendezvousState, codec};
+use rdzv_core::machine::Outbox;
+use rdzv_core::time::Now;
+
+impl Run {
+    /// What the stock key held before there was a native agent.
+    pub(super) fn found(&mut self, now: Now, value: Option<&[u8]>) {
+        let Some(value) = value else {
+            return;
+        };
+        // What cannot be read is replaced, as the first state is.
+        if let Ok(Some(state)) = codec::from_value(value) {
+            self.state = state;
+            self.announced = self.state.complete.then_some(self.state.round);
+            self.former = self.state.participants.keys().cloned().collect();
+            self.awaited = match self.state.complete {
+                true => self.former.clone(),
+                false => Default::default(),
+            };
+            for (node, wall) in &self.state.last_heartbeats {
+                self.stock.insert(node.clone(), (*wall, now.mono));
+            }
+            self.take_last_call(now);
+        }
+        self.form = Some(value.to_vec());
+    }
+
+    /// A stock agent is about to look at the state, or to change it.
+    pub(super) fn touching(&mut self, now: Now, writes: bool, out: &mut Outbox<Output>) {
+        // A refreshed heartbeat makes a compare-and-set fail, so it is not for those who write.
+        let stale =
+            !writes && now.mono.since(self.refreshed_at) >= self.settings.keep_alive_interval;
+        if self.dirty || self.form.is_none() || stale {
+            self.write_form(now, out);
+        }
+    }
+
+    fn write_form(&mut self, now: Now, out: &mut Outbox<Output>) {
+        let state = &mut self.state;
+        for node in self.natives.keys() {
+            if is_listed(state, node) {
+                state.last_heartbeats.insert(node.clone(), now.wall);
+            }
+        }
+        let value = codec::to_value(state);
+        out.push(Output::Store {
+            key: keys::state(&self.id),
+            value: value.clone(),
+        });
+        self.form = Some(value);
+        self.refreshed_at = now.mono;
+        self.dirty = false;
+    }
+
+    /// The last native agent is gone.
+    pub(super) fn rest(&mut self, now: Now, out: &mut Outbox<Output>) {
+        if self.dirty {
+            self.write_form(now, out);
+        }
+    }
+
+    /// A stock agent may have written.
+    pub(super) fn stored(&mut self, now: Now, value: Option<&[u8]>, out: &mut Outbox<Output>) {
+        if value == self.form.as_deref() {
+            return;
+        }
+        match value.map(codec::from_value) {
+            Some(Ok(Some(state))) => {
+                self.form = value.map(<[u8]>::to_vec);
+                self.take_over(now, state, out);
+            }
+            // Gone, reset or not a state: ours still is, and takes its place when somebody looks.
+            _ => self.dirty = true,
+        }
+    }
+
+    /// Goes on from a state that a stock agent has written.
+    fn take_over(&mut self, now: Now, state: RendezvousState, out: &mut Outbox<Output>) {
+        let old = std::mem::replace(&mut self.state, state);
+        for (node, wall) in &self.state.last_heartbeats {
+            let known = self.stock.get(node);
+            if !self.natives.contains_key(node) && known.is_none_or(|(known, _)| known != wall) {
+                self.stock.insert(node.clone(), (*wall, now.mono));
+            }
+        }
+        let state = &self.state;
+        self.stock
+            .retain(|node, _| state.last_heartbeats.contains_key(node));
+        if state.closed && !old.closed {
+            return self.tell_closed(out);
+        }
+        if state.deadline != old.deadline {
+            self.take_last_call(now);
+        }
+        self.note_stock_changes(&old, out);
+        if self.state.round != old.round || (old.complete && !self.state.complete) {
+            self.begin_round(now);
+            // Nobody is awaited who is here already.
+            let state = &self.state;
+            self.awaited
+                .retain(|node| !state.participants.contains_key(node));
+        }
+        self.put_natives_back(now, out);
+        self.settle(now, out);
+    }
+
+    fn note_stock_changes(&mut self, old: &RendezvousState, out: &mut Outbox<Output>) {
+        let state = &self.state;
+        let native = |node: &&NodeDesc| self.natives.contains_key(*node);
+        let mut came = state.wait_list.difference(&old.wait_list);
+        let came = came.find(|node| !native(node)).cloned();
+        let mut left = old.participants.keys().filter(|node| !native(node));
+        let left = left.find(|node| !state.participants.contains_key(*node));
+        let reason = match (left, came) {
+            (Some(node), _) => Some(format!("node {node} has left the round")),
+            (None, Some(node)) => Some(format!("node {node} waits to join")),
+            (None, None) => None,
+        };
+        for node in state.participants.keys().chain(&state.wait_list) {
+            if !old.complete || state.wait_list.contains(node) {
+                self.awaited.remove(node);
+            }
+        }
+        if let Some(reason) = reason.filter(|_| old.complete) {
+            self.tell(&reason, out);
+        }
+    }
+
+    /// Native agents whose join goes on must be somewhere; those that a stock agent holds for dead
+    /// are told.
+    fn put_natives_back(&mut self, now: Now, out: &mut Outbox<Output>) {
+        let state = &self.state;
+        let holds = state.complete && self.announced == Some(state.round);
+        let mut homeless = Vec::new();
+        for (node, native) in &mut self.natives {
+            let participates = state.participants.contains_key(node);
+            match native.phase {
+                Phase::Joining => {
+                    if !is_listed(state, node) {
+                        homeless.push(node.clone());
+                    }
+                }
+                Phase::Member if holds && participates => {}
+                Phase::Member => {
+                    native.phase = Phase::Dropped;
+                    if !self.told {
+                        out.push(Output::Send(
+                            native.connection,
+                            Event::Membership {
+                                round: self.announced.unwrap_or(state.round),
+                                waiting: state.wait_list.len() as u32,
+                                reason:
+                                    "the others hold this node for lost; check that the clocks \
+                                         of all hosts agree"
+                                        .to_owned(),
+                            },
+                        ));
+                    }
+                }
+                Phase::Dropped => {}
+            }
+        }
+        for node in homeless {
+            self.place(now, &node);
+        }
+    }
+
+    /// A last call that a stock agent has set or taken back.
+    fn take_last_call(&mut self, now: Now) {
+        self.last_call = self.state.deadline.map(|deadline| {
+            let left = deadline
+                .unix_micros()
+                .saturating_sub(now.wall.unix_micros());
+            now.mono + std::time::Duration::from_micros(u64::try_from(left).unwrap_or(0))
+        });
+    }
+
+    /// Stock agents that have not been heard of are gone.
+    pub(super) fn drop_silent_stock(&mut self, now: Now, late: bool, out: &mut Outbox<Output>) {
+        let lost_after = self.settings.lost_after();
+        let silent: Vec<NodeDesc> = self
+            .stock
+            .iter()
+            .filter(|(_, (_, seen))| *seen + lost_after <= now.mono)
+            .map(|(node, _)| node.clone())
+            .collect();
+        for node in silent {
+            if late {
+                if let Some((_, seen)) = self.stock.get_mut(&node) {
+                    *seen = now.mono;
+                }
+                continue;
+            }
+            let how = format!(
+                "is lost: its heartbeats have stopped for {:.1} s",
+                lost_after.as_secs_f64()
+            );
+            self.depart(now, &node, &how, out);
+        }
+    }
+}

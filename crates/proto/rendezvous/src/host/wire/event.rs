@@ -1,0 +1,354 @@
+//! What a host tells an agent.
+
+use std::time::Duration;
+
+use super::WireError;
+use super::fields::{Fields, text};
+use rdzv_core::rank::Assignment;
+
+/// The longest event that is accepted.
+pub const MAX_EVENT_BYTES: u32 = 1 << 20;
+
+/// Length of kind and length.
+const HEAD: usize = 5;
+
+/// What a host tells an agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// The round is complete, and the agent takes part.
+    Formed {
+        /// Its number.
+        round: u64,
+        /// The agent's rank.
+        rank: u32,
+        /// How many agents take part.
+        world_size: u32,
+        /// The ranks of its workers, if every participant is native.
+        assignment: Option<Assignment>,
+    },
+    /// Where the workers of a round meet.
+    Master {
+        /// The round.
+        round: u64,
+        /// The host.
+        addr: String,
+        /// The port.
+        port: u16,
+    },
+    /// A complete round does not hold any more.
+    Membership {
+        /// The round.
+        round: u64,
+        /// How many nodes wait for the next one.
+        waiting: u32,
+        /// Which nodes have come or gone, and how that was noticed; a sentence.
+        reason: String,
+    },
+    /// A participant has failed for good.
+    PeerFailed {
+        /// Which node.
+        node: String,
+        /// What it said.
+        reason: String,
+    },
+    /// The run is over.
+    Closed,
+    /// The agent is not let in.
+    Refused(Refusal),
+    /// The agent does not take part any more, as it asked for.
+    Left,
+    /// The host lives.
+    Alive,
+    /// What there is to know about a run.
+    Status {
+        /// Whether it is over.
+        closed: bool,
+        /// How many nodes wait for its next round.
+        waiting: u32,
+    },
+}
+
+/// Why an agent is not let in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// The run is over.
+    Closed,
+    /// The run ended while the agent waited as a surplus one.
+    NotNeeded,
+    /// The round was not complete in time.
+    JoinTimeout {
+        /// How long the agent waited.
+        elapsed: Duration,
+        /// Who had joined; of very many, the first and a last entry that says how many more.
+        joined: Vec<String>,
+    },
+    /// What the agent says does not go with what others say; a sentence about both.
+    Unusable(String),
+}
+
+impl Event {
+    fn kind(&self) -> u8 {
+        match self {
+            Self::Formed { .. } => 1,
+            Self::Master { .. } => 2,
+            Self::Membership { .. } => 3,
+            Self::PeerFailed { .. } => 4,
+            Self::Closed => 5,
+            Self::Refused(_) => 6,
+            Self::Left => 7,
+            Self::Alive => 8,
+            Self::Status { .. } => 9,
+        }
+    }
+
+    /// Adds the event, kind and length included.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.push(self.kind());
+        let length_at = out.len();
+        out.extend_from_slice(&[0; 4]);
+        self.write_fields(out);
+        let length = (out.len() - length_at - 4) as u32;
+        out[length_at..length_at + 4].copy_from_slice(&length.to_le_bytes());
+    }
+
+    fn write_fields(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Formed {
+                round,
+                rank,
+                world_size,
+                assignment,
+            } => {
+                out.extend_from_slice(&round.to_le_bytes());
+                out.extend_from_slice(&rank.to_le_bytes());
+                out.extend_from_slice(&world_size.to_le_bytes());
+                if let Some(assignment) = *assignment {
+                    let (base, world, base_role, role_world) = assignment.into();
+                    for number in [base, world, base_role, role_world] {
+                        out.extend_from_slice(&number.to_le_bytes());
+                    }
+                }
+            }
+            Self::Master { round, addr, port } => {
+                out.extend_from_slice(&round.to_le_bytes());
+                text(out, addr);
+                out.extend_from_slice(&port.to_le_bytes());
+            }
+            Self::Membership {
+                round,
+                waiting,
+                reason,
+            } => {
+                out.extend_from_slice(&round.to_le_bytes());
+                out.extend_from_slice(&waiting.to_le_bytes());
+                text(out, reason);
+            }
+            Self::PeerFailed { node, reason } => {
+                text(out, node);
+                text(out, reason);
+            }
+            Self::Refused(refusal) => refusal.write(out),
+            Self::Status { closed, waiting } => {
+                out.push(u8::from(*closed));
+                out.extend_from_slice(&waiting.to_le_bytes());
+            }
+            Self::Closed | Self::Left | Self::Alive => {}
+        }
+    }
+
+    /// Reads the fields of an event.
+    pub fn read(kind: u8, payload: &[u8]) -> Result<Self, WireError> {
+        let mut fields = Fields(payload);
+        Ok(match kind {
+            1 => Self::Formed {
+                round: fields.u64("the round")?,
+                rank: fields.u32("the rank")?,
+                world_size: fields.u32("the world size")?,
+                assignment: match fields.0 {
+                    [] => None,
+                    _ => {
+                        let mut number = || fields.u32("the assignment");
+                        Some(Assignment::from((
+                            number()?,
+                            number()?,
+                            number()?,
+                            number()?,
+                        )))
+                    }
+                },
+            },
+            2 => Self::Master {
+                round: fields.u64("the round")?,
+                addr: fields.text("the master address")?.to_owned(),
+                port: fields.u16("the master port")?,
+            },
+            3 => Self::Membership {
+                round: fields.u64("the round")?,
+                waiting: fields.u32("the number of waiting nodes")?,
+                reason: fields.text("the reason")?.to_owned(),
+            },
+            4 => Self::PeerFailed {
+                node: fields.text("the node")?.to_owned(),
+                reason: fields.text("the reason")?.to_owned(),
+            },
+            5 => Self::Closed,
+            6 => Self::Refused(Refusal::read(&mut fields)?),
+            7 => Self::Left,
+            8 => Self::Alive,
+            9 => Self::Status {
+                closed: fields.u8("whether the run is closed")? != 0,
+                waiting: fields.u32("the number of waiting nodes")?,
+            },
+            other => return Err(WireError::Unknown(other)),
+        })
+    }
+}
+
+impl Refusal {
+    fn write(&self, out: &mut Vec<u8>) {
+        let (why, sentence) = match self {
+            Self::Closed => (0, ""),
+            Self::NotNeeded => (1, ""),
+            Self::JoinTimeout { .. } => (2, ""),
+            Self::Unusable(sentence) => (3, &**sentence),
+        };
+        out.push(why);
+        text(out, sentence);
+        if let Self::JoinTimeout { elapsed, joined } = self {
+            let elapsed = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+            out.extend_from_slice(&elapsed.to_le_bytes());
+            let count = joined.len().min(usize::from(u16::MAX));
+            out.extend_from_slice(&(count as u16).to_le_bytes());
+            for node in &joined[..count] {
+                text(out, node);
+            }
+        }
+    }
+
+    fn read(fields: &mut Fields<'_>) -> Result<Self, WireError> {
+        let why = fields.u8("the refusal")?;
+        let sentence = fields.text("the refusal")?;
+        Ok(match why {
+            0 => Self::Closed,
+            1 => Self::NotNeeded,
+            2 => {
+                let elapsed = Duration::from_millis(fields.u64("the elapsed time")?);
+                let count = fields.u16("the joined nodes")?;
+                let mut joined = Vec::new();
+                for _ in 0..count {
+                    joined.push(fields.text("a joined node")?.to_owned());
+                }
+                Self::JoinTimeout { elapsed, joined }
+            }
+            3 => Self::Unusable(sentence.to_owned()),
+            other => return Err(WireError::Unknown(other)),
+        })
+    }
+}
+
+/// Collects events from a stream that comes in pieces.
+#[derive(Debug, Default)]
+pub struct EventReader {
+    bytes: Vec<u8>,
+    /// How much of `bytes` has been read.
+    read: usize,
+}
+
+impl EventReader {
+    /// Adds what came.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..self.read);
+        self.read = 0;
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Takes the next event that is there in whole. After an error the stream is of no more use.
+    pub fn next_event(&mut self) -> Result<Option<Event>, WireError> {
+        let unread = &self.bytes[self.read..];
+        let Some((&[kind, a, b, c, d], rest)) = unread.split_first_chunk::<HEAD>() else {
+            return Ok(None);
+        };
+        let length = u32::from_le_bytes([a, b, c, d]);
+        if length > MAX_EVENT_BYTES {
+            return Err(WireError::TooLong(length));
+        }
+        let Some(payload) = rest.get(..length as usize) else {
+            return Ok(None);
+        };
+        let event = Event::read(kind, payload)?;
+        self.read += HEAD + payload.len();
+        Ok(Some(event))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn examples() -> Vec<Event> {
+        let (node, reason) = ("node_1_0".to_owned(), "it left".to_owned());
+        let formed = |assignment| Event::Formed {
+            round: 4,
+            rank: 1,
+            world_size: 3,
+            assignment,
+        };
+        vec![
+            formed(None),
+            formed(Some(Assignment::from((2, 6, 1, 4)))),
+            Event::Master {
+                round: 4,
+                addr: "10.0.0.1".to_owned(),
+                port: 4000,
+            },
+            Event::Membership {
+                round: 4,
+                waiting: 2,
+                reason: reason.clone(),
+            },
+            Event::PeerFailed {
+                node: node.clone(),
+                reason: reason.clone(),
+            },
+            Event::Closed,
+            Event::Refused(Refusal::Closed),
+            Event::Refused(Refusal::NotNeeded),
+            Event::Refused(Refusal::JoinTimeout {
+                elapsed: Duration::from_millis(1200),
+                joined: vec![node],
+            }),
+            Event::Refused(Refusal::Unusable(reason)),
+            Event::Left,
+            Event::Alive,
+            Event::Status {
+                closed: true,
+                waiting: 5,
+            },
+        ]
+    }
+
+    #[test]
+    fn events_come_out_as_they_went_in_however_the_stream_is_cut() {
+        let mut stream = Vec::new();
+        for event in examples() {
+            event.write(&mut stream);
+        }
+        for piece in [1, 2, 3, 7, 50, stream.len()] {
+            let (mut reader, mut seen) = (EventReader::default(), Vec::new());
+            for bytes in stream.chunks(piece) {
+                reader.feed(bytes);
+                while let Some(event) = reader.next_event().unwrap() {
+                    seen.push(event);
+                }
+            }
+            assert_eq!(seen, examples());
+        }
+    }
+
+    #[test]
+    fn a_giant_event_is_refused_by_its_head() {
+        let mut reader = EventReader::default();
+        reader.feed(&[8, 0, 0, 0, 0xff]);
+        assert_eq!(reader.next_event(), Err(WireError::TooLong(0xff00_0000)));
+    }
+}

@@ -1,0 +1,245 @@
+//! What an agent asks for.
+
+use std::time::Duration;
+
+use super::fields::{Fields, text};
+use super::{VERSION, WireError};
+use crate::{NodeDesc, Settings};
+
+/// What an agent asks its host for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Operation {
+    /// To take part in the next round; answered with `Formed` or `Refused` in due time. Whoever is
+    /// in a round leaves it with this.
+    Join(Box<Join>),
+    /// Not to take part any more; answered with `Left`.
+    Leave,
+    /// To end the run for everybody; answered with `Closed`.
+    Close {
+        /// Which run.
+        run: String,
+    },
+    /// Says that the agent lives; answered with `Alive`.
+    Heartbeat,
+    /// Says that the agent has failed for good.
+    Failed {
+        /// Why.
+        reason: String,
+    },
+    /// From rank 0: where the workers of a round meet.
+    Master {
+        /// The round.
+        round: u64,
+        /// The host.
+        addr: String,
+        /// The port.
+        port: u16,
+    },
+    /// Asks about a run; answered with `Status`.
+    Status {
+        /// Which run.
+        run: String,
+    },
+}
+
+/// Who joins, and how.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Join {
+    /// Drawn by the agent once; tells its second connection from another agent with the same node.
+    pub instance: u64,
+    /// The run.
+    pub run: String,
+    /// The agent.
+    pub node: NodeDesc,
+    /// What it was told about the run. Only what the host needs is on the wire; the rest are the
+    /// defaults on the other side.
+    pub settings: Settings,
+    /// The role of its workers.
+    pub role: String,
+    /// How many workers it starts.
+    pub local_world_size: u32,
+}
+
+impl Operation {
+    /// The opcode that it is sent under.
+    pub fn opcode(&self) -> u8 {
+        match self {
+            Self::Join(_) => 0x20,
+            Self::Leave => 0x21,
+            Self::Close { .. } => 0x22,
+            Self::Heartbeat => 0x23,
+            Self::Failed { .. } => 0x24,
+            Self::Master { .. } => 0x25,
+            Self::Status { .. } => 0x26,
+        }
+    }
+
+    /// Adds the whole request, opcode and length included.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.push(self.opcode());
+        let length_at = out.len();
+        out.extend_from_slice(&[0; 8]);
+        self.write_fields(out);
+        let length = (out.len() - length_at - 8) as u64;
+        out[length_at..length_at + 8].copy_from_slice(&length.to_le_bytes());
+    }
+
+    fn write_fields(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Join(join) => join.write(out),
+            Self::Leave | Self::Heartbeat => {}
+            Self::Close { run } | Self::Status { run } => text(out, run),
+            Self::Failed { reason } => text(out, reason),
+            Self::Master { round, addr, port } => {
+                out.extend_from_slice(&round.to_le_bytes());
+                text(out, addr);
+                out.extend_from_slice(&port.to_le_bytes());
+            }
+        }
+    }
+
+    /// Reads the fields that came with an opcode.
+    pub fn read(opcode: u8, payload: &[u8]) -> Result<Self, WireError> {
+        let mut fields = Fields(payload);
+        Ok(match opcode {
+            0x20 => Self::Join(Box::new(Join::read(&mut fields)?)),
+            0x21 => Self::Leave,
+            0x22 => Self::Close {
+                run: fields.text("the run id")?.to_owned(),
+            },
+            0x23 => Self::Heartbeat,
+            0x24 => Self::Failed {
+                reason: fields.text("the reason")?.to_owned(),
+            },
+            0x25 => Self::Master {
+                round: fields.u64("the round")?,
+                addr: fields.text("the master address")?.to_owned(),
+                port: fields.u16("the master port")?,
+            },
+            0x26 => Self::Status {
+                run: fields.text("the run id")?.to_owned(),
+            },
+            other => return Err(WireError::Unknown(other)),
+        })
+    }
+}
+
+impl Join {
+    fn write(&self, out: &mut Vec<u8>) {
+        let Self {
+            instance,
+            run,
+            node,
+            settings,
+            role,
+            local_world_size,
+        } = self;
+        let milliseconds = |duration: Duration| {
+            u64::try_from(duration.as_millis())
+                .unwrap_or(u64::MAX)
+                .to_le_bytes()
+        };
+        out.push(VERSION);
+        out.extend_from_slice(&instance.to_le_bytes());
+        text(out, run);
+        text(out, &node.addr);
+        out.extend_from_slice(&node.pid.to_le_bytes());
+        out.extend_from_slice(&node.local_id.to_le_bytes());
+        out.extend_from_slice(&settings.min_nodes.to_le_bytes());
+        out.extend_from_slice(&settings.max_nodes.to_le_bytes());
+        out.extend_from_slice(&milliseconds(settings.join_timeout));
+        out.extend_from_slice(&milliseconds(settings.last_call_timeout));
+        out.extend_from_slice(&milliseconds(settings.keep_alive_interval));
+        out.extend_from_slice(&settings.keep_alive_max_attempt.to_le_bytes());
+        text(out, role);
+        out.extend_from_slice(&local_world_size.to_le_bytes());
+    }
+
+    fn read(fields: &mut Fields<'_>) -> Result<Self, WireError> {
+        let version = fields.u8("the version")?;
+        if version != VERSION {
+            return Err(WireError::Version(version));
+        }
+        let instance = fields.u64("the instance")?;
+        let run = fields.text("the run id")?.to_owned();
+        let node = NodeDesc {
+            addr: fields.text("the node's address")?.to_owned(),
+            pid: fields.i64("the node's process id")?,
+            local_id: fields.i64("the node's local id")?,
+        };
+        let (min_nodes, max_nodes) = (fields.u32("the settings")?, fields.u32("the settings")?);
+        let mut duration = || fields.u64("the settings").map(Duration::from_millis);
+        let settings = Settings {
+            join_timeout: duration()?,
+            last_call_timeout: duration()?,
+            keep_alive_interval: duration()?,
+            keep_alive_max_attempt: fields.u32("the settings")?,
+            ..Settings::new(min_nodes, max_nodes)
+        };
+        Ok(Self {
+            instance,
+            run,
+            node,
+            settings,
+            role: fields.text("the role")?.to_owned(),
+            local_world_size: fields.u32("the local world size")?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn examples() -> Vec<Operation> {
+        let run = "run".to_owned();
+        vec![
+            Operation::Join(Box::new(Join {
+                instance: 7,
+                run: run.clone(),
+                node: NodeDesc {
+                    addr: "node-ä".to_owned(),
+                    pid: 1 << 40,
+                    local_id: 3,
+                },
+                settings: Settings {
+                    join_timeout: Duration::from_millis(1500),
+                    ..Settings::new(2, 5)
+                },
+                role: "learner".to_owned(),
+                local_world_size: 8,
+            })),
+            Operation::Leave,
+            Operation::Close { run: run.clone() },
+            Operation::Heartbeat,
+            Operation::Failed {
+                reason: "disk full".to_owned(),
+            },
+            Operation::Master {
+                round: 9,
+                addr: "10.0.0.1".to_owned(),
+                port: 4000,
+            },
+            Operation::Status { run },
+        ]
+    }
+
+    #[test]
+    fn an_operation_reads_as_it_was_written_and_none_of_its_beginnings_does() {
+        for operation in examples() {
+            let mut bytes = Vec::new();
+            operation.write(&mut bytes);
+            let payload = &bytes[9..];
+            assert_eq!(bytes[1..9], (payload.len() as u64).to_le_bytes());
+            assert_eq!(Operation::read(bytes[0], payload).unwrap(), operation);
+            for cut in 0..payload.len() {
+                Operation::read(bytes[0], &payload[..cut]).unwrap_err();
+            }
+        }
+    }
+
+    #[test]
+    fn a_join_of_another_version_says_which() {
+        assert_eq!(Operation::read(0x20, &[9]), Err(WireError::Version(9)));
+    }
+}

@@ -1,0 +1,45 @@
+//! Dynamic rendezvous: agents agree on who takes part, in which order, again after every change.
+//!
+//! ```text
+//!              first node           min nodes came: last call        deadline, or max nodes came
+//!   (nothing) ───────────► forming ────────────────────► last call ──────────────► complete
+//!                            ▲ round + 1: every participant has left                   │
+//!                            └─────────────────────────────────────────────────────────┘
+//!                     any time: closed, for ever
+//! ```
+//!
+//! * [`state`]: what is agreed on, the same for every agent; [`settings`]: how long to wait for what.
+//! * [`words`]: what happens to one agent that shares the state with others through a
+//!   compare-and-set store, and what it wants done.
+//! * [`host`]: what a store server of ours does for agents that may ask it to be the one writer;
+//!   [`native_client`]: the side of such an agent.
+//! * [`codec`]: the state as all agents write it, Python's among them; [`pickle`] is Python's format.
+//! * [`decide`]: what an agent does next, and why; [`apply`]: what that makes of the state;
+//!   [`ranks`]: the numbers of a complete round; [`expected`]: when nobody else has to be waited for.
+//! * [`last_call`]: what people are told while a round waits for more nodes.
+//! * [`participant`]: the machine of one agent over such a store.
+//!
+//! The crate `rdzv-rendezvous` drives these machines; the API of this crate follows its releases.
+//!
+//! Invariants, cited by the tests: *R1* at most one rank assignment per round; *R2* two live
+//! participants never hold the same rank in the same round; *R3* a complete round has between min
+//! and max nodes; *R4* a closed rendezvous admits nobody; *R5* without faults everybody joins before
+//! the join timeout.
+
+pub mod apply;
+pub mod codec;
+pub mod decide;
+pub mod expected;
+pub mod host;
+pub mod last_call;
+pub mod native_client;
+pub mod participant;
+pub mod pickle;
+pub mod ranks;
+pub mod settings;
+pub mod state;
+pub mod words;
+
+pub use participant::Participant;
+pub use settings::Settings;
+pub use state::{Dialect, NodeDesc, RendezvousState};

@@ -1,0 +1,139 @@
+//! What happens to an agent's side of native rendezvous, and what it wants done.
+
+use std::time::Duration;
+
+use crate::host::wire::Refusal;
+use rdzv_core::rank::Assignment;
+
+/// What happened to an agent's side.
+#[derive(Debug)]
+pub enum Input<'a> {
+    /// The agent wants to be in the next round.
+    Join {
+        /// The role of its workers.
+        role: &'a str,
+        /// How many it starts.
+        local_world_size: u32,
+    },
+    /// The join under way shall end.
+    Interrupt,
+    /// The agent does not want to take part any more.
+    Leave,
+    /// The agent ends the run for everybody.
+    Close,
+    /// The agent has failed for good.
+    Failed(&'a str),
+    /// Answer to [`Output::Lead`]: where the workers meet.
+    Publish {
+        /// The round.
+        round: u64,
+        /// The host.
+        addr: &'a str,
+        /// The port.
+        port: u16,
+    },
+    /// The agent wants to know how the run stands.
+    Ask,
+    /// Bytes came from the host.
+    Bytes(&'a [u8]),
+    /// A connection is there.
+    Connected,
+    /// The connection broke, or none could be made; why.
+    Disconnected(String),
+    /// The deadline has come.
+    Tick,
+}
+
+/// What it wants done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// Make a connection; answered with [`Input::Connected`] or [`Input::Disconnected`].
+    Dial,
+    /// Close the connection.
+    HangUp,
+    /// Send to the host.
+    Send(Vec<u8>),
+    /// This agent has rank 0 of the round, and says where the workers meet ([`Input::Publish`]).
+    Lead {
+        /// The round.
+        round: u64,
+    },
+    /// Answer to [`Input::Join`]: the round is complete.
+    Joined(Joined),
+    /// Answer to [`Input::Join`]: it failed.
+    NotJoined(Failure),
+    /// The round of which [`Output::Joined`] told does not hold any more, or the run is over.
+    Changed(Change),
+    /// Answer to [`Input::Close`].
+    Closed,
+    /// Answer to [`Input::Close`]: the host cannot be told.
+    NotClosed(Failure),
+    /// Answer to [`Input::Ask`].
+    Status {
+        /// Whether the run is over.
+        closed: bool,
+        /// How many nodes wait for the next round.
+        waiting: u32,
+    },
+}
+
+/// A complete round.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Joined {
+    /// Its number.
+    pub round: u64,
+    /// The agent's rank.
+    pub rank: u32,
+    /// The number of agents.
+    pub world_size: u32,
+    /// The ranks of its workers, if all agents are native.
+    pub assignment: Option<Assignment>,
+    /// Host of the store that the workers meet at.
+    pub master_addr: String,
+    /// Its port.
+    pub master_port: u16,
+}
+
+/// Why a request failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// The host does not let the agent in.
+    Refused(Refusal),
+    /// [`Input::Interrupt`].
+    Interrupted,
+    /// The host cannot be reached, or does not do what it should.
+    Unreachable {
+        /// What was found there.
+        what: String,
+        /// How long it was tried.
+        elapsed: Duration,
+    },
+}
+
+/// What became of a round.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// It does not hold any more.
+    Membership {
+        /// The round.
+        round: u64,
+        /// Why; a sentence.
+        reason: String,
+    },
+    /// A participant has failed for good.
+    PeerFailed {
+        /// Which.
+        node: String,
+        /// What it said.
+        reason: String,
+    },
+    /// The run is over.
+    Closed,
+    /// The host is gone.
+    Lost {
+        /// What was found in its place.
+        what: String,
+        /// How long it was tried.
+        elapsed: Duration,
+    },
+}

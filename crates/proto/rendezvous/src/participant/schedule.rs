@@ -1,0 +1,122 @@
+//! What an agent has to do when.
+
+use std::time::Duration;
+
+use crate::RendezvousState;
+use crate::decide;
+use crate::expected::is_listed;
+use rdzv_core::time::{Mono, Now, Wall};
+
+use super::machine::{Copy, Participant};
+use super::pace;
+use super::task::Task;
+
+/// How long a copy is taken for the state without asking, if nobody says that it changed.
+pub(super) const FRESH: Duration = Duration::from_secs(1);
+
+/// What has to be done when.
+impl Participant {
+    /// When the next heartbeat has to be written: a little early, so that it is not late if the
+    /// first write loses.
+    pub(super) fn next_beat(&self, state: &RendezvousState) -> Option<Mono> {
+        if !is_listed(state, &self.me) {
+            return None;
+        }
+        let early = self.settings.keep_alive_interval * 9 / 10;
+        Some(self.beaten.map_or(Mono::ZERO, |last| last + early))
+    }
+
+    /// Whether our heartbeat has been tried for so long that the others may soon count us as lost.
+    pub(super) fn is_beat_late(&self, now: Mono) -> bool {
+        let late = self.settings.keep_alive_interval * 2;
+        self.beaten.is_some_and(|last| now.since(last) >= late)
+    }
+
+    /// When the copy has to be brought up to date, as far as is known.
+    fn next_read(&self, now: Now, copy: &Copy) -> Option<Mono> {
+        let nodes = copy.state.participants.len() + copy.state.wait_list.len();
+        let in_round = self.membership.is_some();
+        let gap = copy.at + pace::gap(nodes, in_round);
+        let changed = self.changed.then_some(gap);
+        let poll = self.poll.map(|interval| {
+            let few = pace::gap(nodes.max(10), true);
+            copy.at
+                + if in_round {
+                    interval
+                } else {
+                    interval.min(few)
+                }
+        });
+        let lost = copy
+            .oldest
+            .map(|last| local(now, last + self.settings.lost_after()).max(gap));
+        [changed, poll, lost].into_iter().flatten().min()
+    }
+
+    /// After the state has changed: whether nothing has to be done now, except to look sooner. There
+    /// may be very many changes.
+    pub(super) fn only_reads_sooner(&mut self, now: Now) -> bool {
+        if self.pause.is_some_and(|pause| pause > now.mono) {
+            return true;
+        }
+        let (Some(wake), Some(copy)) = (self.wake, &self.copy) else {
+            return false;
+        };
+        let sooner = self.next_read(now, copy).map_or(wake, |at| at.min(wake));
+        let nothing_now = sooner > now.mono;
+        if nothing_now {
+            self.wake = Some(sooner);
+        }
+        nothing_now
+    }
+
+    pub(super) fn must_read(&self, now: Now) -> bool {
+        let Some(copy) = &self.copy else {
+            return true;
+        };
+        let old = now.mono.since(copy.at) >= FRESH;
+        let beat = self.next_beat(&copy.state).is_some_and(|at| at <= now.mono);
+        self.outdated || (old && beat) || self.next_read(now, copy).is_some_and(|at| at <= now.mono)
+    }
+
+    /// When to look again, if nothing happens.
+    pub(super) fn next_look(&self, now: Now) -> Option<Mono> {
+        let copy = self.copy.as_ref()?;
+        let state = &copy.state;
+        let participant = state.participants.contains_key(&self.me);
+        let joining = matches!(self.task, Task::Join { .. });
+        let patience = if state.redundancy_list.contains(&self.me) {
+            None
+        } else {
+            self.task.next_patience(now.mono)
+        };
+        let last_call = decide::last_call_end(state)
+            .filter(|_| joining && participant && !state.complete)
+            .filter(|_| state.participants.len() >= self.settings.min_nodes as usize)
+            .filter(|_| state.participants.len() <= self.settings.max_nodes as usize)
+            .map(|end| local(now, end));
+        let given_up = self
+            .expected
+            .next_given_up(now.mono)
+            .filter(|_| joining && participant);
+        [
+            self.next_read(now, copy),
+            self.next_beat(state),
+            patience,
+            last_call,
+            given_up,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+}
+
+/// The local time just after a wall-clock time, as the clocks run now; now, if that is over.
+fn local(now: Now, wall: Wall) -> Mono {
+    if wall < now.wall {
+        now.mono
+    } else {
+        now.mono + wall.since(now.wall) + Duration::from_micros(1)
+    }
+}

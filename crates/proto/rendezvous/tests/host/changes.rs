@@ -1,0 +1,235 @@
+//! What becomes of a complete round.
+
+use std::time::Duration;
+
+use rdzv_core::machine::Machine as _;
+use rdzv_rendezvous_proto::host::wire::{Event, Operation, Refusal};
+
+use crate::world::{World, node};
+
+/// A complete round of `count` agents, who have looked at what they were told.
+fn round(count: u32, min: u32, max: u32) -> World {
+    let mut world = World::new(min, max);
+    for number in 0..count {
+        world.join(number);
+    }
+    if count < max {
+        let numbers: Vec<u32> = (0..count).collect();
+        world.pass_beating(29, &numbers);
+        world.pass(Duration::from_secs(1));
+    }
+    for number in 0..count {
+        assert_eq!(world.formed(number), (0, number, count));
+    }
+    world
+}
+
+#[test]
+fn a_lost_participant_is_told_once_and_the_next_round_waits_for_nobody() {
+    let mut world = round(4, 1, 4);
+    world.lose(1);
+    world.lose(2);
+    for number in [0, 3] {
+        let reason = world.membership(number);
+        assert_eq!(reason, "node n001_1_0 is lost: its connection closed");
+    }
+    world.join(3);
+    assert_eq!(world.take(3), []);
+    world.join(0);
+    assert_eq!(world.formed(0), (1, 0, 2));
+    assert_eq!(world.formed(3), (1, 1, 2));
+}
+
+#[test]
+fn a_newcomer_is_told_about_and_taken_in() {
+    let mut world = round(2, 1, 4);
+    world.join(9);
+    for number in [0, 1] {
+        assert_eq!(world.membership(number), "node n009_1_0 waits to join");
+        world.join(number);
+    }
+    assert_eq!(world.formed(9), (1, 2, 3));
+}
+
+#[test]
+fn the_ranks_of_the_latest_round_stand_where_the_reference_has_them() {
+    let mut world = round(2, 1, 4);
+    let held = |world: &World, key: &str| {
+        let key = format!("{}.{key}", crate::world::STATE);
+        let value = world.keys.get(key.as_bytes()).cloned();
+        value.map(|value| String::from_utf8(value).unwrap())
+    };
+    let ranks = "1/torchelastic/assigned_ranks";
+    assert_eq!(
+        held(&world, "0/torchelastic/role_info/1").unwrap(),
+        r#"{"role":"default","rank":1,"local_world_size":2}"#
+    );
+    assert_eq!(
+        held(&world, "0/torchelastic/assigned_ranks/1").unwrap(),
+        "[2,4,2,4]"
+    );
+    world.join(9);
+    world.join(0);
+    world.join(1);
+    assert_eq!(world.formed(9), (1, 2, 3));
+    assert_eq!(held(&world, &format!("{ranks}/2")).unwrap(), "[4,6,4,6]");
+    for key in [
+        "role_info/0",
+        "role_info/1",
+        "assigned_ranks/0",
+        "assigned_ranks/1",
+    ] {
+        assert_eq!(
+            held(&world, &format!("0/torchelastic/{key}")),
+            None,
+            "{key}"
+        );
+    }
+}
+
+#[test]
+fn silence_is_loss_after_fifteen_seconds_and_a_late_server_is_not() {
+    let mut world = round(2, 1, 2);
+    world.pass_beating(13, &[0]);
+    assert_eq!(world.take(0), []);
+    world.pass(Duration::from_secs(2));
+    assert_eq!(
+        world.membership(0),
+        "node n001_1_0 is lost: it has not been heard of for 15.0 s"
+    );
+    assert_eq!(world.closed, [1]);
+
+    // The server itself stands still: nobody is lost by that.
+    let mut world = round(2, 1, 2);
+    world.now.mono = world.now.mono + Duration::from_secs(100);
+    world.pass(Duration::ZERO);
+    assert_eq!((world.take(0), world.take(1)), (vec![], vec![]));
+}
+
+#[test]
+fn surplus_agents_bother_nobody_and_follow_in_order() {
+    let mut world = round(2, 2, 2);
+    world.join(7);
+    world.join(8);
+    assert_eq!((world.take(0), world.take(1)), (vec![], vec![]));
+    // Longer than a join may take: surplus agents wait as long as the job runs.
+    world.pass_beating(700, &[0, 1, 7, 8]);
+    world.lose(0);
+    world.membership(1);
+    world.join(1);
+    assert_eq!(world.formed(1), (1, 0, 2));
+    assert_eq!(world.formed(7), (1, 1, 2));
+    assert_eq!(world.take(8), []);
+}
+
+#[test]
+fn a_restart_keeps_former_participants_before_surplus_ones() {
+    let mut world = round(3, 3, 3);
+    world.join(5);
+    world.join(0);
+    world.membership(1);
+    // Comes while there seems to be room.
+    world.join(6);
+    world.join(2);
+    world.join(1);
+    for (rank, number) in [0, 1, 2].into_iter().enumerate() {
+        assert_eq!(world.formed(number), (1, rank as u32, 3));
+    }
+    assert_eq!((world.take(5), world.take(6)), (vec![], vec![]));
+}
+
+#[test]
+fn too_few_former_participants_call_for_others_and_wait_for_more() {
+    let mut world = round(2, 2, 4);
+    world.lose(1);
+    world.membership(0);
+    world.join(0);
+    world.join(5);
+    assert_eq!(world.take(5), []);
+    world.join(6);
+    world.pass_beating(29, &[0, 5, 6]);
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.formed(6), (1, 2, 3));
+}
+
+/// R4: a closed rendezvous admits nobody, not even when all who knew of it are gone.
+#[test]
+fn closing_tells_each_what_it_means() {
+    let mut world = round(2, 2, 2);
+    world.join(5);
+    let run = "run".to_owned();
+    world.operate(0, &Operation::Close { run });
+    assert_eq!(world.take(1), [Event::Closed]);
+    assert_eq!(world.take(5), [Event::Refused(Refusal::NotNeeded)]);
+    world.join(6);
+    assert_eq!(world.take(6), [Event::Refused(Refusal::Closed)]);
+    for number in [0, 1, 5, 6] {
+        world.lose(number);
+    }
+    assert!(!world.host.is_active());
+    world.join(7);
+    assert_eq!(world.take(7), [Event::Refused(Refusal::Closed)]);
+    assert!(world.read().0.closed);
+}
+
+#[test]
+fn a_failure_is_told_to_all_others() {
+    let mut world = round(3, 3, 3);
+    let reason = "out of memory".to_owned();
+    world.operate(1, &Operation::Failed { reason });
+    for number in [0, 2] {
+        assert!(matches!(
+            &world.take(number)[..],
+            [Event::PeerFailed { node, reason }]
+                if node == "n001_1_0" && reason == "out of memory"
+        ));
+    }
+    assert_eq!(world.take(1), []);
+}
+
+#[test]
+fn where_workers_meet_is_stored_and_told_to_all() {
+    let mut world = round(2, 2, 2);
+    let master = |round| Operation::Master {
+        round,
+        addr: "n000".to_owned(),
+        port: 4000,
+    };
+    // Neither from another than rank 0 nor for another round.
+    world.operate(1, &master(0));
+    world.operate(0, &master(1));
+    assert_eq!(world.take(1), []);
+    world.operate(0, &master(0));
+    let told = Event::Master {
+        round: 0,
+        addr: "n000".to_owned(),
+        port: 4000,
+    };
+    for number in [0, 1] {
+        assert_eq!(world.take(number), std::slice::from_ref(&told));
+    }
+    let port = world.keys.get(&b"/torch.rendezvous.run.0/MASTER_PORT"[..]);
+    assert_eq!(port.unwrap(), b"4000");
+}
+
+#[test]
+fn a_run_without_agents_is_forgotten_and_goes_on_where_it_was() {
+    let mut world = round(2, 2, 2);
+    world.lose(0);
+    world.lose(1);
+    assert!(!world.host.is_active());
+    assert_eq!(world.host.deadline(), None);
+    world.join(0);
+    world.join(1);
+    assert_eq!(world.formed(0), (1, 0, 2));
+}
+
+#[test]
+fn leaving_is_answered_and_told_about() {
+    let mut world = round(2, 1, 2);
+    world.operate(1, &Operation::Leave);
+    assert_eq!(world.take(1), [Event::Left]);
+    assert_eq!(world.membership(0), format!("node {} has left", node(1)));
+    world.join(0);
+    assert_eq!(world.formed(0), (1, 0, 1));
+}

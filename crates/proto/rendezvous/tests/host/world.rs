@@ -1,0 +1,218 @@
+//! A host, the keys of its store, and agents that are no more than a connection.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rdzv_core::ident::ConnId;
+use rdzv_core::machine::Machine as _;
+use rdzv_core::time::{Mono, Now, Wall};
+use rdzv_rendezvous_proto::apply::apply;
+use rdzv_rendezvous_proto::decide::Action;
+use rdzv_rendezvous_proto::host::wire::{Event, Join, Operation};
+use rdzv_rendezvous_proto::host::{Host, Input, Output};
+use rdzv_rendezvous_proto::last_call::LastCall;
+use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, Settings, codec};
+
+pub(crate) const STATE: &str = "/torch.rendezvous.run";
+
+pub(crate) struct World {
+    pub(crate) host: Host,
+    pub(crate) now: Now,
+    pub(crate) keys: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// What each agent was told and has not looked at yet.
+    pub(crate) told: BTreeMap<u32, Vec<Event>>,
+    pub(crate) closed: Vec<u32>,
+    /// What people were told.
+    pub(crate) last_calls: Vec<LastCall>,
+    pub(crate) settings: Settings,
+}
+
+/// Agent `number`, whose connection has that number too.
+pub(crate) fn node(number: u32) -> NodeDesc {
+    NodeDesc {
+        addr: format!("n{number:03}"),
+        pid: 1,
+        local_id: 0,
+    }
+}
+
+impl World {
+    pub(crate) fn new(min: u32, max: u32) -> Self {
+        Self {
+            host: Host::default(),
+            now: Now {
+                mono: Mono::ZERO,
+                wall: Wall::from_unix_micros(1_700_000_000_000_000),
+            },
+            keys: BTreeMap::new(),
+            told: BTreeMap::new(),
+            closed: Vec::new(),
+            last_calls: Vec::new(),
+            settings: Settings::new(min, max),
+        }
+    }
+
+    pub(crate) fn handle(&mut self, input: Input<'_>) {
+        self.host.handle(self.now, input);
+        let mut looks = self.carry_out();
+        while !looks.is_empty() {
+            let key = looks.remove(0);
+            let value = self.keys.get(&key).cloned();
+            let value = value.as_deref();
+            self.host
+                .handle(self.now, Input::Found { key: &key, value });
+            looks.extend(self.carry_out());
+        }
+    }
+
+    fn carry_out(&mut self) -> Vec<Vec<u8>> {
+        let mut looks = Vec::new();
+        while let Some(output) = self.host.poll_output() {
+            match output {
+                Output::Send(to, event) => self.told.entry(to.0).or_default().push(event),
+                Output::LastCall { call, .. } => self.last_calls.push(call),
+                Output::Look(key) => looks.push(key),
+                Output::Store { key, value } => drop(self.keys.insert(key, value)),
+                Output::Remove(key) => drop(self.keys.remove(&key)),
+                Output::Close(id, _) => self.closed.push(id.0),
+            }
+        }
+        looks
+    }
+
+    pub(crate) fn operate(&mut self, from: u32, operation: &Operation) {
+        let mut bytes = Vec::new();
+        operation.write(&mut bytes);
+        self.handle(Input::Request {
+            from: ConnId(from),
+            opcode: bytes[0],
+            payload: &bytes[9..],
+        });
+    }
+
+    pub(crate) fn join(&mut self, number: u32) {
+        self.join_as(number, node(number), u64::from(number));
+    }
+
+    pub(crate) fn join_as(&mut self, connection: u32, node: NodeDesc, instance: u64) {
+        let join = Join {
+            instance,
+            run: "run".to_owned(),
+            node,
+            settings: self.settings,
+            role: "default".to_owned(),
+            local_world_size: 2,
+        };
+        self.operate(connection, &Operation::Join(Box::new(join)));
+    }
+
+    pub(crate) fn lose(&mut self, number: u32) {
+        self.handle(Input::Closed(ConnId(number)));
+    }
+
+    /// Lets time pass; the host is called whenever it wants to be.
+    pub(crate) fn pass(&mut self, time: Duration) {
+        let end = self.now.mono + time;
+        while let Some(at) = self.host.deadline().filter(|at| *at <= end) {
+            let step = at.since(self.now.mono);
+            self.now = Now {
+                mono: self.now.mono + step,
+                wall: self.now.wall + step,
+            };
+            self.handle(Input::Tick);
+        }
+        let step = end.since(self.now.mono);
+        self.now = Now {
+            mono: end,
+            wall: self.now.wall + step,
+        };
+    }
+
+    /// Lets time pass in which these agents say that they live.
+    pub(crate) fn pass_beating(&mut self, seconds: u64, numbers: &[u32]) {
+        for _ in 0..seconds {
+            self.pass(Duration::from_secs(1));
+            for number in numbers {
+                self.operate(*number, &Operation::Heartbeat);
+                self.take(*number)
+                    .iter()
+                    .for_each(|event| assert_eq!(*event, Event::Alive));
+            }
+        }
+    }
+
+    pub(crate) fn take(&mut self, number: u32) -> Vec<Event> {
+        self.told.remove(&number).unwrap_or_default()
+    }
+
+    /// The rank and world size that an agent was told, and the round.
+    pub(crate) fn formed(&mut self, number: u32) -> (u64, u32, u32) {
+        let told = self.take(number);
+        match &told[..] {
+            [
+                ..,
+                Event::Formed {
+                    round,
+                    rank,
+                    world_size,
+                    ..
+                },
+            ] => (*round, *rank, *world_size),
+            other => panic!("agent {number} was told {other:?}"),
+        }
+    }
+
+    pub(crate) fn membership(&mut self, number: u32) -> String {
+        match &self.take(number)[..] {
+            [Event::Membership { reason, .. }] => reason.clone(),
+            other => panic!("agent {number} was told {other:?}"),
+        }
+    }
+
+    /// What a stock agent reads.
+    pub(crate) fn read(&mut self) -> (RendezvousState, Vec<u8>) {
+        let key = STATE.as_bytes();
+        let writes = false;
+        self.handle(Input::Touching { key, writes });
+        let value = self.keys.get(key).cloned().unwrap_or_default();
+        let state = codec::from_value(&value).ok().flatten();
+        (state.unwrap_or_default(), value)
+    }
+
+    /// A stock agent's compare-and-set; whether it won.
+    pub(crate) fn compare_set(&mut self, expected: &[u8], state: &RendezvousState) -> bool {
+        let key = STATE.as_bytes();
+        let writes = true;
+        self.handle(Input::Touching { key, writes });
+        let held = self.keys.get(key).cloned().unwrap_or_default();
+        let won = held == expected;
+        if won {
+            self.keys.insert(key.to_vec(), codec::to_value(state));
+        }
+        let value = self.keys.get(key).cloned();
+        let value = value.as_deref();
+        self.handle(Input::Stored { key, value });
+        won
+    }
+
+    /// A stock agent does something, nobody else being faster.
+    pub(crate) fn stock(&mut self, node: &NodeDesc, action: Action) {
+        let (mut state, token) = self.read();
+        apply(&mut state, node, &self.settings, action, self.now.wall);
+        assert!(self.compare_set(&token, &state));
+    }
+
+    /// A stock agent stores a key of a round.
+    pub(crate) fn set(&mut self, key: &str, value: &str) {
+        let key = format!("{STATE}.{key}").into_bytes();
+        self.handle(Input::Touching {
+            key: &key,
+            writes: true,
+        });
+        self.keys.insert(key.clone(), value.as_bytes().to_vec());
+        self.handle(Input::Stored {
+            key: &key,
+            value: Some(value.as_bytes()),
+        });
+    }
+}

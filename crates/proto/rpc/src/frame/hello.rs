@@ -1,0 +1,421 @@
+//! What two workers tell each other before anything else, and what they refuse.
+//!
+//! ```text
+//!  connector                                 acceptor
+//!      ── Hello { …, nonce } ────────────────►
+//!      ◄──────────────── Hello { …, nonce } ──
+//!      ◄───────────────── Accepted { proof } ──   only if the hello is right
+//!      ── Accepted { proof } ────────────────►   and from here on requests
+//! ```
+//!
+//! Either side may answer with [`FrameKind::GoAway`](super::FrameKind::GoAway) and its reason.
+//!
+//! The token of a job is never sent. A proof is a keyed hash of the role of who proves and of both
+//! hellos byte by byte, so it is of no use on another connection or in the other direction, and
+//! nobody on the way can change a word of a hello. The hash itself is made by the shell.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::worker::WorkerInfo;
+
+/// The version of what is said in frames. The first two bytes of a hello, in every version.
+pub const PROTOCOL: u16 = 1;
+
+/// How many random bytes each side sends.
+pub const NONCE_LENGTH: usize = 32;
+
+/// Who a worker is: the body of the first frame in each direction.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The version of the protocol that it speaks.
+    #[serde(skip, default = "this_protocol")]
+    pub version: u16,
+    /// Bits for what it can do beyond that.
+    pub features: u64,
+    /// Its name and id.
+    pub worker: WorkerInfo,
+    /// The epoch of the group that it is in.
+    pub group: u64,
+    /// A random number that tells this life of the worker from earlier ones.
+    pub incarnation: u64,
+    /// The boot id of its host, which tells whether two workers are on the same one.
+    pub host: String,
+    /// Its process id, as it sees it itself.
+    pub process: u32,
+    /// Whether it wants a proof of the token of the job.
+    pub wants_proof: bool,
+    /// Random bytes, for the proof.
+    pub nonce: [u8; NONCE_LENGTH],
+}
+
+/// The body of an [`Accepted`](super::FrameKind::Accepted) frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Accepted {
+    /// The keyed hash of the [`transcript`]; none if the job has no token.
+    pub proof: Option<[u8; 32]>,
+}
+
+fn this_protocol() -> u16 {
+    PROTOCOL
+}
+
+/// Which side of a connection somebody is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It connected.
+    Connector,
+    /// It listened.
+    Acceptor,
+}
+
+/// Why a peer is refused.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum HelloError {
+    /// The bytes are no hello.
+    #[error("the first message of the peer cannot be read: it is no hello of version {PROTOCOL}")]
+    Unreadable,
+    /// Another version of the protocol.
+    #[error(
+        "the peer speaks version {theirs} of the RPC protocol and this worker version {ours}: \
+         run the same rdzv on every worker"
+    )]
+    Version {
+        /// The version of this worker.
+        ours: u16,
+        /// The version of the peer.
+        theirs: u16,
+    },
+    /// Another epoch of the group.
+    #[error(
+        "{peer} is in epoch {theirs} of the group and {us} in epoch {ours}: \
+         one of them is from an earlier or another job"
+    )]
+    Group {
+        /// Who we are.
+        us: WorkerInfo,
+        /// Who the peer says that it is.
+        peer: WorkerInfo,
+        /// Our epoch.
+        ours: u64,
+        /// The epoch of the peer.
+        theirs: u64,
+    },
+    /// Somebody else is at the address.
+    #[error("{found} answers where {expected} was expected: its address is out of date")]
+    Worker {
+        /// Who was called.
+        expected: WorkerInfo,
+        /// Who answered.
+        found: WorkerInfo,
+    },
+    /// The peer is ourselves.
+    #[error("{0} is connected with itself: another worker published its address")]
+    Itself(WorkerInfo),
+    /// Only one of the two has a token.
+    #[error(
+        "{with} has a job token and {without} has none: give the same token to all workers or to none"
+    )]
+    TokenMissing {
+        /// Who has one.
+        with: WorkerInfo,
+        /// Who has none.
+        without: WorkerInfo,
+    },
+    /// The proof is wrong or missing.
+    #[error(
+        "{peer} has another job token than {us}: give the same token to all workers of the job"
+    )]
+    Token {
+        /// Who we are.
+        us: WorkerInfo,
+        /// Who the peer says that it is.
+        peer: WorkerInfo,
+    },
+}
+
+impl Hello {
+    /// The body of the frame.
+    ///
+    /// # Panics
+    ///
+    /// Never: all that is in it can be written.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let start = self.version.to_le_bytes().to_vec();
+        postcard::to_extend(self, start).expect("a hello holds numbers and texts only")
+    }
+
+    /// Reads the body of the frame.
+    ///
+    /// # Errors
+    ///
+    /// [`HelloError::Version`] if the peer speaks another version, [`HelloError::Unreadable`] if the
+    /// bytes are something else.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, HelloError> {
+        let (version, rest) = bytes.split_first_chunk().ok_or(HelloError::Unreadable)?;
+        let theirs = u16::from_le_bytes(*version);
+        if theirs != PROTOCOL {
+            let ours = PROTOCOL;
+            return Err(HelloError::Version { ours, theirs });
+        }
+        read(rest)
+    }
+
+    /// Whether both are on one host.
+    pub fn is_same_host(&self, other: &Self) -> bool {
+        !self.host.is_empty() && self.host == other.host
+    }
+
+    /// What both can do beyond the protocol.
+    pub fn common_features(&self, other: &Self) -> u64 {
+        self.features & other.features
+    }
+
+    /// Whether we may talk to this peer at all, whatever group it is in.
+    ///
+    /// # Errors
+    ///
+    /// [`HelloError::Itself`] and [`HelloError::TokenMissing`].
+    pub fn check_peer(&self, peer: &Self) -> Result<(), HelloError> {
+        if self.incarnation == peer.incarnation && self.worker == peer.worker {
+            return Err(HelloError::Itself(self.worker.clone()));
+        }
+        let (with, without) = match (self.wants_proof, peer.wants_proof) {
+            (true, false) => (self, peer),
+            (false, true) => (peer, self),
+            _ => return Ok(()),
+        };
+        Err(HelloError::TokenMissing {
+            with: with.worker.clone(),
+            without: without.worker.clone(),
+        })
+    }
+
+    /// Whether the peer is in the same epoch of the group.
+    ///
+    /// # Errors
+    ///
+    /// [`HelloError::Group`].
+    pub fn check_group(&self, peer: &Self) -> Result<(), HelloError> {
+        if self.group == peer.group {
+            return Ok(());
+        }
+        Err(HelloError::Group {
+            us: self.worker.clone(),
+            peer: peer.worker.clone(),
+            ours: self.group,
+            theirs: peer.group,
+        })
+    }
+
+    /// Whether this, the hello of a peer, is from the worker that was called.
+    ///
+    /// # Errors
+    ///
+    /// [`HelloError::Worker`].
+    pub fn check_worker(&self, expected: &WorkerInfo) -> Result<(), HelloError> {
+        if self.worker == *expected {
+            return Ok(());
+        }
+        Err(HelloError::Worker {
+            expected: expected.clone(),
+            found: self.worker.clone(),
+        })
+    }
+
+    /// The error for a peer whose proof is wrong.
+    pub fn wrong_token(&self, peer: &Self) -> HelloError {
+        HelloError::Token {
+            us: self.worker.clone(),
+            peer: peer.worker.clone(),
+        }
+    }
+}
+
+impl Accepted {
+    /// The body of the frame.
+    ///
+    /// # Panics
+    ///
+    /// Never: all that is in it can be written.
+    pub fn to_bytes(self) -> Vec<u8> {
+        postcard::to_extend(&self, Vec::new()).expect("it holds bytes only")
+    }
+
+    /// Reads the body of the frame.
+    ///
+    /// # Errors
+    ///
+    /// [`HelloError::Unreadable`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, HelloError> {
+        read(bytes)
+    }
+}
+
+fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, HelloError> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((value, [])) => Ok(value),
+        _ => Err(HelloError::Unreadable),
+    }
+}
+
+/// What the side in this role signs with the token, given the bytes of both hellos.
+pub fn transcript(prover: Role, connector: &[u8], acceptor: &[u8]) -> Vec<u8> {
+    let mut text = match prover {
+        Role::Connector => b"rdzv rpc connector".to_vec(),
+        Role::Acceptor => b"rdzv rpc acceptor\0".to_vec(),
+    };
+    for hello in [connector, acceptor] {
+        text.extend_from_slice(&(hello.len() as u64).to_le_bytes());
+        text.extend_from_slice(hello);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::limits::Limits;
+    use super::*;
+    use crate::worker::{WorkerId, WorkerName};
+
+    fn hello(id: u32) -> Hello {
+        Hello {
+            version: PROTOCOL,
+            features: 0b1100 | u64::from(id),
+            worker: WorkerInfo {
+                id: WorkerId(id),
+                name: WorkerName::new(format!("w{id}")).unwrap(),
+            },
+            group: 7,
+            incarnation: 1 << 60 | u64::from(id),
+            host: "49f0a3ee-9e5b-4a8d-8f04-6d4b7e31b0a5".to_owned(),
+            process: 4_000_000,
+            wants_proof: true,
+            nonce: [id as u8; NONCE_LENGTH],
+        }
+    }
+
+    #[test]
+    fn a_hello_is_read_as_it_was_written() {
+        let bytes = hello(3).to_bytes();
+        assert_eq!(bytes[..2], [1, 0]);
+        assert_eq!(Hello::from_bytes(&bytes), Ok(hello(3)));
+        for proof in [None, Some([5; 32])] {
+            let accepted = Accepted { proof };
+            assert_eq!(Accepted::from_bytes(&accepted.to_bytes()), Ok(accepted));
+        }
+    }
+
+    #[test]
+    fn the_longest_hello_is_within_the_limits_for_strangers() {
+        let mut longest = hello(u32::MAX);
+        longest.worker.name = WorkerName::new("x".repeat(127)).unwrap();
+        longest.host = "h".repeat(1024);
+        assert_eq!(
+            Limits::STRANGER.check(longest.to_bytes().len(), &[]),
+            Ok(())
+        );
+    }
+
+    #[test]
+    fn a_hello_that_is_cut_or_too_long_is_refused() {
+        let mut bytes = hello(3).to_bytes();
+        for length in 0..bytes.len() {
+            let cut = Hello::from_bytes(&bytes[..length]);
+            assert_eq!(cut, Err(HelloError::Unreadable), "{length}");
+        }
+        bytes.push(0);
+        assert_eq!(Hello::from_bytes(&bytes), Err(HelloError::Unreadable));
+    }
+
+    #[test]
+    fn a_name_that_no_worker_can_have_is_refused() {
+        let bytes = hello(3).to_bytes();
+        let at = bytes.windows(2).position(|pair| pair == b"w3").unwrap();
+        let mut changed = bytes;
+        changed[at] = b'/';
+        assert_eq!(Hello::from_bytes(&changed), Err(HelloError::Unreadable));
+    }
+
+    #[test]
+    fn another_version_is_named_even_if_the_rest_cannot_be_read() {
+        let error = Hello::from_bytes(&[2, 1, 0xff]).unwrap_err();
+        let (ours, theirs) = (1, 0x0102);
+        assert_eq!(error, HelloError::Version { ours, theirs });
+        assert!(
+            error
+                .to_string()
+                .contains("version 258 of the RPC protocol and this worker version 1")
+        );
+    }
+
+    /// Changes one thing about the peer of `w0`, and asks what is said about it.
+    fn refusal(change: impl FnOnce(&mut Hello)) -> String {
+        let (ours, mut theirs) = (hello(0), hello(1));
+        change(&mut theirs);
+        let checked = ours.check_peer(&theirs);
+        let checked = checked.and_then(|()| ours.check_group(&theirs));
+        let checked = checked.and_then(|()| theirs.check_worker(&hello(1).worker));
+        checked.map_or_else(|error| error.to_string(), |()| "welcome".to_owned())
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told_with_both_sides() {
+        assert_eq!(refusal(|_| {}), "welcome");
+        assert_eq!(
+            refusal(|peer| peer.group = 8),
+            "WorkerInfo(id=1, name=w1) is in epoch 8 of the group and WorkerInfo(id=0, name=w0) in \
+             epoch 7: one of them is from an earlier or another job"
+        );
+        assert_eq!(
+            refusal(|peer| peer.worker = hello(2).worker),
+            "WorkerInfo(id=2, name=w2) answers where WorkerInfo(id=1, name=w1) was expected: its \
+             address is out of date"
+        );
+        assert_eq!(
+            refusal(|peer| peer.wants_proof = false),
+            "WorkerInfo(id=0, name=w0) has a job token and WorkerInfo(id=1, name=w1) has none: \
+             give the same token to all workers or to none"
+        );
+        assert_eq!(
+            refusal(|peer| *peer = hello(0)),
+            "WorkerInfo(id=0, name=w0) is connected with itself: another worker published its address"
+        );
+        assert_eq!(
+            hello(0).wrong_token(&hello(1)).to_string(),
+            "WorkerInfo(id=1, name=w1) has another job token than WorkerInfo(id=0, name=w0): give \
+             the same token to all workers of the job"
+        );
+    }
+
+    #[test]
+    fn a_token_on_either_side_only_is_noticed_by_both() {
+        let (with, mut without) = (hello(0), hello(1));
+        without.wants_proof = false;
+        assert_eq!(with.check_peer(&without), without.check_peer(&with));
+        assert!(with.check_peer(&without).is_err());
+    }
+
+    #[test]
+    fn hosts_and_features_are_compared() {
+        let (ours, mut theirs) = (hello(0), hello(1));
+        assert!(ours.is_same_host(&theirs));
+        assert_eq!(ours.common_features(&theirs), 0b1100);
+        theirs.host = "another".to_owned();
+        assert!(!ours.is_same_host(&theirs));
+        // A host that does not know its boot id is no one else's.
+        let unknown = Hello {
+            host: String::new(),
+            ..hello(2)
+        };
+        assert!(!unknown.is_same_host(&unknown));
+    }
+
+    #[test]
+    fn no_two_conversations_have_the_same_transcript() {
+        let base = transcript(Role::Connector, b"ab", b"c");
+        assert_ne!(base, transcript(Role::Acceptor, b"ab", b"c"));
+        assert_ne!(base, transcript(Role::Connector, b"a", b"bc"));
+        assert_ne!(base, transcript(Role::Connector, b"c", b"ab"));
+    }
+}

@@ -1,0 +1,200 @@
+//! Forks on their way: made here, and not yet known to have arrived.
+
+use std::time::Duration;
+
+use super::ending::Phase;
+use super::failure::Failure;
+use super::ident::{ForkData, ForkId, Handle, Member, RRefId};
+use super::machine::{References, Timer};
+use super::message::Control;
+use super::user::State;
+use rdzv_core::time::{Mono, Now};
+
+/// Questions about a fork come ever more rarely, but at least this often.
+const ASK_AT_LEAST_EVERY: Duration = Duration::from_secs(300);
+
+/// And never more often than this.
+const ASK_AT_MOST_EVERY: Duration = Duration::from_millis(1);
+
+/// A fork that was made here.
+#[derive(Debug)]
+pub(super) struct Child {
+    rref: RRefId,
+    /// Who receives it.
+    pub(super) to: Member,
+    /// The fork that it was made from, which has to live on; `None` if the value is here.
+    parent: Option<ForkId>,
+    ask_at: Mono,
+    ask_again_after: Duration,
+}
+
+impl Child {
+    /// Whether it was made of a fork, which has to live on.
+    pub(super) fn is_users(&self) -> bool {
+        self.parent.is_some()
+    }
+}
+
+impl References {
+    /// Makes a fork for whoever receives a message (F3 to F6). It is to be put into that message; what
+    /// becomes of the message is told with [`Input::NotSent`](super::Input::NotSent) or
+    /// [`Input::Strayed`](super::Input::Strayed), which save waiting.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure`] if the reference is of no use any more, or the receiver is lost.
+    pub fn fork(&mut self, now: Now, handle: Handle, to: Member) -> Result<ForkData, Failure> {
+        self.outbox.assert_drained();
+        let deleted = || Failure::Deleted {
+            handle,
+            operation: "fork",
+        };
+        self.must_work().map_err(|_| deleted())?;
+        let fork = ForkId(self.id());
+        let (owner, parent, creator) = match handle {
+            Handle::Owner(rref) => {
+                let owned = self.owned.get_mut(&rref).ok_or_else(deleted)?;
+                // The forks of a lost member are released at once.
+                if !self.lost.contains(&to) {
+                    owned.forks.insert(fork, to);
+                }
+                (self.me, None, None)
+            }
+            Handle::User(_, parent) => {
+                let question = self.question(handle, "fork")?;
+                (question.owner, Some(parent), question.creator)
+            }
+        };
+        let data = ForkData {
+            owner,
+            rref: handle.rref(),
+            fork,
+            parent: self.me,
+            creator,
+        };
+        if !self.lost.contains(&to) {
+            if let Some(user) = parent.and_then(|parent| self.users.get_mut(&parent)) {
+                user.children += 1;
+            }
+            let ask_after = self.settings.ask_after.max(ASK_AT_MOST_EVERY);
+            let ask_at = now.mono + ask_after;
+            self.timers.insert((ask_at, Timer::Ask(fork)));
+            self.children.insert(
+                fork,
+                Child {
+                    rref: handle.rref(),
+                    to,
+                    parent,
+                    ask_at,
+                    ask_again_after: ask_after,
+                },
+            );
+        }
+        Ok(data)
+    }
+
+    /// A fork needs no more attention. Returns it, if it was one.
+    pub(super) fn remove_child(&mut self, fork: ForkId) -> Option<Child> {
+        let child = self.children.remove(&fork)?;
+        self.timers.remove(&(child.ask_at, Timer::Ask(fork)));
+        Some(child)
+    }
+
+    /// A fork need not be waited for: its parent may go.
+    pub(super) fn child_settled(&mut self, now: Now, fork: ForkId) {
+        let Some(child) = self.remove_child(fork) else {
+            return;
+        };
+        if let Some(parent) = child.parent {
+            if let Some(user) = self.users.get_mut(&parent) {
+                user.children -= 1;
+            }
+            self.let_go(now, parent);
+        }
+    }
+
+    /// A fork will never arrive.
+    fn child_failed(&mut self, now: Now, fork: ForkId) {
+        let Some(child) = self.children.get(&fork) else {
+            return;
+        };
+        if child.parent.is_none() {
+            self.remove_fork(child.rref, fork, child.to);
+        }
+        self.child_settled(now, fork);
+    }
+
+    fn is_child_of(&self, fork: ForkId, to: Member) -> bool {
+        self.children.get(&fork).is_some_and(|child| child.to == to)
+    }
+
+    pub(super) fn not_sent(&mut self, now: Now, fork: ForkId) {
+        self.child_failed(now, fork);
+    }
+
+    pub(super) fn child_accepted(&mut self, now: Now, from: Member, fork: ForkId) {
+        if self.is_child_of(fork, from) {
+            self.child_settled(now, fork);
+        }
+    }
+
+    /// Asks about a fork after this time, if nothing is heard of it.
+    pub(super) fn ask_soon(&mut self, now: Now, fork: ForkId, after: Duration) {
+        if let Some(child) = self.children.get_mut(&fork) {
+            self.timers.remove(&(child.ask_at, Timer::Ask(fork)));
+            child.ask_at = now.mono + after;
+            self.timers.insert((child.ask_at, Timer::Ask(fork)));
+        }
+    }
+
+    pub(super) fn ask(&mut self, now: Now, fork: ForkId) {
+        let Some(child) = self.children.get_mut(&fork) else {
+            return;
+        };
+        let to = child.to;
+        let after = child.ask_again_after;
+        child.ask_again_after = (after * 2).min(ASK_AT_LEAST_EVERY.max(self.settings.ask_after));
+        self.ask_soon(now, fork, after);
+        self.mention(now, to, Control::ForkAsk { fork });
+    }
+
+    pub(super) fn fork_asked(&mut self, now: Now, from: Member, fork: ForkId) {
+        let holds = |user: &super::user::User| !matches!(user.state, State::Broken(_));
+        let answer = if self.users.get(&fork).is_some_and(holds) {
+            Control::ForkHeld { fork }
+        } else {
+            self.refuse(now, fork);
+            Control::ForkUnknown { fork }
+        };
+        self.mention(now, from, answer);
+    }
+
+    pub(super) fn fork_held(&mut self, from: Member, fork: ForkId) {
+        // A fork of a user's is waited for until the owner knows of it.
+        let is_owners = |child: &Child| child.to == from && child.parent.is_none();
+        if self.children.get(&fork).is_some_and(is_owners) {
+            self.remove_child(fork);
+        }
+    }
+
+    pub(super) fn fork_unknown(&mut self, now: Now, from: Member, fork: ForkId) {
+        if self.is_child_of(fork, from) {
+            self.child_failed(now, fork);
+        }
+    }
+
+    /// Tells the sender of a reference that it is of no use here.
+    pub(super) fn decline(&mut self, now: Now, data: &ForkData) {
+        if !self.users.contains_key(&data.fork) {
+            self.tell(now, data.parent, Control::ForkUnknown { fork: data.fork });
+        }
+    }
+
+    /// Refuses a fork that was given up, should it still come.
+    pub(super) fn refuse(&mut self, now: Now, fork: ForkId) {
+        if self.phase != Phase::Ended && self.refused.insert(fork) {
+            let at = now.mono + self.settings.refuse_for;
+            self.timers.insert((at, Timer::Forget(fork)));
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Members that are lost, shutdown, and what is left at the end.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+use super::child::Child;
+use super::failure::Failure;
+use super::ident::{ForkId, Member, RRefId};
+use super::link::Link;
+use super::machine::References;
+use super::message::{Batch, Control};
+use super::owner::Owned;
+use super::words::Output;
+use rdzv_core::time::Now;
+
+/// How long one waits for the answers about forks on their way, in a shutdown.
+const ASK_IN_SHUTDOWN_AFTER: Duration = Duration::from_millis(500);
+
+/// How far the machine is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// It works.
+    Working,
+    /// It has released what it held, and waits until those who have to know do.
+    Draining,
+    /// It keeps what it holds, for others, and waits until nothing is under way.
+    Resting,
+    /// They know. What is left is used by others.
+    Drained,
+    /// It does nothing any more.
+    Ended,
+}
+
+/// A fork that was left at the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Leak {
+    /// The value.
+    pub rref: RRefId,
+    /// The fork.
+    pub fork: ForkId,
+    /// Who has it.
+    pub holder: Member,
+}
+
+/// As the reference prints it.
+impl fmt::Display for Leak {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            formatter,
+            "Leaking RRef {} with fork Id {}",
+            self.rref, self.fork
+        )
+    }
+}
+
+impl References {
+    pub(super) fn must_work(&self) -> Result<(), Failure> {
+        match self.phase {
+            Phase::Ended => Err(Failure::Stopping),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether this member's loss would change anything.
+    fn matters(&self, member: Member) -> bool {
+        self.links
+            .get(&member)
+            .is_some_and(|link| link.in_flight() > 0)
+            || self.others().contains(&member)
+    }
+
+    /// All who have a fork of a value here, or a value that is used here.
+    fn others(&self) -> BTreeSet<Member> {
+        let holders = self.owned.values().flat_map(|owned| owned.forks.values());
+        let owners = self.users.values().map(|user| &user.owner);
+        let receivers = self.children.values().map(|child| &child.to);
+        let all = holders.chain(owners).chain(receivers).copied();
+        all.filter(|member| *member != self.me).collect()
+    }
+
+    /// Asks those that matter and were silent for so long whether they are there.
+    pub(super) fn renew_leases(&mut self, now: Now, silent_for: Duration) {
+        for member in self.others() {
+            let link = self.links.entry(member).or_default();
+            if link.in_flight() == 0 && link.silent_for(now.mono) >= silent_for {
+                self.tell(now, member, Control::Probe);
+            }
+        }
+    }
+
+    pub(super) fn unreachable(&mut self, now: Now, member: Member) {
+        if member == self.me || self.lost.contains(&member) || !self.matters(member) {
+            return;
+        }
+        let silent = |link: &Link| link.in_flight() == 0;
+        if self.links.get(&member).is_none_or(silent) {
+            // Something has to be sent, or nobody would notice that it is back.
+            self.tell(now, member, Control::Probe);
+        }
+        if let Some(link) = self.links.get_mut(&member) {
+            link.unreachable(now.mono);
+        }
+    }
+
+    pub(super) fn reachable(&mut self, now: Now, member: Member) {
+        if self.lost.contains(&member) {
+            return self.disown(member);
+        }
+        let mut known = self.others();
+        known.extend(self.links.keys());
+        for former in known {
+            if former.id == member.id && former != member {
+                self.lose(now, former);
+            }
+        }
+        if let Some(link) = self.links.get_mut(&member) {
+            link.reachable(now.mono);
+            self.touch(member);
+        }
+    }
+
+    /// Tells a member that it was taken for lost.
+    pub(super) fn disown(&mut self, member: Member) {
+        self.outbox.push(Output::Send(Batch {
+            from: self.me,
+            to: member,
+            first: 0,
+            heard: 0,
+            urgent: false,
+            disowned: true,
+            messages: Vec::new(),
+        }));
+    }
+
+    /// A member is gone for good: so are its forks, its values and whatever was on its way there.
+    pub(super) fn lose(&mut self, now: Now, member: Member) {
+        if member == self.me || !self.lost.insert(member) {
+            return;
+        }
+        self.links.remove(&member);
+        self.touch(member);
+        let mut released = 0;
+        let values: Vec<RRefId> = self.owned.keys().copied().collect();
+        for rref in values {
+            if let Some(owned) = self.owned.get_mut(&rref) {
+                let before = owned.forks.len();
+                owned.forks.retain(|_, holder| *holder != member);
+                released += before - owned.forks.len();
+            }
+            self.never(rref, member, Failure::CreationFailed);
+            self.release(rref);
+        }
+        let on_their_way = self.children.iter();
+        let on_their_way = on_their_way.filter(|(_, child)| child.to == member);
+        let on_their_way: Vec<ForkId> = on_their_way.map(|(fork, _)| *fork).collect();
+        for fork in on_their_way {
+            self.child_settled(now, fork);
+        }
+        let of_its_values = self.users.iter().filter(|(_, user)| user.owner == member);
+        let of_its_values: Vec<_> = of_its_values
+            .map(|(fork, user)| (*fork, user.rref))
+            .collect();
+        for (fork, rref) in of_its_values {
+            let owner = member;
+            self.break_fork(now, fork, Failure::OwnerLost { rref, owner });
+        }
+        self.outbox.push(Output::Lost { member, released });
+    }
+
+    pub(super) fn shut_down(&mut self, now: Now) {
+        if self.phase != Phase::Working {
+            return;
+        }
+        self.phase = Phase::Draining;
+        let forks: Vec<ForkId> = self.users.keys().copied().collect();
+        for fork in forks {
+            if let Some(user) = self.users.get_mut(&fork) {
+                user.held = false;
+            }
+            self.let_go(now, fork);
+        }
+        let values: Vec<RRefId> = self.owned.keys().copied().collect();
+        for rref in values {
+            if let Some(owned) = self.owned.get_mut(&rref) {
+                owned.handles = 0;
+            }
+            self.release(rref);
+        }
+        self.hurry(now);
+    }
+
+    pub(super) fn rest(&mut self, now: Now) {
+        if self.phase == Phase::Working {
+            self.phase = Phase::Resting;
+            self.hurry(now);
+        }
+    }
+
+    /// Has everything that is under way come to its end soon.
+    fn hurry(&mut self, now: Now) {
+        let on_their_way: Vec<ForkId> = self.children.keys().copied().collect();
+        for fork in on_their_way {
+            self.ask_soon(now, fork, ASK_IN_SHUTDOWN_AFTER);
+        }
+        self.renew_leases(now, Duration::ZERO);
+        let members: Vec<Member> = self.links.keys().copied().collect();
+        for member in members {
+            if let Some(link) = self.links.get_mut(&member) {
+                link.hurry(now.mono);
+                self.touch(member);
+            }
+        }
+    }
+
+    pub(super) fn look_whether_drained(&mut self) {
+        let is_drained = match self.phase {
+            Phase::Draining => self.users.is_empty() && self.is_at_rest(),
+            Phase::Resting => self.is_at_rest(),
+            _ => false,
+        };
+        if is_drained {
+            self.phase = Phase::Drained;
+            self.outbox.push(Output::Drained);
+        }
+    }
+
+    /// Whether nobody is waited for: no function that makes a value, no owner that has to hear of a
+    /// fork's end, no child that has to become known. Who cannot be reached is not waited for.
+    fn is_at_rest(&self) -> bool {
+        !self.children.values().any(Child::is_users)
+            && !self.owned.values().any(Owned::is_running)
+            && self.links.values().all(Link::is_quiet)
+    }
+
+    pub(super) fn end(&mut self) {
+        self.phase = Phase::Ended;
+        let mut leaks = Vec::new();
+        for (rref, owned) in std::mem::take(&mut self.owned) {
+            for (fork, holder) in &owned.forks {
+                leaks.push(Leak {
+                    rref,
+                    fork: *fork,
+                    holder: *holder,
+                });
+            }
+            if owned.is_made() {
+                self.outbox.push(Output::Free(rref));
+            }
+        }
+        self.users.clear();
+        self.children.clear();
+        self.creations.clear();
+        self.refused.clear();
+        self.links.clear();
+        self.timers.clear();
+        self.outbox.push(Output::Ended(leaks));
+    }
+}

@@ -1,0 +1,295 @@
+//! The machine: what it knows, and who does what with it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use super::child::Child;
+use super::ending::Phase;
+use super::ident::{ForkId, GlobalId, Member, RRefId};
+use super::link::Link;
+use super::message::{Batch, Control};
+use super::owner::Owned;
+use super::user::User;
+use super::words::{Counters, Input, Output, Settings};
+use rdzv_core::machine::{Machine, Outbox};
+use rdzv_core::time::{Mono, Now};
+
+/// What happens at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Timer {
+    /// A link has something to do.
+    Link(Member),
+    /// Ask about a fork.
+    Ask(ForkId),
+    /// A fork need not be refused any longer.
+    Forget(ForkId),
+    /// See who has been silent for long.
+    Leases,
+}
+
+/// The references of one agent. See the [module](super).
+#[derive(Debug)]
+pub struct References {
+    pub(super) me: Member,
+    pub(super) settings: Settings,
+    next_id: GlobalId,
+    pub(super) phase: Phase,
+    /// Values here.
+    pub(super) owned: BTreeMap<RRefId, Owned>,
+    /// Forks here.
+    pub(super) users: BTreeMap<ForkId, User>,
+    /// Forks that were made here and may be on their way.
+    pub(super) children: BTreeMap<ForkId, Child>,
+    /// Values that this member has asked for, and not heard of yet.
+    pub(super) creations: BTreeMap<RRefId, ForkId>,
+    /// Forks that are refused if they come.
+    pub(super) refused: BTreeSet<ForkId>,
+    /// Members that are lost.
+    pub(super) lost: BTreeSet<Member>,
+    pub(super) links: BTreeMap<Member, Link>,
+    /// When the deadline of each link is in `timers`.
+    link_timers: BTreeMap<Member, Mono>,
+    pub(super) timers: BTreeSet<(Mono, Timer)>,
+    /// Links with something new.
+    touched: BTreeSet<Member>,
+    /// [`Timer::Leases`] is in `timers`.
+    leases_watched: bool,
+    /// What this member has to say to itself.
+    to_self: VecDeque<Control>,
+    pub(super) outbox: Outbox<Output>,
+}
+
+impl References {
+    /// The references of a member, of which there are none yet.
+    pub fn new(me: Member, settings: Settings) -> Self {
+        Self {
+            me,
+            settings,
+            next_id: GlobalId::first(me),
+            phase: Phase::Working,
+            owned: BTreeMap::new(),
+            users: BTreeMap::new(),
+            children: BTreeMap::new(),
+            creations: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            lost: BTreeSet::new(),
+            links: BTreeMap::new(),
+            link_timers: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            touched: BTreeSet::new(),
+            leases_watched: false,
+            to_self: VecDeque::new(),
+            outbox: Outbox::default(),
+        }
+    }
+
+    /// Which member this is.
+    pub fn me(&self) -> Member {
+        self.me
+    }
+
+    /// The reference's debug counters.
+    pub fn counters(&self) -> Counters {
+        Counters {
+            num_owner_rrefs: self
+                .owned
+                .values()
+                .filter(|owned| owned.is_shared())
+                .count(),
+            num_forks: self.owned.values().map(|owned| owned.forks.len()).sum(),
+            num_pending_users: self.users.values().filter(|user| user.is_pending()).count(),
+            num_pending_futures: self.links.values().map(Link::in_flight).sum(),
+        }
+    }
+
+    /// Whether nothing is left: no value, no fork, nothing on its way.
+    pub fn is_empty(&self) -> bool {
+        self.owned.is_empty()
+            && self.users.is_empty()
+            && self.children.is_empty()
+            && self.links.values().all(|link| link.in_flight() == 0)
+    }
+
+    /// A new id.
+    pub(super) fn id(&mut self) -> GlobalId {
+        let id = self.next_id;
+        self.next_id.local_id = self.next_id.local_id.wrapping_add(1);
+        id
+    }
+
+    /// Says something that somebody waits for.
+    pub(super) fn tell(&mut self, now: Now, member: Member, message: Control) {
+        self.tell_by(now.mono, member, message);
+    }
+
+    /// Says something that can wait for others to go with.
+    pub(super) fn mention(&mut self, now: Now, member: Member, message: Control) {
+        let linger = match self.phase {
+            Phase::Working => self.settings.linger,
+            _ => Duration::ZERO,
+        };
+        self.tell_by(now.mono + linger, member, message);
+    }
+
+    fn tell_by(&mut self, at: Mono, member: Member, message: Control) {
+        if member == self.me {
+            self.to_self.push_back(message);
+        } else if !self.lost.contains(&member) {
+            self.links.entry(member).or_default().queue(message, at);
+            self.touched.insert(member);
+        }
+    }
+
+    /// Something about this link has changed.
+    pub(super) fn touch(&mut self, member: Member) {
+        self.touched.insert(member);
+    }
+
+    /// To be called at the end of everything: what the links and timers make of it.
+    pub(super) fn settle(&mut self, now: Now) {
+        while let Some(message) = self.to_self.pop_front() {
+            self.hear(now, self.me, message);
+        }
+        let urgent = self.phase != Phase::Working;
+        while let Some(member) = self.touched.pop_first() {
+            if let Some(before) = self.link_timers.remove(&member) {
+                self.timers.remove(&(before, Timer::Link(member)));
+            }
+            let Some(link) = self.links.get_mut(&member) else {
+                continue;
+            };
+            for batch in link.due(now.mono, (self.me, member), urgent) {
+                self.outbox.push(Output::Send(batch));
+            }
+            if let Some(at) = link.deadline(&self.settings) {
+                self.link_timers.insert(member, at);
+                self.timers.insert((at, Timer::Link(member)));
+            }
+        }
+        let is_bare = self.owned.is_empty() && self.users.is_empty();
+        if !self.leases_watched && !is_bare {
+            self.leases_watched = true;
+            let at = now.mono + self.settings.renew_after;
+            self.timers.insert((at, Timer::Leases));
+        }
+        self.look_whether_drained();
+    }
+
+    fn due(&mut self, now: Now) {
+        while let Some(&(at, timer)) = self.timers.first()
+            && at <= now.mono
+        {
+            self.timers.remove(&(at, timer));
+            match timer {
+                Timer::Forget(fork) => {
+                    self.refused.remove(&fork);
+                }
+                Timer::Ask(fork) => self.ask(now, fork),
+                Timer::Leases => {
+                    self.leases_watched = false;
+                    self.renew_leases(now, self.settings.renew_after / 2);
+                }
+                Timer::Link(member) => {
+                    self.link_timers.remove(&member);
+                    let lost_at = self
+                        .links
+                        .get(&member)
+                        .and_then(|link| link.lost_at(&self.settings));
+                    match lost_at {
+                        Some(at) if at <= now.mono => self.lose(now, member),
+                        _ => self.touch(member),
+                    }
+                }
+            }
+        }
+    }
+
+    fn received(&mut self, now: Now, batch: &Batch) {
+        if batch.to != self.me || batch.from == self.me {
+            return;
+        }
+        if self.lost.contains(&batch.from) {
+            if !batch.disowned {
+                self.disown(batch.from);
+            }
+            return;
+        }
+        if batch.disowned {
+            return self.lose(now, batch.from);
+        }
+        let link = self.links.entry(batch.from).or_default();
+        let messages = link.receive(now.mono, batch, &self.settings);
+        self.touch(batch.from);
+        for message in messages {
+            self.hear(now, batch.from, message);
+        }
+    }
+
+    fn hear(&mut self, now: Now, from: Member, message: Control) {
+        match message {
+            Control::ForkRequest {
+                rref,
+                fork,
+                creator,
+            } => self.fork_requested(now, from, rref, fork, creator),
+            Control::ForkAck { fork } => self.fork_acknowledged(now, from, fork),
+            Control::ForkRefused { fork } => self.fork_refused(now, from, fork),
+            Control::ChildAccept { fork } => self.child_accepted(now, from, fork),
+            Control::UserDelete { rref, fork } => self.user_deleted(from, rref, fork),
+            Control::Abandon { rref, fork } => self.abandoned(now, from, rref, fork),
+            Control::Completed { fork, failed } => self.completed(now, from, fork, failed),
+            Control::CreationAsk { rref } => self.creation_asked(now, from, rref),
+            Control::CreationOver { rref } => self.creation_over(from, rref),
+            Control::ForkAsk { fork } => self.fork_asked(now, from, fork),
+            Control::ForkHeld { fork } => self.fork_held(from, fork),
+            Control::ForkUnknown { fork } => self.fork_unknown(now, from, fork),
+            Control::Probe => {}
+        }
+    }
+}
+
+impl Machine for References {
+    type Input<'a> = Input<'a>;
+    type Output = Output;
+
+    fn handle(&mut self, now: Now, input: Input<'_>) {
+        self.outbox.assert_drained();
+        if self.phase == Phase::Ended {
+            return;
+        }
+        match input {
+            Input::Accepted(fork) => self.accepted(now, fork),
+            Input::CreationFailed(fork) => self.creation_failed(now, fork),
+            Input::Made { rref, failed } => self.made(now, rref, failed),
+            Input::Dropped(handle) => self.dropped(now, handle),
+            Input::Fetch {
+                fetch,
+                owner,
+                rref,
+                creator,
+            } => self.fetch(now, fetch, owner, rref, creator),
+            Input::FetchCancelled(rref, fetch) => self.fetch_cancelled(rref, fetch),
+            Input::Received(batch) => self.received(now, batch),
+            Input::NotSent(fork) => self.not_sent(now, fork),
+            Input::Strayed(fork) => self.ask_soon(now, fork, Duration::ZERO),
+            Input::Declined(data) => self.decline(now, &data),
+            Input::Reachable(member) => self.reachable(now, member),
+            Input::Unreachable(member) => self.unreachable(now, member),
+            Input::Left(member) => self.lose(now, member),
+            Input::Shutdown => self.shut_down(now),
+            Input::Rest => self.rest(now),
+            Input::End => return self.end(),
+            Input::Tick => {}
+        }
+        self.due(now);
+        self.settle(now);
+    }
+
+    fn poll_output(&mut self) -> Option<Output> {
+        self.outbox.pop()
+    }
+
+    fn deadline(&self) -> Option<Mono> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+}

@@ -1,0 +1,290 @@
+//! Values here: who uses them, and when they may go.
+
+use std::collections::BTreeMap;
+
+use super::failure::Failure;
+use super::ident::{FetchId, ForkId, Member, RRefId};
+use super::machine::References;
+use super::message::Control;
+use super::words::Output;
+use rdzv_core::time::Now;
+
+/// What has become of a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Value {
+    /// Others refer to it, but the call that asks for it has not come yet.
+    Awaited { creator: Member },
+    /// Its function runs.
+    Running,
+    /// It is there, or the error of its function is.
+    Made,
+    /// It will never be there.
+    Never(Failure),
+}
+
+/// A value, and who uses it.
+#[derive(Debug)]
+pub(super) struct Owned {
+    value: Value,
+    /// Shares of others, and those on their way to this member itself.
+    pub(super) forks: BTreeMap<ForkId, Member>,
+    /// How often the shell holds it.
+    pub(super) handles: usize,
+    /// Who waits for it.
+    waiting: Vec<FetchId>,
+    /// Whom to tell when it is made.
+    creator: Option<(Member, ForkId)>,
+}
+
+impl Owned {
+    fn new(value: Value) -> Self {
+        Self {
+            value,
+            forks: BTreeMap::new(),
+            handles: 0,
+            waiting: Vec::new(),
+            creator: None,
+        }
+    }
+
+    /// Whether the reference would count it among its owners.
+    pub(super) fn is_shared(&self) -> bool {
+        !self.forks.is_empty() || self.is_running()
+    }
+
+    /// Whether the shell has something to free.
+    pub(super) fn is_made(&self) -> bool {
+        self.value == Value::Made
+    }
+
+    /// Whether its function runs.
+    pub(super) fn is_running(&self) -> bool {
+        self.value == Value::Running
+    }
+
+    fn is_used(&self) -> bool {
+        self.is_running() || self.handles > 0 || !self.forks.is_empty() || !self.waiting.is_empty()
+    }
+}
+
+impl References {
+    /// Enters a value that exists already. The shell holds it once.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Stopping`] after the end.
+    pub fn create(&mut self) -> Result<RRefId, Failure> {
+        self.outbox.assert_drained();
+        self.must_work()?;
+        let rref = RRefId(self.id());
+        let mut owned = Owned::new(Value::Made);
+        owned.handles = 1;
+        self.owned.insert(rref, owned);
+        Ok(rref)
+    }
+
+    /// F2: enters a value that a function is going to make here. The shell holds it once, and tells
+    /// [`Input::Made`](super::Input::Made) later.
+    pub(super) fn create_here(&mut self) -> (RRefId, ForkId) {
+        let rref = RRefId(self.id());
+        let fork = ForkId(rref.0);
+        let mut owned = Owned::new(Value::Running);
+        owned.handles = 1;
+        owned.forks.insert(fork, self.me);
+        self.owned.insert(rref, owned);
+        (rref, fork)
+    }
+
+    /// F1, on the owner: another member asks for a value to be made. If this is `Ok`, the function may
+    /// run and the fork is entered; the answer says so at once, not only when the function ends.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure`] if the asker has given it up or is lost; after the end.
+    pub fn creation_arrived(
+        &mut self,
+        from: Member,
+        rref: RRefId,
+        fork: ForkId,
+    ) -> Result<(), Failure> {
+        self.outbox.assert_drained();
+        self.must_work()?;
+        if rref.0.created_on != from.id || from.id == self.me.id {
+            return Err(Failure::Refused(rref, "its id was not given by who asks"));
+        }
+        if self.lost.contains(&from) || self.refused.contains(&fork) {
+            return Err(Failure::GivenUp(rref));
+        }
+        let awaited = Value::Awaited { creator: from };
+        let owned = self
+            .owned
+            .entry(rref)
+            .or_insert_with(|| Owned::new(awaited.clone()));
+        if owned.value != awaited {
+            return Err(Failure::Refused(rref, "it exists already"));
+        }
+        owned.value = Value::Running;
+        owned.forks.insert(fork, from);
+        owned.creator = Some((from, fork));
+        Ok(())
+    }
+
+    pub(super) fn made(&mut self, now: Now, rref: RRefId, failed: bool) {
+        let Some(owned) = self.owned.get_mut(&rref) else {
+            return;
+        };
+        if owned.value != Value::Running {
+            return;
+        }
+        owned.value = Value::Made;
+        owned.forks.remove(&ForkId(rref.0));
+        for fetch in owned.waiting.drain(..) {
+            self.outbox.push(Output::Fetched(fetch, Ok(())));
+        }
+        if let Some((creator, fork)) = owned.creator.take()
+            && owned.forks.contains_key(&fork)
+        {
+            self.mention(now, creator, Control::Completed { fork, failed });
+        }
+        self.release(rref);
+    }
+
+    /// Frees a value that nobody uses.
+    pub(super) fn release(&mut self, rref: RRefId) {
+        if self.owned.get(&rref).is_some_and(|owned| !owned.is_used())
+            && let Some(owned) = self.owned.remove(&rref)
+            && owned.value == Value::Made
+        {
+            self.outbox.push(Output::Free(rref));
+        }
+    }
+
+    /// A handle of the shell is gone.
+    pub(super) fn owner_dropped(&mut self, rref: RRefId) {
+        if let Some(owned) = self.owned.get_mut(&rref) {
+            owned.handles = owned.handles.saturating_sub(1);
+            self.release(rref);
+        }
+    }
+
+    /// Takes a fork out of the books, if it is this member's.
+    pub(super) fn remove_fork(&mut self, rref: RRefId, fork: ForkId, holder: Member) -> bool {
+        let Some(owned) = self.owned.get_mut(&rref) else {
+            return false;
+        };
+        if owned.forks.get(&fork) != Some(&holder) {
+            return false;
+        }
+        owned.forks.remove(&fork);
+        self.release(rref);
+        true
+    }
+
+    /// The books of a value: also if it is not there yet but may come.
+    pub(super) fn known_or_awaited(
+        &mut self,
+        now: Now,
+        rref: RRefId,
+        creator: Option<Member>,
+    ) -> Result<&mut Owned, Failure> {
+        if !self.owned.contains_key(&rref) {
+            let may_come = |creator: &Member| {
+                *creator != self.me
+                    && creator.id == rref.0.created_on
+                    && !self.lost.contains(creator)
+            };
+            let creator = creator.filter(may_come).ok_or(Failure::Gone(rref))?;
+            self.must_work()?;
+            self.owned
+                .insert(rref, Owned::new(Value::Awaited { creator }));
+            self.tell(now, creator, Control::CreationAsk { rref });
+        }
+        self.owned.get_mut(&rref).ok_or(Failure::Gone(rref))
+    }
+
+    pub(super) fn fork_requested(
+        &mut self,
+        now: Now,
+        from: Member,
+        rref: RRefId,
+        fork: ForkId,
+        creator: Option<Member>,
+    ) {
+        let entered = self
+            .known_or_awaited(now, rref, creator)
+            .is_ok_and(|owned| *owned.forks.entry(fork).or_insert(from) == from);
+        let answer = match entered {
+            true => Control::ForkAck { fork },
+            false => Control::ForkRefused { fork },
+        };
+        self.tell(now, from, answer);
+    }
+
+    pub(super) fn user_deleted(&mut self, from: Member, rref: RRefId, fork: ForkId) {
+        if self.remove_fork(rref, fork, from) {
+            self.remove_child(fork);
+        }
+    }
+
+    pub(super) fn abandoned(&mut self, now: Now, from: Member, rref: RRefId, fork: ForkId) {
+        if !self.remove_fork(rref, fork, from) {
+            self.refuse(now, fork);
+            self.never(rref, from, Failure::CreationFailed);
+        }
+    }
+
+    pub(super) fn creation_over(&mut self, from: Member, rref: RRefId) {
+        self.never(rref, from, Failure::Gone(rref));
+    }
+
+    /// A value that was awaited from this creator will never be there.
+    pub(super) fn never(&mut self, rref: RRefId, creator: Member, failure: Failure) {
+        let Some(owned) = self.owned.get_mut(&rref) else {
+            return;
+        };
+        if owned.value != (Value::Awaited { creator }) {
+            return;
+        }
+        for fetch in owned.waiting.drain(..) {
+            self.outbox
+                .push(Output::Fetched(fetch, Err(failure.clone())));
+        }
+        owned.value = Value::Never(failure);
+        self.release(rref);
+    }
+
+    pub(super) fn fetch(
+        &mut self,
+        now: Now,
+        fetch: FetchId,
+        owner: Member,
+        rref: RRefId,
+        creator: Option<Member>,
+    ) {
+        let answer = if owner != self.me {
+            Some(Err(Failure::OwnerLost { rref, owner }))
+        } else {
+            match self.known_or_awaited(now, rref, creator) {
+                Err(failure) => Some(Err(failure)),
+                Ok(owned) => match &owned.value {
+                    Value::Made => Some(Ok(())),
+                    Value::Never(failure) => Some(Err(failure.clone())),
+                    Value::Awaited { .. } | Value::Running => {
+                        owned.waiting.push(fetch);
+                        None
+                    }
+                },
+            }
+        };
+        if let Some(answer) = answer {
+            self.outbox.push(Output::Fetched(fetch, answer));
+        }
+    }
+
+    pub(super) fn fetch_cancelled(&mut self, rref: RRefId, fetch: FetchId) {
+        if let Some(owned) = self.owned.get_mut(&rref) {
+            owned.waiting.retain(|waiting| *waiting != fetch);
+            self.release(rref);
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! A few members on a network that does what it is told.
+
+mod flows;
+mod losses;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::*;
+use crate::worker::WorkerId;
+use rdzv_core::machine::Machine as _;
+use rdzv_core::time::{Mono, Now};
+
+/// Members 0, 1, …, their network, and all that was said.
+struct Town {
+    members: Vec<References>,
+    now: Now,
+    /// What was sent and has not arrived.
+    network: Vec<Batch>,
+    /// Who gets nothing.
+    cut: BTreeSet<Member>,
+    /// The messages, once each, as `1→0 ForkRequest`.
+    said: Vec<String>,
+    seen: BTreeSet<(Member, Member, u64)>,
+    /// What the machines want done, without sending.
+    outputs: Vec<(usize, Output)>,
+}
+
+fn member(id: u32, incarnation: u64) -> Member {
+    Member {
+        id: WorkerId(id),
+        incarnation,
+    }
+}
+
+impl Town {
+    fn of(count: u32) -> Self {
+        let settings = Settings::default();
+        Self {
+            members: (0..count)
+                .map(|id| References::new(member(id, 1), settings))
+                .collect(),
+            now: Now::default(),
+            network: Vec::new(),
+            cut: BTreeSet::new(),
+            said: Vec::new(),
+            seen: BTreeSet::new(),
+            outputs: Vec::new(),
+        }
+    }
+
+    fn me(&self, who: usize) -> Member {
+        self.members[who].me()
+    }
+
+    fn collect(&mut self, who: usize) {
+        while let Some(output) = self.members[who].poll_output() {
+            match output {
+                Output::Send(batch) => {
+                    for (number, message) in (batch.first..).zip(&batch.messages) {
+                        if self.seen.insert((batch.from, batch.to, number)) {
+                            let text = format!("{message:?}");
+                            let name = text.split([' ', '{']).next().unwrap_or_default();
+                            self.said
+                                .push(format!("{}→{} {name}", batch.from.id, batch.to.id));
+                        }
+                    }
+                    self.network.push(batch);
+                }
+                other => self.outputs.push((who, other)),
+            }
+        }
+    }
+
+    fn tell(&mut self, who: usize, input: Input<'_>) {
+        self.members[who].handle(self.now, input);
+        self.collect(who);
+    }
+
+    fn fork(&mut self, from: usize, handle: Handle, to: usize) -> ForkData {
+        let to = self.me(to);
+        let data = self.members[from].fork(self.now, handle, to).unwrap();
+        self.collect(from);
+        data
+    }
+
+    fn adopt(&mut self, at: usize, data: &ForkData) -> Result<Adopted, Failure> {
+        let adopted = self.members[at].adopt(self.now, data);
+        self.collect(at);
+        adopted
+    }
+
+    /// A fork arrives where it should: the handle, and whether it is confirmed.
+    fn pass_on(&mut self, from: usize, handle: Handle, to: usize) -> (Handle, bool) {
+        let data = self.fork(from, handle, to);
+        match self.adopt(to, &data).unwrap() {
+            Adopted::Owner(rref) => (Handle::Owner(rref), true),
+            Adopted::User {
+                rref,
+                fork,
+                confirmed,
+            } => (Handle::User(rref, fork), confirmed),
+        }
+    }
+
+    /// F1 as far as the owner's answer.
+    fn create_on(&mut self, caller: usize, owner: usize) -> (RRefId, ForkId) {
+        let (to, from) = (self.me(owner), self.me(caller));
+        let (rref, fork) = self.members[caller].create_on(to).unwrap();
+        self.members[owner]
+            .creation_arrived(from, rref, fork)
+            .unwrap();
+        self.tell(caller, Input::Accepted(fork));
+        (rref, fork)
+    }
+
+    /// A value on worker 0 that worker 1 has a fork of, and nobody else holds.
+    fn value_used_by_1(&mut self) -> (RRefId, Handle) {
+        let rref = self.members[0].create().unwrap();
+        let (user, _) = self.pass_on(0, Handle::Owner(rref), 1);
+        self.tell(0, Input::Dropped(Handle::Owner(rref)));
+        (rref, user)
+    }
+
+    /// Lets time pass; whatever is sent arrives at once.
+    fn pass(&mut self, time: Duration) {
+        let end = self.now.mono + time;
+        loop {
+            while !self.network.is_empty() {
+                let batch = self.network.remove(0);
+                let to = (0..self.members.len()).find(|who| self.me(*who) == batch.to);
+                let is_cut = self.cut.contains(&batch.to) || self.cut.contains(&batch.from);
+                if let (Some(who), false) = (to, is_cut) {
+                    self.tell(who, Input::Received(&batch));
+                }
+            }
+            let deadlines = self.members.iter().filter_map(References::deadline);
+            let next = deadlines.min().unwrap_or(end).min(end);
+            self.now.mono = self.now.mono.max(next);
+            for who in 0..self.members.len() {
+                if self.members[who]
+                    .deadline()
+                    .is_some_and(|at| at <= self.now.mono)
+                {
+                    self.tell(who, Input::Tick);
+                }
+            }
+            if next >= end && self.network.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn soon(&mut self) {
+        self.pass(Duration::from_millis(5));
+    }
+
+    fn said(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.said)
+    }
+
+    fn has(&self, who: usize, output: &Output) -> bool {
+        self.outputs.contains(&(who, output.clone()))
+    }
+
+    /// Within a second nothing is left.
+    fn is_empty_soon(&mut self) {
+        self.pass(Duration::from_secs(1));
+        for machine in &self.members {
+            assert_eq!(machine.counters(), Counters::default());
+            assert!(machine.is_empty(), "{machine:#?}");
+        }
+    }
+}
+
+#[test]
+fn ids_of_two_lives_of_a_worker_differ() {
+    let settings = Settings::default();
+    let mut first = References::new(member(3, 1), settings);
+    let mut second = References::new(member(3, 2), settings);
+    let ids: BTreeSet<_> = (0..100)
+        .flat_map(|_| [first.create().unwrap(), second.create().unwrap()])
+        .collect();
+    assert_eq!(ids.len(), 200);
+}
+
+#[test]
+fn references_print_as_in_the_reference() {
+    let id = |local_id| GlobalId {
+        created_on: WorkerId(2),
+        local_id,
+    };
+    assert_eq!(
+        Handle::User(RRefId(id(5)), ForkId(id(6))).to_string(),
+        "UserRRef(RRefId = GloballyUniqueId(created_on=2, local_id=5), \
+         ForkId = GloballyUniqueId(created_on=2, local_id=6))"
+    );
+    assert_eq!(
+        Handle::Owner(RRefId(id(5))).to_string(),
+        "OwnerRRef(GloballyUniqueId(created_on=2, local_id=5))"
+    );
+}
+
+#[test]
+fn a_batch_of_another_life_or_with_impossible_numbers_is_ignored() {
+    let mut town = Town::of(2);
+    let (rref, user) = town.value_used_by_1();
+    let Handle::User(_, fork) = user else {
+        panic!("{user}")
+    };
+    let delete = Batch {
+        from: member(1, 1),
+        to: member(0, 7),
+        first: 0,
+        heard: 0,
+        urgent: false,
+        disowned: false,
+        messages: vec![Control::UserDelete { rref, fork }; 2],
+    };
+    town.tell(0, Input::Received(&delete));
+    let ends = Batch {
+        to: member(0, 1),
+        first: u64::MAX,
+        heard: 99,
+        ..delete.clone()
+    };
+    town.tell(0, Input::Received(&ends));
+    let stranger = Batch {
+        from: member(2, 1),
+        to: member(0, 1),
+        ..delete
+    };
+    town.tell(0, Input::Received(&stranger));
+    assert!(!town.has(0, &Output::Free(rref)));
+    assert_eq!(town.members[0].counters().num_forks, 1);
+}
+
+#[test]
+fn what_overtakes_is_put_in_order_and_what_comes_twice_counts_once() {
+    let mut town = Town::of(3);
+    let (rref, user) = town.value_used_by_1();
+    // Worker 2 asks for its fork and deletes it again; the messages come in the wrong order.
+    let (second, _) = town.pass_on(1, user, 2);
+    let request = town.network.pop().unwrap();
+    town.tell(2, Input::Dropped(second));
+    let Handle::User(_, fork) = second else {
+        panic!("{second}")
+    };
+    let delete = Batch {
+        first: 1,
+        messages: vec![Control::UserDelete { rref, fork }],
+        ..request.clone()
+    };
+    town.tell(0, Input::Received(&delete));
+    town.tell(0, Input::Received(&delete));
+    town.tell(0, Input::Received(&request));
+    assert_eq!(town.members[0].counters().num_forks, 1, "that of worker 1");
+    town.tell(0, Input::Received(&request));
+    assert_eq!(town.members[0].counters().num_forks, 1);
+    assert!(Mono::ZERO == town.now.mono);
+}

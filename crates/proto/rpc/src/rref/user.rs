@@ -1,0 +1,365 @@
+//! Forks here: asked for, confirmed, dropped.
+
+use super::failure::Failure;
+use super::ident::{ForkData, ForkId, Handle, Member, RRefId};
+use super::machine::References;
+use super::message::Control;
+use super::words::{Adopted, Output};
+use rdzv_core::time::Now;
+
+/// How far a fork is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum State {
+    /// F1: the owner has been asked to make the value.
+    Creating,
+    /// F4: the owner has been asked to enter the fork.
+    Requested { parent: Member },
+    /// The owner knows of it.
+    Confirmed,
+    /// It cannot be used any more.
+    Broken(Failure),
+}
+
+/// One fork.
+#[derive(Debug)]
+pub(super) struct User {
+    pub(super) rref: RRefId,
+    pub(super) owner: Member,
+    pub(super) state: State,
+    /// The shell holds it.
+    pub(super) held: bool,
+    /// Forks of it that the owner may not know of.
+    pub(super) children: usize,
+    /// Who asked for the value, if the owner may not have heard of that yet.
+    creator: Option<Member>,
+    /// The function that made the value has ended.
+    completed: bool,
+}
+
+impl User {
+    /// Whether the owner has not confirmed it yet.
+    pub(super) fn is_pending(&self) -> bool {
+        matches!(self.state, State::Creating | State::Requested { .. })
+    }
+}
+
+/// What can be said of a fork.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UserInfo {
+    /// Who has the value.
+    pub owner: Member,
+    /// Whether the owner knows of this fork.
+    pub confirmed: bool,
+    /// Why it cannot be used any more, if so: it will not be confirmed then.
+    pub broken: Option<Failure>,
+    /// Whether the function that makes the value is known to have ended. Only its creator hears.
+    pub completed: bool,
+}
+
+/// A question for a value, as it is sent to the owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fetch {
+    /// Who has the value.
+    pub owner: Member,
+    /// The value.
+    pub rref: RRefId,
+    /// Who asked for the value, if the owner may not have heard of that yet.
+    pub creator: Option<Member>,
+}
+
+impl References {
+    /// F1, F2: ids for a value that `owner` is to make. The shell holds the fork, or the value, once.
+    /// It sends the call, and tells [`Input::Accepted`](super::Input::Accepted) or
+    /// [`Input::CreationFailed`](super::Input::CreationFailed); on the owner itself it runs the
+    /// function, and tells [`Input::Made`](super::Input::Made).
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Stopping`] after the end, [`Failure::OwnerLost`] if that member is lost.
+    pub fn create_on(&mut self, owner: Member) -> Result<(RRefId, ForkId), Failure> {
+        self.outbox.assert_drained();
+        self.must_work()?;
+        if owner == self.me {
+            return Ok(self.create_here());
+        }
+        let rref = RRefId(self.id());
+        if self.lost.contains(&owner) {
+            return Err(Failure::OwnerLost { rref, owner });
+        }
+        let fork = ForkId(self.id());
+        self.users.insert(
+            fork,
+            User {
+                rref,
+                owner,
+                state: State::Creating,
+                held: true,
+                children: 0,
+                creator: Some(self.me),
+                completed: false,
+            },
+        );
+        self.creations.insert(rref, fork);
+        Ok((rref, fork))
+    }
+
+    /// A reference has come inside of a call or a result. If it is a fork of a value elsewhere, the
+    /// shell holds it from now on; if the value is here, the shell holds that once more.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure`] if it is of no use any more. Its sender is told so.
+    pub fn adopt(&mut self, now: Now, data: &ForkData) -> Result<Adopted, Failure> {
+        self.outbox.assert_drained();
+        let adopted = self.try_adopt(now, data);
+        if adopted.is_err() {
+            self.decline(now, data);
+        }
+        self.settle(now);
+        adopted
+    }
+
+    fn try_adopt(&mut self, now: Now, data: &ForkData) -> Result<Adopted, Failure> {
+        let ForkData {
+            owner,
+            rref,
+            fork,
+            parent,
+            creator,
+        } = *data;
+        self.must_work()?;
+        if self.refused.contains(&fork) || self.users.contains_key(&fork) {
+            return Err(Failure::GivenUp(rref));
+        }
+        if owner == self.me {
+            return self.adopt_at_owner(now, data);
+        }
+        if owner.id == self.me.id || self.lost.contains(&owner) {
+            return Err(Failure::OwnerLost { rref, owner });
+        }
+        let confirmed = parent == owner;
+        let state = match confirmed {
+            true => State::Confirmed,
+            false => State::Requested { parent },
+        };
+        self.users.insert(
+            fork,
+            User {
+                rref,
+                owner,
+                state,
+                held: true,
+                children: 0,
+                creator,
+                completed: false,
+            },
+        );
+        if !confirmed {
+            let request = Control::ForkRequest {
+                rref,
+                fork,
+                creator,
+            };
+            self.tell(now, owner, request);
+        }
+        Ok(Adopted::User {
+            rref,
+            fork,
+            confirmed,
+        })
+    }
+
+    fn adopt_at_owner(&mut self, now: Now, data: &ForkData) -> Result<Adopted, Failure> {
+        let ForkData {
+            rref, fork, parent, ..
+        } = *data;
+        let me = self.me;
+        let owned = self.known_or_awaited(now, rref, data.creator)?;
+        if parent != me {
+            owned.handles += 1;
+            self.tell(now, parent, Control::ChildAccept { fork });
+        } else if owned.forks.get(&fork) == Some(&me) {
+            owned.handles += 1;
+            owned.forks.remove(&fork);
+            self.remove_child(fork);
+        } else {
+            return Err(Failure::GivenUp(rref));
+        }
+        Ok(Adopted::Owner(rref))
+    }
+
+    /// What is to be asked of the owner for the value of a fork; the same for a call on the value.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure`] if the fork is of no use any more; `operation` is named in it.
+    pub fn question(&self, handle: Handle, operation: &'static str) -> Result<Fetch, Failure> {
+        let deleted = Failure::Deleted { handle, operation };
+        if self.must_work().is_err() {
+            return Err(deleted);
+        }
+        match handle {
+            Handle::Owner(rref) if !self.owned.contains_key(&rref) => Err(deleted),
+            Handle::Owner(rref) => Ok(Fetch {
+                owner: self.me,
+                rref,
+                creator: None,
+            }),
+            Handle::User(_, fork) => {
+                let user = self.users.get(&fork).ok_or(deleted)?;
+                match &user.state {
+                    State::Broken(failure) => Err(failure.clone()),
+                    _ => Ok(Fetch {
+                        owner: user.owner,
+                        rref: user.rref,
+                        creator: user.creator,
+                    }),
+                }
+            }
+        }
+    }
+
+    /// What can be said of a fork; `None` if there is no such fork here.
+    pub fn user(&self, fork: ForkId) -> Option<UserInfo> {
+        self.users.get(&fork).map(|user| UserInfo {
+            owner: user.owner,
+            confirmed: user.state == State::Confirmed,
+            broken: match &user.state {
+                State::Broken(failure) => Some(failure.clone()),
+                _ => None,
+            },
+            completed: user.completed,
+        })
+    }
+
+    pub(super) fn dropped(&mut self, now: Now, handle: Handle) {
+        match handle {
+            Handle::Owner(rref) => self.owner_dropped(rref),
+            Handle::User(_, fork) => {
+                if let Some(user) = self.users.get_mut(&fork) {
+                    user.held = false;
+                    self.let_go(now, fork);
+                }
+            }
+        }
+    }
+
+    /// F7: gives up a fork that nobody holds and nothing depends on.
+    pub(super) fn let_go(&mut self, now: Now, fork: ForkId) {
+        let Some(user) = self.users.get(&fork) else {
+            return;
+        };
+        if user.held {
+            return;
+        }
+        match user.state {
+            State::Confirmed if user.children == 0 => {
+                let (owner, rref) = (user.owner, user.rref);
+                self.users.remove(&fork);
+                self.mention(now, owner, Control::UserDelete { rref, fork });
+            }
+            State::Broken(_) => {
+                self.users.remove(&fork);
+            }
+            _ => {}
+        }
+    }
+
+    fn confirm(&mut self, now: Now, fork: ForkId) {
+        let Some(user) = self.users.get_mut(&fork) else {
+            return;
+        };
+        user.creator = None;
+        let before = std::mem::replace(&mut user.state, State::Confirmed);
+        match before {
+            State::Creating => {
+                let rref = user.rref;
+                self.creations.remove(&rref);
+            }
+            State::Requested { parent } => self.mention(now, parent, Control::ChildAccept { fork }),
+            State::Confirmed => return,
+            State::Broken(failure) => {
+                user.state = State::Broken(failure);
+                return;
+            }
+        }
+        self.outbox.push(Output::Confirmed(fork));
+        self.let_go(now, fork);
+    }
+
+    /// A fork cannot be used any more.
+    pub(super) fn break_fork(&mut self, now: Now, fork: ForkId, failure: Failure) {
+        let Some(user) = self.users.get_mut(&fork) else {
+            return;
+        };
+        let rref = user.rref;
+        let before = std::mem::replace(&mut user.state, State::Broken(failure.clone()));
+        match before {
+            State::Creating => {
+                self.creations.remove(&rref);
+            }
+            // Whatever becomes of it, its parent need not wait.
+            State::Requested { parent } => self.mention(now, parent, Control::ChildAccept { fork }),
+            State::Confirmed | State::Broken(_) => {}
+        }
+        self.outbox.push(Output::Broken(fork, failure));
+        self.let_go(now, fork);
+    }
+
+    fn is(&self, fork: ForkId, owner: Member, state: impl Fn(&State) -> bool) -> bool {
+        self.users
+            .get(&fork)
+            .is_some_and(|user| user.owner == owner && state(&user.state))
+    }
+
+    pub(super) fn accepted(&mut self, now: Now, fork: ForkId) {
+        let creating = |user: &User| user.state == State::Creating;
+        if self.users.get(&fork).is_some_and(creating) {
+            self.confirm(now, fork);
+        }
+    }
+
+    pub(super) fn completed(&mut self, now: Now, from: Member, fork: ForkId, failed: bool) {
+        if !self.is(fork, from, |state| {
+            matches!(state, State::Creating | State::Confirmed)
+        }) {
+            return;
+        }
+        if let Some(user) = self.users.get_mut(&fork) {
+            user.completed = true;
+        }
+        self.outbox.push(Output::Completed { fork, failed });
+        self.accepted(now, fork);
+    }
+
+    pub(super) fn creation_failed(&mut self, now: Now, fork: ForkId) {
+        let Some(user) = self.users.get(&fork) else {
+            return;
+        };
+        if user.state != State::Creating {
+            return;
+        }
+        let (owner, rref) = (user.owner, user.rref);
+        self.tell(now, owner, Control::Abandon { rref, fork });
+        self.break_fork(now, fork, Failure::CreationFailed);
+    }
+
+    pub(super) fn creation_asked(&mut self, now: Now, from: Member, rref: RRefId) {
+        if !self.creations.contains_key(&rref) {
+            self.tell(now, from, Control::CreationOver { rref });
+        }
+    }
+
+    pub(super) fn fork_acknowledged(&mut self, now: Now, from: Member, fork: ForkId) {
+        if self.is(fork, from, |state| matches!(state, State::Requested { .. })) {
+            self.confirm(now, fork);
+        }
+    }
+
+    pub(super) fn fork_refused(&mut self, now: Now, from: Member, fork: ForkId) {
+        if self.is(fork, from, |state| matches!(state, State::Requested { .. })) {
+            let rref = self.users[&fork].rref;
+            self.break_fork(now, fork, Failure::Gone(rref));
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Which bytes of its storage a view covers.
+
+use std::ops::Range;
+
+use super::TensorMeta;
+
+/// The same number of bytes again and again, a step apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Repeat {
+    /// How often; at least twice.
+    pub count: usize,
+    /// How far apart the beginnings are, in bytes.
+    pub step: usize,
+}
+
+/// The bytes of a view: a block without gaps, repeated. Found without looking at each element.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Coverage {
+    /// Where the first block begins, in bytes.
+    pub start: usize,
+    /// The bytes of a block; at least the size of an element.
+    pub block: usize,
+    /// How it is repeated, the widest step first. Empty if there are no gaps.
+    pub repeats: Vec<Repeat>,
+}
+
+impl Coverage {
+    /// The bytes that a tensor covers, or none if it has no elements.
+    ///
+    /// Dimensions are taken by their strides, the narrowest first. As long as a stride is not wider
+    /// than the block so far, the block grows and has no gaps; the first wider one leaves a gap that
+    /// no later one fills, for those are wider still.
+    pub fn of(meta: &TensorMeta) -> Option<Self> {
+        if meta.is_empty() {
+            return None;
+        }
+        let size = meta.data_type().size();
+        let mut repeats: Vec<Repeat> = meta
+            .shape()
+            .iter()
+            .zip(meta.strides())
+            .filter(|&(&count, &stride)| count > 1 && stride > 0)
+            .map(|(&count, &stride)| Repeat {
+                count,
+                step: stride * size,
+            })
+            .collect();
+        repeats.sort_by_key(|repeat| std::cmp::Reverse(repeat.step));
+        let mut block = size;
+        while let Some(inner) = repeats.pop_if(|inner| inner.step <= block) {
+            block += inner.step * (inner.count - 1);
+        }
+        Some(Self {
+            start: meta.offset(),
+            block,
+            repeats,
+        })
+    }
+
+    /// The elements of a tensor in the order of their indices, the last index fastest: what a
+    /// contiguous copy of it is made of. Blocks may overlap and go back and forth.
+    pub fn in_order(meta: &TensorMeta) -> Option<Self> {
+        if meta.is_empty() {
+            return None;
+        }
+        let mut block = meta.data_type().size();
+        let mut repeats: Vec<Repeat> = meta
+            .shape()
+            .iter()
+            .zip(meta.strides())
+            .filter(|&(&count, _)| count > 1)
+            .map(|(&count, &stride)| Repeat {
+                count,
+                step: stride * meta.data_type().size(),
+            })
+            .collect();
+        while let Some(inner) = repeats.pop_if(|inner| inner.step == block) {
+            block *= inner.count;
+        }
+        Some(Self {
+            start: meta.offset(),
+            block,
+            repeats,
+        })
+    }
+
+    /// From the first byte to the last.
+    pub fn reach(&self) -> Range<usize> {
+        let last: usize = self
+            .repeats
+            .iter()
+            .map(|repeat| repeat.step * (repeat.count - 1))
+            .sum();
+        self.start..self.start + last + self.block
+    }
+
+    /// Whether it covers every byte of its reach.
+    pub fn is_dense(&self) -> bool {
+        self.repeats.is_empty()
+    }
+
+    /// Whether its blocks lie apart, in the order in which [`blocks`](Self::blocks) yields them.
+    pub fn is_nested(&self) -> bool {
+        let mut extent = self.block;
+        self.repeats.iter().rev().all(|repeat| {
+            let apart = repeat.step >= extent;
+            extent += repeat.step * (repeat.count - 1);
+            apart
+        })
+    }
+
+    /// How many blocks it has, those that overlap included.
+    pub fn block_count(&self) -> usize {
+        self.repeats.iter().map(|repeat| repeat.count).product()
+    }
+
+    /// Where the blocks begin; the last repeat is the fastest.
+    pub fn blocks(&self) -> Blocks<'_> {
+        Blocks {
+            coverage: self,
+            indices: vec![0; self.repeats.len()],
+            next: Some(self.start),
+        }
+    }
+}
+
+/// The beginnings of the blocks of a [`Coverage`].
+#[derive(Debug)]
+pub struct Blocks<'a> {
+    coverage: &'a Coverage,
+    indices: Vec<usize>,
+    next: Option<usize>,
+}
+
+impl Blocks<'_> {
+    /// The indices of the block that comes next, one per repeat.
+    pub fn indices(&self) -> &[usize] {
+        &self.indices
+    }
+}
+
+impl Iterator for Blocks<'_> {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        let here = self.next?;
+        let mut following = here;
+        for (index, repeat) in self.indices.iter_mut().zip(&self.coverage.repeats).rev() {
+            if *index + 1 < repeat.count {
+                *index += 1;
+                self.next = Some(following + repeat.step);
+                return Some(here);
+            }
+            following -= repeat.step * *index;
+            *index = 0;
+        }
+        self.next = None;
+        Some(here)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::tensor::DataType;
+
+    /// Every byte, found the slow way.
+    fn bytes_of(meta: &TensorMeta) -> std::collections::BTreeSet<usize> {
+        let size = meta.data_type().size();
+        let mut starts = vec![meta.offset()];
+        for (&count, &stride) in meta.shape().iter().zip(meta.strides()) {
+            starts = starts
+                .iter()
+                .flat_map(|start| (0..count).map(move |index| start + index * stride * size))
+                .collect();
+        }
+        starts
+            .iter()
+            .flat_map(|&start| start..start + size)
+            .collect()
+    }
+
+    proptest! {
+        #[test]
+        fn blocks_are_the_bytes_of_the_elements(
+            dimensions in prop::collection::vec((0..5_usize, 0..12_usize), 0..4),
+            wide in any::<bool>(),
+            offset in 0..9_usize,
+        ) {
+            let (shape, strides) = dimensions.into_iter().unzip();
+            let data_type = if wide { DataType::I32 } else { DataType::U8 };
+            let meta = TensorMeta::new(data_type, shape, strides, offset).unwrap();
+            let expected = bytes_of(&meta);
+            let Some(coverage) = Coverage::of(&meta) else {
+                prop_assert!(expected.is_empty());
+                return Ok(());
+            };
+            let starts: Vec<usize> = coverage.blocks().collect();
+            prop_assert_eq!(starts.len(), coverage.block_count());
+            let covered: std::collections::BTreeSet<usize> = starts
+                .iter()
+                .flat_map(|&start| start..start + coverage.block)
+                .collect();
+            prop_assert_eq!(&covered, &expected);
+            let reach = *expected.first().unwrap()..*expected.last().unwrap() + 1;
+            prop_assert_eq!(&coverage.reach(), &reach);
+            prop_assert_eq!(&meta.reach(), &reach);
+            prop_assert_eq!(coverage.is_dense(), expected.len() == reach.len());
+            if coverage.is_nested() {
+                prop_assert_eq!(starts.len() * coverage.block, expected.len());
+                prop_assert!(starts.is_sorted());
+            }
+        }
+    }
+}

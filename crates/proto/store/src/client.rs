@@ -1,0 +1,513 @@
+//! The client's end of a connection: one operation at a time, each bounded in time.
+//!
+//! ```text
+//!            Start            WAIT/BARRIER sent          deadline: CANCEL_WAIT sent
+//!   Idle ─────────────┬────────► Waiting ─────────────────────► Cancelling
+//!    ▲                │             │ 0x00                       │ 0x01: timed out ──► Idle
+//!    │                │             ▼                            │ 0x00, then 0x01
+//!    │                └────────► Answering ◄─────────────────────┘
+//!    │      whole reply             │
+//!    └──────────────────────────────┘      anything else, at any time: Dead
+//! ```
+//!
+//! The protocol has neither request ids nor error replies, so a connection on which anything went
+//! wrong cannot be used again: its later bytes could not be told apart. Only a wait that timed out
+//! and was cancelled in order leaves it usable.
+//!
+//! When the server's release and our cancelling cross on the way, both answers come. The keys were
+//! there then, and the operation goes on, where the reference calls it timed out.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::wire::reply::{Reply, ReplyReader, STOP_WAITING, Shape, WAIT_CANCELED};
+use super::wire::{WireError, request};
+use rdzv_core::machine::{Machine, Outbox};
+use rdzv_core::time::{Mono, Now};
+
+/// One call of the store's API, as bytes and what must come back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Operation {
+    /// The first request. The last value in it may be left for the shell to send behind it.
+    pub request: Vec<u8>,
+    /// What the server answers.
+    pub expects: Expects,
+}
+
+/// What the server answers to an operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Expects {
+    /// Nothing.
+    Nothing,
+    /// A reply, at once.
+    Reply(Shape),
+    /// One byte when the wait or barrier is over, which may take as long as `limit`.
+    Release {
+        /// `Duration::ZERO` looks once.
+        limit: Duration,
+        /// The request that follows then, and its reply.
+        then: Option<(Vec<u8>, Shape)>,
+    },
+}
+
+/// Why an operation failed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Failure {
+    /// The wait was not over in time, and was cancelled. The connection is still usable.
+    #[error("the wait timed out")]
+    TimedOut,
+    /// A reply that should have come at once did not.
+    #[error("no answer")]
+    NoAnswer,
+    /// The connection was closed or broke.
+    #[error("the connection was closed")]
+    Closed,
+    /// What came is no answer to what was asked.
+    #[error(transparent)]
+    NoStore(#[from] WireError),
+}
+
+/// What happened on the client's side of a connection.
+#[derive(Debug)]
+pub enum Input<'a> {
+    /// The user wants something. Nothing else may be under way.
+    Start {
+        /// What.
+        operation: Operation,
+        /// How long a reply may take that should come at once.
+        patience: Duration,
+    },
+    /// Bytes came.
+    Received(&'a [u8]),
+    /// Bytes were read into [`ClientMachine::space`].
+    Filled,
+    /// The connection was closed by the peer, or broke.
+    Closed,
+    /// Time passed.
+    Tick,
+}
+
+/// What the shell shall do.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Send these bytes.
+    Send(Vec<u8>),
+    /// Tell the user; a reply is there if one was expected.
+    Done(Result<Option<Reply>, Failure>),
+}
+
+#[derive(Debug)]
+enum State {
+    Idle,
+    Waiting {
+        until: Option<Mono>,
+        then: Option<(Vec<u8>, Shape)>,
+    },
+    Cancelling {
+        /// The release came although we had cancelled: it was on its way.
+        released: bool,
+        then: Option<(Vec<u8>, Shape)>,
+    },
+    Answering(ReplyReader),
+    Dead(Failure),
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct ClientMachine {
+    state: State,
+    outbox: Outbox<Output>,
+    patience: Duration,
+    /// When the reply under way must be complete; not used while waiting.
+    answer_by: Mono,
+}
+
+impl Default for ClientMachine {
+    fn default() -> Self {
+        Self {
+            state: State::Idle,
+            outbox: Outbox::default(),
+            patience: Duration::ZERO,
+            answer_by: Mono::ZERO,
+        }
+    }
+}
+
+impl Machine for ClientMachine {
+    type Input<'a> = Input<'a>;
+    type Output = Output;
+
+    fn handle(&mut self, now: Now, input: Input<'_>) {
+        self.outbox.assert_drained();
+        match input {
+            Input::Start {
+                operation,
+                patience,
+            } => self.start(now.mono, operation, patience),
+            Input::Received(bytes) => self.receive(now.mono, bytes),
+            Input::Filled => self.receive(now.mono, &[]),
+            Input::Closed => self.fail(Failure::Closed),
+            Input::Tick => self.tick(now.mono),
+        }
+    }
+
+    fn poll_output(&mut self) -> Option<Output> {
+        self.outbox.pop()
+    }
+
+    fn deadline(&self) -> Option<Mono> {
+        match &self.state {
+            State::Idle | State::Dead(_) => None,
+            State::Waiting { until, .. } => *until,
+            State::Cancelling { .. } | State::Answering(_) => Some(self.answer_by),
+        }
+    }
+}
+
+impl ClientMachine {
+    /// Why the connection cannot be used any more, if it cannot.
+    pub fn death(&self) -> Option<&Failure> {
+        match &self.state {
+            State::Dead(failure) => Some(failure),
+            _ => None,
+        }
+    }
+
+    /// Where the shell may read the rest of a large value straight into (not more than its spare
+    /// capacity), followed by [`Input::Filled`]. `None`: read elsewhere, and [`Input::Received`].
+    pub fn space(&mut self) -> Option<&mut Vec<u8>> {
+        let State::Answering(reader) = &mut self.state else {
+            return None;
+        };
+        let missing = reader.missing();
+        let space = reader.space()?;
+        // An allocator may give more than was asked for; bytes of the next value must not get in.
+        (space.capacity() - space.len() <= missing).then_some(space)
+    }
+
+    fn start(&mut self, now: Mono, operation: Operation, patience: Duration) {
+        match &self.state {
+            State::Idle => {}
+            State::Dead(failure) => {
+                self.outbox.push(Output::Done(Err(failure.clone())));
+                return;
+            }
+            busy => {
+                debug_assert!(false, "an operation was started during another: {busy:?}");
+                self.fail(Failure::Closed);
+                return;
+            }
+        }
+        self.patience = patience;
+        let mut bytes = operation.request;
+        match operation.expects {
+            Expects::Nothing => {
+                self.outbox.push(Output::Send(bytes));
+                self.outbox.push(Output::Done(Ok(None)));
+            }
+            Expects::Reply(shape) => self.ask(now, bytes, shape),
+            Expects::Release { limit, then } if limit.is_zero() => {
+                request::cancel_wait(&mut bytes);
+                self.outbox.push(Output::Send(bytes));
+                self.answer_by = now + patience;
+                self.state = State::Cancelling {
+                    released: false,
+                    then,
+                };
+            }
+            Expects::Release { limit, then } => {
+                self.outbox.push(Output::Send(bytes));
+                let until = (limit < Duration::MAX).then(|| now + limit);
+                self.state = State::Waiting { until, then };
+            }
+        }
+    }
+
+    fn ask(&mut self, now: Mono, bytes: Vec<u8>, shape: Shape) {
+        self.outbox.push(Output::Send(bytes));
+        self.answer_by = now + self.patience;
+        self.state = State::Answering(ReplyReader::new(shape));
+        // A reply of no values is complete without a byte.
+        self.receive(now, &[]);
+    }
+
+    fn receive(&mut self, now: Mono, mut input: &[u8]) {
+        loop {
+            match &mut self.state {
+                State::Dead(_) => return,
+                State::Answering(reader) => match reader.feed(&mut input) {
+                    Ok(None) => return,
+                    Ok(Some(reply)) => self.finish(Ok(Some(reply))),
+                    Err(error) => return self.fail(error.into()),
+                },
+                waiting => {
+                    let Some((&byte, rest)) = input.split_first() else {
+                        return;
+                    };
+                    input = rest;
+                    match (waiting, byte) {
+                        (State::Waiting { then, .. }, STOP_WAITING) => {
+                            let then = then.take();
+                            self.go_on(now, then);
+                        }
+                        (State::Cancelling { released, .. }, STOP_WAITING) if !*released => {
+                            *released = true;
+                        }
+                        (State::Cancelling { released, then }, WAIT_CANCELED) => {
+                            let (released, then) = (*released, then.take());
+                            if released {
+                                self.go_on(now, then);
+                            } else {
+                                self.finish(Err(Failure::TimedOut));
+                            }
+                        }
+                        (waiting, found) => {
+                            let expected = match waiting {
+                                State::Waiting { .. } => "the end of a wait (0)",
+                                State::Cancelling { .. } => "the end of a wait (0 or 1)",
+                                _ => "nothing",
+                            };
+                            return self
+                                .fail(WireError::UnexpectedReply { found, expected }.into());
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The wait is over: what the user asked for comes next.
+    fn go_on(&mut self, now: Mono, then: Option<(Vec<u8>, Shape)>) {
+        match then {
+            Some((bytes, shape)) => self.ask(now, bytes, shape),
+            None => self.finish(Ok(None)),
+        }
+    }
+
+    fn tick(&mut self, now: Mono) {
+        if self.deadline().is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        let State::Waiting { then, .. } = &mut self.state else {
+            return self.fail(Failure::NoAnswer);
+        };
+        let then = then.take();
+        let mut bytes = Vec::new();
+        request::cancel_wait(&mut bytes);
+        self.outbox.push(Output::Send(bytes));
+        self.answer_by = now + self.patience;
+        self.state = State::Cancelling {
+            released: false,
+            then,
+        };
+    }
+
+    fn finish(&mut self, result: Result<Option<Reply>, Failure>) {
+        self.state = State::Idle;
+        self.outbox.push(Output::Done(result));
+    }
+
+    fn fail(&mut self, failure: Failure) {
+        let before = std::mem::replace(&mut self.state, State::Dead(failure.clone()));
+        match before {
+            // Nobody waits for an answer; the next operation will be told.
+            State::Idle => {}
+            State::Dead(first) => self.state = State::Dead(first),
+            _ => self.outbox.push(Output::Done(Err(failure))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+    const LIMIT: Duration = Duration::from_secs(2);
+
+    #[derive(Default)]
+    struct Client {
+        machine: ClientMachine,
+        now: Now,
+    }
+
+    impl Client {
+        fn handle(&mut self, input: Input<'_>) -> Vec<Output> {
+            self.machine.handle(self.now, input);
+            std::iter::from_fn(|| self.machine.poll_output()).collect()
+        }
+
+        fn start(&mut self, request: &[u8], expects: Expects) -> Vec<Output> {
+            let operation = Operation {
+                request: request.to_vec(),
+                expects,
+            };
+            self.handle(Input::Start {
+                operation,
+                patience: PATIENCE,
+            })
+        }
+
+        fn get(&mut self) -> Vec<Output> {
+            let then = Some((b"get".to_vec(), Shape::Bytes));
+            self.start(b"wait", Expects::Release { limit: LIMIT, then })
+        }
+
+        fn receive(&mut self, bytes: &[u8]) -> Vec<Output> {
+            self.handle(Input::Received(bytes))
+        }
+
+        fn tick_after(&mut self, passed: Duration) -> Vec<Output> {
+            self.now.mono = self.now.mono + passed;
+            self.handle(Input::Tick)
+        }
+    }
+
+    fn send(bytes: &[u8]) -> Output {
+        Output::Send(bytes.to_vec())
+    }
+
+    fn value(bytes: &'static [u8]) -> Output {
+        Output::Done(Ok(Some(Reply::Bytes(Bytes::from_static(bytes)))))
+    }
+
+    const FIVE: &[u8] = b"\x05\0\0\0\0\0\0\0value";
+
+    #[test]
+    fn get_asks_for_the_value_once_the_wait_is_over() {
+        let mut client = Client::default();
+        assert_eq!(client.get(), [send(b"wait")]);
+        assert_eq!(client.receive(&[0]), [send(b"get")]);
+        assert_eq!(client.receive(&FIVE[..10]), []);
+        assert_eq!(client.receive(&FIVE[10..]), [value(b"value")]);
+        assert_eq!(client.machine.deadline(), None);
+    }
+
+    #[test]
+    fn a_wait_that_times_out_is_cancelled_in_order() {
+        let mut client = Client::default();
+        client.get();
+        assert_eq!(client.tick_after(LIMIT / 2), []);
+        assert_eq!(client.tick_after(LIMIT / 2), [send(&[0x0c])]);
+        assert_eq!(client.receive(&[1]), [Output::Done(Err(Failure::TimedOut))]);
+        assert_eq!(client.get(), [send(b"wait")], "and the connection lives on");
+    }
+
+    #[test]
+    fn a_release_that_crosses_the_cancelling_counts() {
+        let mut client = Client::default();
+        client.get();
+        client.tick_after(LIMIT);
+        assert_eq!(client.receive(&[0]), []);
+        assert_eq!(client.receive(&[1]), [send(b"get")]);
+        assert_eq!(client.receive(FIVE), [value(b"value")]);
+    }
+
+    #[test]
+    fn a_limit_of_zero_sends_both_at_once() {
+        let mut client = Client::default();
+        let expects = || Expects::Release {
+            limit: Duration::ZERO,
+            then: None,
+        };
+        assert_eq!(client.start(b"wait", expects()), [send(b"wait\x0c")]);
+        assert_eq!(client.receive(&[1]), [Output::Done(Err(Failure::TimedOut))]);
+        client.start(b"wait", expects());
+        assert_eq!(client.receive(&[0, 1]), [Output::Done(Ok(None))]);
+    }
+
+    #[test]
+    fn a_wait_for_ever_has_no_deadline() {
+        let mut client = Client::default();
+        client.start(
+            b"wait",
+            Expects::Release {
+                limit: Duration::MAX,
+                then: None,
+            },
+        );
+        assert_eq!(client.machine.deadline(), None);
+        assert_eq!(client.tick_after(Duration::from_secs(1 << 40)), []);
+        assert_eq!(client.receive(&[0]), [Output::Done(Ok(None))]);
+    }
+
+    #[test]
+    fn a_silent_server_is_fatal_wherever_an_answer_is_due() {
+        let mut client = Client::default();
+        client.start(b"add", Expects::Reply(Shape::Number));
+        client.receive(&[0; 7]);
+        assert_eq!(
+            client.tick_after(PATIENCE),
+            [Output::Done(Err(Failure::NoAnswer))]
+        );
+        let mut client = Client::default();
+        client.get();
+        client.tick_after(LIMIT);
+        assert_eq!(
+            client.tick_after(PATIENCE),
+            [Output::Done(Err(Failure::NoAnswer))]
+        );
+        assert_eq!(client.get(), [Output::Done(Err(Failure::NoAnswer))]);
+    }
+
+    #[test]
+    fn bytes_that_nobody_asked_for_are_fatal() {
+        for (stray, expected) in [(7, "the end of a wait (0)"), (1, "the end of a wait (0)")] {
+            let mut client = Client::default();
+            client.get();
+            let error = WireError::UnexpectedReply {
+                found: stray,
+                expected,
+            };
+            assert_eq!(
+                client.receive(&[stray]),
+                [Output::Done(Err(Failure::NoStore(error)))]
+            );
+        }
+        let mut client = Client::default();
+        client.get();
+        client.receive(&[0]);
+        assert_eq!(client.receive(&[FIVE, b"!"].concat()), [value(b"value")]);
+        assert!(matches!(client.machine.death(), Some(Failure::NoStore(_))));
+    }
+
+    #[test]
+    fn the_first_cause_of_death_is_kept() {
+        let mut client = Client::default();
+        client.get();
+        assert_eq!(
+            client.handle(Input::Closed),
+            [Output::Done(Err(Failure::Closed))]
+        );
+        assert_eq!(client.receive(b"late"), []);
+        assert_eq!(client.handle(Input::Closed), []);
+        assert_eq!(client.get(), [Output::Done(Err(Failure::Closed))]);
+    }
+
+    #[test]
+    fn a_reply_of_no_values_needs_no_byte() {
+        let mut client = Client::default();
+        assert_eq!(
+            client.start(b"multi_get", Expects::Reply(Shape::Values(0))),
+            [
+                send(b"multi_get"),
+                Output::Done(Ok(Some(Reply::Values(vec![]))))
+            ]
+        );
+    }
+
+    #[test]
+    fn a_value_may_be_read_into_its_place() {
+        let mut client = Client::default();
+        client.start(b"get", Expects::Reply(Shape::Bytes));
+        assert!(client.machine.space().is_none());
+        client.receive(&FIVE[..9]);
+        let space = client.machine.space().unwrap();
+        assert_eq!(space.capacity() - space.len(), 4);
+        space.extend_from_slice(b"alue");
+        assert_eq!(client.handle(Input::Filled), [value(b"value")]);
+    }
+}

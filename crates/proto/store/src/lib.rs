@@ -1,0 +1,29 @@
+//! The stores: keys, values, waiters, and the c10d wire.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`keyspace`] | keys and queues, and the memory they take |
+//! | [`waiters`] | who waits for which keys |
+//! | [`ops`] | what each operation does, and whom it wakes |
+//! | [`server`] | the server machine: many connections, one store |
+//! | [`limits`] | how much a server accepts |
+//! | [`meter`] | counting the memory of large values |
+//! | [`wire`] | requests and replies as bytes, both directions |
+//! | [`client`] | machine: one connection of a client |
+//! | [`number`] | decimal numbers as values |
+//! | [`prefix`] | the rules of key prefixes |
+//! | [`journal`] | the record format of the file store |
+//!
+//! The crate `rdzv-store` drives these machines; the API of this crate follows its releases.
+
+pub mod client;
+pub mod journal;
+pub mod keyspace;
+pub mod limits;
+pub mod meter;
+pub mod number;
+pub mod ops;
+pub mod prefix;
+pub mod server;
+pub mod waiters;
+pub mod wire;

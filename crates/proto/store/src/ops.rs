@@ -1,0 +1,273 @@
+//! The operations of a store: what each does to the keys, and whom it wakes.
+//!
+//! | operation | wakes |
+//! |---|---|
+//! | set, append, add, multi_set, barrier | everyone who waits for the key's presence, and members of barriers under it if its number is enough for them |
+//! | compare_set | the same, if the key is there afterwards |
+//! | queue_push | the oldest waiter, one per entry (see [`Operations::settle`]) |
+//! | get, check, delete_key, queue_pop … | nobody |
+//!
+//! Who is woken is collected in a list that the caller empties with [`Operations::woken`] after
+//! each operation.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use super::keyspace::{Held, Keyspace, NotANumber};
+use super::meter::Meter;
+use super::number;
+use super::waiters::{WaitKind, Waiters};
+use super::wire::decode::{Body, Keys, Pairs};
+use rdzv_core::ident::ConnId;
+
+/// A store: data, waiters and the rules that tie them together.
+#[derive(Debug, Default)]
+pub struct Operations {
+    keyspace: Keyspace,
+    waiters: Waiters,
+    woken: Vec<ConnId>,
+    /// The queue that a connection was told about and has not come for yet.
+    promised: BTreeMap<ConnId, Promise>,
+    /// How many promises there are per queue.
+    promises: BTreeMap<Box<[u8]>, usize>,
+}
+
+/// A connection was told that a queue has an entry for it.
+#[derive(Debug)]
+pub struct Promise(Box<[u8]>);
+
+/// What a `COMPARE_SET` answers with.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Compared<'a> {
+    /// What the key holds now.
+    Held(Held<'a>),
+    /// The key is absent and something was expected: the reference answers with what was
+    /// expected.
+    Expected,
+}
+
+impl Operations {
+    /// An empty store that counts its large values with `meter`.
+    pub fn new(meter: Meter) -> Self {
+        Self {
+            keyspace: Keyspace::new(meter),
+            ..Self::default()
+        }
+    }
+
+    /// The data.
+    pub fn keyspace(&self) -> &Keyspace {
+        &self.keyspace
+    }
+
+    /// The waits.
+    pub fn waiters(&self) -> &Waiters {
+        &self.waiters
+    }
+
+    /// Takes the next connection that is to be told to stop waiting.
+    #[inline]
+    pub fn woken(&mut self) -> impl Iterator<Item = ConnId> {
+        self.woken.drain(..)
+    }
+
+    /// Whether anybody is to be woken.
+    #[inline]
+    pub fn has_woken(&self) -> bool {
+        !self.woken.is_empty()
+    }
+
+    /// Stores a value.
+    pub fn set(&mut self, key: &[u8], value: Body<'_>) {
+        self.keyspace.set(key, value);
+        self.written(key);
+    }
+
+    /// Stores `desired` if the key holds `expected`, or is absent and `expected` is empty.
+    pub fn compare_set(&mut self, key: &[u8], expected: &[u8], desired: Body<'_>) -> Compared<'_> {
+        let stores = match self.keyspace.peek(key) {
+            Some(held) => held == expected,
+            None => expected.is_empty(),
+        };
+        if stores {
+            self.keyspace.set(key, desired);
+            self.written(key);
+        }
+        self.keyspace
+            .get(key)
+            .map_or(Compared::Expected, Compared::Held)
+    }
+
+    /// The value of a key.
+    pub fn get(&mut self, key: &[u8]) -> Option<Held<'_>> {
+        self.keyspace.get(key)
+    }
+
+    /// Adds to the number under a key and returns the sum.
+    pub fn add(&mut self, key: &[u8], delta: i64) -> Result<i64, NotANumber> {
+        let sum = self.keyspace.add(key, delta)?;
+        self.written(key);
+        Ok(sum)
+    }
+
+    /// Whether each name is a key or a non-empty queue.
+    pub fn check(&self, mut names: Keys<'_>) -> bool {
+        names.all(|name| self.keyspace.is_present(name))
+    }
+
+    /// Whether all are there; if not, registers the connection on those that are not.
+    pub fn wait(&mut self, connection: ConnId, names: Keys<'_>) -> bool {
+        let keyspace = &self.keyspace;
+        let mut absent = names
+            .clone()
+            .filter(|name| !keyspace.is_present(name))
+            .peekable();
+        if absent.peek().is_some() {
+            self.waiters
+                .register(connection, WaitKind::Presence, absent);
+            return false;
+        }
+        // Whoever waits for a queue alone comes for one of its entries next.
+        let mut names = names;
+        if self.keyspace.queue_count() > 0
+            && names.len() == 1
+            && let Some(name) = names.next()
+            && !self.keyspace.contains(name)
+        {
+            self.promise(connection, name);
+        }
+        true
+    }
+
+    /// Drops all waits of a connection.
+    pub fn cancel_wait(&mut self, connection: ConnId) {
+        self.waiters.cancel(connection);
+    }
+
+    /// Removes a key; tells whether it was there.
+    pub fn delete_key(&mut self, key: &[u8]) -> bool {
+        self.keyspace.remove(key)
+    }
+
+    /// Appends to a value or creates it.
+    pub fn append(&mut self, key: &[u8], value: Body<'_>) {
+        self.keyspace.append(key, value);
+        self.written(key);
+    }
+
+    /// Stores several values; nobody sees some of them without the others.
+    pub fn multi_set(&mut self, pairs: Pairs<'_>) {
+        for (key, value) in pairs.clone() {
+            self.keyspace.set(key, value);
+        }
+        if !self.waiters.is_empty() {
+            for (key, _) in pairs {
+                self.written(key);
+            }
+        }
+    }
+
+    /// Adds to the end of a queue.
+    pub fn queue_push(&mut self, name: &[u8], value: Body<'_>) {
+        self.keyspace.push(name, value);
+        self.offer(name);
+    }
+
+    /// The length of a queue before the pop, and its first entry.
+    pub fn queue_pop(&mut self, name: &[u8]) -> (usize, Option<Bytes>) {
+        (self.keyspace.queue_len(name), self.keyspace.pop(name))
+    }
+
+    /// Counts a member of a barrier. True: it is complete. False: the connection waits.
+    pub fn barrier(
+        &mut self,
+        connection: ConnId,
+        key: &[u8],
+        world_size: i64,
+    ) -> Result<bool, NotANumber> {
+        let arrived = self.keyspace.add(key, 1)?;
+        self.written(key);
+        let complete = arrived >= world_size;
+        if !complete {
+            let kind = WaitKind::Barrier(world_size);
+            self.waiters
+                .register(connection, kind, std::iter::once(key));
+        }
+        Ok(complete)
+    }
+
+    /// The number under a key, for messages.
+    pub fn number(&self, key: &[u8]) -> Option<i64> {
+        number::parse(self.keyspace.peek(key)?)
+    }
+
+    /// Takes back what a connection was promised, before its next request is carried out.
+    #[inline]
+    pub fn take_promise(&mut self, connection: ConnId) -> Option<Promise> {
+        if self.promised.is_empty() {
+            return None;
+        }
+        self.promised.remove(&connection)
+    }
+
+    /// The holder of a promise has come, for the entry or for something else, or is gone. If the
+    /// entry is still there, the next waiter is woken for it.
+    ///
+    /// So each entry of a queue wakes one waiter, and none is lost with a waiter that dies between
+    /// being woken and popping.
+    pub fn settle(&mut self, promise: Promise) {
+        if let Some(count) = self.promises.get_mut(&promise.0) {
+            *count -= 1;
+            if *count == 0 {
+                self.promises.remove(&promise.0);
+            }
+        }
+        self.offer(&promise.0);
+    }
+
+    /// Forgets a connection that is gone.
+    pub fn disconnect(&mut self, connection: ConnId) {
+        self.waiters.cancel(connection);
+        if let Some(promise) = self.take_promise(connection) {
+            self.settle(promise);
+        }
+    }
+
+    /// Removes every key and queue whose name does not start with one of `prefixes`.
+    pub fn keep_prefixes(&mut self, prefixes: &[&[u8]]) {
+        self.keyspace.keep_prefixes(prefixes);
+    }
+
+    #[inline]
+    fn written(&mut self, key: &[u8]) {
+        if self.waiters.has(key) {
+            self.waiters.wake(key, self.number(key), &mut self.woken);
+        }
+    }
+
+    fn offer(&mut self, name: &[u8]) {
+        if !self.waiters.has(name) {
+            return;
+        }
+        let promised = self.promises.get(name).copied().unwrap_or(0);
+        let available = self.keyspace.queue_len(name).saturating_sub(promised);
+        let already = self.woken.len();
+        let promises = self.waiters.offer(name, available, &mut self.woken);
+        debug_assert_eq!(
+            self.woken.len() - already,
+            promises,
+            "an offer wakes its takers"
+        );
+        for index in already..self.woken.len() {
+            self.promise(self.woken[index], name);
+        }
+    }
+
+    fn promise(&mut self, connection: ConnId, name: &[u8]) {
+        *self.promises.entry(name.into()).or_default() += 1;
+        if let Some(earlier) = self.promised.insert(connection, Promise(name.into())) {
+            self.settle(earlier);
+        }
+    }
+}

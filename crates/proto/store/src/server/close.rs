@@ -1,0 +1,117 @@
+//! Why a server closes a connection. The wire has no error reply, so this is for its log.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::wire::WireError;
+
+/// Why a connection is closed. Says what the peer did and, where it can be told, what the peer is.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum CloseReason {
+    /// The first bytes are not those of a store client.
+    #[error(
+        "its first bytes {first:02x?} are not those of a store client; it looks like {looks_like}"
+    )]
+    NotAStoreClient {
+        /// The bytes, at most [`PREAMBLE_LENGTH`](super::PREAMBLE_LENGTH).
+        first: Vec<u8>,
+        /// What sends such bytes.
+        looks_like: &'static str,
+    },
+    /// A second `VALIDATE`.
+    #[error("it sent VALIDATE a second time")]
+    ValidatedTwice,
+    /// It never said `VALIDATE`.
+    #[error(
+        "it did not identify itself within {} s of connecting; \
+         a port scanner, a health check or a stuck client does that", .0.as_secs_f64()
+    )]
+    Silent(Duration),
+    /// Bytes that are no request.
+    #[error("it sent a bad request: {0}")]
+    Wire(#[from] WireError),
+    /// `ADD` or `BARRIER` on something else than a number.
+    #[error("{operation} on key {key:?}, whose value {value:?} is not a number")]
+    NotANumber {
+        /// The operation.
+        operation: &'static str,
+        /// The key.
+        key: String,
+        /// The beginning of the value.
+        value: String,
+    },
+    /// The extension ends it; the text says why.
+    #[error("{0}")]
+    Extension(String),
+    /// The store is full of keys.
+    #[error("the store holds {limit} keys and queues, its limit; raise it or delete keys")]
+    TooManyKeys {
+        /// The limit.
+        limit: usize,
+    },
+    /// The server is full of connections.
+    #[error("{limit} connections are open, the limit; raise it or find out who keeps them open")]
+    TooManyConnections {
+        /// The limit.
+        limit: usize,
+    },
+    /// The request or its reply would need more memory than is allowed.
+    #[error(
+        "its request needs {wanted} bytes while {used} of {limit} are in use; \
+         raise the memory limit, delete keys, or read replies faster"
+    )]
+    OutOfMemory {
+        /// What was asked for.
+        wanted: usize,
+        /// What is in use.
+        used: usize,
+        /// The limit.
+        limit: usize,
+    },
+}
+
+/// What kind of peer sends these first bytes.
+pub(super) fn looks_like(first: &[u8]) -> &'static str {
+    const HTTP: [&[u8]; 8] = [
+        b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"DELE", b"CONN", b"PRI ",
+    ];
+    if HTTP.iter().any(|method| first.starts_with(method)) {
+        return "HTTP: a browser, a health check or a metrics scraper on the wrong port";
+    }
+    if first.starts_with(b"SSH-") {
+        return "an SSH client on the wrong port";
+    }
+    if first.starts_with(&[0x16, 0x03]) {
+        return "a TLS client; this port speaks the plain c10d store protocol";
+    }
+    // Until PyTorch 2.1 there was no VALIDATE: the first request has an opcode up to 11 and starts
+    // with the length of a key (or a number of keys), whose upper bytes are zero.
+    if let [0..=11, _, _, 0, 0] = first {
+        return "a pre-2.2 PyTorch client, whose protocol is not supported; update it to 2.2 or later";
+    }
+    if first.first() == Some(&0) {
+        return "a store client with another magic number or byte order";
+    }
+    "neither a PyTorch store client nor anything else known here"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_are_told_apart_by_their_first_bytes() {
+        for (first, word) in [
+            (&b"GET /"[..], "HTTP"),
+            (b"SSH-2", "SSH"),
+            (b"\x16\x03\x01\x02\x00", "TLS"),
+            (b"\x00\x05\x00\x00\x00", "pre-2.2"),
+            (b"\x03\x05\x00\x00\x00", "pre-2.2"),
+            (b"\x00\x3c\x85\xf7\xce", "magic"),
+            (b"\xff", "neither"),
+        ] {
+            assert!(looks_like(first).contains(word), "{first:02x?}");
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The seam for requests of our own, so that the store need not know what they are about.
+//!
+//! ```text
+//!   0x13..=0x7f ──► Extension::request ─┐
+//!   closed, time passed ────────────────┼──► Reach: read and store keys, send to any connection
+//!   a request for one of its keys ──────┘
+//!         before: it may bring the value up to date      after: it is told what was stored
+//! ```
+//!
+//! An extension owns the keys under one prefix. As long as it watches none of them, a request costs
+//! one comparison more than without an extension.
+
+use std::fmt;
+
+use super::connection::{Connection, Stage};
+use super::{CloseReason, Output, ServerMachine};
+use crate::ops::Operations;
+use crate::wire::decode::{Body, Request};
+use rdzv_core::ident::ConnId;
+use rdzv_core::machine::Outbox;
+use rdzv_core::time::{Mono, Now};
+
+/// What a server does besides being a store. All calls are made by the server's owner, one at a time.
+pub trait Extension: fmt::Debug + Send {
+    /// How the wire names of its keys begin.
+    fn prefix(&self) -> &[u8];
+
+    /// The nonce by which a client finds out whether the extension is there, and the answer to it.
+    /// Any other nonce, and this one without the extension, is answered with itself.
+    fn probe(&self) -> (u32, u32);
+
+    /// Whether requests for its keys are to be shown to it now. Asked after each other call.
+    fn watches(&self) -> bool;
+
+    /// A request of its own has come.
+    fn request(
+        &mut self,
+        now: Now,
+        from: ConnId,
+        opcode: u8,
+        payload: &[u8],
+        reach: &mut Reach<'_>,
+    );
+
+    /// A connection is gone.
+    fn closed(&mut self, now: Now, id: ConnId, reach: &mut Reach<'_>);
+
+    /// A request is about to read one of its keys (`writes` is false), or to change it, perhaps
+    /// after a comparison.
+    fn before(&mut self, now: Now, key: &[u8], writes: bool, reach: &mut Reach<'_>);
+
+    /// A request that may have changed one of its keys has been carried out.
+    fn after(&mut self, now: Now, key: &[u8], reach: &mut Reach<'_>);
+
+    /// When it wants [`Extension::tick`] to be called.
+    fn deadline(&self) -> Option<Mono>;
+
+    /// Its deadline has come.
+    fn tick(&mut self, now: Now, reach: &mut Reach<'_>);
+}
+
+/// What an extension can do to the server.
+#[derive(Debug)]
+pub struct Reach<'a> {
+    operations: &'a mut Operations,
+    connections: &'a mut [Option<Connection>],
+    buffers: &'a mut usize,
+    outbox: &'a mut Outbox<Output>,
+    closing: &'a mut Vec<(ConnId, String)>,
+}
+
+impl Reach<'_> {
+    /// What a key holds.
+    pub fn value(&self, key: &[u8]) -> Option<&[u8]> {
+        self.operations.keyspace().peek(key)
+    }
+
+    /// Stores a value and wakes whoever waits for the key.
+    pub fn store(&mut self, key: &[u8], value: &[u8]) {
+        self.operations.set(key, Body::Inline(value));
+    }
+
+    /// Takes a key away, if it is there.
+    pub fn remove(&mut self, key: &[u8]) {
+        self.operations.delete_key(key);
+    }
+
+    /// Sends bytes to a connection, after everything that it has been sent before. A connection
+    /// that is gone or ends is sent nothing.
+    pub fn send(&mut self, to: ConnId, bytes: &[u8]) {
+        let Some(Some(connection)) = self.connections.get_mut(to.0 as usize) else {
+            return;
+        };
+        if connection.stage != Stage::Serving {
+            return;
+        }
+        connection.outgoing.small().extend_from_slice(bytes);
+        let memory = connection.memory();
+        *self.buffers = *self.buffers - connection.counted + memory;
+        connection.counted = memory;
+        if !connection.flushing {
+            connection.flushing = true;
+            self.outbox.push(Output::Flush(to));
+        }
+    }
+
+    /// Ends a connection, once what it has been sent is gone or cannot be sent at once.
+    pub fn close(&mut self, id: ConnId, why: impl Into<String>) {
+        self.closing.push((id, why.into()));
+    }
+}
+
+impl ServerMachine {
+    /// Calls the extension, if there is one, and carries out what it did.
+    pub(super) fn extend(&mut self, call: impl FnOnce(&mut dyn Extension, Now, &mut Reach<'_>)) {
+        let Some(extension) = &mut self.extension else {
+            return;
+        };
+        let mut closing = Vec::new();
+        let mut reach = Reach {
+            operations: &mut self.operations,
+            connections: &mut self.connections,
+            buffers: &mut self.buffers,
+            outbox: &mut self.outbox,
+            closing: &mut closing,
+        };
+        call(extension.as_mut(), self.now, &mut reach);
+        self.watching = extension.watches();
+        self.wake();
+        for (id, why) in closing {
+            self.close(id, CloseReason::Extension(why));
+        }
+    }
+
+    /// Shows a request to the extension if it is about its keys, before it is carried out.
+    pub(super) fn show_before(&mut self, request: &Request<'_>) {
+        let writes = is_write(request);
+        self.for_own_keys(request, |extension, now, key, reach| {
+            extension.before(now, key, writes, reach);
+        });
+    }
+
+    /// Shows it again, after it was carried out, if it may have changed something.
+    pub(super) fn show_after(&mut self, request: &Request<'_>) {
+        if is_write(request) {
+            self.for_own_keys(request, |extension, now, key, reach| {
+                extension.after(now, key, reach);
+            });
+        }
+    }
+
+    fn for_own_keys(
+        &mut self,
+        request: &Request<'_>,
+        mut call: impl FnMut(&mut dyn Extension, Now, &[u8], &mut Reach<'_>),
+    ) {
+        let mut show = |key: &[u8]| {
+            if self
+                .extension
+                .as_ref()
+                .is_some_and(|extension| key.starts_with(extension.prefix()))
+            {
+                self.extend(|extension, now, reach| call(extension, now, key, reach));
+            }
+        };
+        match request {
+            Request::Set { key, .. }
+            | Request::CompareSet { key, .. }
+            | Request::Get { key }
+            | Request::Add { key, .. }
+            | Request::DeleteKey { key }
+            | Request::Append { key, .. }
+            | Request::Barrier { key, .. } => show(key),
+            Request::Check { keys } | Request::Wait { keys } | Request::MultiGet { keys } => {
+                keys.clone().for_each(show);
+            }
+            Request::MultiSet { pairs } => pairs.clone().for_each(|(key, _)| show(key)),
+            Request::Validate { .. }
+            | Request::Ping { .. }
+            | Request::GetNumKeys
+            | Request::ListKeys
+            | Request::CancelWait
+            | Request::QueuePush { .. }
+            | Request::QueuePop { .. }
+            | Request::QueueLen { .. }
+            | Request::Extension { .. } => {}
+        }
+    }
+}
+
+fn is_write(request: &Request<'_>) -> bool {
+    matches!(
+        request,
+        Request::Set { .. }
+            | Request::CompareSet { .. }
+            | Request::Add { .. }
+            | Request::DeleteKey { .. }
+            | Request::Append { .. }
+            | Request::Barrier { .. }
+            | Request::MultiSet { .. }
+    )
+}

@@ -1,0 +1,327 @@
+//! Collecting a request that comes in pieces.
+//!
+//! The work per request is linear in its size however it is cut, and the memory held is what has
+//! arrived plus at most as much again (see `grow_towards`). A large value
+//! is collected in a buffer of its own, which a shell may even read into directly.
+
+use bytes::Bytes;
+
+use super::decode::{Request, decode_parts, is_extension, within};
+use super::opcode::{EXTENSION_FIELDS, Field, Opcode};
+use super::{LARGE_BODY, WireError, grow_towards};
+use crate::limits::Limits;
+use crate::meter::Meter;
+
+/// The unfinished request of one connection.
+#[derive(Debug)]
+pub struct Assembler {
+    /// The request so far, without its large bodies.
+    bytes: Vec<u8>,
+    /// Large bodies that are complete, in order.
+    bodies: Vec<Bytes>,
+    /// The large body that is arriving.
+    body: Option<ArrivingBody>,
+    /// How much of `bytes` has been understood.
+    scanned: usize,
+    /// How many bytes from there on `step` is about.
+    need: usize,
+    step: Step,
+    /// The fields after the one under way.
+    fields: &'static [Field],
+    list: List,
+}
+
+#[derive(Debug)]
+struct ArrivingBody {
+    buffer: Vec<u8>,
+    target: usize,
+}
+
+/// What the next `need` bytes are.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Opcode,
+    /// A number that nothing else depends on, or the bytes of a key or small value.
+    Content,
+    /// A length or count.
+    Length(Field),
+}
+
+/// What is left of the list under way.
+#[derive(Debug, Clone, Copy)]
+enum List {
+    Keys(usize),
+    /// Twice the number of pairs: keys stand at even, values at odd counts left.
+    Pairs(usize),
+}
+
+impl Default for Assembler {
+    fn default() -> Self {
+        Self {
+            bytes: Vec::new(),
+            bodies: Vec::new(),
+            body: None,
+            scanned: 0,
+            need: 1,
+            step: Step::Opcode,
+            fields: &[],
+            list: List::Keys(0),
+        }
+    }
+}
+
+impl Assembler {
+    /// Whether no request is under way.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Memory held, the complete large bodies aside: the meter counts those.
+    pub fn buffered(&self) -> usize {
+        let arriving = self.body.as_ref().map_or(0, |body| body.buffer.capacity());
+        self.bytes.capacity() + arriving + self.bodies.capacity() * size_of::<Bytes>()
+    }
+
+    /// The kind of the request under way, once its first byte is there.
+    pub fn opcode(&self) -> Option<Opcode> {
+        self.bytes.first().copied().and_then(Opcode::from_byte)
+    }
+
+    /// Takes bytes off the front of `input` until the request is complete or the input is used up.
+    ///
+    /// Returns the request if it is complete; the assembler is then ready for the next one.
+    pub fn feed(
+        &mut self,
+        input: &mut &[u8],
+        limits: &Limits,
+        meter: &Meter,
+    ) -> Result<Option<AssembledRequest>, WireError> {
+        loop {
+            if self.body.is_some() {
+                if !self.feed_body(input, meter) {
+                    return Ok(None);
+                }
+            } else {
+                let missing = self.scanned + self.need - self.bytes.len();
+                let (now, later) = input.split_at(missing.min(input.len()));
+                self.bytes.extend_from_slice(now);
+                *input = later;
+                if now.len() < missing {
+                    return Ok(None);
+                }
+                if !self.finish_step(limits)? {
+                    continue;
+                }
+            }
+            if !self.start_next_field() {
+                return Ok(Some(self.take()));
+            }
+        }
+    }
+
+    /// Where the shell may read more bytes of a large body straight into; never has room for much
+    /// more than is missing. Call [`Assembler::overshoot`] and then [`Assembler::feed`] afterwards.
+    pub fn space(&mut self) -> Option<&mut Vec<u8>> {
+        let body = self.body.as_mut()?;
+        grow_towards(&mut body.buffer, body.target);
+        Some(&mut body.buffer)
+    }
+
+    /// What was read into [`Assembler::space`] beyond the end of the body. It belongs to the next
+    /// field. (Only possible if the allocator gave more than was asked for.)
+    pub fn overshoot(&mut self) -> Vec<u8> {
+        match &mut self.body {
+            Some(body) if body.buffer.len() > body.target => body.buffer.split_off(body.target),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Moves input into the large body; tells whether it is complete.
+    fn feed_body(&mut self, input: &mut &[u8], meter: &Meter) -> bool {
+        let Some(body) = &mut self.body else {
+            return true;
+        };
+        while body.buffer.len() < body.target && !input.is_empty() {
+            grow_towards(&mut body.buffer, body.target);
+            let room = body.buffer.capacity().min(body.target) - body.buffer.len();
+            let (now, later) = input.split_at(room.min(input.len()));
+            body.buffer.extend_from_slice(now);
+            *input = later;
+        }
+        if body.buffer.len() < body.target {
+            return false;
+        }
+        self.bodies
+            .push(meter.share(std::mem::take(&mut body.buffer)));
+        self.body = None;
+        true
+    }
+
+    /// Understands the bytes of the step; tells whether the field is complete with them.
+    fn finish_step(&mut self, limits: &Limits) -> Result<bool, WireError> {
+        let piece = &self.bytes[self.scanned..self.scanned + self.need];
+        self.scanned += self.need;
+        match self.step {
+            Step::Content => Ok(true),
+            Step::Opcode => {
+                self.fields = match Opcode::from_byte(piece[0]) {
+                    Some(opcode) => opcode.fields(),
+                    None if is_extension(piece[0], limits) => EXTENSION_FIELDS,
+                    None => return Err(WireError::UnknownOpcode(piece[0])),
+                };
+                Ok(true)
+            }
+            Step::Length(field) => {
+                let mut declared = [0; 8];
+                declared.copy_from_slice(piece);
+                let length = within(field, u64::from_le_bytes(declared), limits)?;
+                match field {
+                    Field::Keys => self.list = List::Keys(length),
+                    Field::Pairs => self.list = List::Pairs(length.saturating_mul(2)),
+                    Field::Value if length >= LARGE_BODY => {
+                        self.body = Some(ArrivingBody {
+                            buffer: Vec::new(),
+                            target: length,
+                        });
+                        return Ok(false);
+                    }
+                    _ => {
+                        self.step = Step::Content;
+                        self.need = length;
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    /// Begins the next field or list entry; false if there is none.
+    fn start_next_field(&mut self) -> bool {
+        let field = match &mut self.list {
+            List::Keys(left) if *left > 0 => {
+                *left -= 1;
+                Field::Key
+            }
+            List::Pairs(left) if *left > 0 => {
+                *left -= 1;
+                if *left % 2 == 1 {
+                    Field::Key
+                } else {
+                    Field::Value
+                }
+            }
+            _ => match self.fields.split_first() {
+                Some((&field, rest)) => {
+                    self.fields = rest;
+                    field
+                }
+                None => return false,
+            },
+        };
+        (self.step, self.need) = match field {
+            Field::U32 => (Step::Content, 4),
+            Field::I64 => (Step::Content, 8),
+            list_or_sized => (Step::Length(list_or_sized), 8),
+        };
+        true
+    }
+
+    fn take(&mut self) -> AssembledRequest {
+        let done = std::mem::take(self);
+        AssembledRequest {
+            bytes: done.bytes,
+            bodies: done.bodies,
+        }
+    }
+}
+
+/// A complete request that came in pieces.
+#[derive(Debug)]
+pub struct AssembledRequest {
+    bytes: Vec<u8>,
+    bodies: Vec<Bytes>,
+}
+
+impl AssembledRequest {
+    /// The request, borrowing its small parts.
+    pub fn request(&self, limits: &Limits) -> Request<'_> {
+        decode_parts(&self.bytes, Some(&self.bodies), limits)
+            .ok()
+            .flatten()
+            .expect("the assembler checks and completes what it returns")
+            .0
+    }
+
+    /// The size of the request without its large bodies.
+    pub fn small_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{decode::Body, request};
+    use super::*;
+
+    #[test]
+    fn a_large_body_never_reserves_more_than_twice_what_arrived_and_a_step() {
+        let (limits, meter) = (Limits::default(), Meter::default());
+        let mut head = Vec::new();
+        request::set_head(&mut head, b"/k", 8 << 20);
+        let mut assembler = Assembler::default();
+        assert!(
+            assembler
+                .feed(&mut &head[..], &limits, &meter)
+                .unwrap()
+                .is_none()
+        );
+        assert!(assembler.buffered() < 200);
+        let chunk = [7; 1000];
+        for sent in 1..=4000 {
+            assembler.feed(&mut &chunk[..], &limits, &meter).unwrap();
+            assert!(
+                assembler.buffered() <= 2 * sent * chunk.len() + super::super::GROWTH_STEP + 200
+            );
+        }
+    }
+
+    #[test]
+    fn a_body_read_straight_into_its_buffer_is_kept_without_a_copy() {
+        let (limits, meter) = (Limits::default(), Meter::default());
+        let mut head = Vec::new();
+        request::set_head(&mut head, b"/k", LARGE_BODY);
+        let mut assembler = Assembler::default();
+        assembler.feed(&mut &head[..], &limits, &meter).unwrap();
+        let space = assembler.space().unwrap();
+        space.extend_from_slice(&[9; LARGE_BODY]);
+        let address = space.as_ptr();
+        assert!(assembler.overshoot().is_empty());
+        let done = assembler
+            .feed(&mut &[][..], &limits, &meter)
+            .unwrap()
+            .unwrap();
+        let Request::Set {
+            value: Body::Whole(value),
+            ..
+        } = done.request(&limits)
+        else {
+            panic!("a SET with a large body was fed");
+        };
+        assert_eq!(value.as_ptr(), address);
+        assert_eq!(meter.bytes(), LARGE_BODY);
+    }
+
+    #[test]
+    fn what_was_read_beyond_a_body_is_handed_back() {
+        let (limits, meter) = (Limits::default(), Meter::default());
+        let mut head = Vec::new();
+        request::set_head(&mut head, b"/k", LARGE_BODY);
+        let mut assembler = Assembler::default();
+        assembler.feed(&mut &head[..], &limits, &meter).unwrap();
+        let space = assembler.space().unwrap();
+        space.extend_from_slice(&[9; LARGE_BODY]);
+        space.extend_from_slice(b"next");
+        assert_eq!(assembler.overshoot(), b"next");
+    }
+}

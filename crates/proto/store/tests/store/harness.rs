@@ -1,0 +1,121 @@
+//! A shell without a world: carries bytes between test code and a server machine.
+
+use std::collections::BTreeMap;
+
+use rdzv_core::ident::ConnId;
+use rdzv_core::machine::Machine as _;
+use rdzv_core::time::Now;
+use rdzv_store_proto::limits::Limits;
+use rdzv_store_proto::server::{CloseReason, Extension, Input, Output, ServerMachine};
+use rdzv_store_proto::wire::request;
+
+pub(crate) struct Harness {
+    pub(crate) machine: ServerMachine,
+    pub(crate) now: Now,
+    /// What each connection was sent and has not been looked at yet.
+    pub(crate) received: BTreeMap<ConnId, Vec<u8>>,
+    pub(crate) closed: BTreeMap<ConnId, CloseReason>,
+    pub(crate) paused: BTreeMap<ConnId, bool>,
+    /// Connections that take no replies.
+    pub(crate) stalled: Vec<ConnId>,
+    free: Vec<ConnId>,
+    next: u32,
+}
+
+impl Harness {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self::around(ServerMachine::new(limits))
+    }
+
+    pub(crate) fn extended(limits: Limits, extension: Box<dyn Extension>) -> Self {
+        Self::around(ServerMachine::new(limits).with_extension(extension))
+    }
+
+    fn around(machine: ServerMachine) -> Self {
+        Self {
+            machine,
+            now: Now::default(),
+            received: BTreeMap::new(),
+            closed: BTreeMap::new(),
+            paused: BTreeMap::new(),
+            stalled: Vec::new(),
+            free: Vec::new(),
+            next: 0,
+        }
+    }
+
+    pub(crate) fn connect(&mut self) -> ConnId {
+        let id = self.free.pop().unwrap_or(ConnId(self.next));
+        self.next = self.next.max(id.0 + 1);
+        self.handle(Input::Connected(id));
+        id
+    }
+
+    /// Connects and validates.
+    pub(crate) fn client(&mut self) -> ConnId {
+        let id = self.connect();
+        let mut preamble = Vec::new();
+        request::preamble(&mut preamble, 7);
+        self.send(id, &preamble);
+        assert_eq!(self.take(id), 7_u32.to_le_bytes());
+        id
+    }
+
+    pub(crate) fn send(&mut self, id: ConnId, bytes: &[u8]) {
+        self.handle(Input::Bytes(id, bytes));
+    }
+
+    /// Sends one request, written by `write`.
+    pub(crate) fn ask(&mut self, id: ConnId, write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        write(&mut bytes);
+        self.send(id, &bytes);
+        self.take(id)
+    }
+
+    /// Everything that came on a connection since it was last looked at.
+    pub(crate) fn take(&mut self, id: ConnId) -> Vec<u8> {
+        self.received.remove(&id).unwrap_or_default()
+    }
+
+    pub(crate) fn leave(&mut self, id: ConnId) {
+        self.handle(Input::Closed(id));
+        self.free.push(id);
+    }
+
+    pub(crate) fn handle(&mut self, input: Input<'_>) {
+        self.machine.handle(self.now, input);
+        let mut outputs = Vec::new();
+        loop {
+            outputs.extend(std::iter::from_fn(|| self.machine.poll_output()));
+            if outputs.is_empty() {
+                return;
+            }
+            match outputs.remove(0) {
+                Output::Flush(id) => {
+                    if !self.stalled.contains(&id) {
+                        let count = self.collect(id);
+                        self.machine.handle(self.now, Input::Sent(id, count));
+                    }
+                }
+                Output::Close(id, reason) => {
+                    self.collect(id);
+                    self.closed.insert(id, *reason);
+                    self.machine.handle(self.now, Input::Closed(id));
+                }
+                Output::PauseReading(id) => {
+                    self.paused.insert(id, true);
+                }
+                Output::ResumeReading(id) => {
+                    self.paused.insert(id, false);
+                }
+            }
+        }
+    }
+
+    fn collect(&mut self, id: ConnId) -> usize {
+        let unsent: Vec<u8> = self.machine.unsent(id).flatten().copied().collect();
+        self.received.entry(id).or_default().extend(&unsent);
+        unsent.len()
+    }
+}
