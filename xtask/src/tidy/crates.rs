@@ -7,7 +7,7 @@ use super::Finding;
 use crate::command::{cargo, output};
 
 /// Package, and the packages of ours that it may use. The order is bottom up.
-const EDGES: [(&str, &[&str]); 14] = [
+const EDGES: [(&str, &[&str]); 15] = [
     ("rdzv-core", &[]),
     ("rdzv-store-proto", &["rdzv-core"]),
     ("rdzv-rendezvous-proto", &["rdzv-core"]),
@@ -22,22 +22,31 @@ const EDGES: [(&str, &[&str]); 14] = [
             "rdzv-rpc-proto",
         ],
     ),
-    ("rdzv-store", &["rdzv-core", "rdzv-store-proto"]),
+    ("rdzv-event", &[]),
+    (
+        "rdzv-store",
+        &["rdzv-core", "rdzv-store-proto", "rdzv-event"],
+    ),
     (
         "rdzv-rendezvous",
         &[
             "rdzv-core",
+            "rdzv-event",
             "rdzv-store-proto",
             "rdzv-rendezvous-proto",
             "rdzv-store",
         ],
     ),
     ("rdzv-shm", &[]),
-    ("rdzv-collective", &["rdzv-core", "rdzv-store", "rdzv-shm"]),
+    (
+        "rdzv-collective",
+        &["rdzv-core", "rdzv-event", "rdzv-store", "rdzv-shm"],
+    ),
     (
         "rdzv-rpc",
         &[
             "rdzv-core",
+            "rdzv-event",
             "rdzv-rpc-proto",
             "rdzv-store",
             "rdzv-rendezvous",
@@ -49,6 +58,7 @@ const EDGES: [(&str, &[&str]); 14] = [
         "rdzv-agent",
         &[
             "rdzv-core",
+            "rdzv-event",
             "rdzv-store-proto",
             "rdzv-agent-proto",
             "rdzv-store",

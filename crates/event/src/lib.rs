@@ -1,0 +1,20 @@
+//! Waiting for descriptors: the primitives that every driver with an event loop of its own shares.
+//!
+//! | type | is |
+//! |---|---|
+//! | [`Waker`] | an eventfd: readable from a wake-up until it is drained |
+//! | [`Mailbox`], [`Sender`] | a channel whose receiver polls: a queue and a waker |
+//! | [`Poller`] | an epoll instance, which can be polled itself |
+//! | [`Timer`] | a timerfd that expires once |
+//! | [`poll`], [`is_readable`] | one call of `poll(2)` |
+//!
+//! This is a thin layer over `rustix`. `mio` has no one-shot interest, hides the descriptor of its
+//! waker (drivers here pass it to `poll(2)`, to tokio or to another epoll instance), and always
+//! registers edge-triggered; the store server, the connections of workers and the transports need
+//! the opposite of one of these each.
+
+mod mailbox;
+mod poller;
+
+pub use mailbox::{Mailbox, Sender, Waker, mailbox};
+pub use poller::{Event, EventFlags, Poller, Timer, is_readable, poll, timespec};

@@ -1,0 +1,204 @@
+//! `epoll`, `timerfd` and `poll`, with timeouts as durations and interruptions as nothing.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, EventData};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
+
+pub use rustix::event::epoll::{Event, EventFlags};
+
+/// An epoll instance. Each descriptor is registered under a token, which its events carry.
+///
+/// As a descriptor it is readable when one of those registered is ready.
+#[derive(Debug)]
+pub struct Poller(OwnedFd);
+
+impl Poller {
+    /// Creates a poller without descriptors.
+    ///
+    /// # Errors
+    ///
+    /// The system's, when there are no descriptors left.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self(epoll::create(epoll::CreateFlags::CLOEXEC)?))
+    }
+
+    /// Registers a descriptor.
+    ///
+    /// # Errors
+    ///
+    /// The system's: the descriptor is registered already or cannot be polled, or the limit of
+    /// watches is reached.
+    pub fn add(&self, descriptor: impl AsFd, token: u64, interest: EventFlags) -> io::Result<()> {
+        let token = EventData::new_u64(token);
+        Ok(epoll::add(&self.0, descriptor, token, interest)?)
+    }
+
+    /// Changes the token and the interest of a descriptor.
+    ///
+    /// # Errors
+    ///
+    /// The system's: [`io::ErrorKind::NotFound`] if the descriptor is not registered.
+    pub fn modify(
+        &self,
+        descriptor: impl AsFd,
+        token: u64,
+        interest: EventFlags,
+    ) -> io::Result<()> {
+        let token = EventData::new_u64(token);
+        Ok(epoll::modify(&self.0, descriptor, token, interest)?)
+    }
+
+    /// Removes a descriptor. One that is not registered is ignored.
+    pub fn remove(&self, descriptor: impl AsFd) {
+        let _ = epoll::delete(&self.0, descriptor);
+    }
+
+    /// Waits for events until the timeout, permanently without one, and replaces the contents of
+    /// `events` by them, up to its capacity. A signal ends the wait without events.
+    ///
+    /// # Errors
+    ///
+    /// The system's, which only a broken poller has.
+    #[inline]
+    pub fn wait(&self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
+        events.clear();
+        let timeout = timeout.map(timespec);
+        match epoll::wait(&self.0, spare_capacity(events), timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl AsFd for Poller {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for Poller {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// A timerfd. Readable from the moment at which it expires until it is set again.
+#[derive(Debug)]
+pub struct Timer(OwnedFd);
+
+impl Timer {
+    /// Creates a timer that is off.
+    ///
+    /// # Errors
+    ///
+    /// The system's, when there are no descriptors left.
+    pub fn new() -> io::Result<Self> {
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        Ok(Self(timerfd_create(TimerfdClockId::Monotonic, flags)?))
+    }
+
+    /// Has it expire once, after this time. `None` turns it off.
+    pub fn set(&self, after: Option<Duration>) {
+        // The kernel takes zero for off.
+        let after = after.map(|after| timespec(after.max(Duration::from_micros(1))));
+        let setting = Itimerspec {
+            it_interval: Timespec::default(),
+            it_value: after.unwrap_or_default(),
+        };
+        // It fails only for a time that is out of range, which `timespec` does not return.
+        let _ = timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &setting);
+    }
+}
+
+impl AsFd for Timer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Waits until one of the descriptors is ready or the timeout is over, permanently without one.
+/// Returns how many are ready; a signal ends the wait with none.
+///
+/// # Errors
+///
+/// The system's, when it has no memory left.
+pub fn poll(descriptors: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<usize> {
+    let timeout = timeout.map(timespec);
+    match rustix::event::poll(descriptors, timeout.as_ref()) {
+        Err(Errno::INTR) => Ok(0),
+        ready => Ok(ready?),
+    }
+}
+
+/// Whether a descriptor is readable now.
+pub fn is_readable(descriptor: impl AsFd) -> bool {
+    let mut descriptors = [PollFd::new(&descriptor, PollFlags::IN)];
+    poll(&mut descriptors, Some(Duration::ZERO)).is_ok_and(|ready| ready == 1)
+}
+
+/// A timeout as system calls take it, at most 24 days: the kernel counts some timeouts in
+/// milliseconds of 32 bits.
+#[inline]
+pub fn timespec(timeout: Duration) -> Timespec {
+    const MOST: u64 = i32::MAX as u64 / 1000;
+    Timespec {
+        tv_sec: timeout.as_secs().min(MOST) as i64,
+        tv_nsec: timeout.subsec_nanos().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Waker;
+
+    #[test]
+    fn a_poller_reports_tokens_until_their_descriptors_are_removed() {
+        let poller = Poller::new().unwrap();
+        let waker = Waker::new().unwrap();
+        let mut events = Vec::with_capacity(4);
+        let mut ready = || {
+            poller.wait(&mut events, Some(Duration::ZERO)).unwrap();
+            let tokens = events.iter().map(|event| event.data.u64());
+            tokens.collect::<Vec<_>>()
+        };
+        poller.add(&waker, 7, EventFlags::IN).unwrap();
+        assert_eq!(ready(), []);
+        waker.wake();
+        assert_eq!(ready(), [7]);
+        assert!(is_readable(&poller));
+        poller.modify(&waker, 8, EventFlags::IN).unwrap();
+        assert_eq!(ready(), [8]);
+        poller.remove(&waker);
+        assert_eq!(ready(), []);
+        poller.remove(&waker);
+        let missing = poller.modify(&waker, 8, EventFlags::IN).unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_timer_expires_once_even_after_no_time() {
+        let timer = Timer::new().unwrap();
+        assert!(!is_readable(&timer));
+        timer.set(Some(Duration::ZERO));
+        let mut waited = [PollFd::new(&timer, PollFlags::IN)];
+        let ready = poll(&mut waited, Some(Duration::from_secs(10)));
+        assert_eq!(ready.unwrap(), 1);
+        timer.set(Some(Duration::MAX));
+        assert!(!is_readable(&timer));
+        timer.set(Some(Duration::from_micros(1)));
+        let mut waited = [PollFd::new(&timer, PollFlags::IN)];
+        let ready = poll(&mut waited, Some(Duration::from_secs(10)));
+        assert_eq!(ready.unwrap(), 1);
+        timer.set(None);
+        assert!(!is_readable(&timer));
+    }
+}
