@@ -1,7 +1,7 @@
 //! The server's handle: starting, asking, purging and ending it from other threads.
 //!
 //! The server itself is one thread that owns the machine of [`rdzv_store_proto::server`]; the
-//! handle talks to it through a channel and wakes it by an event descriptor.
+//! handle sends it commands through a mailbox.
 //!
 //! | file | what |
 //! |---|---|
@@ -22,9 +22,9 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rdzv_event::{Mailbox, Sender, mailbox};
 use rdzv_store_proto::limits::Limits;
 use rdzv_store_proto::server::{Extension, ServerMachine, ServerStats};
-use rustix::event::{EventfdFlags, eventfd};
 
 use super::listen;
 use crate::StoreError;
@@ -49,8 +49,7 @@ pub struct ServerOptions {
 #[derive(Debug)]
 pub struct TcpStoreServer {
     address: SocketAddr,
-    commands: mpsc::Sender<Command>,
-    bell: Arc<OwnedFd>,
+    commands: Sender<Command>,
     figures: Arc<Figures>,
     thread: Option<JoinHandle<()>>,
 }
@@ -87,12 +86,9 @@ impl TcpStoreServer {
     /// returns, and queued by the kernel before.
     pub fn start(options: ServerOptions) -> Result<Self, StoreError> {
         let refused = refused(options.port);
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let bell = Arc::new(bell.map_err(|error| refused(error.into()))?);
         let figures = Arc::new(Figures::default());
-        let (commands, receiver) = mpsc::channel();
-        let (address, service) =
-            set_up(options, Arc::clone(&bell), receiver, Arc::clone(&figures))?;
+        let (commands, mailbox) = mailbox().map_err(&refused)?;
+        let (address, service) = set_up(options, mailbox, Arc::clone(&figures))?;
         let thread = std::thread::Builder::new()
             .name("rdzv-store".to_owned())
             .spawn(move || service.run())
@@ -100,7 +96,6 @@ impl TcpStoreServer {
         Ok(Self {
             address,
             commands,
-            bell,
             figures,
             thread: Some(thread),
         })
@@ -117,10 +112,10 @@ impl TcpStoreServer {
         linger: Duration,
         ready: impl FnOnce(SocketAddr),
     ) -> Result<(), StoreError> {
-        let (commands, receiver) = mpsc::channel();
-        // It is looked at when the bell rings.
-        let _ = commands.send(Command::Shutdown { linger });
-        let (address, service) = set_up(options, Arc::new(end), receiver, Arc::default())?;
+        let refused = refused(options.port);
+        let (_nobody, mailbox) = mailbox().map_err(&refused)?;
+        let (address, mut service) = set_up(options, mailbox, Arc::default())?;
+        service.end_when(end, linger).map_err(refused)?;
         ready(address);
         service.run();
         Ok(())
@@ -152,12 +147,9 @@ impl TcpStoreServer {
 
     /// What finds out, at any time and from any thread, whether the server's thread is alive.
     pub fn pinger(&self) -> Pinger {
-        let (commands, bell) = (self.commands.clone(), Arc::clone(&self.bell));
-        Arc::new(move |alive| {
-            // Without a thread the sender is dropped, which the asking side sees.
-            let _ = commands.send(Command::Ping(alive));
-            let _ = rustix::io::write(&*bell, &1_u64.to_ne_bytes());
-        })
+        let commands = self.commands.clone();
+        // Without a thread the sender is dropped, which the asking side sees.
+        Arc::new(move |alive| commands.send(Command::Ping(alive)))
     }
 
     /// Removes every key and queue whose name on the wire (with the leading `/`) starts with none
@@ -168,7 +160,7 @@ impl TcpStoreServer {
     pub fn purge(&self, keep: &[&str]) {
         let keep = keep.iter().map(|prefix| prefix.as_bytes().to_vec());
         let (done, wait) = mpsc::sync_channel(1);
-        self.send(Command::Purge {
+        self.commands.send(Command::Purge {
             keep: keep.collect(),
             done,
         });
@@ -184,17 +176,11 @@ impl TcpStoreServer {
 
     fn end(&mut self, linger: Duration) {
         if let Some(thread) = self.thread.take() {
-            self.send(Command::Shutdown { linger });
+            self.commands.send(Command::Shutdown { linger });
             if thread.join().is_err() {
                 tracing::error!(address = %self.address, "the store server's thread panicked");
             }
         }
-    }
-
-    fn send(&self, command: Command) {
-        // Both fail only when the thread has ended; there is nothing left to ask for then.
-        let _ = self.commands.send(command);
-        let _ = rustix::io::write(&*self.bell, &1_u64.to_ne_bytes());
     }
 }
 
@@ -206,8 +192,7 @@ impl Drop for TcpStoreServer {
 
 fn set_up(
     options: ServerOptions,
-    bell: Arc<OwnedFd>,
-    commands: mpsc::Receiver<Command>,
+    commands: Mailbox<Command>,
     figures: Arc<Figures>,
 ) -> Result<(SocketAddr, Service), StoreError> {
     let listeners = match options.listener {
@@ -221,7 +206,7 @@ fn set_up(
         Some(extension) => machine.with_extension(extension),
         None => machine,
     };
-    let service = Service::new(machine, listeners, bell, commands, figures);
+    let service = Service::new(machine, listeners, commands, figures);
     let service = service.map_err(&refused)?;
     tracing::debug!(%address, "store server listens");
     Ok((address, service))

@@ -3,7 +3,7 @@
 //! ```text
 //!   epoll ──► listener   accept a batch                       traffic.rs
 //!         ──► connection read once, handle, write at once     traffic.rs
-//!         ──► bell       commands of the handle
+//!         ──► mailbox    commands of the handle
 //!         ──► time       the machine's deadline, the end of lingering, accepting again
 //! ```
 //!
@@ -19,22 +19,21 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now, Wall};
+use rdzv_event::{Event, EventFlags, Mailbox};
 use rdzv_store_proto::server::{Input, Output, ServerMachine};
-use rustix::buffer::spare_capacity;
-use rustix::event::Timespec;
-use rustix::event::epoll::{self, Event, EventData, EventFlags};
-use rustix::io::Errno;
 
 use super::sockets::Sockets;
 use super::{Command, Figures, Traffic};
 
-const BELL: u64 = u64::MAX;
+const MAILBOX: u64 = u64::MAX;
+/// The descriptor that ends the server when it is readable.
+const END: u64 = u64::MAX - 1;
 /// The first listening socket, the next, …; connections have small numbers.
 const LISTENERS: u64 = 1 << 32;
 
@@ -73,33 +72,27 @@ pub(super) struct Service {
     /// When accepting is tried again, if it is suspended.
     pub(super) accept_again: Option<Instant>,
     origin: Instant,
-    bell: Arc<OwnedFd>,
-    commands: mpsc::Receiver<Command>,
+    commands: Mailbox<Command>,
     figures: Arc<Figures>,
     pub(super) traffic: Traffic,
     /// When to end even if clients are still connected; set by a shutdown.
     end: Option<Instant>,
+    /// What ends the server when it is readable, and the time that clients have then.
+    end_when: Option<(OwnedFd, Duration)>,
 }
 
 impl Service {
     pub(super) fn new(
         machine: ServerMachine,
         listeners: Vec<TcpListener>,
-        bell: Arc<OwnedFd>,
-        commands: mpsc::Receiver<Command>,
+        commands: Mailbox<Command>,
         figures: Arc<Figures>,
     ) -> io::Result<Self> {
         let sockets = Sockets::new()?;
         for (listener, token) in listeners.iter().zip(LISTENERS..) {
-            let token = EventData::new_u64(token);
-            epoll::add(sockets.epoll(), listener, token, EventFlags::IN)?;
+            sockets.poller().add(listener, token, EventFlags::IN)?;
         }
-        epoll::add(
-            sockets.epoll(),
-            &*bell,
-            EventData::new_u64(BELL),
-            EventFlags::IN,
-        )?;
+        sockets.poller().add(&commands, MAILBOX, EventFlags::IN)?;
         Ok(Self {
             machine,
             sockets,
@@ -111,12 +104,19 @@ impl Service {
             now: Now::default(),
             accept_again: None,
             origin: Instant::now(),
-            bell,
             commands,
             figures,
             traffic: Traffic::default(),
             end: None,
+            end_when: None,
         })
+    }
+
+    /// Has it shut down when this descriptor is readable.
+    pub(super) fn end_when(&mut self, readable: OwnedFd, linger: Duration) -> io::Result<()> {
+        self.sockets.poller().add(&readable, END, EventFlags::IN)?;
+        self.end_when = Some((readable, linger));
+        Ok(())
     }
 
     /// Serves until it is told to end.
@@ -127,20 +127,12 @@ impl Service {
         while !self.has_ended() {
             self.figures.store(self.machine.stats(), self.traffic);
             let timeout = match awake {
-                Some(_) => Some(Timespec::default()),
+                Some(_) => Some(Duration::ZERO),
                 None => self.timeout(),
             };
-            reports.clear();
-            match epoll::wait(
-                self.sockets.epoll(),
-                spare_capacity(&mut reports),
-                timeout.as_ref(),
-            ) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => {
-                    tracing::error!(%error, "the store server cannot wait for input and ends");
-                    break;
-                }
+            if let Err(error) = self.sockets.poller().wait(&mut reports, timeout) {
+                tracing::error!(%error, "the store server cannot wait for input and ends");
+                break;
             }
             if reports.is_empty()
                 && let Some(until) = awake
@@ -155,7 +147,8 @@ impl Service {
             self.now = self.read_clock();
             for report in &reports {
                 match report.data.u64() {
-                    BELL => self.obey(),
+                    MAILBOX => self.receive(),
+                    END => self.end_is_readable(),
                     listener @ LISTENERS.. => self.accept((listener - LISTENERS) as usize),
                     id => self.ready(ConnId(id as u32), report.flags),
                 }
@@ -223,8 +216,7 @@ impl Service {
             false => EventFlags::empty(),
         };
         for (listener, token) in self.listeners.iter().zip(LISTENERS..) {
-            let token = EventData::new_u64(token);
-            if let Err(error) = epoll::modify(self.sockets.epoll(), listener, token, flags) {
+            if let Err(error) = self.sockets.poller().modify(listener, token, flags) {
                 tracing::error!(%error, "epoll refused a change of the listening socket");
             }
         }
@@ -248,23 +240,19 @@ impl Service {
             .is_some_and(|end| self.sockets.is_empty() || end <= Instant::now())
     }
 
-    fn timeout(&self) -> Option<Timespec> {
+    fn timeout(&self) -> Option<Duration> {
         if !self.again.is_empty() {
-            return Some(Timespec::default());
+            return Some(Duration::ZERO);
         }
         let mono = self
             .machine
             .deadline()
             .map(|deadline| deadline.since(Mono::from_origin(self.origin.elapsed())));
         let until = |instant: Instant| instant.saturating_duration_since(Instant::now());
-        let soonest = [mono, self.end.map(until), self.accept_again.map(until)]
+        [mono, self.end.map(until), self.accept_again.map(until)]
             .into_iter()
             .flatten()
-            .min()?;
-        Some(Timespec {
-            tv_sec: soonest.as_secs().min(i32::MAX as u64 / 1000) as i64,
-            tv_nsec: i64::from(soonest.subsec_nanos()),
-        })
+            .min()
     }
 
     fn on_time(&mut self) {
@@ -280,10 +268,8 @@ impl Service {
         }
     }
 
-    fn obey(&mut self) {
-        let mut count = [0; 8];
-        // Only resets the bell; what was asked for is in the channel.
-        let _ = rustix::io::read(&*self.bell, &mut count);
+    fn receive(&mut self) {
+        self.commands.drain();
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Purge { keep, done } => {
@@ -294,14 +280,21 @@ impl Service {
                 Command::Ping(alive) => {
                     let _ = alive.send(());
                 }
-                Command::Shutdown { linger } => {
-                    self.stop_accepting();
-                    // There is nothing more to ask for.
-                    let _ = epoll::delete(self.sockets.epoll(), &*self.bell);
-                    self.end = Some(Instant::now() + linger);
-                }
+                Command::Shutdown { linger } => self.shut_down(linger),
             }
         }
+    }
+
+    fn end_is_readable(&mut self) {
+        if let Some((readable, linger)) = self.end_when.take() {
+            self.sockets.poller().remove(readable);
+            self.shut_down(linger);
+        }
+    }
+
+    fn shut_down(&mut self, linger: Duration) {
+        self.stop_accepting();
+        self.end = Some(Instant::now() + linger);
     }
 
     fn purge(&mut self, keep: &[Vec<u8>]) {
@@ -317,7 +310,7 @@ impl Service {
     fn stop_accepting(&mut self) {
         self.accept_again = None;
         for listener in self.listeners.drain(..) {
-            let _ = epoll::delete(self.sockets.epoll(), &listener);
+            self.sockets.poller().remove(&listener);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use rdzv_core::ident::ConnId;
-use rustix::event::epoll::{self, EventData, EventFlags};
+use rdzv_event::{EventFlags, Poller};
 
 /// One accepted connection.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(super) struct Socket {
 /// All connections. Ids are places in the table and are used again.
 #[derive(Debug)]
 pub(super) struct Sockets {
-    epoll: OwnedFd,
+    poller: Poller,
     table: Vec<Option<Socket>>,
     free: Vec<u32>,
 }
@@ -27,14 +27,14 @@ pub(super) struct Sockets {
 impl Sockets {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
-            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            poller: Poller::new()?,
             table: Vec::new(),
             free: Vec::new(),
         })
     }
 
-    pub(super) fn epoll(&self) -> &OwnedFd {
-        &self.epoll
+    pub(super) fn poller(&self) -> &Poller {
+        &self.poller
     }
 
     #[inline]
@@ -67,7 +67,7 @@ impl Sockets {
         let index = self.free.last().copied();
         let id = ConnId(index.unwrap_or(self.table.len() as u32));
         let interest = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
-        epoll::add(&self.epoll, &descriptor, token(id), interest)?;
+        self.poller.add(&descriptor, token(id), interest)?;
         let socket = Some(Socket {
             descriptor,
             peer,
@@ -85,7 +85,7 @@ impl Sockets {
         self.free.push(id.0);
         // A process that is being started holds a copy of the descriptor until it executes its
         // program, and would keep the kernel reporting a connection that nobody knows any more.
-        let _ = epoll::delete(&self.epoll, &socket.descriptor);
+        self.poller.remove(&socket.descriptor);
         Some(socket)
     }
 
@@ -114,13 +114,13 @@ impl Sockets {
         }
         let mut interest = socket.interest;
         interest.set(flag, on);
-        match epoll::modify(&self.epoll, &socket.descriptor, token(id), interest) {
+        match self.poller.modify(&socket.descriptor, token(id), interest) {
             Ok(()) => socket.interest = interest,
             Err(error) => tracing::error!(peer = ?socket.peer, %error, "epoll refused a change"),
         }
     }
 }
 
-fn token(id: ConnId) -> EventData {
-    EventData::new_u64(u64::from(id.0))
+fn token(id: ConnId) -> u64 {
+    u64::from(id.0)
 }

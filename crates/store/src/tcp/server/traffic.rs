@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
+use rdzv_event::EventFlags;
 use rdzv_store_proto::server::{CloseReason, Input};
 use rustix::buffer::spare_capacity;
-use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{
     RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, acceptfrom_with, recv, send,
