@@ -4,7 +4,7 @@ use crate::command::{cargo, step};
 
 pub(crate) fn run() -> anyhow::Result<()> {
     step("formatting", cargo().args(["fmt", "--all", "--check"]))?;
-    crate::tidy::run()?;
+    crate::tidy::run(&[])?;
     step(
         "lints",
         cargo().args([

@@ -6,6 +6,7 @@
 //! | `etcd` | fetches the etcd server of the tests, and prints its path as the last line |
 //! | `ci` | formatting, lints, documentation, house rules, then `test` |
 //! | `tidy` | checks the house rules that a compiler cannot |
+//! | `lines [checkout]` | code, tests, files, modules and cycles of each crate |
 //! | `bench launch`, `bench rendezvous`, `bench rpc`, `bench store` | rdzv and PyTorch side by side, alternating |
 //! | `fuzz [seconds]` | every fuzz target in turn |
 
@@ -14,6 +15,7 @@ mod ci;
 mod command;
 mod etcd;
 mod fuzz;
+mod lines;
 mod test;
 mod tidy;
 mod venv;
@@ -26,7 +28,8 @@ usage: cargo xtask <task>
   test                   build, then run every test: cargo test --workspace and the interop suite
   etcd                   print the path of the etcd server that tests use (RDZV_ETCD)
   ci                     fmt, clippy, doc, tidy, test
-  tidy                   the house rules that a compiler cannot check
+  tidy [--cycles FOLDER] the house rules that a compiler cannot check, or one rule in one crate
+  lines [CHECKOUT]       size, modules and cycles of each crate
   bench launch [...]     starting, restarting and log throughput, against torchrun
   bench rendezvous [...] agents that find one another, against PyTorch's
   bench rpc [...]        calls between workers, beside torch.distributed.rpc
@@ -56,7 +59,8 @@ fn run(arguments: &[String]) -> anyhow::Result<()> {
             Ok(())
         }
         "ci" => ci::run(),
-        "tidy" => tidy::run(),
+        "tidy" => tidy::run(rest),
+        "lines" => lines::run(rest),
         "bench" => bench::run(rest),
         "fuzz" => fuzz::run(rest),
         "help" | "-h" | "--help" => {

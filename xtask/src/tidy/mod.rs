@@ -4,18 +4,21 @@
 //! |---|---|
 //! | crates depend on each other only downwards, as drawn in `ARCHITECTURE.md`; core stays pure | [`crates`] |
 //! | `unsafe` in one file; names of the environment in one file; no globals in libraries | [`fences`] |
-//! | small files, whole words for names | [`files`] |
+//! | no cycle among the modules of a folder | [`cycles`] |
+//! | whole words for names of files | [`files`] |
 //! | tests that documents name are there | [`docs`] |
 //!
 //! A finding names the file, the line and the rule. The checks read sources through [`tokens`], so
 //! that a word in a comment or in a text is not taken for code.
 
 mod crates;
+pub(crate) mod cycles;
 mod docs;
 mod fences;
 mod files;
-mod source;
-mod tokens;
+pub(crate) mod modules;
+pub(crate) mod source;
+pub(crate) mod tokens;
 
 use std::fmt;
 
@@ -48,22 +51,36 @@ impl fmt::Display for Finding {
     }
 }
 
-pub(crate) fn run() -> anyhow::Result<()> {
+/// `arguments` may ask for one rule in one crate: `--cycles crates/agent`.
+pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     println!("\n==> house rules");
     let sources = Source::all(&root())?;
+    match arguments {
+        [] => {}
+        [rule, folder] if rule == "--cycles" => {
+            return report(
+                &sources,
+                &cycles::of_crate(&sources, folder.trim_end_matches('/')),
+            );
+        }
+        _ => bail!("usage: cargo xtask tidy [--cycles FOLDER]"),
+    }
     let mut findings = crates::check(&crates::metadata()?)?;
+    findings.extend(cycles::check(&sources));
     let variables = fences::declared_variables(&sources)?;
     for source in &sources {
+        let mut lines = source.text.lines().count();
         if source.is_rust() {
             match Tokens::of(source) {
                 Ok(tokens) => {
+                    lines -= tokens.test_lines;
                     findings.extend(fences::check(source, &tokens, &variables));
                 }
                 Err(finding) => findings.push(finding),
             }
         }
         findings.extend(files::check(source));
-        if let Some(warning) = files::warning(source) {
+        if let Some(warning) = files::warning(source, lines) {
             println!("    warning: {warning}");
         }
     }
@@ -71,7 +88,11 @@ pub(crate) fn run() -> anyhow::Result<()> {
     for (path, text) in source::documents(&root())? {
         findings.extend(docs::check(&path, &text, &functions));
     }
-    for finding in &findings {
+    report(&sources, &findings)
+}
+
+fn report(sources: &[Source], findings: &[Finding]) -> anyhow::Result<()> {
+    for finding in findings {
         println!("    {finding}");
     }
     match findings.len() {

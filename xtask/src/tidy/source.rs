@@ -26,7 +26,8 @@ impl Source {
     /// Every Rust and Python file under `root`, in order of path.
     pub(crate) fn all(root: &Path) -> anyhow::Result<Vec<Self>> {
         let mut sources = Vec::new();
-        collect(root, "", &mut sources)?;
+        let is_source = |name: &str| name.ends_with(".rs") || name.ends_with(".py");
+        collect(root, "", &is_source, &mut sources)?;
         sources.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(sources)
     }
@@ -64,26 +65,27 @@ impl Source {
         })
     }
 
-    /// The text before the tests at the end of the file.
-    pub(crate) fn without_tests(&self) -> &str {
-        let mut at = 0;
-        while let Some(found) = self.text[at..].find("#[cfg(test)]\n") {
-            let start = at + found;
-            let at_line_start = start == 0 || self.text[..start].ends_with('\n');
-            let after = &self.text[start + "#[cfg(test)]\n".len()..];
-            let opens_block = after.lines().next().is_some_and(|line| line.ends_with('{'));
-            if at_line_start && after.starts_with("mod ") && opens_block {
-                return &self.text[..start];
-            }
-            at = start + 1;
-        }
-        &self.text
-    }
-
     /// `path:line`, for a finding.
     pub(crate) fn place(&self, line: usize) -> String {
         format!("{}:{line}", self.path)
     }
+}
+
+/// The folder and name of every package under `root`, in order of folder.
+pub(crate) fn packages(root: &Path) -> anyhow::Result<Vec<(String, String)>> {
+    let mut manifests = Vec::new();
+    collect(root, "", &|name| name == "Cargo.toml", &mut manifests)?;
+    let package = |manifest: Source| {
+        let folder = manifest.path.strip_suffix("/Cargo.toml")?.to_owned();
+        let (_, package) = manifest.text.split_once("[package]")?;
+        let name = package
+            .lines()
+            .find_map(|line| line.strip_prefix("name = "))?;
+        Some((folder, name.trim_matches('"').to_owned()))
+    };
+    let mut packages: Vec<_> = manifests.into_iter().filter_map(package).collect();
+    packages.sort();
+    Ok(packages)
 }
 
 /// The documents in `docs/`: path and text.
@@ -104,7 +106,12 @@ pub(super) fn documents(root: &Path) -> anyhow::Result<Vec<(String, String)>> {
     Ok(documents)
 }
 
-fn collect(folder: &Path, prefix: &str, sources: &mut Vec<Source>) -> anyhow::Result<()> {
+fn collect(
+    folder: &Path,
+    prefix: &str,
+    wanted: &dyn Fn(&str) -> bool,
+    sources: &mut Vec<Source>,
+) -> anyhow::Result<()> {
     let entries =
         fs::read_dir(folder).with_context(|| format!("failed to list {}", folder.display()))?;
     for entry in entries {
@@ -115,8 +122,8 @@ fn collect(folder: &Path, prefix: &str, sources: &mut Vec<Source>) -> anyhow::Re
             continue;
         }
         if entry.file_type()?.is_dir() {
-            collect(&entry.path(), &format!("{path}/"), sources)?;
-        } else if name.ends_with(".rs") || name.ends_with(".py") {
+            collect(&entry.path(), &format!("{path}/"), wanted, sources)?;
+        } else if wanted(&name) {
             let text = fs::read_to_string(entry.path())
                 .with_context(|| format!("failed to read {path}"))?;
             sources.push(Source { path, text });
@@ -136,14 +143,6 @@ pub(crate) fn example(path: &str, text: &str) -> Source {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn tests_at_the_end_are_cut_off() {
-        let source = example("a.rs", "fn a() {}\n#[cfg(test)]\nmod tests {\n}\n");
-        assert_eq!(source.without_tests(), "fn a() {}\n");
-        let other = example("a.rs", "#[cfg(test)]\nmod tests;\nfn a() {}\n");
-        assert_eq!(other.without_tests(), other.text);
-    }
 
     #[test]
     fn shipped_code_is_below_src_and_outside_tests() {

@@ -1,5 +1,7 @@
 //! A source file as Rust reads it: code apart from comments and from texts.
 
+use std::collections::BTreeSet;
+
 use proc_macro2::{Delimiter, Group, LexError, TokenStream, TokenTree};
 
 use super::Finding;
@@ -9,8 +11,10 @@ use super::source::Source;
 #[derive(Debug)]
 pub(crate) struct Tokens {
     pub(crate) all: TokenStream,
-    /// Those before the tests at the end of the file.
+    /// Those that are compiled without tests.
     pub(crate) shipped: TokenStream,
+    /// How many lines the tests among `all` take, with their comments.
+    pub(crate) test_lines: usize,
 }
 
 impl Tokens {
@@ -20,14 +24,146 @@ impl Tokens {
             let place = source.place(error.span().start().line);
             Finding::new(place, format!("not readable as Rust: {error}"))
         })?;
-        let shipped_lines = source.without_tests().lines().count();
-        let shipped = all
-            .clone()
-            .into_iter()
-            .filter(|tree| tree.span().start().line <= shipped_lines)
-            .collect();
-        Ok(Self { all, shipped })
+        let mut test_lines = 0;
+        let shipped = without_tests(all.clone(), &mut test_lines);
+        Ok(Self {
+            all,
+            shipped,
+            test_lines,
+        })
     }
+}
+
+/// `stream` without the items under `#[cfg(test)]`, at any depth; adds up the lines that these take.
+fn without_tests(stream: TokenStream, test_lines: &mut usize) -> TokenStream {
+    let trees: Vec<TokenTree> = stream.into_iter().collect();
+    let mut shipped = Vec::new();
+    let mut at = 0;
+    while at < trees.len() {
+        if let Some(length) = attribute(&trees[at..]) {
+            if length == 3 && is_test_condition(&trees[at + 2]) {
+                *test_lines += extent(&trees[at..]);
+                return TokenStream::new();
+            }
+            if is_test_condition(&trees[at + 1]) {
+                let end = end_of_item(&trees, at);
+                *test_lines += extent(&trees[at..end]);
+                at = end;
+                continue;
+            }
+        }
+        shipped.push(match &trees[at] {
+            TokenTree::Group(group) => {
+                let mut inside =
+                    Group::new(group.delimiter(), without_tests(group.stream(), test_lines));
+                inside.set_span(group.span());
+                inside.into()
+            }
+            leaf => leaf.clone(),
+        });
+        at += 1;
+    }
+    shipped.into_iter().collect()
+}
+
+/// How many lines `trees` stand on.
+fn extent(trees: &[TokenTree]) -> usize {
+    match (trees.first(), trees.last()) {
+        (Some(first), Some(last)) => last.span().end().line + 1 - first.span().start().line,
+        _ => 0,
+    }
+}
+
+/// How many tokens the attribute at the beginning of `trees` has, if there is one.
+pub(super) fn attribute(trees: &[TokenTree]) -> Option<usize> {
+    let is = |at: usize, sign: char| matches!(trees.get(at), Some(TokenTree::Punct(punct)) if punct.as_char() == sign);
+    let length = if is(1, '!') { 3 } else { 2 };
+    let last = trees.get(length - 1);
+    let bracket =
+        matches!(last, Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Bracket);
+    (is(0, '#') && bracket).then_some(length)
+}
+
+/// Whether this is the `[cfg(test)]` of an attribute, or one that holds only with tests.
+fn is_test_condition(brackets: &TokenTree) -> bool {
+    let TokenTree::Group(group) = brackets else {
+        return false;
+    };
+    let trees: Vec<TokenTree> = group.stream().into_iter().collect();
+    matches!(&trees[..], [TokenTree::Ident(name), TokenTree::Group(condition)]
+        if name == "cfg" && asks_for_tests(&condition.stream()))
+}
+
+fn asks_for_tests(condition: &TokenStream) -> bool {
+    let mut negated = false;
+    for tree in condition.clone() {
+        match &tree {
+            TokenTree::Ident(word) if word == "test" => return true,
+            TokenTree::Group(group) if !negated && asks_for_tests(&group.stream()) => return true,
+            _ => {}
+        }
+        negated = matches!(&tree, TokenTree::Ident(word) if word == "not");
+    }
+    false
+}
+
+/// The index after the item, field or statement whose attributes begin at `at`.
+fn end_of_item(trees: &[TokenTree], mut at: usize) -> usize {
+    while let Some(length) = trees.get(at..).and_then(attribute) {
+        at += length;
+    }
+    let is_value = |tree: &TokenTree| matches!(tree, TokenTree::Ident(word) if ["use", "let", "const", "static"].iter().any(|value| word == value));
+    let mut ends_at_braces = true;
+    while let Some(tree) = trees.get(at) {
+        at += 1;
+        ends_at_braces &= !is_value(tree);
+        match tree {
+            TokenTree::Punct(sign) if matches!(sign.as_char(), ';' | ',') => break,
+            TokenTree::Group(group) if ends_at_braces && group.delimiter() == Delimiter::Brace => {
+                break;
+            }
+            TokenTree::Ident(word) if word == "fn" => ends_at_braces = true,
+            _ => {}
+        }
+    }
+    at
+}
+
+/// How many times a visibility is limited to the crate or a part of it.
+pub(crate) fn restricted(stream: &TokenStream) -> usize {
+    let mut count = 0;
+    let mut after_pub = false;
+    walk(stream, &mut |tree| {
+        if let TokenTree::Group(group) = tree {
+            count += usize::from(after_pub && is_restriction(group));
+        }
+        after_pub = matches!(tree, TokenTree::Ident(word) if word == "pub");
+    });
+    count
+}
+
+/// Whether this is the `(crate)` of `pub(crate)`, and not the fields of `struct A(pub (u8, u8))`.
+pub(crate) fn is_restriction(group: &Group) -> bool {
+    let first = group.stream().into_iter().next();
+    group.delimiter() == Delimiter::Parenthesis
+        && matches!(first, Some(TokenTree::Ident(word)) if ["crate", "super", "in"].iter().any(|known| word == known))
+}
+
+/// The lines on which `stream` has code: neither blank nor only a comment.
+pub(crate) fn lines(stream: &TokenStream) -> BTreeSet<usize> {
+    let mut lines = BTreeSet::new();
+    walk(stream, &mut |tree| {
+        let (start, end) = match tree {
+            TokenTree::Group(group) => {
+                lines.insert(group.span_open().start().line);
+                let close = group.span_close().start().line;
+                (close, close)
+            }
+            leaf => (leaf.span().start().line, leaf.span().end().line),
+        };
+        lines.extend(start..=end);
+    });
+    lines
 }
 
 /// A word, or the inside of a text.
@@ -57,17 +193,32 @@ pub(crate) fn texts(stream: &TokenStream) -> Vec<Token> {
 
 fn leaves(stream: &TokenStream, text: fn(&TokenTree) -> Option<String>) -> Vec<Token> {
     let mut tokens = Vec::new();
-    for tree in stream.clone() {
-        match &tree {
-            TokenTree::Group(group) if is_documentation(group) => {}
-            TokenTree::Group(group) => tokens.extend(leaves(&group.stream(), text)),
-            leaf => tokens.extend(text(leaf).map(|text| Token {
-                text,
-                line: leaf.span().start().line,
-            })),
-        }
-    }
+    walk(stream, &mut |tree| {
+        tokens.extend(text(tree).map(|text| Token {
+            text,
+            line: tree.span().start().line,
+        }));
+    });
     tokens
+}
+
+/// Visits every token and group but documentation; a group before its inside.
+fn walk(stream: &TokenStream, visit: &mut impl FnMut(&TokenTree)) {
+    let trees: Vec<TokenTree> = stream.clone().into_iter().collect();
+    let mut at = 0;
+    while at < trees.len() {
+        if let Some(length) = attribute(&trees[at..])
+            && matches!(&trees[at + length - 1], TokenTree::Group(group) if is_documentation(group))
+        {
+            at += length;
+            continue;
+        }
+        visit(&trees[at]);
+        if let TokenTree::Group(group) = &trees[at] {
+            walk(&group.stream(), visit);
+        }
+        at += 1;
+    }
 }
 
 /// Whether `group` is the `[doc = "..."]` that a documentation comment is read as.
@@ -124,14 +275,57 @@ mod tests {
     }
 
     #[test]
-    fn tests_at_the_end_are_not_shipped() {
-        let source = example(
-            "a.rs",
-            "fn a() {}\n#[cfg(test)]\nmod tests {\n    b!();\n}\n",
-        );
-        let tokens = Tokens::of(&source).unwrap();
-        assert_eq!(words(&tokens.all).len(), 7);
-        assert_eq!(words(&tokens.shipped).len(), 2);
+    fn tests_are_not_shipped() {
+        let shipped = |text: &str| {
+            let tokens = Tokens::of(&example("a.rs", text)).unwrap();
+            let shipped = words(&tokens.shipped).into_iter().map(|word| word.text);
+            shipped.collect::<Vec<_>>().join(" ")
+        };
+        for (text, expected) in [
+            (
+                "fn a() {}\n#[cfg(test)]\nmod tests {\n    b!();\n}\n",
+                "fn a",
+            ),
+            (
+                "#[cfg(test)] #[path = \"b.rs\"] mod tests; fn a() {}",
+                "fn a",
+            ),
+            ("#[cfg(test)] use a::{b, c}; fn a() {}", "fn a"),
+            (
+                "#[cfg(test)] pub(crate) const fn b() -> u8 { 1 } fn a() {}",
+                "fn a",
+            ),
+            (
+                "#[cfg(test)] const A: B = B { c: 1, d: 2 }; fn a() {}",
+                "fn a",
+            ),
+            (
+                "impl A { #[cfg(test)] fn b() { c } fn d() {} }",
+                "impl A fn d",
+            ),
+            ("struct A { #[cfg(test)] b: C, d: E }", "struct A d E"),
+            ("#![cfg(test)]\nfn a() {}", ""),
+            (
+                "#[cfg(all(test, unix))] mod b {} #[cfg(not(test))] mod c {}",
+                "cfg not test mod c",
+            ),
+        ] {
+            assert_eq!(shipped(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_limited_visibility_is_counted() {
+        let text = "pub(crate) struct A(pub (u8, u8), pub(super) u8); pub(in crate::a) mod b { pub(self) fn c() {} }";
+        assert_eq!(restricted(&text.parse().unwrap()), 3);
+    }
+
+    #[test]
+    fn blank_lines_and_comments_are_no_code() {
+        let text = "//! a\n\nfn a() { // b\n    /* c */\n    d(\n        \"e\n f\",\n    );\n}\n/// g\nmod h;";
+        let tokens = Tokens::of(&example("a.rs", text)).unwrap();
+        let lines: Vec<usize> = lines(&tokens.all).into_iter().collect();
+        assert_eq!(lines, [3, 5, 6, 7, 8, 9, 11]);
     }
 
     #[test]

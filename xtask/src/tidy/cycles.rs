@@ -1,0 +1,235 @@
+//! No cycle among sibling modules: of two children of a folder, with all that is below them, at most
+//! one uses the other. Tests do not count, nor does a child that uses what its parent declares.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Finding;
+use super::modules::{Files, Tree};
+use super::source::Source;
+
+/// Crates that have cycles, and how many: the numbers only fall.
+const ALLOWED: [(&str, usize); 9] = [
+    ("agent", 4),
+    ("cli", 2),
+    ("collective", 1),
+    ("proto/agent", 1),
+    ("proto/rendezvous", 2),
+    ("proto/rpc", 3),
+    ("rendezvous", 2),
+    ("rpc", 6),
+    ("sim", 2),
+];
+
+/// Uses among the children of one module: pair of children, places.
+type Uses = BTreeMap<(usize, usize), BTreeSet<(String, usize)>>;
+
+/// A finding for every crate with more cycles than it may have.
+pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
+    let folders: BTreeSet<&str> = sources.iter().filter_map(Source::crate_folder).collect();
+    let mut findings = Vec::new();
+    for folder in folders {
+        let found = of_crate(sources, &format!("crates/{folder}"));
+        let allowed = ALLOWED.iter().find(|(known, _)| *known == folder);
+        let allowed = allowed.map_or(0, |(_, count)| *count);
+        if found.len() > allowed {
+            findings.extend(found);
+        }
+    }
+    findings
+}
+
+/// The cycles of the crate in `folder`, a path from the root of the workspace.
+pub(crate) fn of_crate(sources: &[Source], folder: &str) -> Vec<Finding> {
+    trees(sources, folder).iter().flat_map(cycles).collect()
+}
+
+/// The library and the programs in `folder`.
+pub(crate) fn trees(sources: &[Source], folder: &str) -> Vec<Tree> {
+    let inside = format!("{folder}/src/");
+    let files: Files<'_> = sources
+        .iter()
+        .filter(|source| source.is_rust() && source.path.starts_with(&inside))
+        .map(|source| (source.path.as_str(), source))
+        .collect();
+    let is_root = |path: &str| {
+        let path = &path[inside.len()..];
+        let program = path.strip_prefix("bin/");
+        ["lib.rs", "main.rs"].contains(&path) || program.is_some_and(|name| !name.contains('/'))
+    };
+    let roots = files.keys().filter(|path| is_root(path));
+    roots.map(|root| Tree::of(&files, root)).collect()
+}
+
+fn cycles(tree: &Tree) -> Vec<Finding> {
+    let mut folders: BTreeMap<usize, Uses> = BTreeMap::new();
+    for found in tree.uses() {
+        let (from, to) = (tree.ancestry(found.from), tree.ancestry(found.to));
+        let shared = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
+        if let (Some(from), Some(to)) = (from.get(shared), to.get(shared)) {
+            let parent = tree.ancestry(*from)[shared - 1];
+            let file = tree.modules[found.from].file.clone();
+            let places = folders.entry(parent).or_default().entry((*from, *to));
+            places.or_default().insert((file, found.line));
+        }
+    }
+    let named = |(parent, uses): (&usize, &Uses)| {
+        let knots = knots(uses.keys().copied().collect());
+        let finding = |knot: BTreeSet<usize>| describe(tree, *parent, &knot, uses);
+        knots.into_iter().map(finding).collect::<Vec<_>>()
+    };
+    folders.iter().flat_map(named).collect()
+}
+
+/// The sets of nodes that reach one another.
+fn knots(mut reach: BTreeSet<(usize, usize)>) -> Vec<BTreeSet<usize>> {
+    loop {
+        let further: Vec<_> = reach
+            .iter()
+            .flat_map(|(a, b)| {
+                reach
+                    .range((*b, 0)..=(*b, usize::MAX))
+                    .map(|(_, c)| (*a, *c))
+            })
+            .collect();
+        let before = reach.len();
+        reach.extend(further);
+        if reach.len() == before {
+            break;
+        }
+    }
+    let knot = |node: usize| -> BTreeSet<usize> {
+        let mutual = |(_, other): &&(usize, usize)| reach.contains(&(*other, node));
+        reach
+            .range((node, 0)..=(node, usize::MAX))
+            .filter(mutual)
+            .map(|(_, other)| *other)
+            .collect()
+    };
+    let nodes: BTreeSet<usize> = reach.iter().map(|(node, _)| *node).collect();
+    let knots: BTreeSet<_> = nodes
+        .into_iter()
+        .map(knot)
+        .filter(|knot| !knot.is_empty())
+        .collect();
+    knots.into_iter().collect()
+}
+
+fn describe(tree: &Tree, parent: usize, knot: &BTreeSet<usize>, uses: &Uses) -> Finding {
+    let name = |module: &usize| {
+        let name = &tree.modules[*module].name;
+        name.rsplit("::").next().unwrap_or(name).to_owned()
+    };
+    let members: Vec<String> = knot.iter().map(name).collect();
+    let mut text = format!("cycle of {}", members.join(", "));
+    for ((from, to), places) in uses {
+        if knot.contains(from) && knot.contains(to) {
+            let places: Vec<_> = places
+                .iter()
+                .map(|(file, line)| format!("{file}:{line}"))
+                .collect();
+            let shown = &places[..places.len().min(3)];
+            let edge = format!("{} -> {}", name(from), name(to));
+            text += &format!("\n        {edge} ({}): {}", places.len(), shown.join(" "));
+        }
+    }
+    Finding::new(&tree.modules[parent].file, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::source::example;
+    use super::*;
+
+    fn found(files: &[(&str, &str)]) -> Vec<String> {
+        let sources: Vec<_> = files
+            .iter()
+            .map(|(path, text)| example(&format!("crates/a/src/{path}"), text))
+            .collect();
+        let findings = of_crate(&sources, "crates/a");
+        findings.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_cycle_is_found_with_the_lines_that_make_it() {
+        let all = found(&[
+            ("lib.rs", "mod b;\nmod c;\nmod d;\n"),
+            ("b.rs", "use crate::c::C;\n"),
+            (
+                "c.rs",
+                "fn f() {\n    super::b::g(vec![crate::d::x()])\n}\n",
+            ),
+            ("d.rs", ""),
+        ]);
+        let expected = "crates/a/src/lib.rs: cycle of b, c\
+            \n        b -> c (1): crates/a/src/b.rs:1\
+            \n        c -> b (1): crates/a/src/c.rs:2";
+        assert_eq!(all, [expected]);
+    }
+
+    #[test]
+    fn a_cycle_through_names_that_a_parent_hands_on_is_found() {
+        let lib = "mod b;\nmod c;\nmod e;\npub use b::{self as other, B};\nuse c::*;\npub(crate) use e::inner::E as Renamed;\n";
+        for (b, c) in [
+            ("use super::C;", "use super::B;"),
+            ("use super::{C};", "use crate::{\n    other::B,\n};"),
+            (
+                "use super::*; fn f(_: C) {}",
+                "use super::other; fn f() { other::g() }",
+            ),
+            ("fn f() { use crate::C; }", "pub struct C(crate::B);"),
+        ] {
+            let e = "pub mod inner; use inner::E;";
+            let files = [
+                ("lib.rs", lib),
+                ("b.rs", b),
+                ("c/mod.rs", &format!("{c} pub struct C;")),
+                ("e.rs", e),
+                ("e/inner.rs", "pub struct E;"),
+            ];
+            assert_eq!(found(&files).len(), 1, "{b} {c}");
+        }
+        let files = [
+            ("lib.rs", lib),
+            ("b.rs", "use crate::Renamed; pub struct B;"),
+            ("c/mod.rs", ""),
+            ("e.rs", "pub mod inner; use crate::B;"),
+            ("e/inner.rs", "pub struct E;"),
+        ];
+        assert_eq!(found(&files).len(), 1);
+    }
+
+    #[test]
+    fn tests_and_what_a_parent_declares_make_no_cycle() {
+        let all = found(&[
+            (
+                "lib.rs",
+                "mod b;\nmod c;\nuse b::B;\npub struct A;\npub use std::fmt;\n",
+            ),
+            (
+                "b.rs",
+                "use crate::{A, fmt}; use crate::c; fn f() { let b = 1; c::g(b.c, b) }",
+            ),
+            (
+                "c.rs",
+                "use super::*; pub(in crate::b) fn g(_: A, b: u8) {}\n#[cfg(test)]\nmod tests { use crate::b; }\n",
+            ),
+        ]);
+        assert_eq!(all, Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_cycle_is_found_in_the_folder_where_it_is() {
+        let all = found(&[
+            ("lib.rs", "mod b;\n"),
+            ("b/mod.rs", "mod c { use super::d::e::E; } mod d;"),
+            ("b/d.rs", "mod e; fn f() { super::c::g() }"),
+            ("b/d/e.rs", "pub(super) struct E;"),
+        ]);
+        assert_eq!(all.len(), 1);
+        assert!(
+            all[0].starts_with("crates/a/src/b/mod.rs: cycle of c, d"),
+            "{}",
+            all[0]
+        );
+    }
+}
