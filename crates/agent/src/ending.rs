@@ -8,7 +8,7 @@ use tracing::warn;
 
 use crate::agent::Agent;
 use crate::meeting::Parting;
-use crate::{AgentError, AgentEvent, Outcome, Verdict, WatchdogAction, WorkerFailure};
+use crate::{AgentError, AgentEvent, Failure, Outcome, Verdict, WatchdogAction};
 
 /// How long a node that leaves the others waits until they know. They notice anyhow, if later.
 const LEAVING: Duration = Duration::from_secs(5);
@@ -176,7 +176,7 @@ impl Agent<'_> {
     /// One event per worker: how the run ended for it.
     fn emit_finals(&mut self, exits: &[WorkerExit], outcome: &Outcome) {
         let at = self.clock.now().wall;
-        let failures: &[WorkerFailure] = match outcome {
+        let failures: &[Failure] = match outcome {
             Outcome::Failed { failures, .. } => failures,
             _ => &[],
         };
@@ -187,7 +187,7 @@ impl Agent<'_> {
                 let local_rank = worker.identity.local_rank;
                 let failure = failures
                     .iter()
-                    .find(|failure| failure.local_rank == local_rank);
+                    .find(|failure| failure.evidence.local_rank == Some(local_rank));
                 let state = match (outcome, failure) {
                     (Outcome::Succeeded, _) => "SUCCEEDED",
                     (_, Some(_)) => "FAILED",
@@ -204,7 +204,7 @@ impl Agent<'_> {
                         .map(|exit| exit.exit),
                     cause: failure.map(|failure| failure.cause.clone()),
                     raw_error: failure
-                        .and_then(|failure| failure.error_file.as_ref())
+                        .and_then(|failure| failure.evidence.error_file.as_ref())
                         .and_then(|file| file.content.as_ref().ok())
                         .map(ToString::to_string),
                 }

@@ -1,13 +1,6 @@
-//! What workers write down about their failures, and what the launcher hands on.
+//! The error files of workers, and the launcher's own, which it writes for its caller.
 //!
-//! A worker's recorder leaves one of two forms at `TORCHELASTIC_ERROR_FILE`:
-//!
-//! ```json
-//! {"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "…", "timestamp": "1790000000"}}}
-//! {"message": "boom", "timestamp": "1790000000"}
-//! ```
-//!
-//! Anything may be found there; a file that is neither is noted and never stops the agent.
+//! Workers may write anything; a file without the known JSON is reported and never stops the agent.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -19,22 +12,22 @@ use tracing::warn;
 
 use crate::clock::wall;
 use crate::keeper::launcher_pid;
-use crate::{ErrorFile, Outcome, WorkerFailure};
+use crate::{ErrorFile, Exit, Failure, Outcome};
 
 /// The largest error file that is read. Tracebacks are a few kilobytes.
 const MOST_BYTES: u64 = 4 << 20;
 
 /// Reads what a worker left; `None` if it left nothing.
 pub(crate) fn read(path: &Path) -> Option<ErrorFile> {
-    let content = match read_text(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-        Err(error) => Err(format!("cannot be read: {error}")),
-        Ok(text) => understood(&text),
-    };
-    Some(ErrorFile {
-        path: path.to_owned(),
-        content,
-    })
+    let path = path.to_owned();
+    match read_text(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => Some(ErrorFile {
+            path,
+            content: Err(format!("cannot be read: {error}")),
+        }),
+        Ok(text) => Some(ErrorFile::parse(path, &text)),
+    }
 }
 
 fn read_text(path: &Path) -> io::Result<String> {
@@ -50,43 +43,6 @@ fn read_text(path: &Path) -> io::Result<String> {
         return Err(io::Error::other(format!("larger than {MOST_BYTES} bytes")));
     }
     Ok(String::from_utf8_lossy(&text).into_owned())
-}
-
-fn understood(text: &str) -> Result<Value, String> {
-    if text.trim().is_empty() {
-        return Err("is empty".to_owned());
-    }
-    let value: Value =
-        serde_json::from_str(text).map_err(|error| format!("is no JSON: {error}"))?;
-    match value.get("message") {
-        Some(Value::String(_) | Value::Object(_)) => Ok(value),
-        _ => Err("has no \"message\" that is a text or an object".to_owned()),
-    }
-}
-
-/// Class and text of what the worker recorded.
-pub(crate) fn message(content: &Value) -> Option<&str> {
-    match content.get("message")? {
-        Value::String(text) => Some(text),
-        message => message.get("message")?.as_str(),
-    }
-}
-
-/// When the worker says that it failed: whole seconds since the Unix epoch.
-pub(crate) fn recorded_seconds(content: &Value) -> Option<i64> {
-    let timestamp = match content.get("message")? {
-        Value::Object(message) => message.get("extraInfo")?.get("timestamp")?,
-        _ => content.get("timestamp")?,
-    };
-    match timestamp {
-        Value::String(text) => text.trim().parse().ok(),
-        Value::Number(number) => number.as_i64().or_else(|| {
-            // A fraction is dropped.
-            let seconds = number.as_f64()?;
-            (seconds.abs() < 1e15).then_some(seconds as i64)
-        }),
-        _ => None,
-    }
 }
 
 /// Writes the launcher's own error file, for whoever started the launcher.
@@ -133,8 +89,9 @@ fn replace(path: &Path, content: &str) -> io::Result<()> {
     fs::write(path, content)
 }
 
-fn of_failure(failure: &WorkerFailure) -> String {
-    let code = failure.exit.as_number();
+fn of_failure(failure: &Failure) -> String {
+    let failure = &failure.evidence;
+    let code = failure.exit.map_or(0, Exit::as_number);
     let Some(ErrorFile {
         content: Ok(content),
         path,
@@ -143,9 +100,11 @@ fn of_failure(failure: &WorkerFailure) -> String {
         let mut own = own_value(
             &format!(
                 "ChildFailedError: rank {} (local_rank: {}) failed with exitcode {code} (pid: {})",
-                failure.rank, failure.local_rank, failure.pid
+                failure.rank.unwrap_or_default(),
+                failure.local_rank.unwrap_or_default(),
+                failure.pid.unwrap_or_default()
             ),
-            failure.time,
+            failure.time(),
         );
         add_code(&mut own, code);
         return own.to_string();
@@ -181,30 +140,27 @@ fn own_value(message: &str, at: Wall) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use rdzv_agent_proto::group::{Cause, Exit};
-    use rdzv_core::rank::{GroupRank, LocalRank, Rank};
+    use rdzv_core::rank::{LocalRank, Rank};
 
     use super::*;
+    use crate::{Cause, Evidence};
 
     fn failure(path: &Path, exit: Exit) -> Outcome {
         Outcome::Failed {
-            failures: vec![WorkerFailure {
-                local_rank: LocalRank(1),
-                rank: Rank(3),
-                pid: 77,
-                exit,
-                time: Wall::from_unix_micros(5_000_000),
-                exited: Wall::from_unix_micros(5_000_000),
-                stopped_by_agent: false,
-                error_file: read(path),
+            failures: vec![Failure {
                 cause: Cause::ExitCode {
                     code: 4,
                     last_line: None,
                 },
-                stderr_tail: Vec::new(),
-                role: "default".to_owned(),
-                host: "node-a".to_owned(),
-                group_rank: GroupRank(0),
+                evidence: Evidence {
+                    rank: Some(Rank(3)),
+                    local_rank: Some(LocalRank(1)),
+                    pid: Some(77),
+                    exit: Some(exit),
+                    seen: Some(Wall::from_unix_micros(5_000_000)),
+                    error_file: read(path),
+                    ..Evidence::default()
+                },
             }],
             root_cause: 0,
         }
@@ -241,25 +197,6 @@ mod tests {
         }
         let content = read(directory.path()).unwrap().content.unwrap_err();
         assert_eq!(content, "cannot be read: not a regular file");
-    }
-
-    #[test]
-    fn timestamps_are_texts_or_numbers_with_or_without_a_fraction() {
-        let at = |text: &str| recorded_seconds(&serde_json::from_str(text).unwrap());
-        assert_eq!(
-            at(r#"{"message": "m", "timestamp": "1700000000"}"#),
-            Some(1_700_000_000)
-        );
-        assert_eq!(at(r#"{"message": "m", "timestamp": 17.9}"#), Some(17));
-        assert_eq!(at(r#"{"message": "m"}"#), None);
-        assert_eq!(
-            at(r#"{"message": {"extraInfo": {"timestamp": 12}}, "timestamp": 1}"#),
-            Some(12)
-        );
-        assert_eq!(
-            at(r#"{"message": {"extraInfo": {"timestamp": "x"}}}"#),
-            None
-        );
     }
 
     #[test]

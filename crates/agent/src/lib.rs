@@ -59,12 +59,11 @@ pub use event::{
 pub use hang::{HangAction, HangPlan, HangReport, HeartbeatPlan};
 pub use keeper::{end_like, is_kept, keep, launcher_pid};
 pub use logs::write_own_lines;
-pub use outcome::{ErrorFile, Outcome, WorkerFailure};
+pub use outcome::Outcome;
 pub use plan::{
     Entrypoint, LaunchPlan, LogBase, LogPlan, MasterPort, RankSelection, RendezvousPlan,
     StreamSelection,
 };
 pub use preview::{WorkerPreview, preview};
-pub use rdzv_agent_proto::group::record::{CauseRecord, FailureRecord};
-pub use rdzv_agent_proto::group::{Cause, Exit};
-pub use verdict::{JudgedFailure, Verdict};
+pub use rdzv_agent_proto::group::{Cause, ErrorFile, Evidence, Exit, Failure};
+pub use verdict::Verdict;

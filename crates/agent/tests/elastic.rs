@@ -8,7 +8,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use harness::{Harness, start_after};
-use rdzv_agent_proto::group::record::FailureRecord;
+use rdzv_agent_proto::group::{Exit, Failure};
+use rdzv_core::rank::Rank;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -177,14 +178,18 @@ fn the_others_hear_of_a_last_failure_before_stubborn_siblings_have_ended() {
     let (harness, mut script) = agent(&["workers=2", "grace=60000"], script_of_worker);
     script.answer_join("round 0 0 of 2 base 0 of 4");
     let said = script.lines.next().unwrap().unwrap();
-    let (sentence, record) = FailureRecord::heard(&said);
+    let (sentence, failure) = Failure::decode(&said);
     assert!(
         sentence.starts_with("report worker (rank 0, local rank 0, pid ")
             && sentence.ends_with(") exited with code 7"),
         "{said}"
     );
-    let (record, _) = record.unwrap();
-    assert_eq!((record.rank, record.exit_code), (Some(0), Some(7)));
+    let (failure, _) = failure.unwrap();
+    let evidence = failure.evidence;
+    assert_eq!(
+        (evidence.rank, evidence.exit),
+        (Some(Rank(0)), Some(Exit::Code(7)))
+    );
     harness.signal(harness.keeper(), Signal::KILL);
     harness.end();
 }

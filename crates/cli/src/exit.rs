@@ -94,10 +94,8 @@ pub(crate) fn of_launch(codes: ExitCodes, outcome: &Outcome, verdict: &Verdict) 
 }
 
 fn first_failure(verdict: &Verdict) -> u8 {
-    let first = verdict.first.as_ref();
-    first
-        .and_then(|first| first.exit_code)
-        .map_or(Exit::Failure.code(), by_number)
+    let exit = verdict.first().and_then(|first| first.evidence.exit);
+    exit.map_or(Exit::Failure.code(), |exit| by_number(exit.as_number()))
 }
 
 /// A code as it is, a signal (negative) as shells have it; never 0.
@@ -118,8 +116,8 @@ fn of_error(error: &AgentError, verdict: &Verdict) -> u8 {
     const CONFIGURATION: u8 = 78;
     const NOT_EXECUTABLE: u8 = 126;
     const NOT_FOUND: u8 = 127;
-    let first = verdict.first.as_ref();
-    if first.is_some_and(|first| first.cause.kind == "node_lost") {
+    let first = verdict.first();
+    if first.is_some_and(|first| first.cause.kind() == "node_lost") {
         return TRY_AGAIN;
     }
     match error {
@@ -183,16 +181,19 @@ pub(crate) enum Refusal {
 
 #[cfg(test)]
 mod tests {
-    use rdzv_agent::FailureRecord;
+    use rdzv_agent::{Cause, Evidence, Failure};
 
     use super::*;
 
     fn verdict(exit_code: Option<i32>) -> Verdict {
         Verdict {
-            first: Some(FailureRecord {
-                exit_code,
-                ..FailureRecord::default()
-            }),
+            failures: vec![Failure {
+                cause: Cause::reported(String::new(), ""),
+                evidence: Evidence {
+                    exit: exit_code.map(rdzv_agent::Exit::from_number),
+                    ..Evidence::default()
+                },
+            }],
             ..Verdict::default()
         }
     }

@@ -23,7 +23,7 @@ pub(crate) mod sentences;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use rdzv_agent::{Exit, WorkerFailure};
+use rdzv_agent::{Evidence, Exit, Failure};
 use serde_json::Value;
 
 pub(crate) use self::document::Document;
@@ -46,7 +46,7 @@ const NO_TRACEBACK: &str =
 /// are shown in `zone`.
 pub(crate) fn render(
     name: &str,
-    failures: &[WorkerFailure],
+    failures: &[Failure],
     root_cause: usize,
     host: &str,
     zone: &TimeZone,
@@ -78,18 +78,19 @@ pub(crate) fn render(
     )
 }
 
-fn entry(index: usize, failure: &WorkerFailure, host: &str, zone: &TimeZone) -> String {
-    let time = Timestamp::from_second(failure.time.unix_seconds())
+fn entry(index: usize, failure: &Failure, host: &str, zone: &TimeZone) -> String {
+    let evidence = &failure.evidence;
+    let time = Timestamp::from_second(evidence.time().unix_seconds())
         .unwrap_or(Timestamp::UNIX_EPOCH)
         .to_zoned(zone.clone())
         .strftime("%Y-%m-%d_%H:%M:%S");
-    let signal_name = match failure.exit {
-        Exit::Signal(number) => {
+    let signal_name = match evidence.exit {
+        Some(Exit::Signal(number)) => {
             signal::name(number).map_or_else(String::new, |name| format!(" ({name})"))
         }
-        Exit::Code(_) => String::new(),
+        _ => String::new(),
     };
-    let error_file = failure.error_file.as_ref().map_or_else(
+    let error_file = evidence.error_file.as_ref().map_or_else(
         || NOT_AVAILABLE.to_owned(),
         |file| file.path.display().to_string(),
     );
@@ -97,25 +98,25 @@ fn entry(index: usize, failure: &WorkerFailure, host: &str, zone: &TimeZone) -> 
         "[{index}]:\n  time      : {time}\n  host      : {host}\n  rank      : {rank} (local_rank: \
          {local_rank})\n  exitcode  : {code} (pid: {pid}) {signal_name}\n  error_file: \
          {error_file}\n  traceback : {traceback}",
-        rank = failure.rank,
-        local_rank = failure.local_rank,
-        code = failure.exit.as_number(),
-        pid = failure.pid,
-        traceback = traceback(failure),
+        rank = evidence.rank.unwrap_or_default(),
+        local_rank = evidence.local_rank.unwrap_or_default(),
+        code = evidence.exit.map_or(0, Exit::as_number),
+        pid = evidence.pid.unwrap_or_default(),
+        traceback = traceback(evidence),
     )
 }
 
 /// What the worker recorded, or what its end tells.
-fn traceback(failure: &WorkerFailure) -> String {
-    let from_exit = || match failure.exit {
-        Exit::Signal(number) => format!(
+fn traceback(evidence: &Evidence) -> String {
+    let from_exit = || match evidence.exit {
+        Some(Exit::Signal(number)) => format!(
             "Signal {number} ({}) received by PID {}",
             signal::name(number).unwrap_or(NOT_AVAILABLE),
-            failure.pid
+            evidence.pid.unwrap_or_default()
         ),
-        Exit::Code(_) => NO_TRACEBACK.to_owned(),
+        _ => NO_TRACEBACK.to_owned(),
     };
-    match failure.error_file.as_ref().map(|file| &file.content) {
+    match evidence.error_file.as_ref().map(|file| &file.content) {
         None => from_exit(),
         Some(Ok(content)) => match content.get("message") {
             Some(Value::String(text)) if text.is_empty() => from_exit(),

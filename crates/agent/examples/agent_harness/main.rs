@@ -21,8 +21,8 @@ use std::process::{Command, exit};
 use std::time::Duration;
 
 use rdzv_agent::{
-    AgentEvent, Entrypoint, LaunchPlan, LogBase, LogPlan, Outcome, RankSelection, RendezvousPlan,
-    StreamSelection, end_like, is_kept, keep, run, write_launcher_error_file,
+    AgentEvent, Entrypoint, Exit, Failure, LaunchPlan, LogBase, LogPlan, Outcome, RankSelection,
+    RendezvousPlan, StreamSelection, end_like, is_kept, keep, run, write_launcher_error_file,
 };
 use rdzv_agent_proto::topology::CpuList;
 use rdzv_core::endpoint::Endpoint;
@@ -80,13 +80,13 @@ fn main() {
             failures,
             root_cause,
         } => {
-            for failure in failures {
+            for Failure { evidence, .. } in failures {
                 say!(
                     "failure local_rank={} exit={} stopped={} file={}",
-                    failure.local_rank,
-                    failure.exit.as_number(),
-                    failure.stopped_by_agent,
-                    match &failure.error_file {
+                    evidence.local_rank.unwrap_or_default(),
+                    evidence.exit.map_or(0, Exit::as_number),
+                    evidence.stopped_by_agent,
+                    match &evidence.error_file {
                         None => "none".to_owned(),
                         Some(file) => match &file.content {
                             Ok(content) => content.to_string(),
@@ -95,7 +95,8 @@ fn main() {
                     }
                 );
             }
-            say!("outcome failed root={}", failures[*root_cause].local_rank);
+            let root = failures[*root_cause].evidence.local_rank;
+            say!("outcome failed root={}", root.unwrap_or_default());
         }
         Outcome::Signalled {
             signal,

@@ -10,7 +10,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use super::{RunResult, SpecError, SupervisorError, WorkerId};
-use crate::{AgentError, Cause, Exit, WorkerFailure};
+use crate::{AgentError, Cause, Exit, Failure};
 
 /// How one worker failed. Named as in torchelastic, although a worker need not be a process.
 #[derive(Debug, Clone, PartialEq)]
@@ -58,17 +58,20 @@ impl ProcessFailure {
     }
 }
 
-impl From<&WorkerFailure> for ProcessFailure {
-    fn from(failure: &WorkerFailure) -> Self {
-        let file = failure.error_file.as_ref();
-        let error = file.and_then(|file| file.content.clone().ok());
+impl From<&Failure> for ProcessFailure {
+    fn from(failure: &Failure) -> Self {
+        let evidence = &failure.evidence;
+        let file = evidence.error_file.as_ref();
         Self {
-            id: Some(WorkerId::Process(failure.pid)),
-            stopped_by_agent: failure.stopped_by_agent,
+            rank: evidence.rank.unwrap_or_default(),
+            local_rank: evidence.local_rank.unwrap_or_default(),
+            id: evidence.pid.map(WorkerId::Process),
+            exit: evidence.exit.unwrap_or(Exit::Code(0)),
+            time: evidence.time(),
+            stopped_by_agent: evidence.stopped_by_agent,
             cause: failure.cause.clone(),
             error_file: file.map(|file| file.path.clone()),
-            error,
-            ..Self::new(failure.rank, failure.local_rank, failure.exit, failure.time)
+            error: file.and_then(|file| file.content.clone().ok()),
         }
     }
 }

@@ -82,7 +82,9 @@ impl LocalElasticAgent {
                 root_cause,
                 ..
             } => {
-                let first = failures.get(root_cause).map(|failure| failure.rank);
+                let first = failures
+                    .get(root_cause)
+                    .and_then(|failure| failure.evidence.rank);
                 let failures = failures.iter().map(ProcessFailure::from).collect();
                 Ok(RunResult {
                     first,

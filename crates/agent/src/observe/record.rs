@@ -181,7 +181,7 @@ fn fields(event: &AgentEvent) -> (&'static str, Value) {
         AgentEvent::Verdict { verdict, .. } => (
             "verdict",
             json!({
-                "first_failure": verdict.first,
+                "first_failure": verdict.first(),
                 "on_this_node": verdict.here,
                 "restart_count": verdict.restart_count,
             }),

@@ -1,20 +1,17 @@
 //! What this node knows of its own failures, and what it says of them to others and hears of theirs.
 
 use std::path::Path;
-use std::time::Duration;
 
-use rdzv_agent_proto::group::diagnosis::{self, Evidence, diagnose};
-use rdzv_agent_proto::group::exit::{FailureTrace, root_cause};
-use rdzv_agent_proto::group::record::FailureRecord;
-use rdzv_agent_proto::group::{Cause, Exit, WorkerExit};
+use rdzv_agent_proto::group::diagnosis::is_loss_of_a_peer;
+use rdzv_agent_proto::group::{Cause, Evidence, Exit, Failure, WorkerExit, first_failure};
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Wall;
 
 use super::judge::{Known, judge};
-use super::{Verdict, circumstances, of_worker};
+use super::{Verdict, circumstances};
 use crate::agent::Agent;
 use crate::logs::Target;
-use crate::{AgentError, Outcome, WorkerFailure, error_file, host};
+use crate::{AgentError, Outcome, error_file, host};
 
 /// SIGKILL's number, the same on all architectures.
 const KILL: i32 = 9;
@@ -28,24 +25,23 @@ pub(crate) const MOST_TOLD: usize = 3_500;
 /// A failure on another node.
 #[derive(Debug)]
 pub(crate) struct Heard {
-    record: FailureRecord,
+    failure: Failure,
     /// When it happened, by the clock of this node.
     at: Wall,
 }
 
 impl Heard {
-    /// Whether it came before the first failure of this node: by time, unless one of the two only
-    /// tells of the loss of a peer.
-    fn came_before(&self, own: &WorkerFailure) -> bool {
-        let cause = &self.record.cause;
-        let heard_of_a_peer = cause.kind == "exception" && diagnosis::tells_of_a_peer(&cause.text);
+    /// Whether it came before the first failure of this node: by time, unless only one of the two
+    /// is the loss of a peer.
+    fn came_before(&self, own: &Failure) -> bool {
         if matches!(own.cause, Cause::StoppedByAgent { .. }) {
             return true;
         }
-        match (heard_of_a_peer, diagnosis::is_about_a_peer(&own.cause)) {
-            (false, true) => true,
-            (true, false) => false,
-            _ => self.at < own.exited,
+        let losses = [&self.failure.cause, &own.cause].map(is_loss_of_a_peer);
+        match losses {
+            [false, true] => true,
+            [true, false] => false,
+            _ => own.evidence.seen.is_some_and(|seen| self.at < seen),
         }
     }
 }
@@ -66,7 +62,7 @@ impl Agent<'_> {
                 stopped_by_agent: worker.condemned.is_none(),
             });
         let exits: Vec<WorkerExit> = exits.iter().copied().chain(given_up).collect();
-        let (mut failures, traces): (Vec<WorkerFailure>, Vec<_>) = exits
+        let mut failures: Vec<Failure> = exits
             .iter()
             .filter(|exit| {
                 !exit.exit.is_success()
@@ -74,25 +70,9 @@ impl Agent<'_> {
                     || self.is_condemned(exit.local_rank)
             })
             .filter_map(|exit| self.failure(exit))
-            .unzip();
-        let first_exit = root_cause(&traces);
-        let first = failures.get(first_exit);
-        if first.is_some_and(|first| diagnosis::is_about_a_peer(&first.cause)) {
-            for stopped in failures
-                .iter_mut()
-                .filter(|failure| matches!(failure.cause, Cause::StoppedByAgent { .. }))
-            {
-                if let Some(cause) = diagnosis::own_words(&stopped.stderr_tail) {
-                    stopped.cause = cause;
-                }
-            }
-        }
-        let said: Vec<(bool, &Cause)> = failures
-            .iter()
-            .map(|failure| (failure.stopped_by_agent, &failure.cause))
             .collect();
         Outcome::Failed {
-            root_cause: diagnosis::first_with_a_cause_of_its_own(&said, first_exit),
+            root_cause: first_failure(&mut failures),
             failures,
         }
     }
@@ -103,88 +83,60 @@ impl Agent<'_> {
         worker.is_some_and(|worker| worker.condemned.is_some())
     }
 
-    fn failure(&self, exit: &WorkerExit) -> Option<(WorkerFailure, FailureTrace)> {
+    fn failure(&self, exit: &WorkerExit) -> Option<Failure> {
         let worker = self.workers.get(&exit.local_rank)?;
-        let file = worker.error_file.as_deref().and_then(error_file::read);
-        let recorded_seconds = file
-            .as_ref()
-            .and_then(|file| file.content.as_ref().ok())
-            .and_then(error_file::recorded_seconds);
-        let trace = FailureTrace {
-            started: worker.started,
-            exited: exit.at,
-            stopped_by_agent: exit.stopped_by_agent,
-            recorded_seconds,
-        };
-        let recorded = file
-            .as_ref()
-            .and_then(|file| file.content.as_ref().ok())
-            .and_then(error_file::message);
-        let stderr_tail = match self.logs.file(exit.local_rank, Target::Stderr) {
-            Some(_) => self.logs.tail(exit.local_rank, Target::Stderr, MOST_LINES),
-            None => self.listener.tail(exit.local_rank, MOST_LINES),
-        };
-        let cause = diagnose(&Evidence {
-            exit: exit.exit,
-            stopped_by_agent: exit.stopped_by_agent,
-            condemned: worker.condemned.as_ref(),
-            recorded,
-            stderr_tail: &stderr_tail,
-            out_of_memory: worker.out_of_memory.as_deref(),
-        });
-        let cause = match cause {
-            Cause::ExitCode { .. } => {
-                let logs = worker.error_file.as_deref().and_then(Path::parent);
-                let program = Path::new(&self.plan.entrypoint.program);
-                circumstances::explain(exit.exit, program, logs).unwrap_or(cause)
-            }
-            cause => cause,
-        };
-        let failure = WorkerFailure {
-            local_rank: exit.local_rank,
-            rank: worker.identity.rank,
-            pid: exit.pid,
-            exit: exit.exit,
-            time: recorded_seconds.map_or(exit.at, |seconds| {
-                Wall::from_unix_micros(seconds.saturating_mul(1_000_000))
-            }),
-            exited: exit.at,
-            stopped_by_agent: exit.stopped_by_agent,
-            error_file: file,
-            cause,
-            stderr_tail,
-            role: self.plan.role.clone(),
+        let error_path = worker.error_file.as_deref();
+        let evidence = Evidence {
             host: host::full_name(),
-            group_rank: self.meeting.group_rank(),
+            group_rank: Some(self.meeting.group_rank()),
+            role: self.plan.role.clone(),
+            rank: Some(worker.identity.rank),
+            started: Some(worker.started),
+            kill_cause: worker.condemned.clone(),
+            out_of_memory: worker.out_of_memory.clone(),
+            error_file: error_path.and_then(error_file::read),
+            stderr_tail: match self.logs.file(exit.local_rank, Target::Stderr) {
+                Some(_) => self.logs.tail(exit.local_rank, Target::Stderr, MOST_LINES),
+                None => self.listener.tail(exit.local_rank, MOST_LINES),
+            },
+            ..Evidence::default()
         };
-        Some((failure, trace))
+        let mut failure = Failure::of_worker(exit, evidence);
+        if matches!(failure.cause, Cause::ExitCode { .. }) {
+            let logs = error_path.and_then(Path::parent);
+            let program = Path::new(&self.plan.entrypoint.program);
+            if let Some(cause) = circumstances::explain(exit.exit, program, logs) {
+                failure.cause = cause;
+            }
+        }
+        Some(failure)
     }
 
     /// What other nodes are told of a failure here: a sentence, and the record.
     pub(crate) fn told(&self, exit: &WorkerExit) -> String {
-        let Some((failure, _)) = self.failure(exit) else {
-            return String::new();
-        };
-        let age = self.clock.now().wall.since(exit.at);
-        of_worker(&failure).told(&sentence(&failure), age, MOST_TOLD)
+        let failure = self.failure(exit);
+        failure.map_or_else(String::new, |failure| {
+            failure.encode(&failure.sentence(), self.clock.now().wall, MOST_TOLD)
+        })
     }
 
     /// The same of workers that hang and are about to be stopped.
     pub(crate) fn told_of_hang(&self, workers: &[LocalRank], text: &str) -> String {
         let first = workers.first().and_then(|worker| self.workers.get(worker));
+        let at = self.clock.now().wall;
         let failure = first.and_then(|worker| {
             self.failure(&WorkerExit {
                 local_rank: worker.identity.local_rank,
                 pid: worker.identity.pid,
                 exit: Exit::Signal(KILL),
-                at: self.clock.now().wall,
+                at,
                 stopped_by_agent: worker.condemned.is_none(),
             })
         });
-        match failure {
-            Some((failure, _)) => of_worker(&failure).told(text, Duration::ZERO, MOST_TOLD),
-            None => text.to_owned(),
-        }
+        failure.map_or_else(
+            || text.to_owned(),
+            |failure| failure.encode(text, at, MOST_TOLD),
+        )
     }
 
     /// What other nodes are told when the run ends here: `text`, or what is to be said of the worker
@@ -202,21 +154,22 @@ impl Agent<'_> {
             } => failures.get(*root_cause),
             _ => None,
         };
-        let text = text.or_else(|| first.map(sentence)).unwrap_or_default();
-        let at = first.map_or(self.clock.now().wall, |first| first.exited);
-        let age = self.clock.now().wall.since(at);
-        match &verdict.first {
-            Some(record) if verdict.here => record.told(&text, age, MOST_TOLD),
+        let text = text.or_else(|| first.map(Failure::sentence));
+        let text = text.unwrap_or_default();
+        match verdict.first() {
+            Some(failure) if verdict.here => {
+                failure.encode(&text, self.clock.now().wall, MOST_TOLD)
+            }
             _ => text,
         }
     }
 
     /// Keeps what another node has said of its failure; returns the sentence for people.
     pub(crate) fn heard(&mut self, reason: &str) -> String {
-        let (sentence, record) = FailureRecord::heard(reason);
-        if let Some((record, age)) = record {
+        let (sentence, failure) = Failure::decode(reason);
+        if let Some((failure, age)) = failure {
             let at = self.clock.now().wall - age;
-            self.heard = Some(Heard { record, at });
+            self.heard = Some(Heard { failure, at });
         }
         sentence.to_owned()
     }
@@ -242,33 +195,19 @@ impl Agent<'_> {
         );
         let lost = || {
             let lost = self.lost.as_ref().filter(|_| without_others)?;
-            Some(lost.record())
+            Some(lost.failure())
         };
         judge(
             outcome,
             Known {
                 host: &host::full_name(),
-                group_rank: self.meeting.group_rank().0,
+                group_rank: self.meeting.group_rank(),
                 role: &self.plan.role,
                 not_started: self.not_started.as_ref(),
-                elsewhere: heard.map(|heard| heard.record).or_else(lost),
+                elsewhere: heard.map(|heard| heard.failure).or_else(lost),
                 restart_count: self.group.restart_count(),
                 at: now,
             },
         )
     }
-}
-
-/// What is to be said of a failed worker to the people at other nodes.
-fn sentence(failure: &WorkerFailure) -> String {
-    let how = match failure.exit {
-        Exit::Code(code) => format!("exited with code {code}"),
-        Exit::Signal(signal) => format!("was ended by signal {signal}"),
-    };
-    let why = match &failure.cause {
-        Cause::ExitCode { .. } | Cause::Signal { .. } => String::new(),
-        cause => format!(": {cause}"),
-    };
-    let (rank, local_rank, pid) = (failure.rank, failure.local_rank, failure.pid);
-    format!("worker (rank {rank}, local rank {local_rank}, pid {pid}) {how}{why}")
 }

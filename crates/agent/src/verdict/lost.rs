@@ -1,7 +1,6 @@
 //! Nodes that have vanished without a word.
 
-use rdzv_agent_proto::group::Cause;
-use rdzv_agent_proto::group::record::{self, CauseRecord, FailureRecord};
+use rdzv_agent_proto::group::{Cause, Evidence, Failure};
 use rdzv_core::time::Wall;
 use rdzv_rendezvous::RendezvousError;
 
@@ -44,14 +43,16 @@ impl LostNode {
     }
 
     /// As it is reported.
-    pub(crate) fn record(&self) -> FailureRecord {
-        FailureRecord {
-            host: self.node.clone(),
-            time: record::time(self.at),
-            cause: CauseRecord::from(&Cause::NodeLost {
+    pub(crate) fn failure(&self) -> Failure {
+        Failure {
+            cause: Cause::NodeLost {
                 node: self.what.clone(),
-            }),
-            ..FailureRecord::default()
+            },
+            evidence: Evidence {
+                host: self.node.clone(),
+                seen: Some(self.at),
+                ..Evidence::default()
+            },
         }
     }
 }
@@ -77,8 +78,8 @@ mod tests {
     fn only_losses_are_losses() {
         let lost = |reason| {
             LostNode::in_sentence(reason, Wall::default()).map(|lost| {
-                let record = lost.record();
-                (record.host, record.cause.text)
+                let failure = lost.failure();
+                (failure.evidence.host, failure.cause.to_string())
             })
         };
         assert_eq!(

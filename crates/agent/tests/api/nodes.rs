@@ -221,7 +221,7 @@ fn a_failure_among_threads_is_the_cause_for_an_agent_with_processes() {
                 let _ = sender.send(());
             }
             AgentEvent::Verdict { verdict, .. } => {
-                seen.lock().unwrap().extend(verdict.first.clone());
+                seen.lock().unwrap().extend(verdict.first().cloned());
             }
             _ => {}
         });
@@ -233,7 +233,7 @@ fn a_failure_among_threads_is_the_cause_for_an_agent_with_processes() {
         panic!("{verdicts:?}");
     };
     assert_eq!(
-        (first.role.as_str(), first.cause.text.as_str()),
-        ("threads", "boom")
+        (first.evidence.role.as_str(), first.cause.to_string()),
+        ("threads", "boom".to_owned())
     );
 }

@@ -176,8 +176,8 @@ pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment
             ));
         }
         Outcome::Error(error) => {
-            let first = ended.verdict.first.as_ref();
-            let more_than_this = first.is_some_and(|first| first.cause.kind == NODE_LOST);
+            let first = ended.verdict.first();
+            let more_than_this = first.is_some_and(|first| first.cause.kind() == NODE_LOST);
             if more_than_this || !ended.verdict.here {
                 tell_verdict(ended);
             }

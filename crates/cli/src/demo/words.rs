@@ -115,11 +115,12 @@ pub(super) fn failure(reason: &str, outcome: &Outcome) -> String {
     let reason = reason.trim_end_matches('.');
     let mut text = format!("\nThis is not how it should have gone: {reason}.");
     if let Outcome::Failed { failures, .. } = outcome {
-        for failure in failures {
-            let how = how_it_ended(failure.exit);
+        for evidence in failures.iter().map(|failure| &failure.evidence) {
+            let how = evidence.exit.map_or_else(String::new, how_it_ended);
             text += &format!(
                 "\n  rank {} (process {}) ended {how}",
-                failure.rank, failure.pid
+                evidence.rank.unwrap_or_default(),
+                evidence.pid.unwrap_or_default()
             );
         }
     }

@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 
 use jiff::Timestamp;
-use rdzv_agent::{AgentError, Cause, CauseRecord, FailureRecord, Outcome, Verdict};
+use rdzv_agent::{AgentError, Cause, Evidence, Failure, Outcome, Verdict};
+use rdzv_core::time::Wall;
 use serde::Serialize;
 
 use crate::exit::Refusal;
@@ -21,7 +22,7 @@ pub(crate) struct Document<'a> {
     restart_count: u32,
     title: Option<&'a str>,
     host: &'a str,
-    first_failure: Option<Cow<'a, FailureRecord>>,
+    first_failure: Option<Cow<'a, Failure>>,
     failures: Vec<Entry<'a>>,
     error: Option<String>,
 }
@@ -29,7 +30,7 @@ pub(crate) struct Document<'a> {
 #[derive(Debug, Serialize)]
 struct Entry<'a> {
     #[serde(flatten)]
-    record: Cow<'a, FailureRecord>,
+    record: Cow<'a, Failure>,
     secondary: bool,
 }
 
@@ -59,9 +60,9 @@ impl<'a> Document<'a> {
                 (word, Some(format!("{}: {error}", error.class())))
             }
         };
-        let entry = |judged: &'a rdzv_agent::JudgedFailure| Entry {
-            record: Cow::Borrowed(&judged.record),
-            secondary: judged.secondary,
+        let entry = |(index, failure): (usize, &'a Failure)| Entry {
+            record: Cow::Borrowed(failure),
+            secondary: index > 0,
         };
         Self {
             version: VERSION,
@@ -71,8 +72,8 @@ impl<'a> Document<'a> {
             restart_count: verdict.restart_count,
             title: Some(title),
             host,
-            first_failure: verdict.first.as_ref().map(Cow::Borrowed),
-            failures: verdict.failures.iter().map(entry).collect(),
+            first_failure: verdict.first().map(Cow::Borrowed),
+            failures: verdict.failures.iter().enumerate().map(entry).collect(),
             error,
         }
     }
@@ -106,13 +107,16 @@ impl<'a> Document<'a> {
         text: &str,
         exit_code: u8,
     ) -> Self {
-        let record = FailureRecord {
-            host: host.to_owned(),
-            time: format!("{:.6}", Timestamp::now()),
-            cause: CauseRecord::from(&Cause::Agent {
+        let now = Timestamp::now().as_microsecond();
+        let record = Failure {
+            cause: Cause::Agent {
                 text: text.to_owned(),
-            }),
-            ..FailureRecord::default()
+            },
+            evidence: Evidence {
+                host: host.to_owned(),
+                seen: Some(Wall::from_unix_micros(now)),
+                ..Evidence::default()
+            },
         };
         Self {
             version: VERSION,

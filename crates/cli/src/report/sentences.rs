@@ -9,7 +9,7 @@
 
 use std::fmt::Write;
 
-use rdzv_agent::{FailureRecord, Verdict};
+use rdzv_agent::{Exit, Failure, Verdict};
 
 use crate::signal;
 
@@ -19,70 +19,73 @@ const MOST_LINES: usize = 10;
 /// The lines, without a newline at the end; empty if nothing failed. `seen` tells of a local rank
 /// whether its stderr was on this console anyhow.
 pub(crate) fn render(verdict: &Verdict, seen: &dyn Fn(u32) -> bool) -> String {
-    let Some(first) = &verdict.first else {
+    let Some(first) = verdict.first() else {
         return String::new();
     };
     let mut text = format!(
         "rdzv: first failure{}: {first} at {}: {}",
         if verdict.here { "" } else { " of the job" },
-        first.time,
-        first.cause.text
+        first.time(),
+        first.cause
     );
-    let on_console = verdict.here && first.local_rank.is_some_and(seen);
-    if !on_console && !first.stderr_tail.is_empty() {
-        let skipped = first.stderr_tail.len().saturating_sub(MOST_LINES);
+    let tail = &first.evidence.stderr_tail;
+    let local_rank = first.evidence.local_rank;
+    let on_console = verdict.here && local_rank.is_some_and(|rank| seen(rank.0));
+    if !on_console && !tail.is_empty() {
+        let skipped = tail.len().saturating_sub(MOST_LINES);
         text.push_str("\nrdzv: the last lines of its stderr:");
-        for line in &first.stderr_tail[skipped..] {
+        for line in &tail[skipped..] {
             // Writing to a String cannot fail.
             let _ = write!(text, "\n    {}", line.trim_end());
         }
     }
-    let others: Vec<&FailureRecord> = verdict
-        .failures
-        .iter()
-        .filter(|failure| failure.secondary)
-        .map(|failure| &failure.record)
-        .collect();
-    for group in alike(&others) {
+    for group in alike(&verdict.failures[1..]) {
         let _ = write!(text, "\nrdzv: {}", in_one_line(&group));
     }
     text
 }
 
 /// Failures of one cause together, in the order of their first ones.
-fn alike<'a>(records: &[&'a FailureRecord]) -> Vec<Vec<&'a FailureRecord>> {
-    let mut groups: Vec<Vec<&FailureRecord>> = Vec::new();
-    for record in records {
+fn alike(failures: &[Failure]) -> Vec<Vec<&Failure>> {
+    let key = |failure: &Failure| {
+        let cause = &failure.cause;
+        let kind = cause.kind().to_owned();
+        (kind, cause.to_string(), failure.evidence.exit)
+    };
+    let mut groups: Vec<Vec<&Failure>> = Vec::new();
+    for failure in failures {
         let same = groups
             .iter_mut()
-            .find(|group| group[0].cause == record.cause && group[0].exit_code == record.exit_code);
+            .find(|group| key(group[0]) == key(failure));
         match same {
-            Some(group) => group.push(record),
-            None => groups.push(vec![record]),
+            Some(group) => group.push(failure),
+            None => groups.push(vec![failure]),
         }
     }
     groups
 }
 
-fn in_one_line(group: &[&FailureRecord]) -> String {
+fn in_one_line(group: &[&Failure]) -> String {
     let one = group[0];
-    let ranks: Vec<u32> = group.iter().filter_map(|record| record.rank).collect();
+    let ranks = group.iter().filter_map(|failure| failure.evidence.rank);
+    let ranks: Vec<u32> = ranks.map(|rank| rank.0).collect();
     let who = match ranks.len() {
-        0 => format!("node {}", one.host),
+        0 => format!("node {}", one.evidence.host),
         1 => format!("rank {}", ranks[0]),
         _ => format!("ranks {}", ranges(ranks)),
     };
-    let exit = one.exit_code.map_or_else(String::new, |code| {
-        let name = (code < 0)
-            .then(|| signal::name(code.saturating_neg()))
-            .flatten()
-            .map_or_else(String::new, |name| format!(" ({name})"));
-        format!("exit code {code}{name}, ")
+    let exit = one.evidence.exit.map_or_else(String::new, |exit| {
+        let name = match exit {
+            Exit::Signal(number) => signal::name(number),
+            Exit::Code(_) => None,
+        };
+        let name = name.map_or_else(String::new, |name| format!(" ({name})"));
+        format!("exit code {}{name}, ", exit.as_number())
     });
     let why = if one.was_stopped() {
-        "stopped by the agent"
+        "stopped by the agent".to_owned()
     } else {
-        &one.cause.text
+        one.cause.to_string()
     };
     format!("{} more: {who}: {exit}{why}", group.len())
 }
@@ -112,35 +115,31 @@ fn ranges(mut ranks: Vec<u32>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use rdzv_agent::{Cause, CauseRecord, JudgedFailure};
+    use rdzv_agent::{Cause, Evidence};
+    use rdzv_core::rank::{LocalRank, Rank};
+    use rdzv_core::time::Wall;
 
     use super::*;
 
-    fn record(rank: u32, exit_code: i32, cause: &Cause) -> FailureRecord {
-        FailureRecord {
-            host: "node-a".to_owned(),
-            rank: Some(rank),
-            local_rank: Some(rank),
-            pid: Some(100 + rank),
-            exit_code: Some(exit_code),
-            time: "2031-05-06T07:08:08.125001Z".to_owned(),
-            cause: CauseRecord::from(cause),
-            ..FailureRecord::default()
+    fn failure(rank: u32, exit_code: i32, cause: &Cause) -> Failure {
+        Failure {
+            cause: cause.clone(),
+            evidence: Evidence {
+                host: "node-a".to_owned(),
+                rank: Some(Rank(rank)),
+                local_rank: Some(LocalRank(rank)),
+                pid: Some(100 + rank),
+                exit: Some(Exit::from_number(exit_code)),
+                seen: Some(Wall::from_unix_micros(1_935_817_688_125_001)),
+                ..Evidence::default()
+            },
         }
     }
 
-    fn verdict(records: Vec<FailureRecord>) -> Verdict {
+    fn verdict(failures: Vec<Failure>) -> Verdict {
         Verdict {
-            first: records.first().cloned(),
             here: true,
-            failures: records
-                .into_iter()
-                .enumerate()
-                .map(|(index, record)| JudgedFailure {
-                    record,
-                    secondary: index > 0,
-                })
-                .collect(),
+            failures,
             restart_count: 0,
         }
     }
@@ -148,9 +147,9 @@ mod tests {
     #[test]
     fn what_followed_is_folded() {
         let stopped = Cause::StoppedByAgent { number: -15 };
-        let mut records = vec![record(5, 1, &Cause::exception("ValueError: boom"))];
-        records.extend([4, 0, 2, 1, 3, 7].map(|rank| record(rank, -15, &stopped)));
-        records.push(record(
+        let mut records = vec![failure(5, 1, &Cause::exception("ValueError: boom"))];
+        records.extend([4, 0, 2, 1, 3, 7].map(|rank| failure(rank, -15, &stopped)));
+        records.push(failure(
             6,
             1,
             &Cause::exception("ConnectionResetError: gone"),
@@ -164,7 +163,7 @@ mod tests {
 
     #[test]
     fn stderr_that_nobody_has_seen_is_shown() {
-        let mut first = record(
+        let mut first = failure(
             0,
             7,
             &Cause::ExitCode {
@@ -172,7 +171,7 @@ mod tests {
                 last_line: None,
             },
         );
-        first.stderr_tail = (0..12).map(|line| format!("line {line}")).collect();
+        first.evidence.stderr_tail = (0..12).map(|line| format!("line {line}")).collect();
         let verdict = verdict(vec![first]);
         assert!(!render(&verdict, &|_| true).contains("line"));
         let text = render(&verdict, &|_| false);
@@ -182,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_failure_elsewhere_is_the_jobs() {
-        let mut verdict = verdict(vec![record(1, -9, &Cause::Signal { signal: 9 })]);
+        let mut verdict = verdict(vec![failure(1, -9, &Cause::Signal { signal: 9 })]);
         verdict.here = false;
         assert_eq!(
             render(&verdict, &|_| true),

@@ -7,38 +7,36 @@ use serde_json::json;
 
 use super::*;
 
-fn failure(rank: u32, exit: Exit) -> WorkerFailure {
-    WorkerFailure {
-        local_rank: LocalRank(rank - 4),
-        rank: Rank(rank),
-        pid: 4238 + rank,
-        exit,
-        time: Wall::from_unix_micros(1_936_854_489_900_000),
-        exited: Wall::from_unix_micros(1_936_854_489_900_000),
-        stopped_by_agent: false,
-        error_file: None,
+fn failure(rank: u32, exit: Exit) -> Failure {
+    Failure {
         cause: Cause::ExitCode {
             code: 7,
             last_line: None,
         },
-        stderr_tail: Vec::new(),
-        role: "default".to_owned(),
-        host: "node-a.example".to_owned(),
-        group_rank: GroupRank(0),
+        evidence: Evidence {
+            host: "node-a.example".to_owned(),
+            group_rank: Some(GroupRank(0)),
+            role: "default".to_owned(),
+            rank: Some(Rank(rank)),
+            local_rank: Some(LocalRank(rank - 4)),
+            pid: Some(4238 + rank),
+            exit: Some(exit),
+            seen: Some(Wall::from_unix_micros(1_936_854_489_900_000)),
+            ..Evidence::default()
+        },
     }
 }
 
-fn with_file(content: Result<Value, String>) -> WorkerFailure {
-    WorkerFailure {
-        error_file: Some(ErrorFile {
-            path: PathBuf::from("/logs/none_abc/attempt_0/1/error.json"),
-            content,
-        }),
-        ..failure(5, Exit::Code(1))
-    }
+fn with_file(content: Result<Value, String>) -> Failure {
+    let mut failure = failure(5, Exit::Code(1));
+    failure.evidence.error_file = Some(ErrorFile {
+        path: PathBuf::from("/logs/none_abc/attempt_0/1/error.json"),
+        content,
+    });
+    failure
 }
 
-fn rendered(failures: &[WorkerFailure], root_cause: usize) -> String {
+fn rendered(failures: &[Failure], root_cause: usize) -> String {
     // A trailing blank is part of the layout, and editors would eat it in a snapshot.
     let text = render(
         "train.py",
@@ -52,16 +50,9 @@ fn rendered(failures: &[WorkerFailure], root_cause: usize) -> String {
 
 #[test]
 fn the_root_cause_stands_apart_from_those_it_took_along() {
-    insta::assert_snapshot!(rendered(
-        &[
-            failure(5, Exit::Code(7)),
-            WorkerFailure {
-                stopped_by_agent: true,
-                ..failure(4, Exit::Signal(15))
-            },
-        ],
-        0
-    ));
+    let mut stopped = failure(4, Exit::Signal(15));
+    stopped.evidence.stopped_by_agent = true;
+    insta::assert_snapshot!(rendered(&[failure(5, Exit::Code(7)), stopped], 0));
 }
 
 #[test]

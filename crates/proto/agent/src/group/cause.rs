@@ -95,6 +95,13 @@ pub enum Cause {
         /// Class and text of the error.
         text: String,
     },
+    /// A cause that another node reported, of which only kind and text travel.
+    Reported {
+        /// [`Cause::kind`] at that node.
+        kind: String,
+        /// The text: one line.
+        text: String,
+    },
 }
 
 impl Cause {
@@ -105,8 +112,17 @@ impl Cause {
         }
     }
 
+    /// A cause from the kind and the text that another node reported.
+    pub fn reported(kind: String, text: &str) -> Self {
+        let text = one_line(text);
+        match kind.as_str() {
+            "exception" => Self::Exception { text },
+            _ => Self::Reported { kind, text },
+        }
+    }
+
     /// The stable name of this kind of cause.
-    pub fn kind(&self) -> &'static str {
+    pub fn kind(&self) -> &str {
         match self {
             Self::Exception { .. } => "exception",
             Self::ExitCode { .. } => "exit_code",
@@ -121,6 +137,7 @@ impl Cause {
             Self::NodeLost { .. } => "node_lost",
             Self::StoppedByAgent { .. } => "stopped_by_agent",
             Self::Agent { .. } => "agent_error",
+            Self::Reported { kind, .. } => kind,
         }
     }
 }
@@ -128,7 +145,9 @@ impl Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
-            Self::Exception { text } | Self::Agent { text } => text.clone(),
+            Self::Exception { text } | Self::Agent { text } | Self::Reported { text, .. } => {
+                text.clone()
+            }
             Self::ExitCode {
                 code,
                 last_line: None,

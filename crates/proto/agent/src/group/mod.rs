@@ -23,9 +23,9 @@
 //!   [`GroupInput`] and [`GroupOutput`] are its words.
 //! * [`plan`] turns ranks into each worker's environment and arguments.
 //! * [`policy`] holds the restart budget and what repeated signals mean for the grace.
-//! * [`exit`] says how processes end and which failure was the root cause; [`cause`] why a worker
-//!   failed, in one line, which [`diagnosis`] finds out; [`record`] how that is
-//!   written down.
+//! * [`exit`] is what the kernel says of the end of a process. [`Evidence`] is what else is known,
+//!   [`diagnosis`] makes a [`Cause`] of both, and [`Failure`] is cause and evidence: it can be
+//!   reported and sent. [`first_failure`] finds the one that came first.
 //! * [`uninterruptible`] tells workers that the kernel does not let go.
 //! * [`barrier`] names the store keys that agents meet at.
 //!
@@ -36,20 +36,25 @@
 pub mod barrier;
 pub mod cause;
 pub mod diagnosis;
+mod evidence;
 pub mod exit;
+mod failure;
+mod first_failure;
 mod machine;
 mod peers;
 mod phase;
 pub mod plan;
 pub mod policy;
-pub mod record;
 mod spec;
 mod starting;
 pub mod uninterruptible;
 mod words;
 
 pub use cause::Cause;
+pub use evidence::{ErrorFile, Evidence};
 pub use exit::{Exit, WorkerExit};
+pub use failure::Failure;
+pub use first_failure::first_failure;
 pub use machine::WorkerGroup;
 pub use plan::WorkerPlace;
 pub use spec::{GroupSpec, Master, Round, VisibleDevices};

@@ -4,15 +4,16 @@ fn lines(text: &str) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-fn silent(exit: Exit) -> Evidence<'static> {
+fn silent(exit: Exit) -> Evidence {
     Evidence {
-        exit,
-        stopped_by_agent: false,
-        condemned: None,
-        recorded: None,
-        stderr_tail: &[],
-        out_of_memory: None,
+        exit: Some(exit),
+        ..Evidence::default()
     }
+}
+
+fn recorded(text: &str) -> Option<ErrorFile> {
+    let json = serde_json::json!({ "message": text }).to_string();
+    Some(ErrorFile::parse("error.json".into(), &json))
 }
 
 #[test]
@@ -25,14 +26,14 @@ fn what_says_most_counts() {
         (silent(Exit::Signal(11)), "signal"),
         (
             Evidence {
-                out_of_memory: Some("1 kill"),
+                out_of_memory: Some("1 kill".to_owned()),
                 ..silent(Exit::Signal(9))
             },
             "out_of_memory",
         ),
         (
             Evidence {
-                out_of_memory: Some("1 kill"),
+                out_of_memory: Some("1 kill".to_owned()),
                 ..silent(Exit::Signal(11))
             },
             "signal",
@@ -40,7 +41,7 @@ fn what_says_most_counts() {
         (
             Evidence {
                 stopped_by_agent: true,
-                out_of_memory: Some("1 kill"),
+                out_of_memory: Some("1 kill".to_owned()),
                 ..silent(Exit::Signal(9))
             },
             "stopped_by_agent",
@@ -48,43 +49,44 @@ fn what_says_most_counts() {
         (
             Evidence {
                 stopped_by_agent: true,
-                recorded: Some("ValueError: x"),
+                error_file: recorded("ValueError: x"),
                 ..silent(Exit::Signal(15))
             },
             "exception",
         ),
         (
             Evidence {
-                condemned: Some(&hang),
-                recorded: Some("ValueError: x"),
+                kill_cause: Some(hang),
+                error_file: recorded("ValueError: x"),
                 ..silent(Exit::Signal(9))
             },
             "node_lost",
         ),
         (
             Evidence {
-                recorded: Some("MemoryError"),
+                error_file: recorded("MemoryError"),
                 ..silent(Exit::Code(1))
             },
             "out_of_memory",
         ),
         (
             Evidence {
-                recorded: Some("torch.OutOfMemoryError: CUDA out of memory. Tried"),
+                error_file: recorded("torch.OutOfMemoryError: CUDA out of memory. Tried"),
                 ..silent(Exit::Code(1))
             },
             "out_of_memory",
         ),
         (
             Evidence {
-                recorded: Some("OSError: [Errno 28] No space left on device"),
+                error_file: recorded("OSError: [Errno 28] No space left on device"),
                 ..silent(Exit::Code(1))
             },
             "disk_full",
         ),
     ];
     for (evidence, kind) in cases {
-        assert_eq!(diagnose(&evidence).kind(), kind, "{evidence:?}");
+        let cause = diagnose(evidence.exit.unwrap(), &evidence);
+        assert_eq!(cause.kind(), kind, "{evidence:?}");
     }
 }
 
@@ -171,49 +173,34 @@ fn last_words_are_understood() {
         ),
     ];
     for (code, text, kind, line) in cases {
-        let tail = lines(text);
-        let cause = diagnose(&Evidence {
-            stderr_tail: &tail,
-            ..silent(Exit::Code(code))
-        });
+        let evidence = Evidence {
+            stderr_tail: lines(text),
+            ..Evidence::default()
+        };
+        let cause = diagnose(Exit::Code(code), &evidence);
         assert_eq!((cause.kind(), cause.to_string().as_str()), (kind, line));
     }
 }
 
 #[test]
 fn before_a_signal_nobody_puts_the_end_into_words() {
-    let tail = lines("Traceback (most recent call last):\n  x\nKeyError: 'handled'\ngoing on");
+    let evidence = Evidence {
+        stderr_tail: lines(
+            "Traceback (most recent call last):\n  x\nKeyError: 'handled'\ngoing on",
+        ),
+        ..Evidence::default()
+    };
     for (signal, kind) in [(11, "signal"), (9, "signal"), (6, "exception")] {
-        let cause = diagnose(&Evidence {
-            stderr_tail: &tail,
-            ..silent(Exit::Signal(signal))
-        });
+        let cause = diagnose(Exit::Signal(signal), &evidence);
         assert_eq!(cause.kind(), kind, "{signal}");
     }
 }
 
 #[test]
-fn the_loss_of_a_peer_gives_way_to_what_that_peer_says() {
-    let lost = Cause::exception("RuntimeError: [gloo] Connection closed by peer [::1]:4242");
-    let own = Cause::exception("ValueError: boom");
-    let stopped = Cause::StoppedByAgent { number: -15 };
-    let segfault = Cause::Signal { signal: 11 };
-    let first = |failures: &[(bool, &Cause)]| first_with_a_cause_of_its_own(failures, 0);
-    assert_eq!(first(&[(false, &lost), (false, &lost), (true, &own)]), 2);
-    assert_eq!(
-        first(&[(false, &lost), (true, &stopped), (false, &segfault)]),
-        2
-    );
-    assert_eq!(first(&[(false, &lost), (true, &stopped)]), 0);
-    assert_eq!(first(&[(false, &own), (false, &segfault)]), 0);
-    assert_eq!(first(&[]), 0);
-}
-
-#[test]
-fn a_stopped_worker_is_heard_if_its_last_words_are_an_exception() {
+fn a_stopped_worker_counts_if_its_last_words_are_an_exception() {
     let head = "Traceback (most recent call last):\n  x\n";
     let words =
-        |text: &str| own_words(&lines(&format!("{head}{text}"))).map(|cause| cause.to_string());
+        |text: &str| own_exception(&lines(&format!("{head}{text}"))).map(|cause| cause.to_string());
     assert_eq!(
         words("ValueError: boom"),
         Some("ValueError: boom".to_owned())

@@ -1,0 +1,174 @@
+//! Which failure of a group came first (*G3*).
+
+use rdzv_core::time::Wall;
+
+use super::cause::Cause;
+use super::diagnosis::{is_loss_of_a_peer, own_exception};
+use super::evidence::Evidence;
+use super::failure::Failure;
+
+/// The index of the failure that came first, of failures in the order in which they were seen; 0 of
+/// none.
+///
+/// [`earliest`] decides. If that failure is only the loss of a peer, the first one with another
+/// cause counts; then the last words of workers that the agent stopped are read as well, and become
+/// their causes.
+pub fn first_failure(failures: &mut [Failure]) -> usize {
+    let evidence: Vec<&Evidence> = failures.iter().map(|failure| &failure.evidence).collect();
+    let first = earliest(&evidence);
+    if !failures
+        .get(first)
+        .is_some_and(|first| is_loss_of_a_peer(&first.cause))
+    {
+        return first;
+    }
+    for failure in failures.iter_mut() {
+        if matches!(failure.cause, Cause::StoppedByAgent { .. })
+            && let Some(cause) = own_exception(&failure.evidence.stderr_tail)
+        {
+            failure.cause = cause;
+        }
+    }
+    let has_own_cause = |Failure { cause, evidence }: &Failure| {
+        let killed_by_agent = evidence.stopped_by_agent && matches!(cause, Cause::Signal { .. });
+        let stopped = matches!(cause, Cause::StoppedByAgent { .. });
+        !killed_by_agent && !stopped && !is_loss_of_a_peer(cause)
+    };
+    failures.iter().position(has_own_cause).unwrap_or(first)
+}
+
+/// Which of the failures, given in the order in which they were seen, came first by time.
+///
+/// Failures that the agent did not cause come before those that it did, and an earlier exit before
+/// a later one. One thing beats the order of exits: a worker may fail long before its process ends
+/// (in a slow clean-up), and its peers fail meanwhile because of it. So a worker whose error file
+/// says that it failed before another one exited comes before that one. Error files count whole
+/// seconds; where those leave a doubt, the order of exits decides.
+fn earliest(failures: &[&Evidence]) -> usize {
+    let first_exit = failures
+        .iter()
+        .position(|failure| !failure.stopped_by_agent);
+    let first_exit = first_exit.unwrap_or(0);
+    let Some(first) = failures.get(first_exit) else {
+        return 0;
+    };
+    let exited = first.seen.unwrap_or_default();
+    let failed_by = recorded_by(first).map_or(exited, |recorded| recorded.min(exited));
+    failures
+        .iter()
+        .enumerate()
+        .filter_map(|(index, failure)| Some((recorded_by(failure)?, index)))
+        .filter(|&(recorded, index)| index != first_exit && recorded < failed_by)
+        .min()
+        .map_or(first_exit, |(_, index)| index)
+}
+
+/// The latest moment that the worker's own record can mean, if the record can be true at all: a
+/// worker cannot have failed before it was started or after it had ended.
+fn recorded_by(evidence: &Evidence) -> Option<Wall> {
+    let seconds = evidence.recorded_seconds()?;
+    let possible =
+        evidence.started?.unix_seconds() <= seconds && seconds <= evidence.seen?.unix_seconds();
+    possible.then(|| Wall::from_unix_micros((seconds + 1) * 1_000_000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::evidence::ErrorFile;
+
+    /// A failure that was seen this many milliseconds after the start at second 1000.
+    fn failure(exited_millis: i64, stopped: bool, recorded: Option<i64>) -> Evidence {
+        let file = |seconds: i64| {
+            let text = format!(r#"{{"message": "m", "timestamp": {seconds}}}"#);
+            ErrorFile::parse("error.json".into(), &text)
+        };
+        Evidence {
+            started: Some(Wall::from_unix_micros(1_000_000_000)),
+            seen: Some(Wall::from_unix_micros(
+                1_000_000_000 + exited_millis * 1_000,
+            )),
+            stopped_by_agent: stopped,
+            error_file: recorded.map(file),
+            ..Evidence::default()
+        }
+    }
+
+    #[test]
+    fn the_first_failure_that_the_agent_did_not_cause() {
+        let cases: &[(&[Evidence], usize, &str)] = &[
+            (&[], 0, "nothing"),
+            (
+                &[failure(20, false, None), failure(40, true, None)],
+                0,
+                "plain",
+            ),
+            (
+                &[failure(20, true, None), failure(40, false, None)],
+                1,
+                "not ours",
+            ),
+            (
+                &[failure(20, true, None), failure(40, true, None)],
+                0,
+                "all ours",
+            ),
+            (
+                &[
+                    failure(5_000, false, None),
+                    failure(5_100, true, Some(1_002)),
+                ],
+                1,
+                "the stopped one had recorded its failure three seconds before",
+            ),
+            (
+                &[
+                    failure(5_100, false, None),
+                    failure(5_200, true, Some(1_005)),
+                ],
+                0,
+                "recorded within the same second: exits decide",
+            ),
+            (
+                &[
+                    failure(5_000, false, Some(1_002)),
+                    failure(5_100, true, Some(1_002)),
+                ],
+                0,
+                "both recorded in the same second: exits decide",
+            ),
+            (
+                &[failure(5_000, false, None), failure(5_100, true, Some(7))],
+                0,
+                "a record from before the worker was started proves nothing",
+            ),
+        ];
+        for (failures, expected, why) in cases {
+            let failures: Vec<&Evidence> = failures.iter().collect();
+            assert_eq!(earliest(&failures), *expected, "{why}");
+        }
+    }
+
+    #[test]
+    fn the_loss_of_a_peer_gives_way_to_what_that_peer_says() {
+        let lost = Cause::exception("RuntimeError: [gloo] Connection closed by peer [::1]:4242");
+        let own = Cause::exception("ValueError: boom");
+        let stopped = Cause::StoppedByAgent { number: -15 };
+        let segfault = Cause::Signal { signal: 11 };
+        let first = |failures: &[(bool, &Cause)]| {
+            let failure = |&(stopped, cause): &(bool, &Cause)| Failure {
+                cause: cause.clone(),
+                evidence: failure(20, stopped, None),
+            };
+            first_failure(&mut failures.iter().map(failure).collect::<Vec<_>>())
+        };
+        assert_eq!(first(&[(false, &lost), (false, &lost), (true, &own)]), 2);
+        assert_eq!(
+            first(&[(false, &lost), (true, &stopped), (false, &segfault)]),
+            2
+        );
+        assert_eq!(first(&[(false, &lost), (true, &stopped)]), 0);
+        assert_eq!(first(&[(false, &own), (false, &segfault)]), 0);
+        assert_eq!(first(&[]), 0);
+    }
+}
