@@ -4,7 +4,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use rdzv_rpc_proto::frame::hello::{Accepted, Hello, Role, transcript};
+use rdzv_rpc_proto::frame::hello::{Accepted, Hello};
+use rdzv_trust::token::{Role, transcript};
 
 fuzz_target!(|data: &[u8]| {
     if let Ok(accepted) = Accepted::from_bytes(data) {

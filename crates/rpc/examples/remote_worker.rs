@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rdzv_rpc::transport::Identity;
 use rdzv_rpc::transport::TransportOptions;
-use rdzv_rpc::transport::tls::Identity;
 use rdzv_rpc::{
     AgentOptions, CallContext, Membership, Method, Methods, RRef, ReferenceSettings, RpcAgent,
     RpcError, RpcFuture, Tensor,

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdzv_rpc::transport::tls::Identity;
+use rdzv_rpc::transport::Identity;
 use rdzv_rpc::transport::{Contact, TransportOptions, connect};
 use rustix::event::{PollFd, PollFlags, poll};
 

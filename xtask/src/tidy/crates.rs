@@ -7,7 +7,7 @@ use super::Finding;
 use crate::command::{cargo, output};
 
 /// Package, and the packages of ours that it may use. The order is bottom up.
-const EDGES: [(&str, &[&str]); 15] = [
+const EDGES: [(&str, &[&str]); 16] = [
     ("rdzv-core", &[]),
     ("rdzv-store-proto", &["rdzv-core"]),
     ("rdzv-rendezvous-proto", &["rdzv-core"]),
@@ -23,6 +23,7 @@ const EDGES: [(&str, &[&str]); 15] = [
         ],
     ),
     ("rdzv-event", &[]),
+    ("rdzv-trust", &[]),
     (
         "rdzv-store",
         &["rdzv-core", "rdzv-store-proto", "rdzv-event"],
@@ -52,6 +53,7 @@ const EDGES: [(&str, &[&str]); 15] = [
             "rdzv-rendezvous",
             "rdzv-collective",
             "rdzv-shm",
+            "rdzv-trust",
         ],
     ),
     (

@@ -36,8 +36,8 @@ use crate::call::methods::Methods;
 use crate::device::DeviceBackend;
 use crate::rref::{self, ReferenceSettings, Register};
 use crate::transport::contact::host_identity;
-use crate::transport::token::nonce;
 use crate::transport::{Contact, Token, TransportOptions};
+use rdzv_trust::token::nonce;
 
 pub(crate) use self::life::OnItsWay;
 

@@ -12,7 +12,7 @@ use rdzv_rpc_proto::frame::Limits;
 use super::InitArguments;
 use crate::device::DeviceBackend;
 use crate::options::{RpcOptions, TransportName};
-use crate::transport::tls::Identity;
+use crate::transport::Identity;
 use crate::transport::{Token, TransportOptions};
 use crate::{AgentOptions, Membership, RpcAgent, RpcError, RpcErrorKind};
 

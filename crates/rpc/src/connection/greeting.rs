@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use rdzv_rpc_proto::frame::hello::{Accepted, Hello, HelloError, Role};
+use rdzv_rpc_proto::frame::hello::{Accepted, Hello, HelloError};
 use rdzv_rpc_proto::frame::{Frame, FrameKind};
 use rdzv_rpc_proto::worker::WorkerInfo;
+use rdzv_trust::token::Role;
 
 use crate::error::{RpcError, RpcErrorKind};
 use crate::transport::{Credentials, Token};

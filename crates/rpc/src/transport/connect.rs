@@ -10,8 +10,8 @@ use rustix::event::PollFlags;
 use super::contact::{Contact, host_identity};
 use super::error::TransportError;
 use super::options::TransportOptions;
-use super::socket::{self, send};
-use super::tls::{self, Session};
+use super::socket::{self, Socket, send};
+use super::tls::{self, TlsSession};
 use super::unix::{self, Agreed};
 use super::wait::Patience;
 use super::{Carrier, ReadHalf, TransportKind, WriteHalf, shared, tcp};
@@ -97,7 +97,7 @@ fn far(
         }
         (Some(identity), true) => {
             let socket = tcp::dial(contact.address, options.heartbeat_limit, patience)?;
-            let session = Session::connector(identity, socket);
+            let session = TlsSession::connector(identity, Socket(socket));
             let session = session.map_err(|reason| refused(patience, reason))?;
             secure(session, patience, why_not)
         }
@@ -106,16 +106,16 @@ fn far(
 
 /// The handshake of the side that connects, and the first byte of the other one.
 fn secure(
-    mut session: Session,
+    mut session: TlsSession,
     patience: Patience<'_>,
     reason: String,
 ) -> Result<Carrier, TransportError> {
-    while !session.shake_hands().map_err(|e| refused(patience, e))? {
+    while !session.handshake().map_err(|e| refused(patience, e))? {
         let direction = match session.wants_room() {
             true => PollFlags::OUT,
             false => PollFlags::IN,
         };
-        patience.wait(session.socket(), direction, "came of the TLS handshake")?;
+        patience.wait(&session.stream().0, direction, "came of the TLS handshake")?;
     }
     let mut answer = [0];
     loop {
@@ -125,7 +125,11 @@ fn secure(
                 return Err(patience.lost(io::ErrorKind::UnexpectedEof.into()));
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                patience.wait(session.socket(), PollFlags::IN, "came of the TLS handshake")?;
+                patience.wait(
+                    &session.stream().0,
+                    PollFlags::IN,
+                    "came of the TLS handshake",
+                )?;
             }
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 return Err(TransportError::RefusedBy {
@@ -203,7 +207,7 @@ pub(super) fn tcp_carrier(
 }
 
 pub(super) fn tls_carrier(
-    session: Session,
+    session: TlsSession,
     peer: String,
     reason: String,
 ) -> Result<Carrier, TransportError> {

@@ -53,14 +53,6 @@ pub enum TransportError {
         #[source]
         source: io::Error,
     },
-    /// A file of the options cannot be used.
-    #[error("{file}: {reason}")]
-    Options {
-        /// Which.
-        file: String,
-        /// Why.
-        reason: String,
-    },
 }
 
 impl TransportError {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -22,7 +22,8 @@ use super::connect::{WELCOME, near_carrier, tcp_carrier, tls_carrier, turn_away}
 use super::contact::{Contact, host_identity};
 use super::error::TransportError;
 use super::options::TransportOptions;
-use super::tls::Session;
+use super::socket::Socket;
+use super::tls::TlsSession;
 use super::unix::{self, Greeting};
 use super::{Carrier, tcp};
 
@@ -68,14 +69,14 @@ struct Stranger {
 
 enum Stage {
     Unix(Greeting),
-    Tls(Box<Session>),
+    Tls(Box<TlsSession>),
 }
 
 impl Stage {
     fn socket(&self) -> &OwnedFd {
         match self {
             Self::Unix(greeting) => greeting.socket(),
-            Self::Tls(session) => session.socket(),
+            Self::Tls(session) => &session.stream().0,
         }
     }
 }
@@ -194,7 +195,7 @@ impl Listener {
                 let carrier = tcp_carrier(socket, peer, "it connected by TCP".to_owned());
                 self.outcomes.push_back(carrier);
             }
-            Some(identity) => match Session::acceptor(identity, socket) {
+            Some(identity) => match TlsSession::acceptor(identity, Socket(socket)) {
                 Ok(session) => self.admit(peer, Stage::Tls(Box::new(session))),
                 Err(reason) => self.refused(peer, reason),
             },
@@ -338,21 +339,25 @@ impl Listener {
 }
 
 /// Goes on with a TLS handshake, and says welcome when it is over.
-fn shake_hands(session: &mut Session, watched: &OwnedFd, number: u64) -> Result<bool, String> {
-    if is_plain(session.socket()) {
+fn shake_hands(session: &mut TlsSession, watched: &OwnedFd, number: u64) -> Result<bool, String> {
+    if is_plain(&session.stream().0) {
         let reason = "this worker wants TLS: give certificates to all workers or to none";
-        turn_away(session.socket(), reason);
+        turn_away(&session.stream().0, reason);
         return Err("it does not speak TLS".to_owned());
     }
-    let complete = session.shake_hands()?;
-    let greeted = complete && session.welcome(WELCOME).map_err(|e| e.to_string())?;
+    let greeted = session.handshake()?
+        && match session.write(&[IoSlice::new(&[WELCOME])]) {
+            Ok(_) => true,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
+            Err(error) => return Err(error.to_string()),
+        };
     // Until then for whichever the handshake waits for.
     let events = match session.wants_room() {
         true => epoll::EventFlags::OUT,
         false => epoll::EventFlags::IN,
     };
     let data = epoll::EventData::new_u64(number);
-    let changed = epoll::modify(watched, session.socket(), data, events);
+    let changed = epoll::modify(watched, &session.stream().0, data, events);
     changed.map_err(|error| error.to_string())?;
     Ok(greeted)
 }

@@ -17,9 +17,9 @@
 //! kind `GoAway`, or by a TLS alert.
 //!
 //! Reading order: the traits here, [`contact`], [`options`], [`connect`](mod@connect) and
-//! [`listener`]; then the kinds: `socket`, `tcp`, `unix`, `shared`, [`tls`], [`oneself`]; last
-//! [`token`], the proof that two workers are of one job, and [`faulty`], a carrier that breaks, for
-//! tests.
+//! [`listener`]; then the kinds: `socket`, `tcp`, `unix`, `shared`, `tls`, [`oneself`]; last
+//! [`faulty`], a carrier that breaks, for tests. The proof that two workers are of one job is in
+//! `rdzv-trust`.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -39,8 +39,7 @@ mod shared;
 mod socket;
 mod tcp;
 pub(crate) mod tcp_info;
-pub mod tls;
-pub mod token;
+mod tls;
 mod unix;
 mod wait;
 
@@ -49,7 +48,7 @@ pub use contact::Contact;
 pub use error::TransportError;
 pub use listener::Listener;
 pub use options::TransportOptions;
-pub use token::Token;
+pub use rdzv_trust::{Identity, Token};
 
 /// The half of a connection that bytes come out of.
 pub trait ReadHalf: Send {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rdzv_rpc_proto::heartbeat;
 
-use super::tls::Identity;
+use rdzv_trust::Identity;
 
 /// What transports a worker uses, and how. All workers of a group should have the same.
 #[derive(Debug, Clone)]

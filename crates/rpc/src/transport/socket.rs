@@ -1,6 +1,6 @@
 //! The two halves of a socket, TCP or Unix.
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -42,6 +42,29 @@ impl WriteHalf for SocketWrite {
 
     fn close(&mut self) {
         close(&self.0);
+    }
+}
+
+/// A socket as a stream, for TLS.
+pub(super) struct Socket(pub(super) OwnedFd);
+
+impl Read for Socket {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        receive(&self.0, into)
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        send(&self.0, &[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        send(&self.0, parts)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
-use rdzv_rpc::transport::tls::Identity;
+use rdzv_rpc::transport::Identity;
 use tempfile::TempDir;
 
 pub(crate) struct Authority {

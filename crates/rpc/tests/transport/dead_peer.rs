@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdzv_rpc::transport::tls::Identity;
+use rdzv_rpc::transport::Identity;
 use rdzv_rpc::transport::{Listener, TransportKind};
 
 use super::certificates::Authority;

@@ -7,7 +7,7 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdzv_rpc::transport::tls::Identity;
+use rdzv_rpc::transport::Identity;
 use rdzv_rpc::transport::{Listener, TransportError, TransportKind, TransportOptions, connect};
 use rdzv_rpc_proto::frame::decoder::FromHeap;
 use rdzv_rpc_proto::frame::{Decoder, FrameKind, Header, Limits, encode, refusal};

@@ -52,21 +52,12 @@ pub struct Hello {
 /// The body of an [`Accepted`](super::FrameKind::Accepted) frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Accepted {
-    /// The keyed hash of the [`transcript`]; none if the job has no token.
+    /// The keyed hash over both hellos; none if the job has no token.
     pub proof: Option<[u8; 32]>,
 }
 
 fn this_protocol() -> u16 {
     PROTOCOL
-}
-
-/// Which side of a connection somebody is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// It connected.
-    Connector,
-    /// It listened.
-    Acceptor,
 }
 
 /// Why a peer is refused.
@@ -259,19 +250,6 @@ fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, HelloError> {
     }
 }
 
-/// What the side in this role signs with the token, given the bytes of both hellos.
-pub fn transcript(prover: Role, connector: &[u8], acceptor: &[u8]) -> Vec<u8> {
-    let mut text = match prover {
-        Role::Connector => b"rdzv rpc connector".to_vec(),
-        Role::Acceptor => b"rdzv rpc acceptor\0".to_vec(),
-    };
-    for hello in [connector, acceptor] {
-        text.extend_from_slice(&(hello.len() as u64).to_le_bytes());
-        text.extend_from_slice(hello);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::limits::Limits;
@@ -409,13 +387,5 @@ mod tests {
             ..hello(2)
         };
         assert!(!unknown.is_same_host(&unknown));
-    }
-
-    #[test]
-    fn no_two_conversations_have_the_same_transcript() {
-        let base = transcript(Role::Connector, b"ab", b"c");
-        assert_ne!(base, transcript(Role::Acceptor, b"ab", b"c"));
-        assert_ne!(base, transcript(Role::Connector, b"a", b"bc"));
-        assert_ne!(base, transcript(Role::Connector, b"c", b"ab"));
     }
 }

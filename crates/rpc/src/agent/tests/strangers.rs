@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
 use super::*;
-use crate::transport::tls::Identity;
+use crate::transport::Identity;
 use crate::{CallContext, Method, RpcErrorKind};
 
 const NOTHING: Method<(), ()> = Method::new("nothing");

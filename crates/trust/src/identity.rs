@@ -15,15 +15,23 @@ use rustls::{
     ClientConfig, DigitallySignedStruct, Error, RootCertStore, ServerConfig, SignatureScheme,
 };
 
-use crate::transport::TransportError;
-
 /// What a certificate may call a worker whose name is none of a host.
 const URI: &str = "rdzv:";
 
 /// What this worker shows to its peers, and whom it believes.
 pub struct Identity {
-    pub(super) client: Arc<ClientConfig>,
-    pub(super) server: Arc<ServerConfig>,
+    pub(crate) client: Arc<ClientConfig>,
+    pub(crate) server: Arc<ServerConfig>,
+}
+
+/// A PEM file that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{file}: {reason}")]
+pub struct IdentityError {
+    /// Its path.
+    pub file: String,
+    /// Why.
+    pub reason: String,
 }
 
 impl fmt::Debug for Identity {
@@ -39,13 +47,13 @@ impl Identity {
     ///
     /// # Errors
     ///
-    /// [`TransportError::Options`] if a file cannot be read, holds something else, or the key is not
+    /// [`IdentityError`] if a file cannot be read, holds something else, or the key is not
     /// that of the certificate.
     pub fn from_files(
         certificate: &Path,
         key: &Path,
         authority: &Path,
-    ) -> Result<Self, TransportError> {
+    ) -> Result<Self, IdentityError> {
         let chain = certificates(certificate)?;
         let private = PrivateKeyDer::from_pem_file(key).map_err(|e| unusable(key, e))?;
         let mut roots = RootCertStore::empty();
@@ -81,7 +89,7 @@ impl Identity {
     }
 }
 
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TransportError> {
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
     let all = CertificateDer::pem_file_iter(file).map_err(|e| unusable(file, e))?;
     let all: Result<Vec<_>, _> = all.collect();
     let all = all.map_err(|e| unusable(file, e))?;
@@ -91,8 +99,8 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TransportEr
     Ok(all)
 }
 
-fn unusable(file: &Path, reason: impl fmt::Display) -> TransportError {
-    TransportError::Options {
+fn unusable(file: &Path, reason: impl fmt::Display) -> IdentityError {
+    IdentityError {
         file: file.display().to_string(),
         reason: reason.to_string(),
     }
@@ -153,7 +161,7 @@ impl ServerCertVerifier for Hosts {
 }
 
 /// The worker names that a certificate is for.
-pub(super) fn worker_names(certificate: &CertificateDer<'_>) -> Vec<String> {
+pub(crate) fn worker_names(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok(parsed) = webpki::EndEntityCert::try_from(certificate) else {
         return Vec::new();
     };

@@ -2,9 +2,11 @@
 
 use std::fmt;
 
-use rdzv_rpc_proto::frame::hello::{NONCE_LENGTH, Role, transcript};
 use ring::rand::SecureRandom as _;
 use ring::{hmac, rand};
+
+/// The number of random bytes that each side sends.
+pub const NONCE_LENGTH: usize = 32;
 
 /// A token has at least so many bytes: a shorter one could be guessed from a proof.
 pub const SHORTEST: usize = 16;
@@ -17,6 +19,15 @@ pub struct Token(hmac::Key);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a job token of {0} bytes can be guessed: take {SHORTEST} random bytes or more")]
 pub struct WeakToken(usize);
+
+/// Which side of a connection a peer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It connected.
+    Connector,
+    /// It listened.
+    Acceptor,
+}
 
 impl Token {
     /// A token.
@@ -58,6 +69,19 @@ impl fmt::Debug for Token {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("Token(…)")
     }
+}
+
+/// The bytes that the side in this role signs with the token, given the bytes of both hellos.
+pub fn transcript(prover: Role, connector: &[u8], acceptor: &[u8]) -> Vec<u8> {
+    let mut text = match prover {
+        Role::Connector => b"rdzv rpc connector".to_vec(),
+        Role::Acceptor => b"rdzv rpc acceptor\0".to_vec(),
+    };
+    for hello in [connector, acceptor] {
+        text.extend_from_slice(&(hello.len() as u64).to_le_bytes());
+        text.extend_from_slice(hello);
+    }
+    text
 }
 
 /// Random bytes for a hello.
@@ -123,5 +147,13 @@ mod tests {
     #[test]
     fn no_two_nonces_are_the_same() {
         assert_ne!(nonce(), nonce());
+    }
+
+    #[test]
+    fn no_two_conversations_have_the_same_transcript() {
+        let base = transcript(Role::Connector, b"ab", b"c");
+        assert_ne!(base, transcript(Role::Acceptor, b"ab", b"c"));
+        assert_ne!(base, transcript(Role::Connector, b"a", b"bc"));
+        assert_ne!(base, transcript(Role::Connector, b"c", b"ab"));
     }
 }

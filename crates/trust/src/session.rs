@@ -1,8 +1,7 @@
 //! One TLS connection: the handshake, and bytes in and out of it without waiting.
 
-use std::io::{self, IoSlice, Read as _, Write as _};
+use std::io::{self, IoSlice, Read, Write};
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustls::pki_types::ServerName;
@@ -10,66 +9,57 @@ use rustls::{
     AlertDescription, CertificateError, ClientConnection, Connection, Error, ServerConnection,
 };
 
-use super::identity::{Identity, worker_names};
-use crate::transport::socket::{close, receive, send};
+use crate::identity::{Identity, worker_names};
 
-/// A TLS connection over a socket that never blocks.
-pub(crate) struct Session {
+/// A TLS connection over a stream that never blocks.
+pub struct Session<S> {
     tls: Connection,
-    socket: OwnedFd,
-    /// Bytes of the caller that were encrypted already and that it does not know of, because not
-    /// all of that could be sent.
+    stream: S,
+    /// Bytes of the caller that are encrypted already but were not reported as written, because
+    /// not all of the encrypted form could be sent.
     owed: usize,
 }
 
-/// A socket, for rustls.
-struct Wire<'a>(&'a OwnedFd);
-
-impl io::Read for Wire<'_> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        receive(self.0, into)
-    }
-}
-
-impl io::Write for Wire<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        send(self.0, &[IoSlice::new(bytes)])
-    }
-
-    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        send(self.0, parts)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Session {
-    pub(crate) fn connector(identity: &Identity, socket: OwnedFd) -> Result<Self, String> {
+impl<S: Read + Write> Session<S> {
+    /// The side that connects.
+    ///
+    /// # Errors
+    ///
+    /// The reason why TLS cannot begin.
+    pub fn connector(identity: &Identity, stream: S) -> Result<Self, String> {
         // No name is sent, and none is compared: see `Hosts`.
         let nobody = ServerName::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         let tls = ClientConnection::new(Arc::clone(&identity.client), nobody);
-        Ok(Self::new(tls.map_err(|e| explain(&e))?.into(), socket))
+        Ok(Self::new(tls.map_err(|e| explain(&e))?.into(), stream))
     }
 
-    pub(crate) fn acceptor(identity: &Identity, socket: OwnedFd) -> Result<Self, String> {
+    /// The side that listens.
+    ///
+    /// # Errors
+    ///
+    /// The reason why TLS cannot begin.
+    pub fn acceptor(identity: &Identity, stream: S) -> Result<Self, String> {
         let tls = ServerConnection::new(Arc::clone(&identity.server));
-        Ok(Self::new(tls.map_err(|e| explain(&e))?.into(), socket))
+        Ok(Self::new(tls.map_err(|e| explain(&e))?.into(), stream))
     }
 
-    fn new(tls: Connection, socket: OwnedFd) -> Self {
+    fn new(tls: Connection, stream: S) -> Self {
         let owed = 0;
-        Self { tls, socket, owed }
+        Self { tls, stream, owed }
     }
 
-    pub(crate) fn socket(&self) -> &OwnedFd {
-        &self.socket
+    /// The stream below.
+    pub fn stream(&self) -> &S {
+        &self.stream
     }
 
-    /// Goes on with the handshake as far as it goes without waiting. True: it is over. If not, then
-    /// the next thing to wait for is input, or room if [`Session::wants_room`].
-    pub(crate) fn shake_hands(&mut self) -> Result<bool, String> {
+    /// Continues the handshake without waiting. True: it is complete. If not, the caller waits for
+    /// input, or for room to write if [`Session::wants_room`].
+    ///
+    /// # Errors
+    ///
+    /// The reason why the handshake failed.
+    pub fn handshake(&mut self) -> Result<bool, String> {
         loop {
             if self.flush().map_err(|e| e.to_string())? && !self.tls.is_handshaking() {
                 return Ok(true);
@@ -86,21 +76,13 @@ impl Session {
         }
     }
 
-    pub(crate) fn wants_room(&self) -> bool {
+    /// Whether encrypted bytes wait until the stream can be written.
+    pub fn wants_room(&self) -> bool {
         self.tls.wants_write()
     }
 
-    /// Tells the peer that its certificate is taken; tells whether it was told.
-    pub(crate) fn welcome(&mut self, word: u8) -> io::Result<bool> {
-        match self.write(&[IoSlice::new(&[word])]) {
-            Ok(_) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
     /// The names in the certificate of the peer.
-    pub(crate) fn certified(&self) -> Vec<String> {
+    pub fn certified(&self) -> Vec<String> {
         let chain = self.tls.peer_certificates();
         chain
             .and_then(<[_]>::first)
@@ -108,9 +90,9 @@ impl Session {
             .unwrap_or_default()
     }
 
-    /// Takes what the socket has, and looks at it.
+    /// Reads from the stream and decrypts.
     fn pull(&mut self) -> io::Result<usize> {
-        let count = self.tls.read_tls(&mut Wire(&self.socket))?;
+        let count = self.tls.read_tls(&mut self.stream)?;
         if let Err(error) = self.tls.process_new_packets() {
             // An alert tells the peer. Whether it still listens is its own business.
             let _ = self.flush();
@@ -119,10 +101,10 @@ impl Session {
         Ok(count)
     }
 
-    /// Sends what is encrypted; tells whether that was all.
+    /// Writes the encrypted bytes to the stream. True: all of them.
     fn flush(&mut self) -> io::Result<bool> {
         while self.tls.wants_write() {
-            match self.tls.write_tls(&mut Wire(&self.socket)) {
+            match self.tls.write_tls(&mut self.stream) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(error),
@@ -131,7 +113,13 @@ impl Session {
         Ok(true)
     }
 
-    pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+    /// Reads decrypted bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::WouldBlock`] if there is nothing now, [`io::ErrorKind::InvalidData`] for a
+    /// breach of TLS or a certificate that is refused; otherwise those of the stream.
+    pub fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.tls.reader().read(into) {
                 // Without a last word, too, a connection is over: frames tell when one is cut.
@@ -146,7 +134,13 @@ impl Session {
         }
     }
 
-    pub(crate) fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+    /// Encrypts and sends the beginning of the parts; returns the number of bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::WouldBlock`] if the stream takes nothing now: the next call has to begin with
+    /// the same bytes. Otherwise those of the stream.
+    pub fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         if !self.flush()? {
             return Err(io::ErrorKind::WouldBlock.into());
         }
@@ -160,21 +154,21 @@ impl Session {
     }
 
     /// Whether bytes were received and decrypted already.
-    pub(super) fn has_plaintext(&mut self) -> bool {
+    pub fn has_plaintext(&mut self) -> bool {
         let state = self.tls.process_new_packets();
         // An error is for the next read.
         state.map_or(true, |state| state.plaintext_bytes_to_read() > 0)
     }
 
-    pub(super) fn close(&mut self) {
+    /// Announces the end to the peer. The stream stays open.
+    pub fn close(&mut self) {
         self.tls.send_close_notify();
-        // As far as it goes: who does not read any more does not need to be told.
+        // A peer that no longer reads does not need it.
         let _ = self.flush();
-        close(&self.socket);
     }
 }
 
-/// Why a TLS connection failed, in the words of this project.
+/// The text for a TLS error.
 fn explain(error: &Error) -> String {
     match error {
         Error::AlertReceived(alert) => match alert {

@@ -1,26 +1,31 @@
-//! The two halves of a carrier, over one session.
+//! The two halves of a carrier over one TLS session.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::session::Session;
-use crate::transport::{ReadHalf, WriteHalf};
+use rdzv_trust::Session;
 
-pub(crate) struct TlsRead {
-    session: Arc<Mutex<Session>>,
+use super::socket::{self, Socket};
+use super::{ReadHalf, WriteHalf};
+
+/// A TLS session over a socket of this crate.
+pub(super) type TlsSession = Session<Socket>;
+
+pub(super) struct TlsRead {
+    session: Arc<Mutex<TlsSession>>,
     watched: OwnedFd,
 }
 
-pub(crate) struct TlsWrite {
-    session: Arc<Mutex<Session>>,
+pub(super) struct TlsWrite {
+    session: Arc<Mutex<TlsSession>>,
     watched: OwnedFd,
 }
 
 /// The halves of a session whose handshake is over. They share it: neither waits while it has it.
-pub(crate) fn halves(session: Session) -> io::Result<(TlsRead, TlsWrite)> {
-    let first = session.socket().try_clone()?;
-    let second = session.socket().try_clone()?;
+pub(super) fn halves(session: TlsSession) -> io::Result<(TlsRead, TlsWrite)> {
+    let first = session.stream().0.try_clone()?;
+    let second = session.stream().0.try_clone()?;
     let session = Arc::new(Mutex::new(session));
     let read = TlsRead {
         session: Arc::clone(&session),
@@ -33,7 +38,7 @@ pub(crate) fn halves(session: Session) -> io::Result<(TlsRead, TlsWrite)> {
     Ok((read, write))
 }
 
-fn lock(session: &Mutex<Session>) -> MutexGuard<'_, Session> {
+fn lock(session: &Mutex<TlsSession>) -> MutexGuard<'_, TlsSession> {
     session.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -61,6 +66,8 @@ impl WriteHalf for TlsWrite {
     }
 
     fn close(&mut self) {
-        lock(&self.session).close();
+        let mut session = lock(&self.session);
+        session.close();
+        socket::close(&session.stream().0);
     }
 }
