@@ -9,9 +9,9 @@ use std::env;
 use std::time::Duration;
 
 use anyhow::Context;
-use rdzv_collective::worker_server::WorkerServer;
 use rdzv_collective::{GroupOptions, ProcessGroup, Reduce, address_towards};
 use rdzv_rendezvous::url::{UrlOptions, rendezvous};
+use rdzv_worker_server::WorkerServer;
 
 fn main() -> anyhow::Result<()> {
     // With `rdzv run --worker-server` this worker can be asked what it does.

@@ -40,9 +40,6 @@
 //! - A failure (a dead peer, a timeout, a mismatch) ends the operation with an error that names the
 //!   rank at fault, is passed on to the other ranks, and is final: the group is broken, and the
 //!   ranks make the next one ([`ProcessGroup::rebuild`]).
-//!
-//! Beside the group, `worker_server` is the control plane of a worker: a server in it that answers
-//! requests about it.
 
 mod all_to_all;
 mod barrier;
@@ -66,8 +63,6 @@ mod schedule;
 mod shared;
 mod socket;
 mod wire;
-#[cfg(feature = "worker-server")]
-pub mod worker_server;
 
 pub use bootstrap::{GroupOptions, address_towards};
 pub use call::{Call, Operation};

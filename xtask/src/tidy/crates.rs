@@ -7,7 +7,7 @@ use super::Finding;
 use crate::command::{cargo, output};
 
 /// Package, and the packages of ours that it may use. The order is bottom up.
-const EDGES: [(&str, &[&str]); 16] = [
+const EDGES: [(&str, &[&str]); 17] = [
     ("rdzv-core", &[]),
     ("rdzv-store-proto", &["rdzv-core"]),
     ("rdzv-rendezvous-proto", &["rdzv-core"]),
@@ -24,6 +24,7 @@ const EDGES: [(&str, &[&str]); 16] = [
     ),
     ("rdzv-event", &[]),
     ("rdzv-trust", &[]),
+    ("rdzv-worker-server", &["rdzv-core"]),
     (
         "rdzv-store",
         &["rdzv-core", "rdzv-store-proto", "rdzv-event"],
@@ -39,10 +40,7 @@ const EDGES: [(&str, &[&str]); 16] = [
         ],
     ),
     ("rdzv-shm", &[]),
-    (
-        "rdzv-collective",
-        &["rdzv-core", "rdzv-event", "rdzv-store", "rdzv-shm"],
-    ),
+    ("rdzv-collective", &["rdzv-event", "rdzv-store", "rdzv-shm"]),
     (
         "rdzv-rpc",
         &[
@@ -78,6 +76,7 @@ const EDGES: [(&str, &[&str]); 16] = [
             "rdzv-agent",
             "rdzv-collective",
             "rdzv-rpc",
+            "rdzv-worker-server",
         ],
     ),
     ("xtask", &[]),

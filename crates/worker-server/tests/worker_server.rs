@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use rdzv_collective::worker_server::{Answer, WorkerServer};
+use rdzv_worker_server::{Answer, WorkerServer};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 

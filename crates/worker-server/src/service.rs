@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
-use super::{Answer, Handler, Request};
+use crate::{Answer, Handler, Request};
 
 const PAGE: &str =
     "<h1>torch.distributed.WorkerServer</h1>\n<a href=\"/handler/\">Handler names</a>\n";

@@ -14,8 +14,8 @@
 //! of the process is doing, as the kernel sees it; one's own handler of that name replaces it).
 //!
 //! ```no_run
-//! use rdzv_collective::worker_server::{Answer, WorkerServer};
-//! # fn main() -> Result<(), rdzv_collective::worker_server::WorkerServerError> {
+//! use rdzv_worker_server::{Answer, WorkerServer};
+//! # fn main() -> Result<(), rdzv_worker_server::WorkerServerError> {
 //! let mut server = WorkerServer::new();
 //! server.register("step", |request| match request.parameter("unit") {
 //!     Some("epoch") => Answer::text("3\n"),
