@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::dynamic::C10dRendezvous;
+#[cfg(feature = "etcd-v2")]
 use crate::etcd::v2::EtcdV2State;
 use crate::etcd::{self, EtcdState};
 use crate::{RendezvousBackend, RendezvousError, RendezvousParameters, StaticRendezvous};
@@ -31,7 +32,7 @@ impl fmt::Debug for BackendRegistry {
 }
 
 impl BackendRegistry {
-    /// The built-in backends: `static`, `c10d`, `etcd`, `etcd-v2`.
+    /// The built-in backends: `static`, `c10d`, `etcd`, and `etcd-v2` with the feature of that name.
     pub fn with_defaults() -> Self {
         let new_static: BackendConstructor =
             Arc::new(|parameters| Ok(Box::new(StaticRendezvous::from_parameters(parameters)?)));
@@ -42,6 +43,7 @@ impl BackendRegistry {
                 (StaticRendezvous::NAME.to_owned(), new_static),
                 (C10dRendezvous::NAME.to_owned(), new_c10d),
                 (EtcdState::NAME.to_owned(), Arc::new(etcd::from_parameters)),
+                #[cfg(feature = "etcd-v2")]
                 (
                     EtcdV2State::NAME.to_owned(),
                     Arc::new(etcd::v2_from_parameters),

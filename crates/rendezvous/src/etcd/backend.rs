@@ -4,6 +4,7 @@ use rdzv_core::ident::RunId;
 
 use super::options::EtcdOptions;
 use super::state::EtcdState;
+#[cfg(feature = "etcd-v2")]
 use super::v2::EtcdV2State;
 use crate::dynamic::{Driver, DriverOptions, SharedState, node, settings};
 use crate::{RendezvousBackend, RendezvousError, RendezvousParameters};
@@ -32,6 +33,7 @@ pub(crate) fn from_parameters(
 }
 
 /// The same over the v2 API.
+#[cfg(feature = "etcd-v2")]
 pub(crate) fn v2_from_parameters(
     parameters: &RendezvousParameters,
 ) -> Result<Box<dyn RendezvousBackend>, RendezvousError> {

@@ -113,15 +113,15 @@ impl From<Failure> for StoreError {
 
 /// How long a request is repeated while the server is away, and how long to pause in between.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct Retry {
     started: Instant,
     limit: Duration,
     attempt: u32,
 }
 
-impl Patience {
-    /// Patience that begins now.
-    pub(crate) fn of(limit: Duration) -> Self {
+impl Retry {
+    /// Retries that begin now.
+    pub(crate) fn within(limit: Duration) -> Self {
         Self {
             started: Instant::now(),
             limit,
@@ -170,11 +170,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patience_ends() {
-        let mut patience = Patience::of(Duration::ZERO);
-        assert_eq!(patience.pause(), None);
-        let mut patience = Patience::of(Duration::from_secs(3600));
-        let pauses: Vec<Duration> = (0..40).map_while(|_| patience.pause()).collect();
+    fn retries_end() {
+        let mut retry = Retry::within(Duration::ZERO);
+        assert_eq!(retry.pause(), None);
+        let mut retry = Retry::within(Duration::from_secs(3600));
+        let pauses: Vec<Duration> = (0..40).map_while(|_| retry.pause()).collect();
         assert_eq!(pauses.len(), 40);
         assert!(pauses.iter().all(|pause| *pause <= LONGEST_PAUSE));
         assert!(pauses[0] <= Duration::from_millis(75), "{:?}", pauses[0]);
@@ -182,12 +182,12 @@ mod tests {
 
     #[test]
     fn a_failure_says_what_where_how_long_and_what_to_try() {
-        let patience = Patience::of(Duration::ZERO);
+        let retry = Retry::within(Duration::ZERO);
         let cause = Cause::Away {
             reason: "connection refused".to_owned(),
             maybe_done: false,
         };
-        let failure = patience.failure("read", "/a/b", "the etcd endpoint h:1 (10.0.0.1:1)", cause);
+        let failure = retry.failure("read", "/a/b", "the etcd endpoint h:1 (10.0.0.1:1)", cause);
         let text = RendezvousError::from(failure).to_string();
         for part in [
             "failed to read key '/a/b'",

@@ -1,9 +1,10 @@
 //! HTTP to one etcd server: a request and its answer, or an answer that does not end.
 //!
-//! Nothing is repeated here. Connections are kept and shared by the clones of an [`Http`]; an
+//! [`Http::repeat`] repeats a request while the server is away. Connections are kept and shared by the clones of an [`Http`]; an
 //! unending answer has one of its own. Proxies named in the environment are not used: etcd is a
 //! matter of the cluster.
 
+use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -14,7 +15,7 @@ use bytes::Bytes;
 use ureq::http::{HeaderMap, Method, Request, Response, header};
 use ureq::{Agent, Body, BodyReader, Error, Timeout};
 
-use super::failure::Cause;
+use super::failure::{Cause, Failure, Retry};
 use super::options::EtcdOptions;
 use super::tls;
 use crate::RendezvousError;
@@ -24,6 +25,9 @@ const LONGEST_ANSWER: u64 = 64 << 20;
 
 /// How long one connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long one attempt may take. etcd itself gives up after 7 s when it has no leader.
+const ATTEMPT: Duration = Duration::from_secs(10);
 
 /// Who has hung up so often, and never answered, does not speak HTTP.
 const HANG_UPS: u32 = 5;
@@ -35,6 +39,8 @@ pub(crate) struct Http {
     /// Scheme, host and port.
     base: String,
     place: String,
+    /// How long the server may be away.
+    limit: Duration,
     addresses: Vec<SocketAddr>,
     closed: Arc<Closed>,
     met: Arc<Met>,
@@ -74,7 +80,10 @@ pub(crate) struct Answer {
     /// The HTTP status.
     pub(crate) status: u16,
     /// The headers, of which the v2 API needs some.
-    #[allow(dead_code, reason = "only the v2 API looks at them")]
+    #[cfg_attr(
+        not(feature = "etcd-v2"),
+        allow(dead_code, reason = "of the v2 API only")
+    )]
     pub(crate) headers: HeaderMap,
     /// The body.
     pub(crate) body: Bytes,
@@ -112,6 +121,7 @@ impl Http {
             agent: config.build().into(),
             base: format!("{scheme}://{endpoint}"),
             place,
+            limit: options.read_timeout,
             addresses,
             closed: Arc::default(),
             met: Arc::default(),
@@ -125,6 +135,19 @@ impl Http {
             closed: Arc::default(),
             ..self.clone()
         }
+    }
+
+    /// A separate client that gives up after `limit`.
+    pub(crate) fn with_limit(&self, limit: Duration) -> Self {
+        Self {
+            limit,
+            ..self.separate()
+        }
+    }
+
+    /// How long the server may be away.
+    pub(crate) fn limit(&self) -> Duration {
+        self.limit
     }
 
     /// What errors call the server: its name, and its numeric address as far as known.
@@ -144,6 +167,34 @@ impl Http {
             socket.connect(address).ok()?;
             Some(socket.local_addr().ok()?.ip())
         })
+    }
+
+    /// Repeats `attempt` until there is an answer, or the server has been away for too long. Also
+    /// returns whether an attempt whose answer was lost may have been carried out.
+    pub(crate) fn repeat<T>(
+        &self,
+        operation: &'static str,
+        key: impl fmt::Display,
+        mut attempt: impl FnMut(Duration) -> Result<T, Cause>,
+    ) -> Result<(T, bool), Failure> {
+        let mut retry = Retry::within(self.limit);
+        let mut repeated = false;
+        loop {
+            // The first attempt is made however little time there is.
+            let limit = retry.left().clamp(Duration::from_millis(100), ATTEMPT);
+            let cause = match attempt(limit) {
+                Ok(answer) => return Ok((answer, repeated)),
+                Err(cause) => cause,
+            };
+            if let Cause::Away { reason, maybe_done } = &cause {
+                tracing::debug!(place = self.place, reason, "etcd is away");
+                repeated |= maybe_done;
+            }
+            let again = cause.is_passing().then(|| retry.pause()).flatten();
+            if again.is_none_or(|pause| self.pause(pause)) {
+                return Err(retry.failure(operation, key, &self.place, cause));
+            }
+        }
     }
 
     /// Asks, and reads the whole answer, all within `limit`.

@@ -69,7 +69,7 @@ impl Leases {
     pub(crate) fn new(v3: V3, member_life: Duration) -> Result<Self, RendezvousError> {
         let renewal = member_life / 4;
         let shared = Arc::new(Shared {
-            v3: v3.with_patience(renewal),
+            v3: v3.with_limit(renewal),
             member_life,
             wanted: Mutex::default(),
             changed: Condvar::new(),
@@ -141,7 +141,7 @@ impl Leases {
         let Some(member) = self.shared.lock().member.take() else {
             return;
         };
-        if let Err(failure) = end(&self.v3.with_patience(FAREWELL), &member) {
+        if let Err(failure) = end(&self.v3.with_limit(FAREWELL), &member) {
             tracing::debug!(%failure, "the lease of this node will run out by itself");
         }
     }

@@ -11,10 +11,11 @@
 //! | `backend` | the backends: all of the below for one node |
 //! | `options` | what `--rdzv-endpoint` and `--rdzv-conf` say about the server |
 //! | `layout` | which keys a run has, and how they go away |
-//! | `state`, `watch`, `leases` | the state, who is told of its changes, and who is alive |
-//! | `store`, `update` | the agents' store of one round, and what its operations make of a value |
+//! | `state`, `leases` | the state of a run, and who is alive |
+//! | `watch`, `run_watch` | the thread that follows changes; those of a run |
+//! | `store`, `plain_folder` | the agents' store of one round over a folder of keys; the folder |
 //! | `v3`, `wire` | the v3 API: requests that are repeated, and their JSON |
-//! | `v2` | the older API, and the backend `etcd-v2` on it |
+//! | `v2` | the older API, and the backend `etcd-v2` on it (feature `etcd-v2`) |
 //! | `failure` | why a request failed, and how long to repeat one |
 //! | `http`, `tls` | one request, one answer; or an answer that does not end |
 
@@ -24,16 +25,20 @@ pub(crate) mod http;
 mod layout;
 mod leases;
 pub(crate) mod options;
+mod plain_folder;
+mod run_watch;
 mod state;
 mod store;
 mod tls;
-mod update;
+#[cfg(feature = "etcd-v2")]
 pub mod v2;
 mod v3;
 mod watch;
 mod wire;
 
-pub(crate) use backend::{from_parameters, v2_from_parameters};
+pub(crate) use backend::from_parameters;
+#[cfg(feature = "etcd-v2")]
+pub(crate) use backend::v2_from_parameters;
 pub use options::{EtcdOptions, TlsFiles};
 pub use state::EtcdState;
 pub use store::EtcdStore;

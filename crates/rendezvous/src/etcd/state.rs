@@ -13,8 +13,10 @@ use super::http::Http;
 use super::layout::Layout;
 use super::leases::Leases;
 use super::options::EtcdOptions;
-use super::store::EtcdStore;
-use super::v3::{Held, V3, held};
+use super::plain_folder::PlainFolder;
+use super::run_watch::watch_run;
+use super::store::{EtcdStore, Held};
+use super::v3::{V3, held};
 use super::watch::{Observer, Watch};
 use super::wire::{read, unchanged_since, write};
 use crate::RendezvousError;
@@ -31,7 +33,6 @@ pub struct EtcdState {
     /// First to go, because it uses the leases.
     watch: Option<Watch>,
     leases: Arc<Leases>,
-    limit: Duration,
     /// For how long the lease of a node lives on after the node.
     life: Duration,
     /// What the others are told by is who tells it.
@@ -45,8 +46,7 @@ impl EtcdState {
     /// The state of a run on that server. Nothing is asked of the server before the first call, but
     /// its name is looked up.
     pub fn open(options: &EtcdOptions, run_id: &RunId) -> Result<Self, RendezvousError> {
-        let limit = options.read_timeout;
-        let v3 = V3::new(Http::new(options)?, limit);
+        let v3 = V3::new(Http::new(options)?);
         let layout = Layout::new(&options.prefix, run_id);
         let leases = Arc::new(Leases::new(v3.clone(), options.lease_time_to_live)?);
         Ok(Self {
@@ -54,7 +54,6 @@ impl EtcdState {
             layout,
             watch: None,
             leases,
-            limit,
             life: options.lease_time_to_live,
             writer: format!("{:016x}", fastrand::u64(..)),
         })
@@ -116,12 +115,11 @@ impl SharedState for EtcdState {
         })
     }
 
-    fn watch(&mut self, notice: Observer) -> Result<bool, RendezvousError> {
-        // The one before ends first, so that nobody is told twice.
+    fn watch(&mut self, observer: Observer) -> Result<bool, RendezvousError> {
+        // The one before ends first, so that nobody is notified twice.
         self.watch = None;
         let leases = Arc::clone(&self.leases);
-        let watch = Watch::start(&self.v3, self.limit, self.layout.clone(), leases, notice)?;
-        self.watch = Some(watch);
+        self.watch = Some(watch_run(&self.v3, self.layout.clone(), leases, observer)?);
         Ok(true)
     }
 
@@ -156,8 +154,8 @@ impl SharedState for EtcdState {
             self.v3.remove(first.as_bytes(), Some(end.as_bytes()))?;
         }
         let folder = self.layout.round(round);
-        let store = EtcdStore::new(&self.v3, Arc::clone(&self.leases), &folder);
-        Ok(Arc::new(store))
+        let folder = PlainFolder::new(&self.v3, Arc::clone(&self.leases), &folder);
+        Ok(Arc::new(EtcdStore::over(folder)))
     }
 
     fn local_address(&self) -> Option<IpAddr> {

@@ -1,8 +1,7 @@
-//! A store in etcd: a folder of keys, values as they are.
+//! A store in etcd: the keys of a folder, through either API.
 //!
 //! What changes a value by what it was (`add`, `append`, `compare_set`) reads, and writes if nobody
-//! has written since. Beside the value it writes which operation that was, so that one whose answer
-//! was lost, and which is therefore sent again, is not done twice.
+//! has written since.
 //!
 //! etcd takes 1.5 MiB in one request unless its server is told otherwise. Queues are not offered.
 
@@ -12,182 +11,169 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rdzv_store::{Breaker, Store, StoreError};
-use serde_json::{Value, json};
+use rdzv_store_proto::number;
 
-use super::failure::{Cause, Failure, Patience};
+use super::failure::{Cause, Retry};
 use super::http::Http;
-use super::leases::Leases;
-use super::options::EtcdOptions;
-use super::update::{Update, added, appended, compared};
-use super::v3::{Answered, Held, V3, held};
-use super::watch::{End, SILENCE, away, next_answer};
-use super::wire::{Int, TxnAnswer, count, read, text, unchanged_since, write};
-use crate::RendezvousError;
 
 /// How long waiting operations wait unless told otherwise.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// etcd takes 128 operations in one transaction.
-const OPERATIONS: usize = 100;
+/// What is under a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) value: Bytes,
+    /// The revision of the last change.
+    pub(crate) revision: i64,
+}
+
+/// How a conditional write ended.
+pub(super) enum Swap {
+    Done,
+    /// Somebody else has written in the meantime; what is there now.
+    Lost(Option<Held>),
+}
+
+/// A folder of keys, through one of etcd's APIs.
+pub(super) trait Folder: Send + Sync {
+    /// The client.
+    fn http(&self) -> &Http;
+
+    /// The folder's name, for errors.
+    fn name(&self) -> String;
+
+    /// The same folder, through connections of its own.
+    fn separate(&self) -> Box<dyn Folder>;
+
+    /// How many keys are read and awaited together.
+    fn batch(&self) -> usize;
+
+    /// Whether several keys are read, and several written, by one request.
+    fn has_extended_api(&self) -> bool;
+
+    /// What is under a key.
+    fn held(&self, operation: &'static str, key: &str) -> Result<Option<Held>, StoreError>;
+
+    /// The values of a batch of keys.
+    fn values(&self, keys: &[&str]) -> Result<Vec<Option<Bytes>>, StoreError>;
+
+    /// Which of the keys are absent, and as of which revision.
+    fn missing<'a>(
+        &self,
+        operation: &'static str,
+        keys: &[&'a str],
+    ) -> Result<(Vec<&'a str>, i64), StoreError>;
+
+    /// Waits until `key` is written after `revision`, the connection ends, or `limit` has passed.
+    fn wait_for_write(&self, key: &str, revision: i64, limit: Duration) -> Result<(), Cause>;
+
+    /// Writes values under keys that all differ.
+    fn write(&self, pairs: &[(&str, &[u8])]) -> Result<(), StoreError>;
+
+    /// Writes a value if the key was last changed at `revision` (0: is absent).
+    fn swap(
+        &self,
+        operation: &'static str,
+        key: &str,
+        revision: i64,
+        value: &[u8],
+    ) -> Result<Swap, StoreError>;
+
+    /// Removes a key; tells whether it was there.
+    fn remove(&self, key: &str) -> Result<bool, StoreError>;
+
+    /// All keys with a value.
+    fn keys(&self) -> Result<Vec<String>, StoreError>;
+
+    /// How many keys there are.
+    fn count(&self) -> Result<u64, StoreError>;
+}
 
 /// A folder of keys on an etcd server.
 pub struct EtcdStore {
-    v3: V3,
-    leases: Arc<Leases>,
-    /// Ends with a slash.
-    folder: String,
+    folder: Box<dyn Folder>,
     timeout: Mutex<Duration>,
-    /// Where the last operation of this handle is noted.
-    applied: String,
-    /// The number of that operation. Locked during an operation, as there is one note only.
-    operation: Mutex<u64>,
 }
 
 impl EtcdStore {
-    /// The keys in a folder of that name on that server, which need not be up yet; names are joined
-    /// to the options' prefix with a slash.
-    pub fn open(options: &EtcdOptions, folder: &str) -> Result<Self, RendezvousError> {
-        let v3 = V3::new(Http::new(options)?, options.read_timeout);
-        let leases = Leases::new(v3.clone(), options.lease_time_to_live)?;
-        let prefix = options.prefix.trim_end_matches('/');
-        Ok(Self::new(
-            &v3,
-            Arc::new(leases),
-            &format!("{prefix}/{folder}/"),
-        ))
-    }
-
-    /// The keys in `folder`, which ends with a slash, through connections of its own.
-    pub(crate) fn new(v3: &V3, leases: Arc<Leases>, folder: &str) -> Self {
+    pub(super) fn over(folder: impl Folder + 'static) -> Self {
         Self {
-            v3: v3.separate(),
-            leases,
-            folder: folder.to_owned(),
+            folder: Box::new(folder),
             timeout: Mutex::new(DEFAULT_TIMEOUT),
-            applied: format!("{folder}applied/{:016x}", fastrand::u64(..)),
-            operation: Mutex::new(0),
         }
-    }
-
-    fn full(&self, key: &str) -> Vec<u8> {
-        format!("{}{key}", self.keys()).into_bytes()
-    }
-
-    fn keys(&self) -> String {
-        format!("{}keys/", self.folder)
     }
 
     /// Changes the value under `key` to what `change` says, given what is there.
     fn update<T>(
         &self,
-        name: &'static str,
+        operation: &'static str,
         key: &str,
         change: impl Fn(Option<&Bytes>) -> Result<Update<T>, StoreError>,
     ) -> Result<T, StoreError> {
-        let full = self.full(key);
-        let mut number = self
-            .operation
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let (mut now, _) = self.v3.read(&full)?;
+        let mut now = self.folder.held(operation, key)?;
         loop {
             let (value, result) = match change(now.as_ref().map(|now| &now.value))? {
                 Update::Keep(result) => return Ok(result),
                 Update::Store(value, result) => (value, result),
             };
-            *number += 1;
-            let note = number.to_string();
             let revision = now.map_or(0, |now| now.revision);
-            let answered = self.leases.with_lasting(&full, |lease| {
-                let applied = self.applied.as_bytes();
-                let puts = [
-                    write(&full, &value, lease),
-                    write(applied, note.as_bytes(), lease),
-                ];
-                let compare = [unchanged_since(&full, revision)];
-                let reads = [read(&full), read(applied)];
-                self.v3.transact(name, &full, &compare, &puts, &reads)
-            })?;
-            if answered.answer.succeeded {
-                return Ok(result);
+            match self.folder.swap(operation, key, revision, &value)? {
+                Swap::Done => return Ok(result),
+                Swap::Lost(found) => now = found,
             }
-            let mut found = ranges(&answered);
-            let noted = found.pop().flatten();
-            if answered.repeated && noted.is_some_and(|noted| noted.value == note.as_bytes()) {
-                return Ok(result);
-            }
-            now = found.pop().flatten();
         }
     }
 
-    /// Which of the keys are absent, and as of which revision.
-    fn missing<'a>(&self, keys: &[&'a str]) -> Result<(Vec<&'a str>, i64), StoreError> {
-        let mut missing = Vec::new();
-        let mut revision = i64::MAX;
-        for part in keys.chunks(OPERATIONS) {
-            let counts: Vec<Value> = part.iter().map(|key| count(&self.full(key))).collect();
-            let first = self.full(part[0]);
-            let answer = self.v3.transact("check", &first, &[], &counts, &[])?.answer;
-            revision = revision.min(answer.header.revision.0);
-            for (at, key) in part.iter().enumerate() {
-                let response = answer.responses.get(at);
-                let range = response.and_then(|found| found.response_range.as_ref());
-                if range.is_none_or(|range| range.count.0 == 0) {
-                    missing.push(*key);
-                }
-            }
-        }
-        Ok((missing, revision))
-    }
-
-    /// Waits until `key` is written after `revision`, the connection ends, or `limit` has passed.
-    fn wait_for_write(&self, key: &str, revision: i64, limit: Duration) -> Result<(), Cause> {
-        let creation = json!({
-            "key": text(&self.full(key)),
-            "start_revision": Int(revision.saturating_add(1)),
-            "filters": ["NODELETE"]
-        });
-        let limit = Some(limit.min(SILENCE));
-        let mut lines = self.v3.watch(&[creation], SILENCE, limit)?;
+    /// Waits for `keys`, which are a batch of `all`.
+    fn wait_for(
+        &self,
+        operation: &'static str,
+        keys: &[&str],
+        limit: Duration,
+        all: &[&str],
+    ) -> Result<(), StoreError> {
+        let owned = |keys: &[&str]| keys.iter().map(|&key| key.to_owned()).collect();
+        let started = Instant::now();
+        let mut retry = Retry::within(limit);
         loop {
-            match next_answer(&mut lines) {
-                Ok(answer) if answer.canceled || !answer.events.is_empty() => return Ok(()),
-                Ok(answer) if answer.created && answer.header.revision.0 < revision => {
-                    return Err(away("etcd has lost its memory"));
+            let (missing, revision) = self.folder.missing(operation, keys)?;
+            let Some(first) = missing.first() else {
+                return Ok(());
+            };
+            let left = limit.saturating_sub(started.elapsed());
+            if left.is_zero() {
+                let missing = match self.folder.missing("check", all) {
+                    Ok((missing, _)) => owned(&missing),
+                    Err(_) => owned(all),
+                };
+                return Err(StoreError::WaitTimeout {
+                    store: format!("{self:?}"),
+                    keys: owned(all),
+                    missing,
+                    elapsed: started.elapsed(),
+                });
+            }
+            // One key after the other; when it is there, so are most of the others.
+            match self.folder.wait_for_write(first, revision, left) {
+                Ok(()) => {}
+                // The next read says whether the server is really away.
+                Err(cause) if cause.is_passing() => {
+                    if let Some(pause) = retry.pause() {
+                        self.folder.http().pause(pause);
+                    }
                 }
-                Ok(_) => {}
-                Err(End::Silent | End::Gap) => return Ok(()),
-                Err(End::Broken(cause)) => return Err(cause),
+                Err(cause) => {
+                    let place = self.folder.http().place();
+                    return Err(retry.failure(operation, first, place, cause).into());
+                }
             }
         }
     }
-
-    fn write_all(&self, pairs: &[(&str, &[u8])]) -> Result<(), Failure> {
-        for part in pairs.chunks(OPERATIONS) {
-            let first = self.full(part[0].0);
-            self.leases.with_lasting(&first, |lease| {
-                let puts: Vec<Value> = part
-                    .iter()
-                    .map(|(key, value)| write(&self.full(key), value, lease))
-                    .collect();
-                self.v3.transact("set", &first, &[], &puts, &[])
-            })?;
-        }
-        Ok(())
-    }
-}
-
-/// What the reads of a transaction have found, in their order.
-fn ranges(answered: &Answered<TxnAnswer>) -> Vec<Option<Held>> {
-    let responses = answered.answer.responses.iter();
-    responses
-        .map(|response| response.response_range.as_ref().and_then(held))
-        .collect()
 }
 
 impl Store for EtcdStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
-        Ok(self.write_all(&[(key, value)])?)
+        self.folder.write(&[(key, value)])
     }
 
     fn get(&self, key: &str) -> Result<Bytes, StoreError> {
@@ -210,84 +196,48 @@ impl Store for EtcdStore {
     }
 
     fn check(&self, keys: &[&str]) -> Result<bool, StoreError> {
-        Ok(self.missing(keys)?.0.is_empty())
+        Ok(self.folder.missing("check", keys)?.0.is_empty())
     }
 
     fn wait(&self, keys: &[&str], timeout: Option<Duration>) -> Result<(), StoreError> {
         let limit = timeout.unwrap_or_else(|| self.timeout());
         let started = Instant::now();
-        let mut away = Patience::of(limit);
-        loop {
-            let (missing, revision) = self.missing(keys)?;
-            let Some(first) = missing.first() else {
-                return Ok(());
-            };
+        for batch in keys.chunks(self.folder.batch()) {
             let left = limit.saturating_sub(started.elapsed());
-            if left.is_zero() {
-                return Err(StoreError::WaitTimeout {
-                    store: format!("{self:?}"),
-                    keys: keys.iter().map(|&key| key.to_owned()).collect(),
-                    missing: missing.iter().map(|&key| key.to_owned()).collect(),
-                    elapsed: started.elapsed(),
-                });
-            }
-            // One key after the other; when it is there, so are most of the others.
-            match self.wait_for_write(first, revision, left) {
-                Ok(()) => {}
-                // The next look says whether the server is really away.
-                Err(cause) if cause.is_passing() => {
-                    if let Some(pause) = away.pause() {
-                        self.v3.http().pause(pause);
-                    }
-                }
-                Err(cause) => {
-                    return Err(away
-                        .failure("wait for", first, self.v3.http().place(), cause)
-                        .into());
-                }
-            }
+            self.wait_for("wait for", batch, left, keys)?;
         }
+        Ok(())
     }
 
     fn delete_key(&self, key: &str) -> Result<bool, StoreError> {
-        Ok(self.v3.remove(&self.full(key), None)? > 0)
+        self.folder.remove(key)
     }
 
     fn num_keys(&self) -> Result<u64, StoreError> {
-        let count = self.v3.count(self.keys().as_bytes())?;
-        Ok(u64::try_from(count).unwrap_or(0))
+        self.folder.count()
     }
 
     fn list_keys(&self) -> Result<Vec<String>, StoreError> {
-        let folder = self.keys();
-        let found = self.v3.range(folder.as_bytes(), true)?;
-        let names = found.kvs.iter().map(|found| {
-            let name = found.key.0.get(folder.len()..).unwrap_or_default();
-            String::from_utf8_lossy(name).into_owned()
-        });
-        Ok(names.collect())
+        self.folder.keys()
     }
 
     fn multi_get(&self, keys: &[&str]) -> Result<Vec<Bytes>, StoreError> {
         let limit = self.timeout();
-        let started = Instant::now();
-        loop {
-            let mut values = Vec::with_capacity(keys.len());
-            for part in keys.chunks(OPERATIONS) {
-                let reads: Vec<Value> = part.iter().map(|key| read(&self.full(key))).collect();
-                let first = self.full(part[0]);
-                let found = self.v3.transact("get", &first, &[], &reads, &[])?;
-                values.extend(ranges(&found));
-            }
-            let values: Option<Vec<Bytes>> = values
-                .into_iter()
-                .map(|held| held.map(|held| held.value))
-                .collect();
-            match values {
-                Some(values) if values.len() == keys.len() => return Ok(values),
-                _ => self.wait(keys, Some(limit.saturating_sub(started.elapsed())))?,
-            }
+        let mut found = Vec::with_capacity(keys.len());
+        for batch in keys.chunks(self.folder.batch()) {
+            let started = Instant::now();
+            let values: Vec<Bytes> = loop {
+                let values = self.folder.values(batch)?;
+                match values.into_iter().collect::<Option<Vec<_>>>() {
+                    Some(values) if values.len() == batch.len() => break values,
+                    _ => {}
+                }
+                let left = limit.saturating_sub(started.elapsed());
+                self.wait_for("get", batch, left, batch)?;
+            };
+            found.extend(values);
         }
+        Ok(found)
     }
 
     fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<(), StoreError> {
@@ -297,11 +247,11 @@ impl Store for EtcdStore {
             .filter(|&at| last(at))
             .map(|at| pairs[at])
             .collect();
-        Ok(self.write_all(&pairs)?)
+        self.folder.write(&pairs)
     }
 
     fn has_extended_api(&self) -> bool {
-        true
+        self.folder.has_extended_api()
     }
 
     fn timeout(&self) -> Duration {
@@ -315,19 +265,64 @@ impl Store for EtcdStore {
     }
 
     fn breaker(&self) -> Option<Breaker> {
-        let http = self.v3.http().clone();
+        let http = self.folder.http().clone();
         Some(Arc::new(move || http.close()))
     }
 
     fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {
-        let clone = Self::new(&self.v3, Arc::clone(&self.leases), &self.folder);
-        clone.set_timeout(self.timeout());
-        Ok(Box::new(clone))
+        Ok(Box::new(Self {
+            folder: self.folder.separate(),
+            timeout: Mutex::new(self.timeout()),
+        }))
     }
 }
 
 impl fmt::Debug for EtcdStore {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}{}", self.v3.http().place(), self.keys())
+        let Self { folder, .. } = self;
+        write!(formatter, "{}{}", folder.http().place(), folder.name())
     }
+}
+
+/// How much of a value an error shows.
+const SHOWN: usize = 32;
+
+/// What becomes of a value.
+enum Update<T> {
+    /// It stays, and the operation's result is this.
+    Keep(T),
+    /// It becomes these bytes, and the operation's result is that.
+    Store(Vec<u8>, T),
+}
+
+/// `add`: the sum, as decimal text. An absent value counts as 0.
+fn added(key: &str, now: Option<&Bytes>, delta: i64) -> Result<Update<i64>, StoreError> {
+    let number = match now {
+        None => 0,
+        Some(text) => number::parse(text).ok_or_else(|| {
+            let shown = String::from_utf8_lossy(&text[..text.len().min(SHOWN)]);
+            StoreError::NotANumber {
+                key: key.to_owned(),
+                value: shown.into_owned(),
+            }
+        })?,
+    };
+    let sum = number.wrapping_add(delta);
+    Ok(Update::Store(sum.to_string().into_bytes(), sum))
+}
+
+/// `compare_set`: what the value is then, with PyTorch's answer for an absent one.
+fn compared(now: Option<&Bytes>, expected: &[u8], desired: &[u8]) -> Update<Bytes> {
+    match now {
+        Some(now) if now != expected => Update::Keep(now.clone()),
+        None if !expected.is_empty() => Update::Keep(Bytes::copy_from_slice(expected)),
+        _ => Update::Store(desired.to_vec(), Bytes::copy_from_slice(desired)),
+    }
+}
+
+/// `append`.
+fn appended(now: Option<&Bytes>, value: &[u8]) -> Update<()> {
+    let mut whole = now.map_or_else(Vec::new, |now| now.to_vec());
+    whole.extend_from_slice(value);
+    Update::Store(whole, ())
 }

@@ -6,19 +6,16 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use ureq::http::Method;
 
-use super::failure::{Cause, Failure, Patience};
+use super::failure::{Cause, Failure};
 use super::http::{Call, Http, Lines};
+use super::store::Held;
 use super::wire::{
     DeleteAnswer, Done, GrantAnswer, Int, KeepAliveAnswer, RangeAnswer, Refusal, TxnAnswer, text,
 };
-
-/// How long one attempt may take. etcd itself gives up after 7 s when it has no leader.
-const ATTEMPT: Duration = Duration::from_secs(10);
 
 /// Numbers of errors, as gRPC has them.
 mod code {
@@ -33,8 +30,6 @@ mod code {
 #[derive(Debug, Clone)]
 pub(crate) struct V3 {
     http: Http,
-    /// How long the server may be away.
-    limit: Duration,
 }
 
 /// What was answered, and whether an earlier attempt may have been carried out too.
@@ -42,14 +37,6 @@ pub(crate) struct V3 {
 pub(crate) struct Answered<T> {
     pub(crate) answer: T,
     pub(crate) repeated: bool,
-}
-
-/// What is under a key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Held {
-    pub(crate) value: Bytes,
-    /// The revision of the last change.
-    pub(crate) revision: i64,
 }
 
 /// The first of the answers to the reads of a transaction, if that key is there.
@@ -61,8 +48,8 @@ pub(crate) fn held(answer: &RangeAnswer) -> Option<Held> {
 }
 
 impl V3 {
-    pub(crate) fn new(http: Http, limit: Duration) -> Self {
-        Self { http, limit }
+    pub(crate) fn new(http: Http) -> Self {
+        Self { http }
     }
 
     pub(crate) fn http(&self) -> &Http {
@@ -71,12 +58,12 @@ impl V3 {
 
     /// The same server, through connections of its own.
     pub(crate) fn separate(&self) -> Self {
-        self.with_patience(self.limit)
+        Self::new(self.http.separate())
     }
 
-    /// The same server, through connections of its own, with another patience.
-    pub(crate) fn with_patience(&self, limit: Duration) -> Self {
-        Self::new(self.http.separate(), limit)
+    /// The same server, through connections of its own, which may be away for `limit`.
+    pub(crate) fn with_limit(&self, limit: Duration) -> Self {
+        Self::new(self.http.with_limit(limit))
     }
 
     /// Reads one key, and tells the revision of the store.
@@ -181,7 +168,6 @@ impl V3 {
         }
     }
 
-    /// Sends a request until there is an answer, or the patience has ended.
     fn ask<T: DeserializeOwned>(
         &self,
         operation: &'static str,
@@ -191,25 +177,11 @@ impl V3 {
     ) -> Result<Answered<T>, Failure> {
         let body = body.to_string();
         let call = post(path, body.as_bytes());
-        let mut patience = Patience::of(self.limit);
-        let mut repeated = false;
-        loop {
-            // The first attempt is made however little patience there is.
-            let limit = patience.left().clamp(Duration::from_millis(100), ATTEMPT);
-            let cause = match self.attempt(&call, limit) {
-                Ok(answer) => return Ok(Answered { answer, repeated }),
-                Err(cause) => cause,
-            };
-            if let Cause::Away { reason, maybe_done } = &cause {
-                tracing::debug!(place = self.http.place(), reason, "etcd is away");
-                repeated |= maybe_done;
-            }
-            let again = cause.is_passing().then(|| patience.pause()).flatten();
-            if again.is_none_or(|pause| self.http.pause(pause)) {
-                let key = String::from_utf8_lossy(key);
-                return Err(patience.failure(operation, key, self.http.place(), cause));
-            }
-        }
+        let key = String::from_utf8_lossy(key);
+        let (answer, repeated) = self
+            .http
+            .repeat(operation, key, |limit| self.attempt(&call, limit))?;
+        Ok(Answered { answer, repeated })
     }
 
     fn attempt<T: DeserializeOwned>(&self, call: &Call<'_>, limit: Duration) -> Result<T, Cause> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rdzv_rendezvous::etcd::EtcdStore;
-use rdzv_rendezvous::etcd::v2::EtcdV2Store;
+use rdzv_rendezvous::etcd::v2::open_store;
 use rdzv_store::{PrefixStore, Store};
 
 use crate::server::Server;
@@ -62,7 +62,7 @@ impl Shared for EtcdV2 {
 
     fn member(&self) -> Box<dyn Store> {
         let options = self.server.options();
-        let store = EtcdV2Store::open(&options, Some(&self.folder)).unwrap();
+        let store = open_store(&options, Some(&self.folder)).unwrap();
         // Like a round's store; this is also how a key may be empty.
         Box::new(PrefixStore::new("round", Arc::new(store)))
     }

@@ -8,7 +8,7 @@ use rdzv_core::ident::RunId;
 use rdzv_core::time::Wall;
 use rdzv_rendezvous::dynamic::shared::Notice;
 use rdzv_rendezvous::dynamic::{SharedState, Token};
-use rdzv_rendezvous::etcd::v2::{EtcdV2State, EtcdV2Store};
+use rdzv_rendezvous::etcd::v2::{EtcdV2State, open_store};
 use rdzv_rendezvous_proto::RendezvousState;
 use rdzv_rendezvous_proto::codec::{encode, to_value};
 use rdzv_store::{Store, StoreError};
@@ -59,7 +59,7 @@ fn the_store_of_a_round_is_where_and_how_python_keeps_it() {
     store.set("rank/00?", b"\0\xff").unwrap();
     assert_eq!(store.get("rank/00?").unwrap(), &b"\0\xff"[..]);
     store.set("rank/0", b"value").unwrap();
-    let same = EtcdV2Store::open(&server.options(), None).unwrap();
+    let same = open_store(&server.options(), None).unwrap();
     let key = format!("torch.rendezvous.{run}.7/rank/0");
     assert_eq!(same.get(&key).unwrap(), "value");
     let names = same.list_keys().unwrap();
@@ -178,7 +178,7 @@ fn a_change_is_told_even_when_etcd_has_forgotten_what_came_before() {
     let run = new_run();
     let (mut writer, mut reader) = (open(&server, &run), open(&server, &run));
     let notices = Notices::of(&mut reader);
-    let store = EtcdV2Store::open(&server.options(), None).unwrap();
+    let store = open_store(&server.options(), None).unwrap();
     // More changes of other keys than etcd remembers.
     for number in 0..1100_u32 {
         store.set("busy", &number.to_be_bytes()).unwrap();
@@ -285,7 +285,7 @@ fn a_store_waits_counts_and_compares() {
 #[ignore = "needs etcd: cargo xtask test"]
 fn a_waiting_call_can_be_ended_from_another_thread() {
     let server = Server::shared();
-    let store = Arc::new(EtcdV2Store::open(&server.options(), None).unwrap());
+    let store = Arc::new(open_store(&server.options(), None).unwrap());
     let breaker = store.breaker().unwrap();
     let other = store.try_clone().unwrap();
     let key = format!("{:016x}", fastrand::u64(..));

@@ -6,11 +6,8 @@ use serde::de::DeserializeOwned;
 use ureq::http::Method;
 
 use super::wire::{KeyAnswer, Node, Refusal, Version, code, form, path};
-use crate::etcd::failure::{Cause, Failure, Patience};
+use crate::etcd::failure::{Cause, Failure, Retry};
 use crate::etcd::http::{Answer, Call, Http, Lines};
-
-/// How long one attempt may take.
-const ATTEMPT: Duration = Duration::from_secs(10);
 
 /// Tells the index of the whole store.
 const INDEX_HEADER: &str = "x-etcd-index";
@@ -19,8 +16,6 @@ const INDEX_HEADER: &str = "x-etcd-index";
 #[derive(Debug, Clone)]
 pub(super) struct V2 {
     http: Http,
-    /// How long the server may be away.
-    limit: Duration,
 }
 
 /// What was read.
@@ -55,33 +50,24 @@ pub(super) enum Condition {
 }
 
 impl V2 {
-    pub(super) fn new(http: Http, limit: Duration) -> Self {
-        Self { http, limit }
+    pub(super) fn new(http: Http) -> Self {
+        Self { http }
     }
 
     pub(super) fn http(&self) -> &Http {
         &self.http
     }
 
-    pub(super) fn limit(&self) -> Duration {
-        self.limit
-    }
-
     /// The same server, through connections of its own.
     pub(super) fn separate(&self) -> Self {
-        Self::new(self.http.separate(), self.limit)
+        Self::new(self.http.separate())
     }
 
     /// Reads a key, or a folder with all that is in it.
     pub(super) fn read(&self, operation: &'static str, key: &str) -> Result<Read, Failure> {
         // Without a quorum, a server that is behind would answer with the past.
         let path = format!("{}?quorum=true&recursive=true", path(key));
-        let call = Call {
-            method: Method::GET,
-            path: &path,
-            content_type: None,
-            body: b"",
-        };
+        let call = bare(Method::GET, &path);
         let (said, _) = self.ask(operation, key, &call)?;
         match said {
             Said::Yes(answer) => {
@@ -145,13 +131,8 @@ impl V2 {
 
     /// Removes a key; tells whether it was there, as far as is known.
     pub(super) fn remove(&self, key: &str) -> Result<bool, Failure> {
-        let call = Call {
-            method: Method::DELETE,
-            path: &path(key),
-            content_type: None,
-            body: b"",
-        };
-        match self.ask("delete", key, &call)? {
+        let path = path(key);
+        match self.ask("delete", key, &bare(Method::DELETE, &path))? {
             (Said::Yes(_), _) => Ok(true),
             (Said::No(_), maybe_done) => Ok(maybe_done),
         }
@@ -166,18 +147,12 @@ impl V2 {
         silence: Duration,
     ) -> Result<Lines, Cause> {
         let path = format!("{}?wait=true&waitIndex={index}", path(key));
-        let call = Call {
-            method: Method::GET,
-            path: &path,
-            content_type: None,
-            body: b"",
-        };
-        self.http.stream(&call, silence, None)
+        self.http.stream(&bare(Method::GET, &path), silence, None)
     }
 
     /// Why a request that has not begun well has failed.
     pub(super) fn failure(&self, operation: &'static str, key: &str, cause: Cause) -> Failure {
-        Patience::of(Duration::ZERO).failure(operation, key, self.http.place(), cause)
+        Retry::within(Duration::ZERO).failure(operation, key, self.http.place(), cause)
     }
 
     fn parsed<T: DeserializeOwned>(
@@ -192,32 +167,16 @@ impl V2 {
         })
     }
 
-    /// Sends a request until there is an answer, or the patience has ended. Tells whether an attempt
-    /// whose answer was lost may have been carried out.
+    /// Sends a request until there is an answer. Also returns whether an attempt whose answer was
+    /// lost may have been carried out.
     fn ask(
         &self,
         operation: &'static str,
         key: &str,
         call: &Call<'_>,
     ) -> Result<(Said, bool), Failure> {
-        let mut patience = Patience::of(self.limit);
-        let mut repeated = false;
-        loop {
-            // The first attempt is made however little patience there is.
-            let limit = patience.left().clamp(Duration::from_millis(100), ATTEMPT);
-            let cause = match self.attempt(call, limit) {
-                Ok(said) => return Ok((said, repeated)),
-                Err(cause) => cause,
-            };
-            if let Cause::Away { reason, maybe_done } = &cause {
-                tracing::debug!(place = self.http.place(), reason, "etcd is away");
-                repeated |= maybe_done;
-            }
-            let again = cause.is_passing().then(|| patience.pause()).flatten();
-            if again.is_none_or(|pause| self.http.pause(pause)) {
-                return Err(patience.failure(operation, key, self.http.place(), cause));
-            }
-        }
+        self.http
+            .repeat(operation, key, |limit| self.attempt(call, limit))
     }
 
     fn attempt(&self, call: &Call<'_>, limit: Duration) -> Result<Said, Cause> {
@@ -242,12 +201,7 @@ impl V2 {
                 maybe_done: true,
             };
         }
-        let call = Call {
-            method: Method::GET,
-            path: "/version",
-            content_type: None,
-            body: b"",
-        };
+        let call = bare(Method::GET, "/version");
         let version = self.http.send(&call, limit).ok();
         let version: Option<Version> =
             version.and_then(|answer| serde_json::from_slice(&answer.body).ok());
@@ -262,6 +216,16 @@ impl V2 {
             },
             None => Cause::NotEtcd(format!("HTTP status {status}")),
         }
+    }
+}
+
+/// A request without a body.
+fn bare(method: Method, path: &str) -> Call<'_> {
+    Call {
+        method,
+        path,
+        content_type: None,
+        body: b"",
     }
 }
 

@@ -8,23 +8,23 @@
 //!                                        are base64
 //! ```
 //!
-//! The keys, values and options are those of the reference's backend of the same name. Compared with
-//! it, a value is read by its own key instead of with all others, and changes are told by etcd
-//! instead of being asked for once a second. Nodes have no leases here: that one is gone is seen by
-//! its missing heartbeats.
+//! The keys, values and options are those of torchelastic's backend of the same name. Compared with
+//! it, a value is read by its own key instead of with all others, and etcd notifies of changes
+//! instead of being asked once a second. Nodes have no leases here: a lost node is recognised by its
+//! missing heartbeats.
 //!
 //! | module | what it is |
 //! |---|---|
 //! | `client` | requests that are repeated while the server is away |
 //! | `wire` | paths, forms and JSON |
-//! | `state`, `watch` | the state, and who is told of its changes |
-//! | `store` | the agents' store |
+//! | `state`, `key_watch` | the state, and the watch of its changes |
+//! | `encoded_folder` | the agents' store |
 
 mod client;
+mod encoded_folder;
+mod key_watch;
 mod state;
-mod store;
-mod watch;
 mod wire;
 
+pub use encoded_folder::open_store;
 pub use state::EtcdV2State;
-pub use store::EtcdV2Store;

@@ -11,13 +11,15 @@ use rdzv_rendezvous_proto::codec::text;
 use rdzv_store::{PrefixStore, Store};
 
 use super::client::{Condition, Put, V2};
-use super::store::EtcdV2Store;
-use super::watch::Watch;
+use super::encoded_folder::EncodedFolder;
+use super::key_watch::watch_key;
 use super::wire::Node;
 use crate::RendezvousError;
-use crate::dynamic::shared::{Notice, SharedState, Token, Written};
+use crate::dynamic::shared::{SharedState, Token, Written};
 use crate::etcd::http::Http;
 use crate::etcd::options::EtcdOptions;
+use crate::etcd::store::EtcdStore;
+use crate::etcd::watch::{Observer, Watch};
 
 /// Where the states of all runs are.
 const FOLDER: &str = "/torch/elastic/rendezvous/";
@@ -41,7 +43,7 @@ impl EtcdV2State {
     /// The state of a run on that server. Nothing is asked of the server before the first call, but
     /// its name is looked up.
     pub fn open(options: &EtcdOptions, run_id: &RunId) -> Result<Self, RendezvousError> {
-        let client = V2::new(Http::new(options)?, options.read_timeout);
+        let client = V2::new(Http::new(options)?);
         let key = format!("{FOLDER}{run_id}");
         Ok(Self {
             client,
@@ -108,18 +110,15 @@ impl SharedState for EtcdV2State {
         }
     }
 
-    fn watch(
-        &mut self,
-        notice: Arc<dyn Fn(Notice) + Send + Sync>,
-    ) -> Result<bool, RendezvousError> {
-        // The one before ends first, so that nobody is told twice.
+    fn watch(&mut self, observer: Observer) -> Result<bool, RendezvousError> {
+        // The one before ends first, so that nobody is notified twice.
         self.watch = None;
-        self.watch = Some(Watch::start(&self.client, &self.key, notice)?);
+        self.watch = Some(watch_key(&self.client, &self.key, observer)?);
         Ok(true)
     }
 
     fn round_store(&self, round: u64) -> Result<Arc<dyn Store>, RendezvousError> {
-        let store = EtcdV2Store::of_agents(self.client.separate());
+        let store = EtcdStore::over(EncodedFolder::of_agents(self.client.separate()));
         let prefix = format!("torch.rendezvous.{}.{round}", self.run_id);
         Ok(Arc::new(PrefixStore::new(prefix, Arc::new(store))))
     }
