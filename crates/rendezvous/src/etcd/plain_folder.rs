@@ -15,7 +15,7 @@ use super::http::Http;
 use super::leases::Leases;
 use super::options::EtcdOptions;
 use super::run_watch::next_answer;
-use super::store::{EtcdStore, Folder, Held, Swap};
+use super::store::{ConditionalWrite, EtcdStore, Folder, Held, Swap};
 use super::v3::{Answered, V3, held};
 use super::watch::{End, SILENCE, away};
 use super::wire::{Int, TxnAnswer, count, read, text, unchanged_since, write};
@@ -159,14 +159,8 @@ impl Folder for PlainFolder {
         Ok(())
     }
 
-    fn swap(
-        &self,
-        operation: &'static str,
-        key: &str,
-        revision: i64,
-        value: &[u8],
-    ) -> Result<Swap, StoreError> {
-        let full = self.full(key);
+    fn swap(&self, swap: &ConditionalWrite<'_>) -> Result<Swap, StoreError> {
+        let full = self.full(swap.key);
         let mut number = self
             .operation
             .lock()
@@ -176,12 +170,13 @@ impl Folder for PlainFolder {
         let answered = self.leases.with_lasting(&full, |lease| {
             let applied = self.applied.as_bytes();
             let puts = [
-                write(&full, value, lease),
+                write(&full, swap.value, lease),
                 write(applied, note.as_bytes(), lease),
             ];
-            let compare = [unchanged_since(&full, revision)];
+            let compare = [unchanged_since(&full, swap.revision)];
             let reads = [read(&full), read(applied)];
-            self.v3.transact(operation, &full, &compare, &puts, &reads)
+            self.v3
+                .transact(swap.operation, &full, &compare, &puts, &reads)
         })?;
         let mut found = ranges(&answered);
         let noted = found.pop().flatten();

@@ -27,6 +27,14 @@ pub(crate) struct Held {
     pub(crate) revision: i64,
 }
 
+/// A write that is to happen if the key was last changed at `revision` (0: is absent).
+pub(super) struct ConditionalWrite<'a> {
+    pub(super) operation: &'static str,
+    pub(super) key: &'a str,
+    pub(super) revision: i64,
+    pub(super) value: &'a [u8],
+}
+
 /// How a conditional write ended.
 pub(super) enum Swap {
     Done,
@@ -70,14 +78,8 @@ pub(super) trait Folder: Send + Sync {
     /// Writes values under keys that all differ.
     fn write(&self, pairs: &[(&str, &[u8])]) -> Result<(), StoreError>;
 
-    /// Writes a value if the key was last changed at `revision` (0: is absent).
-    fn swap(
-        &self,
-        operation: &'static str,
-        key: &str,
-        revision: i64,
-        value: &[u8],
-    ) -> Result<Swap, StoreError>;
+    /// Writes a value on a condition.
+    fn swap(&self, write: &ConditionalWrite<'_>) -> Result<Swap, StoreError>;
 
     /// Removes a key; tells whether it was there.
     fn remove(&self, key: &str) -> Result<bool, StoreError>;
@@ -116,8 +118,13 @@ impl EtcdStore {
                 Update::Keep(result) => return Ok(result),
                 Update::Store(value, result) => (value, result),
             };
-            let revision = now.map_or(0, |now| now.revision);
-            match self.folder.swap(operation, key, revision, &value)? {
+            let write = ConditionalWrite {
+                operation,
+                key,
+                revision: now.map_or(0, |now| now.revision),
+                value: &value,
+            };
+            match self.folder.swap(&write)? {
                 Swap::Done => return Ok(result),
                 Swap::Lost(found) => now = found,
             }

@@ -19,7 +19,7 @@ use crate::RendezvousError;
 use crate::etcd::failure::{Cause, Failure};
 use crate::etcd::http::Http;
 use crate::etcd::options::EtcdOptions;
-use crate::etcd::store::{EtcdStore, Folder, Held, Swap};
+use crate::etcd::store::{ConditionalWrite, EtcdStore, Folder, Held, Swap};
 use crate::etcd::watch::{End, SILENCE};
 
 /// Where torchelastic's agents have their stores.
@@ -153,18 +153,13 @@ impl Folder for EncodedFolder {
         Ok(())
     }
 
-    fn swap(
-        &self,
-        operation: &'static str,
-        key: &str,
-        revision: i64,
-        value: &[u8],
-    ) -> Result<Swap, StoreError> {
-        let condition = match revision {
+    fn swap(&self, swap: &ConditionalWrite<'_>) -> Result<Swap, StoreError> {
+        let ConditionalWrite { operation, key, .. } = *swap;
+        let condition = match swap.revision {
             0 => Condition::Absent,
             index => Condition::Unchanged(index.unsigned_abs()),
         };
-        let value = BASE64_STANDARD.encode(value);
+        let value = BASE64_STANDARD.encode(swap.value);
         let put = self
             .client
             .write(operation, &self.full(key), &value, condition, None)?;
