@@ -179,6 +179,13 @@ pub(crate) enum Refusal {
     Usage(String),
 }
 
+impl Refusal {
+    /// The value of this flag is wrong.
+    pub(crate) fn argument(flag: &str, problem: &str) -> Self {
+        Self::Usage(format!("argument {flag}: {problem}"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use rdzv_agent::{Cause, Evidence, Failure};

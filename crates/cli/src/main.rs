@@ -2,25 +2,23 @@
 //! calls it.
 //!
 //! ```text
-//! argv, PET_* ─ args ─► RunArgs ─ resolve ─► LaunchPlan ─ rdzv-agent ─► Outcome ─ report ─► exit code
-//!                                                             │
-//!                                                             └─ events ─► observe
+//! argv, PET_* ─ args ─► RunArgs ─ launch ─► LaunchPlan ─ rdzv-agent ─► Outcome ─ report ─► exit code
+//!                                                            │
+//!                                                            └─ events ─► observe
 //! ```
 
 mod args;
 mod commands;
 mod demo;
 mod exit;
-mod explain;
+mod explanation;
+mod launch;
+mod number;
 mod observe;
 mod report;
-mod resolve;
-mod signal;
 mod terminal;
 
 use std::process::ExitCode;
-
-use rdzv_agent::host;
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os();

@@ -24,11 +24,11 @@ pub(crate) mod sentences;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use rdzv_agent::{Evidence, Exit, Failure};
+use rdzv_core::signal;
 use serde_json::Value;
 
 pub(crate) use self::document::Document;
 pub(crate) use self::file::ReportFile;
-use crate::signal;
 
 /// What the first line says.
 const HEADER: &str = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ";

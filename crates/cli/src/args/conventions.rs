@@ -20,8 +20,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use clap::{Arg, ArgAction, Command};
 
-use super::number::parse_int;
-use crate::exit::{Raised, Refusal};
+use crate::exit::Refusal;
+use crate::number::int_or_raise;
 
 /// Options that the reference does not take from the environment, and questions of ours.
 const WITHOUT_VARIABLE: [&str; 7] = [
@@ -191,7 +191,7 @@ impl<'a> Known<'a> {
     }
 
     fn misused(&self, problem: &str) -> Refusal {
-        Refusal::Usage(format!("argument {}: {problem}", display(self.arg)))
+        Refusal::argument(&display(self.arg), problem)
     }
 
     fn overfed(&self, value: &OsStr) -> Refusal {
@@ -312,11 +312,8 @@ fn defaults<'a>(
         let value = variable(option.arg).and_then(|name| environment.get(OsStr::new(&name)));
         let Some(value) = value else { continue };
         if !option.takes_value() {
-            let text = value.to_string_lossy();
-            match parse_int(&text) {
-                Some(0) => {}
-                Some(_) => words.push((option.id(), option.name().into())),
-                None => return Err(bad_integer(&text).into()),
+            if int_or_raise(&value.to_string_lossy())? != 0 {
+                words.push((option.id(), option.name().into()));
             }
         } else if option.arg.get_possible_values().is_empty() {
             words.push((option.id(), option.assign(value)));
@@ -325,11 +322,6 @@ fn defaults<'a>(
         // one such option, `--start-method`, and no text of it changes anything here.
     }
     Ok(words)
-}
-
-/// What `int(text)` raises.
-pub(crate) fn bad_integer(text: &str) -> Raised {
-    Raised::value_error(format!("invalid literal for int() with base 10: '{text}'"))
 }
 
 #[cfg(test)]

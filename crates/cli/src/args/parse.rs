@@ -1,36 +1,42 @@
-//! From a typed line to [`RunArgs`].
+//! From a typed line to [`LaunchArgs`].
 
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Arg, ArgAction, Args, Command, FromArgMatches};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-use super::RunArgs;
-use super::conventions::{display, normalise, variable};
+use super::conventions::{Normalised, display, normalise, variable};
+use super::program::Launcher;
 use crate::exit::Refusal;
+use crate::explanation::{Given, Setting};
+use crate::launch::{LaunchArgs, RunArgs};
 
-/// What a line asks for.
+/// Flags that are no settings of a run: they ask for something else.
+const QUESTIONS: [&str; 3] = ["help", "print_completion", "explain"];
+
+/// The request of a line.
 #[derive(Debug)]
-pub(crate) enum Parsed<T> {
-    /// To run.
-    Run(T),
+pub(crate) enum Parsed {
+    /// To run with these flags; beside them, each flag with its origin, in the order of the help.
+    Run(Box<LaunchArgs>, Vec<Setting>),
     /// To show this help on stdout.
     Help(String),
     /// To print the completion script for this shell.
     Completion(String),
 }
 
-/// Reads a line (without the program's name) with the reference's conventions.
-pub(crate) fn parse<T: Args + FromArgMatches + AsRef<RunArgs>>(
-    program: &str,
+/// Reads a line (without the program's name) with the conventions of `torchrun`.
+pub(crate) fn parse(
+    launcher: Launcher,
     line: &[OsString],
     environment: &BTreeMap<OsString, OsString>,
-) -> Result<Parsed<T>, Refusal> {
-    let command = command::<T>(program);
+) -> Result<Parsed, Refusal> {
+    let command = command(launcher);
     let normalised = normalise(&command, line, environment)?;
-    let words = std::iter::once(OsString::from(program)).chain(normalised.line);
+    let words = std::iter::once(launcher.program().into()).chain(normalised.line.clone());
     let matches = match command.clone().try_get_matches_from(words) {
         Ok(matches) => matches,
         Err(error) if error.kind() == ErrorKind::DisplayHelp => {
@@ -38,12 +44,16 @@ pub(crate) fn parse<T: Args + FromArgMatches + AsRef<RunArgs>>(
         }
         Err(error) => return Err(usage_error(&command, &error)),
     };
-    let arguments = T::from_arg_matches(&matches).map_err(|error| usage_error(&command, &error))?;
-    let run = arguments.as_ref();
-    if let Some(shell) = &run.print_completion {
+    let arguments = match launcher {
+        Launcher::LaunchCompat => LaunchArgs::from_arg_matches(&matches),
+        // Only the older launcher gives scripts another argument.
+        _ => RunArgs::from_arg_matches(&matches).map(|run| LaunchArgs { run, use_env: true }),
+    };
+    let arguments = arguments.map_err(|error| usage_error(&command, &error))?;
+    if let Some(shell) = &arguments.run.print_completion {
         return Ok(Parsed::Completion(shell.clone()));
     }
-    if run.training_script.is_empty() {
+    if arguments.run.training_script.is_empty() {
         return Err(Refusal::Usage(
             "the following arguments are required: training_script, training_script_args"
                 .to_owned(),
@@ -55,25 +65,52 @@ pub(crate) fn parse<T: Args + FromArgMatches + AsRef<RunArgs>>(
             normalised.unknown.join(" ")
         )));
     }
-    Ok(Parsed::Run(arguments))
+    let options = command.get_arguments();
+    let settings = options.filter_map(|option| setting(option, &matches, &normalised));
+    Ok(Parsed::Run(Box::new(arguments), settings.collect()))
+}
+
+fn setting(option: &Arg, matches: &ArgMatches, normalised: &Normalised) -> Option<Setting> {
+    let id = option.get_id().as_str();
+    let name = option.get_long().filter(|_| !QUESTIONS.contains(&id))?;
+    let given = match (matches.value_source(id), variable(option)) {
+        (Some(ValueSource::CommandLine), Some(variable))
+            if normalised.from_environment.contains(id) =>
+        {
+            Given::ByVariable(variable)
+        }
+        (Some(ValueSource::CommandLine), _) => Given::Typed,
+        _ => Given::Default,
+    };
+    let value = if matches!(option.get_action(), ArgAction::SetTrue) {
+        let word = if matches.get_flag(id) { "yes" } else { "no" };
+        Some(word.to_owned())
+    } else {
+        let last = matches.get_raw(id).and_then(Iterator::last);
+        last.map(|value| value.to_string_lossy().into_owned())
+    };
+    Some(Setting {
+        id: id.to_owned(),
+        flag: format!("--{name}"),
+        value,
+        given,
+    })
 }
 
 /// clap's table of the flags: with both spellings of each, and the variable in its help.
-pub(crate) fn command<T: Args>(program: &str) -> Command {
+pub(crate) fn command(launcher: Launcher) -> Command {
     // clap adds its own help flag only when it parses, which is too late for the conventions.
     let help = Arg::new("help")
         .short('h')
         .long("help")
         .action(ArgAction::Help)
         .help("Print this help and exit");
-    let empty = Command::new(program.to_owned())
-        .disable_help_flag(true)
-        .arg(help);
-    finish(T::augment_args(empty), program)
-}
-
-/// Adds to the bare table what all flags have in common.
-pub(crate) fn finish(command: Command, program: &str) -> Command {
+    let program = launcher.program();
+    let empty = Command::new(program).disable_help_flag(true).arg(help);
+    let command = match launcher {
+        Launcher::LaunchCompat => LaunchArgs::augment_args(empty),
+        _ => RunArgs::augment_args(empty),
+    };
     command
         .bin_name(program)
         .about("Start and supervise the workers of this node")
@@ -123,8 +160,8 @@ fn synopsis(program: &str) -> String {
     format!("{program} [OPTIONS] <TRAINING_SCRIPT> [ARGS]...")
 }
 
-/// The reference's text for a line that clap does not accept.
-pub(super) fn usage_error(command: &Command, error: &clap::Error) -> Refusal {
+/// The text of `torchrun` for a line that clap does not accept.
+fn usage_error(command: &Command, error: &clap::Error) -> Refusal {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.as_str(),
         _ => "",
@@ -157,41 +194,28 @@ pub(super) fn usage_error(command: &Command, error: &clap::Error) -> Refusal {
         (ErrorKind::InvalidUtf8, _) => "the value is not valid UTF-8".to_owned(),
         _ => error.to_string(),
     };
-    Refusal::Usage(match option {
-        Some(option) => format!("argument {}: {problem}", display(option)),
-        None => problem,
-    })
-}
-
-impl AsRef<RunArgs> for RunArgs {
-    fn as_ref(&self) -> &RunArgs {
-        self
-    }
-}
-
-impl AsRef<RunArgs> for super::LaunchArgs {
-    fn as_ref(&self) -> &RunArgs {
-        &self.run
+    match option {
+        Some(option) => Refusal::argument(&display(option), &problem),
+        None => Refusal::Usage(problem),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::LaunchArgs;
 
-    fn parsed(line: &[&str], variables: &[(&str, &str)]) -> Result<Parsed<RunArgs>, Refusal> {
+    fn parsed(line: &[&str], variables: &[(&str, &str)]) -> Result<Parsed, Refusal> {
         let line: Vec<OsString> = line.iter().map(OsString::from).collect();
         let environment = variables
             .iter()
             .map(|(name, value)| (name.into(), value.into()))
             .collect();
-        parse("torchrun", &line, &environment)
+        parse(Launcher::Torchrun, &line, &environment)
     }
 
     fn run(line: &[&str]) -> RunArgs {
         match parsed(line, &[]) {
-            Ok(Parsed::Run(arguments)) => arguments,
+            Ok(Parsed::Run(arguments, _)) => arguments.run,
             other => panic!("{line:?} was read as {other:?}"),
         }
     }
@@ -216,11 +240,11 @@ mod tests {
             "--",
             "y",
         ]);
-        assert_eq!(arguments.nproc_per_node, "4");
+        assert_eq!(arguments.count.nproc_per_node, "4");
         assert_eq!(arguments.max_restarts, -1);
-        assert_eq!(arguments.tee, "0:1,1:2");
-        assert_eq!(arguments.rdzv_id.as_deref(), Some(""));
-        assert!(arguments.module);
+        assert_eq!(arguments.output.tee, "0:1,1:2");
+        assert_eq!(arguments.rendezvous.rdzv_id.as_deref(), Some(""));
+        assert!(arguments.command.module);
         assert_eq!(arguments.training_script, ["pkg", "--x", "y"]);
     }
 
@@ -269,8 +293,8 @@ mod tests {
     #[test]
     fn only_the_older_launcher_knows_use_env() {
         let line = [OsString::from("--use_env"), OsString::from("s.py")];
-        match parse::<LaunchArgs>("launch", &line, &BTreeMap::new()) {
-            Ok(Parsed::Run(arguments)) => assert!(arguments.use_env),
+        match parse(Launcher::LaunchCompat, &line, &BTreeMap::new()) {
+            Ok(Parsed::Run(arguments, _)) => assert!(arguments.use_env),
             other => panic!("read as {other:?}"),
         }
         assert_eq!(
@@ -289,7 +313,41 @@ mod tests {
 
     #[test]
     fn clap_accepts_the_table() {
-        command::<RunArgs>("torchrun").debug_assert();
-        command::<LaunchArgs>("launch").debug_assert();
+        command(Launcher::Torchrun).debug_assert();
+        command(Launcher::LaunchCompat).debug_assert();
+    }
+
+    fn found(line: &[&str], variables: &[(&str, &str)], id: &str) -> (Option<String>, Given) {
+        let Ok(Parsed::Run(_, settings)) = parsed(line, variables) else {
+            panic!("{line:?} does not run")
+        };
+        let setting = settings.into_iter().find(|setting| setting.id == id);
+        let setting = setting.unwrap();
+        (setting.value, setting.given)
+    }
+
+    #[test]
+    fn a_value_is_typed_or_a_variables_or_a_default() {
+        let some = |text: &str| Some(text.to_owned());
+        let variables = [("PET_NNODES", "3"), ("PET_NO_PYTHON", "1")];
+        let by = |name: &str| Given::ByVariable(name.to_owned());
+        assert_eq!(
+            found(&["--nnodes", "2", "s"], &variables, "nnodes"),
+            (some("2"), Given::Typed)
+        );
+        assert_eq!(
+            found(&["s", "--nnodes", "2"], &variables, "nnodes"),
+            (some("3"), by("PET_NNODES"))
+        );
+        assert_eq!(
+            found(&["s"], &variables, "no_python"),
+            (some("yes"), by("PET_NO_PYTHON"))
+        );
+        assert_eq!(
+            found(&["-m", "s"], &[], "module"),
+            (some("yes"), Given::Typed)
+        );
+        assert_eq!(found(&["s"], &[], "nnodes"), (some("1:1"), Given::Default));
+        assert_eq!(found(&["s"], &[], "master_port"), (None, Given::Default));
     }
 }

@@ -1,49 +1,7 @@
-//! The names that the program answers to, and its own commands.
+//! The names that the program answers to.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
-
-use clap::{Parser, Subcommand};
-
-use super::run::{LaunchArgs, RunArgs};
-use super::store::StoreArgs;
-use crate::demo::args::{DemoArgs, DemoWorkerArgs};
-
-/// The commands of `rdzv`.
-#[derive(Debug, Parser)]
-#[command(
-    name = "rdzv",
-    version,
-    about = "The control plane of distributed training",
-    after_help = "A link to this program named `torchrun` behaves as `torchrun`, that is, as `rdzv run`.",
-    arg_required_else_help = true
-)]
-pub(crate) struct OwnArgs {
-    #[command(subcommand)]
-    pub(crate) command: OwnCommand,
-}
-
-/// One command of `rdzv`.
-#[derive(Debug, Subcommand)]
-pub(crate) enum OwnCommand {
-    /// Start and supervise the workers of this node (as torchrun does)
-    Run(RunArgs),
-    /// The same with the conventions of the older `python -m torch.distributed.launch`
-    LaunchCompat(LaunchArgs),
-    /// Run a key/value store that PyTorch's TCPStore clients can use
-    Store(StoreArgs),
-    Demo(DemoArgs),
-    #[command(hide = true)]
-    DemoWorker(DemoWorkerArgs),
-    /// List the environment variables that are read or set
-    Env,
-    /// Print a completion script for a shell
-    Completions {
-        /// bash, zsh, fish, elvish, powershell or tcsh
-        #[arg(value_parser = ["bash", "zsh", "fish", "elvish", "powershell", "tcsh"])]
-        shell: String,
-    },
-}
 
 /// The three ways to launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

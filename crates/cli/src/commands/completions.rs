@@ -55,12 +55,11 @@ fn tcsh(command: &mut Command, program: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::RunArgs;
-    use crate::args::parse::command;
+    use crate::args::{self, Launcher};
 
     #[test]
     fn tcsh_completes_names_and_choices() {
-        let line = tcsh(&mut command::<RunArgs>("torchrun"), "torchrun");
+        let line = tcsh(&mut args::command(Launcher::Torchrun), "torchrun");
         assert!(line.starts_with("complete torchrun "), "{line}");
         assert!(line.contains(" 'n/--start-method/(spawn fork forkserver)/'"));
         assert!(

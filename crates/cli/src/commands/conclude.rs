@@ -7,17 +7,14 @@ use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
-use rdzv_agent::{AgentError, LaunchPlan, LogPlan, Outcome, Verdict};
+use rdzv_agent::{AgentError, LaunchPlan, LogPlan, Outcome, Verdict, host};
 use rdzv_core::env;
 use tracing::error;
 
-use crate::args::RunArgs;
-use crate::args::parse::usage;
-use crate::args::program::Launcher;
-use crate::exit::{self, Exit, Refusal};
-use crate::host;
+use crate::args::{Launcher, usage};
+use crate::exit::{self, Exit, ExitCodes, Refusal};
+use crate::launch::{Environment, Machine, RunArgs};
 use crate::report::{self, Document, ReportFile, sentences};
-use crate::resolve::{Environment, Machine, Wishes, wishes};
 use crate::terminal::{complain, finish_lines};
 
 /// How long an agent that has lost its keeper tries to say so.
@@ -59,74 +56,62 @@ impl Ended {
     }
 }
 
-/// The report file, if there is to be one.
+/// The results that the user asked for: the report file, if there is to be one, and the exit code.
 pub(super) struct Report {
-    wishes: Wishes,
+    /// Beside the file, the path as it was given.
+    file: Option<(PathBuf, ReportFile)>,
+    exit_codes: ExitCodes,
     run_id: Option<String>,
-    file: Option<ReportFile>,
 }
 
 impl Report {
     /// Reads the flags and makes sure that the file can be written.
     pub(super) fn open(arguments: &RunArgs, machine: &dyn Machine) -> Result<Self, Refusal> {
-        let wishes = wishes(&arguments.verdict, machine)?;
-        let file = match &wishes.report {
-            Some(path) => Some(ReportFile::open(path).map_err(|error| {
-                Refusal::Usage(format!(
-                    "argument --report: {} cannot be written: {error}",
-                    path.display()
-                ))
-            })?),
-            None => None,
+        let (path, exit_codes) = arguments.report.resolve(machine)?;
+        let open = |path: PathBuf| match ReportFile::open(&path) {
+            Ok(file) => Ok((path, file)),
+            Err(error) => {
+                let problem = format!("{} cannot be written: {error}", path.display());
+                Err(Refusal::argument("--report", &problem))
+            }
         };
         Ok(Self {
-            wishes,
-            run_id: arguments.rdzv_id.clone(),
-            file,
+            file: path.map(open).transpose()?,
+            exit_codes,
+            run_id: arguments.rendezvous.rdzv_id.clone(),
         })
     }
 
     fn ended(&self, ended: &Ended, code: u8) {
-        if self.file.is_some() {
-            let host = host::full_name();
-            self.write(&Document::of_run(
-                &ended.run_id,
-                &ended.title,
-                &host,
-                &ended.outcome,
-                &ended.verdict,
-                code,
-            ));
+        if self.file.is_none() {
+            return;
         }
+        self.write(&Document::of_run(
+            &ended.run_id,
+            &ended.title,
+            &host::full_name(),
+            &ended.outcome,
+            &ended.verdict,
+            code,
+        ));
     }
 
     /// The launch was refused before it began.
     pub(super) fn refused(&self, refusal: &Refusal) {
-        if self.file.is_some() {
-            let host = host::full_name();
-            let code = match refusal {
-                Refusal::Raised(_) => Exit::Failure.code(),
-                Refusal::Usage(_) => Exit::Usage.code(),
-            };
-            self.write(&Document::of_refusal(
-                self.run_id.as_deref(),
-                &host,
-                refusal,
-                code,
-            ));
+        if self.file.is_none() {
+            return;
         }
+        let (run_id, host) = (self.run_id.as_deref(), host::full_name());
+        self.write(&Document::of_refusal(run_id, &host, refusal));
     }
 
     /// Writes the file, if there is to be one.
     pub(super) fn write(&self, document: &Document<'_>) {
-        if let Some(file) = &self.file
+        if let Some((path, file)) = &self.file
             && let Err(error) = file.write(&document.text())
         {
-            let path = self.wishes.report.as_deref().unwrap_or(Path::new(""));
-            complain(&format!(
-                "rdzv: write the report {}: {error}",
-                path.display()
-            ));
+            let path = path.display();
+            complain(&format!("rdzv: write the report {path}: {error}"));
         }
     }
 }
@@ -143,7 +128,7 @@ fn tell_verdict(ended: &Ended) {
 /// Tells how the run ended.
 pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment) -> ExitCode {
     let outcome = &ended.outcome;
-    let code = exit::of_launch(report.wishes.exit_codes, outcome, &ended.verdict);
+    let code = exit::of_launch(report.exit_codes, outcome, &ended.verdict);
     report.ended(ended, code);
     if let Some(path) = error_file(environment)
         && let Err(error) = rdzv_agent::write_launcher_error_file(&path, outcome)

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
 use super::{own, run};
-use crate::args::program::Program;
+use crate::args::Program;
 
 /// Does what the words ask for. `called` is the name that the program was called by.
 pub(crate) fn dispatch(called: &OsStr, words: Vec<OsString>) -> ExitCode {

@@ -2,12 +2,9 @@
 
 use std::process::ExitCode;
 
-use clap::Command;
 use rdzv_core::env;
 
-use crate::args::RunArgs;
-use crate::args::conventions::variable;
-use crate::args::parse::command;
+use crate::args::{Launcher, command, variable};
 use crate::terminal::show;
 
 /// Prints the reference of variables.
@@ -21,20 +18,12 @@ fn reference() -> String {
         text += &format!("  {name}\n      {}\n", meaning.trim());
     }
     text += "\nDefaults of flags, overridden by the command line:\n";
-    for (name, flag) in defaults(&command::<RunArgs>("torchrun")) {
-        text += &format!("  {name:<32} --{flag}\n");
+    for option in command(Launcher::Torchrun).get_arguments() {
+        if let (Some(name), Some(flag)) = (variable(option), option.get_long()) {
+            text += &format!("  {name:<32} --{flag}\n");
+        }
     }
     text
-}
-
-fn defaults(command: &Command) -> Vec<(String, String)> {
-    command
-        .get_arguments()
-        .filter_map(|option| {
-            let flag = option.get_long()?.to_owned();
-            Some((variable(option)?, flag))
-        })
-        .collect()
 }
 
 #[cfg(test)]

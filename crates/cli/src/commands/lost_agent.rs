@@ -4,15 +4,13 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-use clap::{Args, FromArgMatches};
 use rdzv_agent::host;
+use rdzv_core::signal;
 
 use super::conclude::{Report, write_error_file};
-use crate::args::program::{Launcher, Program};
-use crate::args::{LaunchArgs, Parsed, RunArgs, parse};
+use crate::args::{Parsed, Program, parse};
+use crate::launch::{Environment, ThisHost};
 use crate::report::Document;
-use crate::resolve::{Environment, Host};
-use crate::signal;
 use crate::terminal::complain;
 
 /// Signals by which an agent does not end of its own will: others may be handled, and then it has
@@ -36,36 +34,20 @@ pub(super) fn explain(called: &OsStr, status: ExitStatus) {
     write_error_file(&environment, &format!("RuntimeError: {text}"));
     let words = std::env::args_os().skip(1).collect();
     if let Program::Launch(launcher, words) = Program::of(called, words)
-        && let Some(arguments) = arguments(launcher, &words, &environment)
-        && let Ok(report) = Report::open(&arguments, &Host)
+        && let Ok(Parsed::Run(arguments, _)) = parse(launcher, &words, &environment.0)
+        && let Ok(report) = Report::open(&arguments.run, &ThisHost)
     {
+        let arguments = arguments.run;
         let host = host::full_name();
         let title = arguments.training_script.first().map(OsString::as_os_str);
         let title = title.map(OsStr::to_string_lossy).unwrap_or_default();
         let code = u8::try_from(128 + number).unwrap_or(1);
         report.write(&Document::of_lost_agent(
-            arguments.rdzv_id.as_deref(),
+            arguments.rendezvous.rdzv_id.as_deref(),
             &title,
             &host,
             &text,
             code,
         ));
-    }
-}
-
-fn arguments(launcher: Launcher, words: &[OsString], environment: &Environment) -> Option<RunArgs> {
-    fn read<T: Args + FromArgMatches + AsRef<RunArgs>>(
-        launcher: Launcher,
-        words: &[OsString],
-        environment: &Environment,
-    ) -> Option<RunArgs> {
-        match parse::<T>(launcher.program(), words, &environment.0) {
-            Ok(Parsed::Run(arguments)) => Some(arguments.as_ref().clone()),
-            _ => None,
-        }
-    }
-    match launcher {
-        Launcher::LaunchCompat => read::<LaunchArgs>(launcher, words, environment),
-        _ => read::<RunArgs>(launcher, words, environment),
     }
 }

@@ -1,18 +1,55 @@
-//! Our own commands: reading their flags, and answering a wrong line with one sentence.
+//! The commands of `rdzv` that are no launchers. A wrong line is answered with one sentence.
 
 use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, Parser, Subcommand};
 use rdzv_core::env;
 
+use super::store::StoreArgs;
 use super::{completions, environment, run as launch, store};
-use crate::args::program::{OwnArgs, OwnCommand};
-use crate::demo;
+use crate::demo::{self, DemoArgs, DemoWorkerArgs};
 use crate::exit::Exit;
+use crate::launch::{LaunchArgs, RunArgs};
 use crate::observe::log;
 use crate::terminal::complain;
+
+/// The commands of `rdzv`.
+#[derive(Debug, Parser)]
+#[command(
+    name = "rdzv",
+    version,
+    about = "The control plane of distributed training",
+    after_help = "A link to this program named `torchrun` behaves as `torchrun`, that is, as `rdzv run`.",
+    arg_required_else_help = true
+)]
+struct OwnArgs {
+    #[command(subcommand)]
+    command: OwnCommand,
+}
+
+/// One command of `rdzv`.
+#[derive(Debug, Subcommand)]
+enum OwnCommand {
+    /// Start and supervise the workers of this node (as torchrun does)
+    Run(RunArgs),
+    /// The same with the conventions of the older `python -m torch.distributed.launch`
+    LaunchCompat(LaunchArgs),
+    /// Run a key/value store that PyTorch's TCPStore clients can use
+    Store(StoreArgs),
+    Demo(DemoArgs),
+    #[command(hide = true)]
+    DemoWorker(DemoWorkerArgs),
+    /// List the environment variables that are read or set
+    Env,
+    /// Print a completion script for a shell
+    Completions {
+        /// bash, zsh, fish, elvish, powershell or tcsh
+        #[arg(value_parser = ["bash", "zsh", "fish", "elvish", "powershell", "tcsh"])]
+        shell: String,
+    },
+}
 
 /// Runs the command that the words name.
 pub(crate) fn run(words: &[OsString]) -> ExitCode {

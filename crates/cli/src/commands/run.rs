@@ -8,7 +8,6 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use clap::{Args, FromArgMatches};
 use rdzv_agent::AgentEvent;
 use rdzv_core::env;
 use tracing::level_filters::LevelFilter;
@@ -16,13 +15,10 @@ use tracing::{info, warn};
 
 use super::conclude::{Ended, Report, conclude, refuse};
 use super::{completions, lost_agent};
-use crate::args::parse::command;
-use crate::args::program::{Launcher, link_directory};
-use crate::args::{LaunchArgs, Parsed, RunArgs, parse, settings};
-use crate::exit::{Exit, Raised, Refusal};
-use crate::explain::{Question, explain};
+use crate::args::{Launcher, Parsed, command, link_directory, parse};
+use crate::exit::{Exit, Refusal};
+use crate::launch::{Called, Environment, Launch, Note, ThisHost, explain, resolve};
 use crate::observe::{log, sinks};
-use crate::resolve::{Called, Environment, Host, Launch, Note, resolve};
 use crate::terminal::{complain, finish_lines, show, start_lines};
 
 /// Starts this program again as the agent, and ends as it does.
@@ -58,16 +54,13 @@ pub(crate) fn agent(launcher: Launcher, called: &OsStr, words: &[OsString]) -> E
         beside: link_directory(called, path.map(OsString::as_os_str)),
         local_rank_argument: false,
     };
-    let result = match launcher {
-        Launcher::LaunchCompat => launch::<LaunchArgs>(launcher, called, words, &environment),
-        _ => launch::<RunArgs>(launcher, called, words, &environment),
-    };
+    let result = launch(launcher, called, words, &environment);
     let code = result.unwrap_or_else(|refusal| refuse(&refusal, launcher, &environment));
     finish_lines(None);
     code
 }
 
-fn launch<T: Flags>(
+fn launch(
     launcher: Launcher,
     called: Called,
     words: &[OsString],
@@ -79,11 +72,11 @@ fn launch<T: Flags>(
     if launcher == Launcher::LaunchCompat {
         complain(DEPRECATED);
     }
-    let arguments: T = match parse(launcher.program(), words, &environment.0)? {
-        Parsed::Run(arguments) => arguments,
+    let (arguments, settings) = match parse(launcher, words, &environment.0)? {
+        Parsed::Run(arguments, settings) => (arguments, settings),
         Parsed::Help(text) => return Ok(show(&text)),
         Parsed::Completion(shell) => {
-            let torchrun = command::<RunArgs>("torchrun");
+            let torchrun = command(Launcher::Torchrun);
             return Ok(completions::print(torchrun, "torchrun", &shell));
         }
     };
@@ -91,23 +84,18 @@ fn launch<T: Flags>(
         local_rank_argument: arguments.local_rank_argument()?,
         ..called
     };
-    let report = Report::open(arguments.as_ref(), &Host)?;
+    let arguments = arguments.run;
+    let report = Report::open(&arguments, &ThisHost)?;
     let launch = || {
-        let launch = resolve(arguments.as_ref(), &called, environment, &Host)?;
+        let launch = resolve(&arguments, &called, environment, &ThisHost)?;
         for note in &launch.notes {
             match note {
                 Note::Warning(text) => warn!("{text}"),
                 Note::Info(text) => info!("{text}"),
             }
         }
-        if let Some(format) = &arguments.as_ref().explain.explain {
-            let explanation = explain(Question {
-                settings: settings::<T>(launcher.program(), words, &environment.0)?,
-                arguments: arguments.as_ref(),
-                launch: &launch,
-                environment,
-                machine: &Host,
-            })?;
+        if let Some(format) = &arguments.explain {
+            let explanation = explain(settings, &launch, environment, &ThisHost)?;
             return Ok(show(&match format.as_str() {
                 "json" => explanation.json(),
                 _ => explanation.table(),
@@ -139,29 +127,6 @@ fn run(launch: Launch, events_shown: bool) -> Result<Ended, Refusal> {
     sinks.finish();
     ended.outcome = outcome;
     Ok(ended)
-}
-
-/// The flags of a launcher.
-trait Flags: Args + FromArgMatches + AsRef<RunArgs> {
-    /// Whether scripts get `--local-rank`.
-    fn local_rank_argument(&self) -> Result<bool, Raised>;
-}
-
-impl Flags for RunArgs {
-    fn local_rank_argument(&self) -> Result<bool, Raised> {
-        Ok(false)
-    }
-}
-
-impl Flags for LaunchArgs {
-    fn local_rank_argument(&self) -> Result<bool, Raised> {
-        if self.run.no_python && !self.use_env {
-            return Err(Raised::value_error(
-                "When using the '--no-python' flag, you must also set the '--use-env' flag.",
-            ));
-        }
-        Ok(!self.use_env)
-    }
 }
 
 const DEPRECATED: &str = "\

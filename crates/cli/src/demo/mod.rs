@@ -17,7 +17,7 @@
 //! | `timeline` | what is made of events and reports, and whether it was as it should be |
 //! | `words` | how it is put |
 
-pub(crate) mod args;
+mod args;
 mod checkpoint;
 mod launch;
 mod network;
@@ -29,7 +29,7 @@ mod worker;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use self::args::{DemoArgs, DemoWorkerArgs};
+pub(crate) use self::args::{DemoArgs, DemoWorkerArgs};
 use crate::exit::Exit;
 use crate::terminal::complain;
 

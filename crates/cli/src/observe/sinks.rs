@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::server::Listener;
 use super::{console, prometheus, server, sockets};
 use crate::exit::Raised;
-use crate::resolve::Observers;
+use crate::launch::Observers;
 use crate::terminal::complain;
 
 /// Everybody who watches the run, and what is there for as long as it goes on.

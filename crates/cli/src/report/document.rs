@@ -7,7 +7,7 @@ use rdzv_agent::{AgentError, Cause, Evidence, Failure, Outcome, Verdict};
 use rdzv_core::time::Wall;
 use serde::Serialize;
 
-use crate::exit::Refusal;
+use crate::exit::{Exit, Refusal};
 
 /// What stays the same when keys are added.
 const VERSION: u32 = 1;
@@ -79,17 +79,16 @@ impl<'a> Document<'a> {
     }
 
     /// Of a launch that was refused before it began.
-    pub(crate) fn of_refusal(
-        run_id: Option<&'a str>,
-        host: &'a str,
-        refusal: &Refusal,
-        exit_code: u8,
-    ) -> Self {
+    pub(crate) fn of_refusal(run_id: Option<&'a str>, host: &'a str, refusal: &Refusal) -> Self {
+        let exit = match refusal {
+            Refusal::Raised(_) => Exit::Failure,
+            Refusal::Usage(_) => Exit::Usage,
+        };
         Self {
             version: VERSION,
             run_id,
             outcome: "error",
-            exit_code,
+            exit_code: exit.code(),
             restart_count: 0,
             title: None,
             host,

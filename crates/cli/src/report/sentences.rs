@@ -10,8 +10,7 @@
 use std::fmt::Write;
 
 use rdzv_agent::{Exit, Failure, Verdict};
-
-use crate::signal;
+use rdzv_core::signal;
 
 /// How many lines of stderr are shown.
 const MOST_LINES: usize = 10;

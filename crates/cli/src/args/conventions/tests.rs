@@ -1,6 +1,6 @@
 use super::super::parse::command;
 use super::*;
-use crate::args::RunArgs;
+use crate::args::Launcher;
 
 fn normalised(line: &[&str], variables: &[(&str, &str)]) -> Result<Normalised, Refusal> {
     let line: Vec<OsString> = line.iter().map(OsString::from).collect();
@@ -8,7 +8,7 @@ fn normalised(line: &[&str], variables: &[(&str, &str)]) -> Result<Normalised, R
         .iter()
         .map(|(name, value)| (name.into(), value.into()))
         .collect();
-    normalise(&command::<RunArgs>("torchrun"), &line, &environment)
+    normalise(&command(Launcher::Torchrun), &line, &environment)
 }
 
 fn line(words: &[&str]) -> Vec<String> {

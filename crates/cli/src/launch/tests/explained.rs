@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::resolve::tests::{Case, case};
+use super::{Case, case};
 
 fn explained(case: &Case) -> Value {
     serde_json::from_str(&case.explanation().json()).unwrap()

@@ -1,28 +1,26 @@
-//! The lines about rendezvous: where the nodes meet, who hosts it, and where the workers meet.
+//! The lines of an explanation about rendezvous: the endpoint, the coordinator, and the store of the
+//! workers.
 
 use rdzv_agent::{LaunchPlan, MasterPort, RendezvousPlan};
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::env;
 
-use super::draft::{Because, Draft};
-use crate::args::RunArgs;
-use crate::resolve::{Launch, Machine};
+use super::context::Machine;
+use super::rendezvous_choice::{C10D_PORT, RendezvousReasons, pairs};
+use crate::explanation::{Draft, Provenance};
 
-/// Port of a c10d endpoint that names none.
-const C10D_PORT: u16 = 29400;
-
-pub(super) fn lines(
+pub(super) fn explain(
     draft: &mut Draft,
-    arguments: &RunArgs,
-    launch: &Launch,
+    plan: &LaunchPlan,
+    reasons: &RendezvousReasons,
     machine: &dyn Machine,
 ) {
-    let (plan, reasons) = (&launch.plan, &launch.reasons.meeting);
     draft.section("Rendezvous");
     let backend = draft.given("rdzv_backend");
-    let backend = because(backend, &reasons.backend);
+    let backend = backend.unless_decided(reasons.backend);
     draft.line("backend", &plan.rendezvous_backend, backend);
     let endpoint = draft.given("rdzv_endpoint");
+    let endpoint = endpoint.unless_decided(reasons.endpoint);
     let shown = match &plan.rendezvous {
         RendezvousPlan::Local => "none needed".to_owned(),
         RendezvousPlan::Static { endpoint, .. } => endpoint.to_string(),
@@ -31,27 +29,19 @@ pub(super) fn lines(
         }
         RendezvousPlan::Dynamic { parameters } => parameters.endpoint.clone(),
     };
-    draft.line("endpoint", shown, because(endpoint, &reasons.endpoint));
-    let id = draft.given("rdzv_id");
-    draft.line("run id", plan.run_id.as_str(), because(id, &reasons.run_id));
-    draft.told(&["standalone"]);
+    draft.line("endpoint", shown, endpoint);
+    let id = draft.given("rdzv_id").unless_decided(reasons.run_id);
+    draft.line("run id", plan.run_id.as_str(), id);
+    draft.mention(&["standalone", "node_rank"]);
     settings(draft, plan);
-    let (host, reason) = host(plan, machine);
-    draft.line("who hosts it", host, Because::decided(reason));
-    master(draft, arguments, plan);
-}
-
-fn because(given: Because, reason: &str) -> Because {
-    if reason.is_empty() {
-        given
-    } else {
-        Because::decided(reason)
-    }
+    let (coordinator, reason) = coordinator(plan, machine);
+    draft.line("who hosts it", coordinator, Provenance::decided(reason));
+    master(draft, plan, reasons);
 }
 
 fn settings(draft: &mut Draft, plan: &LaunchPlan) {
     match &plan.rendezvous {
-        RendezvousPlan::Local => draft.told(&["node_rank"]),
+        RendezvousPlan::Local => {}
         RendezvousPlan::Static {
             node_rank, timeout, ..
         } => {
@@ -60,22 +50,18 @@ fn settings(draft: &mut Draft, plan: &LaunchPlan) {
             draft.setting("settings", "rdzv_conf", timeout, "");
         }
         RendezvousPlan::Dynamic { parameters } => {
-            let why = "decided by the rendezvous, in every round anew";
-            draft.line("this node's rank", "not known yet", Because::decided(why));
-            draft.told(&["node_rank"]);
+            let why = Provenance::decided("decided by the rendezvous, in every round anew");
+            draft.line("this node's rank", "not known yet", why);
             if !parameters.config.is_empty() {
-                let options = parameters.config.iter();
-                let options: Vec<String> = options
-                    .map(|(name, value)| format!("{name}={value}"))
-                    .collect();
-                draft.setting("settings", "rdzv_conf", options.join(", "), "");
+                let options = pairs(&parameters.config).join(", ");
+                draft.setting("settings", "rdzv_conf", options, "");
             }
         }
     }
 }
 
-/// Who runs the server that the nodes meet at, and why.
-fn host(plan: &LaunchPlan, machine: &dyn Machine) -> (String, String) {
+/// The process that runs the coordinator, and the reason.
+fn coordinator(plan: &LaunchPlan, machine: &dyn Machine) -> (String, String) {
     let here = "this node's agent".to_owned();
     let parameters = match &plan.rendezvous {
         RendezvousPlan::Local => return (here, "there is no other node".to_owned()),
@@ -129,60 +115,48 @@ fn endpoint(text: &str) -> Endpoint {
     })
 }
 
-/// Where the workers meet.
-fn master(draft: &mut Draft, arguments: &RunArgs, plan: &LaunchPlan) {
+/// The address and port of the workers' store.
+fn master(draft: &mut Draft, plan: &LaunchPlan, reasons: &RendezvousReasons) {
     let (address, port) = (draft.given("master_addr"), draft.given("master_port"));
     let local = draft.given("local_addr");
-    let free = match (&plan.master_port, plan.share_store) {
-        (MasterPort::Fixed(port), _) => port.to_string(),
-        _ => "a free one".to_owned(),
-    };
-    match &plan.rendezvous {
+    let decided = |why: &str| Provenance::decided(why);
+    let (host, address) = match &plan.rendezvous {
         RendezvousPlan::Static { endpoint, .. } => {
             let why = "static rendezvous: workers meet at its endpoint";
-            let by_flags = arguments.rdzv_endpoint.is_empty();
-            let from = |given: Because| {
-                if by_flags {
-                    given.and(why)
-                } else {
-                    Because::decided(why)
-                }
+            // A reason for the endpoint means that it was made of these two flags.
+            let from = |given: Provenance| match reasons.endpoint {
+                "" => decided(why),
+                _ => given.because(why),
             };
             draft.line(env::MASTER_ADDR, &*endpoint.host, from(address));
             draft.line(env::MASTER_PORT, endpoint.port.to_string(), from(port));
+            return;
         }
-        RendezvousPlan::Local => {
-            let (value, because) = match &plan.local_addr {
-                Some(address) => (address.as_str(), local),
-                None => ("127.0.0.1", Because::decided("there is no other node")),
-            };
-            draft.line(env::MASTER_ADDR, value, because);
-            draft.line(env::MASTER_PORT, free, Because::decided(hosted(plan)));
-        }
-        RendezvousPlan::Dynamic { .. } => {
-            let (value, because) = match &plan.local_addr {
-                Some(own) => (
-                    format!("that of the node with rank 0; {own} if it is this one"),
-                    local,
-                ),
-                None => (
-                    "that of the node with rank 0".to_owned(),
-                    Because::decided("read from the store of the round"),
-                ),
-            };
-            draft.line(env::MASTER_ADDR, value, because);
-            draft.line(env::MASTER_PORT, free, Because::decided(hosted(plan)));
-        }
-    }
-}
-
-fn hosted(plan: &LaunchPlan) -> String {
-    if plan.share_store {
+        RendezvousPlan::Local => match &plan.local_addr {
+            Some(address) => (address.clone(), local),
+            None => ("127.0.0.1".to_owned(), decided("there is no other node")),
+        },
+        RendezvousPlan::Dynamic { .. } => match &plan.local_addr {
+            Some(own) => (
+                format!("that of the node with rank 0; {own} if it is this one"),
+                local,
+            ),
+            None => (
+                "that of the node with rank 0".to_owned(),
+                decided("read from the store of the round"),
+            ),
+        },
+    };
+    draft.line(env::MASTER_ADDR, host, address);
+    let port = match &plan.master_port {
+        MasterPort::Fixed(port) => port.to_string(),
+        _ => "a free one".to_owned(),
+    };
+    let reason = if plan.share_store {
         "an agent hosts the workers' store there".to_owned()
     } else {
-        format!(
-            "the worker with rank 0 hosts the store: {}=1",
-            env::TORCH_DISABLE_SHARE_RDZV_TCP_STORE
-        )
-    }
+        let variable = env::TORCH_DISABLE_SHARE_RDZV_TCP_STORE;
+        format!("the worker with rank 0 hosts the store: {variable}=1")
+    };
+    draft.line(env::MASTER_PORT, port, decided(&reason));
 }

@@ -1,4 +1,4 @@
-//! The lines about what each worker gets: command, processors, variables.
+//! The lines of an explanation about each worker: its command and its variables.
 
 use std::ffi::{OsStr, OsString};
 
@@ -7,12 +7,13 @@ use rdzv_agent_proto::group::Master;
 use rdzv_core::env;
 use rdzv_core::rank::GroupRank;
 
-use super::draft::{Because, Draft};
+use super::context::Environment;
+use super::resolve::Launch;
 use crate::exit::{Raised, Refusal};
-use crate::resolve::{Environment, Launch};
+use crate::explanation::{Draft, Provenance};
 
-/// Variables whose values the nodes find out together.
-const TOGETHER: [&str; 6] = [
+/// Variables whose values follow from the round.
+const OF_ROUND: [&str; 6] = [
     env::RANK,
     env::WORLD_SIZE,
     env::GROUP_RANK,
@@ -24,80 +25,54 @@ const TOGETHER: [&str; 6] = [
 /// More values than these are not listed one by one.
 const MANY: usize = 8;
 
-pub(super) fn command(draft: &mut Draft, launch: &Launch) -> Result<(), Refusal> {
-    draft.section("Command");
-    let program = launch.plan.entrypoint.program.to_string_lossy();
-    match &launch.reasons.interpreter {
-        Some((path, reason)) => {
-            let path = path.to_string_lossy();
-            draft.line("interpreter", path, Because::detected(reason));
-        }
-        None => {
-            let because = draft.given("no_python").without_value();
-            draft.line("program", program.clone(), because);
-        }
-    }
-    let modes = ["run_path", "no_python", "module"];
-    let because = match modes.into_iter().find(|id| draft.is_given(id)) {
-        Some(mode) => draft.given(mode).without_value(),
-        None => Because::decided("a script, run by the interpreter"),
-    };
-    let workers = workers(launch)?;
-    let line = |worker: &WorkerPreview| words(&program, &worker.arguments);
-    for (who, line) in grouped(&workers, line) {
-        draft.line(who, line, because.clone());
-    }
-    Ok(())
-}
-
-pub(super) fn binding(draft: &mut Draft, launch: &Launch) {
-    if launch.reasons.bindings.is_empty() {
-        return;
-    }
-    draft.section("Processors");
-    for (local_rank, binding) in launch.reasons.bindings.iter().enumerate() {
-        draft.setting(
-            format!("worker {local_rank}"),
-            "numa_binding",
-            binding.processors.to_string(),
-            &binding.reason,
-        );
-    }
-}
-
-pub(super) fn environment(
+/// Adds the command of each worker to an explanation.
+pub(super) fn explain_commands(
     draft: &mut Draft,
     launch: &Launch,
+    workers: &[WorkerPreview],
+    mode: &Provenance,
+) {
+    let program = launch.plan.entrypoint.program.to_string_lossy();
+    let line = |worker: &WorkerPreview| words(&program, &worker.arguments);
+    for (who, line) in grouped(workers, line) {
+        draft.line(who, line, mode.clone());
+    }
+}
+
+/// Adds the variables of the workers to an explanation.
+pub(super) fn explain_variables(
+    draft: &mut Draft,
+    launch: &Launch,
+    workers: &[WorkerPreview],
     environment: &Environment,
-) -> Result<(), Refusal> {
+) {
     let plan = &launch.plan;
     draft.section("Variables of the workers, over this environment");
-    let workers = workers(launch)?;
     let names: Vec<&'static str> = workers.first().map_or_else(Vec::new, |worker| {
         worker.variables.iter().map(|(name, _)| *name).collect()
     });
     let alone = plan.rendezvous == RendezvousPlan::Local;
     for (index, name) in names.into_iter().enumerate() {
-        // Told with the rendezvous.
+        // Part of the section on rendezvous.
         if [env::MASTER_ADDR, env::MASTER_PORT].contains(&name) {
             continue;
         }
         let fixed = matches!(plan.rendezvous, RendezvousPlan::Static { .. })
             && [env::GROUP_RANK, env::GROUP_WORLD_SIZE].contains(&name);
-        let value = if alone || fixed || !TOGETHER.contains(&name) {
+        let value = if alone || fixed || !OF_ROUND.contains(&name) {
             let value = |worker: &WorkerPreview| worker.variables[index].1.clone();
-            listed(&workers, value)
+            listed(workers, value)
         } else {
             "known when the nodes have met".to_owned()
         };
-        let because = if plan.environment.contains_key(OsStr::new(name))
+        let provenance = if plan.environment.contains_key(OsStr::new(name))
             && name == env::TORCH_NCCL_ASYNC_ERROR_HANDLING
         {
-            Because::variable(name)
+            Provenance::variable(name)
         } else {
-            Because::decided(meaning(name))
+            Provenance::decided(meaning(name))
         };
-        draft.line(name, value, because);
+        draft.line(name, value, provenance);
     }
     let error_file = match plan.logs.base {
         LogBase::Discard => "",
@@ -106,19 +81,19 @@ pub(super) fn environment(
     draft.line(
         env::TORCHELASTIC_ERROR_FILE,
         error_file,
-        Because::decided(meaning(env::TORCHELASTIC_ERROR_FILE)),
+        Provenance::decided(meaning(env::TORCHELASTIC_ERROR_FILE)),
     );
     if let Some(threads) = plan.environment.get(OsStr::new(env::OMP_NUM_THREADS)) {
-        let because = match environment.text(env::OMP_NUM_THREADS) {
-            Some(_) => Because::variable(env::OMP_NUM_THREADS),
-            None => Because::decided("several workers share the processors of this node"),
+        let provenance = match environment.text(env::OMP_NUM_THREADS) {
+            Some(_) => Provenance::variable(env::OMP_NUM_THREADS),
+            None => Provenance::decided("several workers share the processors of this node"),
         };
-        draft.line(env::OMP_NUM_THREADS, threads.to_string_lossy(), because);
+        draft.line(env::OMP_NUM_THREADS, threads.to_string_lossy(), provenance);
     }
-    Ok(())
 }
 
-fn workers(launch: &Launch) -> Result<Vec<WorkerPreview>, Refusal> {
+/// The workers of the first attempt, none of them started.
+pub(super) fn preview_workers(launch: &Launch) -> Result<Vec<WorkerPreview>, Refusal> {
     let plan = &launch.plan;
     let (nodes, group_rank, master) = match &plan.rendezvous {
         RendezvousPlan::Static {
@@ -133,16 +108,13 @@ fn workers(launch: &Launch) -> Result<Vec<WorkerPreview>, Refusal> {
         ),
         _ => {
             let address = plan.local_addr.as_deref().unwrap_or("127.0.0.1");
-            (
-                launch.reasons.nodes.0,
-                GroupRank(0),
-                (address.to_owned(), 0),
-            )
+            (launch.nodes.least, GroupRank(0), (address.to_owned(), 0))
         }
     };
+    let (addr, port) = master;
     let master = Master {
-        addr: master.0,
-        port: master.1,
+        addr,
+        port,
         hosted_by_agent: plan.share_store
             || matches!(plan.rendezvous, RendezvousPlan::Static { .. }),
     };

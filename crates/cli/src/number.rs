@@ -1,8 +1,17 @@
 //! Numbers as Python reads them: blanks around them and single underscores between digits are fine.
 
+use crate::exit::Raised;
+
 /// An integer option; the error is the text of the usage error.
 pub(crate) fn int(text: &str) -> Result<i64, String> {
     parse_int(text).ok_or_else(|| format!("invalid int value: '{text}'"))
+}
+
+/// An integer that is read later than the options; the error is the exception that Python raises.
+pub(crate) fn int_or_raise(text: &str) -> Result<i64, Raised> {
+    parse_int(text).ok_or_else(|| {
+        Raised::value_error(format!("invalid literal for int() with base 10: '{text}'"))
+    })
 }
 
 /// A floating-point option; the error is the text of the usage error.

@@ -1,19 +1,27 @@
-//! The flags for what is left of a run when it is over; all of them ours.
+//! The results of a run: the report file, and the exit code.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::Args;
 
-/// Flags of `rdzv run` and of `torchrun`.
+use super::context::Machine;
+use crate::exit::{ExitCodes, Refusal};
+
+/// The title of these flags in the help. Options under a heading take no prefix from those of
+/// `torchrun`.
+const HEADING: &str = "What is left of a run";
+
+/// Flags for the results of a run. `torchrun` has none of them.
 #[derive(Debug, Clone, Args, PartialEq, Default)]
-pub(crate) struct VerdictArgs {
+pub(crate) struct ReportArgs {
     /// Write the verdict on the run to this file, as JSON
     ///
     /// Which failure was the first of the job, on which node and rank and why, with traceback and
     /// the last lines of stderr, and what followed from it. Written when the run ends, however it
     /// ends, and in one step: whoever reads the file finds all of it. The keys are in
     /// docs/report.md.
-    #[arg(long, value_name = "FILE", help_heading = "What is left of a run")]
+    #[arg(long, value_name = "FILE", help_heading = HEADING)]
     pub(crate) report: Option<OsString>,
 
     /// Whose exit code to end with: launcher or worker
@@ -26,7 +34,7 @@ pub(crate) struct VerdictArgs {
         long,
         value_name = "launcher|worker",
         default_value = "launcher",
-        help_heading = "What is left of a run"
+        help_heading = HEADING
     )]
     pub(crate) exit_code: String,
 
@@ -35,6 +43,27 @@ pub(crate) struct VerdictArgs {
     /// Workers whose stderr is neither redirected nor teed share that of rdzv. Unless it is a
     /// terminal, they write there through a pipe, unchanged, so that the last lines of one that
     /// fails are known for the verdict. With this flag they are not.
-    #[arg(long, help_heading = "What is left of a run")]
+    #[arg(long, help_heading = HEADING)]
     pub(crate) bare_stderr: bool,
+}
+
+impl ReportArgs {
+    /// Resolves the report file and the exit codes. Done before everything else, so that a launch
+    /// that is refused can be reported too.
+    pub(crate) fn resolve(
+        &self,
+        machine: &dyn Machine,
+    ) -> Result<(Option<PathBuf>, ExitCodes), Refusal> {
+        let exit_codes = match self.exit_code.as_str() {
+            "launcher" => ExitCodes::Launcher,
+            "worker" => ExitCodes::Worker,
+            other => {
+                let problem = format!("'{other}' is neither launcher nor worker");
+                return Err(Refusal::argument("--exit-code", &problem));
+            }
+        };
+        let report = self.report.as_ref().filter(|path| !path.is_empty());
+        let report = report.map(|path| machine.working_directory().join(path));
+        Ok((report, exit_codes))
+    }
 }

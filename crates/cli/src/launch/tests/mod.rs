@@ -1,6 +1,7 @@
 //! Lines resolved on a machine and in an environment of the test's choosing.
 
 mod commands;
+mod explained;
 mod hang;
 mod meeting;
 mod refused;
@@ -16,17 +17,17 @@ use rdzv_agent_proto::topology::{
     bind,
 };
 
-use super::{Called, Environment, Launch, Machine, Note, resolve};
-use crate::args::{self, Parsed, RunArgs, parse};
+use super::{Called, Environment, Launch, Machine, Note, RunArgs, explain, resolve};
+use crate::args::{Launcher, Parsed, parse};
 use crate::exit::Refusal;
-use crate::explain::{Explanation, Question, explain};
+use crate::explanation::{Explanation, Setting};
 
 /// A machine of a test's choosing.
 #[derive(Debug, Default)]
-pub(crate) struct Fake {
+struct Fake {
     processors: u32,
     quota: Option<Quota>,
-    pub(crate) gpus: u32,
+    gpus: u32,
     xpus: u32,
     files: BTreeSet<&'static str>,
 }
@@ -93,14 +94,14 @@ impl Machine for Fake {
 }
 
 /// A launch to be: what was typed, in which environment, on which machine.
-pub(crate) struct Case {
+struct Case {
     line: Vec<&'static str>,
     environment: Environment,
-    pub(crate) machine: Fake,
+    machine: Fake,
     called: Called,
 }
 
-pub(crate) fn case(line: &[&'static str]) -> Case {
+fn case(line: &[&'static str]) -> Case {
     Case {
         line: line.to_vec(),
         environment: Environment::default(),
@@ -115,7 +116,7 @@ pub(crate) fn case(line: &[&'static str]) -> Case {
 }
 
 impl Case {
-    pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
+    fn with(mut self, name: &str, value: &str) -> Self {
         self.environment.0.insert(name.into(), value.into());
         self
     }
@@ -125,30 +126,22 @@ impl Case {
         self
     }
 
-    fn resolved(&self) -> Result<Launch, Refusal> {
+    fn parsed(&self) -> Result<(RunArgs, Vec<Setting>), Refusal> {
         let words: Vec<OsString> = self.line.iter().map(OsString::from).collect();
-        match parse::<RunArgs>("torchrun", &words, &self.environment.0)? {
-            Parsed::Run(arguments) => {
-                resolve(&arguments, &self.called, &self.environment, &self.machine)
-            }
+        match parse(Launcher::Torchrun, &words, &self.environment.0)? {
+            Parsed::Run(arguments, settings) => Ok((arguments.run, settings)),
             other => panic!("{:?} was read as {other:?}", self.line),
         }
     }
 
-    pub(crate) fn explanation(&self) -> Explanation {
-        let words: Vec<OsString> = self.line.iter().map(OsString::from).collect();
-        let Ok(Parsed::Run(arguments)) = parse::<RunArgs>("torchrun", &words, &self.environment.0)
-        else {
-            panic!("{:?} does not run", self.line)
-        };
-        let question = Question {
-            settings: args::settings::<RunArgs>("torchrun", &words, &self.environment.0).unwrap(),
-            arguments: &arguments,
-            launch: &self.launch(),
-            environment: &self.environment,
-            machine: &self.machine,
-        };
-        explain(question).unwrap()
+    fn resolved(&self) -> Result<Launch, Refusal> {
+        let (arguments, _) = self.parsed()?;
+        resolve(&arguments, &self.called, &self.environment, &self.machine)
+    }
+
+    fn explanation(&self) -> Explanation {
+        let (_, settings) = self.parsed().unwrap();
+        explain(settings, &self.launch(), &self.environment, &self.machine).unwrap()
     }
 
     fn launch(&self) -> Launch {

@@ -1,0 +1,164 @@
+//! The surroundings of a launch: the variables, the facts about this host, and the notes for the user.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rdzv_agent::topology::{Hardware, PlacementError};
+use rdzv_agent_proto::topology::{
+    Accelerators, Binding, BindingMode, CpuLimit, CpuList, VisibleLists,
+};
+use rdzv_rendezvous::dynamic::is_this_machine;
+use uuid::Uuid;
+
+/// Limit for the look-up of a host name.
+const NAME_LOOK_UP: Duration = Duration::from_secs(10);
+
+/// The variables as they were when the program started.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Environment(pub(crate) BTreeMap<OsString, OsString>);
+
+impl Environment {
+    /// The value of a variable, if it is set; bytes that are no text are replaced.
+    pub(crate) fn text(&self, name: &str) -> Option<String> {
+        let value = self.0.get(OsStr::new(name))?;
+        Some(value.to_string_lossy().into_owned())
+    }
+
+    /// The same, without an empty one.
+    pub(crate) fn filled(&self, name: &str) -> Option<String> {
+        self.text(name).filter(|value| !value.is_empty())
+    }
+
+    /// True if the variable is exactly `1`.
+    pub(super) fn is_one(&self, name: &str) -> bool {
+        self.text(name).as_deref() == Some("1")
+    }
+}
+
+/// A message to the user, to be logged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Note {
+    /// Shown by default.
+    Warning(String),
+    /// Shown with `LOGLEVEL=INFO`.
+    Info(String),
+}
+
+/// The surroundings in which flags are resolved.
+pub(super) struct Context<'c> {
+    pub(super) environment: &'c Environment,
+    pub(super) machine: &'c dyn Machine,
+    /// Collected on the way.
+    pub(super) notes: Vec<Note>,
+}
+
+impl Context<'_> {
+    pub(super) fn warn(&mut self, text: impl Into<String>) {
+        self.notes.push(Note::Warning(text.into()));
+    }
+
+    pub(super) fn info(&mut self, text: impl Into<String>) {
+        self.notes.push(Note::Info(text.into()));
+    }
+
+    /// The path as seen from the current directory.
+    pub(super) fn absolute(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.machine.working_directory().join(path)
+    }
+
+    /// The directory of temporary files, as Python chooses it.
+    pub(super) fn temporary_directory(&self) -> PathBuf {
+        let temporary = ["TMPDIR", "TEMP", "TMP"]
+            .into_iter()
+            .find_map(|name| self.environment.filled(name));
+        self.absolute(temporary.unwrap_or_else(|| "/tmp".to_owned()))
+    }
+
+    /// The program of this name in the directories of `PATH`, then in `beside`.
+    pub(super) fn find_program(&self, name: &str, beside: Option<&Path>) -> Option<PathBuf> {
+        let path = self.environment.text("PATH").unwrap_or_default();
+        std::env::split_paths(&path)
+            .chain(beside.map(Path::to_owned))
+            .map(|directory| directory.join(name))
+            .find(|program| self.machine.is_program(program))
+    }
+}
+
+/// The facts about a machine that a launch depends on.
+pub(crate) trait Machine {
+    /// The processors in this process's affinity mask.
+    fn affinity(&self) -> CpuList;
+    /// The tightest limit on processor time that control groups put on this process.
+    fn cpu_limit(&self) -> Option<CpuLimit>;
+    /// All accelerators, whether visible or not.
+    fn accelerators(&self) -> Accelerators;
+    /// The processors for each of so many workers, by local rank.
+    fn bind(
+        &self,
+        mode: BindingMode,
+        lists: &VisibleLists,
+        local_world_size: u32,
+    ) -> Result<Vec<Binding>, PlacementError>;
+    /// Whether a host name or address means this machine. Names are looked up.
+    fn is_called(&self, host: &str) -> bool;
+    /// The current directory.
+    fn working_directory(&self) -> PathBuf;
+    /// Whether there is a regular file of that name.
+    fn is_file(&self, path: &Path) -> bool;
+    /// Whether there is a file of that name that may be executed.
+    fn is_program(&self, path: &Path) -> bool;
+    /// A new UUID.
+    fn random_id(&self) -> String;
+}
+
+/// The host that this process runs on.
+#[derive(Debug)]
+pub(crate) struct ThisHost;
+
+impl Machine for ThisHost {
+    fn affinity(&self) -> CpuList {
+        Hardware::of_this_machine().affinity()
+    }
+
+    fn cpu_limit(&self) -> Option<CpuLimit> {
+        Hardware::of_this_machine().cpu_limit()
+    }
+
+    fn accelerators(&self) -> Accelerators {
+        Hardware::of_this_machine().accelerators()
+    }
+
+    fn bind(
+        &self,
+        mode: BindingMode,
+        lists: &VisibleLists,
+        local_world_size: u32,
+    ) -> Result<Vec<Binding>, PlacementError> {
+        Hardware::of_this_machine().bind(mode, lists, local_world_size)
+    }
+
+    fn is_called(&self, host: &str) -> bool {
+        is_this_machine(host, NAME_LOOK_UP)
+    }
+
+    fn working_directory(&self) -> PathBuf {
+        std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"))
+    }
+
+    fn is_file(&self, path: &Path) -> bool {
+        path.is_file()
+    }
+
+    fn is_program(&self, path: &Path) -> bool {
+        fs::metadata(path)
+            .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    }
+
+    fn random_id(&self) -> String {
+        Uuid::new_v4().to_string()
+    }
+}

@@ -1,0 +1,174 @@
+//! The command that each worker executes.
+//!
+//! | mode | command line of a worker |
+//! |---|---|
+//! | default | `python -u script args…` |
+//! | `-m` | `python -u -m module args…` |
+//! | `--no-python` | `program args…` |
+//! | `--run-path` | `python -u -c bootstrap script args…` |
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use rdzv_agent::Entrypoint;
+use rdzv_core::env::{PYTHON_EXEC, VIRTUAL_ENV};
+
+use super::context::Context;
+use crate::exit::Raised;
+use crate::explanation::{Draft, Provenance};
+
+/// Runs the script as `__main__` with its own `sys.argv`, and leaves an error file if an exception
+/// leaves it. It must not contain a dollar sign: arguments are templates.
+const BOOTSTRAP: &str = include_str!("run_path.py");
+
+/// The name of workers of `--run-path` in failure reports, as `torchrun` has it.
+const RUN_PATH_NAME: &str = "run_script_path";
+
+/// The interpreter of the workers, and the reason for it.
+pub(super) type Interpreter = (OsString, String);
+
+/// How the script is executed.
+#[derive(Debug, Clone, Args, PartialEq)]
+pub(crate) struct CommandArgs {
+    /// Run the script argument as a Python module (python -m)
+    #[arg(short, long)]
+    pub(crate) module: bool,
+
+    /// Execute the script argument itself, without Python
+    ///
+    /// Looked up in PATH if it has no slash.
+    #[arg(long)]
+    pub(crate) no_python: bool,
+
+    /// Run the script as __main__ inside an interpreter that records its exceptions
+    ///
+    /// Wins over --no-python and --module. An uncaught exception is written to the worker's error
+    /// file, so the failure report shows its traceback.
+    #[arg(long)]
+    pub(crate) run_path: bool,
+}
+
+/// The name that the launcher was called by, as far as that changes a launch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Called {
+    /// Directory of the link named `torchrun`, if it was called by one: an environment's
+    /// interpreter may stand beside it.
+    pub(crate) beside: Option<PathBuf>,
+    /// True gives scripts `--local-rank=N`, as the older launcher does.
+    pub(crate) local_rank_argument: bool,
+}
+
+impl CommandArgs {
+    /// Builds the command of the workers; beside it, the interpreter if it has one.
+    pub(super) fn resolve(
+        &self,
+        training_script: &[OsString],
+        called: &Called,
+        context: &Context<'_>,
+    ) -> Result<(Entrypoint, Option<Interpreter>), Raised> {
+        let [script, script_arguments @ ..] = training_script else {
+            return Err(Raised::value_error("there is no script to run"));
+        };
+        let mut name = script.to_string_lossy().into_owned();
+        let mut words: Vec<OsString> = Vec::new();
+        let mut found = None;
+        let mut python = || -> Result<OsString, Raised> {
+            let (path, _) = found.insert(interpreter(called, context)?);
+            Ok(path.clone())
+        };
+        let program = if self.run_path {
+            RUN_PATH_NAME.clone_into(&mut name);
+            words.extend(["-u".into(), "-c".into(), BOOTSTRAP.into(), script.clone()]);
+            python()?
+        } else if self.no_python {
+            if self.module {
+                return Err(Raised::value_error(
+                    "Don't use both the '--no-python' flag and the '--module' flag at the same \
+                     time.",
+                ));
+            }
+            script.clone()
+        } else {
+            words.push("-u".into());
+            words.extend(self.module.then(|| "-m".into()));
+            words.push(script.clone());
+            python()?
+        };
+        if called.local_rank_argument {
+            words.push("--local-rank=${local_rank}".into());
+        }
+        words.extend(script_arguments.iter().cloned());
+        let entrypoint = Entrypoint {
+            program,
+            arguments: words,
+            name,
+        };
+        Ok((entrypoint, found))
+    }
+}
+
+/// The Python of the workers: `PYTHON_EXEC`, else that of the environment that the user is in.
+///
+/// A link named `torchrun` in an environment belongs to that environment even when it is not
+/// active, as the real one would. One in a common directory such as `/usr/local/bin` belongs to
+/// none, so there the active environment comes first.
+fn interpreter(called: &Called, context: &Context<'_>) -> Result<Interpreter, Raised> {
+    const NAMES: [&str; 2] = ["python3", "python"];
+    let (environment, machine) = (context.environment, context.machine);
+    if let Some(given) = environment.0.get(OsStr::new(PYTHON_EXEC)) {
+        return Ok((given.clone(), format!("{PYTHON_EXEC} is set")));
+    }
+    let beside = called.beside.as_deref();
+    let own = beside.filter(|directory| machine.is_file(&directory.join("../pyvenv.cfg")));
+    let active = environment
+        .filled(VIRTUAL_ENV)
+        .map(|root| Path::new(&root).join("bin"));
+    let candidates = [
+        (own, "of the environment that the link `torchrun` is in"),
+        (active.as_deref(), "VIRTUAL_ENV names its environment"),
+        (beside, "beside the link `torchrun`"),
+    ];
+    for (directory, reason) in candidates {
+        let programs = NAMES.map(|name| Some(directory?.join(name)));
+        let mut programs = programs.into_iter().flatten();
+        if let Some(program) = programs.find(|program| machine.is_program(program)) {
+            return Ok((program.into(), reason.to_owned()));
+        }
+    }
+    for name in NAMES {
+        if let Some(program) = context.find_program(name, None) {
+            return Ok((program.into(), format!("the first {name} in PATH")));
+        }
+    }
+    Err(Raised::new(
+        "FileNotFoundError",
+        "no Python interpreter: none in VIRTUAL_ENV and no python3 or python in PATH; activate an \
+         environment, set PYTHON_EXEC, or use --no-python",
+    ))
+}
+
+/// Adds the interpreter or program to an explanation. Returns the origin of the mode.
+pub(super) fn explain(
+    draft: &mut Draft,
+    entrypoint: &Entrypoint,
+    interpreter: Option<&Interpreter>,
+) -> Provenance {
+    draft.section("Command");
+    match interpreter {
+        Some((path, reason)) => {
+            let detected = Provenance::detected(reason);
+            draft.line("interpreter", path.to_string_lossy(), detected);
+        }
+        None => {
+            let switch = draft.given("no_python").without_value();
+            draft.line("program", entrypoint.program.to_string_lossy(), switch);
+        }
+    }
+    let modes = ["run_path", "no_python", "module"];
+    draft.mention(&modes);
+    match modes.into_iter().find(|id| draft.is_given(id)) {
+        Some(mode) => draft.given(mode).without_value(),
+        None => Provenance::decided("a script, run by the interpreter"),
+    }
+}

@@ -1,0 +1,39 @@
+//! `rdzv run --explain`: the sections of an explanation. Nothing is started.
+
+use super::context::{Environment, Machine};
+use super::resolve::Launch;
+use super::{
+    entrypoint, hang_detection, observers, rendezvous_explanation, restarts, worker_count,
+    worker_output, worker_variables,
+};
+use crate::exit::Refusal;
+use crate::explanation::{Draft, Explanation, Setting};
+
+/// Explains a launch; `settings` are the flags of its line. Fails as the launch would fail before
+/// the first worker.
+pub(crate) fn explain(
+    settings: Vec<Setting>,
+    launch: &Launch,
+    environment: &Environment,
+    machine: &dyn Machine,
+) -> Result<Explanation, Refusal> {
+    let (plan, mut draft) = (&launch.plan, Draft::new(settings));
+    worker_count::explain(
+        &mut draft,
+        &launch.nodes,
+        plan.local_world_size,
+        &launch.count,
+    );
+    rendezvous_explanation::explain(&mut draft, plan, &launch.rendezvous, machine);
+    restarts::explain(&mut draft, plan, environment);
+    worker_output::explain(&mut draft, &plan.logs, environment);
+    hang_detection::explain(&mut draft, &plan.hang, environment);
+    observers::explain(&mut draft, &launch.observers);
+    let interpreter = launch.interpreter.as_ref();
+    let mode = entrypoint::explain(&mut draft, &plan.entrypoint, interpreter);
+    let workers = worker_variables::preview_workers(launch)?;
+    worker_variables::explain_commands(&mut draft, launch, &workers, &mode);
+    worker_count::explain_binding(&mut draft, &launch.bindings);
+    worker_variables::explain_variables(&mut draft, launch, &workers, environment);
+    Ok(draft.finish())
+}

@@ -1,0 +1,165 @@
+//! The flags of `rdzv run`, in the order of `torchrun`, with their help. Those that are resolved
+//! together stand in the file that resolves them.
+//!
+//! Types follow `torchrun`: `int` and `float` options accept what Python accepts. Everything else
+//! stays text until it is resolved, because `torchrun` reports bad text later (exit code 1, not 2).
+
+use std::ffi::OsString;
+
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+
+use super::entrypoint::CommandArgs;
+use super::hang_detection::HangArgs;
+use super::observers::ObserveArgs;
+use super::rendezvous_choice::{RendezvousArgs, StaticArgs};
+use super::restarts::{RestartArgs, StopArgs};
+use super::results::ReportArgs;
+use super::worker_count::CountArgs;
+use super::worker_output::OutputArgs;
+use crate::exit::Raised;
+use crate::number;
+
+/// Flags of `rdzv run` and of `torchrun`.
+#[derive(Debug, Clone, Args, PartialEq)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) count: CountArgs,
+
+    #[command(flatten)]
+    pub(crate) rendezvous: RendezvousArgs,
+
+    /// How often the worker group is restarted before its failure is final
+    #[arg(long, value_name = "N", default_value = "0", value_parser = number::int)]
+    pub(crate) max_restarts: i64,
+
+    /// Seconds between two looks at the workers; accepted and checked, but not needed
+    ///
+    /// rdzv waits for exits instead of polling for them.
+    #[arg(long, value_name = "SECONDS", default_value = "0.1", value_parser = number::float)]
+    pub(crate) monitor_interval: f64,
+
+    /// How function workers are started; accepted, but without meaning for programs
+    #[arg(
+        long,
+        value_name = "METHOD",
+        default_value = "spawn",
+        value_parser = PossibleValuesParser::new(["spawn", "fork", "forkserver"])
+    )]
+    pub(crate) start_method: String,
+
+    /// Where events go: null, console or dynamic_rendezvous
+    ///
+    /// `console` prints one JSON object per event on stderr.
+    #[arg(long, value_name = "HANDLER", default_value = "null")]
+    pub(crate) event_log_handler: String,
+
+    /// Role of this node's workers, in ROLE_NAME and in log prefixes
+    #[arg(long, value_name = "ROLE", default_value = "default")]
+    pub(crate) role: String,
+
+    #[command(flatten)]
+    pub(crate) command: CommandArgs,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+
+    #[command(flatten)]
+    pub(crate) fixed: StaticArgs,
+
+    /// Plug-in that decides where output goes; rdzv has `default` only
+    #[arg(long, value_name = "NAME")]
+    pub(crate) logs_specs: Option<String>,
+
+    /// Bind workers to the processors near their device
+    ///
+    /// A worker's device is the visible one whose index is its local rank. `node`: all processors of
+    /// the device's NUMA node; `socket`: of its socket; `exclusive`: a share of the node's cores that
+    /// no other device's worker has; `core-complex`: those that share one last-level cache. Only
+    /// processors that rdzv itself may use.
+    #[arg(
+        long,
+        value_name = "MODE",
+        value_parser = PossibleValuesParser::new(["node", "socket", "exclusive", "core-complex"])
+    )]
+    pub(crate) numa_binding: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) stop: StopArgs,
+
+    /// Give every worker LOCAL_RANK 0 and one visible device
+    #[arg(long)]
+    pub(crate) virtual_local_rank: bool,
+
+    /// Print a completion script for torchrun and exit
+    #[arg(
+        long,
+        value_name = "SHELL",
+        value_parser = PossibleValuesParser::new(["bash", "zsh", "tcsh"])
+    )]
+    pub(crate) print_completion: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) observe: ObserveArgs,
+
+    /// Print what would be started, and where every value comes from; start nothing
+    ///
+    /// `--explain=json` prints the same for programs. A line that cannot be run is refused as ever.
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "table",
+        help_heading = "Before a run",
+        value_parser = PossibleValuesParser::new(["table", "json"])
+    )]
+    pub(crate) explain: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) hang: HangArgs,
+
+    /// Show equal lines of several workers once, as in `[default0-3,5]:text`
+    ///
+    /// Concerns lines that -t labels; without -t, all output is labelled (-t 3). Equal lines that come within 100 ms of one another become
+    /// one, whose label names all ranks; the others stay as they are, and in the order of their
+    /// worker, up to 100 ms later.
+    #[arg(long)]
+    pub(crate) collapse: bool,
+
+    #[command(flatten)]
+    pub(crate) restart: RestartArgs,
+
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
+
+    /// Script, module or program, and everything that belongs to it
+    ///
+    /// What follows the script goes to the workers unchanged, except for ${local_rank}, which is
+    /// replaced, and $$, which becomes $. The first `--` of the line is dropped, as torchrun does.
+    #[arg(value_name = "TRAINING_SCRIPT [ARGS]", trailing_var_arg = true)]
+    pub(crate) training_script: Vec<OsString>,
+}
+
+/// Flags of the older `python -m torch.distributed.launch`.
+#[derive(Debug, Clone, Args, PartialEq)]
+pub(crate) struct LaunchArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+
+    /// Do not pass --local-rank to the script; it reads LOCAL_RANK instead
+    #[arg(long)]
+    pub(crate) use_env: bool,
+}
+
+impl LaunchArgs {
+    /// True if scripts get `--local-rank`.
+    pub(crate) fn local_rank_argument(&self) -> Result<bool, Raised> {
+        if self.run.command.no_python && !self.use_env {
+            return Err(Raised::value_error(
+                "When using the '--no-python' flag, you must also set the '--use-env' flag.",
+            ));
+        }
+        Ok(!self.use_env)
+    }
+}

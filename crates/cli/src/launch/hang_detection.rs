@@ -1,0 +1,184 @@
+//! Detection of workers that hang, and the action that follows.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use rdzv_agent::{Entrypoint, HangAction, HangPlan, HeartbeatPlan};
+use rdzv_agent_proto::hang::heartbeat::HeartbeatLimits;
+use rdzv_core::env;
+
+use super::context::{Context, Environment};
+use crate::exit::Refusal;
+use crate::explanation::{Draft, Provenance};
+use crate::number;
+
+/// The program that reads the stacks of Python processes.
+const STACK_TOOL: &str = "py-spy";
+
+/// The title of these flags in the help. Options under a heading take no prefix from those of
+/// `torchrun`.
+const HEADING: &str = "Workers that hang";
+
+/// Flags for workers that hang.
+#[derive(Debug, Clone, Args, PartialEq)]
+pub(crate) struct HangArgs {
+    /// Seconds without progress of any worker of this node after which they are taken to hang; 0: never
+    ///
+    /// Progress is seen from outside: processor time of a worker and its children, output, data
+    /// read. With several nodes, choose it longer than a node may have to wait for another one.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value = "0",
+        value_parser = number::float,
+        help_heading = HEADING
+    )]
+    pub(crate) hang_timeout: f64,
+
+    /// Seconds between the heartbeats that workers send: 30, or init=600,step=30,checkpoint=300
+    ///
+    /// Workers write a line to the named pipe RDZV_HEARTBEAT; its first word is the phase that they
+    /// enter, and the limit of that phase runs until the next line. A number without a phase is for
+    /// all phases that are not named, but `init` (before the first line) and `done` have no limit
+    /// unless they are named.
+    #[arg(long, value_name = "LIMITS", help_heading = HEADING)]
+    pub(crate) heartbeat_timeout: Option<String>,
+
+    /// What follows when workers hang: report, restart or fail
+    ///
+    /// Each reports where every worker is. `restart` restarts the group as after a failure, as often
+    /// as --max-restarts allows; `fail` ends the run.
+    #[arg(
+        long,
+        value_name = "ACTION",
+        default_value = "report",
+        help_heading = HEADING
+    )]
+    pub(crate) hang_action: String,
+}
+
+impl HangArgs {
+    /// Resolves the flags. Gives the workers the path of the watchdog's pipe.
+    pub(super) fn resolve(
+        &self,
+        entrypoint: &Entrypoint,
+        context: &Context<'_>,
+        workers: &mut BTreeMap<OsString, OsString>,
+    ) -> Result<HangPlan, Refusal> {
+        let watchdog = watchdog(context);
+        if let Some(path) = &watchdog {
+            workers.insert(env::TORCHELASTIC_TIMER_FILE.into(), path.into());
+        }
+        let heartbeat = self.heartbeat(context)?;
+        let progress = self.progress()?;
+        let on = watchdog.is_some() || heartbeat.is_some() || progress.is_some();
+        let action = match &*self.hang_action {
+            "report" => HangAction::Report,
+            "restart" => HangAction::Restart,
+            "fail" => HangAction::Fail,
+            other => {
+                let problem = format!("{other:?} is none of report, restart and fail");
+                return Err(Refusal::argument("--hang-action", &problem));
+            }
+        };
+        Ok(HangPlan {
+            watchdog,
+            heartbeat,
+            progress,
+            action,
+            stack_tool: on.then(|| stack_tool(entrypoint, context)).flatten(),
+        })
+    }
+
+    fn heartbeat(&self, context: &Context<'_>) -> Result<Option<HeartbeatPlan>, Refusal> {
+        let text = self.heartbeat_timeout.as_deref().unwrap_or_default();
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let limits = HeartbeatLimits::parse(text)
+            .map_err(|problem| Refusal::argument("--heartbeat-timeout", &problem))?;
+        let name = format!("rdzv_heartbeat_{}", context.machine.random_id());
+        let directory = context.temporary_directory().join(name);
+        Ok(Some(HeartbeatPlan { directory, limits }))
+    }
+
+    fn progress(&self) -> Result<Option<Duration>, Refusal> {
+        match Duration::try_from_secs_f64(self.hang_timeout) {
+            Ok(limit) => Ok(Some(limit).filter(|limit| !limit.is_zero())),
+            Err(_) => {
+                let problem = format!("{} is no number of seconds", self.hang_timeout);
+                Err(Refusal::argument("--hang-timeout", &problem))
+            }
+        }
+    }
+}
+
+/// The pipe of the watchdog, by the switch and the path of PyTorch.
+fn watchdog(context: &Context<'_>) -> Option<PathBuf> {
+    let environment = context.environment;
+    let on = environment.is_one(env::TORCHELASTIC_ENABLE_FILE_TIMER);
+    on.then(|| match environment.filled(env::TORCHELASTIC_TIMER_FILE) {
+        Some(path) => context.absolute(path),
+        None => {
+            let name = format!("watchdog_timer_{}", context.machine.random_id());
+            context.temporary_directory().join(name)
+        }
+    })
+}
+
+/// In `PATH`, else beside the workers' interpreter.
+fn stack_tool(entrypoint: &Entrypoint, context: &Context<'_>) -> Option<PathBuf> {
+    let beside = Path::new(&entrypoint.program).parent();
+    let beside = beside.filter(|directory| !directory.as_os_str().is_empty());
+    let tool = context.find_program(STACK_TOOL, beside)?;
+    Some(context.absolute(tool))
+}
+
+/// Adds the detection of hangs to an explanation.
+pub(super) fn explain(draft: &mut Draft, hang: &HangPlan, environment: &Environment) {
+    draft.section("Workers that hang");
+    let progress = hang.progress.map_or_else(
+        || "not watched".to_owned(),
+        |limit| format!("after {} s without progress", limit.as_secs_f64()),
+    );
+    draft.setting("group without progress", "hang_timeout", progress, "");
+    let heartbeat = match &hang.heartbeat {
+        Some(_) => "limits as given",
+        None => "not expected",
+    };
+    draft.setting("heartbeats", "heartbeat_timeout", heartbeat, "");
+    let switch = env::TORCHELASTIC_ENABLE_FILE_TIMER;
+    let (watchdog, provenance) = match &hang.watchdog {
+        Some(pipe) => (
+            pipe.display().to_string(),
+            Provenance::variable(switch).because("its pipe"),
+        ),
+        None => (
+            "off".to_owned(),
+            Provenance::decided(format!("{switch} is not 1")),
+        ),
+    };
+    draft.line("watchdog", watchdog, provenance);
+    let variable = env::TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT;
+    if let Some(limit) = environment.filled(variable) {
+        let limit = format!("after {limit} s");
+        draft.line("held by the kernel", limit, Provenance::variable(variable));
+    }
+    draft.flag("then", "hang_action");
+    if hang.progress.is_some() || hang.heartbeat.is_some() || hang.watchdog.is_some() {
+        let (tool, how) = match &hang.stack_tool {
+            Some(tool) => (
+                tool.display().to_string(),
+                "found in PATH, or beside the interpreter",
+            ),
+            None => (
+                "what the kernel tells".to_owned(),
+                "no py-spy in PATH or beside the interpreter",
+            ),
+        };
+        draft.line("where a worker hangs", tool, Provenance::detected(how));
+    }
+}

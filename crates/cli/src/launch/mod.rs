@@ -1,0 +1,47 @@
+//! The launch of workers: flags + environment + machine -> [`LaunchPlan`](rdzv_agent::LaunchPlan),
+//! and its explanation.
+//!
+//! Flags that belong together stand in one file with the function that resolves them and the one
+//! that explains them. [`resolve`] reads no clock, no variable and no file by itself. It asks a
+//! [`Machine`] for the facts about the host, so tests choose the machine they are on.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `flags` | all flags of a launcher, in the order of `torchrun` |
+//! | `context` | environment, facts about the host, notes to the user |
+//! | `worker_count` | numbers of nodes and workers; threads, devices and processors |
+//! | `rendezvous_choice` | backend, endpoint and run id |
+//! | `entrypoint` | the command of each worker, and its interpreter |
+//! | `worker_output` | files and console |
+//! | `restarts` | restarts, grace, signals |
+//! | `hang_detection` | workers that hang |
+//! | `observers` | events, status, health |
+//! | `results` | report file and exit code |
+//! | `resolve` | the whole plan, in the order of checks of `torchrun` |
+//! | `explain` | the whole explanation |
+//! | `rendezvous_explanation`, `worker_variables` | its longer sections |
+
+mod context;
+mod entrypoint;
+mod explain;
+mod flags;
+mod hang_detection;
+mod observers;
+mod rendezvous_choice;
+mod rendezvous_explanation;
+mod resolve;
+mod restarts;
+mod results;
+mod worker_count;
+mod worker_output;
+mod worker_variables;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use self::context::{Environment, Machine, Note, ThisHost};
+pub(crate) use self::entrypoint::Called;
+pub(crate) use self::explain::explain;
+pub(crate) use self::flags::{LaunchArgs, RunArgs};
+pub(crate) use self::observers::Observers;
+pub(crate) use self::resolve::{Launch, resolve};

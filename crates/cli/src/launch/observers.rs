@@ -1,0 +1,185 @@
+//! The observers of a run: `--event-log-handler`, `--events-file`, `--status-addr`, the health port
+//! and the workers' sockets.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+use rdzv_agent::observe::EventRegistry;
+use rdzv_core::endpoint::Endpoint;
+use rdzv_core::env::TORCHELASTIC_HEALTH_CHECK_PORT;
+
+use super::context::Context;
+use crate::exit::{Raised, Refusal};
+use crate::explanation::{Draft, Provenance};
+use crate::number::parse_int;
+
+/// The host of an address without one: the status is for users of this node.
+const LOOPBACK: &str = "127.0.0.1";
+
+/// The title of these flags in the help. Options under a heading take no prefix from those of
+/// `torchrun`.
+const HEADING: &str = "Watching a run";
+
+/// Flags of `rdzv run` and of `torchrun`.
+#[derive(Debug, Clone, Args, PartialEq, Default)]
+pub(crate) struct ObserveArgs {
+    /// Append every event of the run to this file, one JSON object per line
+    ///
+    /// Each line is written in one piece, so several nodes may share a file where their file system
+    /// appends atomically. The names and keys are in docs/events.md; unlike those of
+    /// --event-log-handler, they are all that happens.
+    #[arg(long, value_name = "FILE", help_heading = HEADING)]
+    pub(crate) events_file: Option<OsString>,
+
+    /// Serve health, metrics and status over HTTP here
+    ///
+    /// `/` is 200 while the agent's own threads make progress and else 503, `/metrics` is for
+    /// Prometheus, `/status` is the worker group as JSON. A port alone is on 127.0.0.1; port 0 is a
+    /// free one, told with LOGLEVEL=INFO. TORCHELASTIC_HEALTH_CHECK_PORT serves `/` alone, on all
+    /// addresses.
+    #[arg(long, value_name = "[HOST:]PORT", help_heading = HEADING)]
+    pub(crate) status_addr: Option<String>,
+
+    /// Give every worker a socket for its control plane
+    ///
+    /// Sets TORCH_WORKER_SERVER_SOCKET to a path of its own for each worker, where workers that use
+    /// PyTorch's `worker_main` answer requests. With --status-addr they can be reached as
+    /// `/workers/LOCAL_RANK/handler/NAME`.
+    #[arg(long, help_heading = HEADING)]
+    pub(crate) worker_server: bool,
+}
+
+/// The observers of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Observers {
+    /// `--event-log-handler`: one of the registry's names.
+    pub(crate) handler: String,
+    /// `--events-file`, made absolute.
+    pub(crate) events_file: Option<PathBuf>,
+    /// `--status-addr`.
+    pub(crate) status: Option<Endpoint>,
+    /// The port that serves health alone, on all addresses.
+    pub(crate) health_port: Option<u16>,
+    /// `--worker-server`: where temporary files are, if workers get sockets.
+    pub(crate) worker_sockets_in: Option<PathBuf>,
+}
+
+impl ObserveArgs {
+    pub(super) fn resolve(
+        &self,
+        handler: &str,
+        context: &mut Context<'_>,
+    ) -> Result<Observers, Refusal> {
+        let registry = EventRegistry::with_defaults();
+        if !registry.names().any(|name| name == handler) {
+            return Err(Raised::new("KeyError", format!("'{handler}'")).into());
+        }
+        let events_file = self.events_file.as_deref();
+        Ok(Observers {
+            handler: handler.to_owned(),
+            events_file: events_file.map(|path| context.absolute(path)),
+            status: self.status_addr.as_deref().map(address).transpose()?,
+            health_port: context
+                .environment
+                .text(TORCHELASTIC_HEALTH_CHECK_PORT)
+                .and_then(|text| port(&text, context)),
+            worker_sockets_in: self.worker_server.then(|| context.temporary_directory()),
+        })
+    }
+}
+
+fn address(text: &str) -> Result<Endpoint, Refusal> {
+    let bad = || {
+        let problem = format!("'{text}' is neither a port nor HOST:PORT");
+        Refusal::argument("--status-addr", &problem)
+    };
+    if let Ok(port) = text.parse() {
+        return Ok(Endpoint {
+            host: LOOPBACK.to_owned(),
+            port,
+        });
+    }
+    // A missing port would be the default, so it must not have one.
+    let parsed = |default| Endpoint::parse(text, default).map_err(|_| bad());
+    match (parsed(0)?, parsed(1)?) {
+        (one, other) if one == other && !one.host.is_empty() => Ok(one),
+        _ => Err(bad()),
+    }
+}
+
+/// As in `torchrun`, text that is no port is no reason to refuse the run.
+fn port(text: &str, context: &mut Context<'_>) -> Option<u16> {
+    let port = parse_int(text).and_then(|number| u16::try_from(number).ok());
+    if port.is_none() {
+        context.info(format!(
+            "{TORCHELASTIC_HEALTH_CHECK_PORT}='{text}' is no port, so there is no health check"
+        ));
+    }
+    port
+}
+
+/// Adds the observers to an explanation.
+pub(super) fn explain(draft: &mut Draft, observers: &Observers) {
+    draft.section("Watching");
+    draft.flag("events", "event_log_handler");
+    if let Some(file) = &observers.events_file {
+        let file = file.display().to_string();
+        draft.setting("events file", "events_file", file, "");
+    }
+    if let Some(address) = &observers.status {
+        let port = match address.port {
+            0 => "a free port, told in the log",
+            _ => "",
+        };
+        draft.setting("status page", "status_addr", address.to_string(), port);
+    }
+    if let Some(port) = observers.health_port {
+        let provenance = Provenance::variable(TORCHELASTIC_HEALTH_CHECK_PORT);
+        let port = format!("port {port}, all addresses");
+        draft.line("health check", port, provenance);
+    }
+    draft.flag("sockets of workers", "worker_server");
+    draft.flag("report file", "report");
+    draft.flag("exit code of", "exit_code");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::context::{Environment, Note, ThisHost};
+    use super::*;
+
+    #[test]
+    fn an_address_is_a_port_here_or_a_host_with_a_port() {
+        let endpoint = |host: &str, port| Endpoint {
+            host: host.to_owned(),
+            port,
+        };
+        assert_eq!(address("8080"), Ok(endpoint("127.0.0.1", 8080)));
+        assert_eq!(address("0.0.0.0:0"), Ok(endpoint("0.0.0.0", 0)));
+        assert_eq!(address("[::1]:9"), Ok(endpoint("::1", 9)));
+        for bad in ["", "node", "node:", ":80", "70000", "node:x"] {
+            let Err(Refusal::Usage(text)) = address(bad) else {
+                panic!("'{bad}' is accepted");
+            };
+            assert!(text.contains(&format!("'{bad}'")), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_health_port_that_is_none_is_told_and_ignored() {
+        let mut context = Context {
+            environment: &Environment::default(),
+            machine: &ThisHost,
+            notes: Vec::new(),
+        };
+        assert_eq!(port("29501", &mut context), Some(29501));
+        assert_eq!(context.notes, []);
+        for bad in ["http", "70000", ""] {
+            assert_eq!(port(bad, &mut context), None);
+        }
+        let notes = context.notes;
+        assert!(notes.iter().all(|note| matches!(note, Note::Info(_))));
+        assert_eq!(notes.len(), 3);
+    }
+}

@@ -1,0 +1,395 @@
+//! The choice of the rendezvous and of the run id.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use clap::Args;
+use rdzv_agent::RendezvousPlan;
+use rdzv_core::endpoint::Endpoint;
+use rdzv_core::ident::RunId;
+use rdzv_core::rank::GroupRank;
+use rdzv_rendezvous::{BackendRegistry, RendezvousError, RendezvousParameters};
+
+use super::context::Context;
+use super::worker_count::Nodes;
+use crate::exit::{Raised, Refusal};
+use crate::number;
+
+/// Port of static rendezvous if `--master-port` is not given.
+const MASTER_PORT: i64 = 29500;
+
+/// Port of a c10d endpoint that names none.
+pub(super) const C10D_PORT: u16 = 29400;
+
+/// The time that static rendezvous waits for the other nodes, in seconds.
+const STATIC_TIMEOUT: i64 = 900;
+
+/// How the nodes find one another.
+#[derive(Debug, Clone, Args, PartialEq)]
+pub(crate) struct RendezvousArgs {
+    /// How the nodes find one another: static, c10d, etcd-v2 or etcd
+    ///
+    /// `static` with neither an endpoint nor a master port on one node needs no rendezvous at all.
+    #[arg(long, value_name = "BACKEND", default_value = "static")]
+    pub(crate) rdzv_backend: String,
+
+    /// Where the rendezvous is: a host, and usually a port
+    ///
+    /// `static` requires the port; without an endpoint, it uses --master-addr and --master-port. The
+    /// default port of c10d is 29400, of etcd 2379. The agent that runs on the endpoint's host hosts
+    /// c10d, unless a store (`rdzv store`, say) is there already.
+    #[arg(long, value_name = "HOST[:PORT]", default_value = "")]
+    pub(crate) rdzv_endpoint: String,
+
+    /// Name of the job, the same on all its nodes
+    ///
+    /// Workers see it as TORCHELASTIC_RUN_ID and log directories begin with it. Not given on a
+    /// single node, it is a random UUID (torchrun also overwrites one that was given; rdzv keeps
+    /// it); else it is `none`.
+    #[arg(long, value_name = "ID")]
+    pub(crate) rdzv_id: Option<String>,
+
+    /// More rendezvous settings: key=value,key=value
+    ///
+    /// Static rendezvous reads `timeout`, in seconds (900). The others read, in seconds:
+    /// `join_timeout` (600), `last_call_timeout` (30: how long a round that has MIN nodes waits for
+    /// more), `close_timeout` (30), `heartbeat_timeout` (5), `keep_alive_interval` (5), and
+    /// `keep_alive_max_attempt` (3 missed heartbeats: the node is lost). c10d: `is_host` (whether
+    /// this node hosts the endpoint; found out from its addresses), `store_type` (`tcp` or `file`),
+    /// `read_timeout` (60). etcd: `protocol` (`http` or `https`), `cert`, `key`, `cacert`,
+    /// `etcd_prefix`, `lease_ttl` (5: a node that is gone is noticed after it).
+    #[arg(long, value_name = "K=V,...", default_value = "")]
+    pub(crate) rdzv_conf: String,
+
+    /// Run on this node alone, on a free port
+    ///
+    /// Overrides backend and endpoint.
+    #[arg(long)]
+    pub(crate) standalone: bool,
+}
+
+/// Addresses of static rendezvous.
+#[derive(Debug, Clone, Args, PartialEq)]
+pub(crate) struct StaticArgs {
+    /// This node's rank; static rendezvous only
+    #[arg(long, value_name = "N", default_value = "0", value_parser = number::int)]
+    pub(crate) node_rank: i64,
+
+    /// Address of node 0; static rendezvous only
+    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
+    pub(crate) master_addr: String,
+
+    /// Port on node 0; static rendezvous only (default 29500)
+    ///
+    /// Given on a single node, it makes that node rendezvous statically, at that port.
+    #[arg(long, value_name = "PORT", value_parser = number::int)]
+    pub(crate) master_port: Option<i64>,
+
+    /// Address of this node that others should use
+    #[arg(long, value_name = "HOST")]
+    pub(crate) local_addr: Option<String>,
+}
+
+/// The settings of `--rdzv-conf`.
+pub(super) type Settings = BTreeMap<String, String>;
+
+impl RendezvousArgs {
+    /// Reads `--rdzv-conf`.
+    pub(super) fn settings(&self) -> Result<Settings, Raised> {
+        let mut settings = BTreeMap::new();
+        let text = self.rdzv_conf.trim();
+        if text.is_empty() {
+            return Ok(settings);
+        }
+        for pair in text.split(',') {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let (key, value) = (key.trim(), value.trim());
+            if key.is_empty() {
+                return Err(Raised::value_error(
+                    "The rendezvous configuration string must be in format \
+                     <key1>=<value1>,...,<keyN>=<valueN>.",
+                ));
+            }
+            if value.is_empty() {
+                return Err(Raised::value_error(format!(
+                    "The rendezvous configuration option '{key}' must have a value specified."
+                )));
+            }
+            settings.insert(key.to_owned(), value.to_owned());
+        }
+        Ok(settings)
+    }
+}
+
+impl StaticArgs {
+    /// The address of this node; none if it is empty.
+    pub(super) fn local_addr(&self) -> Option<String> {
+        self.local_addr
+            .clone()
+            .filter(|address| !address.is_empty())
+    }
+}
+
+/// The settings as they were typed.
+pub(super) fn pairs(settings: &Settings) -> Vec<String> {
+    let pairs = settings.iter();
+    pairs.map(|(key, value)| format!("{key}={value}")).collect()
+}
+
+/// The rendezvous and the name of a run.
+pub(super) struct Chosen {
+    pub(super) plan: RendezvousPlan,
+    pub(super) run_id: RunId,
+    /// The effective backend, for events.
+    pub(super) backend: String,
+    pub(super) reasons: RendezvousReasons,
+}
+
+/// The reasons of a choice. An empty text: the flag says it all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct RendezvousReasons {
+    /// For the backend, if it is not the one that the flag names.
+    pub(super) backend: &'static str,
+    /// For the endpoint, if it is not the one that the flag names.
+    pub(super) endpoint: &'static str,
+    /// For a run id that was not given.
+    pub(super) run_id: &'static str,
+}
+
+/// The flags that a choice depends on.
+pub(super) struct RendezvousChoice<'a> {
+    pub(super) arguments: &'a RendezvousArgs,
+    pub(super) fixed: &'a StaticArgs,
+    pub(super) nodes: &'a Nodes,
+}
+
+impl RendezvousChoice<'_> {
+    /// Warns of flags that have no effect with the chosen backend, or another than they seem to have.
+    pub(super) fn warn(&self, context: &mut Context<'_>) {
+        let (backend, nodes) = (&self.arguments.rdzv_backend, self.nodes);
+        let is_static = backend == "static";
+        if self.alone() {
+            return;
+        }
+        if !is_static && self.arguments.rdzv_endpoint.is_empty() {
+            context.warn(
+                "master_addr is only used for static rdzv_backend and when rdzv_endpoint is not \
+                 specified.",
+            );
+        }
+        if !is_static && self.fixed.node_rank != 0 {
+            context.warn(format!(
+                "node_rank is only used for static rdzv_backend. It will be ignored for \
+                 rdzv_backend={backend}."
+            ));
+        }
+        if is_static && nodes.least < nodes.most {
+            context.warn(format!(
+                "--nnodes {} with static rendezvous means exactly {} nodes: only a dynamic \
+                 rendezvous (--rdzv-backend c10d) can start with fewer.",
+                nodes.text, nodes.most
+            ));
+        }
+    }
+
+    /// Chooses the rendezvous.
+    pub(super) fn choose(
+        &self,
+        settings: &Settings,
+        backends: &BackendRegistry,
+        context: &mut Context<'_>,
+    ) -> Result<Chosen, Refusal> {
+        let given = self.arguments.rdzv_id.as_deref();
+        if given == Some("") {
+            context.warn("the run id is empty, so a random one is used");
+        }
+        if self.alone() {
+            let id = given.filter(|id| !id.is_empty());
+            let run_id = id.map_or_else(|| context.machine.random_id(), str::to_owned);
+            let plan = self.local(&run_id, settings, context)?;
+            let reason = if self.arguments.standalone {
+                "--standalone: this node alone"
+            } else {
+                "one node, and neither --rdzv-endpoint nor --master-port: nobody to meet"
+            };
+            return Ok(Chosen {
+                plan,
+                run_id: RunId::new(run_id),
+                backend: "c10d".to_owned(),
+                reasons: RendezvousReasons {
+                    backend: reason,
+                    endpoint: reason,
+                    run_id: id.map_or("a new UUID for each run", |_| ""),
+                },
+            });
+        }
+        let (run_id, id_reason) = match given {
+            None => ("none".to_owned(), "the same for all jobs that name none"),
+            Some("") => (
+                context.machine.random_id(),
+                "it is empty: a new UUID for each run",
+            ),
+            Some(id) => (id.to_owned(), ""),
+        };
+        let backend = &self.arguments.rdzv_backend;
+        let no_endpoint = self.arguments.rdzv_endpoint.is_empty();
+        let plan = match &**backend {
+            "" => {
+                let text = "The rendezvous backend name must be a non-empty string.";
+                return Err(Raised::value_error(text).into());
+            }
+            "static" => self.fixed(settings)?,
+            name if !backends.contains(name) => {
+                return Err(Raised::value_error(format!(
+                    "The rendezvous backend '{name}' is not registered. Did you forget to call \
+                     `register`?"
+                ))
+                .into());
+            }
+            name => self.dynamic(name, &run_id, settings, backends)?,
+        };
+        let endpoint = match &plan {
+            RendezvousPlan::Static { .. } if no_endpoint => {
+                "static rendezvous without --rdzv-endpoint: --master-addr and --master-port (29500 \
+                 if that is not given)"
+            }
+            RendezvousPlan::Local => {
+                "one node, and an endpoint at which only this node is: nobody to meet"
+            }
+            RendezvousPlan::Dynamic { .. } if no_endpoint => {
+                "no --rdzv-endpoint: where this backend looks by itself"
+            }
+            _ => "",
+        };
+        Ok(Chosen {
+            plan,
+            run_id: RunId::new(run_id),
+            backend: backend.clone(),
+            reasons: RendezvousReasons {
+                backend: "",
+                endpoint,
+                run_id: id_reason,
+            },
+        })
+    }
+
+    /// True if this node needs no other one: by `--standalone`, or because no flag names others.
+    fn alone(&self) -> bool {
+        self.arguments.standalone
+            || (self.arguments.rdzv_backend == "static"
+                && self.arguments.rdzv_endpoint.is_empty()
+                && self.fixed.master_port.is_none()
+                && self.nodes.most == 1)
+    }
+
+    /// The rendezvous of a node that needs no other one.
+    fn local(
+        &self,
+        run_id: &str,
+        settings: &Settings,
+        context: &mut Context<'_>,
+    ) -> Result<RendezvousPlan, Raised> {
+        if self.arguments.standalone {
+            let stars = "*".repeat(38);
+            context.info(format!(
+                "\n{stars}\nRendezvous info:\n--rdzv-backend=c10d --rdzv-endpoint=localhost:0 \
+                 --rdzv-id={run_id}\n{stars}\n"
+            ));
+        }
+        if self.nodes.most == 1 {
+            return Ok(RendezvousPlan::Local);
+        }
+        // No other node finds this one there, which is what was asked for.
+        let parameters = self.parameters("c10d", "localhost:0", run_id, settings)?;
+        Ok(RendezvousPlan::Dynamic { parameters })
+    }
+
+    fn dynamic(
+        &self,
+        backend: &str,
+        run_id: &str,
+        settings: &Settings,
+        backends: &BackendRegistry,
+    ) -> Result<RendezvousPlan, Raised> {
+        let endpoint = self.arguments.rdzv_endpoint.as_str();
+        let parameters = self.parameters(backend, endpoint, run_id, settings)?;
+        if backend == "c10d" && self.nodes.most == 1 && is_private(endpoint) {
+            // There is nothing to do for the backend, except to check its options.
+            backends
+                .create(&parameters)
+                .map_err(|error| value_error(&error))?;
+            return Ok(RendezvousPlan::Local);
+        }
+        Ok(RendezvousPlan::Dynamic { parameters })
+    }
+
+    fn parameters(
+        &self,
+        backend: &str,
+        endpoint: &str,
+        run_id: &str,
+        settings: &Settings,
+    ) -> Result<RendezvousParameters, Raised> {
+        let (least, most) = (self.nodes.least, self.nodes.most);
+        let mut parameters =
+            RendezvousParameters::new(backend, endpoint, run_id, least, most, settings.clone())
+                .map_err(|error| value_error(&error))?;
+        parameters.local_addr = self.fixed.local_addr();
+        Ok(parameters)
+    }
+
+    fn fixed(&self, settings: &Settings) -> Result<RendezvousPlan, Raised> {
+        let text = if self.arguments.rdzv_endpoint.is_empty() {
+            let port = self.fixed.master_port.unwrap_or(MASTER_PORT);
+            format!("{}:{port}", self.fixed.master_addr)
+        } else {
+            self.arguments.rdzv_endpoint.trim().to_owned()
+        };
+        if text.is_empty() {
+            return Err(Raised::value_error(
+                "Endpoint is missing in endpoint. Try to add --master-addr and --master-port",
+            ));
+        }
+        let parsed = |default_port| {
+            Endpoint::parse(&text, default_port)
+                .map_err(|error| Raised::value_error(error.to_string()))
+        };
+        let endpoint = parsed(0)?;
+        // Only a port that is missing follows the default.
+        if endpoint.port != parsed(1)?.port {
+            return Err(Raised::value_error(format!(
+                "port is missing in endpoint: {text}. Try to specify --master-port"
+            )));
+        }
+        let timeout = match settings.get("timeout") {
+            Some(text) => number::int_or_raise(text)?,
+            None => STATIC_TIMEOUT,
+        };
+        let (rank, nodes) = (self.fixed.node_rank, self.nodes);
+        let node_rank = u32::try_from(rank).ok().filter(|rank| *rank < nodes.most);
+        let node_rank = node_rank.ok_or_else(|| {
+            Raised::value_error(format!(
+                "--node-rank {rank} is not in 0..{} (--nnodes {}): nodes are numbered from 0",
+                nodes.most, nodes.text
+            ))
+        })?;
+        Ok(RendezvousPlan::Static {
+            endpoint,
+            node_rank: GroupRank(node_rank),
+            nodes: nodes.most,
+            timeout: Duration::from_secs(u64::try_from(timeout).unwrap_or(0)),
+        })
+    }
+}
+
+fn value_error(error: &RendezvousError) -> Raised {
+    Raised::value_error(error.to_string())
+}
+
+/// True for a c10d endpoint at which only this agent itself can be.
+fn is_private(endpoint: &str) -> bool {
+    endpoint.trim().is_empty()
+        || Endpoint::parse(endpoint, C10D_PORT).is_ok_and(|endpoint| {
+            endpoint.port == 0 && ["localhost", "127.0.0.1", "::1"].contains(&&*endpoint.host)
+        })
+}

@@ -1,0 +1,196 @@
+//! Resolves a whole command line: flags, environment and machine give a [`LaunchPlan`].
+
+use std::fmt::Display;
+
+use rdzv_agent::{LaunchPlan, LogBase, RendezvousPlan};
+use rdzv_agent_proto::topology::Binding;
+use rdzv_core::env;
+use rdzv_rendezvous::BackendRegistry;
+
+use super::context::{Context, Environment, Machine, Note};
+use super::entrypoint::{Called, Interpreter};
+use super::flags::RunArgs;
+use super::observers::Observers;
+use super::rendezvous_choice::{RendezvousChoice, RendezvousReasons, pairs};
+use super::worker_count::{Nodes, WorkerCount, check_virtual_local_rank, numa_binding};
+use crate::exit::{Raised, Refusal};
+
+/// A launch, ready to run, with the reasons that `--explain` shows.
+#[derive(Debug)]
+pub(crate) struct Launch {
+    /// For the agent.
+    pub(crate) plan: LaunchPlan,
+    /// The observers of the run.
+    pub(crate) observers: Observers,
+    /// For the user.
+    pub(crate) notes: Vec<Note>,
+    pub(super) nodes: Nodes,
+    pub(super) count: WorkerCount,
+    pub(super) rendezvous: RendezvousReasons,
+    /// The interpreter of the workers, if they have one, and the reason for it.
+    pub(super) interpreter: Option<Interpreter>,
+    /// The processors of each worker, by local rank.
+    pub(super) bindings: Vec<Binding>,
+}
+
+/// Resolves a command line. Values are checked in the order of `torchrun`, so that a line with
+/// several mistakes is answered with the same one.
+pub(crate) fn resolve(
+    arguments: &RunArgs,
+    called: &Called,
+    environment: &Environment,
+    machine: &dyn Machine,
+) -> Result<Launch, Refusal> {
+    let mut context = Context {
+        environment,
+        machine,
+        notes: Vec::new(),
+    };
+    let nodes = arguments.count.nodes()?;
+    if arguments.max_restarts < 0 {
+        return Err(assertion("max_restarts must be >= 0".to_owned()));
+    }
+    let choice = RendezvousChoice {
+        arguments: &arguments.rendezvous,
+        fixed: &arguments.fixed,
+        nodes: &nodes,
+    };
+    choice.warn(&mut context);
+    let count = arguments.count.workers(&mut context)?;
+    let mut workers_environment = environment.0.clone();
+    count.limit_threads(&mut workers_environment, &mut context);
+    let settings = arguments.rendezvous.settings()?;
+    let logs = arguments.output.resolve(
+        arguments.collapse,
+        arguments.logs_specs.as_deref(),
+        &context,
+    )?;
+    let shutdown_timeout = arguments.stop.shutdown_timeout(environment)?;
+    let (entrypoint, interpreter) =
+        arguments
+            .command
+            .resolve(&arguments.training_script, called, &context)?;
+    let backends = BackendRegistry::with_defaults();
+    let rendezvous = choice.choose(&settings, &backends, &mut context)?;
+    let local_world_size = u32::try_from(count.workers)
+        .ok()
+        .filter(|size| *size > 0)
+        .ok_or_else(|| assertion(format!("nproc_per_node must be > 0, got {}", count.workers)))?;
+    if arguments.monitor_interval.is_nan() || arguments.monitor_interval <= 0.0 {
+        let interval = arguments.monitor_interval;
+        return Err(assertion(format!(
+            "monitor_interval must be > 0, got {interval}"
+        )));
+    }
+    let bindings = numa_binding(
+        arguments.numa_binding.as_deref(),
+        local_world_size,
+        &context,
+    )?;
+    let observers = arguments
+        .observe
+        .resolve(&arguments.event_log_handler, &mut context)?;
+    let signals = arguments.stop.signals(&mut context)?;
+    if arguments.virtual_local_rank {
+        check_virtual_local_rank(local_world_size, environment)?;
+    }
+    let hang = arguments
+        .hang
+        .resolve(&entrypoint, &context, &mut workers_environment)?;
+    let restarts = arguments.restart.resolve()?;
+    let plan = LaunchPlan {
+        role: arguments.role.clone(),
+        run_id: rendezvous.run_id,
+        local_world_size,
+        rendezvous: rendezvous.plan,
+        backends,
+        max_restarts: u32::try_from(arguments.max_restarts).unwrap_or(u32::MAX),
+        shutdown_timeout,
+        signals,
+        signals_text: arguments.stop.signals_to_handle.clone(),
+        virtual_local_rank: arguments.virtual_local_rank,
+        share_store: !environment.is_one(env::TORCH_DISABLE_SHARE_RDZV_TCP_STORE),
+        local_addr: arguments.fixed.local_addr(),
+        identical_workers: environment.is_one(env::TORCH_ELASTIC_WORKER_IDENTICAL),
+        logs,
+        settle_delay: restarts.settle_delay,
+        non_retryable: restarts.non_retryable,
+        overhear_stderr: !arguments.report.bare_stderr,
+        environment: workers_environment,
+        rendezvous_backend: rendezvous.backend,
+        hang,
+        processors: bindings
+            .iter()
+            .map(|binding| binding.processors.clone())
+            .collect(),
+        ..LaunchPlan::new(entrypoint)
+    };
+    context.info(configuration(arguments, &nodes, &plan));
+    Ok(Launch {
+        plan,
+        observers,
+        notes: context.notes,
+        nodes,
+        count,
+        rendezvous: rendezvous.reasons,
+        interpreter,
+        bindings,
+    })
+}
+
+fn assertion(text: String) -> Refusal {
+    Raised::new("AssertionError", text).into()
+}
+
+/// The launch as text, for `LOGLEVEL=INFO`: the fields that `torchrun` lists, with the values in
+/// effect.
+fn configuration(arguments: &RunArgs, nodes: &Nodes, plan: &LaunchPlan) -> String {
+    let (endpoint, settings) = match &plan.rendezvous {
+        RendezvousPlan::Local => ("none needed".to_owned(), String::new()),
+        RendezvousPlan::Static {
+            endpoint, timeout, ..
+        } => (
+            endpoint.to_string(),
+            format!("timeout={}", timeout.as_secs()),
+        ),
+        RendezvousPlan::Dynamic { parameters } => (
+            parameters.endpoint.clone(),
+            pairs(&parameters.config).join(","),
+        ),
+    };
+    let log_dir = match &plan.logs.base {
+        LogBase::Directory(path) => path.display().to_string(),
+        LogBase::Temporary(path) => format!("a temporary one in {}", path.display()),
+        LogBase::Discard => "none".to_owned(),
+    };
+    let numa = arguments.numa_binding.as_deref().unwrap_or("None");
+    let fields: [(&str, &dyn Display); 18] = [
+        ("entrypoint", &plan.entrypoint.name),
+        ("min_nodes", &nodes.least),
+        ("max_nodes", &nodes.most),
+        ("nproc_per_node", &plan.local_world_size),
+        ("run_id", &plan.run_id),
+        ("rdzv_backend", &plan.rendezvous_backend),
+        ("rdzv_endpoint", &endpoint),
+        ("rdzv_configs", &settings),
+        ("max_restarts", &plan.max_restarts),
+        ("monitor_interval", &arguments.monitor_interval),
+        ("shutdown_timeout", &plan.shutdown_timeout.as_secs()),
+        ("log_dir", &log_dir),
+        // A setting of torchelastic's library; `torchrun` has no flag for it.
+        ("metrics_cfg", &"{}"),
+        ("event_log_handler", &arguments.event_log_handler),
+        ("numa_options", &numa),
+        ("signals_to_handle", &plan.signals_text),
+        (
+            "duplicate_stdout_filters",
+            &plan.logs.stdout_filters.join(","),
+        ),
+        (
+            "duplicate_stderr_filters",
+            &plan.logs.stderr_filters.join(","),
+        ),
+    ];
+    let lines = fields.map(|(name, value)| format!("\n  {name:<24} : {value}"));
+    format!("launch configuration:{}", lines.concat())
+}

@@ -1,0 +1,199 @@
+//! Restarts and ends: which failures lead to another attempt, and which signals end a run.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use clap::Args;
+use rdzv_agent::LaunchPlan;
+use rdzv_core::env::TORCH_ELASTIC_SHUTDOWN_TIMEOUT;
+use rdzv_core::signal;
+use rustix::process::Signal;
+
+use super::context::{Context, Environment};
+use crate::exit::{Raised, Refusal};
+use crate::explanation::{Draft, Provenance};
+use crate::number::{self, int_or_raise, parse_int};
+
+/// Seconds between the closing signal and SIGKILL if no others are given.
+const SHUTDOWN_TIMEOUT: i64 = 30;
+
+/// The title of these flags in the help. Options under a heading take no prefix from those of
+/// `torchrun`.
+const HEADING: &str = "Restarts";
+
+/// Flags for restarts.
+#[derive(Debug, Clone, Args, PartialEq)]
+pub(crate) struct RestartArgs {
+    /// Exit codes of workers after which no restart is tried, such as 3,42; -6 stands for SIGABRT
+    ///
+    /// A worker that ends so by itself fails the run at once, whatever restarts are left: for
+    /// failures that would only come again, such as a wrong configuration.
+    #[arg(
+        long,
+        value_name = "CODES",
+        allow_hyphen_values = true,
+        help_heading = HEADING
+    )]
+    pub(crate) final_exit_codes: Option<String>,
+
+    /// Seconds to rest between the end of the workers and the next rendezvous
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value = "0",
+        value_parser = number::float,
+        help_heading = HEADING
+    )]
+    pub(crate) settle_delay: f64,
+}
+
+/// How a run is ended by a signal.
+#[derive(Debug, Clone, Args, PartialEq)]
+pub(crate) struct StopArgs {
+    /// Signals that end the run in order and are passed on to the workers
+    #[arg(
+        long,
+        value_name = "NAME,...",
+        default_value = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+    )]
+    pub(crate) signals_to_handle: String,
+
+    /// Seconds that workers have between the closing signal and SIGKILL
+    ///
+    /// Not given: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30. Unlike in torchrun it holds on every
+    /// path: signals, restarts and failures of a sibling.
+    #[arg(long, value_name = "SECONDS", value_parser = number::int)]
+    pub(crate) shutdown_timeout: Option<i64>,
+}
+
+/// The failures that lead to another attempt, and the time before it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Restarts {
+    /// Exit codes, or minus the numbers of signals, after which there is none.
+    pub(super) non_retryable: BTreeSet<i32>,
+    /// The pause of the node before it.
+    pub(super) settle_delay: Duration,
+}
+
+impl RestartArgs {
+    pub(super) fn resolve(&self) -> Result<Restarts, Refusal> {
+        let settle_delay = Duration::try_from_secs_f64(self.settle_delay).map_err(|_| {
+            let problem = format!("{} is no number of seconds from 0", self.settle_delay);
+            Refusal::argument("--settle-delay", &problem)
+        })?;
+        let codes = self.final_exit_codes.as_deref().unwrap_or_default();
+        let codes = codes.split(',').map(str::trim);
+        let codes = codes.filter(|code| !code.is_empty()).map(exit_code);
+        Ok(Restarts {
+            non_retryable: codes.collect::<Result<_, _>>()?,
+            settle_delay,
+        })
+    }
+}
+
+fn exit_code(text: &str) -> Result<i32, Refusal> {
+    parse_int(text)
+        .and_then(|code| i32::try_from(code).ok())
+        .filter(|code| (-64..=255).contains(code) && *code != 0)
+        .ok_or_else(|| {
+            let problem = format!(
+                "'{text}' is neither an exit code (1 to 255) nor minus the number of a signal"
+            );
+            Refusal::argument("--final-exit-codes", &problem)
+        })
+}
+
+impl StopArgs {
+    /// Numbers of the signals in `--signals-to-handle`. A name that does not exist is left out with
+    /// a warning; a signal that cannot be handled is an error.
+    pub(super) fn signals(&self, context: &mut Context<'_>) -> Result<Vec<i32>, Raised> {
+        let mut numbers = Vec::new();
+        for name in self.signals_to_handle.split(',') {
+            match signal::number(name.trim()) {
+                Some(number)
+                    if [Signal::KILL, Signal::STOP]
+                        .map(Signal::as_raw)
+                        .contains(&number) =>
+                {
+                    return Err(Raised::new("OSError", "[Errno 22] Invalid argument"));
+                }
+                Some(number) if numbers.contains(&number) => {}
+                Some(number) => numbers.push(number),
+                None => context.warn(format!(
+                    "Failed to register signal handler for {name}: there is no signal of that name"
+                )),
+            }
+        }
+        Ok(numbers)
+    }
+
+    /// The grace of every path on which workers are stopped.
+    pub(super) fn shutdown_timeout(&self, environment: &Environment) -> Result<Duration, Raised> {
+        let seconds = match self.shutdown_timeout {
+            Some(seconds) if seconds < 0 => {
+                return Err(Raised::value_error(format!(
+                    "shutdown_timeout must be non-negative, got {seconds}"
+                )));
+            }
+            Some(seconds) => seconds,
+            None => match environment.text(TORCH_ELASTIC_SHUTDOWN_TIMEOUT) {
+                Some(text) => int_or_raise(&text)?,
+                None => SHUTDOWN_TIMEOUT,
+            },
+        };
+        // Only the flag is refused when it is negative.
+        Ok(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
+    }
+}
+
+/// Adds restarts, grace and signals to an explanation.
+pub(super) fn explain(draft: &mut Draft, plan: &LaunchPlan, environment: &Environment) {
+    draft.section("Restarts and ends");
+    let restarts = plan.max_restarts.to_string();
+    draft.setting("restarts after failures", "max_restarts", restarts, "");
+    let variable = TORCH_ELASTIC_SHUTDOWN_TIMEOUT;
+    let mut provenance = draft.given("shutdown_timeout");
+    if !draft.is_given("shutdown_timeout") && environment.text(variable).is_some() {
+        provenance = Provenance::variable(variable);
+    }
+    draft.line(
+        "grace before SIGKILL",
+        format!("{} s", plan.shutdown_timeout.as_secs()),
+        provenance.because("on every path: signals, restarts, failures"),
+    );
+    let names = plan.signals.iter().copied().map(signal::in_words);
+    let names: Vec<String> = names.collect();
+    let names = names.join(", ");
+    draft.setting("signals passed on", "signals_to_handle", names, "");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(codes: Option<&str>, settle_delay: f64) -> Result<Restarts, Refusal> {
+        let flags = RestartArgs {
+            final_exit_codes: codes.map(str::to_owned),
+            settle_delay,
+        };
+        flags.resolve()
+    }
+
+    #[test]
+    fn codes_and_signals_are_numbers() {
+        let restarts = read(Some("3, 42,-6"), 1.5).unwrap();
+        assert_eq!(restarts.non_retryable, [3, 42, -6].into());
+        assert_eq!(restarts.settle_delay, Duration::from_millis(1500));
+        assert!(read(None, 0.0).unwrap().non_retryable.is_empty());
+    }
+
+    #[test]
+    fn what_is_none_is_refused_by_name() {
+        for codes in ["0", "256", "x", "3,,SIGTERM", "-65"] {
+            assert!(read(Some(codes), 0.0).is_err(), "{codes}");
+        }
+        for delay in [-1.0, f64::NAN, f64::INFINITY, 1e300] {
+            assert!(read(None, delay).is_err(), "{delay}");
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! How many nodes and workers there are, and which devices and processors the workers get.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+
+use clap::Args;
+use rdzv_agent_proto::topology::{Binding, BindingMode, CpuLimit, Vendor, VisibleLists};
+use rdzv_core::env::{CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, OMP_NUM_THREADS};
+
+use super::context::{Context, Environment};
+use crate::exit::Raised;
+use crate::explanation::Draft;
+use crate::number::{int_or_raise, parse_int};
+
+/// How many nodes and workers.
+#[derive(Debug, Clone, Args, PartialEq)]
+pub(crate) struct CountArgs {
+    /// Number of nodes, or MIN:MAX for an elastic job
+    ///
+    /// `N` means `N:N`; both must be positive, and MIN at most MAX. With static rendezvous only MAX
+    /// counts.
+    #[arg(long, value_name = "N|MIN:MAX", default_value = "1:1")]
+    pub(crate) nnodes: String,
+
+    /// Workers per node: a number, cpu, gpu, xpu or auto
+    ///
+    /// `cpu` is the number of processors this process may use: its affinity mask, or less if a limit
+    /// of its control group (cpu.max) leaves no time for so many. `gpu` is the number of NVIDIA or
+    /// AMD devices that are visible, `xpu` that of Intel's, `auto` that of whatever accelerator there
+    /// is, else as `cpu`. With more than one worker, OMP_NUM_THREADS is set to 1
+    /// unless it is set already.
+    #[arg(long, value_name = "N|cpu|gpu|xpu|auto", default_value = "1")]
+    pub(crate) nproc_per_node: String,
+}
+
+/// The range of nodes, `1 <= least <= most`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Nodes {
+    /// The number of nodes that a job starts with.
+    pub(super) least: u32,
+    /// The number that it never exceeds.
+    pub(super) most: u32,
+    /// As typed.
+    pub(super) text: String,
+}
+
+/// The number of workers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct WorkerCount {
+    /// Zero and negative numbers are possible: they are refused later, in the order of `torchrun`.
+    pub(super) workers: i64,
+    /// The facts that were counted; empty for a plain number.
+    pub(super) reason: String,
+}
+
+impl CountArgs {
+    /// Reads `--nnodes`: `N` or `MIN:MAX`.
+    pub(super) fn nodes(&self) -> Result<Nodes, Raised> {
+        let text = &self.nnodes;
+        let parts: Vec<&str> = text.split(':').collect();
+        let (least, most) = match parts[..] {
+            [both] => {
+                let both = int_or_raise(both)?;
+                (both, both)
+            }
+            [least, most] => (int_or_raise(least)?, int_or_raise(most)?),
+            _ => {
+                let text = format!("nnodes={text} is not in \"MIN:MAX\" format");
+                return Err(Raised::new("RuntimeError", text));
+            }
+        };
+        if !(0 < least && least <= most) {
+            let text = format!(
+                "min_nodes must be > 0 and <= max_nodes, got min_nodes={least}, max_nodes={most}"
+            );
+            return Err(Raised::new("AssertionError", text));
+        }
+        Ok(Nodes {
+            least: u32::try_from(least).unwrap_or(u32::MAX),
+            most: u32::try_from(most).unwrap_or(u32::MAX),
+            text: text.clone(),
+        })
+    }
+
+    /// Reads `--nproc-per-node`.
+    ///
+    /// A limit of the control group on processor time lowers the number of processors. `torchrun`
+    /// ignores it: in a container with two processors' worth of a large machine it starts a worker
+    /// for each processor of that machine.
+    pub(super) fn workers(&self, context: &mut Context<'_>) -> Result<WorkerCount, Raised> {
+        if let Some(workers) = parse_int(&self.nproc_per_node) {
+            let reason = String::new();
+            return Ok(WorkerCount { workers, reason });
+        }
+        let accelerators = context.machine.accelerators();
+        let counted = |vendor: Vendor, visible: usize, all: usize| {
+            let name = vendor.name();
+            let reason = if visible == all {
+                format!("{all} {name} devices")
+            } else {
+                format!("{visible} of {all} {name} devices are visible")
+            };
+            let workers = i64::try_from(visible).unwrap_or(i64::MAX);
+            (visible > 0).then_some(WorkerCount { workers, reason })
+        };
+        let (vendor, all) = accelerators.gpus();
+        let visible = accelerators.visible_gpus(&visible_lists(context.environment));
+        let gpus = counted(vendor, visible.len(), all.len());
+        let all = accelerators.intel.len();
+        let xpus = counted(Vendor::Intel, all, all);
+        match &*self.nproc_per_node {
+            "cpu" => Ok(processors(context)),
+            "gpu" => gpus.ok_or_else(|| Raised::value_error("Cuda is not available.")),
+            "xpu" => xpus.ok_or_else(|| Raised::value_error("Xpu is not available.")),
+            "auto" => Ok(gpus.or(xpus).unwrap_or_else(|| {
+                let mut count = processors(context);
+                count.reason = format!("no accelerator, {}", count.reason);
+                count
+            })),
+            text => Err(Raised::value_error(format!(
+                "Unsupported nproc_per_node value: {text}"
+            ))),
+        }
+    }
+}
+
+/// The processors of the affinity mask, as far as there is time on them.
+fn processors(context: &mut Context<'_>) -> WorkerCount {
+    let mask = context.machine.affinity();
+    let count = u32::try_from(mask.len()).unwrap_or(u32::MAX);
+    let allowed = format!("{count} processors in the affinity mask ({mask})");
+    let limit = context.machine.cpu_limit();
+    let Some(limit) = limit.filter(|limit| limit.quota.processors() < count) else {
+        return WorkerCount {
+            workers: i64::from(count),
+            reason: allowed,
+        };
+    };
+    let CpuLimit { quota, file } = &limit;
+    let workers = quota.processors();
+    let reason = format!(
+        "{allowed}, and time on {workers} of them: {file} allows {} of {} µs",
+        quota.quota, quota.period
+    );
+    context.warn(format!(
+        "the number of workers is {workers} and not {count}: {reason} (torchrun counts the mask \
+         only; --nproc-per-node {count} starts as many as it would)"
+    ));
+    WorkerCount {
+        workers: i64::from(workers),
+        reason,
+    }
+}
+
+impl WorkerCount {
+    /// Keeps several workers from each taking all processors.
+    pub(super) fn limit_threads(
+        &self,
+        environment: &mut BTreeMap<OsString, OsString>,
+        context: &mut Context<'_>,
+    ) {
+        if self.workers <= 1 || environment.contains_key(OsStr::new(OMP_NUM_THREADS)) {
+            return;
+        }
+        environment.insert(OMP_NUM_THREADS.into(), "1".into());
+        let line = "*".repeat(41);
+        context.warn(format!(
+            "\n{line}\nSetting OMP_NUM_THREADS environment variable for each process to be 1 in \
+             default, so that the workers of this node do not overload it; set it yourself for the \
+             best performance of your application.\n{line}"
+        ));
+    }
+}
+
+/// Refuses more workers than there are devices to hand out one by one.
+pub(super) fn check_virtual_local_rank(
+    local_world_size: u32,
+    environment: &Environment,
+) -> Result<(), Raised> {
+    let hip = environment.filled(HIP_VISIBLE_DEVICES);
+    let (variable, list) = match (hip, environment.text(CUDA_VISIBLE_DEVICES)) {
+        (Some(list), _) => (HIP_VISIBLE_DEVICES, list),
+        (None, Some(list)) => (CUDA_VISIBLE_DEVICES, list),
+        (None, None) => return Ok(()),
+    };
+    let devices = list.split(',').count();
+    if devices < local_world_size as usize {
+        return Err(Raised::value_error(format!(
+            "local_rank {devices} exceeds available GPUs in {variable}={list}"
+        )));
+    }
+    Ok(())
+}
+
+/// The processors of each worker with `--numa-binding`; none without it.
+pub(super) fn numa_binding(
+    mode: Option<&str>,
+    local_world_size: u32,
+    context: &Context<'_>,
+) -> Result<Vec<Binding>, Raised> {
+    let Some(mode) = mode.and_then(BindingMode::named) else {
+        return Ok(Vec::new());
+    };
+    let lists = visible_lists(context.environment);
+    let bindings = context.machine.bind(mode, &lists, local_world_size);
+    bindings.map_err(|error| Raised::new("RuntimeError", error.to_string()))
+}
+
+fn visible_lists(environment: &Environment) -> VisibleLists {
+    VisibleLists {
+        cuda: environment.text(CUDA_VISIBLE_DEVICES),
+        hip: environment.text(HIP_VISIBLE_DEVICES),
+    }
+}
+
+/// Adds the numbers of nodes and workers to an explanation.
+pub(super) fn explain(draft: &mut Draft, nodes: &Nodes, workers: u32, count: &WorkerCount) {
+    draft.section("Nodes and workers");
+    let nodes = if nodes.least == nodes.most {
+        nodes.most.to_string()
+    } else {
+        format!("{} to {}", nodes.least, nodes.most)
+    };
+    draft.setting("nodes", "nnodes", nodes, "");
+    let (name, workers) = ("workers on this node", workers.to_string());
+    draft.setting(name, "nproc_per_node", workers, &count.reason);
+    draft.flag("role", "role");
+}
+
+/// Adds the processors of bound workers to an explanation.
+pub(super) fn explain_binding(draft: &mut Draft, bindings: &[Binding]) {
+    draft.section("Processors");
+    for (local_rank, binding) in bindings.iter().enumerate() {
+        let (name, processors) = (
+            format!("worker {local_rank}"),
+            binding.processors.to_string(),
+        );
+        draft.setting(name, "numa_binding", processors, &binding.reason);
+    }
+}
