@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rdzv_agent_proto::group::{Ending, GroupInput, GroupOutput, Round, WorkerExit, WorkerPlace};
+use rdzv_agent_proto::group::{Ending, GroupInput, GroupOutput, Round, WorkerExit, WorkerRanks};
 use rdzv_core::env;
 use rdzv_core::rank::LocalRank;
 use rdzv_rendezvous::Change;
@@ -60,7 +60,7 @@ impl Agent<'_> {
             }
             GroupOutput::FirstFailure(exit) => self.report_failure(&exit),
             GroupOutput::Unhealthy { workers, last } => self.report_hang(&workers, last),
-            GroupOutput::TellOthers(exit) => self.tell_others(&exit),
+            GroupOutput::Announce(exit) => self.tell_others(&exit),
             GroupOutput::Regrouping { reason } => self.regrouping(reason),
             GroupOutput::Signal { workers, signal } => self.signal(&workers, signal),
             GroupOutput::Kill { workers } => self.kill(&workers),
@@ -163,7 +163,7 @@ impl Agent<'_> {
         self.meeting.tell_others(self.told(exit));
     }
 
-    fn assigned(&mut self, workers: &[WorkerPlace], round: Round, restart_count: u32) {
+    fn assigned(&mut self, workers: &[WorkerRanks], round: Round, restart_count: u32) {
         let now = self.clock.now();
         self.emit(AgentEvent::RanksAssigned {
             at: now.wall,
@@ -180,7 +180,7 @@ impl Agent<'_> {
 
     fn start(
         &mut self,
-        place: &WorkerPlace,
+        place: &WorkerRanks,
         mut environment: Vec<(&'static str, String)>,
         restart_count: u32,
     ) -> Result<(), AgentError> {
@@ -332,7 +332,7 @@ impl Agent<'_> {
     }
 }
 
-pub(crate) fn identity(place: &WorkerPlace, pid: u32) -> WorkerIdentity {
+pub(crate) fn identity(place: &WorkerRanks, pid: u32) -> WorkerIdentity {
     WorkerIdentity {
         local_rank: place.local_rank,
         rank: place.rank,

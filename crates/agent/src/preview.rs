@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use rdzv_agent_proto::group::{Master, Round, WorkerPlace, plan as group_plan};
+use rdzv_agent_proto::group::{Master, Round, WorkerRanks, environment};
 use rdzv_core::rank::{Assignment, GroupRank};
 
 use crate::agent::spec;
@@ -13,7 +13,7 @@ use crate::{AgentError, LaunchPlan};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerPreview {
     /// Its place.
-    pub place: WorkerPlace,
+    pub place: WorkerRanks,
     /// Its arguments, macros replaced.
     pub arguments: Vec<OsString>,
     /// The variables that it gets beyond the environment of the plan, except
@@ -46,12 +46,12 @@ pub fn preview(
         losses_known_within: Duration::ZERO,
     };
     let spec = spec(plan);
-    group_plan::places(Assignment::from((first, world, first, world)), size)
+    WorkerRanks::of_node(Assignment::from((first, world, first, world)), size)
         .into_iter()
         .map(|place| {
-            let variables = group_plan::environment(&spec, &round, &place, 0);
+            let variables = environment::variables(&spec, &round, &place, 0);
             Ok(WorkerPreview {
-                arguments: group_plan::arguments(&plan.entrypoint.arguments, place.local_rank),
+                arguments: environment::arguments(&plan.entrypoint.arguments, place.local_rank),
                 variables: variables.map_err(AgentError::Plan)?,
                 place,
             })

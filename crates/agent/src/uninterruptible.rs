@@ -3,16 +3,16 @@
 //! The kernel tells nobody when a process falls into the uninterruptible sleep, so this is the one
 //! thing here that is looked at at intervals: between 20 ms and 1 s, a quarter of the limit, and
 //! only while the group is healthy. What the letters mean is decided in
-//! [`rdzv_agent_proto::group::uninterruptible`].
+//! [`rdzv_agent_proto::hang::uninterruptible`].
 
 use std::future::pending;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rdzv_agent_proto::group::uninterruptible::{
+use rdzv_agent_proto::group::{Cause, GroupInput};
+use rdzv_agent_proto::hang::uninterruptible::{
     Sighting, UninterruptibleWatch, limit, state_letter,
 };
-use rdzv_agent_proto::group::{Cause, GroupInput};
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Mono;
 use rustix::process::Pid;
@@ -68,7 +68,7 @@ impl KernelHolds {
             .collect();
         self.watch
             .as_mut()
-            .map_or_else(Vec::new, |watch| watch.look(now, &letters))
+            .map_or_else(Vec::new, |watch| watch.check(now, &letters))
     }
 
     /// The kernel function that a process waits in; none if the kernel does not tell us.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rdzv_agent_proto::group::{Ending, GroupInput, GroupOutput, Round, WorkerPlace};
+use rdzv_agent_proto::group::{Ending, GroupInput, GroupOutput, Round, WorkerRanks};
 use rdzv_core::machine::Machine;
 use rdzv_rendezvous::Change;
 use tokio::time::timeout;
@@ -52,7 +52,7 @@ impl Driving<'_> {
                 environment,
                 restart_count,
             }),
-            GroupOutput::TellOthers(_) => self.tell_others(),
+            GroupOutput::Announce(_) => self.tell_others(),
             GroupOutput::Unhealthy { last, .. } => {
                 if last {
                     self.tell_others();
@@ -94,7 +94,7 @@ impl Driving<'_> {
         }
     }
 
-    fn assigned(&mut self, workers: &[WorkerPlace], round: Round, restart_count: u32) {
+    fn assigned(&mut self, workers: &[WorkerRanks], round: Round, restart_count: u32) {
         let now = self.clock.now();
         self.emit(&AgentEvent::RanksAssigned {
             at: now.wall,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rdzv_agent_proto::group::WorkerPlace;
+use rdzv_agent_proto::group::WorkerRanks;
 use rdzv_core::rank::LocalRank;
 use thiserror::Error;
 
@@ -57,7 +57,7 @@ pub trait WorkerSupervisor {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StartRequest {
     /// Its place in the job.
-    pub place: WorkerPlace,
+    pub place: WorkerRanks,
     /// The variables of its place (`RANK`, `MASTER_ADDR` and so on), by name.
     pub environment: Vec<(&'static str, String)>,
     /// How many restarts have been used.

@@ -1,8 +1,8 @@
 //! What the agent does about workers that hang.
 
 use rdzv_agent_proto::group::{Cause, GroupInput, GroupState};
-use rdzv_agent_proto::hang::place::{Place, odd_ones, to_blame};
-use rdzv_agent_proto::hang::progress::Judgement;
+use rdzv_agent_proto::hang::progress::ProgressChange;
+use rdzv_agent_proto::hang::stacks::{WorkerStack, outliers, suspects};
 use rdzv_agent_proto::hang::timers::FileTimer;
 use rdzv_core::rank::LocalRank;
 use tracing::{error, info, warn};
@@ -91,11 +91,11 @@ impl Agent<'_> {
         let missed = missed.into_iter().map(Trouble::Missed);
         self.hang.troubles.extend(missed);
         match self.hang.look(now.mono) {
-            Some(Judgement::Hangs { silent }) => {
+            Some(ProgressChange::Hangs { silent }) => {
                 let limit = self.plan.hang.progress.unwrap_or_default();
                 self.hang.troubles.push(Trouble::Stuck { silent, limit });
             }
-            Some(Judgement::Resumed { silent }) => {
+            Some(ProgressChange::Resumed { silent }) => {
                 warn!("[{}] {}", self.plan.role, resumed(silent));
                 let at = now.wall;
                 self.emit(AgentEvent::HangOver { at });
@@ -117,17 +117,17 @@ impl Agent<'_> {
     }
 
     /// Reports what was found, and ends whom it has to end.
-    fn act(&mut self, places: Vec<Place>) -> Option<GroupInput> {
+    fn act(&mut self, places: Vec<WorkerStack>) -> Option<GroupInput> {
         let troubles = std::mem::take(&mut self.hang.troubles);
         if !self.judging() {
             return None;
         }
-        let odd = odd_ones(&places);
+        let odd = outliers(&places);
         let alone = self
             .workers
             .values()
             .all(|worker| worker.identity.world_size == self.plan.local_world_size);
-        let blamed = to_blame(&places, odd.as_ref(), alone);
+        let blamed = suspects(&places, odd.as_ref(), alone);
         let action = self.plan.hang.action;
         let mut found = Vec::new();
         let mut condemned: Vec<LocalRank> = Vec::new();
@@ -190,7 +190,7 @@ impl Agent<'_> {
 }
 
 /// Who hangs, and why: if nobody makes progress, those who are to blame, else all.
-fn causes(trouble: Trouble, places: &[Place], blamed: &[usize]) -> Vec<(LocalRank, Cause)> {
+fn causes(trouble: Trouble, places: &[WorkerStack], blamed: &[usize]) -> Vec<(LocalRank, Cause)> {
     match trouble {
         Trouble::Expired {
             worker,
@@ -221,7 +221,7 @@ fn causes(trouble: Trouble, places: &[Place], blamed: &[usize]) -> Vec<(LocalRan
                 let cause = Cause::Hang {
                     silent,
                     limit,
-                    place: place.noun(),
+                    location: place.noun(),
                 };
                 (place.local_rank, cause)
             })

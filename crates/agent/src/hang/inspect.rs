@@ -5,22 +5,22 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::task::Poll;
 
-use rdzv_agent_proto::hang::place::Place;
+use rdzv_agent_proto::hang::stacks::WorkerStack;
 
 use super::{look, stack};
 use crate::WorkerIdentity;
 
 /// An inspection under way.
-pub(crate) type Inspection = Pin<Box<dyn Future<Output = Vec<Place>>>>;
+pub(crate) type Inspection = Pin<Box<dyn Future<Output = Vec<WorkerStack>>>>;
 
 /// Looks at these workers, all at the same time.
 pub(crate) fn begin(workers: Vec<WorkerIdentity>, tool: Option<PathBuf>) -> Inspection {
     Box::pin(async move {
-        let mut looks: Vec<Pin<Box<dyn Future<Output = Place>>>> = Vec::new();
+        let mut looks: Vec<Pin<Box<dyn Future<Output = WorkerStack>>>> = Vec::new();
         for worker in workers {
             looks.push(Box::pin(inspect(worker, tool.clone())));
         }
-        let mut places: Vec<Option<Place>> = looks.iter().map(|_| None).collect();
+        let mut places: Vec<Option<WorkerStack>> = looks.iter().map(|_| None).collect();
         poll_fn(|context| {
             for (look, place) in looks.iter_mut().zip(&mut places) {
                 if place.is_none()
@@ -39,7 +39,7 @@ pub(crate) fn begin(workers: Vec<WorkerIdentity>, tool: Option<PathBuf>) -> Insp
     })
 }
 
-async fn inspect(worker: WorkerIdentity, tool: Option<PathBuf>) -> Place {
+async fn inspect(worker: WorkerIdentity, tool: Option<PathBuf>) -> WorkerStack {
     let pid = worker.pid;
     // First: py-spy itself may show in what the worker does.
     let kernel = look::kernel_place(pid);
@@ -51,7 +51,7 @@ async fn inspect(worker: WorkerIdentity, tool: Option<PathBuf>) -> Place {
             Err(reason) => (Vec::new(), Some(reason)),
         },
     };
-    Place {
+    WorkerStack {
         local_rank: worker.local_rank,
         rank: worker.rank,
         pid,

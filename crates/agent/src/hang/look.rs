@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
-use rdzv_agent_proto::hang::place::KernelPlace;
 use rdzv_agent_proto::hang::progress::Usage;
+use rdzv_agent_proto::hang::stacks::KernelState;
 
 use super::syscall;
 
@@ -106,13 +106,13 @@ pub(crate) fn worker_of(pid: u32, workers: &[u32]) -> Option<u32> {
 }
 
 /// Where the kernel sees the main thread of a process.
-pub(crate) fn kernel_place(pid: u32) -> KernelPlace {
+pub(crate) fn kernel_place(pid: u32) -> KernelState {
     place_of(&format!("/proc/{pid}"))
 }
 
-fn place_of(path: &str) -> KernelPlace {
+fn place_of(path: &str) -> KernelState {
     let read = |name: &str| fs::read_to_string(format!("{path}/{name}")).ok();
-    KernelPlace {
+    KernelState {
         state: Stat::of(path).and_then(|stat| stat.state),
         // `0` is no function: it is running, or this is not for us to know.
         wait_channel: read("wchan").filter(|text| !text.is_empty() && text != "0"),

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use rdzv_agent_proto::hang::lines::{Line, Lines};
+use rdzv_agent_proto::hang::line_splitter::{Line, LineSplitter};
 use rdzv_core::rank::LocalRank;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
@@ -44,7 +44,7 @@ struct Pipe {
     source: Source,
     path: PathBuf,
     descriptor: OwnedFd,
-    lines: Lines,
+    lines: LineSplitter,
 }
 
 impl Drop for Pipe {
@@ -98,7 +98,7 @@ impl Pipes {
             source,
             path: path.to_owned(),
             descriptor,
-            lines: Lines::default(),
+            lines: LineSplitter::default(),
         };
         let index = u64::try_from(self.open.len()).unwrap_or(u64::MAX);
         epoll::add(
@@ -146,7 +146,7 @@ impl Pipes {
             }
         }
         for pipe in &mut self.open {
-            pipe.lines = Lines::default();
+            pipe.lines = LineSplitter::default();
         }
     }
 

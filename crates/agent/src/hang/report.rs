@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use rdzv_agent_proto::hang::place::Place;
+use rdzv_agent_proto::hang::stacks::WorkerStack;
 use serde_json::{Value, json};
 
 use crate::{Cause, HangAction, WorkerIdentity};
@@ -14,7 +14,7 @@ pub struct HangReport {
     /// Who hangs, and how that was noticed.
     pub found: Vec<(WorkerIdentity, Cause)>,
     /// Where each running worker of this node is.
-    pub places: Vec<Place>,
+    pub places: Vec<WorkerStack>,
     /// Who is not where the others are, in one sentence, if that is clear.
     pub odd: Option<String>,
     /// True if nobody is ended although that was asked for, because all workers here may be waiting

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use rdzv_agent_proto::hang::place::Frame;
+use rdzv_agent_proto::hang::stacks::Frame;
 use serde::Deserialize;
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;

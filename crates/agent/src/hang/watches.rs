@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rdzv_agent_proto::hang::heartbeat::{Heartbeats, Missed};
-use rdzv_agent_proto::hang::lines::Line;
-use rdzv_agent_proto::hang::place::Place;
-use rdzv_agent_proto::hang::progress::{Judgement, ProgressWatch, Usage};
+use rdzv_agent_proto::hang::line_splitter::Line;
+use rdzv_agent_proto::hang::progress::{ProgressChange, ProgressWatch, Usage};
+use rdzv_agent_proto::hang::stacks::WorkerStack;
 use rdzv_agent_proto::hang::timers::{Expiry, FileTimer, TimerRequest, Timers};
 use rdzv_core::env;
 use rdzv_core::rank::LocalRank;
@@ -35,7 +35,7 @@ pub(crate) enum HangNews {
     /// A deadline of a watch has come.
     Due,
     /// Where all workers are.
-    Inspected(Vec<Place>),
+    Inspected(Vec<WorkerStack>),
 }
 
 /// One worker that hangs.
@@ -306,7 +306,7 @@ impl Watches {
     }
 
     /// Looks at what the workers have used, if it is time to.
-    pub(super) fn look(&mut self, now: Mono) -> Option<Judgement> {
+    pub(super) fn look(&mut self, now: Mono) -> Option<ProgressChange> {
         let progress = self.progress.as_mut()?;
         if progress.deadline()? > now {
             return None;
@@ -327,7 +327,7 @@ impl Watches {
                 progress.children(now, local_rank, usage);
             }
         }
-        progress.judge(now)
+        progress.check(now)
     }
 }
 

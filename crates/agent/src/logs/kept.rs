@@ -124,7 +124,7 @@ fn shorten(path: &Path, file: &File) -> io::Result<File> {
 mod tests {
     use std::os::unix::fs::MetadataExt;
 
-    use rdzv_agent_proto::group::WorkerPlace;
+    use rdzv_agent_proto::group::WorkerRanks;
     use rdzv_core::rank::{Rank, RoleRank};
 
     use super::super::console::Target;
@@ -135,7 +135,7 @@ mod tests {
             path: path.to_owned(),
             file: File::open(path).unwrap(),
             target: Target::Stderr,
-            place: WorkerPlace {
+            place: WorkerRanks {
                 local_rank: LocalRank(0),
                 rank: Rank(0),
                 world_size: 1,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use rdzv_agent_proto::group::{WorkerPlace, plan};
+use rdzv_agent_proto::group::{WorkerRanks, environment};
 
 use super::console::{Batch, Console, Target};
 use super::fold::{Fold, Folded};
@@ -22,8 +22,8 @@ pub(super) struct Labels {
 
 impl Labels {
     /// What stands before a line of these workers.
-    pub(super) fn prefix(&self, places: &[WorkerPlace]) -> String {
-        plan::line_prefix(&self.template, &self.role, places, &self.hostname)
+    pub(super) fn prefix(&self, places: &[WorkerRanks]) -> String {
+        environment::line_prefix(&self.template, &self.role, places, &self.hostname)
     }
 }
 
@@ -32,7 +32,7 @@ impl Labels {
 pub(super) struct Voice {
     pub(super) number: u64,
     pub(super) target: Target,
-    pub(super) place: WorkerPlace,
+    pub(super) place: WorkerRanks,
     pub(super) prefix: Vec<u8>,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Output {
 #[derive(Debug)]
 struct Folds {
     labels: Labels,
-    places: BTreeMap<u64, WorkerPlace>,
+    places: BTreeMap<u64, WorkerRanks>,
     stdout: Fold,
     stderr: Fold,
     /// The last prefix, and whose it was: most lines come from the same workers as the one before.
@@ -166,7 +166,7 @@ impl Folds {
 
     fn prefix(&mut self, speakers: Vec<u64>) -> &[u8] {
         if self.prefix.0 != speakers {
-            let places: Vec<WorkerPlace> = speakers
+            let places: Vec<WorkerRanks> = speakers
                 .iter()
                 .filter_map(|speaker| self.places.get(speaker).copied())
                 .collect();

@@ -5,7 +5,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use rdzv_agent_proto::group::WorkerPlace;
+use rdzv_agent_proto::group::WorkerRanks;
 
 use super::console::Target;
 use super::filter::{Copies, Filter};
@@ -26,7 +26,7 @@ pub(super) struct TailedFile {
     /// Open for reading, at its beginning.
     pub(super) file: File,
     pub(super) target: Target,
-    pub(super) place: WorkerPlace,
+    pub(super) place: WorkerRanks,
     /// Before each line.
     pub(super) prefix: String,
     /// Lines with one of these also go to `filtered`.

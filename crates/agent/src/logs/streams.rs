@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use rdzv_agent_proto::group::WorkerPlace;
+use rdzv_agent_proto::group::WorkerRanks;
 use rdzv_core::rank::LocalRank;
 use tracing::warn;
 
@@ -114,7 +114,7 @@ impl Logs {
     }
 
     /// Opens what one worker writes to.
-    pub(crate) fn streams(&mut self, place: &WorkerPlace) -> Result<WorkerStreams, AgentError> {
+    pub(crate) fn streams(&mut self, place: &WorkerRanks) -> Result<WorkerStreams, AgentError> {
         match self.open(place) {
             Err(error) if self.again => {
                 warn!(
@@ -127,7 +127,7 @@ impl Logs {
         }
     }
 
-    fn open(&mut self, place: &WorkerPlace) -> Result<WorkerStreams, AgentError> {
+    fn open(&mut self, place: &WorkerRanks) -> Result<WorkerStreams, AgentError> {
         let Some(attempt) = &self.attempt else {
             return Ok(WorkerStreams::default());
         };
@@ -142,7 +142,7 @@ impl Logs {
     fn open_stream(
         &mut self,
         directory: &Path,
-        place: &WorkerPlace,
+        place: &WorkerRanks,
         target: Target,
     ) -> Result<Option<Stdio>, AgentError> {
         let fate = self.fate(place.local_rank, target);
@@ -192,7 +192,7 @@ impl Logs {
     fn shown(
         &self,
         path: &Path,
-        place: &WorkerPlace,
+        place: &WorkerRanks,
         target: Target,
         filtered: Option<Copies>,
     ) -> Result<TailedFile, AgentError> {

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use rdzv_agent_proto::group::{Round, WorkerPlace, barrier};
+use rdzv_agent_proto::group::{Round, WorkerRanks, barrier};
 use rdzv_core::rank::{Assignment, GroupRank, RoleInfo};
 use rdzv_rendezvous::{Change, Member, StaticParameters};
 use rdzv_store::{HashStore, Pinger, Store, StoreError};
@@ -279,7 +279,7 @@ impl Meeting {
 
     /// Hands out the port that was kept free for the worker that hosts the store, to be dropped
     /// when that worker has been started.
-    pub(crate) fn release_port(&mut self, place: &WorkerPlace) -> Option<Arc<TcpListener>> {
+    pub(crate) fn release_port(&mut self, place: &WorkerRanks) -> Option<Arc<TcpListener>> {
         match &mut self.dynamic {
             _ if place.rank.0 != 0 => None,
             Some(dynamic) => dynamic.release_port(),

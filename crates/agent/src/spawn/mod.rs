@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use rdzv_agent_proto::group::{WorkerPlace, plan};
+use rdzv_agent_proto::group::{WorkerRanks, environment};
 use rdzv_core::env;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
@@ -32,14 +32,14 @@ pub(crate) struct Spawned {
 /// Starts one worker. To be called on the main thread.
 pub(crate) fn spawn(
     launch: &LaunchPlan,
-    place: &WorkerPlace,
+    place: &WorkerRanks,
     variables: Vec<(&'static str, String)>,
     streams: WorkerStreams,
     control_group: Option<File>,
 ) -> Result<Spawned, AgentError> {
     let mut command = Command::new(&launch.entrypoint.program);
     command
-        .args(plan::arguments(
+        .args(environment::arguments(
             &launch.entrypoint.arguments,
             place.local_rank,
         ))

@@ -137,7 +137,7 @@ impl World {
                 assert_eq!(self.first_failure, None, "G3");
                 self.unhealthy = workers;
             }
-            GroupOutput::TellOthers(exit) => {
+            GroupOutput::Announce(exit) => {
                 assert_eq!(self.first_failure, Some(exit), "G3");
             }
             GroupOutput::Restarting { .. } => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use rdzv_agent_proto::hang::heartbeat::{HeartbeatLimits, Heartbeats};
-use rdzv_agent_proto::hang::lines::{LONGEST_LINE, Line, Lines};
+use rdzv_agent_proto::hang::line_splitter::{LONGEST_LINE, Line, LineSplitter};
 use rdzv_agent_proto::hang::timers::{TimerRequest, Timers};
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::{Mono, Now, Wall};
@@ -42,7 +42,7 @@ proptest! {
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len() + 1)).collect();
         cuts.extend([0, text.len()]);
         cuts.sort_unstable();
-        let mut lines = Lines::default();
+        let mut lines = LineSplitter::default();
         let found: Vec<Line> = cuts
             .windows(2)
             .flat_map(|piece| lines.feed(&text[piece[0]..piece[1]]))

@@ -1,18 +1,18 @@
-//! Where the agents of one round meet in the store: the keys, relative to the round's prefix.
+//! Keys that the agents of one round share in the store, relative to the round's prefix.
 //!
-//! The names and values are those of the reference, so that its agents and ours can share a job.
+//! The names and values are those of torchelastic, so that its agents and ours can share a job.
 
 use std::time::Duration;
 
 use rdzv_core::rank::GroupRank;
 
-/// Key of the counter and flag that agents meet at after success; used with the store's barrier.
+/// Key of the counter and flag of the exit barrier; used with the store's barrier.
 pub const TERMINAL_STATE: &str = "torchelastic/agent/terminal_state";
 
-/// How long an agent whose workers succeeded waits for the others.
+/// Time that an agent whose workers succeeded waits for the others.
 pub const EXIT_BARRIER_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Key under which an agent says what it is: a [`rdzv_core::rank::RoleInfo`] as JSON.
+/// Key of an agent's role: a [`rdzv_core::rank::RoleInfo`] as JSON.
 pub fn role_info(agent: GroupRank) -> String {
     format!("torchelastic/role_info/{agent}")
 }

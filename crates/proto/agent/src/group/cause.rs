@@ -1,31 +1,31 @@
-//! Why a worker failed: what the failure report says in one line.
+//! The cause of a failure: one line of the failure report.
 
 use std::fmt;
 use std::time::Duration;
 
 use rdzv_core::signal;
 
-/// The longest text of a cause, in characters; what is longer ends with an ellipsis.
+/// The longest text of a cause, in characters; a longer one ends with an ellipsis.
 const LONGEST: usize = 500;
 
-/// Why a worker, or a whole node, failed.
+/// The cause of the failure of a worker, or of a whole node.
 ///
 /// [`Cause::kind`] is stable, for programs; the text ([`fmt::Display`]) is one line for people and
 /// may change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
-    /// The program ended by an error of its own that it put into words: an exception, a panic, an
+    /// The program ended by an error of its own that it reported: an exception, a panic, an
     /// assertion, a message of a library that aborted it.
     Exception {
         /// Class and text as the program wrote them, such as `ValueError: boom`.
         text: String,
     },
-    /// It ended with a code and left no words.
+    /// It ended with a code and no message.
     ExitCode {
         /// 1 to 255; 0 if it ended well although it was being stopped for another cause.
         code: i32,
-        /// The last line that it wrote to stderr, if that is in our hands. Nothing says that it is
-        /// about the end; for shells, and for `sys.exit` with a text, it is.
+        /// The last line that it wrote to stderr, if the agent has it. It need not be about the end;
+        /// for shells, and for `sys.exit` with a text, it is.
         last_line: Option<String>,
     },
     /// A signal ended it that the agent did not send.
@@ -40,7 +40,7 @@ pub enum Cause {
     },
     /// A file system was full.
     DiskFull {
-        /// What could not be written, in the program's words.
+        /// The message of the program.
         text: String,
     },
     /// It never ran: no such program, not executable, interpreter or script missing.
@@ -70,8 +70,8 @@ pub enum Cause {
         silent: Duration,
         /// The limit.
         limit: Duration,
-        /// Where it stood: a function, or what the kernel waited for.
-        place: String,
+        /// Its location: a function, or what the kernel waited for.
+        location: String,
     },
     /// The kernel held it in an uninterruptible wait (state D).
     Uninterruptible {
@@ -80,7 +80,7 @@ pub enum Cause {
         /// The kernel function that it waited in, if that can be seen.
         wait_channel: Option<String>,
     },
-    /// A node vanished with its agent, without a word.
+    /// A node vanished with its agent, without a message.
     NodeLost {
         /// Which node, and how that was noticed.
         node: String,
@@ -179,9 +179,9 @@ impl fmt::Display for Cause {
             Self::Hang {
                 silent,
                 limit,
-                place,
+                location,
             } => format!(
-                "no progress for {} (limit {}); it stood in {place}",
+                "no progress for {} (limit {}); it stood in {location}",
                 seconds(*silent),
                 seconds(*limit)
             ),

@@ -1,44 +1,50 @@
 //! The machine that decides for the workers of one agent: join, start, watch, restart, finish.
 
-use std::collections::BTreeSet;
+mod peers;
+mod phase;
+
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::peers::Others;
-use super::phase::{AfterClearing, Finality, Phase, StopReason, ending, overrule};
-use super::policy::{GRACE_WITHOUT_KEEPER, RestartBudget, StopWishes};
-use super::{Ending, GroupInput, GroupOutput, GroupSpec, GroupState, Round, WorkerExit};
+use peers::Others;
+use phase::{AfterClearing, Finality, Phase, Prepared, StopReason, ending, overrule};
+
+use super::WorkerExit;
+use super::environment;
+use super::policy::{GRACE_WITHOUT_KEEPER, RestartBudget, StopRequests};
+use super::types::{Ending, GroupInput, GroupOutput, GroupSpec, GroupState, Round, WorkerRanks};
 use rdzv_core::machine::{Machine, Outbox};
-use rdzv_core::rank::LocalRank;
+use rdzv_core::rank::{Assignment, LocalRank};
 use rdzv_core::time::{Mono, Now};
 
-/// The closing signal where nobody asked for another one: SIGTERM.
-pub(super) const CLOSING_SIGNAL: i32 = 15;
+/// The default closing signal: SIGTERM.
+const CLOSING_SIGNAL: i32 = 15;
 
-/// How long a process has to end after SIGKILL before it is given up. Only a process that hangs
-/// inside the kernel takes that long.
+/// Time for a process to end after SIGKILL before it is given up. Only a process that hangs inside the
+/// kernel takes that long.
 const ABANDON_AFTER: Duration = Duration::from_secs(10);
 
 /// The worker group of one agent. The drawing is in [the module](super).
 #[derive(Debug)]
 pub struct WorkerGroup {
-    pub(super) spec: GroupSpec,
-    pub(super) budget: RestartBudget,
-    wishes: StopWishes,
-    pub(super) phase: Phase,
-    pub(super) round: Option<Round>,
-    /// What is known of the other nodes.
-    pub(super) others: Others,
+    spec: GroupSpec,
+    budget: RestartBudget,
+    requests: StopRequests,
+    phase: Phase,
+    round: Option<Round>,
+    /// State of the other nodes.
+    others: Others,
     /// Workers of this attempt that are running.
-    pub(super) alive: BTreeSet<LocalRank>,
+    alive: BTreeSet<LocalRank>,
     /// All workers of this attempt that were started.
-    pub(super) started: BTreeSet<LocalRank>,
+    started: BTreeSet<LocalRank>,
     /// Exits of this attempt in the order in which they were seen.
-    pub(super) exits: Vec<WorkerExit>,
+    exits: Vec<WorkerExit>,
     /// Workers of this attempt that were found to hang.
-    pub(super) unhealthy: Vec<LocalRank>,
-    /// Whether any worker was ever started.
-    pub(super) ever_started: bool,
-    pub(super) outbox: Outbox<GroupOutput>,
+    unhealthy: Vec<LocalRank>,
+    /// Whether any worker has been started in this run.
+    ever_started: bool,
+    outbox: Outbox<GroupOutput>,
 }
 
 impl WorkerGroup {
@@ -47,7 +53,7 @@ impl WorkerGroup {
         Self {
             budget: RestartBudget::new(spec.max_restarts),
             spec,
-            wishes: StopWishes::default(),
+            requests: StopRequests::default(),
             phase: Phase::New,
             round: None,
             others: Others::default(),
@@ -60,7 +66,7 @@ impl WorkerGroup {
         }
     }
 
-    /// The state under the reference's name.
+    /// The state under torchelastic's name.
     pub fn state(&self) -> GroupState {
         match self.phase {
             Phase::Stopping {
@@ -71,7 +77,7 @@ impl WorkerGroup {
         }
     }
 
-    /// How many restarts have been used.
+    /// Number of restarts that have been used.
     pub fn restart_count(&self) -> u32 {
         self.budget.used()
     }
@@ -81,18 +87,18 @@ impl WorkerGroup {
             self.alive.remove(&exit.local_rank);
             self.exits.push(exit);
         }
-        self.look_at_exits(now);
+        self.check_exits(now);
     }
 
-    /// Draws the consequences of the exits that were seen.
-    pub(super) fn look_at_exits(&mut self, now: Now) {
+    /// Acts on the exits that were seen.
+    fn check_exits(&mut self, now: Now) {
         match self.phase {
             Phase::Starting { .. } | Phase::Healthy => {
                 let failure = self.exits.iter().find(|exit| !exit.exit.is_success());
                 if let Some(failure) = failure.copied() {
                     self.outbox.push(GroupOutput::FirstFailure(failure));
                     if self.is_beyond_help() {
-                        self.tell_others(failure);
+                        self.announce(failure);
                     } else if self.budget.remaining() == 0 {
                         self.last_failure(now, failure);
                     }
@@ -136,7 +142,7 @@ impl WorkerGroup {
         );
     }
 
-    pub(super) fn stop(&mut self, now: Now, why: StopReason, signal: i32, grace: Duration) {
+    fn stop(&mut self, now: Now, why: StopReason, signal: i32, grace: Duration) {
         if self.alive.is_empty() {
             return self.clear(now, AfterClearing::Stop(why));
         }
@@ -150,7 +156,7 @@ impl WorkerGroup {
             until: now.mono + grace,
             killed: false,
         };
-        self.look_at_time(now);
+        self.expire(now);
     }
 
     /// A further reason to stop while the group is being stopped: it may only get shorter.
@@ -175,14 +181,14 @@ impl WorkerGroup {
             workers: self.started.iter().copied().collect(),
             signal,
         });
-        self.look_at_time(now);
+        self.expire(now);
     }
 
-    pub(super) fn told_to_stop(&mut self, now: Now, why: StopReason, signal: i32, grace: Duration) {
+    fn request_stop(&mut self, now: Now, why: StopReason, signal: i32, grace: Duration) {
         let failure = self.finality();
-        self.failure_stays();
+        self.announce_last_failure();
         match self.phase {
-            Phase::New | Phase::Joining | Phase::Assigning | Phase::Resting { .. } => {
+            Phase::New | Phase::Joining | Phase::Assigning | Phase::Delayed { .. } => {
                 self.finish(ending(why, Vec::new(), Vec::new(), self.ever_started));
             }
             Phase::Starting { .. } | Phase::Healthy => self.stop(now, why, signal, grace),
@@ -193,7 +199,7 @@ impl WorkerGroup {
                     overrule(current, why, failure);
                 }
             },
-            Phase::Settling => {
+            Phase::AwaitingExplanation => {
                 let mut reason = StopReason::WorkersFailed;
                 overrule(&mut reason, why, failure);
                 self.finish_stopped(reason);
@@ -231,7 +237,7 @@ impl WorkerGroup {
                     self.outbox.push(GroupOutput::ExitBarrier { agents });
                 }
             }
-            AfterClearing::Stop(StopReason::MembershipChanged { .. }) => self.rest(now),
+            AfterClearing::Stop(StopReason::MembershipChanged { .. }) => self.join_after_delay(now),
             AfterClearing::Stop(StopReason::WorkersFailed)
                 if self.may_restart() && self.budget.take() =>
             {
@@ -239,21 +245,21 @@ impl WorkerGroup {
                     remaining: self.budget.remaining(),
                     most: self.budget.most(),
                 });
-                self.rest(now);
+                self.join_after_delay(now);
             }
             AfterClearing::Stop(StopReason::WorkersFailed) if self.others.may_explain() => {
-                self.phase = Phase::Settling;
+                self.phase = Phase::AwaitingExplanation;
             }
             AfterClearing::Stop(why) => self.finish_stopped(why),
         }
     }
 
     /// Whether a failure leads to another attempt.
-    pub(super) fn may_restart(&self) -> bool {
+    fn may_restart(&self) -> bool {
         self.finality() == Finality::Passing
     }
 
-    /// What a failure of a worker would mean, or means, for the run.
+    /// Whether a failure of a worker is final for the run.
     fn finality(&self) -> Finality {
         if self.budget.remaining() == 0 || self.is_beyond_help() {
             Finality::Own
@@ -273,17 +279,17 @@ impl WorkerGroup {
     }
 
     /// Joins the next round, after the delay that the group was given.
-    fn rest(&mut self, now: Now) {
+    fn join_after_delay(&mut self, now: Now) {
         if self.spec.settle_delay.is_zero() {
             return self.join();
         }
-        self.phase = Phase::Resting {
+        self.phase = Phase::Delayed {
             until: now.mono + self.spec.settle_delay,
         };
     }
 
     /// The end of a run whose workers were stopped.
-    pub(super) fn finish_stopped(&mut self, why: StopReason) {
+    fn finish_stopped(&mut self, why: StopReason) {
         let exits = std::mem::take(&mut self.exits);
         let unhealthy = std::mem::take(&mut self.unhealthy);
         self.finish(ending(why, exits, unhealthy, self.ever_started));
@@ -294,13 +300,13 @@ impl WorkerGroup {
         self.finish(Ending::Succeeded { exits });
     }
 
-    /// The others will not come to the exit barrier of this round any more.
-    pub(super) fn succeed_alone(&mut self, reason: String) {
+    /// The other nodes do not reach the exit barrier of this round any more.
+    fn succeed_alone(&mut self, reason: String) {
         let exits = std::mem::take(&mut self.exits);
         self.finish(Ending::SucceededAlone { exits, reason });
     }
 
-    pub(super) fn finish(&mut self, ending: Ending) {
+    fn finish(&mut self, ending: Ending) {
         self.others.forget_deadlines();
         self.phase = Phase::Over(match ending {
             Ending::Succeeded { .. } | Ending::SucceededAlone { .. } => GroupState::Succeeded,
@@ -309,8 +315,8 @@ impl WorkerGroup {
         self.outbox.push(GroupOutput::Finish(ending));
     }
 
-    fn look_at_time(&mut self, now: Now) {
-        self.look_at_others(now);
+    fn expire(&mut self, now: Now) {
+        self.expire_others(now);
         match self.phase {
             Phase::Stopping {
                 ref mut until,
@@ -333,7 +339,96 @@ impl WorkerGroup {
                 self.outbox.push(GroupOutput::AbandonLeftovers);
                 self.cleared(now);
             }
-            Phase::Resting { until } if until <= now.mono => self.join(),
+            Phase::Delayed { until } if until <= now.mono => self.join(),
+            _ => {}
+        }
+    }
+}
+
+/// From joining until all workers of an attempt run.
+impl WorkerGroup {
+    fn join(&mut self) {
+        self.round = None;
+        self.alive.clear();
+        self.started.clear();
+        self.exits.clear();
+        self.unhealthy.clear();
+        self.phase = Phase::Joining;
+        self.outbox.push(GroupOutput::Join {
+            restart_count: self.budget.used(),
+        });
+    }
+
+    fn joined(&mut self, round: Round) {
+        if self.budget.used() > 0 && self.spec.purge_store {
+            self.outbox.push(GroupOutput::PurgeStore);
+        }
+        self.round = Some(round.clone());
+        self.phase = Phase::Assigning;
+        match self.others.superseded(round.number) {
+            Some(reason) => self.regroup(reason),
+            None => self.outbox.push(GroupOutput::Assign(round)),
+        }
+    }
+
+    fn assigned(&mut self, assignment: Assignment) {
+        let round = self
+            .round
+            .clone()
+            .expect("the assigning phase begins with a round");
+        let restart_count = self.budget.used();
+        let workers = WorkerRanks::of_node(assignment, self.spec.local_world_size);
+        let mut waiting = VecDeque::new();
+        for ranks in &workers {
+            match environment::variables(&self.spec, &round, ranks, restart_count) {
+                Ok(environment) => waiting.push_back(Prepared {
+                    worker: *ranks,
+                    environment,
+                }),
+                Err(text) => return self.finish(Ending::Devices(text)),
+            }
+        }
+        self.outbox.push(GroupOutput::Assigned {
+            workers,
+            round,
+            restart_count,
+        });
+        self.phase = Phase::Starting { waiting };
+        self.start_next();
+    }
+
+    fn start_next(&mut self) {
+        let Phase::Starting { waiting } = &mut self.phase else {
+            return;
+        };
+        match waiting.pop_front() {
+            Some(next) => self.outbox.push(GroupOutput::Start {
+                worker: next.worker,
+                environment: next.environment,
+                restart_count: self.budget.used(),
+            }),
+            None => self.phase = Phase::Healthy,
+        }
+    }
+
+    fn started(&mut self, now: Now, local_rank: LocalRank) {
+        self.ever_started = true;
+        self.started.insert(local_rank);
+        self.alive.insert(local_rank);
+        match self.phase {
+            Phase::Starting { .. } => {
+                self.start_next();
+                self.check_exits(now);
+            }
+            // It was being started when the group was stopped.
+            Phase::Stopping { signal, killed, .. } => {
+                let workers = vec![local_rank];
+                self.outbox.push(if killed {
+                    GroupOutput::Kill { workers }
+                } else {
+                    GroupOutput::Signal { workers, signal }
+                });
+            }
             _ => {}
         }
     }
@@ -359,17 +454,17 @@ impl Machine for WorkerGroup {
                 Phase::Starting { .. } | Phase::Healthy,
             ) => self.hang(now, workers, restartable),
             (GroupInput::Broken, _) => {
-                self.told_to_stop(now, StopReason::Broken, CLOSING_SIGNAL, self.spec.grace);
+                self.request_stop(now, StopReason::Broken, CLOSING_SIGNAL, self.spec.grace);
             }
             (GroupInput::Signal(signal), _) => {
-                let grace = self.wishes.grace_after(now.mono, signal, self.spec.grace);
+                let grace = self.requests.grace_after(now.mono, signal, self.spec.grace);
                 if let Some(grace) = grace {
-                    self.told_to_stop(now, StopReason::Signalled(signal), signal, grace);
+                    self.request_stop(now, StopReason::Signalled(signal), signal, grace);
                 }
             }
             (GroupInput::KeeperLost, _) => {
                 let grace = self.spec.grace.min(GRACE_WITHOUT_KEEPER);
-                self.told_to_stop(now, StopReason::KeeperLost, CLOSING_SIGNAL, grace);
+                self.request_stop(now, StopReason::KeeperLost, CLOSING_SIGNAL, grace);
             }
             (GroupInput::MembershipChanged { round, reason }, _) => {
                 self.membership_changed(now, round, reason);
@@ -380,8 +475,8 @@ impl Machine for WorkerGroup {
             (GroupInput::NotNeeded, Phase::Joining) => self.finish(Ending::NotNeeded),
             (GroupInput::Cleared, Phase::Clearing { .. }) => self.cleared(now),
             (GroupInput::BarrierPassed, Phase::Barrier) => self.succeed(),
-            (GroupInput::TimePassed, _) => self.look_at_time(now),
-            // An answer to a question, or news of workers, that a stop has made pointless.
+            (GroupInput::TimePassed, _) => self.expire(now),
+            // An answer, or a report on workers, that a stop has made pointless.
             (
                 GroupInput::Begin
                 | GroupInput::Joined(_)
@@ -403,7 +498,7 @@ impl Machine for WorkerGroup {
         let own = match self.phase {
             Phase::Stopping { until, .. }
             | Phase::Clearing { until, .. }
-            | Phase::Resting { until } => Some(until),
+            | Phase::Delayed { until } => Some(until),
             _ => None,
         };
         own.into_iter().chain(self.others.deadline()).min()

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rdzv_core::time::Mono;
 
-/// How often the group may still be restarted. Membership changes never cost a restart.
+/// Number of restarts that the group may still use. Membership changes never cost a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RestartBudget {
     most: u32,
@@ -13,7 +13,7 @@ pub struct RestartBudget {
 }
 
 impl RestartBudget {
-    /// A budget of so many restarts.
+    /// A budget of `most` restarts.
     pub fn new(most: u32) -> Self {
         Self {
             most,
@@ -31,7 +31,7 @@ impl RestartBudget {
         available
     }
 
-    /// How many restarts are left.
+    /// Number of restarts that are left.
     pub fn remaining(self) -> u32 {
         if self.forfeited {
             return 0;
@@ -44,50 +44,50 @@ impl RestartBudget {
         self.forfeited = true;
     }
 
-    /// How many restarts have been taken: the restart count that workers see.
+    /// Number of restarts that have been taken: the restart count that workers see.
     pub fn used(self) -> u32 {
         self.used
     }
 
-    /// How many there were.
+    /// Number of restarts at the beginning.
     pub fn most(self) -> u32 {
         self.most
     }
 }
 
-/// How long workers have to end in order once their keeper is gone: whoever killed it means to be
-/// rid of the job at once, and everything has to be gone within a second.
+/// Grace of the workers once the keeper is gone: its killer wants the job to end at once, and
+/// everything has to be gone within a second.
 pub const GRACE_WITHOUT_KEEPER: Duration = Duration::from_millis(400);
 
-/// How long the last failure of a budget waits for a change of membership that explains it, where
-/// the rendezvous hears at once of a node that vanishes: workers fail because of that, and may do so
-/// before the agent hears of it.
+/// Time that the last failure of a budget waits for a change of membership that explains it, where
+/// the rendezvous notices at once that a node vanishes: workers fail because of that, and may do so
+/// before the agent is notified.
 pub const EXPLAINED_WITHIN: Duration = Duration::from_secs(1);
 
-/// How long the exit barrier goes on after another node has ended the run: if that node came through
+/// Time that the exit barrier goes on after another node has ended the run: if that node came through
 /// the barrier itself, this one does too.
 pub const BARRIER_AFTER_CLOSE: Duration = Duration::from_secs(5);
 
-/// The same signal again within this time is taken for the same wish: a terminal and a parent that
-/// forwards, or a tool that signals a process and then its group.
-const SAME_WISH: Duration = Duration::from_millis(200);
+/// The same signal again within this time is the same request: a terminal and a parent that forwards,
+/// or a tool that signals a process and then its group.
+const SAME_REQUEST: Duration = Duration::from_millis(200);
 
-/// Counts the signals that the agent was told to stop by.
+/// Counts the signals that ask the agent to stop.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct StopWishes {
+pub struct StopRequests {
     count: u32,
     last: Option<(i32, Mono)>,
 }
 
-impl StopWishes {
+impl StopRequests {
     /// Takes note of a signal; `None` if it repeats the last one at once, else how long the
     /// workers have from here on at most.
     ///
-    /// The first wish grants the whole grace, the second a quarter of it, any further one nothing.
+    /// The first request grants the whole grace, the second a quarter of it, any further one nothing.
     pub fn grace_after(&mut self, now: Mono, signal: i32, grace: Duration) -> Option<Duration> {
         if let Some((last, at)) = self.last
             && last == signal
-            && now.since(at) < SAME_WISH
+            && now.since(at) < SAME_REQUEST
         {
             return None;
         }
@@ -128,10 +128,13 @@ mod tests {
     fn later_signals_only_shorten_the_grace() {
         let grace = Duration::from_secs(8);
         let at = |millis| Mono::from_origin(Duration::from_millis(millis));
-        let mut wishes = StopWishes::default();
-        assert_eq!(wishes.grace_after(at(0), 15, grace), Some(grace));
-        assert_eq!(wishes.grace_after(at(100), 15, grace), None);
-        assert_eq!(wishes.grace_after(at(500), 15, grace), Some(grace / 4));
-        assert_eq!(wishes.grace_after(at(510), 2, grace), Some(Duration::ZERO));
+        let mut requests = StopRequests::default();
+        assert_eq!(requests.grace_after(at(0), 15, grace), Some(grace));
+        assert_eq!(requests.grace_after(at(100), 15, grace), None);
+        assert_eq!(requests.grace_after(at(500), 15, grace), Some(grace / 4));
+        assert_eq!(
+            requests.grace_after(at(510), 2, grace),
+            Some(Duration::ZERO)
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! Heartbeats: one line per beat, and a limit for the silence after it.
 //!
 //! A worker writes lines to a named pipe of its own. The first word of a line names the phase that
-//! the worker enters with it, the rest is a note that is shown if it is the last one heard:
+//! the worker enters with it, what follows is a note that is shown if it is the last one received:
 //!
 //! ```text
 //! step 1200
@@ -21,16 +21,16 @@ use rdzv_core::time::Mono;
 /// The phase before the first beat.
 pub const INIT: &str = "init";
 
-/// The phase of a worker that wants to be left alone from now on.
+/// The phase of a worker that is not watched from now on.
 pub const DONE: &str = "done";
 
 /// The phase of a beat that is an empty line.
 const UNNAMED: &str = "beat";
 
-/// How many characters of a line are kept.
+/// Number of characters of a line that are kept.
 const MOST_KEPT: usize = 100;
 
-/// How long a worker may stay silent, by phase.
+/// Limits of the silence of a worker, by phase.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HeartbeatLimits {
     default: Option<Duration>,
@@ -94,15 +94,15 @@ impl HeartbeatLimits {
 /// A heartbeat that did not come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missed {
-    /// Whose.
+    /// The worker.
     pub local_rank: LocalRank,
     /// The phase that the worker is in.
     pub phase: String,
-    /// What else it said when it entered it; often empty.
+    /// The note of its last beat; often empty.
     pub note: String,
-    /// How long it has been silent.
+    /// Time of silence so far.
     pub silent: Duration,
-    /// How long it may be.
+    /// Its limit.
     pub limit: Duration,
 }
 
@@ -124,7 +124,7 @@ pub struct Heartbeats {
 }
 
 impl Heartbeats {
-    /// Nobody is listened to yet.
+    /// Watches no worker yet.
     pub fn new(limits: HeartbeatLimits) -> Self {
         Self {
             limits,
@@ -181,7 +181,7 @@ impl Heartbeats {
         was_missed.then_some(silent)
     }
 
-    /// When the next limit is over.
+    /// Time at which the next limit is over.
     pub fn deadline(&self) -> Option<Mono> {
         self.workers
             .values()
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn each_phase_has_its_limit_and_a_miss_is_told_once() {
+    fn each_phase_has_its_limit_and_a_miss_is_reported_once() {
         let mut beats = beats("step=10,checkpoint=100");
         beats.beat(at(5), ZERO, b"step 17");
         beats.beat(at(5), ONE, b"checkpoint");

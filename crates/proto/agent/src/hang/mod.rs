@@ -1,29 +1,31 @@
-//! Workers that do not get on: three ways to notice, one way to say where they are.
+//! Workers that hang: three ways to notice it, and the stacks that show where they are.
 //!
 //! ```text
-//!   what the worker says                                    what can be seen from outside
-//!   ────────────────────                                    ─────────────────────────────
+//!   messages of the worker                                  observations from outside
+//!   ──────────────────────                                  ─────────────────────────
 //!   "kill me at 12:00:05"     "step", "checkpoint", …        CPU time, output, input
 //!        │ timers                  │ heartbeat                    │ progress
 //!        ▼                         ▼                              ▼
-//!   the time has come         the phase's limit is over     nobody of the group did anything
+//!   the timer has expired     the phase's limit is over     no worker of the group did anything
 //!        └─────────────────────────┴──────────────┬───────────────┘
-//!                                                 ▼ place
-//!                    where is each worker, and who is not where the others are
+//!                                                 ▼ stacks
+//!                    where each worker is, and which one is not where the others are
 //! ```
 //!
-//! * [`timers`] is the file-based watchdog of the reference: same lines on the pipe, and what an
-//!   expired timer means.
+//! * [`timers`] is PyTorch's file-based watchdog: the same lines on the pipe, and the same choice of the
+//!   expired timer.
 //! * [`heartbeat`] is ours: beats that any language can send, with a limit per phase.
-//! * [`progress`] is ours: a judgement that needs nothing of the worker.
-//! * [`place`] compares where workers are.
-//! * [`lines`] cuts what comes through a pipe into lines, whatever the other side sends.
+//! * [`progress`] is ours: it needs no cooperation of the worker.
+//! * [`uninterruptible`] notices workers that stay in state D.
+//! * [`stacks`] compares the stacks of workers.
+//! * [`line_splitter`] cuts the bytes of a pipe into lines, whatever the other side sends.
 //!
-//! All times are monotonic ones that a shell brings. Its clock stands still while the workers are
-//! stopped (Ctrl-Z), so that this is nobody's silence.
+//! All times are monotonic ones of the driver. Its clock is suspended while the workers are stopped
+//! (Ctrl-Z), so that this time is not counted as silence.
 
 pub mod heartbeat;
-pub mod lines;
-pub mod place;
+pub mod line_splitter;
 pub mod progress;
+pub mod stacks;
 pub mod timers;
+pub mod uninterruptible;

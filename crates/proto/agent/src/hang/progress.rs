@@ -1,6 +1,6 @@
-//! Whether workers get on, judged from outside.
+//! Progress of workers, as seen from outside.
 //!
-//! A worker makes progress if, between two looks, it
+//! A worker makes progress if, between two checks, it
 //!
 //! * used the processor, or its children did: at least [`CPU_SHARE`] of one core and [`CPU_LEAST`]; for
 //!   the worker itself also if that much has come together since its last progress;
@@ -10,11 +10,11 @@
 //! The share is not zero because libraries keep threads that wake up for nothing: the loop of a
 //! waiting gloo process group (100 times a second) was measured at 0.2 to 0.4 % of a core, without
 //! writing or reading anything. How often a process is woken therefore says nothing, and is not
-//! looked at. What computes uses a whole core, or on a machine that is badly overloaded at least one
+//! checked at. What computes uses a whole core, or on a machine that is badly overloaded at least one
 //! look among many shows more than the share.
 //!
 //! The group hangs if *no* worker made progress for the limit: a worker that waits for a slow one in
-//! a collective looks like one that hangs, so only all together can be judged.
+//! a collective looks like one that hangs, so only the group as a whole can hang.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,11 +31,11 @@ pub const CPU_LEAST: Duration = Duration::from_millis(30);
 /// The least number of bytes that count as reading, or as a child's writing.
 pub const MOVED_LEAST: u64 = 64 * 1024;
 
-/// Bounds of the time between two looks.
+/// Bounds of the time between two checks.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(200);
 const LONGEST_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What a process, or several, have used since they began.
+/// Resources that one process, or several, have used since they began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
     /// Processor time.
@@ -58,39 +58,39 @@ impl std::ops::Add for Usage {
     }
 }
 
-/// What changed in the judgement.
+/// A change in the progress of the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Judgement {
-    /// No worker of the group has made progress for so long, which is the limit or more.
+pub enum ProgressChange {
+    /// No worker of the group has made progress for the limit or longer.
     Hangs {
         /// How long.
         silent: Duration,
     },
-    /// After that was told, a worker has made progress again.
+    /// After that was reported, a worker has made progress again.
     Resumed {
         /// How long there was none.
         silent: Duration,
     },
 }
 
-/// What is known of one worker.
+/// State of one worker.
 #[derive(Debug)]
-struct Known {
-    looked: Mono,
+struct WorkerProgress {
+    checked: Mono,
     own: Option<Usage>,
-    /// What it had used at its last progress that came from using something, and when that was.
+    /// Its usage at its last progress that came from usage, and the time of that.
     base: Option<(Mono, Usage)>,
     children: Option<Usage>,
     progress: Mono,
 }
 
-/// Judges the workers of one node.
+/// Watches the progress of the workers of one node.
 #[derive(Debug)]
 pub struct ProgressWatch {
     limit: Duration,
-    workers: BTreeMap<LocalRank, Known>,
-    next_look: Mono,
-    /// Since when there is no progress, if that was told.
+    workers: BTreeMap<LocalRank, WorkerProgress>,
+    next_check: Mono,
+    /// Beginning of the time without progress, if that was reported.
     hangs_since: Option<Mono>,
 }
 
@@ -100,12 +100,12 @@ impl ProgressWatch {
         Self {
             limit,
             workers: BTreeMap::new(),
-            next_look: Mono::ZERO,
+            next_check: Mono::ZERO,
             hangs_since: None,
         }
     }
 
-    /// The time between two looks: a tenth of the limit, but 0.2 s at least and 5 s at most.
+    /// The time between two checks: a tenth of the limit, but 0.2 s at least and 5 s at most.
     pub fn interval(&self) -> Duration {
         (self.limit / 10).clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL)
     }
@@ -118,11 +118,11 @@ impl ProgressWatch {
     /// A worker was started, which is progress.
     pub fn started(&mut self, now: Mono, local_rank: LocalRank) {
         if self.workers.is_empty() {
-            self.next_look = now + self.interval();
+            self.next_check = now + self.interval();
             self.hangs_since = None;
         }
-        let known = Known {
-            looked: now,
+        let known = WorkerProgress {
+            checked: now,
             own: None,
             base: None,
             children: None,
@@ -145,33 +145,33 @@ impl ProgressWatch {
         self.hangs_since = None;
     }
 
-    /// When to look again.
+    /// Time of the next check.
     pub fn deadline(&self) -> Option<Mono> {
-        (!self.workers.is_empty()).then_some(self.next_look)
+        (!self.workers.is_empty()).then_some(self.next_check)
     }
 
-    /// The workers to look at.
+    /// The workers to check.
     pub fn workers(&self) -> impl Iterator<Item = LocalRank> + '_ {
         self.workers.keys().copied()
     }
 
     /// Takes what a worker itself has used. False if that shows no progress, so that its children
-    /// have to be looked at.
+    /// have to be checked at.
     pub fn own(&mut self, now: Mono, local_rank: LocalRank, usage: Usage) -> bool {
         let Some(known) = self.workers.get_mut(&local_rank) else {
             return true;
         };
-        let elapsed = now.since(known.looked);
+        let elapsed = now.since(known.checked);
         let progress = known.own.is_some_and(|before| {
             computed(before, usage, elapsed)
                 || read(before, usage)
                 || usage.written > before.written
         });
-        // Between frequent looks, a worker on a busy machine may get less than what counts each time.
+        // Between frequent checks, a worker on a busy machine may get less than what counts each time.
         let adds_up = |(since, before)| computed(before, usage, now.since(since));
         let progress = progress || known.base.is_some_and(adds_up);
         known.own = Some(usage);
-        known.looked = now;
+        known.checked = now;
         if progress || known.base.is_none() {
             known.base = Some((now, usage));
         }
@@ -182,7 +182,7 @@ impl ProgressWatch {
         progress
     }
 
-    /// Takes what the children of a worker have used, if [`ProgressWatch::own`] asked for it.
+    /// Takes the usage of the children of a worker, if [`ProgressWatch::own`] asked for it.
     pub fn children(&mut self, now: Mono, local_rank: LocalRank, usage: Usage) {
         let interval = self.interval();
         let Some(known) = self.workers.get_mut(&local_rank) else {
@@ -199,19 +199,19 @@ impl ProgressWatch {
         }
     }
 
-    /// Ends a look: what has changed, if anything.
-    pub fn judge(&mut self, now: Mono) -> Option<Judgement> {
-        self.next_look = now + self.interval();
+    /// Ends a check: returns what has changed, if anything.
+    pub fn check(&mut self, now: Mono) -> Option<ProgressChange> {
+        self.next_check = now + self.interval();
         let last = self.workers.values().map(|known| known.progress).max()?;
         let silent = now.since(last);
         match self.hangs_since {
             None if silent >= self.limit => {
                 self.hangs_since = Some(last);
-                Some(Judgement::Hangs { silent })
+                Some(ProgressChange::Hangs { silent })
             }
             Some(since) if silent < self.limit => {
                 self.hangs_since = None;
-                Some(Judgement::Resumed {
+                Some(ProgressChange::Resumed {
                     silent: last.since(since),
                 })
             }
@@ -240,7 +240,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(60);
 
-    /// A group that is looked at every 5 s.
+    /// A group that is checked at every 5 s.
     struct World {
         watch: ProgressWatch,
         now: Mono,
@@ -261,7 +261,7 @@ mod tests {
         }
 
         /// Lets the time of one look pass, in which each worker does something.
-        fn look(&mut self, act: impl Fn(usize, &mut Usage, &mut Usage)) -> Option<Judgement> {
+        fn look(&mut self, act: impl Fn(usize, &mut Usage, &mut Usage)) -> Option<ProgressChange> {
             self.now = self.now + self.watch.interval();
             for (rank, (own, children)) in self.usages.iter_mut().enumerate() {
                 act(rank, own, children);
@@ -270,14 +270,14 @@ mod tests {
                     self.watch.children(self.now, local_rank, *children);
                 }
             }
-            self.watch.judge(self.now)
+            self.watch.check(self.now)
         }
 
         fn looks(
             &mut self,
             count: u32,
             act: impl Fn(usize, &mut Usage, &mut Usage),
-        ) -> Vec<Judgement> {
+        ) -> Vec<ProgressChange> {
             (0..count).filter_map(|_| self.look(&act)).collect()
         }
     }
@@ -292,12 +292,12 @@ mod tests {
         let mut world = World::new(3);
         assert_eq!(
             world.looks(12, waits)[..],
-            [Judgement::Hangs { silent: LIMIT }]
+            [ProgressChange::Hangs { silent: LIMIT }]
         );
         assert_eq!(world.looks(100, waits), []);
         let resumed = world.look(|_, own, _| own.cpu += Duration::from_secs(1));
         let silent = LIMIT + world.watch.interval() * 101;
-        assert_eq!(resumed, Some(Judgement::Resumed { silent }));
+        assert_eq!(resumed, Some(ProgressChange::Resumed { silent }));
         assert_eq!(world.looks(12, waits).len(), 1);
     }
 

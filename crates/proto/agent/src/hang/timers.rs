@@ -1,4 +1,4 @@
-//! The reference's file-based watchdog: timers that workers set for themselves.
+//! PyTorch's file-based watchdog: timers that workers set for themselves.
 //!
 //! A client writes one line of JSON per request to a named pipe:
 //!
@@ -7,9 +7,9 @@
 //! ```
 //!
 //! `expiration_time` is in seconds since the Unix epoch; a negative one takes the timer back. A
-//! `signal` of 0 or less never kills. Which timer counts is the reference's: of those of a process
+//! `signal` of 0 or less never kills. The choice of the timer is PyTorch's: of those of a process
 //! that have expired, the first by time whose signal is positive, and then all timers of that
-//! process are forgotten. What happens to the process is ours: it is a worker that fails.
+//! process are forgotten. The consequence is ours: the process is a worker that fails.
 //!
 //! When a line arrives, its wall time is turned into a monotonic one, so that a clock that is set
 //! meanwhile neither kills nor spares anybody.
@@ -21,7 +21,7 @@ use serde::Deserialize;
 
 use rdzv_core::time::{Mono, Now, Wall};
 
-/// How many timers are kept. A client that never releases what it acquires must not fill the agent.
+/// Number of timers that are kept. A client that never releases what it acquires must not fill the agent.
 pub const MOST_TIMERS: usize = 10_000;
 
 /// One timer as its client sent it.
@@ -29,7 +29,7 @@ pub const MOST_TIMERS: usize = 10_000;
 pub struct FileTimer {
     /// The process that set it and that is killed for it.
     pub pid: u32,
-    /// What the process is doing meanwhile, in its own words; by default file and line.
+    /// Name of the timed section, given by the process; by default file and line.
     pub scope: String,
     /// When it expires.
     pub expires: Wall,
@@ -64,7 +64,7 @@ impl TimerRequest {
     ///
     /// # Errors
     ///
-    /// What is wrong with it, in one sentence.
+    /// The fault of the line, in one sentence.
     pub fn parse(line: &[u8]) -> Result<Self, String> {
         let written: Written =
             serde_json::from_slice(line).map_err(|error| format!("no timer request: {error}"))?;
@@ -97,7 +97,7 @@ pub struct Expiry {
     pub examined: Vec<FileTimer>,
     /// Whether the last of them asks for the process's end; if not, none does.
     pub kills: bool,
-    /// How long ago the last of them expired.
+    /// Time since the last of them expired.
     pub late: Duration,
 }
 
@@ -108,7 +108,7 @@ pub struct Timers {
 }
 
 impl Timers {
-    /// Carries out a request.
+    /// Applies a request.
     ///
     /// # Errors
     ///
@@ -133,7 +133,7 @@ impl Timers {
         Ok(())
     }
 
-    /// When the next timer expires.
+    /// Time at which the next timer expires.
     pub fn deadline(&self) -> Option<Mono> {
         self.running.values().map(|(due, _)| *due).min()
     }
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_read_as_the_reference_writes_it() {
+    fn a_line_is_read_as_pytorch_writes_it() {
         let line = br#"{"version": 1, "pid": 4242, "scope_id": "train.py#17", "expiration_time": 1790000123.5, "signal": 9}"#;
         let expected = FileTimer {
             pid: 4242,

@@ -1,9 +1,9 @@
-//! What a worker is bound to with `--numa-binding`: the processors near its device.
+//! The processors that a worker is bound to with `--numa-binding`: the processors near its device.
 //!
-//! A worker's device is the visible one whose index is its local rank. The rules are the
-//! reference's, with one difference: nodes on which this process may use no processor (nodes that
-//! are possible but absent, or have memory only) are no candidates for `socket`, where the
-//! reference fails.
+//! A worker's device is the visible one whose index is its local rank. The rules are
+//! PyTorch's, with one difference: nodes on which this process may use no processor (nodes that
+//! are possible but absent, or have memory only) are no candidates for `socket`, where PyTorch
+//! fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use super::CpuList;
 
-/// How workers are bound.
+/// The mode of `--numa-binding`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BindingMode {
     /// To all processors of the device's NUMA node.
@@ -51,7 +51,7 @@ impl fmt::Display for BindingMode {
     }
 }
 
-/// What there is to know about one processor; each part is needed by one mode only.
+/// Description of one processor; each part is needed by one mode only.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Processor {
     /// The number of its socket. Negative where the machine does not say.
@@ -76,21 +76,21 @@ pub struct Topology {
     pub devices: Vec<u32>,
 }
 
-/// What one worker is bound to.
+/// Processors that one worker is bound to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Binding {
     /// The processors that it may use; never empty.
     pub processors: CpuList,
     /// The NUMA node of its device.
     pub node: u32,
-    /// Why these, in a few words.
+    /// The reason, in a few words.
     pub reason: String,
 }
 
 /// Why a worker cannot be bound.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum BindingError {
-    /// There is no device at all. (The reference's text.)
+    /// There is no device at all. (PyTorch's text.)
     #[error("No accelerator available for NUMA binding")]
     NoDevice,
     /// More workers than devices.
@@ -245,7 +245,7 @@ fn of_socket(lowest: u32, topology: &Topology) -> Result<(CpuList, i32), Binding
     let mut processors = CpuList::new();
     for listed in topology.nodes.values() {
         let allowed = listed.intersection(&topology.allowed);
-        // A node belongs to one socket, so any of its processors tells.
+        // A node belongs to one socket, so any of its processors will do.
         let Some(lowest) = allowed.first() else {
             continue;
         };
@@ -274,7 +274,7 @@ fn grouped<'t>(
     Ok(groups)
 }
 
-/// The place of a device among those of its node, and how many these are.
+/// The index of a device among those of its node, and their number.
 fn position(device: u32, node: u32, topology: &Topology) -> (usize, usize) {
     let same = |(_, of): &(usize, &u32)| **of == node;
     let devices = topology.devices.iter().enumerate().filter(same);
@@ -286,7 +286,7 @@ fn position(device: u32, node: u32, topology: &Topology) -> (usize, usize) {
 /// The part of `cores` for the device at `position` among `devices`: the first ones get one more
 /// where it does not divide. None if there is not one for each.
 fn share(position: usize, devices: usize, cores: usize) -> Option<std::ops::Range<usize>> {
-    let (each, rest) = (cores / devices, cores % devices);
-    let start = position * each + position.min(rest);
-    (each > 0).then(|| start..start + each + usize::from(position < rest))
+    let (each, remainder) = (cores / devices, cores % devices);
+    let start = position * each + position.min(remainder);
+    (each > 0).then(|| start..start + each + usize::from(position < remainder))
 }

@@ -1,4 +1,4 @@
-//! Where the limits of our own control groups are written: from `/proc/self/cgroup` and
+//! The files with the limits of our own control groups: from `/proc/self/cgroup` and
 //! `/proc/self/mountinfo` to directories.
 //!
 //! A process is in one group of each hierarchy: the unified one (v2), and where v1 is still in use

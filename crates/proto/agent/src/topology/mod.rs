@@ -8,17 +8,17 @@
 //! |---|---|
 //! | `cpulist` | sets of processors, and the kernel's text form of them (`0-3,8`) |
 //! | `binding` | what a worker is bound to with `--numa-binding` |
-//! | `devices` | which accelerators a worker sees: `CUDA_VISIBLE_DEVICES` and its kin |
+//! | `accelerators` | which accelerators a worker sees: `CUDA_VISIBLE_DEVICES` and its kin |
 //! | `cgroup` | where the limits of our own control groups are written |
-//! | `limit` | what such a limit leaves of the processors |
+//! | `cpu_quota` | what such a limit leaves of the processors |
 
+pub mod accelerators;
 pub mod binding;
 pub mod cgroup;
+pub mod cpu_quota;
 pub mod cpulist;
-pub mod devices;
-pub mod limit;
 
+pub use accelerators::{Accelerators, Device, Vendor, Visible, VisibleLists};
 pub use binding::{Binding, BindingError, BindingMode, Processor, Topology, bind};
+pub use cpu_quota::{CpuLimit, Quota};
 pub use cpulist::{CpuList, CpuListError};
-pub use devices::{Accelerators, Device, Vendor, Visible, VisibleLists};
-pub use limit::{CpuLimit, Quota};

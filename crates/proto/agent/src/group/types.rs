@@ -1,13 +1,114 @@
-//! The words of the worker group: what happens to it, what it wants done, how it ends.
+//! The types of the worker group: its specification, its inputs and outputs, its endings.
 
-use super::{Round, WorkerExit, WorkerPlace};
-use rdzv_core::rank::{Assignment, LocalRank};
+use std::collections::BTreeSet;
+use std::time::Duration;
 
-/// The states that the reference names.
+use super::WorkerExit;
+use rdzv_core::ident::RunId;
+use rdzv_core::rank::{Assignment, GroupRank, LocalRank, Rank, RoleRank};
+
+/// Specification of the workers of one agent; the same for the whole run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupSpec {
+    /// The label of all its workers.
+    pub role: String,
+    /// The job's name.
+    pub run_id: RunId,
+    /// Number of workers; at least 1.
+    pub local_world_size: u32,
+    /// Number of restarts that the group may use.
+    pub max_restarts: u32,
+    /// Time between the closing signal and SIGKILL, on every path.
+    pub grace: Duration,
+    /// Delay between the end of the workers and the next rendezvous.
+    pub settle_delay: Duration,
+    /// The exit codes, or minus the numbers of signals, of failures that no restart helps.
+    pub non_retryable: BTreeSet<i32>,
+    /// Whether the workers' store is emptied before a further attempt starts. Only right if no
+    /// worker of another node uses it.
+    pub purge_store: bool,
+    /// Whether nodes may come and go while the workers run.
+    pub dynamic: bool,
+    /// Value of the workers' `TORCHELASTIC_SIGNALS_TO_HANDLE`.
+    pub signals_text: String,
+    /// Value of the workers' `TORCH_NCCL_ASYNC_ERROR_HANDLING`, if the environment has one.
+    pub nccl_error_handling: Option<String>,
+    /// With `--virtual-local-rank`: the devices that are divided among the workers.
+    pub virtual_local_rank: Option<VisibleDevices>,
+}
+
+/// The device lists of the agent's environment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct VisibleDevices {
+    /// `HIP_VISIBLE_DEVICES`.
+    pub hip: Option<String>,
+    /// `CUDA_VISIBLE_DEVICES`.
+    pub cuda: Option<String>,
+}
+
+/// Result of the rendezvous.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Round {
+    /// Its number, from 0 and the same for all agents.
+    pub number: u64,
+    /// This agent's number.
+    pub group_rank: GroupRank,
+    /// Number of agents that take part.
+    pub group_world_size: u32,
+    /// Address of the workers' store.
+    pub master: Master,
+    /// Longest time until this node is notified that another one has vanished. The last failure of
+    /// a budget waits this long for that explanation ([`EXPLAINED_WITHIN`](super::policy::EXPLAINED_WITHIN)
+    /// where the rendezvous gives no time).
+    pub losses_known_within: Duration,
+}
+
+/// Address of the workers' store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Master {
+    /// `MASTER_ADDR`.
+    pub addr: String,
+    /// `MASTER_PORT`.
+    pub port: u16,
+    /// Whether an agent hosts the store there; if not, the worker with rank 0 does.
+    pub hosted_by_agent: bool,
+}
+
+/// The ranks of one worker, and the sizes of the groups that they count in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkerRanks {
+    /// Rank within the node.
+    pub local_rank: LocalRank,
+    /// Rank in the job.
+    pub rank: Rank,
+    /// Number of workers in the job.
+    pub world_size: u32,
+    /// Rank among its role.
+    pub role_rank: RoleRank,
+    /// Number of workers of its role.
+    pub role_world_size: u32,
+}
+
+impl WorkerRanks {
+    /// The ranks of the workers of one node.
+    pub fn of_node(assignment: Assignment, local_world_size: u32) -> Vec<Self> {
+        (0..local_world_size)
+            .map(|local_rank| Self {
+                local_rank: LocalRank(local_rank),
+                rank: Rank(assignment.base_rank.0 + local_rank),
+                world_size: assignment.world_size,
+                role_rank: RoleRank(assignment.base_role_rank.0 + local_rank),
+                role_world_size: assignment.role_world_size,
+            })
+            .collect()
+    }
+}
+
+/// The states that torchelastic names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GroupState {
-    /// Nobody knows. Cannot occur in our agent, because the exits of workers are waited for and none
-    /// is ever missed; an agent of somebody else may say so.
+    /// Unknown. Never occurs in our agent, which waits for the exit of each worker; other supervisors
+    /// may report it.
     Unknown,
     /// Not started yet, or between two attempts.
     Init,
@@ -24,7 +125,7 @@ pub enum GroupState {
 }
 
 impl GroupState {
-    /// The reference's name.
+    /// The name in torchelastic.
     pub fn name(self) -> &'static str {
         match self {
             Self::Unknown => "UNKNOWN",
@@ -51,14 +152,14 @@ impl GroupState {
         }
     }
 
-    /// Whether workers are running, as the reference counts it: they do so well or badly, and
-    /// nobody has told them to stop.
+    /// Whether workers are running in the sense of torchelastic: healthy or not, and not being
+    /// stopped.
     pub fn is_running(self) -> bool {
         matches!(self, Self::Healthy | Self::Unhealthy)
     }
 }
 
-/// What happened.
+/// An event of the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupInput {
     /// The run begins.
@@ -69,7 +170,7 @@ pub enum GroupInput {
     Assigned(Assignment),
     /// Answer to [`GroupOutput::Start`].
     Started(LocalRank),
-    /// The agent cannot do what it was asked for; the shell keeps the error. Answer to anything.
+    /// The agent cannot do what it was asked for; the driver keeps the error. Answer to any output.
     Broken,
     /// Answer to [`GroupOutput::Join`]: the job came to its end without this node.
     NotNeeded,
@@ -100,7 +201,7 @@ pub enum GroupInput {
     },
     /// Another node has ended the run for everybody.
     RunClosed,
-    /// What the rendezvous stands on is gone; the shell keeps the error.
+    /// The store of the rendezvous is gone; the driver keeps the error.
     RendezvousLost,
     /// The agent received a signal that ends the run.
     Signal(i32),
@@ -114,47 +215,47 @@ pub enum GroupInput {
     TimePassed,
 }
 
-/// What to do. Answers are given as inputs.
+/// A command for the driver. Answers are given as inputs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupOutput {
-    /// Find the other agents.
+    /// Join the rendezvous.
     Join {
-        /// How many restarts have been used.
+        /// Number of restarts that have been used.
         restart_count: u32,
     },
-    /// Empty the workers' store, so that no worker meets what the last attempt left.
+    /// Empty the workers' store, so that no worker finds what the last attempt left.
     PurgeStore,
     /// Exchange ranks with the other agents of the round.
     Assign(Round),
     /// Ranks are known; the workers are about to be started one by one.
     Assigned {
         /// The workers of this node.
-        workers: Vec<WorkerPlace>,
-        /// Where they meet.
+        workers: Vec<WorkerRanks>,
+        /// The round that they belong to.
         round: Round,
-        /// How many restarts have been used.
+        /// Number of restarts that have been used.
         restart_count: u32,
     },
     /// Start one worker.
     Start {
-        /// Its place.
-        worker: WorkerPlace,
-        /// What its environment has over the agent's, the error file excepted.
+        /// Its ranks.
+        worker: WorkerRanks,
+        /// Variables in addition to the agent's environment, the error file excepted.
         environment: Vec<(&'static str, String)>,
-        /// How many restarts have been used.
+        /// Number of restarts that have been used.
         restart_count: u32,
     },
-    /// Say that this worker failed: the first of its attempt.
+    /// Report that this worker failed: the first of its attempt.
     FirstFailure(WorkerExit),
-    /// Say that these workers hang, which is the failure of this attempt.
+    /// Report that these workers hang, which is the failure of this attempt.
     Unhealthy {
         /// Which.
         workers: Vec<LocalRank>,
-        /// Whether no restart follows: then the other nodes have to know, too.
+        /// Whether no restart follows: then it is announced to the other nodes as well.
         last: bool,
     },
-    /// The failure is final: tell the other nodes, who need not wait until all is cleared here.
-    TellOthers(WorkerExit),
+    /// The failure is final: announce it to the other nodes at once, before the clean-up here ends.
+    Announce(WorkerExit),
     /// Send this signal to the process groups of these workers, also of those that have ended.
     Signal {
         /// Which.
@@ -178,7 +279,7 @@ pub enum GroupOutput {
     AbandonLeftovers,
     /// The group failed and is restarted.
     Restarting {
-        /// How many restarts are left after this one.
+        /// Number of restarts that are left after this one.
         remaining: u32,
         /// `--max-restarts`.
         most: u32,
@@ -188,16 +289,16 @@ pub enum GroupOutput {
         /// Why.
         reason: String,
     },
-    /// Wait for the other agents.
+    /// Wait for the other agents at the exit barrier.
     ExitBarrier {
-        /// How many there are, this one among them.
+        /// Their number, this one included.
         agents: u32,
     },
     /// The run is over. The last output.
     Finish(Ending),
 }
 
-/// How a run ended.
+/// The end of a run on this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
     /// All workers exited with 0.
@@ -218,7 +319,7 @@ pub enum Ending {
         /// All exits of the last attempt in the order in which they were seen.
         exits: Vec<WorkerExit>,
         /// The workers that were found to hang, if that was the failure. Each of them has failed,
-        /// also if it exited with 0 when it was told to stop, or not at all.
+        /// also if it exited with 0 after the closing signal, or not at all.
         unhealthy: Vec<LocalRank>,
     },
     /// A signal to the agent.
@@ -235,14 +336,14 @@ pub enum Ending {
         /// What it said.
         reason: String,
     },
-    /// Another node ended the run without saying why.
+    /// Another node ended the run without a reason.
     RunClosed,
     /// The job came to its end without this node, which is no failure.
     NotNeeded,
     /// The keeper was killed.
     KeeperLost,
-    /// The agent could not go on; the shell has the error.
+    /// The agent could not go on; the driver has the error.
     Broken,
-    /// The workers' devices cannot be divided; the text is the reference's.
+    /// The workers' devices cannot be divided; the text is torchrun's.
     Devices(String),
 }

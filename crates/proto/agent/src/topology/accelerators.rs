@@ -31,7 +31,7 @@ impl Vendor {
 pub struct Device {
     /// `dddd:bb:dd.f`, in lower-case hexadecimal digits.
     pub address: String,
-    /// `GPU-…`, if the driver tells.
+    /// `GPU-…`, if the driver reports it.
     pub uuid: Option<String>,
 }
 
@@ -61,7 +61,7 @@ pub enum Visible<'d> {
     /// This one.
     Device(&'d Device),
     /// One that only the driver's library could resolve: a UUID of a part of a device (`MIG-…`), or
-    /// one where the driver tells no UUIDs.
+    /// one where the driver reports no UUIDs.
     Unresolved,
 }
 
@@ -181,8 +181,8 @@ mod tests {
         for (list, expected) in cases {
             assert_eq!(seen(&four, list), expected, "{list:?}");
         }
-        let told = devices(&[Some("GPU-a")]);
-        assert!(seen(&told, Some("GPU-zz")).is_empty());
+        let known = devices(&[Some("GPU-a")]);
+        assert!(seen(&known, Some("GPU-zz")).is_empty());
     }
 
     #[test]

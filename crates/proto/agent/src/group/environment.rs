@@ -1,55 +1,29 @@
-//! From ranks to what each worker gets: its place, its environment, its arguments.
+//! The environment and the arguments of a worker, and the prefix of its lines on the console.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use super::{GroupSpec, Round, VisibleDevices};
+use super::types::{GroupSpec, Round, VisibleDevices, WorkerRanks};
 use rdzv_core::env;
-use rdzv_core::rank::{Assignment, LocalRank, Rank, RoleRank, ranges};
+use rdzv_core::rank::{LocalRank, ranges};
 
-/// A worker's place in the job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WorkerPlace {
-    /// Rank within the node.
-    pub local_rank: LocalRank,
-    /// Rank in the job.
-    pub rank: Rank,
-    /// Number of workers in the job.
-    pub world_size: u32,
-    /// Rank among its role.
-    pub role_rank: RoleRank,
-    /// Number of workers of its role.
-    pub role_world_size: u32,
-}
-
-/// The places of the workers of one node.
-pub fn places(assignment: Assignment, local_world_size: u32) -> Vec<WorkerPlace> {
-    (0..local_world_size)
-        .map(|local_rank| WorkerPlace {
-            local_rank: LocalRank(local_rank),
-            rank: Rank(assignment.base_rank.0 + local_rank),
-            world_size: assignment.world_size,
-            role_rank: RoleRank(assignment.base_role_rank.0 + local_rank),
-            role_world_size: assignment.role_world_size,
-        })
-        .collect()
-}
-
-/// What a worker's environment has over the agent's. The error file is not in here: its path is
-/// known only where the log directory was made.
+/// The variables of a worker in addition to the agent's environment. The error file is not among them:
+/// its path depends on the log directory.
 ///
-/// Fails with the reference's text if the devices do not suffice.
-pub fn environment(
+/// # Errors
+///
+/// PyTorch's text if there are too few devices.
+pub fn variables(
     spec: &GroupSpec,
     round: &Round,
-    place: &WorkerPlace,
+    ranks: &WorkerRanks,
     restart_count: u32,
 ) -> Result<Vec<(&'static str, String)>, String> {
     let virtual_rank = spec.virtual_local_rank.as_ref();
     let shown_local_rank = if virtual_rank.is_some() {
         LocalRank(0)
     } else {
-        place.local_rank
+        ranks.local_rank
     };
     let use_agent_store = if round.master.hosted_by_agent {
         "True"
@@ -59,14 +33,14 @@ pub fn environment(
     let nccl = spec.nccl_error_handling.as_deref().unwrap_or("1");
     let mut variables = vec![
         (env::LOCAL_RANK, shown_local_rank.to_string()),
-        (env::RANK, place.rank.to_string()),
+        (env::RANK, ranks.rank.to_string()),
         (env::GROUP_RANK, round.group_rank.to_string()),
-        (env::ROLE_RANK, place.role_rank.to_string()),
+        (env::ROLE_RANK, ranks.role_rank.to_string()),
         (env::ROLE_NAME, spec.role.clone()),
         (env::LOCAL_WORLD_SIZE, spec.local_world_size.to_string()),
-        (env::WORLD_SIZE, place.world_size.to_string()),
+        (env::WORLD_SIZE, ranks.world_size.to_string()),
         (env::GROUP_WORLD_SIZE, round.group_world_size.to_string()),
-        (env::ROLE_WORLD_SIZE, place.role_world_size.to_string()),
+        (env::ROLE_WORLD_SIZE, ranks.role_world_size.to_string()),
         (env::MASTER_ADDR, round.master.addr.clone()),
         (env::MASTER_PORT, round.master.port.to_string()),
         (env::TORCHELASTIC_RESTART_COUNT, restart_count.to_string()),
@@ -87,7 +61,7 @@ pub fn environment(
         (env::RDZV_ROUND, round.number.to_string()),
     ];
     if let Some(devices) = virtual_rank {
-        variables.extend(device_of(devices, place.local_rank)?);
+        variables.extend(device_of(devices, ranks.local_rank)?);
     }
     Ok(variables)
 }
@@ -134,12 +108,12 @@ pub fn arguments(templates: &[OsString], local_rank: LocalRank) -> Vec<OsString>
         .collect()
 }
 
-/// The prefix of a line on the console that came from these workers (one, or several that said the
+/// The prefix of a line on the console that came from these workers (one, or several that wrote the
 /// same), from its template: `${role_name}`, `${local_rank}`, `${rank}` and `${hostname}` are
 /// replaced by the rules of [`arguments`]. Several ranks read `0-3,5`.
-pub fn line_prefix(template: &str, role: &str, places: &[WorkerPlace], hostname: &str) -> String {
-    let local_rank = ranges(places.iter().map(|place| place.local_rank.0));
-    let rank = ranges(places.iter().map(|place| place.rank.0));
+pub fn line_prefix(template: &str, role: &str, workers: &[WorkerRanks], hostname: &str) -> String {
+    let local_rank = ranges(workers.iter().map(|worker| worker.local_rank.0));
+    let rank = ranges(workers.iter().map(|worker| worker.rank.0));
     let filled = substitute(template.as_bytes(), |name| match name {
         b"role_name" => Some(role.as_bytes()),
         b"local_rank" => Some(local_rank.as_bytes()),
@@ -155,38 +129,38 @@ pub fn line_prefix(template: &str, role: &str, places: &[WorkerPlace], hostname:
 /// Names are ASCII letters, digits and `_`, and do not begin with a digit.
 fn substitute<'v>(template: &[u8], value: impl Fn(&[u8]) -> Option<&'v [u8]>) -> Vec<u8> {
     let mut filled = Vec::with_capacity(template.len());
-    let mut rest = template;
-    while let Some(dollar) = rest.iter().position(|&byte| byte == b'$') {
-        filled.extend_from_slice(&rest[..dollar]);
-        rest = &rest[dollar..];
-        if rest.starts_with(b"$$") {
+    let mut left = template;
+    while let Some(dollar) = left.iter().position(|&byte| byte == b'$') {
+        filled.extend_from_slice(&left[..dollar]);
+        left = &left[dollar..];
+        if left.starts_with(b"$$") {
             filled.push(b'$');
-            rest = &rest[2..];
+            left = &left[2..];
             continue;
         }
-        let (name, length) = match rest.get(1) {
+        let (name, length) = match left.get(1) {
             Some(b'{') => {
-                let name = name_at(&rest[2..]);
-                let closed = rest.get(2 + name.len()) == Some(&b'}');
+                let name = name_at(&left[2..]);
+                let closed = left.get(2 + name.len()) == Some(&b'}');
                 (if closed { name } else { b"" }, name.len() + 3)
             }
             _ => {
-                let name = name_at(&rest[1..]);
+                let name = name_at(&left[1..]);
                 (name, name.len() + 1)
             }
         };
         match value(name) {
             Some(text) => {
                 filled.extend_from_slice(text);
-                rest = &rest[length..];
+                left = &left[length..];
             }
             None => {
                 filled.push(b'$');
-                rest = &rest[1..];
+                left = &left[1..];
             }
         }
     }
-    filled.extend_from_slice(rest);
+    filled.extend_from_slice(left);
     filled
 }
 
@@ -208,7 +182,7 @@ mod tests {
     use super::*;
     use crate::group::Master;
     use rdzv_core::ident::RunId;
-    use rdzv_core::rank::GroupRank;
+    use rdzv_core::rank::{Assignment, GroupRank};
 
     fn spec(virtual_local_rank: Option<VisibleDevices>) -> GroupSpec {
         GroupSpec {
@@ -242,9 +216,8 @@ mod tests {
     }
 
     fn variables(spec: &GroupSpec, local_rank: usize) -> Result<Vec<String>, String> {
-        let place = places(Assignment::from((1, 3, 0, 2)), 2)[local_rank];
-        let variables = environment(spec, &round(), &place, 1)?;
-        Ok(variables
+        let ranks = WorkerRanks::of_node(Assignment::from((1, 3, 0, 2)), 2)[local_rank];
+        Ok(super::variables(spec, &round(), &ranks, 1)?
             .into_iter()
             .map(|(name, value)| format!("{name}={value}"))
             .collect())
@@ -284,9 +257,9 @@ mod tests {
                 hip: hip.map(str::to_owned),
                 cuda: cuda.map(str::to_owned),
             };
-            let held = variables(&spec(Some(list)), 1)?;
-            assert_eq!(held[0], "LOCAL_RANK=0");
-            Ok::<_, String>(held[18..].join(" "))
+            let all = variables(&spec(Some(list)), 1)?;
+            assert_eq!(all[0], "LOCAL_RANK=0");
+            Ok::<_, String>(all[18..].join(" "))
         };
         assert_eq!(
             devices(None, Some("4, 5")).unwrap(),
@@ -339,10 +312,10 @@ mod tests {
 
     #[test]
     fn prefixes_know_four_macros() {
-        let places = places(Assignment::from((4, 8, 0, 8)), 3);
+        let workers = WorkerRanks::of_node(Assignment::from((4, 8, 0, 8)), 3);
         let template = "<${role_name}/${local_rank}/$rank/${hostname}/${bogus}/$$> ";
-        let prefix = |places| line_prefix(template, "tr", places, "node-a");
-        assert_eq!(prefix(&places[1..2]), "<tr/1/5/node-a/${bogus}/$> ");
-        assert_eq!(prefix(&places), "<tr/0-2/4-6/node-a/${bogus}/$> ");
+        let prefix = |workers| line_prefix(template, "tr", workers, "node-a");
+        assert_eq!(prefix(&workers[1..2]), "<tr/1/5/node-a/${bogus}/$> ");
+        assert_eq!(prefix(&workers), "<tr/0-2/4-6/node-a/${bogus}/$> ");
     }
 }

@@ -1,25 +1,25 @@
-//! What comes through a named pipe, cut into lines.
+//! The bytes of a named pipe, cut into lines.
 
-/// The longest line that is taken, without its end: what the kernel writes in one piece (`PIPE_BUF`).
+/// The longest line that is taken, without its end: the kernel writes this much at once (`PIPE_BUF`).
 pub const LONGEST_LINE: usize = 4096;
 
-/// What was found.
+/// A part of the input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Line {
     /// A line without its end.
     Whole(Vec<u8>),
-    /// A line longer than [`LONGEST_LINE`], which is dropped up to its end. Told once for each.
+    /// A line longer than [`LONGEST_LINE`], which is dropped up to its end. Reported once for each.
     TooLong,
 }
 
 /// Puts lines together from pieces. Holds at most one line.
 #[derive(Debug, Default)]
-pub struct Lines {
+pub struct LineSplitter {
     begun: Vec<u8>,
     dropping: bool,
 }
 
-impl Lines {
+impl LineSplitter {
     /// Takes a piece and returns the lines that it completes, in their order.
     pub fn feed(&mut self, piece: &[u8]) -> Vec<Line> {
         let mut lines = Vec::new();
@@ -60,7 +60,7 @@ mod tests {
     fn lines_come_out_whole_however_they_are_cut() {
         let text = b"one\n\ntwo\nthree";
         for cut in 0..text.len() {
-            let mut lines = Lines::default();
+            let mut lines = LineSplitter::default();
             let mut found = lines.feed(&text[..cut]);
             found.extend(lines.feed(&text[cut..]));
             assert_eq!(found, [whole("one"), whole(""), whole("two")], "{cut}");
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_line_without_end_is_dropped_and_the_next_one_is_taken() {
-        let mut lines = Lines::default();
+        let mut lines = LineSplitter::default();
         let longest = vec![b'x'; LONGEST_LINE];
         assert_eq!(lines.feed(&longest), []);
         assert_eq!(lines.feed(b"\n"), [Line::Whole(longest.clone())]);

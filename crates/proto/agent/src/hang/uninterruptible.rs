@@ -1,10 +1,10 @@
-//! Workers that the kernel does not let go: what the letters in `/proc/PID/stat` mean over time.
+//! Workers in an uninterruptible sleep: the state letters of `/proc/PID/stat` over time.
 //!
 //! `D` is the uninterruptible sleep: waiting for a disk, a network file system, a device driver. It is
 //! common for moments. A worker that stays in it takes no signal, not even SIGKILL, and what it
 //! holds cannot be had by another attempt.
 //!
-//! Only time between two looks counts, and of that no more than two intervals: an agent that was
+//! Only time between two checks counts, and of that no more than two intervals: an agent that was
 //! itself stopped has not seen what its workers did meanwhile.
 
 use std::collections::BTreeMap;
@@ -16,15 +16,15 @@ use rdzv_core::time::Mono;
 /// The letter of the uninterruptible sleep.
 pub const UNINTERRUPTIBLE: char = 'D';
 
-/// No worker is looked at more often than this, however short the limit.
+/// Shortest interval between two checks.
 const MOST_OFTEN: Duration = Duration::from_millis(20);
 
-/// And none less often, however long the limit.
+/// Longest interval between two checks.
 const LEAST_OFTEN: Duration = Duration::from_secs(1);
 
 /// The limit that the value of
 /// [`TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT`](rdzv_core::env::TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT)
-/// sets, in seconds; none if it is no number above 0, as in the reference.
+/// sets, in seconds; none if it is no number above 0, as in PyTorch.
 pub fn limit(text: &str) -> Option<Duration> {
     let seconds: f64 = text.trim().parse().ok()?;
     if seconds <= 0.0 {
@@ -40,12 +40,12 @@ pub fn state_letter(stat: &str) -> Option<char> {
     after_name.trim_start().chars().next()
 }
 
-/// What a look has found out.
+/// A finding of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sighting {
-    /// This worker is in the uninterruptible sleep and was not when it was looked at before.
+    /// This worker is in the uninterruptible sleep and was not at the check before.
     First(LocalRank),
-    /// This worker has been in it for as long as this, which is the limit or more.
+    /// This worker has been in it for this long, which is the limit or more.
     Stuck(LocalRank, Duration),
 }
 
@@ -53,8 +53,8 @@ pub enum Sighting {
 #[derive(Debug)]
 pub struct UninterruptibleWatch {
     limit: Duration,
-    looked: Option<Mono>,
-    /// How long each worker in that sleep has been seen in it.
+    checked: Option<Mono>,
+    /// Time that each worker in that sleep has been seen in it.
     held: BTreeMap<LocalRank, Duration>,
 }
 
@@ -63,22 +63,22 @@ impl UninterruptibleWatch {
     pub fn new(limit: Duration) -> Self {
         Self {
             limit,
-            looked: None,
+            checked: None,
             held: BTreeMap::new(),
         }
     }
 
-    /// How long to wait between two looks.
+    /// Time between two checks.
     pub fn interval(&self) -> Duration {
         (self.limit / 4).clamp(MOST_OFTEN, LEAST_OFTEN)
     }
 
     /// Takes note of the state letters of all workers that are running.
-    pub fn look(&mut self, now: Mono, letters: &[(LocalRank, char)]) -> Vec<Sighting> {
-        let step = self.looked.map_or(Duration::ZERO, |looked| {
-            now.since(looked).min(self.interval() * 2)
+    pub fn check(&mut self, now: Mono, letters: &[(LocalRank, char)]) -> Vec<Sighting> {
+        let step = self.checked.map_or(Duration::ZERO, |checked| {
+            now.since(checked).min(self.interval() * 2)
         });
-        self.looked = Some(now);
+        self.checked = Some(now);
         let mut held = BTreeMap::new();
         let mut sightings = Vec::new();
         for &(worker, letter) in letters {
@@ -101,9 +101,9 @@ impl UninterruptibleWatch {
         sightings
     }
 
-    /// Forgets everybody: the workers are others now.
+    /// Forgets all workers: another attempt begins.
     pub fn forget(&mut self) {
-        self.looked = None;
+        self.checked = None;
         self.held.clear();
     }
 }
@@ -114,16 +114,16 @@ mod tests {
 
     const WORKER: LocalRank = LocalRank(3);
 
-    /// The limit in seconds, a letter per second, and which looks find what.
+    /// The limit in seconds, a letter per second, and which checks find what.
     type Row<'a> = (u64, &'a str, &'a [(usize, Sighting)]);
 
-    /// Looks once per letter, a second apart, and says which looks found what.
+    /// Checks once per letter, a second apart, and returns which checks found what.
     fn watched(limit: u64, letters: &str) -> Vec<(usize, Sighting)> {
         let mut watch = UninterruptibleWatch::new(Duration::from_secs(limit));
         let mut seen = Vec::new();
         for (second, letter) in letters.chars().enumerate() {
             let now = Mono::from_origin(Duration::from_secs(second as u64));
-            let sightings = watch.look(now, &[(LocalRank(0), 'S'), (WORKER, letter)]);
+            let sightings = watch.check(now, &[(LocalRank(0), 'S'), (WORKER, letter)]);
             seen.extend(sightings.into_iter().map(|sighting| (second, sighting)));
         }
         seen
@@ -151,23 +151,23 @@ mod tests {
         let mut watch = UninterruptibleWatch::new(Duration::from_secs(10));
         let at = |seconds| Mono::from_origin(Duration::from_secs(seconds));
         let held = [(WORKER, 'D')];
-        assert_eq!(watch.look(at(0), &held), [Sighting::First(WORKER)]);
-        assert_eq!(watch.look(at(3600), &held), []);
+        assert_eq!(watch.check(at(0), &held), [Sighting::First(WORKER)]);
+        assert_eq!(watch.check(at(3600), &held), []);
         for second in 1..8 {
-            assert_eq!(watch.look(at(3600 + second), &held), []);
+            assert_eq!(watch.check(at(3600 + second), &held), []);
         }
         let ten = Duration::from_secs(10);
-        assert_eq!(watch.look(at(3608), &held), [Sighting::Stuck(WORKER, ten)]);
+        assert_eq!(watch.check(at(3608), &held), [Sighting::Stuck(WORKER, ten)]);
     }
 
     #[test]
     fn another_attempt_begins_anew() {
         let mut watch = UninterruptibleWatch::new(Duration::from_secs(1));
         let at = |seconds| Mono::from_origin(Duration::from_secs(seconds));
-        watch.look(at(0), &[(WORKER, 'D')]);
+        watch.check(at(0), &[(WORKER, 'D')]);
         watch.forget();
         assert_eq!(
-            watch.look(at(1), &[(WORKER, 'D')]),
+            watch.check(at(1), &[(WORKER, 'D')]),
             [Sighting::First(WORKER)]
         );
     }

@@ -1,28 +1,27 @@
-//! What the worker group makes of news about other nodes.
+//! Reactions of the worker group to events at other nodes.
 //!
-//! | news | workers run | stopping, restarts left | last failure, not told yet | exit barrier |
+//! | event | workers run | stopping, restarts left | last failure, not announced yet | exit barrier |
 //! |---|---|---|---|---|
 //! | membership changed | stop, join again | absorbed: it joins again anyway | explains it: join again | end: succeeded, and leave |
 //! | a peer failed | stop, end | end with the peer's failure | end with the own failure | end |
 //! | run closed | stop, end | end with the own failure | end with the own failure | end soon |
 //! | rendezvous lost | stop, end | end with the loss | end with the own failure | ignored |
 //!
-//! What is final by itself is asked before it is noted that the others have ended, which makes every
-//! failure final. A peer that says why the run was closed is believed as if it had said so at once.
+//! Finality is determined before the end of the others is recorded, because that makes every failure
+//! final. A peer that gives the reason after the run was closed counts as if it had done so at once.
 //!
 //! Neither a change of membership nor joining again costs a restart.
 
-use super::machine::{CLOSING_SIGNAL, WorkerGroup};
 use super::phase::{AfterClearing, Phase, StopReason};
-use super::policy::{BARRIER_AFTER_CLOSE, EXPLAINED_WITHIN};
-use super::{Ending, GroupOutput, WorkerExit};
+use super::{CLOSING_SIGNAL, Ending, GroupOutput, WorkerExit, WorkerGroup};
+use crate::group::policy::{BARRIER_AFTER_CLOSE, EXPLAINED_WITHIN};
 use rdzv_core::time::{Mono, Now};
 
-/// What is known of the other nodes.
+/// State of the other nodes.
 #[derive(Debug, Default)]
 pub(super) struct Others {
-    /// The last round that was said not to hold any more, and why. It may be said before the round
-    /// itself is known here.
+    /// The last round that was superseded, and why. The notice may arrive before the round itself is
+    /// known here.
     superseded: Option<(u64, String)>,
     /// A failure that is final at this time unless a change of membership explains it.
     unexplained: Option<(Mono, WorkerExit)>,
@@ -41,7 +40,7 @@ impl Others {
             .map(|(_, reason)| reason.clone())
     }
 
-    /// Whether the last failure may still turn out not to be one of this node.
+    /// Whether the last failure may still turn out to be a consequence.
     pub(super) fn may_explain(&self) -> bool {
         self.unexplained.is_some()
     }
@@ -68,8 +67,8 @@ impl Others {
 }
 
 impl WorkerGroup {
-    /// A worker failed and no restart is left. The others are told, unless it turns out in time
-    /// that the failure comes from the loss of one of them.
+    /// A worker failed and no restart is left. That is announced, unless it turns out in time that the
+    /// failure comes from the loss of another node.
     pub(super) fn last_failure(&mut self, now: Now, failure: WorkerExit) {
         let alone = self
             .round
@@ -77,7 +76,7 @@ impl WorkerGroup {
             .is_none_or(|round| round.group_world_size == 1);
         if alone || !self.spec.dynamic {
             // Nothing will explain it.
-            self.tell_others(failure);
+            self.announce(failure);
         } else {
             let within = self.round.as_ref().map(|round| round.losses_known_within);
             let until = now.mono + within.unwrap_or(EXPLAINED_WITHIN);
@@ -85,21 +84,21 @@ impl WorkerGroup {
         }
     }
 
-    /// Tells the other nodes of a failure that is final, if there can be any.
-    pub(super) fn tell_others(&mut self, failure: WorkerExit) {
+    /// Announces a final failure to the other nodes, if there can be any.
+    pub(super) fn announce(&mut self, failure: WorkerExit) {
         let several = self
             .round
             .as_ref()
             .is_some_and(|round| round.group_world_size > 1);
         if self.spec.dynamic || several {
-            self.outbox.push(GroupOutput::TellOthers(failure));
+            self.outbox.push(GroupOutput::Announce(failure));
         }
     }
 
-    /// The last failure is this node's own, whatever is heard of others from now on.
-    pub(super) fn failure_stays(&mut self) {
+    /// The last failure is this node's own, whatever is received from others from now on.
+    pub(super) fn announce_last_failure(&mut self) {
         if let Some((_, failure)) = self.others.unexplained.take() {
-            self.outbox.push(GroupOutput::TellOthers(failure));
+            self.outbox.push(GroupOutput::Announce(failure));
         }
     }
 
@@ -116,7 +115,7 @@ impl WorkerGroup {
         let explained = self.others.unexplained.take().is_some();
         match &mut self.phase {
             Phase::New | Phase::Joining => self.others.superseded = Some((round, reason)),
-            Phase::Assigning | Phase::Settling => self.regroup(reason),
+            Phase::Assigning | Phase::AwaitingExplanation => self.regroup(reason),
             Phase::Starting { .. } | Phase::Healthy => {
                 self.outbox.push(GroupOutput::Regrouping {
                     reason: reason.clone(),
@@ -134,7 +133,7 @@ impl WorkerGroup {
                 };
                 self.outbox.push(GroupOutput::Regrouping { reason });
             }
-            // Whoever goes on leaves this round, and waits until this node has left it too.
+            // The other nodes leave this round, and wait until this node has left it too.
             Phase::Barrier => self.succeed_alone(reason),
             Phase::Clearing {
                 then: AfterClearing::Success,
@@ -142,7 +141,7 @@ impl WorkerGroup {
             } => self.others.superseded = Some((round, reason)),
             Phase::Stopping { .. }
             | Phase::Clearing { .. }
-            | Phase::Resting { .. }
+            | Phase::Delayed { .. }
             | Phase::Over(_) => {}
         }
     }
@@ -156,7 +155,7 @@ impl WorkerGroup {
     pub(super) fn peer_failed(&mut self, now: Now, node: String, reason: String) {
         self.others.unexplained = None;
         let why = StopReason::PeerFailed { node, reason };
-        self.told_to_stop(now, why, CLOSING_SIGNAL, self.spec.grace);
+        self.request_stop(now, why, CLOSING_SIGNAL, self.spec.grace);
         self.others.ended = true;
     }
 
@@ -171,7 +170,7 @@ impl WorkerGroup {
                 ..
             } => {}
             Phase::Barrier => self.others.at_barrier(now),
-            _ => self.told_to_stop(now, StopReason::RunClosed, CLOSING_SIGNAL, self.spec.grace),
+            _ => self.request_stop(now, StopReason::RunClosed, CLOSING_SIGNAL, self.spec.grace),
         }
     }
 
@@ -184,20 +183,20 @@ impl WorkerGroup {
                 then: AfterClearing::Success,
                 ..
             } => {}
-            _ => self.told_to_stop(now, StopReason::Broken, CLOSING_SIGNAL, self.spec.grace),
+            _ => self.request_stop(now, StopReason::Broken, CLOSING_SIGNAL, self.spec.grace),
         }
         self.others.ended = true;
     }
 
-    /// What becomes of waiting for others when the time for it is over.
-    pub(super) fn look_at_others(&mut self, now: Now) {
+    /// Ends the waits for other nodes whose time is over.
+    pub(super) fn expire_others(&mut self, now: Now) {
         if self
             .others
             .unexplained
             .is_some_and(|(until, _)| until <= now.mono)
         {
-            self.failure_stays();
-            if matches!(self.phase, Phase::Settling) {
+            self.announce_last_failure();
+            if matches!(self.phase, Phase::AwaitingExplanation) {
                 self.finish_stopped(StopReason::WorkersFailed);
             }
         }

@@ -1,4 +1,4 @@
-//! Where workers are, and who is not where the others are.
+//! Stacks of workers, and the workers whose stacks differ from those of the others.
 
 use std::fmt::{self, Write};
 
@@ -25,19 +25,19 @@ impl fmt::Display for Frame {
     }
 }
 
-/// Where the kernel sees the main thread of a process.
+/// State of the main thread of a process in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct KernelPlace {
+pub struct KernelState {
     /// The letter of its state: `R` running, `S` asleep, `D` asleep and not to be woken, `T`
     /// stopped, `Z` ended.
     pub state: Option<char>,
-    /// The kernel function that it sleeps in, where the kernel tells.
+    /// The kernel function that it sleeps in, where the kernel reports it.
     pub wait_channel: Option<String>,
     /// The system call that it is in: its name, or number where the name is not known.
     pub syscall: Option<String>,
 }
 
-impl fmt::Display for KernelPlace {
+impl fmt::Display for KernelState {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self.state {
             Some('R') => "running",
@@ -57,9 +57,9 @@ impl fmt::Display for KernelPlace {
     }
 }
 
-/// Where one worker is.
+/// The stack of one worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct WorkerStack {
     /// Rank within the node.
     pub local_rank: LocalRank,
     /// Rank in the job.
@@ -71,13 +71,13 @@ pub struct Place {
     /// Why there is no Python stack, if somebody tried to get one.
     pub without_frames: Option<String>,
     /// Its main thread in the kernel.
-    pub kernel: KernelPlace,
+    pub kernel: KernelState,
     /// Its other threads by name and where they sleep, and how many there are of each kind.
     pub threads: Vec<(String, u32)>,
 }
 
-impl Place {
-    /// Where, in one line, without who.
+impl WorkerStack {
+    /// The stack in one line.
     pub fn describe(&self) -> String {
         let mut text = String::new();
         for (number, frame) in self.frames.iter().take(FRAMES_SHOWN).enumerate() {
@@ -95,13 +95,13 @@ impl Place {
         text
     }
 
-    /// Where, as a noun: the innermost calls, else the system call.
+    /// The location as a noun: the innermost calls, else the system call.
     pub fn noun(&self) -> String {
         let calls: Vec<String> = self.frames.iter().take(3).map(Frame::to_string).collect();
         match (&self.kernel.syscall, &self.kernel.wait_channel) {
             _ if !calls.is_empty() => calls.join(" < "),
             (Some(syscall), Some(channel)) => format!("{syscall} ({channel})"),
-            (Some(place), None) | (None, Some(place)) => place.clone(),
+            (Some(call), None) | (None, Some(call)) => call.clone(),
             (None, None) => "an unknown place".to_owned(),
         }
     }
@@ -128,7 +128,7 @@ impl Place {
         })
     }
 
-    fn is_where(&self, other: &Self) -> bool {
+    fn is_same(&self, other: &Self) -> bool {
         match (self.frames.is_empty(), other.frames.is_empty()) {
             (false, false) => self.frames == other.frames,
             (true, true) => {
@@ -140,57 +140,58 @@ impl Place {
     }
 }
 
-/// The workers that are not where the others are.
+/// The workers whose stacks differ from those of the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OddOnes {
-    /// Indexes of their places.
+pub struct Outliers {
+    /// Indexes of their stacks.
     pub indexes: Vec<usize>,
     /// One sentence about them.
     pub text: String,
 }
 
-/// Which workers it is the fault of that nobody makes progress: those that are not where the others
-/// are, else all.
+/// The workers that may keep the group from making progress: the outliers, else all.
 ///
 /// Where other nodes take part, all workers here may be waiting for one there that computes. So
 /// only those count of which it is known that they wait in no collective; there may be none.
-pub fn to_blame(places: &[Place], odd: Option<&OddOnes>, alone: bool) -> Vec<usize> {
-    let suspects = match odd {
+pub fn suspects(stacks: &[WorkerStack], odd: Option<&Outliers>, alone: bool) -> Vec<usize> {
+    let candidates = match odd {
         Some(odd) => odd.indexes.clone(),
-        None => (0..places.len()).collect(),
+        None => (0..stacks.len()).collect(),
     };
     let known_elsewhere = |index: &usize| {
-        let place = &places[*index];
-        !place.frames.is_empty() && !place.in_collective()
+        let stack = &stacks[*index];
+        !stack.frames.is_empty() && !stack.in_collective()
     };
     match alone {
-        true => suspects,
-        false => suspects.into_iter().filter(known_elsewhere).collect(),
+        true => candidates,
+        false => candidates.into_iter().filter(known_elsewhere).collect(),
     }
 }
 
-/// Finds the workers that are elsewhere, if it is clear who they are: more than half of all share
-/// one place, or they are in a collective and the odd ones are not.
-pub fn odd_ones(places: &[Place]) -> Option<OddOnes> {
-    let apart = |most: &dyn Fn(&Place) -> bool| -> Option<Vec<usize>> {
-        let indexes: Vec<usize> = (0..places.len())
-            .filter(|index| !most(&places[*index]))
+/// Finds the outliers, if they are clear: more than half of all workers share one stack, or are in a
+/// collective and the outliers are not.
+pub fn outliers(stacks: &[WorkerStack]) -> Option<Outliers> {
+    let apart = |most: &dyn Fn(&WorkerStack) -> bool| -> Option<Vec<usize>> {
+        let indexes: Vec<usize> = (0..stacks.len())
+            .filter(|index| !most(&stacks[*index]))
             .collect();
-        (!indexes.is_empty() && indexes.len() < places.len()).then_some(indexes)
+        (!indexes.is_empty() && indexes.len() < stacks.len()).then_some(indexes)
     };
-    let by_place = places.iter().find_map(|place| {
-        let indexes = apart(&|other| other.is_where(place))?;
-        (indexes.len() * 2 < places.len()).then_some(indexes)
+    let by_stack = stacks.iter().find_map(|stack| {
+        let indexes = apart(&|other| other.is_same(stack))?;
+        (indexes.len() * 2 < stacks.len()).then_some(indexes)
     });
-    let indexes = by_place.or_else(|| {
-        let all_known = places.iter().all(|place| !place.frames.is_empty());
-        all_known.then(|| apart(&Place::in_collective)).flatten()
+    let indexes = by_stack.or_else(|| {
+        let all_known = stacks.iter().all(|stack| !stack.frames.is_empty());
+        all_known
+            .then(|| apart(&WorkerStack::in_collective))
+            .flatten()
     })?;
-    let others = places.len() - indexes.len();
-    let example = (0..places.len()).find(|index| !indexes.contains(index))?;
+    let others = stacks.len() - indexes.len();
+    let example = (0..stacks.len()).find(|index| !indexes.contains(index))?;
     let odd: Vec<String> = indexes
         .iter()
-        .map(|index| places[*index].rank.to_string())
+        .map(|index| stacks[*index].rank.to_string())
         .collect();
     let (ranks, are, they_are) = match &odd[..] {
         [_] => ("rank", "is", "it is"),
@@ -199,22 +200,22 @@ pub fn odd_ones(places: &[Place]) -> Option<OddOnes> {
     let text = format!(
         "{ranks} {} {are} not where the others are: {they_are} in {}, {} in {}",
         odd.join(", "),
-        places[indexes[0]].innermost(),
+        stacks[indexes[0]].innermost(),
         match others {
-            1 => format!("rank {} is", places[example].rank),
+            1 => format!("rank {} is", stacks[example].rank),
             _ => format!("the other {others} are"),
         },
-        places[example].innermost(),
+        stacks[example].innermost(),
     );
-    Some(OddOnes { indexes, text })
+    Some(Outliers { indexes, text })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn place(rank: u32, frames: &[(&str, &str, u32)], syscall: &str) -> Place {
-        Place {
+    fn stack(rank: u32, frames: &[(&str, &str, u32)], syscall: &str) -> WorkerStack {
+        WorkerStack {
             local_rank: LocalRank(rank),
             rank: Rank(rank),
             pid: 100 + rank,
@@ -227,7 +228,7 @@ mod tests {
                 })
                 .collect(),
             without_frames: None,
-            kernel: KernelPlace {
+            kernel: KernelState {
                 state: Some('S'),
                 wait_channel: Some("do_wait".to_owned()),
                 syscall: Some(syscall.to_owned()),
@@ -244,23 +245,23 @@ mod tests {
 
     #[test]
     fn a_description_leads_from_the_innermost_call_to_the_kernel() {
-        let place = place(1, &[REDUCE, ("main", "/home/me/train.py", 17)], "futex");
+        let stack = stack(1, &[REDUCE, ("main", "/home/me/train.py", 17)], "futex");
         assert_eq!(
-            place.describe(),
+            stack.describe(),
             "all_reduce (distributed_c10d.py:2810) < main (train.py:17); asleep in do_wait, \
              system call futex"
         );
         assert_eq!(
-            place.noun(),
+            stack.noun(),
             "all_reduce (distributed_c10d.py:2810) < main (train.py:17)"
         );
     }
 
     #[test]
     fn the_one_that_is_elsewhere_is_named() {
-        let waits = |rank| place(rank, &[REDUCE, ("main", "train.py", 17)], "futex");
-        let sleeps = place(2, &[("save", "train.py", 9)], "clock_nanosleep");
-        let odd = odd_ones(&[waits(0), waits(1), sleeps.clone(), waits(3)]).unwrap();
+        let waits = |rank| stack(rank, &[REDUCE, ("main", "train.py", 17)], "futex");
+        let sleeps = stack(2, &[("save", "train.py", 9)], "clock_nanosleep");
+        let odd = outliers(&[waits(0), waits(1), sleeps.clone(), waits(3)]).unwrap();
         assert_eq!(odd.indexes, [2]);
         assert_eq!(
             odd.text,
@@ -269,35 +270,36 @@ mod tests {
         );
         // Of two, the one in the collective waits for the other, also if that is in a hook.
         let backward = ("run", "/lib/torch/autograd/graph.py", 1113);
-        let hook = place(1, &[("hook", "train.py", 5), backward], "clock_nanosleep");
-        let odd = odd_ones(&[place(0, &[backward], "futex"), hook]).unwrap();
+        let hook = stack(1, &[("hook", "train.py", 5), backward], "clock_nanosleep");
+        let odd = outliers(&[stack(0, &[backward], "futex"), hook]).unwrap();
         assert_eq!(odd.indexes, [1]);
-        let odd = odd_ones(&[waits(0), sleeps]).unwrap();
+        let odd = outliers(&[waits(0), sleeps]).unwrap();
         assert_eq!(odd.indexes, [1]);
     }
 
     #[test]
     fn a_collective_that_others_call_elsewhere_is_odd() {
-        let waits = |rank, line| place(rank, &[REDUCE, ("main", "train.py", line)], "futex");
-        let odd = odd_ones(&[waits(0, 17), waits(1, 18), waits(2, 17)]).unwrap();
+        let waits = |rank, line| stack(rank, &[REDUCE, ("main", "train.py", line)], "futex");
+        let odd = outliers(&[waits(0, 17), waits(1, 18), waits(2, 17)]).unwrap();
         assert_eq!(odd.indexes, [1]);
     }
 
     #[test]
     fn without_python_the_kernel_decides() {
-        let waits = |rank| place(rank, &[], "futex");
-        let sleeps = place(0, &[], "clock_nanosleep");
-        let odd = odd_ones(&[sleeps.clone(), waits(1), waits(2)]).unwrap();
+        let waits = |rank| stack(rank, &[], "futex");
+        let sleeps = stack(0, &[], "clock_nanosleep");
+        let odd = outliers(&[sleeps.clone(), waits(1), waits(2)]).unwrap();
         assert_eq!(odd.indexes, [0]);
-        assert_eq!(odd_ones(&[sleeps, waits(1)]), None);
+        assert_eq!(outliers(&[sleeps, waits(1)]), None);
     }
 
     #[test]
     fn workers_that_may_wait_for_another_node_are_not_to_blame() {
-        let waits = |rank| place(rank, &[REDUCE], "futex");
-        let sleeps = place(1, &[("save", "train.py", 9)], "clock_nanosleep");
-        let unknown = place(1, &[], "clock_nanosleep");
-        let blamed = |places: &[Place], alone| to_blame(places, odd_ones(places).as_ref(), alone);
+        let waits = |rank| stack(rank, &[REDUCE], "futex");
+        let sleeps = stack(1, &[("save", "train.py", 9)], "clock_nanosleep");
+        let unknown = stack(1, &[], "clock_nanosleep");
+        let blamed =
+            |stacks: &[WorkerStack], alone| suspects(stacks, outliers(stacks).as_ref(), alone);
         assert_eq!(blamed(&[waits(0), waits(1)], true), [0, 1]);
         assert_eq!(blamed(&[waits(0), waits(1)], false), [0; 0]);
         assert_eq!(blamed(&[waits(0), sleeps.clone()], true), [1]);
@@ -309,13 +311,13 @@ mod tests {
 
     #[test]
     fn nobody_is_odd_where_all_are_together_or_all_are_apart() {
-        let waits = |rank| place(rank, &[REDUCE], "futex");
-        assert_eq!(odd_ones(&[waits(0), waits(1), waits(2)]), None);
-        let apart: Vec<Place> = (0..4)
-            .map(|rank| place(rank, &[("main", "train.py", rank)], "futex"))
+        let waits = |rank| stack(rank, &[REDUCE], "futex");
+        assert_eq!(outliers(&[waits(0), waits(1), waits(2)]), None);
+        let apart: Vec<WorkerStack> = (0..4)
+            .map(|rank| stack(rank, &[("main", "train.py", rank)], "futex"))
             .collect();
-        assert_eq!(odd_ones(&apart), None);
-        assert_eq!(odd_ones(&apart[..1]), None);
-        assert_eq!(odd_ones(&[]), None);
+        assert_eq!(outliers(&apart), None);
+        assert_eq!(outliers(&apart[..1]), None);
+        assert_eq!(outliers(&[]), None);
     }
 }

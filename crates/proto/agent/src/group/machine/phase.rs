@@ -1,12 +1,12 @@
-//! Where a worker group is, and what it makes of several reasons to stop.
+//! The phases of a worker group, and the precedence of reasons to stop.
 
 use std::collections::VecDeque;
 
-use super::{Ending, GroupState, WorkerExit, WorkerPlace};
+use super::{Ending, GroupState, WorkerExit, WorkerRanks};
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Mono;
 
-/// Where the group is.
+/// The phase of the group.
 #[derive(Debug)]
 pub(super) enum Phase {
     New,
@@ -28,9 +28,9 @@ pub(super) enum Phase {
         until: Mono,
     },
     /// The last failure waits for its explanation; nothing is left of the workers.
-    Settling,
-    /// Nothing is left of the workers, and the next rendezvous has to wait a little.
-    Resting {
+    AwaitingExplanation,
+    /// Nothing is left of the workers; the next rendezvous begins after a delay.
+    Delayed {
         until: Mono,
     },
     Barrier,
@@ -38,7 +38,7 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    /// The state under the reference's name.
+    /// The state under torchelastic's name.
     pub(super) fn state(&self) -> GroupState {
         match self {
             Self::New | Self::Joining | Self::Assigning | Self::Starting { .. } => GroupState::Init,
@@ -50,8 +50,8 @@ impl Phase {
             | Self::Barrier => GroupState::Succeeded,
             Self::Stopping { .. }
             | Self::Clearing { .. }
-            | Self::Settling
-            | Self::Resting { .. } => GroupState::Stopped,
+            | Self::AwaitingExplanation
+            | Self::Delayed { .. } => GroupState::Stopped,
             Self::Over(state) => *state,
         }
     }
@@ -60,7 +60,7 @@ impl Phase {
 /// A worker that is about to be started.
 #[derive(Debug)]
 pub(super) struct Prepared {
-    pub(super) worker: WorkerPlace,
+    pub(super) worker: WorkerRanks,
     pub(super) environment: Vec<(&'static str, String)>,
 }
 
@@ -82,14 +82,14 @@ pub(super) enum StopReason {
     KeeperLost,
 }
 
-/// What comes when nothing is left of the workers.
+/// The continuation when nothing is left of the workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum AfterClearing {
     Success,
     Stop(StopReason),
 }
 
-/// How final it is that a worker failed.
+/// Finality of the failure of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Finality {
     /// Another attempt follows.
@@ -101,10 +101,10 @@ pub(super) enum Finality {
 }
 
 /// Which of two reasons to stop counts. The loss of the keeper always does. A failure that ends the
-/// run by itself stays, because it is what people need to know (*G3*); what could still go on with
+/// run by itself stays, because it is what users need to know (*G3*); what could still go on with
 /// another attempt gives way to what ends the run. So a failure that had restarts left gives way to
-/// the final one of another node, also where the others were known to have ended before they said
-/// why: then all nodes name the same failure.
+/// the final one of another node, also where the others were known to have ended before their reason
+/// arrived: then all nodes name the same failure.
 pub(super) fn overrule(current: &mut StopReason, again: StopReason, failure: Finality) {
     let counts = match (&*current, &again) {
         (_, StopReason::KeeperLost) => true,
@@ -122,8 +122,8 @@ pub(super) fn overrule(current: &mut StopReason, again: StopReason, failure: Fin
     }
 }
 
-/// How a run ends that was stopped for this reason. A change of membership is none: another attempt
-/// follows it.
+/// The ending of a run that was stopped for this reason. After a change of membership another attempt
+/// follows instead.
 pub(super) fn ending(
     why: StopReason,
     exits: Vec<WorkerExit>,
