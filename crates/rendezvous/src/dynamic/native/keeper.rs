@@ -1,25 +1,25 @@
 //! The thread that keeps an agent's connection: the shell around [`NativeClient`].
 //!
 //! ```text
-//!   Native ── commands, bell ──► thread ◄── socket ──► host
+//!   Native ── mailbox ───────► thread ◄── socket ──► host
 //!          ◄── answers, observer ──┘
 //! ```
 
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd as _, OwnedFd};
-use std::sync::{Arc, mpsc};
+use std::os::fd::AsFd as _;
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rdzv_core::ident::RunId;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now, Wall};
+use rdzv_event::{Mailbox, Sender, mailbox, poll};
 use rdzv_rendezvous_proto::native_client::{self, Failure, Input, Joined, NativeClient, Output};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::io::Errno;
+use rustix::event::{PollFd, PollFlags};
 
 use super::connection::{Greeting, greet};
 use super::{place, unreachable};
@@ -58,21 +58,6 @@ pub(super) enum NotJoined {
     CannotLead(RendezvousError),
 }
 
-/// How to reach the thread.
-#[derive(Debug, Clone)]
-pub(super) struct Line {
-    commands: mpsc::Sender<Command>,
-    bell: Arc<OwnedFd>,
-}
-
-impl Line {
-    pub(super) fn send(&self, command: Command) {
-        // Both fail only when the thread has ended; whoever waits for an answer notices that.
-        let _ = self.commands.send(command);
-        let _ = rustix::io::write(&*self.bell, &1_u64.to_ne_bytes());
-    }
-}
-
 /// Everything the thread owns.
 pub(super) struct Keeper {
     client: NativeClient,
@@ -80,8 +65,7 @@ pub(super) struct Keeper {
     stream: Option<TcpStream>,
     buffer: Box<[u8]>,
     origin: Instant,
-    commands: mpsc::Receiver<Command>,
-    bell: Arc<OwnedFd>,
+    commands: Mailbox<Command>,
     observer: Option<Observer>,
     workers: WorkersStore,
     share: bool,
@@ -100,14 +84,9 @@ impl Keeper {
         run_id: &RunId,
         node: NodeDesc,
         settings: Settings,
-    ) -> io::Result<(Line, JoinHandle<()>)> {
-        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    ) -> io::Result<(Sender<Command>, JoinHandle<()>)> {
+        let (sender, commands) = mailbox()?;
         stream.set_nonblocking(true)?;
-        let (sender, commands) = mpsc::channel();
-        let line = Line {
-            commands: sender,
-            bell: Arc::clone(&bell),
-        };
         let workers = WorkersStore::new(node.addr.clone());
         let instance = fastrand::u64(..);
         let keeper = Self {
@@ -117,7 +96,6 @@ impl Keeper {
             buffer: vec![0; READ_AT_ONCE].into_boxed_slice(),
             origin: Instant::now(),
             commands,
-            bell,
             observer: None,
             workers,
             share: true,
@@ -131,14 +109,14 @@ impl Keeper {
         let thread = std::thread::Builder::new()
             .name("rdzv-rendezvous".to_owned())
             .spawn(move || keeper.run())?;
-        Ok((line, thread))
+        Ok((sender, thread))
     }
 
     fn run(mut self) {
         while !self.ended {
-            let (readable, rung) = self.wait();
-            if rung {
-                self.obey();
+            let (readable, has_commands) = self.wait();
+            if has_commands {
+                self.receive();
             }
             if readable {
                 self.read();
@@ -150,24 +128,17 @@ impl Keeper {
         }
     }
 
-    /// Waits for the first of its sources: whether the socket, and the bell, have something.
+    /// Waits for the first of its sources: whether the socket, and the mailbox, have something.
     fn wait(&self) -> (bool, bool) {
-        let left = self.client.deadline().map(|deadline| {
-            let left = deadline.since(self.now().mono);
-            Timespec {
-                tv_sec: left.as_secs().min(i32::MAX as u64) as i64,
-                tv_nsec: i64::from(left.subsec_nanos()),
-            }
-        });
-        let mut sources = vec![PollFd::new(&*self.bell, PollFlags::IN)];
+        let deadline = self.client.deadline();
+        let left = deadline.map(|deadline| deadline.since(self.now().mono));
+        let mut sources = vec![PollFd::new(&self.commands, PollFlags::IN)];
         if let Some(stream) = &self.stream {
             sources.push(PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN));
         }
-        match poll(&mut sources, left.as_ref()) {
-            Ok(_) => {}
-            Err(Errno::INTR) => return (false, false),
+        if poll(&mut sources, left).is_err() {
             // Without a way to wait, everything is tried.
-            Err(_) => return (true, true),
+            return (true, true);
         }
         let ready = |index: usize| {
             let source = sources.get(index);
@@ -183,10 +154,8 @@ impl Keeper {
         }
     }
 
-    fn obey(&mut self) {
-        let mut count = [0; 8];
-        // Only resets the bell; what was asked for is in the channel.
-        let _ = rustix::io::read(&*self.bell, &mut count);
+    fn receive(&mut self) {
+        self.commands.drain();
         loop {
             match self.commands.try_recv() {
                 Ok(command) => self.carry_out(command),
@@ -361,11 +330,7 @@ impl Keeper {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let mut room = [PollFd::new(&*stream, PollFlags::OUT)];
-                    let limit = Timespec {
-                        tv_sec: ONE_ATTEMPT.as_secs() as i64,
-                        tv_nsec: 0,
-                    };
-                    if poll(&mut room, Some(&limit))? == 0 {
+                    if poll(&mut room, Some(ONE_ATTEMPT))? == 0 {
                         let what = "it takes nothing any more";
                         return Err(io::Error::new(io::ErrorKind::TimedOut, what));
                     }

@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
+use rdzv_event::Sender;
 use rdzv_rendezvous_proto::host::wire::Refusal;
 use rdzv_rendezvous_proto::native_client::{Failure, Joined};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
@@ -36,7 +37,7 @@ use crate::dynamic::bootstrap::Master;
 use crate::{Interrupter, Member, Observer, RendezvousBackend, RendezvousError, RendezvousInfo};
 use connection::Greeting;
 pub use extension::extension;
-use keeper::{Command, Keeper, Line};
+use keeper::{Command, Keeper};
 use round_store::RoundStore;
 
 /// What a [`Native`] is made of.
@@ -62,7 +63,7 @@ pub struct Native {
     run_id: RunId,
     settings: Settings,
     place: String,
-    line: Line,
+    commands: Sender<Command>,
     keeper: Option<JoinHandle<()>>,
     interrupted: Arc<AtomicBool>,
     store: Arc<RoundStore>,
@@ -106,14 +107,14 @@ impl Native {
             Ok(Greeting::Stock) => return Ok(None),
             Err(what) => return Err(unreachable(place, what, None)),
         };
-        let (line, keeper) = Keeper::start(stream, address, &run_id, node, settings)
+        let (commands, keeper) = Keeper::start(stream, address, &run_id, node, settings)
             .map_err(|error| unreachable(place.clone(), error.to_string(), None))?;
         Ok(Some(Self {
             name: "c10d".to_owned(),
             run_id,
             settings,
             place,
-            line,
+            commands,
             keeper: Some(keeper),
             interrupted: Arc::default(),
             store: Arc::new(RoundStore::new(address, read_timeout)),
@@ -167,7 +168,7 @@ impl Native {
         command: impl FnOnce(mpsc::SyncSender<T>) -> Command,
     ) -> Result<T, RendezvousError> {
         let (sender, answer) = mpsc::sync_channel(1);
-        self.line.send(command(sender));
+        self.commands.send(command(sender));
         answer.recv().map_err(|_| {
             let what = "the thread that keeps the connection has ended".to_owned();
             unreachable(self.place.clone(), what, None)
@@ -176,7 +177,7 @@ impl Native {
 
     fn end(&mut self) {
         if let Some(keeper) = self.keeper.take() {
-            self.line.send(Command::End);
+            self.commands.send(Command::End);
             if keeper.join().is_err() {
                 tracing::error!(place = self.place, "the rendezvous thread panicked");
             }
@@ -207,22 +208,22 @@ impl RendezvousBackend for Native {
     }
 
     fn interrupter(&self) -> Option<Interrupter> {
-        let (line, interrupted) = (self.line.clone(), Arc::clone(&self.interrupted));
+        let (commands, interrupted) = (self.commands.clone(), Arc::clone(&self.interrupted));
         Some(Arc::new(move || {
             interrupted.store(true, Ordering::Release);
-            line.send(Command::Interrupt);
+            commands.send(Command::Interrupt);
         }))
     }
 
     fn set_observer(&mut self, observer: Observer) {
-        self.line.send(Command::Observe(observer));
+        self.commands.send(Command::Observe(observer));
     }
 
     fn threads(&self) -> Vec<(&'static str, Pinger)> {
-        let line = self.line.clone();
+        let commands = self.commands.clone();
         vec![(
             "rendezvous connection",
-            Arc::new(move |alive| line.send(Command::Ping(alive))),
+            Arc::new(move |alive| commands.send(Command::Ping(alive))),
         )]
     }
 
@@ -244,7 +245,7 @@ impl RendezvousBackend for Native {
     }
 
     fn report_failure(&mut self, reason: &str) -> Result<(), RendezvousError> {
-        self.line.send(Command::Failed(reason.to_owned()));
+        self.commands.send(Command::Failed(reason.to_owned()));
         Ok(())
     }
 
