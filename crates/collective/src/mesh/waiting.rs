@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 
 use super::{Mesh, Running};
 use crate::error::CollectiveError;
@@ -128,16 +128,12 @@ impl Mesh {
                 watch(Source::Data(peer), bell, PollFlags::IN);
             }
         }
-        let timeout = Timespec::try_from(left).ok();
-        match rustix::event::poll(&mut descriptors, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => {
-                return Err(CollectiveError::System {
-                    what: "wait for the other ranks".to_owned(),
-                    source: error.into(),
-                });
+        rdzv_event::poll(&mut descriptors, Some(left)).map_err(|source| {
+            CollectiveError::System {
+                what: "wait for the other ranks".to_owned(),
+                source,
             }
-        }
+        })?;
         let ready = |(source, descriptor): (Source, PollFd<'_>)| {
             (!descriptor.revents().is_empty()).then_some(source)
         };
