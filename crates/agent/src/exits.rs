@@ -6,12 +6,12 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::Duration;
 
 use rdzv_agent_proto::group::Exit;
 use rdzv_core::rank::LocalRank;
-use rustix::buffer::spare_capacity;
-use rustix::event::{Timespec, epoll, poll};
+use rdzv_event::{Event, EventFlags, Poller, is_readable};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use tokio::io::unix::AsyncFd;
 
@@ -22,26 +22,19 @@ const BATCH: usize = 64;
 #[expect(
     deprecated,
     reason = "the successor is `unsafe` because a type may lie about its descriptor; an `OwnedFd` \
-              does not"
+              and a `Poller` do not"
 )]
-pub(crate) fn awaitable(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+pub(crate) fn awaitable<T: AsRawFd>(descriptor: T) -> io::Result<AsyncFd<T>> {
     AsyncFd::new(descriptor)
 }
 
-/// Waits until an epoll instance has something to tell, and takes up to `most` events. May be dropped
-/// while waiting without losing anything.
-pub(crate) async fn events(
-    epoll: &mut AsyncFd<OwnedFd>,
-    most: usize,
-) -> io::Result<Vec<epoll::Event>> {
+/// Waits until a poller has events, and takes up to `most` of them. May be dropped while waiting
+/// without losing anything.
+pub(crate) async fn events(poller: &mut AsyncFd<Poller>, most: usize) -> io::Result<Vec<Event>> {
     loop {
-        let mut guard = epoll.readable().await?;
+        let mut guard = poller.readable().await?;
         let mut events = Vec::with_capacity(most);
-        epoll::wait(
-            guard.get_inner(),
-            spare_capacity(&mut events),
-            Some(&Timespec::default()),
-        )?;
+        guard.get_inner().wait(&mut events, Some(Duration::ZERO))?;
         if !events.is_empty() {
             return Ok(events);
         }
@@ -52,7 +45,7 @@ pub(crate) async fn events(
 /// The ends of all running workers.
 #[derive(Debug)]
 pub(crate) struct Exits {
-    epoll: AsyncFd<OwnedFd>,
+    poller: AsyncFd<Poller>,
     running: BTreeMap<LocalRank, OwnedFd>,
 }
 
@@ -60,19 +53,15 @@ impl Exits {
     /// Watches nobody yet. To be called inside the runtime.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
-            epoll: awaitable(epoll::create(epoll::CreateFlags::CLOEXEC)?)?,
+            poller: awaitable(Poller::new()?)?,
             running: BTreeMap::new(),
         })
     }
 
     /// Watches a worker.
     pub(crate) fn watch(&mut self, local_rank: LocalRank, pidfd: OwnedFd) -> io::Result<()> {
-        epoll::add(
-            self.epoll.get_ref(),
-            &pidfd,
-            epoll::EventData::new_u64(u64::from(local_rank.0)),
-            epoll::EventFlags::IN,
-        )?;
+        let poller = self.poller.get_ref();
+        poller.add(&pidfd, u64::from(local_rank.0), EventFlags::IN)?;
         self.running.insert(local_rank, pidfd);
         Ok(())
     }
@@ -89,24 +78,18 @@ impl Exits {
 
     /// Whether a worker is still running: neither reported by [`Exits::next`] nor ended since.
     pub(crate) fn is_running(&self, local_rank: LocalRank) -> bool {
-        let Some(pidfd) = self.running.get(&local_rank) else {
-            return false;
-        };
-        let mut waited = [rustix::event::PollFd::new(
-            pidfd,
-            rustix::event::PollFlags::IN,
-        )];
-        matches!(poll(&mut waited, Some(&Timespec::default())), Ok(0))
+        let pidfd = self.running.get(&local_rank);
+        pidfd.is_some_and(|pidfd| !is_readable(pidfd))
     }
 
     /// Waits until workers end, collects them, and returns them in the order of their ends.
     ///
     /// May be dropped while waiting without losing anything.
     pub(crate) async fn next(&mut self) -> io::Result<Vec<(LocalRank, Exit)>> {
-        let events = events(&mut self.epoll, BATCH).await?;
+        let events = events(&mut self.poller, BATCH).await?;
         let mut ends = Vec::with_capacity(events.len());
         for event in events {
-            let epoll::Event { data, .. } = event;
+            let Event { data, .. } = event;
             let local_rank = LocalRank(u32::try_from(data.u64()).unwrap_or(u32::MAX));
             if let Some(exit) = self.collect(local_rank)? {
                 ends.push((local_rank, exit));
@@ -139,7 +122,7 @@ impl Exits {
 mod tests {
     use std::process::Command;
 
-    use rustix::event::{PollFd, PollFlags};
+    use rustix::event::{PollFd, PollFlags, poll};
     use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
     use tokio::runtime::{Builder, LocalOptions};
 

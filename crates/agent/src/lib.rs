@@ -38,7 +38,6 @@ mod meeting;
 mod memory;
 mod news;
 pub mod observe;
-mod orders;
 mod outcome;
 mod plan;
 mod preview;

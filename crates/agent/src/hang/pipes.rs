@@ -9,11 +9,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rdzv_agent_proto::hang::line_splitter::{Line, LineSplitter};
 use rdzv_core::rank::LocalRank;
+use rdzv_event::{Event, EventFlags, Poller};
 use rustix::buffer::spare_capacity;
-use rustix::event::{Timespec, epoll};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
 use rustix::io::{Errno, read};
 use tokio::io::unix::AsyncFd;
@@ -56,7 +57,7 @@ impl Drop for Pipe {
 /// All pipes of the run.
 #[derive(Debug)]
 pub(crate) struct Pipes {
-    epoll: AsyncFd<OwnedFd>,
+    poller: AsyncFd<Poller>,
     open: Vec<Pipe>,
     buffer: Vec<u8>,
 }
@@ -65,7 +66,7 @@ impl Pipes {
     /// No pipe yet. To be called inside the runtime.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
-            epoll: awaitable(epoll::create(epoll::CreateFlags::CLOEXEC)?)?,
+            poller: awaitable(Poller::new()?)?,
             open: Vec::new(),
             buffer: Vec::new(),
         })
@@ -101,12 +102,8 @@ impl Pipes {
             lines: LineSplitter::default(),
         };
         let index = u64::try_from(self.open.len()).unwrap_or(u64::MAX);
-        epoll::add(
-            self.epoll.get_ref(),
-            &pipe.descriptor,
-            epoll::EventData::new_u64(index),
-            epoll::EventFlags::IN,
-        )?;
+        let poller = self.poller.get_ref();
+        poller.add(&pipe.descriptor, index, EventFlags::IN)?;
         self.open.push(pipe);
         Ok(())
     }
@@ -119,20 +116,19 @@ impl Pipes {
 
     /// Waits until something was written, and takes it. May be dropped while waiting.
     pub(crate) async fn next(&mut self) -> io::Result<Vec<(Source, Line)>> {
-        let events = exits::events(&mut self.epoll, EVENTS).await?;
+        let events = exits::events(&mut self.poller, EVENTS).await?;
         Ok(self.take(&events))
     }
 
     /// What is there by now.
     pub(crate) fn take_all(&mut self) -> Vec<(Source, Line)> {
         let mut events = Vec::with_capacity(EVENTS);
-        let waited = epoll::wait(
-            self.epoll.get_ref(),
-            spare_capacity(&mut events),
-            Some(&Timespec::default()),
-        );
-        match waited {
-            Ok(_) => self.take(&events),
+        match self
+            .poller
+            .get_ref()
+            .wait(&mut events, Some(Duration::ZERO))
+        {
+            Ok(()) => self.take(&events),
             Err(_) => Vec::new(),
         }
     }
@@ -150,10 +146,10 @@ impl Pipes {
         }
     }
 
-    fn take(&mut self, events: &[epoll::Event]) -> Vec<(Source, Line)> {
+    fn take(&mut self, events: &[Event]) -> Vec<(Source, Line)> {
         let mut found = Vec::new();
         for event in events {
-            let epoll::Event { data, .. } = *event;
+            let Event { data, .. } = *event;
             let index = usize::try_from(data.u64()).unwrap_or(usize::MAX);
             let Some(pipe) = self.open.get_mut(index) else {
                 continue;
@@ -167,9 +163,7 @@ impl Pipes {
                 }
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 // It cannot be read, now or ever.
-                Err(_) => {
-                    let _ = epoll::delete(self.epoll.get_ref(), &pipe.descriptor);
-                }
+                Err(_) => self.poller.get_ref().remove(&pipe.descriptor),
             }
         }
         // Heartbeats are short and rare; what a flood needed is given back.

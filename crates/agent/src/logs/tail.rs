@@ -1,7 +1,7 @@
 //! The thread that copies workers' output from their files to the console.
 //!
-//! It sleeps until the kernel says that a file has changed (inotify) or the agent has something to
-//! say (an eventfd). It holds the files of all workers; a worker's files are let go when they have
+//! It sleeps until the kernel reports that a file has changed (inotify) or the agent sends a
+//! command (a mailbox). It holds the files of all workers; a worker's files are let go when they have
 //! been copied to their end after the last writer has gone.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rdzv_core::rank::LocalRank;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rdzv_event::{Mailbox, Sender, mailbox, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::inotify;
 use rustix::io::Errno;
 use tokio::sync::oneshot;
@@ -22,7 +23,6 @@ use tokio::sync::oneshot;
 use super::kept::KeptFile;
 use super::output::{Labels, Output};
 use super::source::{Source, TailedFile};
-use crate::orders::{Orders, Received, orders};
 
 /// How much is read at once.
 const BUFFER: usize = 64 << 10;
@@ -31,8 +31,8 @@ const BUFFER: usize = 64 << 10;
 /// limited per user.
 const WITHOUT_WATCHES: Duration = Duration::from_millis(100);
 
-/// What the agent says to the thread.
-enum Order {
+/// A command of the agent to the thread.
+enum Command {
     Add(TailedFile),
     Keep(KeptFile),
     /// And what was kept of these workers is to be shown.
@@ -43,14 +43,14 @@ enum Order {
 
 /// The agent's end of the thread. The thread ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct Tail(Orders<Order>);
+pub(super) struct Tail(Sender<Command>);
 
 impl Tail {
     /// Starts the thread. With `collapse`, equal lines of several workers become one.
     pub(super) fn start(collapse: Option<Labels>) -> io::Result<Self> {
-        let (orders, received) = orders()?;
+        let (commands, mailbox) = mailbox()?;
         let copier = Copier {
-            orders: received,
+            commands: mailbox,
             watches: Watches::new(),
             sources: BTreeMap::new(),
             kept: BTreeMap::new(),
@@ -62,37 +62,37 @@ impl Tail {
             .name("tail".to_owned())
             .stack_size(256 << 10)
             .spawn(move || copier.run(Output::new(collapse)))?;
-        Ok(Self(orders))
+        Ok(Self(commands))
     }
 
     /// Copies a file from its beginning on.
     pub(super) fn add(&self, file: TailedFile) {
-        self.0.give(Order::Add(file));
+        self.0.send(Command::Add(file));
     }
 
     /// Keeps the end of a file.
     pub(super) fn keep(&self, file: KeptFile) {
-        self.0.give(Order::Keep(file));
+        self.0.send(Command::Keep(file));
     }
 
     /// Nobody writes any more into any of the files that were given so far. What was kept of the
     /// workers that `failed` goes to the console.
     pub(super) fn writers_are_gone(&self, failed: BTreeSet<LocalRank>) {
-        self.0.give(Order::WritersAreGone(failed));
+        self.0.send(Command::WritersAreGone(failed));
     }
 
     /// Waits until all files have been copied to their ends, which needs that their writers are
     /// gone.
     pub(super) async fn drained(&self) {
         let (answer, drained) = oneshot::channel();
-        self.0.give(Order::Drain(answer));
+        self.0.send(Command::Drain(answer));
         let _ = drained.await;
     }
 }
 
 /// The thread's own state.
 struct Copier {
-    orders: Received<Order>,
+    commands: Mailbox<Command>,
     watches: Watches,
     sources: BTreeMap<u64, Source>,
     kept: BTreeMap<u64, KeptFile>,
@@ -105,7 +105,7 @@ impl Copier {
     fn run(mut self, mut output: Output) {
         let mut buffer = vec![0; BUFFER];
         loop {
-            self.take_orders(&mut output);
+            self.receive(&mut output);
             if self.closed {
                 return;
             }
@@ -133,24 +133,24 @@ impl Copier {
         }
     }
 
-    fn take_orders(&mut self, output: &mut Output) {
+    fn receive(&mut self, output: &mut Output) {
         loop {
             let number = self.next;
-            match self.orders.next() {
-                Ok(Order::Add(file)) => {
+            match self.commands.try_recv() {
+                Ok(Command::Add(file)) => {
                     self.watches
                         .add(number, &file.path, inotify::WatchFlags::MODIFY);
                     self.sources
                         .insert(number, Source::new(number, file, output));
                     self.next += 1;
                 }
-                Ok(Order::Keep(file)) => {
+                Ok(Command::Keep(file)) => {
                     self.watches.add(number, &file.shown.path, ONCE);
                     self.kept.insert(number, file);
                     self.next += 1;
                 }
-                Ok(Order::WritersAreGone(failed)) => self.writers_are_gone(&failed, output),
-                Ok(Order::Drain(answer)) => self.waiting.push(answer),
+                Ok(Command::WritersAreGone(failed)) => self.writers_are_gone(&failed, output),
+                Ok(Command::Drain(answer)) => self.waiting.push(answer),
                 Err(TryRecvError::Empty) => return,
                 Err(TryRecvError::Disconnected) => {
                     self.closed = true;
@@ -213,7 +213,7 @@ impl Copier {
         }
     }
 
-    /// Sleeps until a file has changed, the agent rings, or something is due.
+    /// Sleeps until a file has changed, the agent sends a command, or something is due.
     fn sleep(&mut self, output: &Output) {
         let partial = self.sources.values().filter_map(Source::give_out_at);
         let grown = self.kept.values().filter_map(KeptFile::look_at);
@@ -224,18 +224,17 @@ impl Copier {
             .chain(output.deadline())
             .chain(long.filter(|until| *until > now))
             .min();
-        let mut patience = due.map(|at| at.saturating_duration_since(now));
+        let mut timeout = due.map(|at| at.saturating_duration_since(now));
         if self.watches.are_incomplete() {
-            patience = Some(patience.map_or(WITHOUT_WATCHES, |due| due.min(WITHOUT_WATCHES)));
+            timeout = Some(timeout.map_or(WITHOUT_WATCHES, |due| due.min(WITHOUT_WATCHES)));
         }
-        let timeout = patience.and_then(|patience| Timespec::try_from(patience).ok());
-        let mut waited = vec![PollFd::from_borrowed_fd(self.orders.bell(), PollFlags::IN)];
+        let mut waited = vec![PollFd::new(&self.commands, PollFlags::IN)];
         if let Some(inotify) = &self.watches.inotify {
             waited.push(PollFd::new(inotify, PollFlags::IN));
         }
-        let _ = poll(&mut waited, timeout.as_ref());
+        let _ = poll(&mut waited, timeout);
         drop(waited);
-        self.orders.hush();
+        self.commands.drain();
         let now = Instant::now();
         for number in self.watches.changed() {
             if let Some(source) = self.sources.get_mut(&number) {

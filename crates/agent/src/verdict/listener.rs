@@ -26,13 +26,12 @@ use std::thread;
 use std::time::Duration;
 
 use rdzv_core::rank::LocalRank;
+use rdzv_event::{Mailbox, Sender, mailbox};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::sync::oneshot;
-
-use crate::orders::{Orders, Received, orders};
 
 /// How much of the end of a worker's stderr is kept, in bytes.
 const KEPT: usize = 16 << 10;
@@ -45,8 +44,8 @@ const SETTLED_WITHIN: Duration = Duration::from_millis(50);
 
 type Tails = Arc<Mutex<BTreeMap<LocalRank, VecDeque<u8>>>>;
 
-/// What the agent says to the thread.
-enum Order {
+/// A command of the agent to the thread.
+enum Command {
     Add(LocalRank, OwnedFd),
     /// Call this when everything that was written has been copied.
     Drain(Box<dyn FnOnce() + Send>),
@@ -56,7 +55,7 @@ enum Order {
 #[derive(Debug, Default)]
 pub(crate) struct Listener {
     /// The thread ends when this is dropped.
-    thread: Option<Orders<Order>>,
+    thread: Option<Sender<Command>>,
     tails: Tails,
 }
 
@@ -80,7 +79,7 @@ impl Listener {
             Some(thread) => thread,
             none => none.insert(start(Arc::clone(&self.tails))?),
         };
-        thread.give(Order::Add(local_rank, reader));
+        thread.send(Command::Add(local_rank, reader));
         Ok(writer.into())
     }
 
@@ -89,7 +88,7 @@ impl Listener {
     pub(crate) async fn drained(&self) {
         if let Some(thread) = &self.thread {
             let (answer, drained) = oneshot::channel();
-            thread.give(Order::Drain(Box::new(|| {
+            thread.send(Command::Drain(Box::new(|| {
                 let _ = answer.send(());
             })));
             let _ = drained.await;
@@ -101,7 +100,7 @@ impl Listener {
     pub(crate) fn settle(&self) {
         if let Some(thread) = &self.thread {
             let (answer, settled) = channel();
-            thread.give(Order::Drain(Box::new(move || {
+            thread.send(Command::Drain(Box::new(move || {
                 let _ = answer.send(());
             })));
             let _ = settled.recv_timeout(SETTLED_WITHIN);
@@ -131,10 +130,10 @@ impl Listener {
     }
 }
 
-fn start(tails: Tails) -> io::Result<Orders<Order>> {
-    let (orders, received) = orders()?;
+fn start(tails: Tails) -> io::Result<Sender<Command>> {
+    let (commands, mailbox) = mailbox()?;
     let copier = Copier {
-        orders: received,
+        commands: mailbox,
         pipes: Vec::new(),
         tails,
     };
@@ -142,12 +141,12 @@ fn start(tails: Tails) -> io::Result<Orders<Order>> {
         .name("overhear".to_owned())
         .stack_size(128 << 10)
         .spawn(move || copier.run())?;
-    Ok(orders)
+    Ok(commands)
 }
 
 /// The thread's own state.
 struct Copier {
-    orders: Received<Order>,
+    commands: Mailbox<Command>,
     pipes: Vec<(LocalRank, OwnedFd)>,
     tails: Tails,
 }
@@ -156,7 +155,7 @@ impl Copier {
     fn run(mut self) {
         let mut buffer = vec![0; BUFFER];
         loop {
-            let mut waited = vec![PollFd::from_borrowed_fd(self.orders.bell(), PollFlags::IN)];
+            let mut waited = vec![PollFd::new(&self.commands, PollFlags::IN)];
             waited.extend(
                 self.pipes
                     .iter()
@@ -168,17 +167,17 @@ impl Copier {
                 .map(|waited| !waited.revents().is_empty())
                 .collect();
             drop(waited);
-            self.orders.hush();
+            self.commands.drain();
             let mut ready = ready.into_iter();
             self.copy(&mut buffer, |_| ready.next().unwrap_or(false));
             loop {
-                match self.orders.next() {
-                    Ok(Order::Add(local_rank, pipe)) => {
+                match self.commands.try_recv() {
+                    Ok(Command::Add(local_rank, pipe)) => {
                         let mut tails = self.tails.lock().unwrap_or_else(PoisonError::into_inner);
                         tails.insert(local_rank, VecDeque::new());
                         self.pipes.push((local_rank, pipe));
                     }
-                    Ok(Order::Drain(answer)) => {
+                    Ok(Command::Drain(answer)) => {
                         while self.copy(&mut buffer, |_| true) {}
                         answer();
                     }
@@ -259,7 +258,7 @@ mod tests {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         fcntl_setfl(&reader, OFlags::NONBLOCK).unwrap();
         let line = start(Arc::clone(&listener.tails)).unwrap();
-        line.give(Order::Add(LocalRank(0), reader));
+        line.send(Command::Add(LocalRank(0), reader));
         listener.thread = Some(line);
         let mut rest = text;
         while !rest.is_empty() {
