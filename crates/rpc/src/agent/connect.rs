@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rdzv_rpc_proto::frame::hello::Hello;
 use rdzv_rpc_proto::frame::{FrameKind, Header, Limits};
 use rdzv_rpc_proto::worker::WorkerInfo;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 
 use super::core::{Core, Member};
 use crate::connection::client::Client;
@@ -175,10 +175,6 @@ pub(crate) fn sleep(ends: &mut Ends, what: PollFlags, until: Instant) -> Result<
         );
         return Err(RpcError::new(RpcErrorKind::PeerLost, text));
     }
-    let timeout = Timespec {
-        tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
-        tv_nsec: left.subsec_nanos().into(),
-    };
     let reading = what == PollFlags::IN;
     let ready = if reading {
         ends.reader.prepare_to_sleep()
@@ -195,10 +191,8 @@ pub(crate) fn sleep(ends: &mut Ends, what: PollFlags, until: Instant) -> Result<
             (ends.writer.half().descriptor(), PollFlags::IN)
         };
         // What ends it early is a reason to look.
-        let _ = poll(
-            &mut [PollFd::from_borrowed_fd(descriptor, what)],
-            Some(&timeout),
-        );
+        let mut watched = [PollFd::from_borrowed_fd(descriptor, what)];
+        let _ = rdzv_event::poll(&mut watched, Some(left));
     }
     if reading {
         ends.reader.awake();

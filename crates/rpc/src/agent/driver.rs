@@ -107,7 +107,7 @@ fn take(
 ) {
     for happening in happenings {
         match *happening {
-            Happening::Bell => {
+            Happening::Wake => {
                 for endpoint in core.poller.take_returning() {
                     if let Err(error) = endpoint.link().give_back() {
                         fail(&endpoint, error);

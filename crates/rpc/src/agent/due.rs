@@ -12,7 +12,7 @@ impl Core {
     pub(crate) fn note_deadline(&self, deadline: Instant) {
         let at = clock::nanoseconds(deadline);
         if self.wake_at.fetch_min(at, Ordering::AcqRel) > at {
-            self.poller.ring();
+            self.poller.wake();
         }
     }
 

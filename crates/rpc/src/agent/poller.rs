@@ -1,4 +1,4 @@
-//! What the driver waits with: one epoll set for all connections of an agent.
+//! The poller of the driver: one epoll instance for all connections of an agent.
 //!
 //! Descriptors are armed for one event at a time (`EPOLLONESHOT`). While somebody reads a connection
 //! it is not armed, so that the driver is not woken for what is being taken already.
@@ -8,10 +8,9 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use rustix::buffer::spare_capacity;
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rdzv_event::{EventFlags, Waker};
 
 use crate::connection::link::{Endpoint, Link};
 use crate::transport::Readiness;
@@ -23,8 +22,8 @@ pub(crate) struct LinkId(u64);
 /// Something that the driver waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Happening {
-    /// Somebody rang.
-    Bell,
+    /// A thread woke the driver.
+    Wake,
     /// Somebody connects.
     Knock,
     /// A connection has frames.
@@ -33,10 +32,10 @@ pub(crate) enum Happening {
     Room(LinkId),
 }
 
-/// The epoll set, and the connections in it.
+/// The epoll instance, and the connections in it.
 pub(crate) struct Poller {
-    epoll: OwnedFd,
-    bell: OwnedFd,
+    poller: rdzv_event::Poller,
+    waker: Waker,
     endpoints: Mutex<BTreeMap<LinkId, Arc<dyn Endpoint>>>,
     /// Connections over which something borrowed is to be given back.
     returning: Mutex<Vec<LinkId>>,
@@ -44,24 +43,19 @@ pub(crate) struct Poller {
 }
 
 /// Numbers of events: two bits say what kind, the others which one.
-const BELL: u64 = 0;
+const WAKE: u64 = 0;
 const KNOCK: u64 = 1;
 const FRAMES: u64 = 2;
 const ROOM: u64 = 3;
 
 impl Poller {
     pub(crate) fn new() -> io::Result<Self> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        epoll::add(
-            &epoll,
-            &bell,
-            epoll::EventData::new_u64(BELL),
-            epoll::EventFlags::IN,
-        )?;
+        let poller = rdzv_event::Poller::new()?;
+        let waker = Waker::new()?;
+        poller.add(&waker, WAKE, EventFlags::IN)?;
         Ok(Self {
-            epoll,
-            bell,
+            poller,
+            waker,
             endpoints: Mutex::new(BTreeMap::new()),
             returning: Mutex::default(),
             next: AtomicU64::new(0),
@@ -74,19 +68,12 @@ impl Poller {
 
     /// Waits for connections at the listener.
     pub(crate) fn listen(&self, listener: impl AsFd) -> io::Result<()> {
-        let data = epoll::EventData::new_u64(KNOCK);
-        Ok(epoll::add(
-            &self.epoll,
-            listener,
-            data,
-            epoll::EventFlags::IN,
-        )?)
+        self.poller.add(listener, KNOCK, EventFlags::IN)
     }
 
     /// Does not wait at the listener any more.
     pub(crate) fn deafen(&self, listener: impl AsFd) {
-        // It fails only if it was not added, which is what is wanted.
-        let _ = epoll::delete(&self.epoll, listener);
+        self.poller.remove(listener);
     }
 
     /// Takes a connection into the set. Nothing is armed yet.
@@ -94,8 +81,8 @@ impl Poller {
         let link = endpoint.link();
         let id = link.id();
         for (descriptor, what) in [(link.readable(), FRAMES), (link.writable(), ROOM)] {
-            let data = epoll::EventData::new_u64(id.0 << 2 | what);
-            epoll::add(&self.epoll, descriptor, data, epoll::EventFlags::ONESHOT)?;
+            let token = id.0 << 2 | what;
+            self.poller.add(descriptor, token, EventFlags::ONESHOT)?;
         }
         self.endpoints().insert(id, endpoint);
         Ok(())
@@ -113,53 +100,51 @@ impl Poller {
 
     /// Waits for frames of this connection, once.
     pub(crate) fn await_frames(&self, link: &Link) -> io::Result<()> {
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ONESHOT;
+        let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ONESHOT;
         self.arm(link.readable(), link.id().0 << 2 | FRAMES, flags)
     }
 
     /// Does not wait for frames of this connection: somebody else does.
     pub(crate) fn disarm_frames(&self, link: &Link) -> io::Result<()> {
         let token = link.id().0 << 2 | FRAMES;
-        self.arm(link.readable(), token, epoll::EventFlags::ONESHOT)
+        self.arm(link.readable(), token, EventFlags::ONESHOT)
     }
 
     /// Waits for room in this connection, once.
     pub(crate) fn await_room(&self, link: &Link) -> io::Result<()> {
         let flags = match link.room() {
-            Readiness::Readable => epoll::EventFlags::IN,
-            Readiness::Writable => epoll::EventFlags::OUT,
+            Readiness::Readable => EventFlags::IN,
+            Readiness::Writable => EventFlags::OUT,
         };
         let token = link.id().0 << 2 | ROOM;
-        self.arm(link.writable(), token, flags | epoll::EventFlags::ONESHOT)
+        self.arm(link.writable(), token, flags | EventFlags::ONESHOT)
     }
 
-    fn arm(&self, descriptor: &OwnedFd, token: u64, flags: epoll::EventFlags) -> io::Result<()> {
-        let data = epoll::EventData::new_u64(token);
-        match epoll::modify(&self.epoll, descriptor, data, flags) {
-            // It was forgotten meanwhile, since the connection is over.
-            Err(rustix::io::Errno::NOENT) => Ok(()),
-            result => Ok(result?),
+    fn arm(&self, descriptor: &OwnedFd, token: u64, flags: EventFlags) -> io::Result<()> {
+        match self.poller.modify(descriptor, token, flags) {
+            // It was removed meanwhile, since the connection is over.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result,
         }
     }
 
     /// Takes a connection out of the set.
     pub(crate) fn forget(&self, link: &Link) {
         for descriptor in [link.readable(), link.writable()] {
-            let _ = epoll::delete(&self.epoll, descriptor);
+            self.poller.remove(descriptor);
         }
         self.endpoints().remove(&link.id());
     }
 
-    /// Has the driver look around, wherever it is.
-    pub(crate) fn ring(&self) {
-        // It fails only if the count is at its end, and then it rings anyway.
-        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    /// Wakes the driver.
+    pub(crate) fn wake(&self) {
+        self.waker.wake();
     }
 
     /// Has the driver give back what was borrowed over this connection.
     pub(crate) fn give_back(&self, link: LinkId) {
         self.returning().push(link);
-        self.ring();
+        self.wake();
     }
 
     /// The connections over which something is to be given back.
@@ -174,18 +159,14 @@ impl Poller {
     pub(crate) fn wait(&self, until: Option<Instant>, into: &mut Vec<Happening>) -> io::Result<()> {
         into.clear();
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        let timeout = left.map(timespec);
         let mut events = Vec::with_capacity(64);
-        match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+        self.poller.wait(&mut events, left)?;
         for event in &events {
             let token = event.data.u64();
             into.push(match token & 3 {
-                BELL => {
-                    let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
-                    Happening::Bell
+                WAKE => {
+                    self.waker.drain();
+                    Happening::Wake
                 }
                 KNOCK => Happening::Knock,
                 FRAMES => Happening::Frames(LinkId(token >> 2)),
@@ -205,13 +186,5 @@ impl Poller {
         self.endpoints
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// At least so long: rounded up to what the kernel counts in.
-fn timespec(duration: Duration) -> Timespec {
-    Timespec {
-        tv_sec: duration.as_secs().try_into().unwrap_or(i64::MAX),
-        tv_nsec: duration.subsec_nanos().into(),
     }
 }

@@ -11,13 +11,13 @@ mod sending;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use rdzv_event::Waker;
 use rdzv_rpc_proto::frame::{Frame, FrameKind, Header, Limits};
 use rdzv_rpc_proto::worker::WorkerInfo;
 
 use super::calls::Calls;
 use super::lent::Lending;
 use super::link::{Endpoint, Link, fail};
-use super::waiting::Bell;
 use crate::agent::core::Core;
 use crate::error::{RpcError, RpcErrorKind};
 
@@ -33,7 +33,7 @@ pub(crate) struct Client {
     /// How much it has paid lately to look for a reply before sleeping; see `waiting`.
     pub(crate) patience: AtomicU32,
     /// Wakes the thread that holds the helm and sleeps, when another one has filled its slot.
-    pub(crate) bell: Arc<Bell>,
+    pub(crate) waker: Arc<Waker>,
 }
 
 impl Client {
@@ -43,7 +43,7 @@ impl Client {
         worker: WorkerInfo,
         lending: Lending,
     ) -> std::io::Result<Self> {
-        let bell = Arc::new(Bell::new()?);
+        let waker = Arc::new(Waker::new()?);
         Ok(Self {
             link,
             core,
@@ -52,7 +52,7 @@ impl Client {
             calls: Mutex::default(),
             order: Mutex::default(),
             patience: AtomicU32::new(super::waiting::PATIENCE),
-            bell,
+            waker,
         })
     }
 

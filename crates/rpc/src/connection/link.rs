@@ -9,7 +9,7 @@ use rdzv_rpc_proto::frame::{Frame, FrameKind, Header, Limits};
 use rdzv_rpc_proto::heartbeat::Rhythm;
 use rdzv_shm::Exchange;
 use rdzv_shm::pass::Peer;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::net::sockopt;
 
 use super::arenas::Arenas;
@@ -153,9 +153,8 @@ impl Link {
     pub(crate) fn is_hung_up(&self) -> bool {
         let mut descriptors = [PollFd::new(&self.readable, PollFlags::RDHUP)];
         let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
-        let at_once = Timespec::default();
         self.ended().is_some()
-            || poll(&mut descriptors, Some(&at_once))
+            || rdzv_event::poll(&mut descriptors, Some(Duration::ZERO))
                 .is_ok_and(|_| descriptors[0].revents().intersects(gone))
     }
 

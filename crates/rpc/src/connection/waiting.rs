@@ -5,14 +5,12 @@
 //! and again for a short while, then it sleeps. What else arrives meanwhile it hands to those who
 //! wait for it.
 
-use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Wake, Waker};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags};
 
 use super::client::Client;
 use super::link::{Endpoint, Pumped, pump, rest};
@@ -58,10 +56,10 @@ impl Client {
                 }
                 looking = false;
                 if helm.prepare_to_sleep() {
-                    // Whoever fills it from now on rings.
-                    if slot.watch(&Waker::from(Arc::clone(&self.bell))) {
+                    // A thread that fills it from now on wakes this one.
+                    if slot.watch(&Waker::from(Arc::clone(&self.waker))) {
                         sleep(self, until);
-                        self.bell.hush();
+                        self.waker.drain();
                     }
                     helm.awake();
                 }
@@ -94,45 +92,14 @@ impl Client {
     }
 }
 
-/// What wakes a thread that sleeps at a connection, beside its frames: a call may end in other ways,
-/// by cancelling, by its deadline, on a thread that reads large parts, or with an earlier connection.
-pub(crate) struct Bell(OwnedFd);
-
-impl Bell {
-    pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self(eventfd(
-            0,
-            EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK,
-        )?))
-    }
-
-    fn descriptor(&self) -> &OwnedFd {
-        &self.0
-    }
-
-    /// It was heard. There is one at a time who listens: who has the helm.
-    fn hush(&self) {
-        let _ = rustix::io::read(&self.0, &mut [0_u8; 8]);
-    }
-}
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        // It fails only if the count is at its end, and then it rings anyway.
-        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
-    }
-}
-
 fn sleep(client: &Client, until: Option<Instant>) {
     let mut descriptors = [
         PollFd::new(client.link().readable(), PollFlags::IN | PollFlags::RDHUP),
-        PollFd::new(client.bell.descriptor(), PollFlags::IN),
+        // A call may end in other ways than by a frame: by cancelling, by its deadline, on a thread
+        // that reads large parts, or with an earlier connection.
+        PollFd::new(&client.waker, PollFlags::IN),
     ];
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-    let timeout = left.map(|left| Timespec {
-        tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
-        tv_nsec: left.subsec_nanos().into(),
-    });
     // An interruption is a reason to look, like everything else that ends it.
-    let _ = poll(&mut descriptors, timeout.as_ref());
+    let _ = rdzv_event::poll(&mut descriptors, left);
 }

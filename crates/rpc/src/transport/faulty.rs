@@ -10,10 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::event::{Timespec, epoll};
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
-};
+use rdzv_event::{EventFlags, Poller, Timer};
 
 use super::{Carrier, ReadHalf, Readiness, WriteHalf};
 
@@ -173,8 +170,8 @@ struct FaultyRead {
     inner: Box<dyn ReadHalf>,
     faults: Faults,
     /// The descriptor of what is wrapped and the timer in one.
-    watched: OwnedFd,
-    timer: OwnedFd,
+    watched: Poller,
+    timer: Timer,
     /// What was received and is late, with the times at which it arrives.
     late: VecDeque<(Instant, Vec<u8>)>,
     /// When the end arrives, once it has been seen.
@@ -186,13 +183,10 @@ struct FaultyRead {
 
 impl FaultyRead {
     fn new(inner: Box<dyn ReadHalf>, faults: Faults) -> io::Result<Self> {
-        let watched = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        for (number, descriptor) in [inner.descriptor(), timer.as_fd()].into_iter().enumerate() {
-            let data = epoll::EventData::new_u64(number as u64);
-            epoll::add(&watched, descriptor, data, epoll::EventFlags::IN)?;
-        }
+        let watched = Poller::new()?;
+        let timer = Timer::new()?;
+        watched.add(inner.descriptor(), 0, EventFlags::IN)?;
+        watched.add(&timer, 1, EventFlags::IN)?;
         Ok(Self {
             inner,
             faults,
@@ -209,8 +203,7 @@ impl FaultyRead {
     fn go_deaf(&mut self) {
         if !self.deaf {
             self.deaf = true;
-            // It is there, it was added.
-            let _ = epoll::delete(&self.watched, self.inner.descriptor());
+            self.watched.remove(self.inner.descriptor());
         }
     }
 
@@ -235,16 +228,6 @@ impl FaultyRead {
     /// When the next thing arrives.
     fn next(&self) -> Option<Instant> {
         self.late.front().map(|(at, _)| *at).or(self.end)
-    }
-
-    fn set_timer(&self, left: Duration) {
-        let zero = Timespec::default();
-        let setting = Itimerspec {
-            it_interval: zero,
-            it_value: Timespec::try_from(left).unwrap_or(zero),
-        };
-        // It can only fail for a setting that is none.
-        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &setting);
     }
 }
 
@@ -297,7 +280,7 @@ impl ReadHalf for FaultyRead {
                 self.awake();
                 return false;
             }
-            Some(left) => self.set_timer(left),
+            Some(left) => self.timer.set(Some(left)),
         }
         true
     }
@@ -306,7 +289,7 @@ impl ReadHalf for FaultyRead {
         if std::mem::take(&mut self.asleep) {
             self.inner.awake();
         }
-        self.set_timer(Duration::ZERO);
+        self.timer.set(None);
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {

@@ -6,17 +6,13 @@ use std::io::{self, IoSlice};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use rdzv_event::{EventFlags, Poller, Timer};
 use rdzv_rpc_proto::frame::header::MAGIC;
 use rdzv_shm::pass;
-use rustix::buffer::spare_capacity;
-use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
-};
 
 use super::connect::{WELCOME, near_carrier, tcp_carrier, tls_carrier, turn_away};
 use super::contact::{Contact, host_identity};
@@ -50,8 +46,8 @@ pub struct Listener {
     unix: Option<(UnixListener, String)>,
     options: TransportOptions,
     /// All of it in one descriptor.
-    watched: OwnedFd,
-    timer: OwnedFd,
+    watched: Poller,
+    timer: Timer,
     /// In the order in which they came, so the first deadline is that of the first.
     strangers: BTreeMap<u64, Stranger>,
     next: u64,
@@ -91,13 +87,16 @@ impl Listener {
         let tcp = tcp::listen(SocketAddr::new(options.address, options.port))?;
         let unix = options.unix.then(unix::listen).transpose()?;
         let broken = || TransportError::system("watch for connections");
-        let watched = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(broken())?;
-        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(broken())?;
-        watch(&watched, &tcp, TCP).map_err(broken())?;
-        watch(&watched, &timer, TIMER).map_err(broken())?;
+        let watched = Poller::new().map_err(broken())?;
+        let timer = Timer::new().map_err(broken())?;
+        let watch = |descriptor: BorrowedFd<'_>, token| {
+            let added = watched.add(descriptor, token, EventFlags::IN);
+            added.map_err(broken())
+        };
+        watch(tcp.as_fd(), TCP)?;
+        watch(timer.as_fd(), TIMER)?;
         if let Some((listener, _)) = &unix {
-            watch(&watched, listener, UNIX).map_err(broken())?;
+            watch(listener.as_fd(), UNIX)?;
         }
         Ok(Self {
             tcp,
@@ -148,11 +147,8 @@ impl Listener {
 
     fn advance(&mut self) -> Result<(), TransportError> {
         let mut events = Vec::with_capacity(AT_ONCE);
-        let now = Timespec::default();
-        match epoll::wait(&self.watched, spare_capacity(&mut events), Some(&now)) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(TransportError::system("watch for connections")(error)),
-        }
+        let waited = self.watched.wait(&mut events, Some(Duration::ZERO));
+        waited.map_err(TransportError::system("watch for connections"))?;
         for event in events {
             match event.data.u64() {
                 TCP => self.take_in(Self::accept_tcp),
@@ -244,7 +240,7 @@ impl Listener {
         }
         let number = self.next;
         self.next += 1;
-        if let Err(error) = watch(&self.watched, stage.socket(), number) {
+        if let Err(error) = self.watched.add(stage.socket(), number, EventFlags::IN) {
             let error = TransportError::system("watch a connection")(error);
             self.outcomes.push_back(Err(error));
             return;
@@ -276,7 +272,7 @@ impl Listener {
             return;
         };
         // Whoever gets the socket watches it in its own way.
-        let _ = epoll::delete(&self.watched, stranger.stage.socket());
+        self.watched.remove(stranger.stage.socket());
         if let Err(reason) = complete {
             if let Stage::Unix(greeting) = &stranger.stage {
                 turn_away(greeting.socket(), &reason);
@@ -316,20 +312,10 @@ impl Listener {
 
     /// Wakes up at the first deadline, and makes the timer quiet until then.
     fn set_timer(&self) {
-        let zero = Timespec::default();
         let first = self.strangers.first_key_value();
-        let left = first.map_or(zero, |(_, stranger)| {
-            let left = stranger.until.saturating_duration_since(Instant::now());
-            // A timer that is set to nothing is off.
-            let left = left.max(std::time::Duration::from_micros(1));
-            Timespec::try_from(left).unwrap_or(zero)
-        });
-        let setting = Itimerspec {
-            it_interval: zero,
-            it_value: left,
-        };
-        // It can only fail for a setting that is none.
-        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &setting);
+        self.timer.set(
+            first.map(|(_, stranger)| stranger.until.saturating_duration_since(Instant::now())),
+        );
     }
 
     fn refused(&mut self, peer: String, reason: String) {
@@ -339,7 +325,7 @@ impl Listener {
 }
 
 /// Goes on with a TLS handshake, and says welcome when it is over.
-fn shake_hands(session: &mut TlsSession, watched: &OwnedFd, number: u64) -> Result<bool, String> {
+fn shake_hands(session: &mut TlsSession, watched: &Poller, number: u64) -> Result<bool, String> {
     if is_plain(&session.stream().0) {
         let reason = "this worker wants TLS: give certificates to all workers or to none";
         turn_away(&session.stream().0, reason);
@@ -353,11 +339,10 @@ fn shake_hands(session: &mut TlsSession, watched: &OwnedFd, number: u64) -> Resu
         };
     // Until then for whichever the handshake waits for.
     let events = match session.wants_room() {
-        true => epoll::EventFlags::OUT,
-        false => epoll::EventFlags::IN,
+        true => EventFlags::OUT,
+        false => EventFlags::IN,
     };
-    let data = epoll::EventData::new_u64(number);
-    let changed = epoll::modify(watched, &session.stream().0, data, events);
+    let changed = watched.modify(&session.stream().0, number, events);
     changed.map_err(|error| error.to_string())?;
     Ok(greeted)
 }
@@ -367,11 +352,6 @@ fn is_plain(socket: &OwnedFd) -> bool {
     let mut first = [0; 4];
     let peeked = recv(socket, &mut first, RecvFlags::PEEK);
     peeked.is_ok_and(|(count, _)| count == 4) && u32::from_le_bytes(first) == MAGIC
-}
-
-fn watch(watched: &OwnedFd, what: impl AsFd, number: u64) -> Result<(), Errno> {
-    let data = epoll::EventData::new_u64(number);
-    epoll::add(watched, what, data, epoll::EventFlags::IN)
 }
 
 /// A descriptor that can be given up.

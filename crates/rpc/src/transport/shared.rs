@@ -7,8 +7,8 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use rdzv_event::{EventFlags, Poller};
 use rdzv_shm::{Consumer, Exchange, Link, Producer};
-use rustix::event::epoll;
 
 use super::socket::close;
 use super::{ReadHalf, Readiness, WriteHalf};
@@ -17,7 +17,7 @@ pub(super) struct SharedRead {
     ring: Consumer,
     beside: Arc<Exchange>,
     /// The doorbell and the socket in one.
-    watched: OwnedFd,
+    watched: Poller,
     /// Whether the socket may have something to tell since it was last looked at.
     woken: bool,
 }
@@ -25,7 +25,7 @@ pub(super) struct SharedRead {
 pub(super) struct SharedWrite {
     ring: Producer,
     beside: Arc<Exchange>,
-    watched: OwnedFd,
+    watched: Poller,
     woken: bool,
 }
 
@@ -46,12 +46,10 @@ pub(super) fn halves(link: Link, beside: &Arc<Exchange>) -> io::Result<(SharedRe
 }
 
 /// One descriptor that is readable when either of the two is.
-fn both(doorbell: BorrowedFd<'_>, socket: &OwnedFd) -> io::Result<OwnedFd> {
-    let watched = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    let readable = epoll::EventFlags::IN;
-    epoll::add(&watched, doorbell, epoll::EventData::new_u64(0), readable)?;
-    let ended = readable | epoll::EventFlags::RDHUP;
-    epoll::add(&watched, socket, epoll::EventData::new_u64(1), ended)?;
+fn both(doorbell: BorrowedFd<'_>, socket: &OwnedFd) -> io::Result<Poller> {
+    let watched = Poller::new()?;
+    watched.add(doorbell, 0, EventFlags::IN)?;
+    watched.add(socket, 1, EventFlags::IN | EventFlags::RDHUP)?;
     Ok(watched)
 }
 

@@ -4,8 +4,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::event::{PollFd, PollFlags};
 
 use super::error::TransportError;
 
@@ -28,9 +27,8 @@ impl Patience<'_> {
         loop {
             let now = Instant::now();
             let left = self.until.saturating_duration_since(now);
-            let timeout = Timespec::try_from(left).unwrap_or(FOREVER);
             let mut watched = [PollFd::new(&descriptor, flags)];
-            match poll(&mut watched, Some(&timeout)) {
+            match rdzv_event::poll(&mut watched, Some(left)) {
                 Ok(0) if left.is_zero() => {
                     return Err(TransportError::Late {
                         peer: self.peer.to_owned(),
@@ -38,7 +36,7 @@ impl Patience<'_> {
                         waited: now.saturating_duration_since(self.since).max(MILLISECOND),
                     });
                 }
-                Ok(0) | Err(Errno::INTR) => {}
+                Ok(0) => {}
                 Ok(_) => return Ok(()),
                 Err(error) => return Err(TransportError::system("wait for a peer")(error)),
             }
@@ -74,8 +72,3 @@ impl Patience<'_> {
 }
 
 const MILLISECOND: Duration = Duration::from_millis(1);
-
-const FOREVER: Timespec = Timespec {
-    tv_sec: 1 << 40,
-    tv_nsec: 0,
-};

@@ -63,7 +63,7 @@ impl Core {
                 tracing::warn!(worker = %self.me, holder = %leak.holder, "{leak}");
             }
         }
-        self.poller.ring();
+        self.poller.wake();
         self.tell_group_changed();
         self.gathers.stop();
         news
