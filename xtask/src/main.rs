@@ -28,7 +28,8 @@ usage: cargo xtask <task>
   test                   build, then run every test: cargo test --workspace and the interop suite
   etcd                   print the path of the etcd server that tests use (RDZV_ETCD)
   ci                     fmt, clippy, doc, tidy, test
-  tidy [--cycles FOLDER] the house rules that a compiler cannot check, or one rule in one crate
+  tidy                   the house rules that a compiler cannot check
+  tidy --cycles FOLDER   the module cycles of one crate (--words FOLDER: its words)
   lines [CHECKOUT]       size, modules and cycles of each crate
   bench launch [...]     starting, restarting and log throughput, against torchrun
   bench rendezvous [...] agents that find one another, against PyTorch's

@@ -1,86 +1,15 @@
-//! Which crate may use which: the layers of the house.
+//! Which crate may use which: the layers of the house, as `ARCHITECTURE.md` draws them; and the fence
+//! around those that must not touch the world.
+
+use std::path::Path;
 
 use anyhow::Context;
 use serde_json::Value;
 
-use super::Finding;
+use super::source::Source;
+use super::tokens::{Tokens, words};
+use super::{Finding, cycles};
 use crate::command::{cargo, output};
-
-/// Package, and the packages of ours that it may use. The order is bottom up.
-const EDGES: [(&str, &[&str]); 17] = [
-    ("rdzv-core", &[]),
-    ("rdzv-store-proto", &["rdzv-core"]),
-    ("rdzv-rendezvous-proto", &["rdzv-core"]),
-    ("rdzv-agent-proto", &["rdzv-core"]),
-    ("rdzv-rpc-proto", &["rdzv-core"]),
-    (
-        "rdzv-sim",
-        &[
-            "rdzv-core",
-            "rdzv-store-proto",
-            "rdzv-rendezvous-proto",
-            "rdzv-rpc-proto",
-        ],
-    ),
-    ("rdzv-event", &[]),
-    ("rdzv-trust", &[]),
-    ("rdzv-worker-server", &["rdzv-core"]),
-    (
-        "rdzv-store",
-        &["rdzv-core", "rdzv-store-proto", "rdzv-event"],
-    ),
-    (
-        "rdzv-rendezvous",
-        &[
-            "rdzv-core",
-            "rdzv-event",
-            "rdzv-store-proto",
-            "rdzv-rendezvous-proto",
-            "rdzv-store",
-        ],
-    ),
-    ("rdzv-shm", &[]),
-    ("rdzv-collective", &["rdzv-event", "rdzv-store", "rdzv-shm"]),
-    (
-        "rdzv-rpc",
-        &[
-            "rdzv-core",
-            "rdzv-event",
-            "rdzv-rpc-proto",
-            "rdzv-store",
-            "rdzv-rendezvous",
-            "rdzv-collective",
-            "rdzv-shm",
-            "rdzv-trust",
-        ],
-    ),
-    (
-        "rdzv-agent",
-        &[
-            "rdzv-core",
-            "rdzv-event",
-            "rdzv-store-proto",
-            "rdzv-agent-proto",
-            "rdzv-store",
-            "rdzv-rendezvous",
-        ],
-    ),
-    (
-        "rdzv",
-        &[
-            "rdzv-core",
-            "rdzv-agent-proto",
-            "rdzv-rendezvous-proto",
-            "rdzv-store",
-            "rdzv-rendezvous",
-            "rdzv-agent",
-            "rdzv-collective",
-            "rdzv-rpc",
-            "rdzv-worker-server",
-        ],
-    ),
-    ("xtask", &[]),
-];
 
 /// All that the kernel and the protocol crates may link: formats and data, nothing that touches the
 /// world. Base64 and civil dates (jiff without its clock and time zone files) are how the state of a
@@ -96,8 +25,34 @@ const PURE_MAY_LINK: [&str; 8] = [
     "thiserror",
 ];
 
-/// The simulator is for tests: never a normal dependency.
-const TESTS_ONLY: &str = "rdzv-sim";
+/// Packages that are there for tests: never a normal dependency.
+const TESTS_ONLY: [&str; 2] = ["rdzv-sim", "rdzv-testing"];
+
+/// The one set of lints that keeps the pure crates pure; a file of their own would replace it.
+const FENCE: &str = "crates/proto/clippy.toml";
+
+/// Modules that are as pure as a crate behind the fence.
+const PURE_MODULE: (&str, &str) = ("crates/collective", "schedule");
+
+/// Parts of the standard library that touch the world.
+const IMPURE_PARTS: [&str; 4] = ["env", "fs", "process", "thread"];
+
+/// Names that tell the time, open sockets or iterate in random order.
+const IMPURE_NAMES: [&str; 10] = [
+    "HashMap",
+    "HashSet",
+    "Instant",
+    "SystemTime",
+    "TcpListener",
+    "TcpStream",
+    "UdpSocket",
+    "UnixDatagram",
+    "UnixListener",
+    "UnixStream",
+];
+
+/// Package, and the packages of ours that it may use; bottom up.
+type Layers = Vec<(String, Vec<String>)>;
 
 /// What cargo knows about the workspace.
 pub(crate) fn metadata() -> anyhow::Result<Value> {
@@ -105,44 +60,106 @@ pub(crate) fn metadata() -> anyhow::Result<Value> {
     serde_json::from_str(&text).context("cargo metadata printed no JSON")
 }
 
-pub(crate) fn check(metadata: &Value) -> anyhow::Result<Vec<Finding>> {
+/// The table of crates in `ARCHITECTURE.md`: `core` there is the package `rdzv-core`.
+pub(crate) fn layers(architecture: &str) -> anyhow::Result<Layers> {
+    let (_, table) = architecture
+        .split_once("| may use, of ours |\n")
+        .context("ARCHITECTURE.md has no table with a column 'may use, of ours'")?;
+    let rows = table.lines().take_while(|line| line.starts_with('|'));
+    let row = |line: &str| {
+        let (_, line) = line.strip_suffix(" |")?.split_once("| `")?;
+        let (name, line) = line.split_once('`')?;
+        let (_, used) = line.rsplit_once("| ")?;
+        let used = used.split(", ").filter(|used| *used != "nothing");
+        Some((package_name(name), used.map(package_name).collect()))
+    };
+    Ok(rows.filter_map(row).collect())
+}
+
+fn package_name(short: &str) -> String {
+    match short {
+        "cli" => "rdzv".to_owned(),
+        "xtask" => short.to_owned(),
+        _ => format!("rdzv-{short}"),
+    }
+}
+
+pub(crate) fn check(
+    metadata: &Value,
+    layers: &Layers,
+    sources: &[Source],
+) -> anyhow::Result<Vec<Finding>> {
     let packages = metadata["packages"]
         .as_array()
         .context("cargo metadata lists no packages")?;
-    let mut findings = Vec::new();
+    let root = metadata["workspace_root"].as_str().unwrap_or_default();
+    let mut findings = order(layers);
     for package in packages {
-        let name = package["name"]
-            .as_str()
-            .context("a package without a name")?;
-        let Some((_, allowed)) = EDGES.iter().find(|(known, _)| *known == name) else {
-            findings.push(Finding::new(
-                name,
-                "this crate has no place in the table of layers",
-            ));
+        let name = text(package, "name")?;
+        let manifest = text(package, "manifest_path")?;
+        let manifest = manifest.strip_prefix(root).unwrap_or(manifest);
+        let folder = manifest
+            .trim_start_matches('/')
+            .trim_end_matches("/Cargo.toml");
+        let Some((_, allowed)) = layers.iter().find(|(known, _)| known == name) else {
+            let rule = "this crate has no row in the table of ARCHITECTURE.md";
+            findings.push(Finding::new(name, rule));
             continue;
         };
         let dependencies = package["dependencies"]
             .as_array()
             .context("no dependency list")?;
         for dependency in dependencies {
-            let used = dependency["name"]
-                .as_str()
-                .context("a dependency without a name")?;
+            let used = text(dependency, "name")?;
             let in_tests = dependency["kind"].as_str() == Some("dev");
-            if let Some(rule) = breach(name, allowed, used, in_tests) {
+            let ours = layers.iter().any(|(known, _)| known == used);
+            if let Some(rule) = breach(name, allowed, used, ours, in_tests) {
+                findings.push(Finding::new(name, rule));
+            } else if ours && !in_tests && !names(sources, folder, &used.replace('-', "_")) {
+                let rule = format!("depends on {used}, which no code uses");
                 findings.push(Finding::new(name, rule));
             }
         }
+        if is_pure(name) {
+            findings.extend(fence(name, folder, metadata["workspace_root"].as_str()));
+            findings.extend(impurities(sources, folder, ""));
+        }
     }
+    let (folder, module) = PURE_MODULE;
+    findings.extend(impurities(sources, folder, module));
     Ok(findings)
 }
 
-fn breach(name: &str, allowed: &[&str], used: &str, in_tests: bool) -> Option<String> {
-    let ours = EDGES.iter().any(|(known, _)| *known == used);
-    if ours && in_tests && used == TESTS_ONLY {
+fn text<'a>(value: &'a Value, key: &str) -> anyhow::Result<&'a str> {
+    let text = value[key].as_str();
+    text.with_context(|| format!("cargo metadata has an entry without a {key}"))
+}
+
+/// Whether the table itself goes down only.
+fn order(layers: &Layers) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (at, (name, allowed)) in layers.iter().enumerate() {
+        for used in allowed {
+            if !layers[..at].iter().any(|(known, _)| known == used) {
+                let rule = format!("{name} uses {used}, which is not above it in the table");
+                findings.push(Finding::new("ARCHITECTURE.md", rule));
+            }
+        }
+    }
+    findings
+}
+
+fn breach(
+    name: &str,
+    allowed: &[String],
+    used: &str,
+    ours: bool,
+    in_tests: bool,
+) -> Option<String> {
+    if ours && in_tests && TESTS_ONLY.contains(&used) {
         return None;
     }
-    if ours && !allowed.contains(&used) {
+    if ours && !allowed.iter().any(|allowed| allowed == used) {
         return Some(format!(
             "must not depend on {used}: edges go down the layers only"
         ));
@@ -153,26 +170,83 @@ fn breach(name: &str, allowed: &[&str], used: &str, in_tests: bool) -> Option<St
     None
 }
 
+/// Whether the code of the package in `folder` has the word `library`.
+fn names(sources: &[Source], folder: &str, library: &str) -> bool {
+    let inside = format!("{folder}/src/");
+    let mut files = sources
+        .iter()
+        .filter(|source| source.path.starts_with(&inside));
+    files.any(|source| {
+        let tokens = Tokens::of(source).map(|tokens| words(&tokens.shipped));
+        tokens.is_ok_and(|words| words.iter().any(|word| word.text == library))
+    })
+}
+
 /// Whether the crate stands under the fence of `crates/proto/clippy.toml`.
 fn is_pure(name: &str) -> bool {
     name == "rdzv-core" || name.ends_with("-proto")
 }
 
+fn fence(name: &str, folder: &str, root: Option<&str>) -> Option<Finding> {
+    let behind = folder
+        .strip_prefix("crates/proto/")
+        .is_some_and(|rest| !rest.contains('/'));
+    let own = Path::new(root?).join(folder).join("clippy.toml");
+    let rule = format!("a pure crate stands under {FENCE}, without a clippy.toml of its own");
+    (!behind || own.exists()).then(|| Finding::new(name, rule))
+}
+
+/// Uses of the world in the crate in `folder`, below one of its modules.
+fn impurities(sources: &[Source], folder: &str, module: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for tree in cycles::trees(sources, folder) {
+        let inside = tree
+            .modules
+            .iter()
+            .filter(|inside| inside.name.starts_with(module));
+        for module in inside {
+            for (path, line) in module.paths() {
+                let part = path.first().is_some_and(|first| first == "std")
+                    && path
+                        .get(1)
+                        .is_some_and(|part| IMPURE_PARTS.contains(&part.as_str()));
+                if part
+                    || path
+                        .iter()
+                        .any(|name| IMPURE_NAMES.contains(&name.as_str()))
+                {
+                    let place = format!("{}:{line}", module.file);
+                    let rule = format!("{} in pure code", path.join("::"));
+                    findings.push(Finding::new(place, rule));
+                }
+            }
+        }
+    }
+    findings
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::source::example;
     use super::*;
     use serde_json::json;
+
+    const TABLE: &str = "# A\n\n| crate | is | may use, of ours |\n|---|---|---|\n\
+        | `core` | decisions | nothing |\n| `store` | a, b | core |\n\
+        | `sim` | worlds | core |\n| `agent` | supervises | core, store |\n\nAnd so on.\n";
 
     fn package(name: &str, dependencies: &[(&str, Option<&str>)]) -> Value {
         let list: Vec<_> = dependencies
             .iter()
             .map(|(name, kind)| json!({ "name": name, "kind": kind }))
             .collect();
-        json!({ "packages": [{ "name": name, "dependencies": list }] })
+        let manifest = "crates/proto/core/Cargo.toml";
+        json!({ "packages": [{ "name": name, "manifest_path": manifest, "dependencies": list }] })
     }
 
     fn rules(metadata: &Value) -> Vec<String> {
-        check(metadata)
+        let source = example("crates/proto/core/src/lib.rs", "use rdzv_core::a;");
+        check(metadata, &layers(TABLE).unwrap(), &[source])
             .unwrap()
             .into_iter()
             .map(|finding| finding.rule)
@@ -188,6 +262,15 @@ mod tests {
         assert_eq!(
             found,
             ["must not depend on rdzv-agent: edges go down the layers only"]
+        );
+    }
+
+    #[test]
+    fn an_edge_that_no_code_uses_is_found() {
+        let edges = [("rdzv-core", None), ("rdzv-store", None)];
+        assert_eq!(
+            rules(&package("rdzv-agent", &edges)),
+            ["depends on rdzv-store, which no code uses"]
         );
     }
 
@@ -218,12 +301,31 @@ mod tests {
     }
 
     #[test]
-    fn the_table_itself_goes_down_only() {
-        for (at, (name, allowed)) in EDGES.iter().enumerate() {
-            for used in *allowed {
-                let below = EDGES[..at].iter().any(|(known, _)| known == used);
-                assert!(below, "{name} uses {used}, which is not below it");
-            }
+    fn a_table_that_goes_up_is_found() {
+        let table = TABLE.replace("| core |", "| core, agent |");
+        let layers = layers(&table).unwrap();
+        assert_eq!(order(&layers).len(), 2, "{layers:?}");
+    }
+
+    #[test]
+    fn a_pure_crate_outside_the_fence_is_found() {
+        assert!(fence("rdzv-core", "crates/proto/core", Some("/")).is_none());
+        assert!(fence("rdzv-a-proto", "crates/a", Some("/")).is_some());
+    }
+
+    #[test]
+    fn a_use_of_the_world_in_pure_code_is_found() {
+        let text = "use std::{env as e, net::IpAddr};\nfn f() { std::fs::read(\"\") }\n\
+            use std::collections::HashMap;\n#[cfg(test)]\nmod tests { use std::env; }\n";
+        for (path, module, count) in [("lib.rs", "", 3), ("a.rs", "a", 3), ("a.rs", "b", 0)] {
+            let lib = example("crates/c/src/lib.rs", "mod a; mod b;");
+            let file = example(&format!("crates/c/src/{path}"), text);
+            let found = impurities(
+                &[lib, file][usize::from(path == "lib.rs")..],
+                "crates/c",
+                module,
+            );
+            assert_eq!(found.len(), count, "{found:?}");
         }
     }
 }

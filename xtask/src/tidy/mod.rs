@@ -6,6 +6,7 @@
 //! | `unsafe` in one file; names of the environment in one file; no globals in libraries | [`fences`] |
 //! | no cycle among the modules of a folder | [`cycles`] |
 //! | whole words for names of files | [`files`] |
+//! | the words of the field, sentences with a noun | [`vocabulary`] |
 //! | tests that documents name are there | [`docs`] |
 //!
 //! A finding names the file, the line and the rule. The checks read sources through [`tokens`], so
@@ -19,8 +20,9 @@ mod files;
 pub(crate) mod modules;
 pub(crate) mod source;
 pub(crate) mod tokens;
+mod vocabulary;
 
-use std::fmt;
+use std::{fmt, fs};
 
 use anyhow::bail;
 
@@ -29,7 +31,7 @@ use source::Source;
 use tokens::Tokens;
 
 /// One breach of a rule.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Finding {
     /// Relative to the root of the workspace, with the line if there is one.
     place: String,
@@ -51,7 +53,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// `arguments` may ask for one rule in one crate: `--cycles crates/agent`.
+/// `arguments` may ask for one rule in one crate: `--cycles crates/agent`, `--words crates/agent`.
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     println!("\n==> house rules");
     let sources = Source::all(&root())?;
@@ -63,30 +65,41 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
                 &cycles::of_crate(&sources, folder.trim_end_matches('/')),
             );
         }
-        _ => bail!("usage: cargo xtask tidy [--cycles FOLDER]"),
+        [rule, folder] if rule == "--words" => {
+            let inside = sources
+                .iter()
+                .filter(|source| source.path.starts_with(folder));
+            let words = |source| vocabulary::check(source, Tokens::of(source).ok().as_ref());
+            return report(&sources, &inside.flat_map(words).collect::<Vec<_>>());
+        }
+        _ => bail!("usage: cargo xtask tidy [--cycles FOLDER | --words FOLDER]"),
     }
-    let mut findings = crates::check(&crates::metadata()?)?;
+    let layers = crates::layers(&fs::read_to_string(root().join("ARCHITECTURE.md"))?)?;
+    let mut findings = crates::check(&crates::metadata()?, &layers, &sources)?;
     findings.extend(cycles::check(&sources));
     let variables = fences::declared_variables(&sources)?;
     for source in &sources {
         let mut lines = source.text.lines().count();
-        if source.is_rust() {
-            match Tokens::of(source) {
-                Ok(tokens) => {
-                    lines -= tokens.test_lines;
-                    findings.extend(fences::check(source, &tokens, &variables));
-                }
-                Err(finding) => findings.push(finding),
+        let tokens = source.is_rust().then(|| Tokens::of(source)).transpose();
+        match &tokens {
+            Ok(Some(tokens)) => {
+                lines -= tokens.test_lines;
+                findings.extend(fences::check(source, tokens, &variables));
+                findings.extend(vocabulary::check(source, Some(tokens)));
             }
+            Ok(None) => findings.extend(vocabulary::check(source, None)),
+            Err(finding) => findings.push(finding.clone()),
         }
         findings.extend(files::check(source));
         if let Some(warning) = files::warning(source, lines) {
             println!("    warning: {warning}");
         }
     }
+    findings.extend(vocabulary::headless(&sources));
     let functions = docs::functions(&sources);
     for (path, text) in source::documents(&root())? {
         findings.extend(docs::check(&path, &text, &functions));
+        findings.extend(vocabulary::text(&path, &text));
     }
     report(&sources, &findings)
 }

@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use proc_macro2::TokenTree;
 
 use super::source::Source;
-use super::tokens::{Tokens, attribute, is_restriction};
+use super::tokens::{Tokens, attribute, declares, is_restriction};
 
 /// A path in code, with its line.
-type Path = (Vec<String>, usize);
+pub(crate) type Path = (Vec<String>, usize);
 
 #[derive(Debug, Default)]
 pub(crate) struct Module {
@@ -52,6 +52,13 @@ enum Target {
 
 /// Everything that a crate is compiled from: the text of each file by its path.
 pub(crate) type Files<'a> = BTreeMap<&'a str, &'a Source>;
+
+impl Module {
+    /// Every path in its code, also those of `use`, with its line.
+    pub(crate) fn paths(&self) -> &[Path] {
+        &self.paths
+    }
+}
 
 impl Tree {
     /// Reads the tree whose root is the file `root`.
@@ -365,21 +372,6 @@ fn position(trees: &[TokenTree], from: usize, sign: char) -> usize {
         .iter()
         .position(|tree| is_sign(Some(tree), sign));
     found.map_or(trees.len(), |found| from + found)
-}
-
-fn declares(keyword: &str) -> bool {
-    let keywords = [
-        "fn",
-        "struct",
-        "enum",
-        "trait",
-        "type",
-        "const",
-        "static",
-        "union",
-        "macro_rules",
-    ];
-    keywords.contains(&keyword)
 }
 
 /// The file in `[path = "file"]`.

@@ -182,6 +182,60 @@ pub(crate) fn words(stream: &TokenStream) -> Vec<Token> {
     })
 }
 
+/// The names that code gives: of items, fields, parameters and variants, with their lines.
+pub(crate) fn declared(stream: &TokenStream) -> Vec<(String, usize)> {
+    let mut names = Vec::new();
+    collect_declared(stream, false, &mut names);
+    names
+}
+
+fn collect_declared(stream: &TokenStream, variants: bool, names: &mut Vec<(String, usize)>) {
+    let trees: Vec<TokenTree> = stream.clone().into_iter().collect();
+    let is = |at: usize, sign: char| matches!(trees.get(at), Some(TokenTree::Punct(punct)) if punct.as_char() == sign);
+    let is_item = |at: usize| matches!(trees.get(at), Some(TokenTree::Ident(word)) if declares(&word.to_string()));
+    let mut after_enum = false;
+    for (at, tree) in trees.iter().enumerate() {
+        match tree {
+            TokenTree::Ident(word) => {
+                let item =
+                    at > 0 && (is_item(at - 1) || at > 1 && is(at - 1, '!') && is_item(at - 2));
+                let field = is(at + 1, ':') && !is(at + 2, ':') && !(at > 0 && is(at - 1, ':'));
+                let variant = variants
+                    && (at == 0
+                        || is(at - 1, ',')
+                        || matches!(&trees[at - 1], TokenTree::Group(_)));
+                if item || field || variant {
+                    names.push((word.to_string(), word.span().start().line));
+                }
+                after_enum |= word == "enum";
+            }
+            TokenTree::Group(group) => {
+                let body = after_enum && group.delimiter() == Delimiter::Brace;
+                collect_declared(&group.stream(), body, names);
+                after_enum &= !body;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether the name of an item follows this word.
+pub(super) fn declares(keyword: &str) -> bool {
+    let keywords = [
+        "const",
+        "enum",
+        "fn",
+        "macro_rules",
+        "mod",
+        "static",
+        "struct",
+        "trait",
+        "type",
+        "union",
+    ];
+    keywords.contains(&keyword)
+}
+
 /// The insides of all string literals, in order, with escapes as they are written. Documentation
 /// is none of them.
 pub(crate) fn texts(stream: &TokenStream) -> Vec<Token> {

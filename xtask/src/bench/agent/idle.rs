@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use super::processes::{launcher_processes, processor_time, proportional_size};
-use super::{Launcher, PATIENCE, WORKERS, text};
+use super::{Launcher, STEP_TIMEOUT, WORKERS, text};
 use crate::bench::worker::Start;
 
 /// What follows a start is not part of it.
@@ -27,7 +27,7 @@ pub(super) fn measure(launcher: &Launcher) -> anyhow::Result<Idle> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("starts");
     let socket = UnixDatagram::bind(&path)?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(STEP_TIMEOUT))?;
     let (logs, workers) = (folder.path().join("logs"), WORKERS.to_string());
     let flags = [
         "--nproc-per-node",

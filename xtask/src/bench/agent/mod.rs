@@ -41,7 +41,7 @@ const IDLE_PER_CENT: f64 = 0.1;
 const IDLE_MEBIBYTES: f64 = 15.0;
 
 /// No step takes longer; torchrun starts within a few seconds.
-const PATIENCE: Duration = Duration::from_secs(120);
+const STEP_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
     let runs = arguments::runs("agent", words, DEFAULT_RUNS)?;

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use anyhow::{Context, ensure};
 use nix::sys::signal::Signal;
 
-use super::{Launcher, PATIENCE, signal, text};
+use super::{Launcher, STEP_TIMEOUT, signal, text};
 use crate::bench::worker::{self, Start};
 
 /// How often a worker is killed in one launch, and how many restarts there are.
@@ -62,7 +62,7 @@ struct Starts(UnixDatagram);
 impl Starts {
     fn bind(path: &std::path::Path) -> anyhow::Result<Self> {
         let socket = UnixDatagram::bind(path)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(STEP_TIMEOUT))?;
         Ok(Self(socket))
     }
 

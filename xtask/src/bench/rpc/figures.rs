@@ -39,9 +39,9 @@ const QUANTITIES: [Quantity; 14] = [
     quantity("shutdown_4", "4 workers shut down", "ms", 1e3, Less, 10.0),
 ];
 
-/// What only ours has, with shared memory: tensors that are lent and not copied.
+/// Figures without a counterpart in PyTorch: tensors in shared memory that are not copied.
 #[rustfmt::skip]
-const LENT: [Quantity; 2] = [
+const REGISTERED: [Quantity; 2] = [
     quantity("lent", "64 MiB lent from an arena, one call", "us", 1e6, Less, 200.0),
     quantity("lent_large", "1 GiB lent from an arena, one call", "us", 1e6, Less, 200.0),
 ];
@@ -105,7 +105,7 @@ impl Figures {
 
     /// Adds every quantity that is in a worker's answer.
     pub(super) fn add_all(&mut self, answer: &Value) {
-        for quantity in QUANTITIES.iter().chain(&LENT) {
+        for quantity in QUANTITIES.iter().chain(&REGISTERED) {
             if let Some(value) = answer[quantity.key].as_f64() {
                 self.add(quantity.key, value);
             }
@@ -152,7 +152,7 @@ pub(super) fn print(title: &str, sides: &[Side]) {
     let names: Vec<&str> = sides.iter().map(|side| side.name).collect();
     println!("| quantity | {} | gate | met |", names.join(" | "));
     println!("|---|{}---|---|", "---:|".repeat(sides.len()));
-    for quantity in QUANTITIES.iter().chain(&LENT) {
+    for quantity in QUANTITIES.iter().chain(&REGISTERED) {
         let values = sides.iter().map(|side| match side.values(quantity) {
             none if none.is_empty() => "-".to_owned(),
             values => spread(&values),
