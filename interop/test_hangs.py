@@ -11,14 +11,14 @@ from launching import RDZV, Running, free_port, rdzv_run, worker
 WATCHDOG = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
 
 
-# A51
+# SCN-A51
 def test_a_worker_that_releases_its_timer_survives():
     finished = rdzv_run("--standalone", worker("timed.py"), "releases", env=WATCHDOG)
     assert finished.code == 0, finished.all
     assert finished.stdout == "working\ndone 0\n"
 
 
-# A52
+# SCN-A52
 def test_an_expired_timer_costs_its_worker_a_restart_and_not_the_agent(tmp_path):
     pipe = tmp_path / "timers"
     finished = rdzv_run(

@@ -64,7 +64,7 @@ def test_agents_of_either_make_come_and_go(tmp_path, host, run):
         job.finish()
 
 
-# A40
+# SCN-A40
 def test_a_store_holds_exactly_the_keys_of_the_reference(tmp_path, any_server):
     endpoint = f"{any_server.host}:{any_server.port}"
     client = connect(any_server)

@@ -100,7 +100,7 @@ def variable(pid: int, name: str) -> str:
         return dict(line.partition("=")[::2] for line in file.read().split("\0"))[name]
 
 
-# A53
+# SCN-A53
 def test_a_worker_answers_through_us_as_it_does_itself(served):
     port, sockets = served
     assert len(set(sockets)) == 2 and all(len(path) < 108 for path in sockets)

@@ -214,7 +214,7 @@ impl Client {
         let mut out = Vec::new();
         while !bytes.is_empty() {
             let Some(reader) = &mut self.reader else {
-                return self.violated("S2/S3: bytes that nobody asked for", bytes);
+                return self.violated("INV-S2/INV-S3: bytes that nobody asked for", bytes);
             };
             let reply = reader.feed(&mut bytes);
             match reply {
@@ -298,13 +298,13 @@ impl Client {
                     Some((pusher.parse().ok()?, number.parse().ok()?))
                 });
                 let Some((pusher, number)) = parts else {
-                    return self.violated("S6: an entry that nobody pushed", &entry);
+                    return self.violated("INV-S6: an entry that nobody pushed", &entry);
                 };
                 ledger.took(pusher, number)?;
             }
             (State::Pairing, Reply::Values(values)) => {
                 if values[0] != values[1] {
-                    return self.violated("S5: half of a multi-set", &values.concat());
+                    return self.violated("INV-S5: half of a multi-set", &values.concat());
                 }
             }
             (State::Fetching, Reply::Bytes(value)) => self.look_at_large(&value)?,
@@ -312,7 +312,7 @@ impl Client {
                 let reply = format!("{reply:?}");
                 self.state = state;
                 let shown = &reply.as_bytes()[..reply.len().min(80)];
-                return self.violated("S2/S3: an answer to something else", shown);
+                return self.violated("INV-S2/INV-S3: an answer to something else", shown);
             }
         }
         Ok(())

@@ -7,11 +7,11 @@ use crate::Violation;
 /// What the clients have learnt so far.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// S1: who took the register from a version to the next.
+    /// INV-S1: who took the register from a version to the next.
     winners: BTreeMap<u64, usize>,
     /// Sums that were answered to additions of 1.
     sums: BTreeSet<i64>,
-    /// S6: entries taken, per pusher the last one.
+    /// INV-S6: entries taken, per pusher the last one.
     taken: BTreeMap<usize, u64>,
     /// How many answers were looked at.
     pub answers: u64,
@@ -23,7 +23,7 @@ impl Ledger {
         match self.winners.insert(version, client) {
             None => Ok(()),
             Some(other) => Err(Violation(format!(
-                "S1: clients {other} and {client} both took the register from version {version}"
+                "INV-S1: clients {other} and {client} both took the register from version {version}"
             ))),
         }
     }
@@ -44,7 +44,7 @@ impl Ledger {
         match self.taken.insert(key, number) {
             None => Ok(()),
             Some(_) => Err(Violation(format!(
-                "S6: entry {number} of client {pusher} was taken twice"
+                "INV-S6: entry {number} of client {pusher} was taken twice"
             ))),
         }
     }

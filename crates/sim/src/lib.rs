@@ -22,9 +22,9 @@
 //! | [`client`] | what clients ask, and what they make of the answers |
 //! | [`ledger`] | what must be true of all answers together |
 //!
-//! Invariants: **S1** compare-and-set has one winner per version. **S2** a wait that is satisfied is
-//! answered, and exactly once. **S3** replies come in the order of requests. **S4** memory stays
-//! within the limit. **S5** a multi-set is seen whole or not at all. **S6** an entry of a queue is
+//! Invariants: **INV-S1** compare-and-set has one winner per version. **INV-S2** a wait that is satisfied is
+//! answered, and exactly once. **INV-S3** replies come in the order of requests. **INV-S4** memory stays
+//! within the limit. **INV-S5** a multi-set is seen whole or not at all. **INV-S6** an entry of a queue is
 //! taken once, and in order.
 
 pub mod client;

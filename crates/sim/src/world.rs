@@ -135,7 +135,9 @@ impl World {
             self.report.peak_memory = self.report.peak_memory.max(memory);
             // One request that was let in may take a little more than it said.
             if memory > self.limits.max_memory_bytes + (1 << 20) {
-                return Err(Violation(format!("S4: {memory} bytes of memory in use")));
+                return Err(Violation(format!(
+                    "INV-S4: {memory} bytes of memory in use"
+                )));
             }
         }
         self.look_at_the_end()?;

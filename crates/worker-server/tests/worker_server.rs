@@ -42,7 +42,7 @@ fn unix(path: &std::path::Path, method: &str, target: &str) -> (u16, String, Str
     asked(stream, method, target, "")
 }
 
-// A53
+// SCN-A53
 #[test]
 fn every_row_of_the_table_is_answered() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,14 +1,22 @@
-//! What the documents in `docs/` say of the tests: each that they name is there.
+//! Citations: each test that the documents in `docs/` name is there, and so is each rule that
+//! anything names.
 //!
-//! A test is named as `file::test` between backquotes, with a file of Rust or Python.
+//! A test is named as `file::test` between backquotes, with a file of Rust or Python. A rule is a row
+//! of a document (`| INV-A9 |`), or stands in bold where the code explains it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Finding;
 use super::source::Source;
 
+/// Invariants, scenarios, and what PyTorch does to its users.
+const IDS: [&str; 3] = ["EDGE-", "INV-", "SCN-"];
+
+/// The names of functions, each with the names of the files that it is in.
+type Functions<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
+
 /// Checks one document, given the names of all functions.
-pub(super) fn check(path: &str, text: &str, functions: &BTreeSet<&str>) -> Vec<Finding> {
+pub(super) fn check(path: &str, text: &str, functions: &Functions<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (line, text) in (1..).zip(text.lines()) {
         // Every second part is between backquotes.
@@ -16,11 +24,17 @@ pub(super) fn check(path: &str, text: &str, functions: &BTreeSet<&str>) -> Vec<F
             let Some((file, test)) = span.split_once("::") else {
                 continue;
             };
+            let file = file_name(file);
             let names_a_test = file.ends_with(".rs") || file.ends_with(".py");
-            if names_a_test && !functions.contains(test) {
+            if names_a_test
+                && !functions
+                    .get(test)
+                    .is_some_and(|files| files.contains(file))
+            {
+                let place = format!("{path}:{line}");
                 findings.push(Finding::new(
-                    format!("{path}:{line}"),
-                    format!("there is no test {test}"),
+                    place,
+                    format!("there is no test {test} in {file}"),
                 ));
             }
         }
@@ -28,10 +42,63 @@ pub(super) fn check(path: &str, text: &str, functions: &BTreeSet<&str>) -> Vec<F
     findings
 }
 
-/// The names of all functions in the sources.
-pub(super) fn functions(sources: &[Source]) -> BTreeSet<&str> {
-    let words = sources.iter().flat_map(|source| source.text.lines());
-    words.filter_map(declared).collect()
+/// The functions in the sources.
+pub(super) fn functions(sources: &[Source]) -> Functions<'_> {
+    let mut functions = Functions::new();
+    for source in sources {
+        for name in source.text.lines().filter_map(declared) {
+            let files = functions.entry(name).or_default();
+            files.insert(file_name(&source.path));
+        }
+    }
+    functions
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit_once('/').map_or(path, |(_, name)| name)
+}
+
+/// Rules that are cited and not there, and rules that have the same id.
+pub(super) fn rules(documents: &[(String, String)], sources: &[Source]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut known = BTreeSet::new();
+    let row = |line: &str| Some(line.strip_prefix("| ")?.split_once(" |")?.0.to_owned());
+    for (path, text) in documents {
+        for (line, id) in (1..).zip(text.lines().map(row)) {
+            let id = id.filter(|id| ids(id).next() == Some(id));
+            if id.is_some_and(|id| !known.insert(id)) {
+                findings.push(Finding::new(format!("{path}:{line}"), "this id is taken"));
+            }
+        }
+    }
+    let code = sources
+        .iter()
+        .map(|source| (source.path.as_str(), source.text.as_str()));
+    for (_, text) in code.clone().filter(|(path, _)| path.ends_with(".rs")) {
+        let bold = text.split("**").filter(|id| ids(id).next() == Some(id));
+        known.extend(bold.map(str::to_owned));
+    }
+    let documents = documents
+        .iter()
+        .map(|(path, text)| (path.as_str(), text.as_str()));
+    for (path, text) in documents
+        .chain(code)
+        .filter(|(path, _)| !path.starts_with("xtask/"))
+    {
+        for (line, text) in (1..).zip(text.lines()) {
+            let unknown = ids(text).filter(|id| !known.contains(*id));
+            let finding =
+                |id| Finding::new(format!("{path}:{line}"), format!("there is no rule {id}"));
+            findings.extend(unknown.map(finding));
+        }
+    }
+    findings
+}
+
+/// The ids of rules in `text`.
+fn ids(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|letter: char| letter != '-' && !letter.is_ascii_alphanumeric())
+        .filter(|word| IDS.iter().any(|prefix| word.starts_with(prefix)))
 }
 
 fn declared(line: &str) -> Option<&str> {
@@ -54,11 +121,33 @@ mod tests {
         }];
         let functions = functions(&sources);
         let text =
-            "`b.rs::it_works`, `b.rs::so_does_this`\nand `b.rs::gone`, but `a::b` is no file";
+            "`b.rs::it_works`, `b.rs::so_does_this`\nand `c.rs::it_works`, but `a::b` is no file";
         let findings = check("docs/x.md", text, &functions);
         assert_eq!(
             findings,
-            [Finding::new("docs/x.md:2", "there is no test gone")]
+            [Finding::new(
+                "docs/x.md:2",
+                "there is no test it_works in c.rs"
+            )]
+        );
+    }
+
+    #[test]
+    fn a_rule_that_is_not_there_is_found() {
+        let document = "| INV-A1 | a |\n| INV-A1 | b |\nSee INV-A1, INV-A2 and SCN-A3.\n";
+        let code = "//! **INV-A2**: a rule\n// INV-A1 to INV-A4\n";
+        let sources = [Source {
+            path: "crates/a/src/lib.rs".to_owned(),
+            text: code.to_owned(),
+        }];
+        let findings = rules(&[("docs/x.md".to_owned(), document.to_owned())], &sources);
+        assert_eq!(
+            findings,
+            [
+                Finding::new("docs/x.md:2", "this id is taken"),
+                Finding::new("docs/x.md:3", "there is no rule SCN-A3"),
+                Finding::new("crates/a/src/lib.rs:2", "there is no rule INV-A4"),
+            ]
         );
     }
 

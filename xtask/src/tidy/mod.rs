@@ -7,7 +7,7 @@
 //! | no cycle among the modules of a folder | [`cycles`] |
 //! | whole words for names of files | [`files`] |
 //! | the words of the field, sentences with a noun | [`vocabulary`] |
-//! | tests that documents name are there | [`docs`] |
+//! | tests and rules that are cited are there | [`docs`] |
 //!
 //! A finding names the file, the line and the rule. The checks read sources through [`tokens`], so
 //! that a word in a comment or in a text is not taken for code.
@@ -97,10 +97,15 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     }
     findings.extend(vocabulary::headless(&sources));
     let functions = docs::functions(&sources);
-    for (path, text) in source::documents(&root())? {
-        findings.extend(docs::check(&path, &text, &functions));
-        findings.extend(vocabulary::text(&path, &text));
+    let documents = source::documents(&root())?;
+    for (path, text) in documents
+        .iter()
+        .filter(|(path, _)| path.starts_with("docs/"))
+    {
+        findings.extend(docs::check(path, text, &functions));
+        findings.extend(vocabulary::text(path, text));
     }
+    findings.extend(docs::rules(&documents, &sources));
     report(&sources, &findings)
 }
 

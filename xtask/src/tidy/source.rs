@@ -88,20 +88,14 @@ pub(crate) fn packages(root: &Path) -> anyhow::Result<Vec<(String, String)>> {
     Ok(packages)
 }
 
-/// The documents in `docs/`: path and text.
+/// The documents in `docs/` and those beside it: path and text.
 pub(super) fn documents(root: &Path) -> anyhow::Result<Vec<(String, String)>> {
-    let folder = root.join("docs");
-    let entries =
-        fs::read_dir(&folder).with_context(|| format!("failed to list {}", folder.display()))?;
     let mut documents = Vec::new();
-    for entry in entries {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        if name.ends_with(".md") {
-            let text = fs::read_to_string(folder.join(&name))
-                .with_context(|| format!("failed to read docs/{name}"))?;
-            documents.push((format!("docs/{name}"), text));
-        }
-    }
+    collect(root, "", &|name| name.ends_with(".md"), &mut documents)?;
+    let pairs = documents
+        .into_iter()
+        .map(|document| (document.path, document.text));
+    let mut documents: Vec<_> = pairs.collect();
     documents.sort();
     Ok(documents)
 }

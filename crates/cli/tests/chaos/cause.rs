@@ -1,4 +1,4 @@
-//! The first failure is the one that is reported, by the printed block and by `--report` (G3, A10).
+//! The first failure is the one that is reported, by the printed block and by `--report` (INV-G3, INV-A10).
 
 use std::time::Duration;
 

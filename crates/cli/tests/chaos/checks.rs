@@ -97,7 +97,7 @@ pub(crate) fn exhausted(plan: &Plan, record: &Record, lives: &[Life], node: usiz
     })
 }
 
-/// G1: as many restarts as allowed, and each for a reason.
+/// INV-G1: as many restarts as allowed, and each for a reason.
 fn restarts(plan: &Plan, record: &Record, node: usize, groups: &[Vec<&Life>]) -> Vec<String> {
     let mut complaints = Vec::new();
     let mut before: Option<&Vec<&Life>> = None;
@@ -163,7 +163,7 @@ fn status(plan: &Plan, record: &Record, node: usize, lives: &[Life]) -> Option<S
     (!fine).then(|| format!("node {node}: nothing explains the exit status {code}"))
 }
 
-/// R2: nobody has the rank of somebody else.
+/// INV-R2: nobody has the rank of somebody else.
 fn ranks(plan: &Plan, lives: &[Life]) -> Vec<String> {
     let mut taken = std::collections::BTreeSet::new();
     let mut complaints = Vec::new();

@@ -1,4 +1,4 @@
-//! A7: heartbeats share no thread with log output, so that a flood of it costs no node its place; nor
+//! INV-A7: heartbeats share no thread with log output, so that a flood of it costs no node its place; nor
 //! does a console that nobody reads keep a run from its end.
 
 use std::time::Duration;

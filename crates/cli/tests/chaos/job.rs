@@ -24,7 +24,7 @@ use crate::store::Store;
 const ALL_BEGAN_WITHIN: Duration = Duration::from_millis(1500);
 /// How long a run may take beyond the grace of its workers once everybody was told to end.
 const SLACK: Duration = Duration::from_secs(6);
-/// A9: everything is gone that soon after a keeper or an agent was killed.
+/// INV-A9: everything is gone that soon after a keeper or an agent was killed.
 const GONE_WITHIN: Duration = Duration::from_secs(1);
 
 /// What is still to be done at some time.

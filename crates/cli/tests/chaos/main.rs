@@ -10,9 +10,9 @@
 //! | `processes` | processes by their marker in `/proc`; signals that cannot hit another one |
 //! | `proxy` | the link between an agent and the store, which can be cut and stalled |
 //! | `record` | what was seen of a run |
-//! | `checks` | what must hold: ends, exit statuses, restart budget (G1), nothing left (G2, A9) |
-//! | `cause` | the first failure is the one that is reported (G3, A10) |
-//! | `flood` | logs do not hold up heartbeats (A7) |
+//! | `checks` | what must hold: ends, exit statuses, restart budget (INV-G1), nothing left (INV-G2, INV-A9) |
+//! | `cause` | the first failure is the one that is reported (INV-G3, INV-A10) |
+//! | `flood` | logs do not hold up heartbeats (INV-A7) |
 //!
 //! `CHAOS_RUNS=500 cargo test -p rdzv --test chaos` runs so many seeds, `CHAOS_SEED=N` runs one again
 //! and prints everything about it, `CHAOS_FIRST=N` begins with another seed, `CHAOS_PARALLEL=N` says

@@ -2,7 +2,7 @@
 
 use crate::harness::{rdzv, torchrun};
 
-// A16
+// SCN-A16
 #[test]
 fn a_program_is_executed_without_python() {
     let ended = torchrun(["--no-python", "/bin/echo", "hi", "${local_rank}"])
@@ -11,7 +11,7 @@ fn a_program_is_executed_without_python() {
     assert_eq!(ended.stdout, "hi 0\n");
 }
 
-// A17
+// SCN-A17
 #[test]
 fn the_interpreter_can_be_chosen() {
     let ended = torchrun(["s.py", "a"])
@@ -26,7 +26,7 @@ fn the_interpreter_can_be_chosen() {
     assert_eq!(ended.stdout, "-u -m pkg.mod a\n");
 }
 
-// A18
+// SCN-A18
 #[test]
 fn the_older_launcher_passes_the_local_rank_before_the_scripts_arguments() {
     let job = || {

@@ -3,7 +3,7 @@
 
 use crate::harness::{shell, torchrun};
 
-// A60
+// SCN-A60
 #[test]
 fn keeper_and_agent_take_few_megabytes() {
     // The worker's parent is the agent, and the agent's the keeper.
@@ -24,7 +24,7 @@ fn keeper_and_agent_take_few_megabytes() {
     assert!(total_kib < most * 1024, "{peaks:?} KiB");
 }
 
-// A60
+// SCN-A60
 #[test]
 fn a_launch_takes_milliseconds() {
     // `times` tells the shell's own time, then that of everything it waited for: user and system.

@@ -18,7 +18,7 @@ fn agreed(ended: &Ended) -> String {
     values[0].to_owned()
 }
 
-// A1
+// SCN-A1
 #[test]
 fn one_worker_gets_the_arguments_and_the_launcher_says_nothing() {
     let script = "echo \"$*\" $RANK $WORLD_SIZE";
@@ -78,7 +78,7 @@ fn every_variable_of_the_contract_is_set() {
     );
 }
 
-// A2
+// SCN-A2
 #[test]
 fn standalone_workers_share_a_store_and_a_random_run_id() {
     let script = "echo $RANK $MASTER_ADDR:$MASTER_PORT $TORCHELASTIC_RUN_ID \
@@ -104,7 +104,7 @@ fn standalone_workers_share_a_store_and_a_random_run_id() {
     assert!(boxed[2].contains("Setting OMP_NUM_THREADS environment variable for each process"));
 }
 
-// A3
+// SCN-A3
 #[test]
 fn a_number_of_threads_that_is_set_stays() {
     let ended = run_shell(&["--nproc-per-node", "2"], "echo $RANK $OMP_NUM_THREADS")
@@ -115,7 +115,7 @@ fn a_number_of_threads_that_is_set_stays() {
     assert_eq!(ended.stderr, "");
 }
 
-// A4
+// SCN-A4
 #[test]
 fn a_master_port_makes_the_rendezvous_static() {
     let port = free_port().to_string();
@@ -126,7 +126,7 @@ fn a_master_port_makes_the_rendezvous_static() {
     assert_eq!(ended.stdout, format!("127.0.0.1 {port} none\n"));
 }
 
-// A5
+// SCN-A5
 #[test]
 fn an_endpoint_makes_the_rendezvous_static() {
     let port = free_port();
@@ -138,7 +138,7 @@ fn an_endpoint_makes_the_rendezvous_static() {
     assert_eq!(ended.stdout, format!("127.0.0.1 {port} True\n"));
 }
 
-// A6, without the rendezvous store that only several nodes need
+// SCN-A6, without the rendezvous store that only several nodes need
 #[test]
 fn a_dynamic_backend_on_one_node_uses_what_was_given() {
     let script = "echo $MASTER_ADDR $TORCHELASTIC_RUN_ID $ROLE_NAME $MASTER_PORT";
@@ -171,7 +171,7 @@ fn a_dynamic_backend_on_one_node_uses_what_was_given() {
     );
 }
 
-// A7
+// SCN-A7
 #[test]
 fn without_a_shared_store_the_port_is_new_in_every_attempt() {
     let ended = run_shell(
@@ -212,7 +212,7 @@ fn two_static_nodes_make_one_world() {
     );
 }
 
-// A8
+// SCN-A8
 #[test]
 fn virtual_local_ranks_give_each_worker_one_device() {
     let script = "echo $RANK $LOCAL_RANK $CUDA_VISIBLE_DEVICES";
@@ -223,7 +223,7 @@ fn virtual_local_ranks_give_each_worker_one_device() {
     assert_eq!(ended.sorted(), ["0 0 4", "1 0 5"]);
 }
 
-// A10
+// SCN-A10
 #[test]
 fn only_the_local_rank_is_substituted_in_arguments() {
     let ended = run_shell(&["--nproc-per-node", "2"], "echo \"$1 $2 $3\"")
@@ -233,7 +233,7 @@ fn only_the_local_rank_is_substituted_in_arguments() {
     assert_eq!(ended.sorted(), ["0 $x ${foo}", "1 $x ${foo}"]);
 }
 
-// A11
+// SCN-A11
 #[test]
 fn flags_have_defaults_in_the_environment() {
     let job = || run_shell(&[], RANKS).env("PET_NPROC_PER_NODE", "2");
@@ -245,7 +245,7 @@ fn flags_have_defaults_in_the_environment() {
     assert_eq!(ended.stdout, "0 0 1 1\n");
 }
 
-// A13
+// SCN-A13
 #[test]
 fn flags_behind_the_script_are_the_scripts() {
     let ended = rdzv(["run", "--no-python", "echo", "--nproc-per-node", "3"])

@@ -41,7 +41,7 @@ fn report(ended: &Ended) -> String {
     text
 }
 
-// A19
+// SCN-A19
 #[test]
 fn the_worker_that_failed_is_the_root_cause_and_its_sibling_is_listed() {
     let ended = run_fixture(&["--nproc-per-node", "2"], &["rank=1?exit:7", "hang"])
@@ -59,7 +59,7 @@ fn the_worker_that_failed_is_the_root_cause_and_its_sibling_is_listed() {
     );
 }
 
-// A20
+// SCN-A20
 #[test]
 fn a_signal_is_named() {
     let ended = run_fixture(&["--nproc-per-node", "2"], &["rank=1?signal:11", "hang"])
@@ -79,7 +79,7 @@ fn a_signal_is_named() {
     );
 }
 
-// A21, A22
+// SCN-A21, SCN-A22
 #[test]
 fn a_recorded_exception_is_shown_and_handed_on() {
     let job = run_fixture(
@@ -107,7 +107,7 @@ fn a_recorded_exception_is_shown_and_handed_on() {
     assert_eq!(read(ended.directory.path().join("p.json")), expected);
 }
 
-// A23
+// SCN-A23
 #[test]
 fn a_plain_error_file_gives_time_and_text_and_is_copied_unchanged() {
     let content = r#"{"message":"m","timestamp":"1700000000"}"#;
@@ -131,7 +131,7 @@ fn a_plain_error_file_gives_time_and_text_and_is_copied_unchanged() {
     assert_eq!(copy, content);
 }
 
-// A24
+// SCN-A24
 #[test]
 fn an_unreadable_error_file_stops_neither_restart_nor_report() {
     let ended = run_fixture(
@@ -153,7 +153,7 @@ fn an_unreadable_error_file_stops_neither_restart_nor_report() {
     assert!(text.contains("the error file was unreadable"), "{text}");
 }
 
-// A25
+// SCN-A25
 #[test]
 fn a_sibling_that_obeys_and_exits_with_zero_is_no_failure() {
     let ended = run_fixture(
@@ -250,7 +250,7 @@ fn events_have_the_references_names_keys_and_arrays() {
     assert_eq!(details["local_rank"], Value::from(vec![0]));
 }
 
-// A26
+// SCN-A26
 #[test]
 fn every_attempt_has_its_count_and_its_directory() {
     let ended = run_shell(
@@ -271,7 +271,7 @@ fn every_attempt_has_its_count_and_its_directory() {
     }
 }
 
-// A32
+// SCN-A32
 #[test]
 fn what_a_failed_worker_started_is_gone_before_the_next_attempt() {
     let ended = run_fixture(
@@ -290,7 +290,7 @@ fn what_a_failed_worker_started_is_gone_before_the_next_attempt() {
     assert_eq!(ended.stdout, "");
 }
 
-// A59
+// SCN-A59
 #[test]
 fn the_first_to_exit_is_the_root_cause_every_time() {
     for run in 0..20 {

@@ -22,7 +22,7 @@ fn with_watchdog(flags: &[&str], script: &str) -> crate::harness::Job {
     run_shell(flags, &format!("{TIMER}{script}")).env("TORCHELASTIC_ENABLE_FILE_TIMER", "1")
 }
 
-// A51
+// SCN-A51
 #[test]
 fn a_timer_that_is_released_kills_nobody() {
     let ended = with_watchdog(
@@ -39,7 +39,7 @@ fn a_timer_that_is_released_kills_nobody() {
     );
 }
 
-// A52, S13
+// SCN-A52, EDGE-S13
 #[test]
 fn an_expired_timer_is_a_failure_of_its_worker_and_the_agent_goes_on() {
     let ended = with_watchdog(

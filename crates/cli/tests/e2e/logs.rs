@@ -33,7 +33,7 @@ fn sorted(text: &str) -> Vec<&str> {
     lines
 }
 
-// A34
+// SCN-A34
 #[test]
 fn redirected_streams_are_in_files_only() {
     let ended = job(&["-r", "3", "--rdzv-id", "job"], BOTH).run().expect(0);
@@ -54,7 +54,7 @@ fn redirected_streams_are_in_files_only() {
     assert_eq!(content(&ended, "1/stderr.log"), "err 1\n");
 }
 
-// A35
+// SCN-A35
 #[test]
 fn teed_streams_are_in_files_and_prefixed_on_the_console() {
     let ended = job(&["-t", "3"], BOTH).run().expect(0);
@@ -67,7 +67,7 @@ fn teed_streams_are_in_files_and_prefixed_on_the_console() {
     assert_eq!(content(&ended, "1/stdout.log"), "out 1\n");
 }
 
-// A36
+// SCN-A36
 #[test]
 fn streams_can_be_chosen_by_rank() {
     let ended = job(&["-t", "0:1,1:2"], BOTH).run().expect(0);
@@ -76,7 +76,7 @@ fn streams_can_be_chosen_by_rank() {
     assert_eq!(ended.files_below("logs").len(), 2);
 }
 
-// A37
+// SCN-A37
 #[test]
 fn the_prefix_is_a_template() {
     let template = "<${role_name}/${local_rank}/${rank}/${hostname}/${bogus}> ";
@@ -100,7 +100,7 @@ fn the_prefix_is_a_template() {
     );
 }
 
-// A38
+// SCN-A38
 #[test]
 fn the_console_filter_and_the_filtered_copy_work_together() {
     let script = "echo out $RANK; echo nothing $RANK; echo bad $RANK; echo err $RANK >&2";
@@ -125,7 +125,7 @@ fn the_console_filter_and_the_filtered_copy_work_together() {
     assert_eq!(content(&ended, "0/stdout.log"), "out 0\nnothing 0\nbad 0\n");
 }
 
-// A39
+// SCN-A39
 #[test]
 fn lines_are_never_torn_on_the_console() {
     let ended = run_fixture(
@@ -152,7 +152,7 @@ fn lines_are_never_torn_on_the_console() {
     assert!(ended.stdout.ends_with('\n'));
 }
 
-// A54
+// SCN-A54
 #[test]
 fn no_log_directory_means_no_files_and_a_plain_console() {
     let ended = run_shell(
@@ -172,7 +172,7 @@ fn a_temporary_log_directory_is_gone_after_a_success() {
     assert_eq!(fs::read_dir(ended.directory.path()).unwrap().count(), 0);
 }
 
-// S11
+// EDGE-S11
 #[test]
 fn a_relative_log_directory_holds_wherever_a_worker_goes() {
     let script = "cd /; echo '{\"message\":\"lost?\"}' > \"$TORCHELASTIC_ERROR_FILE\"; exit 1";
@@ -185,7 +185,7 @@ fn a_relative_log_directory_holds_wherever_a_worker_goes() {
     assert!(content(&ended, "attempt_0/0/error.json").contains("lost?"));
 }
 
-// S22
+// EDGE-S22
 #[test]
 fn what_the_console_filter_hides_is_shown_if_its_worker_fails() {
     let script = "if test $RANK = 1; then echo reason >&2; exit 3; else echo fine; sleep 1000; fi";

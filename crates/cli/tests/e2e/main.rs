@@ -1,6 +1,6 @@
 //! End-to-end tests: real processes, their output, their exit codes, and what is left of them.
 //!
-//! Names say the behaviour; ids such as A19 in comments are the acceptance scenarios of the
+//! Names say the behaviour; ids such as SCN-A19 in comments are the acceptance scenarios of the
 //! behavioural specification of the launcher. Workers are one-line shell scripts or the scripted
 //! `fixture_worker` of `examples/`.
 

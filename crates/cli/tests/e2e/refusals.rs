@@ -2,7 +2,7 @@
 
 use crate::harness::{rdzv, run_shell, torchrun};
 
-// A9
+// SCN-A9
 #[test]
 fn more_virtual_ranks_than_devices_are_refused() {
     let ended = run_shell(&["--virtual-local-rank", "--nproc-per-node", "2"], "true")
@@ -15,7 +15,7 @@ fn more_virtual_ranks_than_devices_are_refused() {
     );
 }
 
-// A12
+// SCN-A12
 #[test]
 fn a_flag_in_the_environment_must_be_a_number() {
     let ended = run_shell(&[], "true")
@@ -28,7 +28,7 @@ fn a_flag_in_the_environment_must_be_a_number() {
     );
 }
 
-// A14
+// SCN-A14
 #[test]
 fn wrong_lines_are_answered_once_with_the_usage() {
     for (line, problem) in [
@@ -51,7 +51,7 @@ fn wrong_lines_are_answered_once_with_the_usage() {
     }
 }
 
-// A15; the whole table, without processes, is in the tests of `resolve`.
+// SCN-A15; the whole table, without processes, is in the tests of `resolve`.
 #[test]
 fn impossible_values_end_with_the_class_and_text_of_the_reference() {
     for (flags, variable, last) in [

@@ -14,7 +14,7 @@ use crate::harness::{
 const TELLS: &str = "for s in TERM INT HUP QUIT USR1; do trap \"echo got $s; exit 0\" $s; done; \
                      echo ready; while :; do sleep 60 & wait $!; done";
 
-// A27
+// SCN-A27
 #[test]
 fn workers_get_the_signal_that_the_launcher_got() {
     for (signal, name) in [
@@ -53,7 +53,7 @@ fn workers_get_the_signal_that_the_launcher_got() {
     }
 }
 
-// A28
+// SCN-A28
 #[test]
 fn workers_that_ignore_it_are_killed_after_the_grace() {
     let mut running = run_fixture(
@@ -74,7 +74,7 @@ fn workers_that_ignore_it_are_killed_after_the_grace() {
     );
 }
 
-// A29
+// SCN-A29
 #[test]
 fn the_grace_holds_for_siblings_of_a_failed_worker_too() {
     let ended = run_fixture(
@@ -102,7 +102,7 @@ fn the_grace_holds_for_siblings_of_a_failed_worker_too() {
     );
 }
 
-// A30
+// SCN-A30
 #[test]
 fn repeated_signals_leave_no_worker_alive() {
     let mut running = run_fixture(
@@ -137,7 +137,7 @@ fn families() -> Running {
     running
 }
 
-// A31
+// SCN-A31
 #[test]
 fn killing_the_launcher_leaves_nothing() {
     let mut running = families();
@@ -146,7 +146,7 @@ fn killing_the_launcher_leaves_nothing() {
     running.wait().expect(-9);
 }
 
-// A31, for the other process of ours
+// SCN-A31, for the other process of ours
 #[test]
 fn killing_the_agent_leaves_nothing() {
     let mut running = families();
@@ -155,7 +155,7 @@ fn killing_the_agent_leaves_nothing() {
     running.wait().expect(-9);
 }
 
-// A33
+// SCN-A33
 #[test]
 fn a_signal_can_be_added_to_those_that_are_handled() {
     let mut running = run_shell(&["--signals-to-handle", "SIGUSR1,SIGTERM"], TELLS).start();
@@ -165,7 +165,7 @@ fn a_signal_can_be_added_to_those_that_are_handled() {
     assert_eq!(ended.stdout, "ready\ngot USR1\n");
 }
 
-// A33
+// SCN-A33
 #[test]
 fn a_signal_that_is_not_handled_ends_the_launcher_and_everything_else() {
     let mut running = run_shell(&[], TELLS).start();

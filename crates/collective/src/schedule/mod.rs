@@ -11,7 +11,7 @@
 //! | `reduce.rs` | combining: recursive doubling, rings, a tree to one rank |
 //! | `parts.rs` | which elements a part has |
 //!
-//! S1: what one rank sends in step `n`, the other receives in step `n`. Because of this no order of
+//! **INV-C1**: what one rank sends in step `n`, the other receives in step `n`. Because of this no order of
 //! waiting can be circular: a rank that waits in step `n` waits for ranks that are in an earlier
 //! step, or in step `n` and have sent already.
 

@@ -6,7 +6,7 @@ use super::*;
 type Contributions = Vec<u32>;
 
 /// Plays all ranks and returns what each has in each part at the end. Every rank begins with its own
-/// contribution in the parts for which `begins` says so. Panics where S1 does not hold.
+/// contribution in the parts for which `begins` says so. Panics where INV-C1 does not hold.
 fn play(
     schedules: &[Schedule],
     parts: u32,
@@ -42,7 +42,7 @@ fn play(
                 peer: u32::try_from(rank).unwrap(),
                 ..message
             };
-            assert_eq!(schedules[peer].steps[step].send, Some(matching), "S1");
+            assert_eq!(schedules[peer].steps[step].send, Some(matching), "INV-C1");
             for part in message.part..message.part + message.count {
                 let incoming = &before[peer][(part % parts) as usize];
                 let own = &mut state[rank][(part % parts) as usize];
@@ -56,7 +56,7 @@ fn play(
                 }
             }
         }
-        assert_eq!(sent, received, "S1");
+        assert_eq!(sent, received, "INV-C1");
     }
     state
 }
@@ -151,7 +151,7 @@ fn all_to_all_meets_every_other_rank_once_and_in_the_same_step() {
                 let (send, (receive, _)) = (does.send.unwrap(), does.receive.unwrap());
                 assert_eq!((send.part, receive.part), (send.peer, receive.peer));
                 let other = schedules[send.peer as usize].steps[step].receive.unwrap();
-                assert_eq!(other.0.peer, rank, "S1");
+                assert_eq!(other.0.peer, rank, "INV-C1");
                 met.push(send.peer);
             }
             met.sort_unstable();

@@ -130,15 +130,15 @@ impl World {
                     .push_back(GroupInput::Started(worker.local_rank));
             }
             GroupOutput::FirstFailure(exit) => {
-                assert_eq!(self.first_failure, Some(exit), "G3");
+                assert_eq!(self.first_failure, Some(exit), "INV-G3");
             }
             GroupOutput::Unhealthy { workers, last } => {
                 assert!(last || !self.forfeited);
-                assert_eq!(self.first_failure, None, "G3");
+                assert_eq!(self.first_failure, None, "INV-G3");
                 self.unhealthy = workers;
             }
             GroupOutput::Announce(exit) => {
-                assert_eq!(self.first_failure, Some(exit), "G3");
+                assert_eq!(self.first_failure, Some(exit), "INV-G3");
             }
             GroupOutput::Restarting { .. } => {
                 assert!(!self.beyond_help, "no restart helps");
@@ -156,7 +156,7 @@ impl World {
             GroupOutput::ClearLeftovers => self.clearing = true,
             GroupOutput::AbandonLeftovers => self.clearing = false,
             GroupOutput::Finish(ending) => {
-                assert!(self.alive.is_empty(), "G2: {:?} are alive", self.alive);
+                assert!(self.alive.is_empty(), "INV-G2: {:?} are alive", self.alive);
                 self.ending = Some(ending);
             }
             GroupOutput::PurgeStore
@@ -290,13 +290,13 @@ proptest! {
         if world.ending.is_none() {
             world.come_to_an_end();
         }
-        prop_assert!(world.restarts <= max_restarts, "G1");
+        prop_assert!(world.restarts <= max_restarts, "INV-G1");
         prop_assert_eq!(world.group.deadline(), None);
         if let Some(Ending::Failed { exits, unhealthy }) = &world.ending {
-            prop_assert_eq!(unhealthy, &world.unhealthy, "G3");
+            prop_assert_eq!(unhealthy, &world.unhealthy, "INV-G3");
             if unhealthy.is_empty() {
                 let first = exits.iter().find(|exit| !exit.exit.is_success());
-                prop_assert_eq!(first, world.first_failure.as_ref(), "G3");
+                prop_assert_eq!(first, world.first_failure.as_ref(), "INV-G3");
             }
             prop_assert!(
                 world.restarts == max_restarts

@@ -21,9 +21,9 @@
 //!
 //! The crate `rdzv-rendezvous` drives these machines; the API of this crate follows its releases.
 //!
-//! Invariants, cited by the tests: *R1* at most one rank assignment per round; *R2* two live
-//! participants never hold the same rank in the same round; *R3* a complete round has between min
-//! and max nodes; *R4* a closed rendezvous admits nobody; *R5* without faults everybody joins before
+//! Invariants, cited by the tests: *INV-R1* at most one rank assignment per round; *INV-R2* two live
+//! participants never hold the same rank in the same round; *INV-R3* a complete round has between min
+//! and max nodes; *INV-R4* a closed rendezvous admits nobody; *INV-R5* without faults everybody joins before
 //! the join timeout.
 
 pub mod apply;

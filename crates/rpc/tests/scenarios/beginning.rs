@@ -1,4 +1,4 @@
-//! How a process becomes a worker: the registry, options, and where they meet (S1 to S4).
+//! How a process becomes a worker: the registry, options, and where they meet (SCN-S1 to SCN-S4).
 
 use rdzv_rendezvous::dynamic::reserve_port;
 use rdzv_rpc::RpcErrorKind;

@@ -1,4 +1,4 @@
-//! What becomes of calls (S17, S18, S21).
+//! What becomes of calls (SCN-S17, SCN-S18, SCN-S21).
 
 use rdzv_rpc::RpcErrorKind;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Tensors of accelerators between processes with maps of their own (S7, S15).
+//! Tensors of accelerators between processes with maps of their own (SCN-S7, SCN-S15).
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! How processes stop being workers (S26, S27).
+//! How processes stop being workers (SCN-S26, SCN-S27).
 
 use std::time::{Duration, Instant};
 

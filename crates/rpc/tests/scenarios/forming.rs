@@ -1,4 +1,4 @@
-//! Static groups that are formed, or refused on all ranks (S6, S8, S9).
+//! Static groups that are formed, or refused on all ranks (SCN-S6, SCN-S8, SCN-S9).
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Processes that have nothing to do (S31).
+//! Processes that have nothing to do (SCN-S31).
 
 use serde_json::json;
 

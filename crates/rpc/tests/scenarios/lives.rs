@@ -1,4 +1,4 @@
-//! Processes that are workers again and again (S28).
+//! Processes that are workers again and again (SCN-S28).
 
 use serde::Deserialize;
 use serde_json::json;

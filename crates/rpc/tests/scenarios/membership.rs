@@ -1,4 +1,4 @@
-//! Dynamic groups (S10, S11, S12, S14, S16).
+//! Dynamic groups (SCN-S10, SCN-S11, SCN-S12, SCN-S14, SCN-S16).
 
 use rdzv_rpc::RpcErrorKind;
 use serde_json::{Value, json};

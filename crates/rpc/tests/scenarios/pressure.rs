@@ -1,4 +1,4 @@
-//! A process that is slower than those that call it (S29).
+//! A process that is slower than those that call it (SCN-S29).
 
 use rdzv_rpc::RpcErrorKind;
 use serde_json::{Value, json};

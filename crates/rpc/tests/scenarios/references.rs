@@ -1,4 +1,4 @@
-//! Remote references between processes (S22).
+//! Remote references between processes (SCN-S22).
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Processes of another job (S32).
+//! Processes of another job (SCN-S32).
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! Timeouts between processes (S19).
+//! Timeouts between processes (SCN-S19).
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! One trace through processes (S34).
+//! One trace through processes (SCN-S34).
 
 use std::collections::BTreeMap;
 

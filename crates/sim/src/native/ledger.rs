@@ -50,13 +50,13 @@ impl Ledger {
                 assignment,
             } => {
                 if self.closed {
-                    return broken(format!("R4: {node} is let into a closed run"));
+                    return broken(format!("INV-R4: {node} is let into a closed run"));
                 }
                 if let Some(given) = *assignment {
                     let right =
                         Assignment::from((2 * rank, 2 * world_size, 2 * rank, 2 * world_size));
                     if given != right {
-                        return broken(format!("N2: {node} has rank {rank} and {given:?}"));
+                        return broken(format!("INV-N2: {node} has rank {rank} and {given:?}"));
                     }
                 }
                 self.formed(node, *round, *rank, *world_size, false)
@@ -83,11 +83,15 @@ impl Ledger {
             || size > self.settings.max_nodes
             || rank >= size
         {
-            return broken(format!("R3: {node} is {rank} of {size} in round {round}"));
+            return broken(format!(
+                "INV-R3: {node} is {rank} of {size} in round {round}"
+            ));
         }
         let known = *self.sizes.entry(round).or_insert(size);
         if known < size || known > size && !looked {
-            return broken(format!("R1: round {round} has {known} nodes and {size}"));
+            return broken(format!(
+                "INV-R1: round {round} has {known} nodes and {size}"
+            ));
         }
         let holder = self
             .ranks
@@ -95,12 +99,14 @@ impl Ledger {
             .or_insert_with(|| node.clone());
         if holder != node {
             return broken(format!(
-                "R2: {holder} and {node} both have rank {rank} in round {round}"
+                "INV-R2: {holder} and {node} both have rank {rank} in round {round}"
             ));
         }
         let mut before = self.ranks.range((round, 0)..(round, rank));
         if before.next_back().is_some_and(|(_, other)| other >= node) {
-            return broken(format!("R1: round {round} is not in the order of nodes"));
+            return broken(format!(
+                "INV-R1: round {round} is not in the order of nodes"
+            ));
         }
         Ok(())
     }
@@ -124,12 +130,12 @@ impl Ledger {
         let known = self.masters.entry(*round).or_insert_with(|| place.clone());
         if *known != place {
             return broken(format!(
-                "N1: in round {round} workers meet at {known:?} and at {place:?}"
+                "INV-N1: in round {round} workers meet at {known:?} and at {place:?}"
             ));
         }
         match self.ranks.get(&(*round, 0)) {
             Some(first) if first.addr != *master_addr => broken(format!(
-                "N1: in round {round} workers meet at {place:?}, but {first} has rank 0"
+                "INV-N1: in round {round} workers meet at {place:?}, but {first} has rank 0"
             )),
             _ => Ok(()),
         }

@@ -21,8 +21,8 @@
 //! | [`agent`] | one agent around its machine, native or stock |
 //! | [`ledger`], `settled.rs` | what must be true after every step, and in the end |
 //!
-//! Invariants: R1 to R5 as in [`crate::rendezvous`]. **N1** all native agents of a round are told the
-//! same place where workers meet. **N2** the ranks of workers follow those of the agents.
+//! Invariants: INV-R1 to INV-R5 as in [`crate::rendezvous`]. **INV-N1** all native agents of a round are told the
+//! same place where workers meet. **INV-N2** the ranks of workers follow those of the agents.
 
 mod acts;
 pub mod agent;

@@ -103,7 +103,7 @@ impl World {
             }
             Wish::Lost(reason) => {
                 if !self.plan.faulty {
-                    return Err(Violation(format!("R5: nobody is lost, but {reason}")));
+                    return Err(Violation(format!("INV-R5: nobody is lost, but {reason}")));
                 }
             }
         }

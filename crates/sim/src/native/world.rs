@@ -192,7 +192,7 @@ impl World {
             }
         }
         if let Some(what) = self.unsettled() {
-            return Err(Violation(format!("R5: at the end, {what}")));
+            return Err(Violation(format!("INV-R5: at the end, {what}")));
         }
         self.report.rounds = self.ledger.rounds();
         Ok(self.report)

@@ -116,21 +116,21 @@ impl Model {
     pub fn free(&mut self, owner: Member, rref: RRefId) -> Result<(), Violation> {
         if self.made.get(&rref) != Some(&owner) {
             return broken(format!(
-                "P3: {owner} frees {rref}, which was not made there"
+                "INV-P3: {owner} frees {rref}, which was not made there"
             ));
         }
         if !self.freed.insert(rref) {
-            return broken(format!("P3: {rref} is freed twice"));
+            return broken(format!("INV-P3: {rref} is freed twice"));
         }
         let here = self.owners.get(&(owner, rref)).copied().unwrap_or(0);
         if here > 0 {
-            return broken(format!("P2: {rref} is freed while its owner holds it"));
+            return broken(format!("INV-P2: {rref} is freed while its owner holds it"));
         }
         for (fork, it) in &self.forks {
             let wanted = it.held && !matches!(it.stage, Stage::Over | Stage::Broken);
             if it.rref == rref && wanted && !self.is_excused(*fork) {
                 return broken(format!(
-                    "P2: {rref} is freed while {} has fork {fork} of it: {:?}",
+                    "INV-P2: {rref} is freed while {} has fork {fork} of it: {:?}",
                     it.holder, it.stage
                 ));
             }
@@ -142,10 +142,10 @@ impl Model {
     pub fn refused(&self, holder: Member, handle: Handle, why: &str) -> Result<(), Violation> {
         match handle {
             Handle::Owner(rref) if self.may_never_come(rref, holder) => Ok(()),
-            Handle::Owner(rref) => broken(format!("P3: the owner of {rref} is refused: {why}")),
+            Handle::Owner(rref) => broken(format!("INV-P3: the owner of {rref} is refused: {why}")),
             Handle::User(_, fork) if self.is_excused(fork) => Ok(()),
             Handle::User(rref, fork) => {
-                broken(format!("P3: fork {fork} of {rref} is refused: {why}"))
+                broken(format!("INV-P3: fork {fork} of {rref} is refused: {why}"))
             }
         }
     }
@@ -154,7 +154,7 @@ impl Model {
     pub fn all_freed(&self) -> Result<(), Violation> {
         for (rref, owner) in &self.made {
             if self.alive.contains(owner) && !self.freed.contains(rref) {
-                return broken(format!("P4: {rref} is never freed"));
+                return broken(format!("INV-P4: {rref} is never freed"));
             }
         }
         Ok(())

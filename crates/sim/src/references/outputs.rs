@@ -23,7 +23,7 @@ impl World {
                     && !self.cut.contains_key(&pair)
                     && self.running(*member).is_some()
                 {
-                    return broken(format!("P5: {me} has lost {member}, which is well"));
+                    return broken(format!("INV-P5: {me} has lost {member}, which is well"));
                 }
             }
         }
@@ -48,7 +48,7 @@ impl World {
             Output::Completed { .. } | Output::Lost { .. } => {}
             Output::Ended(leaks) => {
                 if !leaks.is_empty() {
-                    return broken(format!("P4: {me} leaks {leaks:?}"));
+                    return broken(format!("INV-P4: {me} leaks {leaks:?}"));
                 }
             }
         }
@@ -67,7 +67,9 @@ impl World {
             it.stage = Stage::Broken;
             self.model.phantoms.insert(it.rref);
         } else {
-            return broken(format!("P2: {fork} is confirmed after its value was freed"));
+            return broken(format!(
+                "INV-P2: {fork} is confirmed after its value was freed"
+            ));
         }
         Ok(())
     }
@@ -95,7 +97,7 @@ impl World {
             Ok(()) => {
                 self.report.fetched += 1;
                 if !self.model.made.contains_key(&rref) || self.model.freed.contains(&rref) {
-                    return broken(format!("P3: {rref} is fetched, but it is not there"));
+                    return broken(format!("INV-P3: {rref} is fetched, but it is not there"));
                 }
             }
             Err(failure) => {

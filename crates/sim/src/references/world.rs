@@ -202,14 +202,16 @@ impl World {
                 (Doing::Leaving, _) | (_, End::Shutdown | End::Rest)
                     if worker.doing != Doing::Drained =>
                 {
-                    return broken(format!("P4: {member} does not drain: {machine:#?}"));
+                    return broken(format!("INV-P4: {member} does not drain: {machine:#?}"));
                 }
                 // What is held is kept.
                 (_, End::Rest) => continue,
                 _ => {}
             }
             if !machine.is_empty() || machine.counters() != Counters::default() {
-                return broken(format!("P4: something is left at {member}: {machine:#?}"));
+                return broken(format!(
+                    "INV-P4: something is left at {member}: {machine:#?}"
+                ));
             }
         }
         match self.plan.end {

@@ -1,4 +1,4 @@
-//! What must be true after every step: R1 to R4.
+//! What must be true after every step: INV-R1 to INV-R4.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,17 +36,20 @@ impl Ledger {
     pub fn wrote(&mut self, old: &RendezvousState, new: &RendezvousState) -> Result<(), Violation> {
         let broken = |text: String| Err(Violation(text));
         if new.round < old.round {
-            return broken(format!("R1: round {} after {}", new.round, old.round));
+            return broken(format!("INV-R1: round {} after {}", new.round, old.round));
         }
         if new.round == old.round && old.complete && !new.complete {
-            return broken(format!("R1: round {} is not complete any more", new.round));
+            return broken(format!(
+                "INV-R1: round {} is not complete any more",
+                new.round
+            ));
         }
         if new.complete {
             if let Some(first) = self.rounds.get(&new.round) {
                 for (node, rank) in &new.participants {
                     if first.get(node) != Some(rank) {
                         return broken(format!(
-                            "R1: round {}: {node} has rank {rank}, at first {:?}",
+                            "INV-R1: round {}: {node} has rank {rank}, at first {:?}",
                             new.round,
                             first.get(node)
                         ));
@@ -57,12 +60,12 @@ impl Ledger {
                 let (min, max) = (self.settings.min_nodes, self.settings.max_nodes);
                 if count < min as usize || count > max as usize {
                     return broken(format!(
-                        "R3: round {} has {count} nodes, not {min} to {max}",
+                        "INV-R3: round {} has {count} nodes, not {min} to {max}",
                         new.round
                     ));
                 }
                 if !ranks::are_assigned(&new.participants) {
-                    return broken(format!("R1: round {} has other ranks", new.round));
+                    return broken(format!("INV-R1: round {} has other ranks", new.round));
                 }
                 self.rounds.insert(new.round, new.participants.clone());
             }
@@ -75,10 +78,10 @@ impl Ledger {
                 nodes
             };
             if !new.closed {
-                return broken("R4: open again".into());
+                return broken("INV-R4: open again".into());
             }
             if let Some(node) = all(new).difference(&all(old)).next() {
-                return broken(format!("R4: {node} came after the end"));
+                return broken(format!("INV-R4: {node} came after the end"));
             }
         }
         Ok(())
@@ -97,7 +100,7 @@ impl Ledger {
             participants,
         } = formed;
         if seen.is_none_or(|state| state.closed) {
-            return Err(Violation(format!("R4: {node} joined a closed run")));
+            return Err(Violation(format!("INV-R4: {node} joined a closed run")));
         }
         let holder = self
             .joined
@@ -105,19 +108,19 @@ impl Ledger {
             .or_insert_with(|| node.clone());
         if holder != node {
             return Err(Violation(format!(
-                "R2: {holder} and {node} both have rank {rank} in round {round}"
+                "INV-R2: {holder} and {node} both have rank {rank} in round {round}"
             )));
         }
         let (min, max) = (self.settings.min_nodes, self.settings.max_nodes);
         let count = participants.len();
         if count < min as usize || count > max as usize {
             return Err(Violation(format!(
-                "R3: {node} joined round {round} with {count} nodes, not {min} to {max}"
+                "INV-R3: {node} joined round {round} with {count} nodes, not {min} to {max}"
             )));
         }
         let Some(first) = self.rounds.get(round) else {
             return Err(Violation(format!(
-                "R1: {node} joined round {round}, which was never complete"
+                "INV-R1: {node} joined round {round}, which was never complete"
             )));
         };
         let right = (0..)
@@ -125,7 +128,7 @@ impl Ledger {
             .all(|(place, other)| first.get(other) == Some(&place));
         if !right || participants.get(*rank as usize) != Some(node) {
             return Err(Violation(format!(
-                "R1: {node} joined round {round} as {rank} of {participants:?}, which was {first:?}"
+                "INV-R1: {node} joined round {round} as {rank} of {participants:?}, which was {first:?}"
             )));
         }
         Ok(())

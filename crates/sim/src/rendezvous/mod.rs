@@ -21,9 +21,9 @@
 //! | [`ledger`], [`settled`] | what must be true after every step, and in the end |
 //! | [`trace`] | what of a run is shown |
 //!
-//! Invariants: **R1** at most one rank assignment per round. **R2** two nodes never hold the same
-//! rank in the same round. **R3** a complete round has between min and max nodes. **R4** a closed
-//! rendezvous admits nobody. **R5** without faults everybody joins before the join timeout, and
+//! Invariants: **INV-R1** at most one rank assignment per round. **INV-R2** two nodes never hold the same
+//! rank in the same round. **INV-R3** a complete round has between min and max nodes. **INV-R4** a closed
+//! rendezvous admits nobody. **INV-R5** without faults everybody joins before the join timeout, and
 //! nobody is counted as lost who is not; when faults have ended, everybody who is left comes
 //! together again.
 

@@ -1,4 +1,4 @@
-//! What must be true in the end, when all faults are over: R5.
+//! What must be true in the end, when all faults are over: INV-R5.
 
 use rdzv_rendezvous_proto::{RendezvousState, Settings};
 

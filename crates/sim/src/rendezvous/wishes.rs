@@ -46,13 +46,13 @@ impl World {
                 .filter(|agent| agent.doing != Doing::Nothing)
                 .count();
             if !self.plan.faulty && up == self.plan.agents && !self.left() {
-                return Err(Violation("R5: an agent was not in time".into()));
+                return Err(Violation("INV-R5: an agent was not in time".into()));
             }
         }
         if !self.plan.faulty {
             let me = &self.agents[number].me;
             if wishes.dropped {
-                return Err(Violation(format!("R5: {me} was dropped")));
+                return Err(Violation(format!("INV-R5: {me} was dropped")));
             }
             let alive = |node: &NodeDesc| {
                 self.agents
@@ -65,7 +65,9 @@ impl World {
                     .iter()
                     .any(|agent| agent.me == *node && agent.doing == Doing::Ending);
                 if !leaves {
-                    return Err(Violation(format!("R5: {me} was told that {node} is lost")));
+                    return Err(Violation(format!(
+                        "INV-R5: {me} was told that {node} is lost"
+                    )));
                 }
             }
         }

@@ -178,7 +178,7 @@ impl World {
         if !self.plan.clocks_are_wrong
             && let Some(what) = self.unsettled()
         {
-            return Err(Violation(format!("R5: {what}")));
+            return Err(Violation(format!("INV-R5: {what}")));
         }
         self.report.rounds = self.ledger.rounds();
         self.report.reads = self.agents.iter().map(|agent| agent.reads).sum();

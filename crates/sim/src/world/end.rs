@@ -28,11 +28,15 @@ impl World {
                     parse(&answer[8..]).is_some_and(|arrived| arrived >= MEMBERS)
                 }
                 None if self.clients[number].is_idle() => false,
-                None => return Err(Violation(format!("S2: client {number} is still {doing}"))),
+                None => {
+                    return Err(Violation(format!(
+                        "INV-S2: client {number} is still {doing}"
+                    )));
+                }
             };
             if is_there {
                 return Err(Violation(format!(
-                    "S2: client {number} is still {doing}, and all of it is there"
+                    "INV-S2: client {number} is still {doing}, and all of it is there"
                 )));
             }
         }

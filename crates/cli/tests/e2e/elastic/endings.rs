@@ -7,13 +7,13 @@ use rustix::process::Signal;
 use super::{Place, TELL, first_agent, kill_node, store, told};
 use crate::harness::ends_within;
 
-// A45
+// SCN-A45
 #[test]
 fn a_node_that_fails_for_good_ends_the_one_that_has_succeeded() {
     one_fails_after_the_other_has_succeeded(store());
 }
 
-// A45
+// SCN-A45
 #[test]
 fn a_node_that_fails_for_good_tells_so_even_if_the_store_ends_with_it() {
     one_fails_after_the_other_has_succeeded(first_agent());
@@ -76,7 +76,7 @@ fn a_node_that_fails_for_good_stops_the_workers_of_the_others() {
     place.end();
 }
 
-// A41
+// SCN-A41
 #[test]
 fn a_restart_of_one_node_is_a_new_round_for_all_and_counts_for_that_one() {
     let place = first_agent();
@@ -140,7 +140,7 @@ fn without_the_agent_that_hosts_the_store_the_others_end_and_say_why() {
     );
 }
 
-// A58
+// SCN-A58
 #[test]
 fn with_static_rendezvous_a_failed_node_restarts_alone() {
     let port = crate::harness::free_port().to_string();

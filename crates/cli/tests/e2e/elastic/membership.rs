@@ -16,7 +16,7 @@ fn await_world(node: &mut Running, size: usize, times: usize) -> String {
     told(&node.stdout.so_far(), "at")
 }
 
-// A42 and A43: the newcomer's address sorts behind, or in front of, those who are there.
+// SCN-A42 and SCN-A43: the newcomer's address sorts behind, or in front of, those who are there.
 #[test]
 fn a_late_node_joins_a_running_job() {
     for late_address in ["127.0.0.3", "127.0.0.1"] {
@@ -64,7 +64,7 @@ fn a_late_node_joins_a_running_job() {
     }
 }
 
-// A47
+// SCN-A47
 #[test]
 fn a_surplus_node_waits_and_ends_well_with_the_job() {
     let place = store();

@@ -34,7 +34,7 @@ fn as_many_nodes_as_were_asked_for_start_together() {
     place.end();
 }
 
-// A7
+// SCN-A7
 #[test]
 fn a_worker_that_hosts_the_store_gets_a_new_port_in_every_round() {
     let place = first_agent();
@@ -49,7 +49,7 @@ fn a_worker_that_hosts_the_store_gets_a_new_port_in_every_round() {
     assert_ne!(told(lines[0], "at"), told(lines[2], "at"));
 }
 
-// A7
+// SCN-A7
 #[test]
 fn the_agent_does_not_listen_at_the_port_that_is_left_to_a_worker() {
     let place = first_agent();
@@ -69,7 +69,7 @@ fn the_agent_does_not_listen_at_the_port_that_is_left_to_a_worker() {
     node.wait().expect(0);
 }
 
-// A56
+// SCN-A56
 #[test]
 fn one_of_two_starts_alone_after_the_last_call() {
     let place = first_agent();
@@ -94,7 +94,7 @@ fn without_a_last_call_one_of_two_starts_at_once() {
     assert!(ended.took < Duration::from_secs(10), "{:?}", ended.took);
 }
 
-// A57
+// SCN-A57
 #[test]
 fn several_nodes_without_a_place_to_meet_are_waited_for_in_vain() {
     let flags = ["--standalone", "--nnodes=2", "--rdzv-conf=join_timeout=1"];
@@ -136,7 +136,7 @@ fn too_few_nodes_are_counted_and_named() {
     place.end();
 }
 
-// A48
+// SCN-A48
 #[test]
 fn a_run_that_was_closed_admits_nobody() {
     let place = store();
@@ -152,7 +152,7 @@ fn a_run_that_was_closed_admits_nobody() {
     place.end();
 }
 
-// A49
+// SCN-A49
 #[test]
 fn a_signal_while_waiting_for_peers_leaves_the_rendezvous_as_it_was() {
     let place = store();
@@ -175,7 +175,7 @@ fn a_signal_while_waiting_for_peers_leaves_the_rendezvous_as_it_was() {
     place.end();
 }
 
-// A46
+// SCN-A46
 #[test]
 fn who_has_finished_waits_for_the_others() {
     let place = first_agent();

@@ -20,7 +20,7 @@ fn names(events: &[Value]) -> Vec<&str> {
         .collect()
 }
 
-// A50
+// SCN-A50
 #[test]
 fn a_restart_and_a_failure_are_told_as_the_reference_tells_them() {
     let ended = run_shell(

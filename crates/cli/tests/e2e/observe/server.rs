@@ -156,7 +156,7 @@ fn a_health_port_that_is_none_and_one_that_is_taken() {
     assert!(ended.stderr.contains(&told), "{}", ended.stderr);
 }
 
-// A53
+// SCN-A53
 #[test]
 fn requests_to_a_worker_are_passed_on_as_they_are() {
     let job = run_shell(

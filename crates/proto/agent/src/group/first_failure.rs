@@ -1,4 +1,4 @@
-//! Which failure of a group came first (*G3*).
+//! Which failure of a group came first (*INV-G3*).
 
 use rdzv_core::time::Wall;
 

@@ -27,9 +27,9 @@
 //!   reported and sent. [`first_failure()`] finds the one that came first.
 //! * [`barrier`] names the store keys that agents share.
 //!
-//! Invariants, cited by the tests: *G1* restarts never exceed the budget; *G2* after
+//! Invariants, cited by the tests: *INV-G1* restarts never exceed the budget; *INV-G2* after
 //! [`GroupOutput::Finish`] no worker is alive unless the kernel refused to end it, and that is
-//! reported; *G3* the first failure is the one reported.
+//! reported; *INV-G3* the first failure is the one reported.
 
 pub mod barrier;
 pub mod cause;

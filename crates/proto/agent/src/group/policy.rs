@@ -109,7 +109,7 @@ mod tests {
     fn a_budget_is_never_exceeded() {
         let mut budget = RestartBudget::new(2);
         assert!(budget.take() && budget.take());
-        assert!(!budget.take(), "G1");
+        assert!(!budget.take(), "INV-G1");
         assert_eq!(
             (budget.remaining(), budget.used(), budget.most()),
             (0, 2, 2)

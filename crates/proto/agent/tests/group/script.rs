@@ -54,7 +54,7 @@ pub(crate) fn run(spec: GroupSpec, agents: u32, script: &str) -> WorkerGroup {
         if line == "…" {
             return group;
         }
-        assert!(!finished, "{line}: nothing comes after finish (G2)");
+        assert!(!finished, "{line}: nothing comes after finish (INV-G2)");
         let (event, expected) = line.split_once("->").expect("a line has an arrow");
         let (millis, input) = event.trim().split_once(' ').expect("a line has a time");
         let now = Now {

@@ -152,7 +152,7 @@ fn too_few_former_participants_call_for_others_and_wait_for_more() {
     assert_eq!(world.formed(6), (1, 2, 3));
 }
 
-/// R4: a closed rendezvous admits nobody, not even when all who knew of it are gone.
+/// INV-R4: a closed rendezvous admits nobody, not even when all who knew of it are gone.
 #[test]
 fn closing_tells_each_what_it_means() {
     let mut world = round(2, 2, 2);

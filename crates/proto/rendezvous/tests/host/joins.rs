@@ -12,7 +12,7 @@ use rdzv_rendezvous_proto::last_call::LastCall;
 use crate::world::{World, node};
 
 proptest! {
-    /// R1, R2: whatever the order in which agents come, each gets the rank of its place.
+    /// INV-R1, INV-R2: whatever the order in which agents come, each gets the rank of its place.
     #[test]
     fn joins_commute(order in Just((0..12_u32).collect::<Vec<_>>()).prop_shuffle()) {
         let mut world = World::new(12, 12);

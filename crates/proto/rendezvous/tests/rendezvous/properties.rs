@@ -124,7 +124,7 @@ proptest! {
         prop_assert!(ranks::are_assigned(&participants));
     }
 
-    /// R1, R3 and R4 for one step of one agent.
+    /// INV-R1, INV-R3 and INV-R4 for one step of one agent.
     #[test]
     fn joining_keeps_the_rules(
         (settings, state) in settings_and_state(),
@@ -141,16 +141,16 @@ proptest! {
         prop_assert!(made.round == state.round || (made.round == state.round + 1
             && state.complete && made.participants.is_empty()));
         if state.closed {
-            prop_assert!(!decision.action.is_change() && decision.action != Action::Finish, "R4");
+            prop_assert!(!decision.action.is_change() && decision.action != Action::Finish, "INV-R4");
         }
         if made.complete && !state.complete {
             let count = made.participants.len() as u32;
-            prop_assert!((settings.min_nodes..=settings.max_nodes).contains(&count), "R3");
-            prop_assert!(ranks::are_assigned(&made.participants), "R2");
+            prop_assert!((settings.min_nodes..=settings.max_nodes).contains(&count), "INV-R3");
+            prop_assert!(ranks::are_assigned(&made.participants), "INV-R2");
         }
         if made.complete && state.complete {
             for (node, rank) in &made.participants {
-                prop_assert_eq!(state.participants.get(node), Some(rank), "R1");
+                prop_assert_eq!(state.participants.get(node), Some(rank), "INV-R1");
             }
         }
         if decision.action == Action::Finish {
@@ -184,7 +184,7 @@ proptest! {
     }
 
     /// Whatever the store says and whenever: no panic, one question at a time, every write of a
-    /// node that is in a list carries its heartbeat, and nobody joins a closed run (R4).
+    /// node that is in a list carries its heartbeat, and nobody joins a closed run (INV-R4).
     #[test]
     fn no_input_breaks_the_machine(
         settings in any_settings(),
@@ -222,11 +222,11 @@ proptest! {
                     }
                     Output::Joined(formed) => {
                         let seen = machine.state().unwrap();
-                        prop_assert!(seen.complete && !seen.closed, "R4");
+                        prop_assert!(seen.complete && !seen.closed, "INV-R4");
                         let count = formed.participants.len() as u32;
-                        prop_assert!(count >= settings.min_nodes, "R3");
+                        prop_assert!(count >= settings.min_nodes, "INV-R3");
                         let place = formed.participants.get(formed.rank as usize);
-                        prop_assert_eq!(place, Some(&me), "R2");
+                        prop_assert_eq!(place, Some(&me), "INV-R2");
                     }
                     _ => {}
                 }

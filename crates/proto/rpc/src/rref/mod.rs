@@ -28,7 +28,7 @@
 //! silent for long it is asked whether it is there ([`Control::Probe`]). A worker that was lost wrongly is told so. A worker
 //! that starts again is another [`Member`], and nothing of its former life is valid.
 //!
-//! **P2**: a value is not freed before the last user of it is gone. Without live handles, everything
+//! **INV-P2**: a value is not freed before the last user of it is gone. Without live handles, everything
 //! drains to nothing.
 //!
 //! | file | what |
