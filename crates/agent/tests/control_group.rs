@@ -10,7 +10,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use harness::{Harness, gone, start_after};
+use harness::{Harness, start_after};
+use rdzv_testing::pids::ends_within;
 use rustix::process::Signal;
 
 /// A control group of the test's own, in which it starts a harness.
@@ -76,7 +77,7 @@ fn each_worker_is_in_a_group_of_its_own_which_goes_with_the_run() {
     let mut harness = group.start(&["workers=2"], &script);
     harness.wait_for("up");
     harness.wait_for("up");
-    let agent = format!("rdzv-agent-{}", harness.agent().as_raw_nonzero());
+    let agent = format!("rdzv-agent-{}", harness.agent());
     assert_eq!(group.groups_inside(), std::slice::from_ref(&agent));
     harness.signal(harness.keeper(), Signal::TERM);
     let ended = harness.end();
@@ -121,7 +122,7 @@ fn whoever_is_killed_the_groups_go() {
         let processes = harness::pids(harness.directory.path());
         harness.signal(killed, Signal::KILL);
         for process in processes.into_iter().chain([agent]) {
-            assert!(gone(process, Duration::from_secs(2)), "{process:?}");
+            assert!(ends_within(process, Duration::from_secs(2)), "{process:?}");
         }
         harness.end();
         assert!(group.groups_inside().is_empty(), "{kill_keeper}");

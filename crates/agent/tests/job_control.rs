@@ -7,14 +7,15 @@ mod harness;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use harness::{Harness, gone, start, start_after, state, wait_for_state};
-use rustix::process::{Pid, Signal, kill_process};
+use harness::{Harness, start, start_after};
+use rdzv_testing::pids::{ends_within, kill, state, wait_for_state};
+use rustix::process::Signal;
 
 /// A worker with a child, which end when somebody writes to the pipe `go`.
 const WAITS: &str = "echo $$ >> $DIR/pids; (echo up >&2; read go < $DIR/go; echo went) & wait";
 
 /// Stops the job as Ctrl-Z does and waits until keeper and workers stand still.
-fn stop(harness: &Harness, workers: &[Pid]) {
+fn stop(harness: &Harness, workers: &[i32]) {
     harness.signal(harness.keeper(), Signal::TSTP);
     for process in workers.iter().chain([&harness.keeper()]) {
         wait_for_state(*process, 'T');
@@ -45,7 +46,7 @@ fn a_stopped_job_stands_still_and_goes_on() {
     stop(&harness, &workers);
     let go = write_to_pipe(&harness);
     // The worker's child cannot read before it goes on.
-    assert!(!gone(workers[0], Duration::from_millis(50)));
+    assert!(!ends_within(workers[0], Duration::from_millis(50)));
     harness.signal(harness.keeper(), Signal::CONT);
     go.join().unwrap();
     let ended = harness.end();
@@ -65,7 +66,7 @@ fn the_grace_does_not_run_while_the_job_stands_still() {
     harness.wait_for("told");
     stop(&harness, &workers);
     let used = told.elapsed();
-    assert!(!gone(workers[0], Duration::from_millis(1700)));
+    assert!(!ends_within(workers[0], Duration::from_millis(1700)));
     let goes_on = Instant::now();
     harness.signal(harness.keeper(), Signal::CONT);
     let ended = harness.end();
@@ -104,7 +105,7 @@ fn nothing_is_left_of_a_job_that_is_killed_while_it_stands_still() {
     processes.push(harness.agent());
     harness.signal(harness.keeper(), Signal::KILL);
     for process in processes {
-        assert!(gone(process, Duration::from_secs(1)));
+        assert!(ends_within(process, Duration::from_secs(1)));
     }
 }
 
@@ -126,11 +127,11 @@ fn a_worker_that_is_stopped_has_not_ended() {
     let mut harness = start_after("mkfifo $DIR/go", &["restarts=1"], WAITS);
     harness.wait_for("up");
     let worker = harness::pids(harness.directory.path())[0];
-    kill_process(worker, Signal::STOP).unwrap();
+    kill(worker, Signal::STOP);
     wait_for_state(worker, 'T');
     std::fs::write(harness.directory.path().join("go"), "go\n").unwrap();
-    assert!(!gone(harness.agent(), Duration::from_millis(100)));
-    kill_process(worker, Signal::CONT).unwrap();
+    assert!(!ends_within(harness.agent(), Duration::from_millis(100)));
+    kill(worker, Signal::CONT);
     let ended = harness.end();
     assert_eq!(ended.code(), Some(0), "{:#?}", ended.said);
     assert_eq!(ended.all("event exited "), ["local_rank=0 exit=0"]);

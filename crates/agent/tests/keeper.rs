@@ -8,9 +8,10 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use harness::{Harness, gone, pid, start, start_after};
+use harness::{Harness, pid, start, start_after};
+use rdzv_testing::pids::{ends_within, kill, state};
 use rustix::io::ioctl_fionread;
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::process::Signal;
 
 /// A worker that ignores SIGTERM, with a child, one in a session of its own and one doubly forked.
 /// Says `up` when all four are there.
@@ -21,7 +22,7 @@ const STUBBORN: &str = "trap '' TERM
     (setsid sh -c 'echo $$ >> $DIR/pids; echo up >&2; exec sleep 1000' &)
     while :; do sleep 1000; done";
 
-fn stubborn(options: &[&str]) -> (Harness, Vec<Pid>) {
+fn stubborn(options: &[&str]) -> (Harness, Vec<i32>) {
     let mut harness = start(options, STUBBORN);
     harness.wait_for("up");
     let pids = harness::pids(harness.directory.path());
@@ -30,9 +31,9 @@ fn stubborn(options: &[&str]) -> (Harness, Vec<Pid>) {
 }
 
 #[track_caller]
-fn assert_gone(pids: &[Pid], within: Duration) {
+fn assert_gone(pids: &[i32], within: Duration) {
     for pid in pids {
-        assert!(gone(*pid, within), "{pid:?} is still there");
+        assert!(ends_within(*pid, within), "{pid:?} is still there");
     }
 }
 
@@ -92,8 +93,8 @@ fn children_that_were_there_before_are_not_touched() {
     assert_eq!(ended.code(), Some(0));
     let foreign = std::fs::read_to_string(ended.directory.path().join("foreign")).unwrap();
     for foreign in foreign.split_whitespace().map(pid) {
-        assert!(test_kill_process(foreign).is_ok(), "{foreign:?} was hit");
-        kill_process(foreign, Signal::KILL).unwrap();
+        assert!(state(foreign).is_some(), "{foreign} was hit");
+        kill(foreign, Signal::KILL);
     }
 }
 

@@ -3,10 +3,8 @@
 
 mod harness;
 
-use std::net::TcpListener;
-
 use harness::{Harness, start};
-use rdzv_rendezvous::dynamic::reserve_port;
+use rdzv_testing::free_port;
 use rustix::process::Signal;
 
 /// A worker that counts under a key and fails.
@@ -16,11 +14,9 @@ fn counting(options: &[&str]) -> String {
     start(options, &script).end().stdout
 }
 
-/// Where nodes can meet. Nobody else gets the port while the socket is held.
-fn free_endpoint() -> (TcpListener, String) {
-    let kept = reserve_port("127.0.0.1:0").unwrap();
-    let endpoint = format!("static={}", kept.local_addr().unwrap());
-    (kept, endpoint)
+/// An endpoint for nodes of this machine.
+fn free_endpoint() -> String {
+    format!("static=127.0.0.1:{}", free_port())
 }
 
 /// Node `node` of two.
@@ -38,13 +34,13 @@ fn every_attempt_meets_at_an_empty_store() {
 
 #[test]
 fn every_attempt_of_a_single_static_node_meets_at_an_empty_store() {
-    let (_kept, endpoint) = free_endpoint();
+    let endpoint = free_endpoint();
     assert_eq!(counting(&["restarts=2", &endpoint]), "1\n1\n1\n");
 }
 
 #[test]
 fn two_nodes_with_different_roles_agree_on_ranks() {
-    let (_kept, endpoint) = free_endpoint();
+    let endpoint = free_endpoint();
     let script = "echo $GROUP_RANK/$GROUP_WORLD_SIZE $RANK/$WORLD_SIZE \\
         $ROLE_NAME $ROLE_RANK/$ROLE_WORLD_SIZE $TORCHELASTIC_USE_AGENT_STORE";
     let learner = one_of_two(&endpoint, 1, &["role=learner", "workers=2"], script);
@@ -62,7 +58,7 @@ fn two_nodes_with_different_roles_agree_on_ranks() {
 
 #[test]
 fn a_static_node_restarts_alone_and_the_other_waits_for_it_at_the_end() {
-    let (_kept, endpoint) = free_endpoint();
+    let endpoint = free_endpoint();
     let steady = one_of_two(&endpoint, 0, &[], "echo $TORCHELASTIC_RESTART_COUNT");
     let failing = one_of_two(
         &endpoint,
@@ -78,7 +74,7 @@ fn a_static_node_restarts_alone_and_the_other_waits_for_it_at_the_end() {
 
 #[test]
 fn a_signal_while_waiting_for_the_other_nodes_ends_the_wait() {
-    let (_kept, endpoint) = free_endpoint();
+    let endpoint = free_endpoint();
     let waiting = one_of_two(&endpoint, 0, &["alone"], "exit 0");
     // It listens before it waits.
     let address = endpoint.strip_prefix("static=").unwrap();

@@ -2,16 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::thread;
-use std::time::Duration;
+use std::process::{Command, Stdio};
 
 use rdzv_store::{ServerOptions, TcpStoreServer};
-
-/// How long any answer may take.
-const LIMIT: Duration = Duration::from_secs(60);
+use rdzv_testing::Process;
 
 /// The ranks of a group, and the store where they met.
 struct Ranks {
@@ -19,11 +13,9 @@ struct Ranks {
     _store: TcpStoreServer,
 }
 
-/// A process, which ends with this.
 struct Rank {
     number: usize,
-    process: Child,
-    answers: Receiver<String>,
+    process: Process,
 }
 
 impl Ranks {
@@ -40,7 +32,7 @@ impl Ranks {
             _store: store,
         };
         for rank in &ranks.ranks {
-            assert_eq!(rank.hear(), "ready");
+            assert_eq!(rank.process.line(), "ready");
         }
         ranks
     }
@@ -48,63 +40,28 @@ impl Ranks {
     /// Tells all the same; all of them succeed.
     fn all(&mut self, what: &str) {
         for rank in &mut self.ranks {
-            rank.tell(what);
+            rank.process.send(what);
         }
         for rank in &self.ranks {
-            assert_eq!(rank.hear(), "ok", "rank {}: {what}", rank.number);
+            assert_eq!(rank.process.line(), "ok", "rank {}: {what}", rank.number);
         }
     }
 }
 
 impl Rank {
     fn start(store: &str, number: usize, world_size: usize) -> Self {
-        let test = std::env::current_exe().unwrap();
-        let profile = test.parent().unwrap().parent().unwrap();
-        let program = profile.join("examples/collective_worker");
-        assert!(
-            program.exists(),
-            "`cargo test` builds the examples, but not for a single test file: \
-             cargo build -p rdzv-collective --examples"
-        );
-        let mut process = Command::new(program)
+        let mut command = Command::new(rdzv_testing::example(
+            "rdzv-collective",
+            "collective_worker",
+        ));
+        command
             .args([store, &number.to_string(), &world_size.to_string()])
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        let (answer, answers) = channel();
-        // It ends with the process.
-        thread::spawn(move || {
-            lines
-                .map_while(Result::ok)
-                .try_for_each(|line| answer.send(line))
-        });
+            .stdout(Stdio::piped());
         Self {
             number,
-            process,
-            answers,
+            process: Process::start(&mut command),
         }
-    }
-
-    fn tell(&mut self, what: &str) {
-        let input = self.process.stdin.as_mut().unwrap();
-        writeln!(input, "{what}").unwrap();
-    }
-
-    fn hear(&self) -> String {
-        let number = self.number;
-        self.answers
-            .recv_timeout(LIMIT)
-            .unwrap_or_else(|end| panic!("rank {number} does not answer: {end}"))
-    }
-}
-
-impl Drop for Rank {
-    fn drop(&mut self) {
-        // Both fail only when it has ended already.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 
@@ -122,11 +79,11 @@ fn a_rank_that_is_killed_is_named_by_all_others_at_once() {
     group.all("operations");
     let mut killed = group.ranks.remove(2);
     for rank in &mut group.ranks {
-        rank.tell("barrier");
+        rank.process.send("barrier");
     }
-    killed.process.kill().unwrap();
+    killed.process.kill();
     for rank in &group.ranks {
-        let error = rank.hear();
+        let error = rank.process.line();
         assert!(error.contains("rank 2"), "rank {}: {error}", rank.number);
     }
 }
@@ -136,15 +93,15 @@ fn a_rank_that_is_killed_while_all_read_one_another_is_named_by_all_others() {
     for _ in 0..5 {
         let mut group = Ranks::start(4);
         for rank in &mut group.ranks {
-            rank.tell("reduce");
+            rank.process.send("reduce");
         }
         for rank in &group.ranks {
-            assert_eq!(rank.hear(), "reducing");
+            assert_eq!(rank.process.line(), "reducing");
         }
         let mut killed = group.ranks.remove(2);
-        killed.process.kill().unwrap();
+        killed.process.kill();
         for rank in &group.ranks {
-            let error = rank.hear();
+            let error = rank.process.line();
             assert!(error.contains("rank 2"), "rank {}: {error}", rank.number);
         }
     }
@@ -155,10 +112,10 @@ fn a_monitored_barrier_lists_all_who_did_not_come() {
     let mut group = Ranks::start(4);
     group.all("barrier");
     for number in [0, 2] {
-        group.ranks[number].tell("monitored 500");
+        group.ranks[number].process.send("monitored 500");
     }
-    let error = group.ranks[0].hear();
+    let error = group.ranks[0].process.line();
     assert!(error.contains("still without ranks 1, 3 of 4"), "{error}");
-    let error = group.ranks[2].hear();
+    let error = group.ranks[2].process.line();
     assert!(error.contains("rank 1"), "{error}");
 }

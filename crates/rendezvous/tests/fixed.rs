@@ -11,22 +11,15 @@ use std::time::Duration;
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
-use rdzv_rendezvous::dynamic::reserve_port;
 use rdzv_rendezvous::{
     BackendRegistry, Member, RendezvousError, RendezvousParameters, StaticParameters,
     StaticRendezvous,
 };
 use rdzv_store::Store;
+use rdzv_testing::free_port;
 
 const SHORT: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(30);
-
-/// A port that nobody listens at, and that nobody else gets while the socket is held.
-fn free_port() -> (TcpListener, u16) {
-    let kept = reserve_port("127.0.0.1:0").unwrap();
-    let port = kept.local_addr().unwrap().port();
-    (kept, port)
-}
 
 fn node(port: u16, node_rank: u32, nodes: u32, timeout: Duration) -> StaticRendezvous {
     StaticRendezvous::new(StaticParameters {
@@ -57,7 +50,7 @@ fn one_node_meets_itself_on_a_free_port() {
 
 #[test]
 fn node_0_hosts_and_waits_and_agents_have_their_own_keys() {
-    let (_kept, port) = free_port();
+    let port = free_port();
     let (first, second) = thread::scope(|scope| {
         let first = scope.spawn(|| node(port, 0, 2, LONG).join().unwrap());
         let second = scope.spawn(|| node(port, 1, 2, LONG).join().unwrap());
@@ -75,7 +68,7 @@ fn node_0_hosts_and_waits_and_agents_have_their_own_keys() {
 
 #[test]
 fn node_0_says_who_did_not_come() {
-    let (_kept, port) = free_port();
+    let port = free_port();
     let error = node(port, 0, 2, SHORT).join().unwrap_err();
     assert!(
         matches!(
@@ -95,7 +88,7 @@ fn node_0_says_who_did_not_come() {
 
 #[test]
 fn another_node_says_that_node_0_is_not_there() {
-    let (_kept, port) = free_port();
+    let port = free_port();
     let error = node(port, 1, 2, SHORT).join().unwrap_err();
     assert!(
         matches!(error, RendezvousError::NoNodeZero { .. }),
@@ -128,7 +121,7 @@ fn a_second_node_0_is_told_that_the_address_is_taken() {
 /// Node 0 of another host: it listens there, and finds at the endpoint what another node 0 hosts.
 #[test]
 fn a_second_node_0_elsewhere_is_found_out() {
-    let (_kept, port) = free_port();
+    let port = free_port();
     let first = node(port, 0, 1, LONG).join().unwrap();
     let error = node(port, 0, 1, LONG).join().unwrap_err().to_string();
     assert!(
@@ -140,7 +133,7 @@ fn a_second_node_0_elsewhere_is_found_out() {
 
 #[test]
 fn a_rank_beyond_the_number_of_nodes_is_refused() {
-    let (_kept, port) = free_port();
+    let port = free_port();
     let error = node(port, 2, 2, SHORT).join().unwrap_err().to_string();
     assert!(
         error.contains("must be less than the number of nodes"),
@@ -150,7 +143,7 @@ fn a_rank_beyond_the_number_of_nodes_is_refused() {
 
 #[test]
 fn a_timed_out_rendezvous_can_be_tried_again() {
-    let (_kept, port) = free_port();
+    let port = free_port();
     let mut first = node(port, 0, 2, SHORT);
     first.join().unwrap_err();
     drop(first);

@@ -8,7 +8,6 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rdzv_rendezvous::dynamic::reserve_port;
 use rdzv_rendezvous::{
     BackendRegistry, Member, RendezvousError, RendezvousParameters, parse_config,
 };
@@ -69,9 +68,7 @@ fn has(text: &str, parts: &[&str]) {
 
 #[test]
 fn nobody_is_there() {
-    // Held, so that nobody else takes it, and not listened at.
-    let kept = reserve_port("127.0.0.1:0").unwrap();
-    let port = kept.local_addr().unwrap().port();
+    let port = rdzv_testing::free_port();
     let text = said_at("127.0.0.1", port, "is_host=0");
     has(
         &text,

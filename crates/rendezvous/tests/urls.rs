@@ -2,18 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use rdzv_core::rank::Rank;
-use rdzv_rendezvous::dynamic::reserve_port;
 use rdzv_rendezvous::url::{
     Joined, Registry, Url, UrlOptions, UrlRendezvous, register_handler, rendezvous,
 };
 use rdzv_rendezvous::{Environment, RendezvousError};
 use rdzv_store::{HashStore, ServerOptions, Store, TcpStoreServer};
+use rdzv_testing::free_port;
 
 /// An environment of its own for each member, so that tests run side by side.
 fn options(variables: &[(&str, &str)]) -> UrlOptions {
@@ -33,13 +32,6 @@ fn join(url: &str, variables: &[(&str, &str)]) -> Result<Joined, RendezvousError
 
 fn refused(url: &str, variables: &[(&str, &str)]) -> String {
     join(url, variables).unwrap_err().to_string()
-}
-
-/// A port that nobody listens at, and that nobody else gets while the socket is held.
-fn free_port() -> (TcpListener, u16) {
-    let kept = reserve_port("127.0.0.1:0").unwrap();
-    let port = kept.local_addr().unwrap().port();
-    (kept, port)
 }
 
 /// Two members meet; each sees what the other wrote.
@@ -75,7 +67,7 @@ fn members_meet_in_a_file() {
 
 #[test]
 fn rank_0_hosts_the_store_of_a_tcp_url() {
-    let (_kept, port) = free_port();
+    let port = free_port();
     let url = |rank: u32| format!("tcp://localhost:{port}?rank={rank}&world_size=2&use_libuv=0");
     assert_meet(
         || join(&url(0), &[]).unwrap(),
@@ -85,7 +77,7 @@ fn rank_0_hosts_the_store_of_a_tcp_url() {
 
 #[test]
 fn rank_0_hosts_the_store_of_an_env_url() {
-    let (_kept, port) = free_port();
+    let port = free_port();
     let port = port.to_string();
     let member = |rank: &str| {
         let variables = [
@@ -101,7 +93,7 @@ fn rank_0_hosts_the_store_of_an_env_url() {
 
 #[test]
 fn rank_and_world_size_may_be_arguments() {
-    let (_kept, port) = free_port();
+    let port = free_port();
     let url = format!("tcp://127.0.0.1:{port}");
     let member = |rank| {
         Registry::with_defaults()
@@ -141,7 +133,7 @@ fn with_an_agents_store_nobody_hosts_and_nobody_waits() {
 
 #[test]
 fn an_agents_store_at_another_address_is_not_this_one() {
-    let (_kept, port) = free_port();
+    let port = free_port();
     let url = format!("tcp://127.0.0.1:{port}?rank=0&world_size=1");
     let variables = [
         ("TORCHELASTIC_USE_AGENT_STORE", "True"),
@@ -294,7 +286,7 @@ fn schemes_are_registered_once() {
 fn a_store_is_opened_without_waiting_for_anybody() {
     let folder = tempfile::tempdir().unwrap();
     let file = format!("file://{}/store", folder.path().display());
-    let ((_kept, port), (_other, other)) = (free_port(), free_port());
+    let (port, other) = (free_port(), free_port());
     let tcp = format!("tcp://127.0.0.1:{port}");
     let port = other.to_string();
     let env = [("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &*port)];

@@ -11,16 +11,8 @@ use rdzv_shm::other_process::{Witness, permit};
 
 /// What `examples/memory peek` says of these bytes, which may be shown with a wrong nonce.
 fn peeked(bytes: &[u8], flip: u8) -> (Vec<u8>, String) {
-    let test = std::env::current_exe().unwrap();
-    let profile = test.parent().unwrap().parent().unwrap();
-    let program = profile.join("examples/memory");
-    assert!(
-        program.exists(),
-        "`cargo test` builds the examples, but not for a single test file: \
-         cargo build -p rdzv-shm --examples"
-    );
     let (mut socket, theirs) = UnixStream::pair().unwrap();
-    let peer = Command::new(program)
+    let peer = Command::new(rdzv_testing::example("rdzv-shm", "memory"))
         .arg("peek")
         .stdin(OwnedFd::from(theirs))
         .stderr(Stdio::piped())

@@ -5,12 +5,12 @@
 use std::io::{IoSlice, Read};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use rdzv_shm::{Consumer, Link, Producer, pair, pass};
+use rdzv_testing::Process;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::dup;
 
@@ -126,7 +126,7 @@ fn threads_stream_through_the_smallest_ring_in_small_pieces() {
 
 /// `examples/rings` as another process.
 struct Peer {
-    process: Child,
+    process: Process,
     socket: UnixStream,
     link: Link,
 }
@@ -137,11 +137,8 @@ impl Peer {
         socket
             .set_read_timeout(Some(Duration::from_secs(60)))
             .unwrap();
-        let process = Command::new(program())
-            .arg(part)
-            .stdin(OwnedFd::from(theirs))
-            .spawn()
-            .unwrap();
+        let mut command = Command::new(rdzv_testing::example("rdzv-shm", "rings"));
+        let process = Process::start(command.arg(part).stdin(OwnedFd::from(theirs)));
         let offer = pair::offer(capacity).unwrap();
         let message = offer.message();
         pass::send(&socket, &[IoSlice::new(&message)], &offer.descriptors()).unwrap();
@@ -157,20 +154,8 @@ impl Peer {
     /// The end of the socket ends the peer, even in its sleep.
     fn stop(mut self) {
         drop(self.socket);
-        assert!(self.process.wait().unwrap().success());
+        assert!(self.process.wait().success());
     }
-}
-
-fn program() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let profile = test.parent().unwrap().parent().unwrap();
-    let program = profile.join("examples/rings");
-    assert!(
-        program.exists(),
-        "`cargo test` builds the examples, but not for a single test file: \
-         cargo build -p rdzv-shm --examples"
-    );
-    program
 }
 
 #[test]
@@ -203,7 +188,7 @@ fn processes_stream_gigabytes_one_way() {
 fn a_peer_that_was_killed_is_noticed_by_its_socket() {
     let mut peer = Peer::start("echo", 0);
     assert!(peer.link.consumer.prepare_to_sleep());
-    peer.process.kill().unwrap();
+    peer.process.kill();
     let mut wait = [
         PollFd::from_borrowed_fd(peer.link.consumer.doorbell(), PollFlags::IN),
         PollFd::new(&peer.socket, PollFlags::IN),
@@ -212,5 +197,4 @@ fn a_peer_that_was_killed_is_noticed_by_its_socket() {
     let (bell, socket) = (wait[0].revents(), wait[1].revents());
     assert!(bell.is_empty() && !socket.is_empty(), "{bell:?} {socket:?}");
     assert_eq!(peer.socket.read(&mut [0]).unwrap(), 0);
-    peer.process.wait().unwrap();
 }

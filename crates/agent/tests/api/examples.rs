@@ -1,18 +1,12 @@
 //! The examples do what their first lines say.
 
-use std::path::PathBuf;
 use std::process::{Command, Output};
 
 fn example(name: &str, arguments: &[&str]) -> Output {
-    let test = std::env::current_exe().unwrap();
-    let profile = test.parent().unwrap().parent().unwrap();
-    let program: PathBuf = profile.join("examples").join(name);
-    assert!(
-        program.exists(),
-        "`cargo test` builds the examples, but not for a single test file: \
-         cargo build -p rdzv-agent --examples"
-    );
-    Command::new(program).args(arguments).output().unwrap()
+    Command::new(rdzv_testing::example("rdzv-agent", name))
+        .args(arguments)
+        .output()
+        .unwrap()
 }
 
 fn said(output: &Output) -> Vec<&str> {

@@ -185,11 +185,8 @@ fn the_master_port_may_be_fixed_by_a_socket_that_is_kept() {
 fn the_master_port_may_be_fixed_by_its_number() {
     let _turn = turn();
     let directory = tempfile::tempdir().unwrap();
-    // Nobody else gets the port, also when the one who listens there is gone.
-    let kept = rdzv_rendezvous::dynamic::reserve_port("127.0.0.1:0").unwrap();
-    let address = kept.local_addr().unwrap();
-    let port = address.port();
-    let holder = TcpListener::bind(address).unwrap();
+    let port = rdzv_testing::free_port();
+    let holder = TcpListener::bind(("127.0.0.1", port)).unwrap();
     let spec =
         || shell("echo $MASTER_PORT >> $DIR/said", &directory).master_port(MasterPort::Fixed(port));
     let taken = agent(spec()).run("default").unwrap_err().to_string();

@@ -1,7 +1,6 @@
 //! Two nodes, each with an agent of its own; here both are in this process.
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
@@ -14,17 +13,15 @@ use rdzv_agent::api::{
 use rdzv_agent::{AgentEvent, MasterPort, RendezvousPlan};
 use rdzv_core::rank::Rank;
 use rdzv_rendezvous::RendezvousParameters;
-use rdzv_rendezvous::dynamic::reserve_port;
+use rdzv_testing::free_port;
 use serde_json::{Value, json};
 
 use crate::threads::ThreadWorkers;
 use crate::{lines, shell, turn};
 
-/// Where two nodes can meet. Nobody else gets the port while the socket is held.
-fn endpoint() -> (TcpListener, String) {
-    let kept = reserve_port("127.0.0.1:0").unwrap();
-    let endpoint = kept.local_addr().unwrap().to_string();
-    (kept, endpoint)
+/// An endpoint for two nodes of this machine.
+fn endpoint() -> String {
+    format!("127.0.0.1:{}", free_port())
 }
 
 fn meeting_at(endpoint: &str) -> RendezvousPlan {
@@ -66,7 +63,7 @@ fn places() -> ThreadWorkers {
 
 #[test]
 fn roles_of_different_sizes_share_one_store_and_one_order() {
-    let (_kept, endpoint) = endpoint();
+    let endpoint = endpoint();
     let learner = start(node(&endpoint, "learner", 2).build().unwrap(), places());
     let actor = start(node(&endpoint, "actor", 1).build().unwrap(), places());
     let ((learner, learners), (actor, actors)) = (learner.join().unwrap(), actor.join().unwrap());
@@ -89,7 +86,7 @@ fn roles_of_different_sizes_share_one_store_and_one_order() {
 
 #[test]
 fn who_has_finished_does_not_wait_for_a_node_that_has_failed() {
-    let (_kept, endpoint) = endpoint();
+    let endpoint = endpoint();
     let (finished, others_finished) = channel();
     let others_finished = std::sync::Mutex::new(others_finished);
     let good = ThreadWorkers::new(move |_, _| {
@@ -119,7 +116,7 @@ fn who_has_finished_does_not_wait_for_a_node_that_has_failed() {
 
 #[test]
 fn another_nodes_failure_restarts_the_group_without_costing_a_restart() {
-    let (_kept, endpoint) = endpoint();
+    let endpoint = endpoint();
     let steady = ThreadWorkers::new(|request, stop| {
         if request
             .environment
@@ -150,9 +147,8 @@ fn another_nodes_failure_restarts_the_group_without_costing_a_restart() {
 
 #[test]
 fn the_workers_of_several_nodes_meet_at_the_port_that_was_fixed() {
-    let (_kept, endpoint) = endpoint();
-    let fixed = reserve_port("127.0.0.1:0").unwrap();
-    let port = fixed.local_addr().unwrap().port();
+    let endpoint = endpoint();
+    let port = free_port();
     let spec = || node(&endpoint, "default", 1).master_port(MasterPort::Fixed(port));
     let other = start(spec().build().unwrap(), places());
     let (result, group) = start(spec().build().unwrap(), places()).join().unwrap();
@@ -163,7 +159,7 @@ fn the_workers_of_several_nodes_meet_at_the_port_that_was_fixed() {
 
 #[test]
 fn ranks_follow_from_the_group_rank_alone_where_all_nodes_are_alike() {
-    let (_kept, endpoint) = endpoint();
+    let endpoint = endpoint();
     let work = || ThreadWorkers::new(|request, _| Ok(json!(request.place.local_rank.0)));
     let spec = || node(&endpoint, "default", 2).identical_workers(true);
     let nodes = [0, 1].map(|_| start(spec().build().unwrap(), work()));
@@ -178,7 +174,7 @@ fn ranks_follow_from_the_group_rank_alone_where_all_nodes_are_alike() {
 #[test]
 fn an_agent_with_processes_and_one_of_ones_own_share_a_job() {
     let _turn = turn();
-    let (_kept, endpoint) = endpoint();
+    let endpoint = endpoint();
     let directory = tempfile::tempdir().unwrap();
     let threads = start(node(&endpoint, "threads", 1).build().unwrap(), places());
     let spec = shell(
@@ -201,7 +197,7 @@ fn an_agent_with_processes_and_one_of_ones_own_share_a_job() {
 #[test]
 fn a_failure_among_threads_is_the_cause_for_an_agent_with_processes() {
     let _turn = turn();
-    let (_kept, endpoint) = endpoint();
+    let endpoint = endpoint();
     let directory = tempfile::tempdir().unwrap();
     let (sender, running) = channel();
     let running = std::sync::Mutex::new(running);

@@ -2,40 +2,21 @@
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 #![allow(clippy::unwrap_used, reason = "this is all test code")]
 
-use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitStatus, Stdio};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, test_kill_process};
+use rdzv_testing::{DEADLINE, Process, pids as processes};
+use rustix::process::Signal;
 use tempfile::TempDir;
 
-/// Longer than anything here takes, however busy the machine is.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// A running harness.
+/// A running harness. The agent clears the workers if the test fails and this is dropped.
 pub(crate) struct Harness {
-    child: Running,
-    stdout: Option<JoinHandle<String>>,
-    lines: Receiver<String>,
-    /// What has been waited for, and all before it.
+    process: Process,
+    /// Lines of stderr up to the last one that was waited for.
     pub(crate) said: Vec<String>,
     /// A directory for the test's own files; workers find it as `$DIR`.
     pub(crate) directory: TempDir,
-}
-
-/// Ends with its test, also if that fails; the agent then clears the workers.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// How a harness ended.
@@ -48,15 +29,7 @@ pub(crate) struct Ended {
 }
 
 pub(crate) fn program() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let profile = test.parent().unwrap().parent().unwrap();
-    let program = profile.join("examples/agent_harness");
-    assert!(
-        program.exists(),
-        "`cargo test` builds the examples, but not for a single test file: \
-         cargo build -p rdzv-agent --examples"
-    );
-    program
+    rdzv_testing::example("rdzv-agent", "agent_harness")
 }
 
 /// Starts workers that run a shell script.
@@ -82,31 +55,14 @@ pub(crate) fn start_program(options: &[&str], worker: &[&str]) -> Harness {
 
 fn start_command(mut command: Command) -> Harness {
     let directory = tempfile::tempdir().unwrap();
-    let mut child = command
+    command
         .env("DIR", directory.path())
         .env("TMPDIR", directory.path())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut pipe = child.stdout.take().unwrap();
-    let stdout = thread::spawn(move || {
-        let mut bytes = Vec::new();
-        pipe.read_to_end(&mut bytes).unwrap();
-        String::from_utf8(bytes).unwrap()
-    });
-    let stderr = BufReader::new(child.stderr.take().unwrap());
-    let (sender, lines) = channel();
-    thread::spawn(move || {
-        for line in stderr.lines() {
-            let _ = sender.send(line.unwrap());
-        }
-    });
+        .stderr(Stdio::piped());
     Harness {
-        child: Running(child),
-        stdout: Some(stdout),
-        lines,
+        process: Process::start(&mut command),
         said: Vec::new(),
         directory,
     }
@@ -115,10 +71,8 @@ fn start_command(mut command: Command) -> Harness {
 impl Harness {
     /// Waits for a line of stderr with this beginning, and returns its rest.
     pub(crate) fn wait_for(&mut self, beginning: &str) -> String {
-        let until = Instant::now() + PATIENCE;
         loop {
-            let left = until.saturating_duration_since(Instant::now());
-            let Ok(line) = self.lines.recv_timeout(left) else {
+            let Ok(line) = self.process.stderr.line_within(DEADLINE) else {
                 panic!("no {beginning:?} among {:#?}", self.said);
             };
             let rest = line.strip_prefix(beginning).map(str::to_owned);
@@ -129,33 +83,28 @@ impl Harness {
         }
     }
 
-    pub(crate) fn keeper(&self) -> Pid {
-        Pid::from_child(&self.child.0)
+    pub(crate) fn keeper(&self) -> i32 {
+        self.process.pid()
     }
 
     /// The keeper's one child.
-    pub(crate) fn agent(&self) -> Pid {
-        let keeper = self.child.0.id();
-        let children =
-            std::fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).unwrap();
-        pid(children.trim())
+    pub(crate) fn agent(&self) -> i32 {
+        processes::first_child(self.keeper()).unwrap()
     }
 
-    pub(crate) fn signal(&self, to: Pid, signal: Signal) {
-        kill_process(to, signal).unwrap();
+    pub(crate) fn signal(&self, to: i32, signal: Signal) {
+        processes::kill(to, signal);
     }
 
     /// Waits for the end.
     pub(crate) fn end(mut self) -> Ended {
-        assert!(
-            gone(self.keeper(), PATIENCE),
-            "the harness did not end: {:#?}",
-            self.lines.try_iter().collect::<Vec<_>>()
-        );
-        self.said.extend(self.lines.iter());
+        let status = self.process.wait();
+        while let Ok(line) = self.process.stderr.line_within(DEADLINE) {
+            self.said.push(line);
+        }
         Ended {
-            status: self.child.0.wait().unwrap(),
-            stdout: self.stdout.take().unwrap().join().unwrap(),
+            status,
+            stdout: self.process.stdout.all(),
             said: self.said,
             directory: self.directory,
         }
@@ -189,7 +138,7 @@ impl Ended {
     }
 
     /// The process ids that scripts appended to `$DIR/pids`.
-    pub(crate) fn pids(&self) -> Vec<Pid> {
+    pub(crate) fn pids(&self) -> Vec<i32> {
         pids(self.directory.path())
     }
 
@@ -198,43 +147,16 @@ impl Ended {
         let pids = self.pids();
         assert_eq!(pids.len(), expected, "{:#?}", self.said);
         for pid in pids {
-            assert!(test_kill_process(pid).is_err(), "{pid:?} is still there");
+            assert_eq!(processes::state(pid), None, "{pid} is still there");
         }
     }
 }
 
-pub(crate) fn pids(directory: &Path) -> Vec<Pid> {
+pub(crate) fn pids(directory: &Path) -> Vec<i32> {
     let text = std::fs::read_to_string(directory.join("pids")).unwrap_or_default();
     text.split_whitespace().map(pid).collect()
 }
 
-pub(crate) fn pid(text: &str) -> Pid {
-    Pid::from_raw(text.parse().unwrap()).unwrap()
-}
-
-/// The letter for what a process is doing; none if it is gone.
-pub(crate) fn state(pid: Pid) -> Option<char> {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-    let (_, after_name) = stat.rsplit_once(") ")?;
-    after_name.chars().next()
-}
-
-/// Waits until a process has this letter.
-#[track_caller]
-pub(crate) fn wait_for_state(pid: Pid, letter: char) {
-    // The kernel tells this to parents only, so the test asks again and again.
-    let until = Instant::now() + PATIENCE;
-    while state(pid) != Some(letter) {
-        assert!(Instant::now() < until, "{pid:?} is {:?}", state(pid));
-        assert!(!gone(pid, Duration::from_millis(2)), "{pid:?} is gone");
-    }
-}
-
-/// Waits until a process is gone; false if that takes longer than `within`.
-pub(crate) fn gone(pid: Pid, within: Duration) -> bool {
-    let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else {
-        return true;
-    };
-    let within = Timespec::try_from(within).unwrap();
-    poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&within)).unwrap() == 1
+pub(crate) fn pid(text: &str) -> i32 {
+    text.parse().unwrap()
 }

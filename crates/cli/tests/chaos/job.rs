@@ -1,21 +1,18 @@
 //! Carries a plan out.
 
 use std::fs::{self, File};
-use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rdzv_testing::pids::{first_child, open, signal as send_signal};
+use rdzv_testing::{Marker, Process, free_port};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::observer::{Observer, Process, Seen};
+use crate::observer::{self, Observer, Seen};
 use crate::plan::{After, Meeting, Plan, What};
-use crate::processes::{
-    MARKER, end_all, ends_within, first_child, marked, open, signal as send_signal,
-};
 use crate::proxy::Proxy;
 use crate::record::{Fired, Node, Record};
 use crate::store::Store;
@@ -44,15 +41,15 @@ struct Job<'a> {
     launchers: Vec<Launcher>,
     due: Vec<(Instant, Due)>,
     seen: Vec<Seen>,
-    living: Vec<Process>,
+    living: Vec<observer::Process>,
     fired: Vec<Fired>,
     complaints: Vec<String>,
 }
 
 struct Launcher {
-    child: Child,
+    program: Process,
     process: OwnedFd,
-    marker: String,
+    marker: Marker,
     report: PathBuf,
     stderr: PathBuf,
     ended: Option<Node>,
@@ -73,7 +70,7 @@ pub(crate) fn run(plan: &Plan) -> Record {
         None => Vec::new(),
     };
     // Whoever kills too much hits this one.
-    let mut bystander = Command::new(fixture_worker()).arg("hang").spawn().unwrap();
+    let mut bystander = Process::start(Command::new(fixture_worker()).arg("hang"));
     let began = Instant::now();
     let mut job = Job {
         plan,
@@ -91,12 +88,11 @@ pub(crate) fn run(plan: &Plan) -> Record {
     let _console = job.launch(&socket);
     job.schedule(After::Launch);
     job.go_on(began);
-    if bystander.try_wait().unwrap().is_some() {
+    if bystander.try_wait().is_some() {
         job.complaints
             .push("a process of somebody else was hit".into());
     }
-    bystander.kill().unwrap();
-    bystander.wait().unwrap();
+    bystander.kill();
     drop(store);
     let mut seen = job.seen;
     seen.extend(job.observer.finish());
@@ -129,7 +125,7 @@ impl Job<'_> {
             };
             let launcher = self.launcher(index, &port, &steps, stdout);
             self.observer.watch(
-                i32::try_from(launcher.child.id()).unwrap(),
+                launcher.program.pid(),
                 launcher.process.try_clone().unwrap(),
             );
             self.launchers.push(launcher);
@@ -138,9 +134,7 @@ impl Job<'_> {
     }
 
     fn launcher(&self, index: usize, port: &str, steps: &[String], stdout: Stdio) -> Launcher {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let marker = format!("{}-{number}", std::process::id());
+        let marker = Marker::new();
         let directory = self.directory.path().join(format!("node{index}"));
         fs::create_dir(&directory).unwrap();
         let (report, stderr) = (directory.join("report.json"), directory.join("stderr"));
@@ -198,15 +192,15 @@ impl Job<'_> {
             .env("PET_LOCAL_ADDR", "127.0.0.1")
             .env("OMP_NUM_THREADS", "1")
             .env("RUST_BACKTRACE", "0")
-            .env(MARKER, &marker)
             .current_dir(&directory)
             .stdin(Stdio::null())
             .stdout(stdout)
             .stderr(File::create(&stderr).unwrap());
-        let child = command.spawn().unwrap();
-        let process = open(i32::try_from(child.id()).unwrap()).unwrap();
+        marker.mark(&mut command);
+        let program = Process::start(&mut command);
+        let process = open(program.pid()).unwrap();
         Launcher {
-            child,
+            program,
             process,
             marker,
             report,
@@ -260,9 +254,10 @@ impl Job<'_> {
             Seen::Began(process, _) => self.living.push(process),
             Seen::Ended(pid, at) => {
                 self.living.retain(|process| process.pid != pid);
-                let launcher = self.launchers.iter().position(|launcher| {
-                    i64::from(launcher.child.id()) == i64::from(pid) && launcher.ended.is_none()
-                });
+                let launcher = self
+                    .launchers
+                    .iter()
+                    .position(|launcher| launcher.program.pid() == pid && launcher.ended.is_none());
                 if let Some(index) = launcher {
                     self.launcher_ended(index, at);
                 }
@@ -272,16 +267,17 @@ impl Job<'_> {
 
     fn launcher_ended(&mut self, index: usize, ended: Instant) {
         let launcher = &mut self.launchers[index];
-        let status = launcher.child.wait().unwrap();
+        let status = launcher.program.wait();
         // Who was killed cannot wait for others; whoever ends by itself has done so.
         let limit = match std::os::unix::process::ExitStatusExt::signal(&status) {
             Some(_) => GONE_WITHIN,
             None => Duration::ZERO,
         };
-        if let Some(left) = left_after(&launcher.marker, ended + limit) {
+        let left = launcher.marker.left_at(ended + limit, None);
+        if !left.is_empty() {
             let complaint = format!("node {index} ({status}) left behind {left:?}");
             self.complaints.push(complaint);
-            end_all(&launcher.marker);
+            launcher.marker.kill_all();
         }
         let report = fs::read(&launcher.report).ok();
         launcher.ended = Some(Node {
@@ -296,10 +292,10 @@ impl Job<'_> {
     fn give_up(&mut self) {
         for (index, launcher) in self.launchers.iter().enumerate() {
             if launcher.ended.is_none() {
-                let left = marked(&launcher.marker);
+                let left = launcher.marker.processes();
                 self.complaints
                     .push(format!("node {index} hangs: {left:#?}"));
-                end_all(&launcher.marker);
+                launcher.marker.kill_all();
             }
         }
     }
@@ -333,7 +329,7 @@ impl Job<'_> {
     fn break_something(&mut self, what: What) {
         let keeper = |node: usize| {
             let launcher: &Launcher = &self.launchers[node];
-            let pid = i32::try_from(launcher.child.id()).unwrap();
+            let pid = launcher.program.pid();
             launcher.ended.is_none().then_some(pid)
         };
         let agent = |node: usize| keeper(node).and_then(first_child);
@@ -362,7 +358,7 @@ impl Job<'_> {
                         what,
                         pid: None,
                     });
-                    end_all(&self.launchers[node].marker);
+                    self.launchers[node].marker.kill_all();
                 }
                 return;
             }
@@ -406,41 +402,9 @@ impl Job<'_> {
     }
 }
 
-/// What is left of a node at that time.
-fn left_after(marker: &str, until: Instant) -> Option<Vec<(i32, String)>> {
-    loop {
-        let left = marked(marker);
-        let (pid, _) = left.first()?;
-        if let Some(process) = open(*pid)
-            && !ends_within(&process, until.saturating_duration_since(Instant::now()))
-        {
-            return Some(left);
-        }
-    }
-}
-
 /// The scripted worker.
 pub(crate) fn fixture_worker() -> PathBuf {
-    let path = Path::new(env!("CARGO_BIN_EXE_rdzv")).with_file_name("examples/fixture_worker");
-    assert!(
-        path.exists(),
-        "{} is missing: `cargo test -p rdzv` builds it, `--test chaos` alone does not",
-        path.display()
-    );
-    path
-}
-
-/// A port that nobody listens at, below those that the kernel hands out.
-fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let base = std::process::id() * 16;
-    loop {
-        let offset = (base + NEXT.fetch_add(1, Ordering::Relaxed)) % 9_000;
-        let port = 11_000 + u16::try_from(offset).unwrap();
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
+    rdzv_testing::example("rdzv", "fixture_worker")
 }
 
 /// Fills a pipe, so that whoever writes next waits for a reader.

@@ -7,7 +7,6 @@
 //! | `draw` | a plan out of a seed |
 //! | `job` | carries a plan out: starts the nodes, brings about the faults, waits for the end |
 //! | `observer` | who began and who ended, in the kernel's order; told by no code of ours |
-//! | `processes` | processes by their marker in `/proc`; signals that cannot hit another one |
 //! | `proxy` | the link between an agent and the store, which can be cut and stalled |
 //! | `record` | what was seen of a run |
 //! | `checks` | what must hold: ends, exit statuses, restart budget (INV-G1), nothing left (INV-G2, INV-A9) |
@@ -29,7 +28,6 @@ mod flood;
 mod job;
 mod observer;
 mod plan;
-mod processes;
 mod proxy;
 mod record;
 #[path = "../places/store.rs"]

@@ -20,7 +20,8 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::retry_on_intr;
 use rustix::net::sockopt::socket_peercred;
 
-use crate::processes::{marker_of, open};
+use rdzv_testing::Marker;
+use rdzv_testing::pids::open;
 
 /// Something that the observer saw.
 #[derive(Debug, Clone)]
@@ -34,7 +35,7 @@ pub(crate) enum Seen {
 pub(crate) struct Process {
     pub(crate) pid: i32,
     /// Of its node.
-    pub(crate) marker: String,
+    pub(crate) marker: Marker,
     pub(crate) is_worker: bool,
     pub(crate) rank: u32,
     pub(crate) attempt: u32,
@@ -162,7 +163,7 @@ fn heard(stream: &UnixStream) -> Option<(Process, OwnedFd)> {
     let numbers: Vec<u32> = words.map(|word| word.parse().unwrap_or(0)).collect();
     let process = Process {
         pid,
-        marker: marker_of(pid)?,
+        marker: Marker::of(pid)?,
         is_worker: name == "worker",
         rank: *numbers.first()?,
         attempt: *numbers.get(3)?,

@@ -5,6 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
+use rdzv_testing::Marker;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -34,7 +35,7 @@ pub(crate) struct Fired {
 
 /// One node of the run.
 pub(crate) struct Node {
-    pub(crate) marker: String,
+    pub(crate) marker: Marker,
     /// Of the launcher.
     pub(crate) status: ExitStatus,
     pub(crate) ended: Instant,
@@ -104,10 +105,10 @@ impl Record {
         self.fired.iter().any(|fired| fired.what.node().is_some())
     }
 
-    fn node_of(&self, marker: &str) -> usize {
+    fn node_of(&self, marker: &Marker) -> usize {
         self.nodes
             .iter()
-            .position(|node| node.marker == marker)
+            .position(|node| node.marker == *marker)
             .unwrap()
     }
 

@@ -55,7 +55,7 @@ fn whenever_a_signal_comes_the_run_ends_by_it_and_nothing_is_left() {
 #[test]
 fn a_job_that_is_killed_at_any_moment_of_its_start_leaves_nothing() {
     for moment in 0..MOMENTS {
-        let mut running = start();
+        let running = start();
         assert!(!ends_within(running.pid(), STEP * moment));
         running.signal(Signal::KILL);
         assert!(running.all_gone_within(Duration::from_secs(2)), "{moment}");

@@ -202,7 +202,7 @@ fn a_heartbeat_that_comes_late_is_reported_and_the_worker_goes_on() {
 
 #[test]
 fn time_in_which_the_job_was_stopped_does_not_count() {
-    let mut running = run_shell(
+    let running = run_shell(
         &[
             "--heartbeat-timeout=1.5",
             "--hang-timeout=1.5",

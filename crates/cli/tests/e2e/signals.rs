@@ -23,7 +23,7 @@ fn workers_get_the_signal_that_the_launcher_got() {
         (Signal::HUP, "HUP"),
         (Signal::QUIT, "QUIT"),
     ] {
-        let mut running = run_shell(&["--nproc-per-node", "2"], TELLS)
+        let running = run_shell(&["--nproc-per-node", "2"], TELLS)
             .env("OMP_NUM_THREADS", "1")
             .start();
         running.stdout.await_text("ready\n", 2);
@@ -56,7 +56,7 @@ fn workers_get_the_signal_that_the_launcher_got() {
 // SCN-A28
 #[test]
 fn workers_that_ignore_it_are_killed_after_the_grace() {
-    let mut running = run_fixture(
+    let running = run_fixture(
         &["--nproc-per-node", "2", "--shutdown-timeout", "3"],
         &["ignore:15", "out:ready", "hang"],
     )
@@ -105,7 +105,7 @@ fn the_grace_holds_for_siblings_of_a_failed_worker_too() {
 // SCN-A30
 #[test]
 fn repeated_signals_leave_no_worker_alive() {
-    let mut running = run_fixture(
+    let running = run_fixture(
         &["--nproc-per-node", "2", "--shutdown-timeout", "3"],
         &["ignore:15", "out:ready", "hang"],
     )
@@ -122,7 +122,7 @@ fn repeated_signals_leave_no_worker_alive() {
 
 /// Two workers, each with a child, a child in a session of its own, and an orphan.
 fn families() -> Running {
-    let mut running = run_fixture(
+    let running = run_fixture(
         &["--nproc-per-node", "2"],
         &[
             "child:hang",
@@ -140,7 +140,7 @@ fn families() -> Running {
 // SCN-A31
 #[test]
 fn killing_the_launcher_leaves_nothing() {
-    let mut running = families();
+    let running = families();
     running.signal(Signal::KILL);
     assert!(running.all_gone_within(Duration::from_secs(1)));
     running.wait().expect(-9);
@@ -149,7 +149,7 @@ fn killing_the_launcher_leaves_nothing() {
 // SCN-A31, for the other process of ours
 #[test]
 fn killing_the_agent_leaves_nothing() {
-    let mut running = families();
+    let running = families();
     kill(running.agent_pid(), Signal::KILL);
     assert!(running.all_gone_within(Duration::from_secs(1)));
     running.wait().expect(-9);
@@ -158,7 +158,7 @@ fn killing_the_agent_leaves_nothing() {
 // SCN-A33
 #[test]
 fn a_signal_can_be_added_to_those_that_are_handled() {
-    let mut running = run_shell(&["--signals-to-handle", "SIGUSR1,SIGTERM"], TELLS).start();
+    let running = run_shell(&["--signals-to-handle", "SIGUSR1,SIGTERM"], TELLS).start();
     running.stdout.await_text("ready\n", 1);
     running.signal(Signal::USR1);
     let ended = running.wait().expect(1);
@@ -168,7 +168,7 @@ fn a_signal_can_be_added_to_those_that_are_handled() {
 // SCN-A33
 #[test]
 fn a_signal_that_is_not_handled_ends_the_launcher_and_everything_else() {
-    let mut running = run_shell(&[], TELLS).start();
+    let running = run_shell(&[], TELLS).start();
     running.stdout.await_text("ready\n", 1);
     running.signal(Signal::USR1);
     running.wait().expect(-Signal::USR1.as_raw());
@@ -211,7 +211,7 @@ fn a_console_that_nobody_reads_does_not_hold_up_the_stop() {
     );
     let job = shell(&script).pipe("stalled");
     let stalled = job.path("stalled");
-    let mut running = job.start();
+    let running = job.start();
     running.stdout.await_text("ready\n", 2);
     running.signal(Signal::TERM);
     running.stdout.await_text("got TERM\n", 2);

@@ -8,7 +8,7 @@ use crate::harness::{Running, rdzv};
 
 /// Starts a store, and tells where it listens.
 fn listening(arguments: &[&str]) -> (Running, SocketAddr) {
-    let mut running = rdzv(["store"]).args(arguments).start();
+    let running = rdzv(["store"]).args(arguments).start();
     running.stdout.await_text("\n", 1);
     let line = running.stdout.so_far();
     let address = line.strip_prefix("listening on ").unwrap().trim_end();

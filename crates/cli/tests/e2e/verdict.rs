@@ -134,7 +134,7 @@ fn a_report_is_written_however_the_run_ends() {
         (&"job".into(), &Value::Null)
     );
 
-    let mut running = run_shell(&with_report, "echo on; sleep 1000").start();
+    let running = run_shell(&with_report, "echo on; sleep 1000").start();
     running.stdout.await_text("on\n", 1);
     running.signal(Signal::TERM);
     let stopped = report(&running.wait().expect(1));
@@ -239,7 +239,7 @@ fn a_scheduler_may_have_the_workers_exit_code() {
         "no-such-program",
     ];
     rdzv(missing).run().expect(127);
-    let mut running = run_shell(&["--exit-code=worker"], "echo on; sleep 1000").start();
+    let running = run_shell(&["--exit-code=worker"], "echo on; sleep 1000").start();
     running.stdout.await_text("on\n", 1);
     running.signal(Signal::TERM);
     running.wait().expect(143);

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use rdzv_testing::{Process, pids};
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::table::scripts;
@@ -34,7 +34,7 @@ pub(crate) struct Launch<'a> {
 
 /// A node that runs.
 pub(crate) struct Node {
-    child: Child,
+    process: Process,
     report: PathBuf,
     stderr: PathBuf,
 }
@@ -96,7 +96,7 @@ impl Launch<'_> {
         };
         command.args(self.worker[1..].iter().map(filled));
         Node {
-            child: command.spawn().unwrap(),
+            process: Process::start(&mut command),
             report,
             stderr,
         }
@@ -111,18 +111,16 @@ fn is_variable(name: &str) -> bool {
 impl Node {
     /// Waits for its end.
     pub(crate) fn wait(mut self) -> Ended {
-        let pid = Pid::from_child(&self.child);
-        let process = pidfd_open(pid, PidfdFlags::empty()).unwrap();
-        let timeout = Timespec::try_from(DEADLINE).unwrap();
-        let mut watched = [PollFd::new(&process, PollFlags::IN)];
-        let hung = poll(&mut watched, Some(&timeout)).unwrap() == 0;
-        if hung {
+        let ended = self.process.wait_within(DEADLINE);
+        let hung = ended.is_none();
+        let status = ended.unwrap_or_else(|| {
             // With the keeper, everything ends.
-            self.child.kill().unwrap();
-        }
+            self.process.signal(Signal::KILL);
+            self.process.wait()
+        });
         let report = fs::read(&self.report).ok();
         Ended {
-            status: self.child.wait().unwrap(),
+            status,
             hung,
             report: report.and_then(|text| serde_json::from_slice(&text).ok()),
             stderr: String::from_utf8_lossy(&fs::read(&self.stderr).unwrap()).into_owned(),
@@ -131,16 +129,11 @@ impl Node {
 
     /// What happens to a machine that loses power, as far as its processes are concerned.
     pub(crate) fn lose(mut self) {
-        let keeper = self.child.id();
-        let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"));
         // The agent first: it would say good-bye if it saw its keeper go.
-        for agent in children.unwrap().split_whitespace() {
-            if let Some(agent) = Pid::from_raw(agent.parse().unwrap()) {
-                let _ = kill_process(agent, Signal::KILL);
-            }
+        if let Some(agent) = pids::first_child(self.process.pid()) {
+            pids::kill(agent, Signal::KILL);
         }
-        let _ = self.child.kill();
-        self.child.wait().unwrap();
+        self.process.kill();
     }
 }
 
@@ -168,11 +161,5 @@ fn python() -> &'static str {
 }
 
 fn fixture_worker() -> PathBuf {
-    let path = Path::new(env!("CARGO_BIN_EXE_rdzv")).with_file_name("examples/fixture_worker");
-    assert!(
-        path.exists(),
-        "{} is missing: `cargo test -p rdzv` builds it, `--test faults` alone does not",
-        path.display()
-    );
-    path
+    rdzv_testing::example("rdzv", "fixture_worker")
 }

@@ -21,10 +21,10 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use rdzv_testing::free_port;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tempfile::TempDir;
 
@@ -179,18 +179,6 @@ impl<'a> Run<'a> {
     fn await_began(&self, count: usize) {
         let lines = BufReader::new(&self.began).lines();
         assert_eq!(lines.take(count).filter(Result::is_ok).count(), count);
-    }
-}
-
-fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let base = std::process::id() * 16;
-    loop {
-        let offset = (base + NEXT.fetch_add(1, Ordering::Relaxed)) % 9_000;
-        let port = 11_000 + u16::try_from(offset).unwrap();
-        if TcpListener::bind(("0.0.0.0", port)).is_ok() {
-            return port;
-        }
     }
 }
 

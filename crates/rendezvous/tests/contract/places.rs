@@ -1,11 +1,10 @@
 //! Where nodes meet: one for every backend.
 
-use std::net::TcpListener;
 use std::sync::Arc;
 
-use rdzv_rendezvous::dynamic::reserve_port;
 use rdzv_rendezvous::{BackendRegistry, RendezvousBackend, RendezvousParameters, parse_config};
 use rdzv_store::{ServerOptions, TcpStoreServer};
+use rdzv_testing::free_port;
 use tempfile::TempDir;
 
 use crate::server::Server;
@@ -54,18 +53,18 @@ impl Place for File {
     }
 }
 
-/// The first node hosts the store; the others find it. Nobody else gets its port.
-pub(crate) struct Hosted(TcpListener);
+/// The first node hosts the store, at this port; the others find it.
+pub(crate) struct Hosted(u16);
 
 impl Default for Hosted {
     fn default() -> Self {
-        Self(reserve_port("127.0.0.1:0").unwrap())
+        Self(free_port())
     }
 }
 
 impl Place for Hosted {
     fn node(&self, nodes: (u32, u32), config: &str) -> Box<dyn RendezvousBackend> {
-        let endpoint = format!("localhost:{}", self.0.local_addr().unwrap().port());
+        let endpoint = format!("localhost:{}", self.0);
         make("c10d", &endpoint, RUN, nodes, &[config])
     }
 }

@@ -1,22 +1,17 @@
 //! A real etcd server of one's own: a free address, a temporary folder, nothing left behind.
 
-use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
-use std::thread;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rdzv_core::endpoint::Endpoint;
 use rdzv_rendezvous::etcd::EtcdOptions;
+use rdzv_testing::{DEADLINE, Process};
 use tempfile::TempDir;
 
 /// Names the server's program.
 const VARIABLE: &str = "RDZV_ETCD";
-
-/// Far longer than a start takes.
-const LONG: Duration = Duration::from_secs(30);
 
 /// Runs the server until its input ends, so that it does not outlive this process however that
 /// ends, then kills it without a warning.
@@ -26,12 +21,8 @@ const UNTIL_INPUT_ENDS: &str = r#""$0" "$@" </dev/null & read -r _; kill -9 $!; 
 pub(crate) struct Server {
     data: TempDir,
     address: SocketAddrV4,
-    running: Mutex<Option<Running>>,
-}
-
-struct Running {
-    shell: Child,
-    input: ChildStdin,
+    /// The shell that runs it.
+    running: Mutex<Option<Process>>,
 }
 
 impl Server {
@@ -72,10 +63,9 @@ impl Server {
 
     /// Ends it as a crash does (SIGKILL).
     pub(crate) fn crash(&self) {
-        if let Some(running) = self.running.lock().unwrap().take() {
-            let Running { mut shell, input } = running;
-            drop(input);
-            shell.wait().unwrap();
+        if let Some(mut shell) = self.running.lock().unwrap().take() {
+            shell.close_stdin();
+            shell.wait();
         }
     }
 
@@ -91,7 +81,8 @@ impl Server {
         });
         let clients = format!("http://{}", self.address);
         let peers = format!("http://{}:0", self.address.ip());
-        let mut shell = Command::new("sh")
+        let mut command = Command::new("sh");
+        command
             .args(["-c", UNTIL_INPUT_ENDS, &program])
             .arg("--data-dir")
             .arg(self.data.path().join("data"))
@@ -101,27 +92,23 @@ impl Server {
             .args(["--max-request-bytes", "16777216", "--enable-v2=true"])
             .args(["--logger", "zap", "--log-level", "info"])
             .stdin(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let log = BufReader::new(shell.stderr.take().unwrap());
-        let (said, ready) = mpsc::channel();
-        // Reads to the end, so that the server never waits for its log to be read.
-        thread::spawn(move || {
-            for line in log.lines().map_while(Result::ok) {
-                let _ = said.send(line);
-            }
-        });
-        let input = shell.stdin.take().unwrap();
-        *self.running.lock().unwrap() = Some(Running { shell, input });
-        let mut lines = Vec::new();
+            .stderr(Stdio::piped());
+        let shell = Process::start(&mut command);
         loop {
-            match ready.recv_timeout(LONG) {
-                Ok(line) if line.contains("serving client traffic") => return,
-                Ok(line) => lines.push(line),
-                Err(_) => panic!("{program} did not start:\n{}", lines.join("\n")),
+            match shell.stderr.line_within(DEADLINE) {
+                Ok(line) if line.contains("serving client traffic") => break,
+                Ok(_) => {}
+                Err(_) => {
+                    shell.close_stdin();
+                    panic!(
+                        "{program} did not start:
+{}",
+                        shell.stderr.so_far()
+                    );
+                }
             }
         }
+        *self.running.lock().unwrap() = Some(shell);
     }
 }
 

@@ -169,9 +169,7 @@ fn the_own_address_and_the_place_are_known() {
 
 #[test]
 fn nobody_there_is_said_with_address_time_and_remedy() {
-    // Held, so that nobody else takes it, and not listened at.
-    let kept = rdzv_rendezvous::dynamic::reserve_port("127.0.0.1:0").unwrap();
-    let port = kept.local_addr().unwrap().port();
+    let port = rdzv_testing::free_port();
     let mut options = EtcdOptions::new(Endpoint {
         host: "127.0.0.1".to_owned(),
         port,

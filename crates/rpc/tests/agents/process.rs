@@ -1,16 +1,15 @@
 //! The agent of the process.
 
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdzv_rendezvous::Environment;
-use rdzv_rendezvous::dynamic::reserve_port;
 use rdzv_rpc::backend::{BackendOptions, BackendRegistry, InitArguments};
 use rdzv_rpc::init_method::open_store;
 use rdzv_rpc::options::RpcOptions;
 use rdzv_rpc::{Methods, RpcAgent, RpcError, RpcErrorKind, current, init_rpc};
 use rdzv_rpc_proto::worker::WorkerName;
+use rdzv_testing::free_port;
 
 use super::{LONG, TWICE, methods};
 
@@ -21,11 +20,9 @@ fn options(init_method: &str, deadline: Duration) -> Arc<dyn BackendOptions> {
     Arc::new(options)
 }
 
-/// A place that a store can be hosted at, and that nobody else gets while the socket is held.
-fn a_free_place() -> (TcpListener, String) {
-    let kept = reserve_port("127.0.0.1:0").unwrap();
-    let place = format!("tcp://{}", kept.local_addr().unwrap());
-    (kept, place)
+/// The address of a store that this process can host.
+fn free_address() -> String {
+    format!("tcp://127.0.0.1:{}", free_port())
 }
 
 fn init(place: &str, rank: u32, world_size: Option<u32>) -> Result<RpcAgent, RpcError> {
@@ -64,7 +61,7 @@ fn a_process_has_one_agent_until_it_shuts_down() {
     assert_none();
 
     // A dynamic group: no world size.
-    let (_kept, place) = a_free_place();
+    let place = free_address();
     let agent = init(&place, 0, None).unwrap();
     assert_eq!(current().unwrap().me(), agent.me());
     assert_eq!(agent.call_sync("first", TWICE, &4).unwrap(), 8);
@@ -85,14 +82,14 @@ fn a_process_has_one_agent_until_it_shuts_down() {
     );
     assert_eq!(error.unwrap_err().kind, RpcErrorKind::InvalidArgument);
     assert!(begun.elapsed() < LONG / 2);
-    let (_kept, place) = a_free_place();
+    let place = free_address();
     let short = options(&place, Duration::from_millis(300));
     let error = init_rpc("first", None, Some(0), Some(2), Some(short), Methods::new());
     assert_eq!(error.unwrap_err().kind, RpcErrorKind::Deadline);
     assert_none();
 
     // A static group; while it forms, the place is taken and nobody is there yet.
-    let (_kept, place) = a_free_place();
+    let place = free_address();
     std::thread::scope(|scope| {
         let first = scope.spawn(|| init(&place, 0, Some(2)).unwrap());
         // The first hosts the store, so it has begun when the store is there.
@@ -123,7 +120,7 @@ fn a_process_has_one_agent_until_it_shuts_down() {
     assert_none();
 
     // Whoever just stops is not the agent of the process any more either.
-    let (_kept, place) = a_free_place();
+    let place = free_address();
     let agent = init(&place, 0, None).unwrap();
     agent.stop();
     assert_none();

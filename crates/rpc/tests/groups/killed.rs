@@ -1,14 +1,11 @@
 //! Workers as processes, ended by force.
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::thread;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rdzv_store::{ServerOptions, Store, TcpStore, TcpStoreOptions, TcpStoreServer};
-use rustix::process::{Pid, Signal, kill_process};
+use rdzv_testing::{NoLine, Process};
+use rustix::process::Signal;
 
 /// Far more than anything here takes.
 const LONG: Duration = Duration::from_secs(60);
@@ -39,17 +36,17 @@ impl Place {
     }
 
     /// A process that joins under a lease of a second.
-    fn join(&self, name: &str, rank: u32, more: &[&str]) -> Process {
+    fn join(&self, name: &str, rank: u32, more: &[&str]) -> Worker {
         let rank = rank.to_string();
         let arguments = ["join", &self.endpoint(), name, &rank, LEASE_MS];
-        Process::start(&[&arguments[..], more].concat())
+        Worker::start(&[&arguments[..], more].concat())
     }
 
     /// A process that takes part in a group of this size.
-    fn form(&self, name: &str, rank: u32, world_size: &str, more: &[&str]) -> Process {
+    fn form(&self, name: &str, rank: u32, world_size: &str, more: &[&str]) -> Worker {
         let rank = rank.to_string();
         let arguments = ["form", &self.endpoint(), name, &rank, world_size, "60000"];
-        Process::start(&[&arguments[..], more].concat())
+        Worker::start(&[&arguments[..], more].concat())
     }
 
     fn endpoint(&self) -> String {
@@ -57,52 +54,25 @@ impl Place {
     }
 }
 
-/// A process of `examples/group_member`; it ends with the test.
-struct Process {
-    child: Child,
-    lines: Receiver<String>,
-}
+/// A process of `group_member`.
+struct Worker(Process);
 
-impl Process {
+impl Worker {
     fn start(arguments: &[&str]) -> Self {
-        let test = std::env::current_exe().unwrap();
-        let profile = test.ancestors().nth(2).unwrap();
-        let program: PathBuf = profile.join("examples/group_member");
-        assert!(
-            program.exists(),
-            "`cargo test` builds the examples, but not for a single test file: \
-             cargo build -p rdzv-rpc --examples"
-        );
-        let mut child = Command::new(program)
+        let mut command = Command::new(rdzv_testing::example("rdzv-rpc", "group_member"));
+        command
             .args(arguments)
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let (sender, lines) = channel();
-        thread::spawn(move || {
-            for line in output.lines() {
-                let Ok(line) = line else { return };
-                if sender.send(line).is_err() {
-                    return;
-                }
-            }
-        });
-        Self { child, lines }
+            .stdout(Stdio::piped());
+        Self(Process::start(&mut command))
     }
 
     /// The next line; `None` if it has ended.
     fn line(&self) -> Option<String> {
-        match self.lines.recv_timeout(LONG) {
+        match self.0.stdout.line_within(LONG) {
             Ok(line) => Some(line),
-            Err(error) => {
-                assert_eq!(
-                    error.to_string(),
-                    "channel is empty and sending half is closed"
-                );
-                None
-            }
+            Err(NoLine::End) => None,
+            Err(NoLine::Timeout) => panic!("no line within {LONG:?}"),
         }
     }
 
@@ -117,29 +87,6 @@ impl Process {
         }
         panic!("it ended without saying {wanted:?}, but {seen:?}");
     }
-
-    fn say(&mut self, line: &str) {
-        let input = self.child.stdin.as_mut().unwrap();
-        writeln!(input, "{line}").unwrap();
-    }
-
-    fn signal(&self, signal: Signal) {
-        let id = Pid::from_child(&self.child);
-        kill_process(id, signal).unwrap();
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Both fail if it has ended, which is what is wanted.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 #[test]
@@ -150,7 +97,7 @@ fn a_killed_member_is_out_within_its_lease_and_a_second() {
     let c = place.join("c", 2, &[]);
     a.wait_for("view a b c");
     c.wait_for("view a b c");
-    b.kill();
+    b.0.kill();
     let killed = Instant::now();
     a.wait_for("view a c");
     c.wait_for("view a c");
@@ -167,7 +114,7 @@ fn a_killed_member_comes_back_at_once_or_when_its_lease_is_over() {
     let a = place.join("a", 0, &[]);
     let mut b = place.join("b", 1, &[]);
     a.wait_for("view a b");
-    b.kill();
+    b.0.kill();
     let killed = Instant::now();
     let again = place.join("b", 1, &[]);
     again.wait_for("view a b");
@@ -188,9 +135,9 @@ fn a_joiner_killed_anywhere_leaves_no_ghost() {
         was_in = ghost.line().is_some();
         while ghost.line().is_some() {}
         let killed = Instant::now();
-        let mut b = place.join("b", 2, &[]);
+        let b = place.join("b", 2, &[]);
         b.wait_for("in");
-        b.say("leave");
+        b.0.send("leave");
         b.wait_for("left");
         assert!(killed.elapsed() < OUT, "call {call}");
         let mut again = place.join("ghost", 1, &[]);
@@ -201,7 +148,7 @@ fn a_joiner_killed_anywhere_leaves_no_ghost() {
             killed.elapsed()
         );
         for one in [&mut again, &mut a] {
-            one.say("leave");
+            one.0.send("leave");
             one.wait_for("left");
         }
         let keys = place.client().list_keys().unwrap();
@@ -225,9 +172,9 @@ fn a_member_that_was_stopped_for_too_long_is_told_that_it_is_out() {
     let b = place.join("b", 1, &[]);
     a.wait_for("view a b");
     b.wait_for("view a b");
-    b.signal(Signal::STOP);
+    b.0.signal(Signal::STOP);
     a.wait_for("view a");
-    b.signal(Signal::CONT);
+    b.0.signal(Signal::CONT);
     let told = loop {
         let line = b.line().unwrap();
         if line.starts_with("detached") {
@@ -263,16 +210,16 @@ fn a_worker_killed_while_a_static_group_forms_can_be_started_again() {
 #[test]
 fn a_stopped_worker_is_named_when_a_static_group_ends() {
     let place = Place::new();
-    let mut workers: Vec<Process> = (0..3)
+    let workers: Vec<Worker> = (0..3)
         .map(|rank| place.form(&format!("w{rank}"), rank, "3", &[]))
         .collect();
     for worker in &workers {
         worker.wait_for("view w0 w1 w2");
     }
-    workers[1].signal(Signal::STOP);
+    workers[1].0.signal(Signal::STOP);
     let started = Instant::now();
     for rank in [0, 2] {
-        workers[rank].say("shutdown 2000");
+        workers[rank].0.send("shutdown 2000");
     }
     let verdicts = [0, 2].map(|rank| workers[rank].line().unwrap());
     let late = started.elapsed().abs_diff(Duration::from_secs(2));
@@ -282,7 +229,7 @@ fn a_stopped_worker_is_named_when_a_static_group_ends() {
         "{verdicts:?}"
     );
     assert_eq!(verdicts[0], verdicts[1]);
-    workers[1].signal(Signal::CONT);
-    workers[1].say("shutdown 2000");
+    workers[1].0.signal(Signal::CONT);
+    workers[1].0.send("shutdown 2000");
     assert_eq!(workers[1].line().unwrap(), verdicts[0]);
 }

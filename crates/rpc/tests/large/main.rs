@@ -6,12 +6,12 @@
 
 mod shared;
 
-use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use rdzv_rpc::{Membership, Methods, RpcAgent};
 use rdzv_store::{ServerOptions, TcpStore, TcpStoreOptions, TcpStoreServer};
+use rdzv_testing::Process;
 
 use shared::{EXAMINE, MAKE, Marks, Path, WORLD_SIZE, examined, options, tensor};
 
@@ -33,33 +33,14 @@ fn marks() -> Marks {
     places.into_iter().zip(1..).collect()
 }
 
-/// A process that ends with this.
-struct Other(Child);
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        // Both fail only when it has ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn start(store: &str, path: Path) -> Other {
-    let test = std::env::current_exe().unwrap();
-    let program = test.ancestors().nth(2).unwrap();
-    let program = program.join("examples/large_worker");
-    assert!(
-        program.exists(),
-        "`cargo test` builds the examples, but not for a single test file: \
-         cargo build -p rdzv-rpc --examples"
-    );
-    let process = Command::new(program)
+fn start(store: &str, path: Path) -> Process {
+    let mut command = Command::new(rdzv_testing::example("rdzv-rpc", "large_worker"));
+    command
         .arg(store)
         .arg(serde_json::to_string(&path).unwrap())
         .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn();
-    Other(process.unwrap())
+        .stdout(Stdio::piped());
+    Process::start(&mut command)
 }
 
 fn travels_whole(path: Path) {
@@ -68,17 +49,14 @@ fn travels_whole(path: Path) {
         ..ServerOptions::default()
     });
     let server = server.unwrap();
-    let mut other = start(&format!("127.0.0.1:{}", server.port()), path);
+    let other = start(&format!("127.0.0.1:{}", server.port()), path);
     let store = TcpStoreOptions::new("127.0.0.1", server.port());
     let store = Arc::new(TcpStore::connect(store).unwrap());
     let membership = Membership::Static {
         world_size: WORLD_SIZE,
     };
     let agent = RpcAgent::init("me", 0, membership, store, Methods::new(), options(path)).unwrap();
-    let mut ready = String::new();
-    let said = other.0.stdout.take().unwrap();
-    BufReader::new(said).read_line(&mut ready).unwrap();
-    assert_eq!(ready, "ready\n");
+    assert_eq!(other.line(), "ready");
 
     // The first call finds out whether memory can be read.
     let small = tensor(path, 1, &vec![(0, 1)]);

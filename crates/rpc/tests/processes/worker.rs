@@ -1,12 +1,12 @@
 //! The workers of a test: other processes (`examples/rpc_worker.rs`), and one of its own.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rdzv_rpc::{AgentOptions, Membership, Methods, RpcAgent};
 use rdzv_store::{ServerOptions, TcpStore, TcpStoreOptions, TcpStoreServer};
+use rdzv_testing::Process;
 
 /// How long anything may take that no test is about.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -34,27 +34,19 @@ impl Meeting {
 
     /// Another process.
     pub(crate) fn start(&self, name: &str, rank: u32) -> Worker {
-        let test = std::env::current_exe().unwrap();
-        let profile = test.parent().unwrap().parent().unwrap();
-        let program = profile.join("examples/rpc_worker");
-        assert!(
-            program.exists(),
-            "`cargo test` builds the examples, but not for a single test file: \
-             cargo build -p rdzv-rpc --examples"
-        );
         let world_size = match self.membership {
             Membership::Static { world_size } => world_size,
             Membership::Dynamic { .. } => 0,
         };
-        let process = Command::new(program)
+        let mut command = Command::new(rdzv_testing::example("rdzv-rpc", "rpc_worker"));
+        command
             .arg(format!("127.0.0.1:{}", self.server.port()))
             .arg(name)
             .arg(rank.to_string())
             .arg(world_size.to_string())
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn();
-        Worker(process.unwrap())
+            .stdout(Stdio::piped());
+        Worker(Process::start(&mut command))
     }
 
     /// An agent of this process.
@@ -70,28 +62,17 @@ impl Meeting {
 }
 
 /// A worker in a process of its own, which ends with this.
-pub(crate) struct Worker(Child);
+pub(crate) struct Worker(Process);
 
 impl Worker {
     /// Waits until it is in its group.
-    pub(crate) fn ready(mut self) -> Self {
-        let mut line = String::new();
-        let stdout = self.0.stdout.take().unwrap();
-        BufReader::new(stdout).read_line(&mut line).unwrap();
-        assert_eq!(line, "ready\n", "the worker did not get into its group");
+    pub(crate) fn ready(self) -> Self {
+        assert_eq!(self.0.line(), "ready");
         self
     }
 
     /// Kills it, with SIGKILL.
     pub(crate) fn kill(&mut self) {
-        self.0.kill().unwrap();
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        // Both fail only when it has ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        self.0.kill();
     }
 }

@@ -4,11 +4,11 @@
 
 mod killed;
 
-use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rdzv_store::{ServerOptions, Store, TcpStore, TcpStoreOptions, TcpStoreServer};
+use rdzv_testing::Process;
 
 /// How many workers run at a time.
 const WORKERS: usize = 4;
@@ -18,19 +18,9 @@ const LONG: Duration = Duration::from_secs(120);
 
 /// Processes that end with the test.
 struct Workers {
-    running: Vec<Child>,
+    running: Vec<Process>,
     started: u32,
     server: TcpStoreServer,
-}
-
-impl Drop for Workers {
-    fn drop(&mut self) {
-        for worker in &mut self.running {
-            // It may have ended already.
-            let _ = worker.kill();
-            let _ = worker.wait();
-        }
-    }
 }
 
 impl Workers {
@@ -56,23 +46,14 @@ impl Workers {
     }
 
     fn start_with(&mut self, seed: &str) {
-        let test = std::env::current_exe().unwrap();
-        let profile = test.ancestors().nth(2).unwrap();
-        let program: PathBuf = profile.join("examples/reference_worker");
-        assert!(
-            program.exists(),
-            "`cargo test` builds the examples, but not for a single test file: \
-             cargo build -p rdzv-rpc --examples"
-        );
         let number = self.started;
         self.started += 1;
-        let worker = Command::new(program)
+        let mut command = Command::new(rdzv_testing::example("rdzv-rpc", "reference_worker"));
+        command
             .arg(format!("127.0.0.1:{}", self.server.port()))
             .args([format!("w{number}"), number.to_string()])
-            .arg(seed)
-            .spawn()
-            .unwrap();
-        self.running.push(worker);
+            .arg(seed);
+        self.running.push(Process::start(&mut command));
     }
 }
 
@@ -110,8 +91,7 @@ fn chaos(operations: i64, kill_every: Duration, seed: u64) {
         std::thread::sleep(Duration::from_millis(20));
         if Instant::now() >= kill_at {
             let mut killed = workers.running.swap_remove(random.usize(0..WORKERS));
-            killed.kill().unwrap();
-            killed.wait().unwrap();
+            killed.kill();
             kills += 1;
             workers.start(seed);
             let all = workers.started;
@@ -144,7 +124,7 @@ fn chaos(operations: i64, kill_every: Duration, seed: u64) {
         assert!(report.contains(": empty;"), "seed {seed}: {report}");
     }
     for worker in &mut workers.running {
-        assert!(worker.wait().unwrap().success(), "seed {seed}");
+        assert!(worker.wait().success(), "seed {seed}");
     }
     assert!(kills > 0, "nobody was killed");
 }

@@ -3,19 +3,10 @@
 //! Needs user namespaces (`unshare -rn`) and `ip`. Where a machine does not allow them a test fails and
 //! says why; `RDZV_TEST_NO_NAMESPACES=1` accepts that, and says so.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Instant;
 
-use rustix::process::{Pid, Signal, kill_process};
-
-use super::certificates::Authority;
-
-/// Longer than anything takes that no test is about.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+use rdzv_testing::{Authority, DEADLINE, Process};
 
 pub(crate) const NEAR: &str = "10.9.0.1";
 pub(crate) const FAR: &str = "10.9.0.2";
@@ -24,69 +15,8 @@ pub(crate) const FAR: &str = "10.9.0.2";
 /// that they do not arrive.
 const NOWHERE: &str = "02:00:00:00:00:99";
 
-/// A process, and what it says; it ends with this.
-pub(crate) struct Process {
-    child: Child,
-    stdin: ChildStdin,
-    lines: Receiver<String>,
-}
-
-impl Process {
-    fn start(mut command: Command) -> Self {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let (sender, lines) = channel();
-        thread::spawn(move || {
-            for line in output.lines() {
-                let Ok(line) = line else { return };
-                if sender.send(line).is_err() {
-                    return;
-                }
-            }
-        });
-        Self {
-            stdin: child.stdin.take().unwrap(),
-            child,
-            lines,
-        }
-    }
-
-    pub(crate) fn tell(&mut self, what: &str) {
-        writeln!(self.stdin, "{what}").unwrap();
-    }
-
-    /// What it says next.
-    pub(crate) fn line(&self) -> String {
-        self.line_within(PATIENCE).expect("it says something")
-    }
-
-    /// What it says next, if that is in time.
-    pub(crate) fn line_within(&self, patience: Duration) -> Option<String> {
-        match self.lines.recv_timeout(patience) {
-            Ok(line) => Some(line),
-            Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => panic!("it has ended"),
-        }
-    }
-
-    /// What it says to that.
-    pub(crate) fn answer(&mut self, to: &str) -> String {
-        self.tell(to);
-        self.line()
-    }
-
-    pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Both fail only when it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn start(mut command: Command) -> Process {
+    Process::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()))
 }
 
 /// One of the two machines, held by a process that waits.
@@ -101,19 +31,16 @@ impl Machine {
         enter.extend(["sh", "-c", "ip link set lo up && echo up && exec cat"].map(str::to_owned));
         let mut command = Command::new(&enter[0]);
         command.args(&enter[1..]).stderr(Stdio::piped());
-        let mut holder = Process::start(command);
-        if holder.lines.recv_timeout(PATIENCE) == Ok("up".to_owned()) {
+        let mut holder = start(command);
+        if holder.stdout.line_within(DEADLINE) == Ok("up".to_owned()) {
             return Ok(Self { holder, address });
         }
-        let mut why = String::new();
-        let _ = holder.child.kill();
-        let mut stderr = holder.child.stderr.take().unwrap();
-        stderr.read_to_string(&mut why).unwrap();
-        Err(why)
+        holder.kill();
+        Err(holder.stderr.all())
     }
 
     fn enter(&self) -> Vec<String> {
-        let pid = self.holder.child.id().to_string();
+        let pid = self.holder.pid().to_string();
         let words = ["nsenter", "--preserve-credentials", "-U", "-n", "-t", &pid];
         words.map(str::to_owned).into()
     }
@@ -133,17 +60,10 @@ impl Machine {
 
     /// The program of the workers in there.
     fn program(&self, words: &[&str]) -> Process {
-        let test = std::env::current_exe().unwrap();
-        let profile = test.ancestors().nth(2).unwrap();
-        let program: PathBuf = profile.join("examples/remote_worker");
-        assert!(
-            program.exists(),
-            "`cargo test` builds the examples, but not for a single test file: \
-             cargo build -p rdzv-rpc --examples"
-        );
+        let program = rdzv_testing::example("rdzv-rpc", "remote_worker");
         let mut command = self.command(program.to_str().unwrap());
         command.args(words);
-        Process::start(command)
+        start(command)
     }
 }
 
@@ -183,7 +103,7 @@ impl World {
         near.run(&format!(
             "ip link add cable type veth peer name cable netns {}; \
              ip addr add {NEAR}/24 dev cable; ip link set cable up",
-            far.holder.child.id()
+            far.holder.pid()
         ));
         far.run(&format!(
             "ip addr add {FAR}/24 dev cable; ip link set cable up"

@@ -2,9 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
-#[path = "../transport/certificates.rs"]
-#[allow(dead_code, reason = "here only the files are needed")]
-mod certificates;
 mod machines;
 mod stopped;
 mod vanished;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rdzv_testing::NoLine;
 use rustix::process::Signal;
 
 use super::machines::{World, are_ready};
@@ -17,14 +18,14 @@ fn a_worker_that_is_stopped_is_not_lost_however_full_its_connection_is() {
     let Some(world) = World::new(2, 2) else {
         return;
     };
-    let mut near = world.start(&world.near, "near", 0);
+    let near = world.start(&world.near, "near", 0);
     let far = world.start(&world.far, "far", 1);
     are_ready(&[&near, &far]);
-    assert_eq!(near.answer("stall far 1"), "stalling");
+    assert_eq!(near.ask("stall far 1"), "stalling");
     far.signal(Signal::STOP);
-    near.tell(&format!("send far {MUCH}"));
+    near.send(&format!("send far {MUCH}"));
     // Nothing is waited for: it is to stay so.
-    assert_eq!(near.line_within(LONG), None);
+    assert_eq!(near.stdout.line_within(LONG), Err(NoLine::Timeout));
     far.signal(Signal::CONT);
     let line = near.line();
     assert!(line.starts_with("send ok "), "{line}");
@@ -35,13 +36,16 @@ fn the_host_of_a_stopped_worker_is_still_missed_when_it_vanishes() {
     let Some(world) = World::new(2, 2) else {
         return;
     };
-    let mut near = world.start(&world.near, "near", 0);
+    let near = world.start(&world.near, "near", 0);
     let far = world.start(&world.far, "far", 1);
     are_ready(&[&near, &far]);
-    assert!(near.answer("echo far").starts_with("echo ok "));
+    assert!(near.ask("echo far").starts_with("echo ok "));
     far.signal(Signal::STOP);
-    near.tell(&format!("send far {MUCH}"));
-    assert_eq!(near.line_within(Duration::from_secs(1)), None);
+    near.send(&format!("send far {MUCH}"));
+    assert_eq!(
+        near.stdout.line_within(Duration::from_secs(1)),
+        Err(NoLine::Timeout)
+    );
     let cut = world.cut();
     let line = near.line();
     assert!(line.starts_with("send PeerLost "), "{line}");

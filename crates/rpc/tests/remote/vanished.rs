@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use rdzv_testing::Process;
 use rustix::process::Signal;
 
-use super::machines::{FAR, Process, World, are_ready};
+use super::machines::{FAR, World, are_ready};
 
 /// Calls that are on their way.
 const CALLS: usize = 64;
@@ -68,20 +69,20 @@ fn calls_by_tls_to_a_host_that_vanishes_are_lost_within_the_heartbeat_limit() {
 fn calls_are_lost_within_the_limit(world: &World, transport: &str) {
     let limit = Duration::from_secs(LIMIT.into());
     let peers = format!("peers: far by {transport}, neighbour by shared");
-    let mut near = world.start(&world.near, "near", 0);
-    let mut far = world.start(&world.far, "far", 1);
+    let near = world.start(&world.near, "near", 0);
+    let far = world.start(&world.far, "far", 1);
     let neighbour = world.start(&world.near, "neighbour", 2);
     are_ready(&[&near, &far, &neighbour]);
-    assert_eq!(near.answer("hold far"), "holding");
-    assert_eq!(near.answer("stall neighbour 1"), "stalling");
-    assert_eq!(far.answer("stall near 1"), "stalling");
-    assert_eq!(near.answer(&format!("stall far {CALLS}")), "stalling");
-    assert_eq!(near.answer("peers"), peers);
+    assert_eq!(near.ask("hold far"), "holding");
+    assert_eq!(near.ask("stall neighbour 1"), "stalling");
+    assert_eq!(far.ask("stall near 1"), "stalling");
+    assert_eq!(near.ask(&format!("stall far {CALLS}")), "stalling");
+    assert_eq!(near.ask("peers"), peers);
 
     // Long enough ago that nothing of it is on its way: this is the time that is measured.
     let cut = world.cut();
     // And one that nobody acknowledges.
-    near.tell("more far 1");
+    near.send("more far 1");
     let said = collect(&near, &[("stall", CALLS), ("more", 1), ("cancelled", 1)]);
     within(limit, cut);
     assert!(
@@ -105,17 +106,17 @@ fn calls_are_lost_within_the_limit(world: &World, transport: &str) {
 
     // Later calls try to connect, for no longer.
     let again = Instant::now();
-    names_the_host(&near.answer("echo far"));
+    names_the_host(&near.ask("echo far"));
     within(limit, again);
 
     world.mend();
-    let line = near.answer("echo far");
+    let line = near.ask("echo far");
     assert!(line.starts_with("echo ok "), "{line}");
-    let line = far.answer("echo near");
+    let line = far.ask("echo near");
     assert!(line.starts_with("echo ok "), "{line}");
     // Nothing of that is about workers of the same host.
-    assert_eq!(near.answer("peers"), peers);
-    assert!(near.answer("echo neighbour").starts_with("echo ok "));
+    assert_eq!(near.ask("peers"), peers);
+    assert!(near.ask("echo neighbour").starts_with("echo ok "));
     drop(neighbour);
     assert!(near.line().starts_with("stall PeerLost "));
 }
@@ -125,13 +126,13 @@ fn what_is_on_its_way_when_a_host_vanishes_is_lost_within_the_limit() {
     let Some(world) = World::new(2, 2) else {
         return;
     };
-    let mut near = world.start(&world.near, "near", 0);
+    let near = world.start(&world.near, "near", 0);
     let far = world.start(&world.far, "far", 1);
     are_ready(&[&near, &far]);
-    assert!(near.answer("echo far").starts_with("echo ok "));
+    assert!(near.ask("echo far").starts_with("echo ok "));
     let cut = world.cut();
     // More than the system takes: the rest waits for room.
-    near.tell("send far 33554432");
+    near.send("send far 33554432");
     let line = near.line();
     names_the_host(&line);
     assert!(line.contains("heartbeat limit 2 s"), "{line}");
@@ -143,12 +144,12 @@ fn a_host_that_is_started_again_is_called_at_the_first_try() {
     let Some(world) = World::new(0, 2) else {
         return;
     };
-    let mut near = world.start(&world.near, "near", 0);
+    let near = world.start(&world.near, "near", 0);
     are_ready(&[&near]);
     let far = world.start(&world.far, "far", 1);
     are_ready(&[&far]);
-    assert_eq!(near.answer("members 2"), "2 members");
-    assert_eq!(near.answer(&format!("stall far {CALLS}")), "stalling");
+    assert_eq!(near.ask("members 2"), "2 members");
+    assert_eq!(near.ask(&format!("stall far {CALLS}")), "stalling");
     world.cut();
     // While nobody can hear it.
     far.signal(Signal::KILL);
@@ -156,10 +157,10 @@ fn a_host_that_is_started_again_is_called_at_the_first_try() {
     let said = collect(&near, &[("stall", CALLS)]);
     said["stall"].iter().for_each(|line| names_the_host(line));
     world.mend();
-    assert_eq!(near.answer("members 1"), "1 members");
+    assert_eq!(near.ask("members 1"), "1 members");
     let far = world.start(&world.far, "far", 1);
     are_ready(&[&far]);
-    assert_eq!(near.answer("members 2"), "2 members");
-    let line = near.answer("echo far");
+    assert_eq!(near.ask("members 2"), "2 members");
+    let line = near.ask("echo far");
     assert!(line.starts_with("echo ok "), "{line}");
 }

@@ -1,7 +1,7 @@
 //! How a process becomes a worker: the registry, options, and where they meet (SCN-S1 to SCN-S4).
 
-use rdzv_rendezvous::dynamic::reserve_port;
 use rdzv_rpc::RpcErrorKind;
+use rdzv_testing::free_port;
 use serde_json::{Value, json};
 
 use super::worker::{Scenario, shut_down};
@@ -13,9 +13,7 @@ const NOWHERE: &str = "tcp://192.0.2.1:1?rank=0";
 fn workers_meet_where_their_environment_says() {
     let scenario = Scenario::new();
     // No launcher hosts a store here: the worker of rank 0 does.
-    // Nobody else gets its port meanwhile.
-    let kept = reserve_port("127.0.0.1:0").unwrap();
-    let port = kept.local_addr().unwrap().port();
+    let port = free_port();
     let mut ranks = 0..;
     let workers = ["a", "b", "c"].map(|name| {
         let rank = ranks.next().unwrap();

@@ -1,9 +1,7 @@
 //! Processes of another job (SCN-S32).
 
-use std::path::{Path, PathBuf};
-
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rdzv_rpc::RpcErrorKind;
+use rdzv_testing::Authority;
 use serde_json::{Value, json};
 
 use super::worker::Scenario;
@@ -47,48 +45,20 @@ fn a_process_with_another_token_or_none_is_refused_on_every_transport() {
 
 #[test]
 fn a_process_with_a_certificate_of_another_authority_or_name_is_refused() {
-    let folder = tempfile::TempDir::new().unwrap();
-    let [ours, theirs] = ["ours", "theirs"].map(|name| Authority::new(folder.path(), name));
-    let a = ours.worker("a");
-    assert_eq!(called(&a, &ours.worker("b")), Ok(json!(8)));
-    for stranger in [theirs.worker("b"), ours.worker("c")] {
-        let error = called(&a, &stranger).unwrap_err();
+    let [ours, theirs] = [Authority::new(), Authority::new()];
+    let a = with_certificate(&ours, "a");
+    assert_eq!(called(&a, &with_certificate(&ours, "b")), Ok(json!(8)));
+    for other in [with_certificate(&theirs, "b"), with_certificate(&ours, "c")] {
+        let error = called(&a, &other).unwrap_err();
         assert_eq!(error.kind, RpcErrorKind::Protocol, "{error:?}");
     }
 }
 
-/// Who signs certificates, and where they are put.
-struct Authority {
-    folder: PathBuf,
-    issuer: Issuer<'static, KeyPair>,
-}
-
-impl Authority {
-    fn new(folder: &Path, name: &str) -> Self {
-        let folder = folder.join(name);
-        std::fs::create_dir(&folder).unwrap();
-        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().unwrap();
-        let own = params.self_signed(&key).unwrap();
-        std::fs::write(folder.join("authority.pem"), own.pem()).unwrap();
-        let issuer = Issuer::new(params, key);
-        Self { folder, issuer }
-    }
-
-    /// The options of a worker with this name in its certificate.
-    fn worker(&self, name: &str) -> Value {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        let [certificate_file, key_file] =
-            ["pem", "key"].map(|kind| self.folder.join(format!("{name}.{kind}")));
-        std::fs::write(&certificate_file, certificate.pem()).unwrap();
-        std::fs::write(&key_file, key.serialize_pem()).unwrap();
-        let authorities = self.folder.join("authority.pem");
-        let files = json!({
-            "certificate": certificate_file, "key": key_file, "authorities": authorities,
-        });
-        json!({ "transports": ["tcp"], "tls": files })
-    }
+/// The options of a worker with this name in its certificate.
+fn with_certificate(authority: &Authority, name: &str) -> Value {
+    let (certificate, key) = authority.files(name);
+    let files = json!({
+        "certificate": certificate, "key": key, "authorities": authority.file(),
+    });
+    json!({ "transports": ["tcp"], "tls": files })
 }

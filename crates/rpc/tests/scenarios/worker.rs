@@ -1,16 +1,15 @@
 //! The processes of a scenario (`examples/rpc_scenario`), and the store at which they meet.
 
 use std::collections::VecDeque;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use rdzv_core::env::{MASTER_ADDR, MASTER_PORT, RANK, TORCHELASTIC_USE_AGENT_STORE, WORLD_SIZE};
 use rdzv_rpc::{RemoteError, RpcErrorKind};
 use rdzv_store::{ServerOptions, Store, TcpStore, TcpStoreOptions, TcpStoreServer};
-use rustix::process::{Pid, Signal, kill_process};
+use rdzv_testing::{NoLine, Process};
+use rustix::process::Signal;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -68,15 +67,8 @@ impl Scenario {
         rank: u32,
         more: &[(&str, &str)],
     ) -> Worker {
-        let test = std::env::current_exe().unwrap();
-        let profile = test.ancestors().nth(2).unwrap();
-        let program = profile.join("examples/rpc_scenario");
-        assert!(
-            program.exists(),
-            "`cargo test` builds the examples, but not for a single test file: \
-             cargo build -p rdzv-rpc --examples"
-        );
-        let mut child = Command::new(program)
+        let mut command = Command::new(rdzv_testing::example("rdzv-rpc", "rpc_scenario"));
+        command
             .env(MASTER_ADDR, HERE)
             .env(MASTER_PORT, port.to_string())
             .env(RANK, rank.to_string())
@@ -85,23 +77,10 @@ impl Scenario {
             .env_remove(TORCHELASTIC_USE_AGENT_STORE)
             .envs(more.iter().copied())
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let (sender, answers) = channel();
-        std::thread::spawn(move || {
-            for line in output.lines().map_while(Result::ok) {
-                if sender.send(line).is_err() {
-                    return;
-                }
-            }
-        });
+            .stdout(Stdio::piped());
         Worker {
             name: name.to_owned(),
-            input: child.stdin.take(),
-            child,
-            answers,
+            process: Process::start(&mut command),
             asked: Mutex::default(),
             begun: self.begun,
         }
@@ -160,9 +139,7 @@ fn with(object: &Value, more: &Value) -> Value {
 /// A process, which ends with this.
 pub(crate) struct Worker {
     pub(crate) name: String,
-    child: Child,
-    input: Option<ChildStdin>,
-    answers: Receiver<String>,
+    process: Process,
     /// What it has been asked and has not answered.
     asked: Mutex<VecDeque<String>>,
     begun: Instant,
@@ -172,9 +149,7 @@ impl Worker {
     /// Says what it has to do, and goes on.
     pub(crate) fn tell(&self, command: &Value) {
         let line = command.to_string();
-        let mut input = self.input.as_ref().unwrap();
-        let written = writeln!(input, "{line}");
-        written.unwrap_or_else(|error| panic!("{} does not hear {line}: {error}", self.name));
+        self.process.send(&line);
         self.asked.lock().unwrap().push_back(line);
     }
 
@@ -182,18 +157,22 @@ impl Worker {
     pub(crate) fn answer(&self) -> Result<Value, Failure> {
         let asked = self.asked.lock().unwrap().pop_front().unwrap();
         let left = LIMIT.saturating_sub(self.begun.elapsed());
-        let line = self.answers.recv_timeout(left).unwrap_or_else(|error| {
-            let name = &self.name;
-            match error {
-                RecvTimeoutError::Timeout => panic!(
-                    "the scenario has taken {:?}; it waits for {name} to answer {asked}",
-                    self.begun.elapsed()
-                ),
-                RecvTimeoutError::Disconnected => {
-                    panic!("{name} has ended instead of answering {asked}")
+        let line = self
+            .process
+            .stdout
+            .line_within(left)
+            .unwrap_or_else(|error| {
+                let name = &self.name;
+                match error {
+                    NoLine::Timeout => panic!(
+                        "the scenario has taken {:?}; it waits for {name} to answer {asked}",
+                        self.begun.elapsed()
+                    ),
+                    NoLine::End => {
+                        panic!("{name} has ended instead of answering {asked}")
+                    }
                 }
-            }
-        });
+            });
         match serde_json::from_str(&line).unwrap() {
             Answer::Ok(value) => Ok(value),
             Answer::Error(failure) => Err(failure),
@@ -202,7 +181,7 @@ impl Worker {
 
     /// Whether it has not answered yet.
     pub(crate) fn is_silent(&self) -> bool {
-        matches!(self.answers.try_recv(), Err(TryRecvError::Empty))
+        self.process.stdout.line_within(Duration::ZERO) == Err(NoLine::Timeout)
     }
 
     /// Says what it has to do, and waits for its answer.
@@ -262,28 +241,15 @@ impl Worker {
     pub(crate) fn ended(mut self) -> Duration {
         let waiting = Instant::now();
         let left = LIMIT.saturating_sub(self.begun.elapsed());
-        let more = self.answers.recv_timeout(left);
-        assert_eq!(
-            more,
-            Err(RecvTimeoutError::Disconnected),
-            "{} ends",
-            self.name
-        );
-        let status = self.child.wait().unwrap();
+        let more = self.process.stdout.line_within(left);
+        assert_eq!(more, Err(NoLine::End), "{} ends", self.name);
+        let status = self.process.wait();
         assert!(status.success(), "{}: {status}", self.name);
         waiting.elapsed()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        // Both fail only when it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.process.signal(signal);
     }
 }
 

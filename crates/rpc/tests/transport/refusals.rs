@@ -12,9 +12,10 @@ use rdzv_rpc::transport::{Listener, TransportError, TransportKind, TransportOpti
 use rdzv_rpc_proto::frame::decoder::FromHeap;
 use rdzv_rpc_proto::frame::{Decoder, FrameKind, Header, Limits, encode, refusal};
 
-use super::certificates::Authority;
+use super::certificates::identity;
 use super::pump::{read, write_all};
 use super::world::{PATIENCE, accept, meet, options};
+use rdzv_testing::Authority;
 
 /// What a peer was told in a last frame.
 fn told(bytes: &[u8]) -> String {
@@ -148,7 +149,7 @@ fn a_flood_of_silent_peers_keeps_nobody_away() {
 #[test]
 fn a_certificate_of_another_authority_is_refused_on_each_side() {
     let foreign = TransportOptions {
-        tls: Some(Authority::new().identity("worker")),
+        tls: Some(identity(&Authority::new(), "worker")),
         ..options(TransportKind::TlsTcp)
     };
     // The listener has the foreign one: whoever connects sees it first.
@@ -174,7 +175,7 @@ fn a_certificate_that_only_the_listener_refuses_is_told_to_its_owner() {
         ..options(TransportKind::Tcp)
     };
     let ours = TransportOptions {
-        tls: Some(job.identity("worker")),
+        tls: Some(identity(&job, "worker")),
         ..options(TransportKind::Tcp)
     };
     let mut listener = Listener::new(ours).unwrap();
@@ -201,7 +202,7 @@ fn a_certificate_that_only_the_listener_refuses_is_told_to_its_owner() {
 fn the_name_in_the_certificate_is_the_only_one_a_peer_may_have() {
     let job = Authority::new();
     let with = |name: &str| TransportOptions {
-        tls: Some(job.identity(name)),
+        tls: Some(identity(&job, name)),
         ..options(TransportKind::Tcp)
     };
     // A name that no host can have stands in a URI.

@@ -8,8 +8,9 @@ use rdzv_rpc::transport::{
 };
 use rustix::event::PollFlags;
 
-use super::certificates::Authority;
+use super::certificates::identity;
 use super::pump::wait;
+use rdzv_testing::Authority;
 
 /// Longer than anything takes that works.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -28,7 +29,7 @@ pub(crate) fn options(kind: TransportKind) -> TransportOptions {
     TransportOptions {
         unix: near,
         shared: kind == TransportKind::Shared,
-        tls: tls.then(|| Authority::new().identity("worker")),
+        tls: tls.then(|| identity(&Authority::new(), "worker")),
         ..TransportOptions::default()
     }
 }

@@ -24,9 +24,9 @@ fn one_fails_after_the_other_has_succeeded(place: Place) {
         .node(&["--nnodes=2"], "echo started; cat go; exit 7")
         .pipe("go");
     let go = job.path("go");
-    let mut fails = job.start();
+    let fails = job.start();
     super::await_participants(&place.endpoint, 1, |_| true);
-    let mut succeeds = place.node(&["--nnodes=2"], "echo done").start();
+    let succeeds = place.node(&["--nnodes=2"], "echo done").start();
     fails.stdout.await_text("started\n", 1);
     succeeds.stdout.await_text("done\n", 1);
     assert!(!ends_within(succeeds.pid(), Duration::from_millis(500)));
@@ -52,7 +52,7 @@ fn a_node_that_fails_for_good_stops_the_workers_of_the_others() {
         .node(&["--nnodes=3"], "echo started; cat go; kill -SEGV $$$$")
         .pipe("go");
     let go = job.path("go");
-    let mut fails = job.start();
+    let fails = job.start();
     let mut others = [(), ()].map(|()| {
         place
             .node(&["--nnodes=3"], "echo started; sleep 1000")
@@ -118,9 +118,9 @@ fn a_signal_to_one_node_leaves_the_job_to_the_others() {
 fn without_the_agent_that_hosts_the_store_the_others_end_and_say_why() {
     let place = first_agent();
     let script = "echo started; sleep 1000";
-    let mut host = place.node(&["--nnodes=2"], script).start();
+    let host = place.node(&["--nnodes=2"], script).start();
     super::await_participants(&place.endpoint, 1, |_| true);
-    let mut other = place
+    let other = place
         .node(&["--nnodes=2", "--max-restarts=3"], script)
         .start();
     host.stdout.await_text("started\n", 1);
@@ -191,7 +191,7 @@ fn static_nodes_do_not_outlive_one_that_has_failed_for_good() {
         let job_that_fails = job(failing, fails).pipe("go");
         let go = job_that_fails.path("go");
         let dies = job_that_fails.start();
-        let mut other = job(1 - failing, hangs).start();
+        let other = job(1 - failing, hangs).start();
         other.stdout.await_text("up\n", 1);
         let before = Instant::now();
         std::fs::write(go, "go\n").unwrap();
@@ -228,7 +228,7 @@ fn a_static_node_at_the_exit_barrier_hears_of_the_failure_of_another() {
 #[test]
 fn a_node_at_the_exit_barrier_does_not_wait_for_one_that_is_gone() {
     let place = store();
-    let mut dies = place
+    let dies = place
         .node(&["--nnodes=2"], "echo started; sleep 1000")
         .start();
     super::await_participants(&place.endpoint, 1, |_| true);

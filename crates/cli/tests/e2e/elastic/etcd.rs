@@ -60,7 +60,7 @@ fn whichever_of_two_agents_is_killed_the_other_goes_on() {
         for (_, node) in &mut nodes {
             node.stdout.await_text("/2 at ", 1);
         }
-        let [mut first, second] = nodes;
+        let [first, second] = nodes;
         let rank = told(&first.1.stdout.so_far(), "rank");
         let ((_, goes), (go, stays)) = if rank == format!("{victim}/2") {
             (first, second)
@@ -87,11 +87,11 @@ fn a_crash_of_etcd_while_a_round_forms_and_while_workers_run_loses_nothing() {
     let flags = ["--nnodes=2"];
     let job = node(&server, &flags, &format!("{TELL}; cat go")).pipe("go");
     let go: PathBuf = job.path("go");
-    let mut first = job.start();
+    let first = job.start();
     await_state(&server, |state| state.participants.len() == 1);
     server.crash();
     // It finds nobody there, and waits for the server.
-    let mut second = node(&server, &flags, TELL).start();
+    let second = node(&server, &flags, TELL).start();
     server.go_on();
     first.stdout.await_text("/2 at ", 1);
     second.stdout.await_text("/2 at ", 1);

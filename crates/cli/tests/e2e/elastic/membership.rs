@@ -72,8 +72,8 @@ fn a_surplus_node_waits_and_ends_well_with_the_job() {
         .node(&["--nnodes=2"], "echo started; cat go")
         .pipe("go");
     let go = job.path("go");
-    let mut first = job.start();
-    let mut second = place.node(&["--nnodes=2"], "echo started").start();
+    let first = job.start();
+    let second = place.node(&["--nnodes=2"], "echo started").start();
     first.stdout.await_text("started\n", 1);
     second.stdout.await_text("started\n", 1);
     let surplus = place.node(&["--nnodes=2"], "exit 9").start();
@@ -142,7 +142,7 @@ fn killed_ten_times(kill: impl Fn(&Running)) {
     // The last call, which is for a first round, would be twenty seconds.
     assert!(worst < Duration::from_secs(1), "{worst:?}");
     await_world(&mut goes, 3, 1);
-    for mut node in [goes, stays, host] {
+    for node in [goes, stays, host] {
         assert!(!ends_within(node.pid(), Duration::ZERO));
         assert_eq!(told(&node.stdout.so_far(), "restarts"), "0");
     }

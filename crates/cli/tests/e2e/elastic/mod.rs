@@ -38,7 +38,7 @@ struct Place {
 
 /// A store that belongs to no agent.
 fn store() -> Place {
-    let mut running = rdzv(["store", "--host", "127.0.0.1", "--port", "0"]).start();
+    let running = rdzv(["store", "--host", "127.0.0.1", "--port", "0"]).start();
     running.stdout.await_text("\n", 1);
     let line = running.stdout.so_far();
     let address: SocketAddr = line
@@ -81,7 +81,7 @@ impl Place {
 }
 
 /// Kills an agent's launcher, if it is still there; with it goes everything that it started.
-fn kill_node(mut node: Running) {
+fn kill_node(node: Running) {
     node.signal(Signal::KILL);
     assert!(node.all_gone_within(Duration::from_secs(5)));
     node.wait().expect(-9);

@@ -21,7 +21,7 @@ impl Machine {
     fn new(enter: &str) -> Result<Self, String> {
         let script =
             format!("exec {enter} sh -c 'ip link set lo up && echo up && exec sleep 1000'");
-        let mut holder = shell(&script).start();
+        let holder = shell(&script).start();
         if holder.says_before_it_ends("up\n") {
             Ok(Self(holder))
         } else {
@@ -81,13 +81,13 @@ fn a_node_behind_a_cut_link_is_missed_by_its_heartbeats() {
         }
         Err(why) => panic!("no network namespaces here: {why}"),
     };
-    let mut near = first
+    let near = first
         .node(
             "10.9.0.1",
             &format!("{TELL}; test $WORLD_SIZE = 1 || sleep 1000"),
         )
         .start();
-    let mut far = second
+    let far = second
         .node("10.9.0.2", &format!("{TELL}; sleep 1000"))
         .start();
     near.stdout.await_text("rank 0/2", 1);

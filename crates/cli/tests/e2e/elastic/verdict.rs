@@ -34,7 +34,7 @@ fn failure_elsewhere(place: Place) {
     let go = job.path("go");
     let fails = job.start();
     await_participants(&place.endpoint, 1, |_| true);
-    let mut other = place.node(&flags, "echo on; sleep 1000").start();
+    let other = place.node(&flags, "echo on; sleep 1000").start();
     other.stdout.await_text("on\n", 1);
     fs::write(go, "").unwrap();
     let here = report(&fails.wait().expect(7));
@@ -69,13 +69,13 @@ fn what_follows_from_a_failure_on_another_node_is_secondary() {
     // The second one fails when it hears of the first, as workers that talk to one another do.
     let job = place.node(&flags, "echo on; cat go; exit 7").pipe("go");
     let go = job.path("go");
-    let mut fails = job.start();
+    let fails = job.start();
     await_participants(&place.endpoint, 1, |_| true);
     let job = place
         .node(&flags, "echo on; cat go; sleep 0.3; exit 8")
         .pipe("go");
     let other_go = job.path("go");
-    let mut follows = job.start();
+    let follows = job.start();
     fails.stdout.await_text("on\n", 1);
     follows.stdout.await_text("on\n", 1);
     fs::write(go, "").unwrap();
@@ -110,8 +110,8 @@ fn one_goes(end: impl Fn(&Running)) {
         "--rdzv-conf=join_timeout=2",
         "--exit-code=worker",
     ];
-    let mut stays = place.node(&flags, "echo on; sleep 1000").start();
-    let mut goes = place.node(&flags, "echo on; sleep 1000").start();
+    let stays = place.node(&flags, "echo on; sleep 1000").start();
+    let goes = place.node(&flags, "echo on; sleep 1000").start();
     stays.stdout.await_text("on\n", 1);
     goes.stdout.await_text("on\n", 1);
     let name = format!("127.0.0.1_{}_0", goes.agent_pid());

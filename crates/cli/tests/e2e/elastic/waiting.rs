@@ -58,7 +58,7 @@ fn the_agent_does_not_listen_at_the_port_that_is_left_to_a_worker() {
         .env("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
         .pipe("go");
     let go = job.path("go");
-    let mut node = job.start();
+    let node = job.start();
     node.stdout.await_text("\n", 1);
     let master = told(&node.stdout.so_far(), "at");
     let port = |address: &str| address.rsplit_once(':').unwrap().1.parse::<u16>().unwrap();
@@ -183,8 +183,8 @@ fn who_has_finished_waits_for_the_others() {
         .node(&["--nnodes=2"], "echo started; cat go")
         .pipe("go");
     let go = job.path("go");
-    let mut late = job.start();
-    let mut early = place.node(&["--nnodes=2"], "echo done").start();
+    let late = job.start();
+    let early = place.node(&["--nnodes=2"], "echo done").start();
     late.stdout.await_text("started\n", 1);
     early.stdout.await_text("done\n", 1);
     assert!(!ends_within(early.pid(), Duration::from_secs(1)));

@@ -1,51 +1,32 @@
 //! Starting the program under test, waiting for it with a deadline, and making sure that nothing
 //! of it is left.
 
-mod processes;
-mod stream;
-
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::net::TcpListener;
+use std::ops::Deref;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::rc::Rc;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use rdzv_rendezvous::dynamic::reserve_port;
-use rustix::process::{Pid, Signal, kill_process};
+use rdzv_testing::pids;
+pub(crate) use rdzv_testing::pids::{ends_within, kill};
+pub(crate) use rdzv_testing::{DEADLINE, free_port};
+use rdzv_testing::{Marker, Process};
 use tempfile::TempDir;
-
-use self::processes::processes;
-pub(crate) use self::processes::{ends_within, kill};
-use self::stream::Stream;
-
-/// No step of a test takes longer on a busy machine; reaching it is a failure.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
-
-/// Every process of a test has this variable, with a value of the test's own.
-const MARKER: &str = "RDZV_E2E_MARKER";
 
 /// The scripted worker.
 pub(crate) fn fixture_worker() -> OsString {
-    let path = Path::new(env!("CARGO_BIN_EXE_rdzv")).with_file_name("examples/fixture_worker");
-    assert!(
-        path.exists(),
-        "{} is missing: `cargo test -p rdzv` builds it, `--test e2e` alone does not",
-        path.display()
-    );
-    path.into()
+    rdzv_testing::example("rdzv", "fixture_worker").into()
 }
 
 /// A launch to be: program, arguments, environment, and a directory of its own to run in.
 pub(crate) struct Job {
     command: Command,
     pub(crate) directory: TempDir,
-    marker: String,
+    marker: Marker,
 }
 
 /// `rdzv` with these arguments.
@@ -64,17 +45,6 @@ pub(crate) fn torchrun<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) 
         ..job
     }
     .args(arguments)
-}
-
-/// A port that nobody listens at. It is held on all addresses until the tests are over, so that nobody
-/// else gets it who asks for a free one; the program can listen there.
-pub(crate) fn free_port() -> u16 {
-    static KEPT: Mutex<Vec<TcpListener>> = Mutex::new(Vec::new());
-    let kept = reserve_port("[::]:0").or_else(|_| reserve_port("0.0.0.0:0"));
-    let kept = kept.unwrap();
-    let port = kept.local_addr().unwrap().port();
-    KEPT.lock().unwrap().push(kept);
-    port
 }
 
 /// A shell script that finds the program in `$RDZV`.
@@ -100,7 +70,7 @@ pub(crate) fn run_fixture(flags: &[&str], steps: &[&str]) -> Job {
         .args(steps)
 }
 
-fn prepared(program: &Path, directory: &TempDir, marker: &str) -> Command {
+fn prepared(program: &Path, directory: &TempDir, marker: &Marker) -> Command {
     let mut command = Command::new(program);
     command
         .env_clear()
@@ -108,19 +78,17 @@ fn prepared(program: &Path, directory: &TempDir, marker: &str) -> Command {
         .env("HOME", std::env::var_os("HOME").unwrap_or_default())
         .env("TMPDIR", directory.path())
         .env("TZ", "UTC")
-        .env(MARKER, marker)
         .current_dir(directory.path())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
+    marker.mark(&mut command);
     command
 }
 
 impl Job {
     fn new(program: &Path) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let marker = format!("{}-{number}", std::process::id());
+        let marker = Marker::new();
         let directory = tempfile::tempdir().unwrap();
         Self {
             command: prepared(program, &directory, &marker),
@@ -161,11 +129,8 @@ impl Job {
     /// Starts it.
     pub(crate) fn start(mut self) -> Running {
         let started = Instant::now();
-        let mut child = self.command.spawn().unwrap();
         Running {
-            stdout: Stream::of(child.stdout.take().unwrap()),
-            stderr: Stream::of(child.stderr.take().unwrap()),
-            child,
+            process: Process::start(&mut self.command),
             started,
             marker: self.marker,
             directory: Rc::new(self.directory),
@@ -180,27 +145,23 @@ impl Job {
 
 /// A job that is running.
 pub(crate) struct Running {
-    child: Child,
-    pub(crate) stdout: Stream,
-    pub(crate) stderr: Stream,
+    process: Process,
     started: Instant,
-    marker: String,
+    marker: Marker,
     directory: Rc<TempDir>,
 }
 
+impl Deref for Running {
+    type Target = Process;
+
+    fn deref(&self) -> &Process {
+        &self.process
+    }
+}
+
 impl Running {
-    /// Process id of the launcher.
-    pub(crate) fn pid(&self) -> i32 {
-        i32::try_from(self.child.id()).unwrap()
-    }
-
-    /// Signals the launcher.
-    pub(crate) fn signal(&self, signal: Signal) {
-        kill(self.pid(), signal);
-    }
-
     /// Waits until this was written to stdout; false if the launcher ended instead.
-    pub(crate) fn says_before_it_ends(&mut self, text: &str) -> bool {
+    pub(crate) fn says_before_it_ends(&self, text: &str) -> bool {
         let until = Instant::now() + DEADLINE;
         while !self.stdout.so_far().contains(text) {
             assert!(Instant::now() < until, "neither ended nor said {text:?}");
@@ -213,17 +174,13 @@ impl Running {
 
     /// Waits for the launcher's end and for everything it wrote; then nothing may be left of it.
     pub(crate) fn wait(mut self) -> Ended {
-        if !ends_within(self.pid(), DEADLINE) {
-            let (stdout, stderr) = (self.stdout.so_far(), self.stderr.so_far());
-            self.kill_all();
-            panic!("still running\n--- stdout\n{stdout}\n--- stderr\n{stderr}");
-        }
-        let status = self.child.wait().unwrap();
+        let status = self.process.wait();
         let took = self.started.elapsed();
-        let left = processes(&self.marker);
+        let left = self.marker.processes();
         assert!(
             left.is_empty(),
-            "left behind: {left:?}\n{}",
+            "left behind: {left:?}
+{}",
             self.stderr.so_far()
         );
         Ended {
@@ -236,58 +193,28 @@ impl Running {
     }
 
     /// Waits until every process of the job has ended, the launcher excepted.
-    pub(crate) fn all_gone_within(&mut self, limit: Duration) -> bool {
-        let until = Instant::now() + limit;
-        let own = self.pid();
-        loop {
-            let left: Vec<i32> = processes(&self.marker)
-                .into_iter()
-                .map(|(pid, _)| pid)
-                .filter(|pid| *pid != own)
-                .collect();
-            let Some(first) = left.first() else {
-                return true;
-            };
-            if !ends_within(*first, until.saturating_duration_since(Instant::now())) {
-                return false;
-            }
-        }
+    pub(crate) fn all_gone_within(&self, limit: Duration) -> bool {
+        let left = self
+            .marker
+            .left_at(Instant::now() + limit, Some(self.pid()));
+        left.is_empty()
     }
 
     /// The agent's process id: the launcher's only child.
     pub(crate) fn agent_pid(&self) -> i32 {
-        let path = format!("/proc/{0}/task/{0}/children", self.pid());
-        let children = fs::read_to_string(path).unwrap();
-        children.split_whitespace().next().unwrap().parse().unwrap()
+        pids::first_child(self.pid()).unwrap()
     }
 
     /// The same, soon after the start: waits until there is one.
     pub(crate) fn agent_pid_when_there(&self) -> i32 {
-        let path = format!("/proc/{0}/task/{0}/children", self.pid());
-        loop {
-            let children = fs::read_to_string(&path).unwrap();
-            if let Some(child) = children.split_whitespace().next() {
-                return child.parse().unwrap();
-            }
-            // Nobody is told of a process that begins, so this asks at intervals.
-            assert!(!ends_within(self.pid(), Duration::from_millis(1)));
-        }
-    }
-
-    fn kill_all(&mut self) {
-        for (pid, _) in processes(&self.marker) {
-            if let Some(pid) = Pid::from_raw(pid) {
-                let _ = kill_process(pid, Signal::KILL);
-            }
-        }
-        let _ = self.child.wait();
+        pids::await_first_child(self.pid())
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None)) {
-            self.kill_all();
+        if self.process.try_wait().is_none() {
+            self.marker.kill_all();
         }
     }
 }

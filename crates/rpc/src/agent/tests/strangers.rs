@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rdzv_testing::Authority;
 
 use super::*;
 use crate::transport::Identity;
@@ -111,21 +111,9 @@ fn a_worker_has_no_other_name_than_its_certificate_says() {
 }
 
 fn certificate_for(name: &str) -> Arc<Identity> {
-    let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let key = KeyPair::generate().unwrap();
-    let authority = params.self_signed(&key).unwrap();
-    let issuer = Issuer::new(params, key);
-    let key = KeyPair::generate().unwrap();
-    let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-    let certificate = params.signed_by(&key, &issuer).unwrap();
-    let folder = tempfile::TempDir::new().unwrap();
-    let texts = [certificate.pem(), key.serialize_pem(), authority.pem()];
-    let files = ["worker.pem", "worker.key", "authority.pem"].map(|file| folder.path().join(file));
-    for (file, text) in files.iter().zip(texts) {
-        std::fs::write(file, text).unwrap();
-    }
-    Arc::new(Identity::from_files(&files[0], &files[1], &files[2]).unwrap())
+    let authority = Authority::new();
+    let (certificate, key) = authority.files(name);
+    Arc::new(Identity::from_files(&certificate, &key, &authority.file()).unwrap())
 }
 
 #[test]

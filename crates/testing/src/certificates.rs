@@ -1,0 +1,63 @@
+//! Certificates for tests of TLS.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
+use tempfile::TempDir;
+
+/// A certificate authority whose certificates are in files of a temporary folder.
+pub struct Authority {
+    folder: TempDir,
+    certificates: AtomicU32,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Default for Authority {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Authority {
+    /// Creates an authority.
+    pub fn new() -> Self {
+        let folder = TempDir::new().unwrap();
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        let issuer = Issuer::new(params, key);
+        fs::write(folder.path().join("authority.pem"), certificate.pem()).unwrap();
+        Self {
+            folder,
+            certificates: AtomicU32::new(0),
+            issuer,
+        }
+    }
+
+    /// The authority's own certificate.
+    pub fn file(&self) -> PathBuf {
+        self.folder.path().join("authority.pem")
+    }
+
+    /// Signs a certificate for a worker; returns the files of the certificate and of its key.
+    ///
+    /// A name with a colon cannot be a DNS name and becomes a URI.
+    pub fn files(&self, name: &str) -> (PathBuf, PathBuf) {
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.subject_alt_names.push(match name.contains(':') {
+            true => SanType::URI(format!("rdzv:{name}").try_into().unwrap()),
+            false => SanType::DnsName(name.try_into().unwrap()),
+        });
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let number = self.certificates.fetch_add(1, Ordering::Relaxed);
+        let file = |ending: &str| self.folder.path().join(format!("{number}.{ending}"));
+        let files = (file("pem"), file("key"));
+        fs::write(&files.0, certificate.pem()).unwrap();
+        fs::write(&files.1, key.serialize_pem()).unwrap();
+        files
+    }
+}

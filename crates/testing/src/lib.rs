@@ -1,0 +1,27 @@
+//! Process harness, ports and certificates for the tests of all crates.
+//!
+//! - [`program`], [`example`]: paths of programs, built if cargo runs the test
+//! - [`Process`]: a program that runs, its output with bounded waits; killed and reaped on drop
+//! - [`Marker`]: all processes that descend from a program, found by an environment variable
+//! - [`free_port`]: a port that stays reserved until the test program ends
+//! - [`Authority`]: certificates in files
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "test code: a test ends at the first unexpected result"
+)]
+
+mod certificates;
+mod marker;
+pub mod pids;
+mod port;
+mod process;
+mod programs;
+mod stream;
+
+pub use certificates::Authority;
+pub use marker::Marker;
+pub use port::free_port;
+pub use process::{DEADLINE, Process};
+pub use programs::{example, program};
+pub use stream::{NoLine, Stream};

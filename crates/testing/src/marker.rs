@@ -1,0 +1,100 @@
+//! All processes of one launch.
+
+use std::fs;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::pids;
+
+/// The environment variable that carries the marker.
+const VARIABLE: &str = "RDZV_TEST_MARKER";
+
+/// An environment variable, with a value of its own, by which a program and all its descendants are
+/// found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Marker(String);
+
+impl Default for Marker {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Marker {
+    /// A marker that no other launch has.
+    pub fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        Self(format!("{}-{number}", std::process::id()))
+    }
+
+    /// The marker that a process carries.
+    pub fn of(pid: i32) -> Option<Self> {
+        let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+        environment.split(|byte| *byte == 0).find_map(|variable| {
+            let text = str::from_utf8(variable).ok()?;
+            let value = text.strip_prefix(VARIABLE)?.strip_prefix('=')?;
+            Some(Self(value.to_owned()))
+        })
+    }
+
+    /// Has a program, and whatever it starts, carry the marker.
+    pub fn mark(&self, command: &mut Command) {
+        command.env(VARIABLE, &self.0);
+    }
+
+    /// Processes that carry the marker, with their command lines of up to 200 characters. Zombies have
+    /// no environment, so they do not count.
+    pub fn processes(&self) -> Vec<(i32, String)> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let name = entry.file_name();
+            let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
+            if Self::of(pid).as_ref() == Some(self) {
+                let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+                let line = String::from_utf8_lossy(&line).replace('\0', " ");
+                found.push((pid, line.chars().take(200).collect()));
+            }
+        }
+        found
+    }
+
+    /// Waits until no process but `except` carries the marker; returns those that are left at `until`.
+    pub fn left_at(&self, until: Instant, except: Option<i32>) -> Vec<(i32, String)> {
+        loop {
+            let mut left = self.processes();
+            left.retain(|(pid, _)| Some(*pid) != except);
+            let Some((first, _)) = left.first() else {
+                return left;
+            };
+            let remaining = until.saturating_duration_since(Instant::now());
+            if !pids::ends_within(*first, remaining) {
+                return left;
+            }
+        }
+    }
+
+    /// Kills every process that carries the marker, and those that start meanwhile.
+    pub fn kill_all(&self) {
+        loop {
+            let left = self.processes();
+            if left.is_empty() {
+                return;
+            }
+            for (pid, _) in left {
+                if let Some(process) = pids::open(pid) {
+                    // The number may belong to another process by now.
+                    if Self::of(pid).as_ref() == Some(self) {
+                        pids::signal(&process, Signal::KILL);
+                    }
+                    pids::closes_within(&process, Duration::from_millis(100));
+                }
+            }
+        }
+    }
+}

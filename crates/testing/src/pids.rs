@@ -1,0 +1,72 @@
+//! Processes by number: signals, their end, their state, their children.
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+
+use crate::DEADLINE;
+
+/// Opens a descriptor of a process; `None` if it has ended and is reaped.
+pub fn open(pid: i32) -> Option<OwnedFd> {
+    pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
+}
+
+/// Signals the process of a descriptor; false if it has ended.
+pub fn signal(process: impl AsFd, signal: Signal) -> bool {
+    !closes_within(&process, Duration::ZERO) && pidfd_send_signal(process, signal).is_ok()
+}
+
+/// Waits for the end of the process of a descriptor.
+pub fn closes_within(process: impl AsFd, limit: Duration) -> bool {
+    let timeout = Timespec::try_from(limit).unwrap();
+    let mut watched = [PollFd::new(&process, PollFlags::IN)];
+    poll(&mut watched, Some(&timeout)).unwrap() > 0
+}
+
+/// Signals a process, which has to be there.
+pub fn kill(pid: i32, signal: Signal) {
+    kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+}
+
+/// Waits for the end of a process, which need not be a child.
+pub fn ends_within(pid: i32, limit: Duration) -> bool {
+    open(pid).is_none_or(|process| closes_within(process, limit))
+}
+
+/// The state of a process, as a letter; `None` if it has ended and is reaped.
+pub fn state(pid: i32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, after_name) = stat.rsplit_once(") ")?;
+    after_name.chars().next()
+}
+
+/// Waits until a process is in this state.
+#[track_caller]
+pub fn wait_for_state(pid: i32, letter: char) {
+    // The kernel notifies parents only, so the state is polled.
+    let until = Instant::now() + DEADLINE;
+    while state(pid) != Some(letter) {
+        assert!(Instant::now() < until, "{pid} is {:?}", state(pid));
+        assert!(!ends_within(pid, Duration::from_millis(2)), "{pid} is gone");
+    }
+}
+
+/// The first child of a process: of a keeper it is the agent.
+pub fn first_child(pid: i32) -> Option<i32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    children.split_whitespace().next()?.parse().ok()
+}
+
+/// The first child of a process, waited for.
+pub fn await_first_child(pid: i32) -> i32 {
+    loop {
+        if let Some(child) = first_child(pid) {
+            return child;
+        }
+        // The start of a process is not announced, so it is polled.
+        assert!(!ends_within(pid, Duration::from_millis(1)));
+    }
+}
