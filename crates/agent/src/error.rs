@@ -6,6 +6,14 @@ use std::path::PathBuf;
 use rdzv_rendezvous::RendezvousError;
 use thiserror::Error;
 
+/// A supervisor could not do what it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct SupervisorError(
+    /// What was tried, with whom, and why it failed.
+    pub String,
+);
+
 /// Why an agent could not do its work.
 #[derive(Debug, Error)]
 pub enum AgentError {
@@ -50,6 +58,17 @@ pub enum AgentError {
     /// The store of the workers or of the agents failed.
     #[error(transparent)]
     Store(#[from] rdzv_store::StoreError),
+    /// A supervisor could not do what it was asked for.
+    #[error(transparent)]
+    Supervisor(#[from] SupervisorError),
+    /// A supervisor does not know how its workers are.
+    #[error("[{role}] Worker group in {state} state")]
+    Unrecoverable {
+        /// The role of the workers.
+        role: String,
+        /// The state that was found.
+        state: &'static str,
+    },
     /// The operating system refused something that an agent cannot do without.
     #[error("{what}: {source}")]
     System {
@@ -104,7 +123,10 @@ impl AgentError {
             Self::RunClosed { .. } => "RendezvousClosedError",
             Self::Store(_) => "DistStoreError",
             Self::Plan(_) => "ValueError",
-            Self::PeerFailed { .. } | Self::KeeperLost => "RuntimeError",
+            Self::PeerFailed { .. }
+            | Self::KeeperLost
+            | Self::Supervisor(_)
+            | Self::Unrecoverable { .. } => "RuntimeError",
         }
     }
 }

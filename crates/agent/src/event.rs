@@ -1,13 +1,14 @@
 //! The one stream of everything that happens in a run. Observers read it; nothing flows back.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use rdzv_agent_proto::group::GroupState;
-use rdzv_core::rank::{GroupRank, LocalRank, Rank, RoleRank};
+use rdzv_core::rank::GroupRank;
 use rdzv_core::time::Wall;
 
-use crate::{Cause, Exit, HangReport, Verdict};
+use crate::hang::{HangReport, WatchdogAction, WatchdogTimer};
+use crate::worker::{WorkerFiles, WorkerIdentity};
+use crate::{Cause, Exit, Verdict};
 
 /// Who an event is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,61 +17,6 @@ pub enum EventSource {
     Agent,
     /// One worker.
     Worker,
-}
-
-/// A worker's place in the job.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WorkerIdentity {
-    /// Rank within the node.
-    pub local_rank: LocalRank,
-    /// Rank in the job.
-    pub rank: Rank,
-    /// Number of workers in the job.
-    pub world_size: u32,
-    /// Rank among its role.
-    pub role_rank: RoleRank,
-    /// Number of workers of its role.
-    pub role_world_size: u32,
-    /// Process id; 0 before it was started.
-    pub pid: u32,
-}
-
-/// What the watchdog did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WatchdogAction {
-    /// It listens.
-    Started,
-    /// It has ended.
-    Stopped,
-    /// A timer of a worker ran out.
-    TimerExpired,
-    /// It had a worker killed.
-    WorkerKilled,
-}
-
-impl WatchdogAction {
-    /// Its name in the reference's events.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Started => "watchdog started",
-            Self::Stopped => "watchdog stopped",
-            Self::TimerExpired => "timer expired",
-            Self::WorkerKilled => "kill worker process",
-        }
-    }
-}
-
-/// A timer that a worker set itself.
-#[derive(Debug, Clone, PartialEq)]
-pub struct WatchdogTimer {
-    /// The worker's process id.
-    pub pid: i64,
-    /// What it times, as the worker calls it.
-    pub scope: String,
-    /// When it runs out: seconds since the Unix epoch.
-    pub expiration: f64,
-    /// What the worker is then sent; 0 or less: nothing.
-    pub signal: i32,
 }
 
 /// How far a node is with its rendezvous.
@@ -96,18 +42,6 @@ impl NodeState {
             Self::Failed => "FAILED",
         }
     }
-}
-
-/// The output files of a worker; `None` where it writes to the agent's own stream, or has no
-/// directory.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct WorkerFiles {
-    /// Its standard output.
-    pub stdout: Option<PathBuf>,
-    /// Its standard error.
-    pub stderr: Option<PathBuf>,
-    /// Where it leaves its error file.
-    pub error_file: Option<PathBuf>,
 }
 
 /// Something that happened.

@@ -7,7 +7,7 @@
 //!
 //! The agent has a session of its own. So a signal from the terminal, or to the process group,
 //! reaches the keeper alone, which forwards it: exactly once, and also where only one process was
-//! meant. What Ctrl-Z does is in [`job_control`](crate::job_control).
+//! meant. What Ctrl-Z does is in [`signals`](crate::signals).
 
 use std::env;
 use std::io;
@@ -33,9 +33,8 @@ use tokio::time::{Instant, timeout_at};
 use crate::AgentError;
 use crate::control_group::ControlGroup;
 use crate::exits::awaitable;
-use crate::job_control::{JobControl, Wish, stop_this_process};
 use crate::reap::Leftovers;
-use crate::signals::Signals;
+use crate::signals::{JobControl, JobRequest, Signals, stop_this_process};
 use crate::spawn::{detach, keep_descriptors_private};
 
 /// What a keeper passes on: everything that ends a process by default and can be caught. Whether
@@ -111,12 +110,12 @@ async fn keep_agent(mut command: Command) -> Result<ExitStatus, AgentError> {
                     break ExitStatus::from_raw(status.as_raw());
                 }
             }
-            wish = job_control.next() => match wish {
-                Wish::Stop => {
+            request = job_control.next() => match request {
+                JobRequest::Suspend => {
                     let _ = kill_process(agent, Signal::TSTP);
                     stop_this_process();
                 }
-                Wish::Continue => {
+                JobRequest::Continue => {
                     let _ = kill_process(agent, Signal::CONT);
                 }
             },
@@ -169,8 +168,8 @@ pub fn end_like(status: ExitStatus) -> ! {
     process::exit(128 + number);
 }
 
-/// The agent's eye on its keeper.
-#[derive(Debug)]
+/// The agent's eye on its keeper. The default watches nobody.
+#[derive(Debug, Default)]
 pub(crate) struct KeeperWatch {
     keeper: Option<AsyncFd<OwnedFd>>,
 }

@@ -13,56 +13,53 @@
 //!          └─ worker 1
 //! ```
 //!
-//! The decisions are made in `rdzv_agent_proto::group`; this crate carries them out. Reading order:
-//! `agent` (the loop), `effects` (one function per decision), then `spawn`, `exits`, `stop` and
-//! `reap` (processes), `meeting` (rendezvous and ranks), `logs`, `error_file`, `ending`. What is made of the events is in
+//! The decisions are made in `rdzv_agent_proto::group`; this crate applies them. Reading order:
+//! `run`, `agent_loop`, `supervisor` (the interface to workers), `processes` with `spawn`, `exits` and
+//! `reap`, `meeting` (rendezvous and ranks), `logs`, `failure`. What is made of the events is in
 //! [`observe`].
 
-mod agent;
+mod agent_loop;
 pub mod api;
 mod clock;
 mod control_group;
-mod effects;
-mod ending;
 mod error;
 mod error_file;
 mod event;
 mod exits;
+mod failure;
 mod hang;
 pub mod health;
 pub mod host;
-mod job_control;
 mod keeper;
 mod logs;
 mod meeting;
 mod memory;
-mod news;
 pub mod observe;
 mod outcome;
 mod plan;
-mod preview;
+mod processes;
 mod reap;
+mod requests;
+mod run;
 mod signals;
 mod spawn;
-mod stop;
+mod supervisor;
 pub mod topology;
 mod uninterruptible;
-mod verdict;
+mod worker;
 
-pub use agent::run;
-pub use error::AgentError;
+pub use error::{AgentError, SupervisorError};
 pub use error_file::{write_launcher_error_file, write_refusal_to_error_file};
-pub use event::{
-    AgentEvent, EventSource, NodeState, WatchdogAction, WatchdogTimer, WorkerFiles, WorkerIdentity,
-};
-pub use hang::{HangAction, HangPlan, HangReport, HeartbeatPlan};
+pub use event::{AgentEvent, EventSource, NodeState};
+pub use hang::{HangAction, HangPlan, HangReport, HeartbeatPlan, WatchdogAction, WatchdogTimer};
 pub use keeper::{end_like, is_kept, keep, launcher_pid};
 pub use logs::write_own_lines;
-pub use outcome::Outcome;
+pub use outcome::{Outcome, Verdict};
 pub use plan::{
     Entrypoint, LaunchPlan, LogBase, LogPlan, MasterPort, RankSelection, RendezvousPlan,
-    StreamSelection,
+    StreamSelection, WorkerPreview, preview,
 };
-pub use preview::{WorkerPreview, preview};
 pub use rdzv_agent_proto::group::{Cause, ErrorFile, Evidence, Exit, Failure};
-pub use verdict::Verdict;
+pub use run::run;
+pub use supervisor::StartRequest;
+pub use worker::{WorkerFiles, WorkerId, WorkerIdentity};

@@ -24,3 +24,22 @@ pub enum Outcome {
     /// The agent itself could not go on: no rendezvous, program not found, log directory unusable.
     Error(crate::AgentError),
 }
+
+/// What is known of the failures of a run when it ends.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Verdict {
+    /// The first failure of the job, as far as this node knows, and all of this node; empty if
+    /// nothing has failed. All but the first are its consequences.
+    pub failures: Vec<Failure>,
+    /// Whether the first failure was on this node.
+    pub here: bool,
+    /// Number of restarts that were used.
+    pub restart_count: u32,
+}
+
+impl Verdict {
+    /// The first failure of the job, as far as this node knows.
+    pub fn first(&self) -> Option<&Failure> {
+        self.failures.first()
+    }
+}

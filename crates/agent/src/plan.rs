@@ -1,20 +1,23 @@
 //! What to run, fully resolved: nothing in here needs the command line or the environment again.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::health::Liveness;
+use rdzv_agent_proto::group::{GroupSpec, Master, Round, VisibleDevices, WorkerRanks, environment};
 use rdzv_agent_proto::topology::CpuList;
 use rdzv_core::endpoint::Endpoint;
+use rdzv_core::env;
 use rdzv_core::ident::RunId;
-use rdzv_core::rank::{GroupRank, LocalRank};
+use rdzv_core::rank::{Assignment, GroupRank, LocalRank};
 use rdzv_rendezvous::{BackendRegistry, RendezvousParameters};
 
-use crate::HangPlan;
+use crate::AgentError;
+use crate::hang::HangPlan;
 
 /// One launch on this node.
 #[derive(Debug, Clone)]
@@ -115,6 +118,35 @@ impl LaunchPlan {
     pub fn worker_socket(&self, local_rank: LocalRank) -> Option<PathBuf> {
         let directory = self.worker_sockets.as_ref()?;
         Some(directory.join(local_rank.to_string()))
+    }
+
+    /// A variable that workers start from.
+    pub(crate) fn variable(&self, name: &str) -> Option<String> {
+        let value = self.environment.get(OsStr::new(name))?;
+        Some(value.to_string_lossy().into_owned())
+    }
+
+    /// The part that the worker-group machine has to know.
+    pub(crate) fn group_spec(&self) -> GroupSpec {
+        let dynamic = matches!(self.rendezvous, RendezvousPlan::Dynamic { .. });
+        GroupSpec {
+            role: self.role.clone(),
+            run_id: self.run_id.clone(),
+            local_world_size: self.local_world_size,
+            max_restarts: self.max_restarts,
+            grace: self.shutdown_timeout,
+            settle_delay: self.settle_delay,
+            non_retryable: self.non_retryable.clone(),
+            // A dynamic rendezvous hands out an empty store by itself.
+            purge_store: !dynamic && self.rendezvous.nodes() == 1,
+            dynamic,
+            signals_text: self.signals_text.clone(),
+            nccl_error_handling: self.variable(env::TORCH_NCCL_ASYNC_ERROR_HANDLING),
+            virtual_local_rank: self.virtual_local_rank.then(|| VisibleDevices {
+                hip: self.variable(env::HIP_VISIBLE_DEVICES),
+                cuda: self.variable(env::CUDA_VISIBLE_DEVICES),
+            }),
+        }
     }
 }
 
@@ -253,4 +285,54 @@ pub enum LogBase {
     Temporary(PathBuf),
     /// `--log-dir /dev/null`: no files at all; everything goes to the console.
     Discard,
+}
+
+/// One worker as it would be started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerPreview {
+    /// Its place.
+    pub place: WorkerRanks,
+    /// Its arguments, macros replaced.
+    pub arguments: Vec<OsString>,
+    /// The variables that it gets beyond the environment of the plan, except
+    /// `TORCHELASTIC_ERROR_FILE`, whose directory is made when workers start.
+    pub variables: Vec<(&'static str, String)>,
+}
+
+/// The workers of this node in the first attempt, if this node came first in a round of `nodes` equal
+/// ones whose workers meet at `master`.
+///
+/// # Errors
+///
+/// If there are fewer devices than workers with `--virtual-local-rank`.
+pub fn preview(
+    plan: &LaunchPlan,
+    nodes: u32,
+    group_rank: GroupRank,
+    master: Master,
+) -> Result<Vec<WorkerPreview>, AgentError> {
+    let size = plan.local_world_size;
+    let (world, first) = (
+        nodes.saturating_mul(size),
+        group_rank.0.saturating_mul(size),
+    );
+    let round = Round {
+        number: 0,
+        group_rank,
+        group_world_size: nodes,
+        master,
+        losses_known_within: Duration::ZERO,
+    };
+    let spec = plan.group_spec();
+    WorkerRanks::of_node(Assignment::from((first, world, first, world)), size)
+        .into_iter()
+        .map(|place| {
+            let variables = environment::variables(&spec, &round, &place, 0);
+            Ok(WorkerPreview {
+                arguments: environment::arguments(&plan.entrypoint.arguments, place.local_rank),
+                variables: variables.map_err(AgentError::Plan)?,
+                place,
+            })
+        })
+        .collect()
 }

@@ -1,9 +1,27 @@
-//! The signals that end a run in order.
+//! Signals that are handled: those that end a run in order, and those of job control (Ctrl-Z, `fg`).
+//!
+//! ```text
+//!   SIGTSTP ─► keeper ── SIGTSTP ─► agent ── SIGSTOP ─► workers' process groups
+//!                └─ stops itself      └─ only waits
+//!   SIGCONT ─► keeper ── SIGCONT ─► agent ── SIGCONT ─► workers' process groups
+//! ```
+//!
+//! * Workers get SIGSTOP, because the kernel ignores SIGTSTP in process groups like theirs, which no
+//!   shell looks after.
+//! * The agent's clock is suspended meanwhile, so that no grace, no limit and no heartbeat that it
+//!   waits for counts the time. Its threads go on: the store answers, and the heartbeats of the
+//!   rendezvous are sent, so that the other nodes keep this one. (Their workers wait for these ones
+//!   in collectives, whose own limits count on.) Without a keeper the agent stops itself, too: the
+//!   other nodes then lose it as soon as their heartbeats say so.
+//! * A signal that ends the run, or the loss of the keeper, ends the suspension.
+//! * SIGSTOP cannot be handled. Whoever sends it to the keeper or to a worker stops that process only;
+//!   nobody takes a stopped worker for one that has ended.
 
 use std::future::poll_fn;
 use std::io;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
+use rustix::process::{self, getpid, kill_process};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// SIGHUP's number, the same on all architectures.
@@ -46,8 +64,70 @@ impl Signals {
     }
 }
 
-/// Whether this process ignores a signal, as it was told by whoever started it.
-pub(crate) fn is_ignored(number: i32) -> bool {
+/// A request of job control.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum JobRequest {
+    /// To suspend the job (Ctrl-Z).
+    Suspend,
+    /// To continue it (`fg`).
+    Continue,
+}
+
+/// SIGTSTP and SIGCONT, waited for.
+#[derive(Debug, Default)]
+pub(crate) struct JobControl {
+    /// `None` if SIGTSTP was being ignored, which stays so.
+    suspend: Option<Signal>,
+    resume: Option<Signal>,
+}
+
+impl JobControl {
+    /// Handles both from here on. To be called inside the runtime. [`JobControl::default`] handles
+    /// neither.
+    pub(crate) fn new() -> io::Result<Self> {
+        let stop = process::Signal::TSTP.as_raw();
+        Ok(Self {
+            suspend: if is_ignored(stop) {
+                None
+            } else {
+                Some(signal(SignalKind::from_raw(stop))?)
+            },
+            resume: Some(signal(SignalKind::from_raw(
+                process::Signal::CONT.as_raw(),
+            ))?),
+        })
+    }
+
+    /// Waits for the next request. May be dropped while waiting.
+    ///
+    /// If both have come, they are taken for a suspension that is over: a job that is suspended where
+    /// nobody will continue it any more is worse than the contrary.
+    pub(crate) async fn next(&mut self) -> JobRequest {
+        let received = |stream: &mut Option<Signal>, context: &mut Context<'_>| {
+            let stream = stream.as_mut();
+            stream.is_some_and(|stream| stream.poll_recv(context).is_ready())
+        };
+        poll_fn(|context| {
+            let suspend = received(&mut self.suspend, context);
+            if received(&mut self.resume, context) {
+                Poll::Ready(JobRequest::Continue)
+            } else if suspend {
+                Poll::Ready(JobRequest::Suspend)
+            } else {
+                Poll::Pending
+            }
+        })
+        .await
+    }
+}
+
+/// Stops this process until somebody sends it SIGCONT.
+pub(crate) fn stop_this_process() {
+    let _ = kill_process(getpid(), process::Signal::STOP);
+}
+
+/// Whether this process ignores a signal, as whoever started it has arranged.
+fn is_ignored(number: i32) -> bool {
     (1..=64).contains(&number) && ignored_signals() & (1 << (number - 1)) != 0
 }
 

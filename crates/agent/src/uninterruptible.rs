@@ -7,9 +7,8 @@
 
 use std::future::pending;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use rdzv_agent_proto::group::{Cause, GroupInput};
+use rdzv_agent_proto::group::Cause;
 use rdzv_agent_proto::hang::uninterruptible::{
     Sighting, UninterruptibleWatch, limit, state_letter,
 };
@@ -18,8 +17,6 @@ use rdzv_core::time::Mono;
 use rustix::process::Pid;
 use tokio::time::{Instant, sleep_until};
 use tracing::warn;
-
-use crate::agent::Agent;
 
 /// The agent's eye on workers that the kernel holds.
 #[derive(Debug)]
@@ -58,6 +55,35 @@ impl KernelHolds {
         self.next_look = None;
     }
 
+    /// Checks these running workers. Returns those that have been held for too long, with that as
+    /// their cause.
+    pub(crate) fn check(
+        &mut self,
+        now: Mono,
+        workers: &[(LocalRank, Pid)],
+    ) -> Vec<(LocalRank, Cause)> {
+        let mut stuck = Vec::new();
+        for sighting in self.look(now, workers) {
+            let (Sighting::First(worker) | Sighting::Stuck(worker, _)) = sighting;
+            let Some((_, pid)) = workers.iter().find(|(known, _)| *known == worker) else {
+                continue;
+            };
+            let wait_channel = self.wait_channel(*pid);
+            match sighting {
+                Sighting::First(_) => warn!(
+                    "worker with local rank {worker} (pid {}) is in an uninterruptible wait of the \
+                     kernel (state D{}); it is given up if that lasts",
+                    pid.as_raw_nonzero(),
+                    wait_channel.map_or_else(String::new, |channel| format!(", in {channel}"))
+                ),
+                Sighting::Stuck(_, held) => {
+                    stuck.push((worker, Cause::Uninterruptible { held, wait_channel }));
+                }
+            }
+        }
+        stuck
+    }
+
     fn look(&mut self, now: Mono, workers: &[(LocalRank, Pid)]) -> Vec<Sighting> {
         let letters: Vec<(LocalRank, char)> = workers
             .iter()
@@ -85,57 +111,10 @@ impl KernelHolds {
     }
 }
 
-impl Agent<'_> {
-    /// Looks at all running workers, and condemns those that have been held for too long.
-    pub(crate) fn look_for_held_workers(&mut self) -> Option<GroupInput> {
-        let running: Vec<(LocalRank, Pid)> = self
-            .workers
-            .iter()
-            .filter(|(local_rank, _)| self.exits.is_running(**local_rank))
-            .map(|(local_rank, worker)| (*local_rank, worker.pid))
-            .collect();
-        let now = self.clock.now().mono;
-        let mut stuck = Vec::new();
-        for sighting in self.kernel_holds.look(now, &running) {
-            match sighting {
-                Sighting::First(local_rank) => self.warn_of(local_rank),
-                Sighting::Stuck(local_rank, held) => {
-                    self.condemn_held(local_rank, held);
-                    stuck.push(local_rank);
-                }
-            }
-        }
-        (!stuck.is_empty()).then_some(GroupInput::Unhealthy {
-            workers: stuck,
-            restartable: false,
-        })
-    }
-
-    fn warn_of(&self, local_rank: LocalRank) {
-        if let Some(worker) = self.workers.get(&local_rank) {
-            let channel = self.kernel_holds.wait_channel(worker.pid);
-            warn!(
-                "worker with local rank {local_rank} (pid {}) is in an uninterruptible wait of the \
-                 kernel (state D{}); it is given up if that lasts",
-                worker.identity.pid,
-                channel.map_or_else(String::new, |channel| format!(", in {channel}"))
-            );
-        }
-    }
-
-    fn condemn_held(&mut self, local_rank: LocalRank, held: Duration) {
-        if let Some(worker) = self.workers.get_mut(&local_rank) {
-            let wait_channel = self.kernel_holds.wait_channel(worker.pid);
-            worker
-                .condemned
-                .get_or_insert(Cause::Uninterruptible { held, wait_channel });
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::time::Duration;
 
     use super::*;
 

@@ -194,6 +194,10 @@ pub enum RunError {
 
 impl From<AgentError> for RunError {
     fn from(error: AgentError) -> Self {
-        Self::Agent(Box::new(error))
+        match error {
+            AgentError::Supervisor(error) => Self::Supervisor(error),
+            AgentError::Unrecoverable { role, state } => Self::Unrecoverable { role, state },
+            error => Self::Agent(Box::new(error)),
+        }
     }
 }

@@ -13,8 +13,8 @@ use super::{
     ElasticAgent, ProcessFailure, RunError, RunResult, StopHandle, WorkerEntrypoint, WorkerGroup,
     WorkerId, WorkerSpec,
 };
-use crate::agent::run_until;
-use crate::{AgentEvent, Outcome};
+use crate::run::run_processes;
+use crate::{Failure, Outcome};
 
 /// Whether an agent runs in this process.
 static RUNNING: AtomicBool = AtomicBool::new(false);
@@ -70,36 +70,15 @@ impl LocalElasticAgent {
         if let Some(call) = &call {
             plan.environment.extend([call.variable()]);
         }
-        let outcome = run_until(plan, &self.stop, &mut |event| {
-            self.view.change(|group| group.apply(event));
-            tell(&self.spec, event);
+        let outcome = run_processes(plan, &self.stop, &mut |event| {
+            self.view.record(&self.spec, event);
         });
-        finish_telling(&self.spec);
-        match outcome {
-            Outcome::Succeeded => Ok(RunResult::succeeded(self.returned(call.as_ref())?)),
-            Outcome::Failed {
-                failures,
-                root_cause,
-                ..
-            } => {
-                let first = failures
-                    .get(root_cause)
-                    .and_then(|failure| failure.evidence.rank);
-                let failures = failures.iter().map(ProcessFailure::from).collect();
-                Ok(RunResult {
-                    first,
-                    ..RunResult::failed(failures)
-                })
-            }
-            Outcome::Signalled {
-                signal,
-                workers_started,
-            } => Err(RunError::Signalled {
-                signal,
-                workers_started,
-            }),
-            Outcome::Error(error) => Err(error.into()),
-        }
+        finish_handlers(&self.spec);
+        result(
+            outcome,
+            || self.returned(call.as_ref()),
+            |failure| ProcessFailure::from(failure),
+        )
     }
 
     /// What the functions returned.
@@ -142,16 +121,39 @@ pub(super) fn check_role(spec: &WorkerSpec, role: &str) -> Result<(), RunError> 
     })
 }
 
-/// Passes an event on to those whom the specification names.
-pub(super) fn tell(spec: &WorkerSpec, event: &AgentEvent) {
-    for handler in &spec.event_handlers {
-        let mut handler = handler.lock().unwrap_or_else(PoisonError::into_inner);
-        handler.record(event);
+/// The result of a run; `values` has what the workers returned, if they have succeeded.
+pub(super) fn result(
+    outcome: Outcome,
+    values: impl FnOnce() -> Result<BTreeMap<Rank, Value>, RunError>,
+    failure: impl Fn(&Failure) -> ProcessFailure,
+) -> Result<RunResult, RunError> {
+    match outcome {
+        Outcome::Succeeded => Ok(RunResult::succeeded(values()?)),
+        Outcome::Failed {
+            failures,
+            root_cause,
+        } => {
+            let first = failures.get(root_cause);
+            let first = first.and_then(|failure| failure.evidence.rank);
+            let failures = failures.iter().map(failure).collect();
+            Ok(RunResult {
+                first,
+                ..RunResult::failed(failures)
+            })
+        }
+        Outcome::Signalled {
+            signal,
+            workers_started,
+        } => Err(RunError::Signalled {
+            signal,
+            workers_started,
+        }),
+        Outcome::Error(error) => Err(error.into()),
     }
 }
 
-/// Tells them that there are no more.
-pub(super) fn finish_telling(spec: &WorkerSpec) {
+/// Tells the event handlers of a specification that there are no more events.
+pub(super) fn finish_handlers(spec: &WorkerSpec) {
     for handler in &spec.event_handlers {
         let mut handler = handler.lock().unwrap_or_else(PoisonError::into_inner);
         handler.finish();

@@ -23,23 +23,20 @@
 //!
 //! Which item of torchelastic each of these answers to is in `docs/torchelastic-api.md`.
 
-mod carrying_out;
 mod defaults;
-mod driving;
 mod elastic_agent;
 mod entrypoint;
 mod failure;
 pub mod function;
 mod launch;
 mod local;
+mod polled;
 mod python;
 mod result;
 mod simple;
 mod spec;
 mod spec_builder;
-pub(crate) mod stop;
 mod supervisor;
-mod telling;
 mod worker;
 mod worker_group;
 
@@ -54,10 +51,12 @@ pub use result::{MonitorResult, RunResult};
 pub use simple::SimpleElasticAgent;
 pub use spec::{EventHandler, SpecError, WorkerSpec};
 pub use spec_builder::WorkerSpecBuilder;
-pub use stop::StopHandle;
-pub use supervisor::{StartRequest, SupervisorError, WorkerSupervisor};
-pub use worker::{Worker, WorkerId};
+pub use supervisor::WorkerSupervisor;
+pub use worker::Worker;
 pub use worker_group::{StoreInfo, WorkerGroup};
+
+pub use crate::requests::StopHandle;
+pub use crate::{StartRequest, SupervisorError, WorkerId};
 
 /// The state of a worker group, under the names and numbers that torchelastic gives them.
 pub use rdzv_agent_proto::group::GroupState as WorkerState;

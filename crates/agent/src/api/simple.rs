@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
-use super::driving::Driving;
-use super::local::check_role;
+use super::local::{check_role, finish_handlers, result};
+use super::polled::PolledSupervisor;
 use super::worker_group::View;
 use super::{
     ElasticAgent, RunError, RunResult, StopHandle, WorkerGroup, WorkerSpec, WorkerSupervisor,
 };
+use crate::run::run_supervised;
 
 /// Drives a [`WorkerSupervisor`] through a run: torchelastic's agent of the same name.
 ///
@@ -67,8 +68,19 @@ impl<S: WorkerSupervisor> SimpleElasticAgent<S> {
 impl<S: WorkerSupervisor> ElasticAgent for SimpleElasticAgent<S> {
     fn run(&mut self, role: &str) -> Result<RunResult, RunError> {
         check_role(&self.spec, role)?;
-        let driving = Driving::new(&self.spec, &mut self.supervisor, &self.view, &self.stop)?;
-        driving.run()
+        let mut supervisor = PolledSupervisor::new(&self.spec, &mut self.supervisor, &self.view);
+        let outcome = run_supervised(
+            self.spec.plan_without_command(),
+            &mut supervisor,
+            &self.stop,
+            &mut |event| self.view.record(&self.spec, event),
+        );
+        finish_handlers(&self.spec);
+        result(
+            outcome,
+            || Ok(supervisor.returned()),
+            |failure| supervisor.process_failure(failure),
+        )
     }
 
     fn worker_group(&self, role: &str) -> Option<WorkerGroup> {

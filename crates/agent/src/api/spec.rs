@@ -169,7 +169,7 @@ impl WorkerSpec {
         let signals_text: Vec<String> = self
             .signals
             .iter()
-            .map(|number| crate::stop::name(*number))
+            .map(|number| crate::processes::signal_name(*number))
             .collect();
         let mut rendezvous = self.rendezvous.clone();
         if let RendezvousPlan::Dynamic { parameters } = &mut rendezvous {

@@ -3,11 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rdzv_agent_proto::group::WorkerRanks;
 use rdzv_core::rank::LocalRank;
-use thiserror::Error;
 
-use super::{MonitorResult, WorkerGroup, WorkerId};
+use super::{MonitorResult, StartRequest, SupervisorError, WorkerGroup, WorkerId};
 
 /// Starts, watches and stops the workers of one node in a way of its own: threads, containers, jobs
 /// on another machine. A [`SimpleElasticAgent`](super::SimpleElasticAgent) calls it, always from the
@@ -52,22 +50,3 @@ pub trait WorkerSupervisor {
     /// held is let go.
     fn shutdown(&mut self, signal: i32, grace: Duration);
 }
-
-/// One worker that is to be started.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StartRequest {
-    /// Its place in the job.
-    pub place: WorkerRanks,
-    /// The variables of its place (`RANK`, `MASTER_ADDR` and so on), by name.
-    pub environment: Vec<(&'static str, String)>,
-    /// How many restarts have been used.
-    pub restart_count: u32,
-}
-
-/// A supervisor could not do what it was asked for.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{0}")]
-pub struct SupervisorError(
-    /// What was tried, with whom, and why it failed.
-    pub String,
-);

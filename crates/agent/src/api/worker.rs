@@ -1,28 +1,8 @@
 //! One worker, as its agent sees it.
 
-use std::fmt;
-
 use rdzv_core::rank::{LocalRank, Rank, RoleRank};
 
-use crate::WorkerIdentity;
-
-/// Where a worker runs.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum WorkerId {
-    /// A process of this machine, by its process id.
-    Process(u32),
-    /// Somewhere else: `host:port`, or whatever its supervisor calls it.
-    Remote(String),
-}
-
-impl fmt::Display for WorkerId {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Process(pid) => pid.fmt(formatter),
-            Self::Remote(name) => name.fmt(formatter),
-        }
-    }
-}
+use crate::{WorkerId, WorkerIdentity};
 
 /// One worker of a group. What is not known before the first rendezvous, or before the worker was
 /// started, is `None`; torchelastic writes -1 there, and so do the methods ending in `_or_unset`.
@@ -109,15 +89,6 @@ mod tests {
                 worker.role_world_size_or_unset(),
             ],
             [-1; 4]
-        );
-    }
-
-    #[test]
-    fn ids_are_written_as_torchelastic_writes_them() {
-        assert_eq!(WorkerId::Process(4242).to_string(), "4242");
-        assert_eq!(
-            WorkerId::Remote("node-b:29500".into()).to_string(),
-            "node-b:29500"
         );
     }
 }

@@ -69,7 +69,7 @@ impl WorkerGroup {
     }
 
     /// Takes note of what happened.
-    pub(super) fn apply(&mut self, event: &AgentEvent) {
+    fn apply(&mut self, event: &AgentEvent) {
         match event {
             AgentEvent::Rendezvous {
                 result: Ok((rank, agents)),
@@ -122,7 +122,10 @@ impl WorkerGroup {
             .iter_mut()
             .find(|worker| worker.local_rank == local_rank);
         if let Some(worker) = known {
+            let id = worker.id.take();
             *worker = Worker::from(identity);
+            // Only processes have ids in events.
+            worker.id = worker.id.take().or(id);
         }
     }
 }
@@ -139,6 +142,15 @@ impl View {
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut WorkerGroup) -> T) -> T {
         // Whoever panicked while holding it was only reading.
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes note of an event, and passes it on to the handlers of the specification.
+    pub(super) fn record(&self, spec: &WorkerSpec, event: &AgentEvent) {
+        self.change(|group| group.apply(event));
+        for handler in &spec.event_handlers {
+            let mut handler = handler.lock().unwrap_or_else(PoisonError::into_inner);
+            handler.record(event);
+        }
     }
 
     pub(super) fn snapshot(&self) -> WorkerGroup {

@@ -8,7 +8,7 @@ use std::task::Poll;
 use rdzv_agent_proto::hang::stacks::WorkerStack;
 
 use super::{look, stack};
-use crate::WorkerIdentity;
+use crate::worker::WorkerIdentity;
 
 /// An inspection under way.
 pub(crate) type Inspection = Pin<Box<dyn Future<Output = Vec<WorkerStack>>>>;

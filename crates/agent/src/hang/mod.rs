@@ -12,14 +12,14 @@
 //! With nothing of this asked for there is no pipe, no look and no time to wait for.
 //!
 //! * `plan` says what is on, `report` what is said
-//! * `watches` holds the three watches; its `next` is one source of the agent's loop
+//! * `watches` holds the three watches, and what they wait for
 //! * `pipes`, `look`, `syscall` and `stack` are how the world is seen
 //! * `inspect` finds out where all workers are
-//! * `act` is what the agent does about it
+//! * `monitor` concludes what follows, and says so to the supervisor
 
-mod act;
 mod inspect;
 mod look;
+mod monitor;
 mod pipes;
 mod plan;
 mod report;
@@ -27,6 +27,6 @@ mod stack;
 mod syscall;
 mod watches;
 
+pub(crate) use monitor::{HangMonitor, HangOutput};
 pub use plan::{HangAction, HangPlan, HeartbeatPlan};
-pub use report::HangReport;
-pub(crate) use watches::{HangNews, Watches};
+pub use report::{HangReport, WatchdogAction, WatchdogTimer};

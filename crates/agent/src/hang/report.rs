@@ -6,7 +6,47 @@ use std::time::Duration;
 use rdzv_agent_proto::hang::stacks::WorkerStack;
 use serde_json::{Value, json};
 
-use crate::{Cause, HangAction, WorkerIdentity};
+use super::HangAction;
+use crate::Cause;
+use crate::worker::WorkerIdentity;
+
+/// What the watchdog did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WatchdogAction {
+    /// It listens.
+    Started,
+    /// It has ended.
+    Stopped,
+    /// A timer of a worker ran out.
+    TimerExpired,
+    /// It had a worker killed.
+    WorkerKilled,
+}
+
+impl WatchdogAction {
+    /// Its name in the events of PyTorch.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Started => "watchdog started",
+            Self::Stopped => "watchdog stopped",
+            Self::TimerExpired => "timer expired",
+            Self::WorkerKilled => "kill worker process",
+        }
+    }
+}
+
+/// A timer that a worker set itself.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WatchdogTimer {
+    /// The worker's process id.
+    pub pid: i64,
+    /// What it times, as the worker calls it.
+    pub scope: String,
+    /// When it runs out: seconds since the Unix epoch.
+    pub expiration: f64,
+    /// What the worker is then sent; 0 or less: nothing.
+    pub signal: i32,
+}
 
 /// Workers that hang, and where all workers of the node are.
 #[derive(Debug, Clone)]

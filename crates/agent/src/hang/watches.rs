@@ -9,14 +9,12 @@ use std::time::Duration;
 use rdzv_agent_proto::hang::heartbeat::{Heartbeats, Missed};
 use rdzv_agent_proto::hang::line_splitter::Line;
 use rdzv_agent_proto::hang::progress::{ProgressChange, ProgressWatch, Usage};
-use rdzv_agent_proto::hang::stacks::WorkerStack;
 use rdzv_agent_proto::hang::timers::{Expiry, FileTimer, TimerRequest, Timers};
 use rdzv_core::env;
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::{Mono, Now};
 use tokio::time::sleep_until;
 
-use super::inspect::Inspection;
 use super::look;
 use super::pipes::{Pipes, Source};
 use crate::clock::Clock;
@@ -25,17 +23,15 @@ use crate::{AgentError, HangPlan};
 /// How many lines that nobody understands are complained about per attempt.
 const MOST_COMPLAINTS: u32 = 20;
 
-/// Something for the agent.
+/// Something that the watches wait for.
 #[derive(Debug)]
-pub(crate) enum HangNews {
+pub(crate) enum WatchEvent {
     /// Workers wrote lines.
-    Said(Vec<(Source, Line)>),
+    Lines(Vec<(Source, Line)>),
     /// The pipes cannot be waited for any more.
-    Deaf(io::Error),
+    Broken(io::Error),
     /// A deadline of a watch has come.
     Due,
-    /// Where all workers are.
-    Inspected(Vec<WorkerStack>),
 }
 
 /// One worker that hangs.
@@ -54,34 +50,27 @@ pub(super) enum Trouble {
 }
 
 /// All watches of the run.
-pub(crate) struct Watches {
+pub(super) struct Watches {
     pipes: Option<Pipes>,
     directory: Option<PathBuf>,
-    pub(super) watchdog: bool,
-    pub(super) timers: Timers,
+    timers: Timers,
     heartbeats: Option<Heartbeats>,
-    pub(super) progress: Option<ProgressWatch>,
+    progress: Option<ProgressWatch>,
     /// The running workers and their process ids.
     running: Vec<(LocalRank, u32)>,
-    /// What is being looked into.
-    pub(super) troubles: Vec<Trouble>,
-    pub(super) inspection: Option<Inspection>,
     complaints: u32,
 }
 
 impl Watches {
     /// Makes the pipes. To be called inside the runtime.
-    pub(crate) fn new(plan: &HangPlan, workers: u32) -> Result<Self, AgentError> {
+    pub(super) fn new(plan: &HangPlan, workers: u32) -> Result<Self, AgentError> {
         let mut watches = Self {
             pipes: None,
             directory: None,
-            watchdog: false,
             timers: Timers::default(),
             heartbeats: None,
             progress: plan.progress.map(ProgressWatch::new),
             running: Vec::new(),
-            troubles: Vec::new(),
-            inspection: None,
             complaints: 0,
         };
         if plan.watchdog.is_none() && plan.heartbeat.is_none() {
@@ -98,7 +87,6 @@ impl Watches {
                     path: path.clone(),
                     source,
                 })?;
-            watches.watchdog = true;
         }
         if let Some(heartbeat) = &plan.heartbeat {
             let directory = &heartbeat.directory;
@@ -121,14 +109,9 @@ impl Watches {
     }
 
     /// What a worker's environment has for the watches.
-    pub(crate) fn variables(&self, local_rank: LocalRank) -> Vec<(&'static str, String)> {
-        let path = self
-            .pipes
-            .as_ref()
-            .and_then(|pipes| pipes.path(Source::Heartbeat(local_rank)));
-        path.map(|path| (env::RDZV_HEARTBEAT, path.to_string_lossy().into_owned()))
-            .into_iter()
-            .collect()
+    pub(super) fn variables(&self, local_rank: LocalRank) -> Option<(&'static str, String)> {
+        let path = self.pipes.as_ref()?.path(Source::Heartbeat(local_rank))?;
+        Some((env::RDZV_HEARTBEAT, path.to_string_lossy().into_owned()))
     }
 
     /// Whether any watch is on.
@@ -137,7 +120,7 @@ impl Watches {
     }
 
     /// A worker was started.
-    pub(crate) fn started(&mut self, now: Mono, local_rank: LocalRank, pid: u32) {
+    pub(super) fn started(&mut self, now: Mono, local_rank: LocalRank, pid: u32) {
         if !self.on() {
             return;
         }
@@ -151,7 +134,7 @@ impl Watches {
     }
 
     /// A worker has ended.
-    pub(crate) fn ended(&mut self, now: Mono, local_rank: LocalRank) {
+    pub(super) fn ended(&mut self, now: Mono, local_rank: LocalRank) {
         for (_, pid) in self.running.extract_if(.., |(rank, _)| *rank == local_rank) {
             self.timers.forget(pid);
         }
@@ -164,7 +147,7 @@ impl Watches {
     }
 
     /// The workers of the attempt are gone; what they wrote last is nobody's business any more.
-    pub(crate) fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         if !self.on() {
             return;
         }
@@ -179,42 +162,33 @@ impl Watches {
         if let Some(progress) = &mut self.progress {
             progress.clear();
         }
-        self.troubles.clear();
-        self.inspection = None;
         self.complaints = 0;
     }
 
-    /// Waits for the next thing that the agent has to know. `judging` is false while workers are
-    /// being stopped: then their pipes are emptied, and nothing else. May be dropped while waiting.
-    pub(crate) async fn next(&mut self, clock: Clock, judging: bool) -> HangNews {
-        let deadline = judging.then(|| self.deadline()).flatten();
+    /// Waits for the next event. Deadlines count only while the workers are `healthy`. May be dropped
+    /// while waiting.
+    pub(super) async fn next(&mut self, clock: Clock, healthy: bool) -> WatchEvent {
+        let deadline = healthy.then(|| self.deadline()).flatten();
         let due = async {
             match deadline {
                 Some(at) => sleep_until(clock.instant(at)).await,
                 None => pending().await,
             }
         };
-        let (pipes, inspection) = (&mut self.pipes, &mut self.inspection);
-        let said = async {
+        let pipes = &mut self.pipes;
+        let lines = async {
             match pipes {
                 Some(pipes) => pipes.next().await,
                 None => pending().await,
             }
         };
-        let inspected = async {
-            match inspection {
-                Some(inspection) => inspection.await,
-                None => pending().await,
-            }
-        };
         tokio::select! {
             biased;
-            said = said => match said {
-                Ok(lines) => HangNews::Said(lines),
-                Err(error) => HangNews::Deaf(error),
+            lines = lines => match lines {
+                Ok(lines) => WatchEvent::Lines(lines),
+                Err(error) => WatchEvent::Broken(error),
             },
-            places = inspected => HangNews::Inspected(places),
-            () = due => HangNews::Due,
+            () = due => WatchEvent::Due,
         }
     }
 
@@ -232,19 +206,19 @@ impl Watches {
     }
 
     /// Closes the pipes.
-    pub(super) fn deafen(&mut self) {
+    pub(super) fn close(&mut self) {
         self.pipes = None;
         self.heartbeats = None;
     }
 
     /// Takes what workers have written until now. Returns what is to be said about it.
-    pub(super) fn hear(&mut self, now: Now) -> Vec<String> {
+    pub(super) fn read_all(&mut self, now: Now) -> Vec<String> {
         let lines = self.pipes.as_mut().map_or_else(Vec::new, Pipes::take_all);
-        self.said(now, lines)
+        self.read(now, lines)
     }
 
     /// Takes what workers wrote. Returns what is to be said about it.
-    pub(super) fn said(&mut self, now: Now, lines: Vec<(Source, Line)>) -> Vec<String> {
+    pub(super) fn read(&mut self, now: Now, lines: Vec<(Source, Line)>) -> Vec<String> {
         let mut remarks = Vec::new();
         for (source, line) in lines {
             let remark = match source {
@@ -305,8 +279,8 @@ impl Watches {
         heartbeats.map_or_else(Vec::new, |heartbeats| heartbeats.missed(now))
     }
 
-    /// Looks at what the workers have used, if it is time to.
-    pub(super) fn look(&mut self, now: Mono) -> Option<ProgressChange> {
+    /// Checks what the workers have used, if it is time to.
+    pub(super) fn progress(&mut self, now: Mono) -> Option<ProgressChange> {
         let progress = self.progress.as_mut()?;
         if progress.deadline()? > now {
             return None;

@@ -1,7 +1,7 @@
 //! Where the workers' output goes.
 //!
 //! Workers write straight into their files (or to the console that they inherit, stderr through
-//! [`listener`](crate::verdict)); nothing of ours is in between, so no worker is ever slowed down by, or dies with, whoever reads its output. What
+//! `capture`); nothing of ours is in between, so no worker is ever slowed down by, or dies with, whoever reads its output. What
 //! is to be seen on the console as well is copied there from the files by one thread, which holds
 //! no more than a few hundred kilobytes however fast they write and however slow the reader is:
 //! what the console has not taken yet is in the files, and takes disk space only.
@@ -9,6 +9,7 @@
 //! | file | is |
 //! |---|---|
 //! | `streams` | what the agent talks to: opens what each worker writes to |
+//! | `capture` | the end of what workers write to the agent's own stderr |
 //! | `layout` | the directories, and what becomes of them |
 //! | `kept` | files of which only the end stays, for workers that `--local-ranks-filter` hides |
 //! | `last_lines` | the end of a worker's stream, for whoever explains its end |
@@ -20,6 +21,7 @@
 //! | `output` | lines with prefixes, folded or not |
 //! | `console` | stdout and stderr, as everybody in this process writes to them |
 
+mod capture;
 mod console;
 mod filter;
 mod fold;
@@ -32,6 +34,7 @@ mod source;
 mod streams;
 mod tail;
 
+pub(crate) use capture::Listener;
 pub(crate) use console::Target;
 pub use console::write_own_lines;
 pub(crate) use streams::{Logs, WorkerStreams};

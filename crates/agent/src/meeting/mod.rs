@@ -58,8 +58,6 @@ pub(crate) enum Answer {
     BarrierPassed(Result<(), StoreError>),
     /// To nothing: news of the other nodes.
     Changed(Change),
-    /// To nothing: who holds a [`StopHandle`](crate::api::StopHandle) wants the run to stop, as by this signal.
-    Told(i32),
 }
 
 /// What the other nodes are left with.

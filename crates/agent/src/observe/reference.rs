@@ -12,8 +12,7 @@ use rdzv_core::time::Wall;
 use serde::Serialize;
 
 use super::{EventSink, RunFacts};
-use crate::event::WatchdogTimer;
-use crate::{AgentEvent, Exit, WorkerIdentity};
+use crate::{AgentEvent, Exit, WatchdogTimer, WorkerIdentity};
 
 /// Writes the milestones on stderr, one JSON object per line.
 #[derive(Debug)]

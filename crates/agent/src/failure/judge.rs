@@ -4,30 +4,30 @@ use rdzv_agent_proto::group::{Cause, Evidence, Failure};
 use rdzv_core::rank::GroupRank;
 use rdzv_core::time::Wall;
 
-use super::Verdict;
-use crate::{AgentError, Outcome, WorkerIdentity};
+use crate::worker::WorkerIdentity;
+use crate::{AgentError, Outcome, Verdict};
 
 /// What a verdict rests on besides the outcome.
 #[derive(Debug)]
-pub(crate) struct Known<'a> {
+pub(super) struct Known<'a> {
     /// The full name of this node.
-    pub(crate) host: &'a str,
+    pub(super) host: &'a str,
     /// Its rank among the agents.
-    pub(crate) group_rank: GroupRank,
+    pub(super) group_rank: GroupRank,
     /// Its role.
-    pub(crate) role: &'a str,
+    pub(super) role: &'a str,
     /// The worker that could not be started, if that is what ended the run.
-    pub(crate) not_started: Option<&'a WorkerIdentity>,
+    pub(super) not_started: Option<&'a WorkerIdentity>,
     /// The first failure of the job, if that was on another node.
-    pub(crate) elsewhere: Option<Failure>,
+    pub(super) elsewhere: Option<Failure>,
     /// How many restarts were used.
-    pub(crate) restart_count: u32,
+    pub(super) restart_count: u32,
     /// Now.
-    pub(crate) at: Wall,
+    pub(super) at: Wall,
 }
 
 /// Puts the failures in order.
-pub(crate) fn judge(outcome: &Outcome, known: Known<'_>) -> Verdict {
+pub(super) fn judge(outcome: &Outcome, known: Known<'_>) -> Verdict {
     let here = match outcome {
         Outcome::Succeeded | Outcome::Signalled { .. } => {
             return Verdict {

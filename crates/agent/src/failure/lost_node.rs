@@ -6,7 +6,7 @@ use rdzv_rendezvous::RendezvousError;
 
 /// A node that was lost, or whoever hosts what the nodes meet at.
 #[derive(Debug)]
-pub(crate) struct LostNode {
+pub(super) struct LostNode {
     node: String,
     what: String,
     at: Wall,
@@ -14,7 +14,7 @@ pub(crate) struct LostNode {
 
 impl LostNode {
     /// The one that the sentence about a change of membership tells of, if that is what it tells.
-    pub(crate) fn in_sentence(reason: &str, at: Wall) -> Option<Self> {
+    pub(super) fn in_sentence(reason: &str, at: Wall) -> Option<Self> {
         let reason = reason
             .strip_prefix("node ")
             .or_else(|| reason.strip_prefix("nodes "))?;
@@ -30,7 +30,7 @@ impl LostNode {
     }
 
     /// Whoever hosts the rendezvous cannot be reached any more.
-    pub(crate) fn host(error: &RendezvousError, at: Wall) -> Self {
+    pub(super) fn host(error: &RendezvousError, at: Wall) -> Self {
         let node = match error {
             RendezvousError::Unreachable { place, .. } => place.clone(),
             _ => "what the nodes meet at".to_owned(),
@@ -43,7 +43,7 @@ impl LostNode {
     }
 
     /// As it is reported.
-    pub(crate) fn failure(&self) -> Failure {
+    pub(super) fn failure(&self) -> Failure {
         Failure {
             cause: Cause::NodeLost {
                 node: self.what.clone(),

@@ -1,0 +1,683 @@
+//! The agent's loop: waits for whatever happens first, passes it to the worker-group machine, and
+//! applies what the machine decides.
+//!
+//! ```text
+//!   Supervisor ── WorkerEvent ──┐                          ┌─► Supervisor (start, signal, kill)
+//!   Requests ──── Request ──────┼─► WorkerGroup ─ output ──┼─► RendezvousHandle (join, assign, leave)
+//!   Rendezvous ── Answer ───────┘    (decides)             └─► AgentEvent ─► observer
+//!                     └──────► FailureAnalysis ─► Outcome, Verdict
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdzv_agent_proto::group::{
+    Ending, GroupInput, GroupOutput, GroupState, Round, WorkerExit, WorkerGroup, WorkerRanks,
+};
+use rdzv_core::machine::Machine;
+use rdzv_core::rank::{GroupRank, LocalRank};
+use rdzv_core::time::Mono;
+use rdzv_rendezvous::Change;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::{sleep, sleep_until};
+use tracing::{error, info, warn};
+
+use crate::clock::Clock;
+use crate::failure::{FailureAnalysis, hang_sentence};
+use crate::meeting::{Answer, Joined, Meeting, Parting};
+use crate::requests::{Request, Requests};
+use crate::signals::{JobRequest, stop_this_process};
+use crate::supervisor::{StartRequest, Supervisor, Watch, WorkerEvent};
+use crate::worker::WorkerIdentity;
+use crate::{
+    AgentError, AgentEvent, Failure, LaunchPlan, NodeState, Outcome, RendezvousPlan, Verdict,
+};
+
+/// What workers that are no longer needed are asked to end by: SIGTERM.
+const CLOSING_SIGNAL: i32 = 15;
+
+/// How long a node that leaves the others waits until they know. They notice anyhow, if later.
+const LEAVING: Duration = Duration::from_secs(5);
+
+/// How long the end of the run may take to be agreed with the others; backends end sooner.
+const CLOSING: Duration = Duration::from_secs(60);
+
+/// How long the console has to take what is left for it once a signal has ended the run. All of it
+/// is in the log files.
+const CONSOLE_AFTER_SIGNAL: Duration = Duration::from_secs(1);
+
+/// The agent of one node: one machine that decides, and what carries its decisions out.
+pub(crate) struct AgentLoop<'o, S> {
+    plan: Arc<LaunchPlan>,
+    observer: &'o mut dyn FnMut(&AgentEvent),
+    clock: Clock,
+    group: WorkerGroup,
+    /// The state of the group in the last event about it.
+    emitted_state: GroupState,
+    /// Inputs of the machine that come before anything from outside.
+    inputs: VecDeque<GroupInput>,
+    supervisor: S,
+    requests: Requests,
+    rendezvous: Meeting,
+    answers: UnboundedReceiver<Answer>,
+    failures: FailureAnalysis,
+    /// When the current rendezvous or exchange began.
+    step_began: Mono,
+    /// The error that the machine knows as "broken".
+    error: Option<AgentError>,
+    ending: Option<Ending>,
+    /// Whether a signal has told this agent to stop, whatever ended the run.
+    stop_requested: bool,
+    /// Whether the other nodes know that this one has failed.
+    announced: bool,
+}
+
+impl<'o, S: Supervisor> AgentLoop<'o, S> {
+    pub(crate) fn new(
+        plan: Arc<LaunchPlan>,
+        supervisor: S,
+        requests: Requests,
+        observer: &'o mut dyn FnMut(&AgentEvent),
+    ) -> Self {
+        let group = WorkerGroup::new(plan.group_spec());
+        let (sender, answers) = unbounded_channel();
+        let rendezvous = Meeting::new(&plan, sender);
+        Self {
+            failures: FailureAnalysis::new(&plan, rendezvous.group_rank()),
+            plan,
+            observer,
+            clock: Clock::new(),
+            emitted_state: group.state(),
+            group,
+            inputs: VecDeque::from([GroupInput::Begin]),
+            supervisor,
+            requests,
+            rendezvous,
+            answers,
+            step_began: Mono::ZERO,
+            error: None,
+            ending: None,
+            stop_requested: false,
+            announced: false,
+        }
+    }
+
+    pub(crate) async fn run(mut self) -> Outcome {
+        let events = self.supervisor.begin(self.clock);
+        self.take(events);
+        loop {
+            let Some(input) = self.inputs.pop_front() else {
+                self.wait().await;
+                continue;
+            };
+            self.group.handle(self.clock.now(), input);
+            while let Some(output) = self.group.poll_output() {
+                self.apply(output);
+            }
+            self.emit_state();
+            if let Some(ending) = self.ending.take() {
+                return self.end(ending).await;
+            }
+        }
+    }
+
+    /// Waits for the next event.
+    ///
+    /// Ends of workers come first: they happened before whatever is ready at the same time could
+    /// make the agent do something about them.
+    async fn wait(&mut self) {
+        let clock = self.clock;
+        let deadline = self.group.deadline();
+        let watch = Watch {
+            healthy: self.group.state() == GroupState::Healthy,
+            within: deadline.map(|at| at.since(clock.now().mono)),
+        };
+        let due = async {
+            match deadline {
+                Some(at) => sleep_until(clock.instant(at)).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            events = self.supervisor.next(clock, watch) => self.take(events),
+            request = self.requests.next() => self.requested(request).await,
+            Some(answer) = self.answers.recv() => {
+                let input = self.answered(answer);
+                self.inputs.extend(input);
+            }
+            () = due => self.inputs.push_back(GroupInput::TimePassed),
+        }
+    }
+
+    /// Takes what happened to workers.
+    fn take(&mut self, events: Vec<WorkerEvent>) {
+        for event in events {
+            match event {
+                WorkerEvent::Notice(event) => self.emit(event),
+                WorkerEvent::Input(input) => self.inputs.push_back(input),
+                WorkerEvent::Broken(error) => {
+                    let input = self.broken(error);
+                    self.inputs.push_back(input);
+                }
+            }
+        }
+    }
+
+    async fn requested(&mut self, request: Request) {
+        let input = match request {
+            Request::Job(JobRequest::Suspend) => self.suspend().await,
+            Request::Job(JobRequest::Continue) => None,
+            Request::Stop(signal) => Some(self.stop(signal)),
+            Request::KeeperLost => Some(GroupInput::KeeperLost),
+        };
+        self.inputs.extend(input);
+    }
+
+    /// Suspends the workers until the job is continued, or has to end.
+    async fn suspend(&mut self) -> Option<GroupInput> {
+        let role = self.plan.role.clone();
+        warn!("[{role}] stopped; the workers stand still until SIGCONT");
+        let since = self.clock.now().mono;
+        self.supervisor.suspend();
+        if !self.requests.has_keeper() {
+            stop_this_process();
+        }
+        let input = loop {
+            match self.requests.next().await {
+                Request::Job(JobRequest::Suspend) => {}
+                Request::Job(JobRequest::Continue) => break None,
+                Request::Stop(signal) => break Some(self.stop(signal)),
+                Request::KeeperLost => break Some(GroupInput::KeeperLost),
+            }
+        };
+        self.clock.was_stopped_since(since);
+        warn!("[{role}] continued");
+        self.supervisor.resume();
+        input
+    }
+
+    fn stop(&mut self, signal: i32) -> GroupInput {
+        self.stop_requested = true;
+        warn!("Received {signal} death signal, shutting down workers");
+        self.emit(AgentEvent::SignalReceived {
+            at: self.clock.now().wall,
+            signal,
+        });
+        GroupInput::Signal(signal)
+    }
+
+    /// Keeps the first error; the machine only knows that there is one.
+    fn broken(&mut self, error: AgentError) -> GroupInput {
+        self.error.get_or_insert(error);
+        GroupInput::Broken
+    }
+
+    fn emit(&mut self, event: AgentEvent) {
+        if let AgentEvent::StateChanged { state, .. } = event {
+            self.emitted_state = state;
+        }
+        (self.observer)(&event);
+    }
+
+    /// Emits the state of the group if it is another than that of the last event.
+    fn emit_state(&mut self) {
+        let state = self.group.state();
+        if state != self.emitted_state {
+            self.emit(AgentEvent::StateChanged {
+                at: self.clock.now().wall,
+                state,
+                restart_count: self.group.restart_count(),
+            });
+        }
+    }
+
+    /// Emits how far a dynamic rendezvous is. In a static one, and alone, nodes neither come nor go.
+    fn emit_node_state(
+        &mut self,
+        state: NodeState,
+        message: String,
+        rank: Option<GroupRank>,
+        error: Option<String>,
+    ) {
+        let RendezvousPlan::Dynamic { parameters } = &self.plan.rendezvous else {
+            return;
+        };
+        let event = AgentEvent::RendezvousNews {
+            at: self.clock.now().wall,
+            state,
+            message,
+            endpoint: parameters.endpoint.clone(),
+            rank,
+            error,
+        };
+        self.emit(event);
+    }
+
+    /// Applies a decision of the machine.
+    fn apply(&mut self, output: GroupOutput) {
+        let clock = self.clock;
+        match output {
+            GroupOutput::Join { restart_count } => self.join(restart_count),
+            GroupOutput::PurgeStore => self.rendezvous.purge(),
+            GroupOutput::Assign(round) => {
+                self.step_began = clock.now().mono;
+                self.rendezvous.assign(&round);
+            }
+            GroupOutput::Assigned {
+                workers,
+                round,
+                restart_count,
+            } => self.assigned(&workers, round, restart_count),
+            GroupOutput::Start {
+                worker,
+                environment,
+                restart_count,
+            } => self.start(StartRequest {
+                place: worker,
+                environment,
+                restart_count,
+            }),
+            GroupOutput::FirstFailure(exit) => self.supervisor.report_failure(&exit),
+            GroupOutput::Unhealthy { workers, last } => self.unhealthy(&workers, last),
+            GroupOutput::Announce(exit) => {
+                let now = clock.now().wall;
+                let text = self.failures.announcement(now, &exit, &self.supervisor);
+                self.announce(text);
+            }
+            GroupOutput::Signal { workers, signal } => {
+                let deadline = self.group.deadline();
+                let now = clock.now().mono;
+                let grace = deadline.map_or(Duration::ZERO, |deadline| deadline.since(now));
+                let events = self.supervisor.signal(clock, &workers, signal, grace);
+                self.take(events);
+            }
+            GroupOutput::Kill { workers } => {
+                let events = self.supervisor.kill(clock, &workers);
+                self.take(events);
+            }
+            GroupOutput::Abandon { workers } => self.supervisor.abandon(&workers),
+            GroupOutput::ClearLeftovers => {
+                let events = self.supervisor.kill_leftovers();
+                self.take(events);
+            }
+            GroupOutput::AbandonLeftovers => self.supervisor.abandon_leftovers(),
+            GroupOutput::Restarting { remaining, most } => {
+                info!(
+                    "[{}] Worker group FAILED. {remaining}/{most} attempts left; will restart \
+                     worker group",
+                    self.plan.role
+                );
+                self.emit(AgentEvent::Restarting {
+                    at: clock.now().wall,
+                    remaining,
+                    most,
+                });
+            }
+            GroupOutput::Regrouping { reason } => {
+                warn!("[{}] {reason}; will join the next round", self.plan.role);
+                let at = clock.now().wall;
+                self.emit(AgentEvent::Regrouping { at, reason });
+            }
+            GroupOutput::ExitBarrier { agents } => self.rendezvous.wait_for_others(agents),
+            GroupOutput::Finish(ending) => self.ending = Some(ending),
+        }
+    }
+
+    fn join(&mut self, restart_count: u32) {
+        let now = self.clock.now();
+        self.step_began = now.mono;
+        self.emit(AgentEvent::RendezvousBegan {
+            at: now.wall,
+            restart_count,
+        });
+        let message = format!(
+            "The node joins the next round of the rendezvous '{}'.",
+            self.plan.run_id
+        );
+        self.emit_node_state(NodeState::Init, message, None, None);
+        self.supervisor.forget();
+        self.rendezvous.join();
+    }
+
+    fn assigned(&mut self, workers: &[WorkerRanks], round: Round, restart_count: u32) {
+        let now = self.clock.now();
+        self.emit(AgentEvent::RanksAssigned {
+            at: now.wall,
+            took: now.mono.since(self.step_began),
+            round: round.number,
+            group_rank: round.group_rank,
+            group_world_size: round.group_world_size,
+            workers: workers
+                .iter()
+                .map(|place| WorkerIdentity::new(place, 0))
+                .collect(),
+            master_addr: round.master.addr,
+            master_port: round.master.port,
+            restart_count,
+        });
+    }
+
+    fn start(&mut self, request: StartRequest) {
+        let place = request.place;
+        let port = self.rendezvous.release_port(&place);
+        match self.supervisor.start(self.clock, request, port) {
+            Ok(events) => self.take(events),
+            Err(error) => {
+                let worker = WorkerIdentity::new(&place, 0);
+                self.failures.not_started(worker, &error);
+                self.take(vec![WorkerEvent::Broken(error)]);
+            }
+        }
+    }
+
+    fn unhealthy(&mut self, workers: &[LocalRank], last: bool) {
+        let text = hang_sentence(workers, &self.supervisor);
+        error!("[{}] Worker group UNHEALTHY: {text}", self.plan.role);
+        if last && !matches!(self.plan.rendezvous, RendezvousPlan::Local) {
+            let now = self.clock.now().wall;
+            let text = self
+                .failures
+                .hang_announcement(now, workers, &self.supervisor);
+            self.announce(text);
+        }
+    }
+
+    /// Announces to the other nodes that this one has failed permanently.
+    fn announce(&mut self, text: String) {
+        self.announced = true;
+        self.rendezvous.tell_others(text);
+    }
+
+    /// An answer of the rendezvous, for the machine.
+    fn answered(&mut self, answer: Answer) -> Option<GroupInput> {
+        Some(match answer {
+            Answer::Joined(joined) => self.joined(joined),
+            Answer::NotNeeded(reason) => {
+                self.emit_node_state(NodeState::Succeeded, reason.clone(), None, None);
+                warn!("[{}] {reason}", self.plan.role);
+                GroupInput::NotNeeded
+            }
+            // The exchange of a round that was given up meanwhile.
+            Answer::Assigned { join, .. } if !self.rendezvous.is_current(join) => return None,
+            Answer::Assigned { result, .. } => match result {
+                Ok(assignment) => GroupInput::Assigned(assignment),
+                Err(error) => self.broken(error),
+            },
+            Answer::Changed(change) => self.changed(change),
+            Answer::BarrierPassed(passed) => {
+                if let Err(error) = passed {
+                    // The workers have succeeded whatever became of the others.
+                    error!("Error waiting on exit barrier. {error}");
+                }
+                GroupInput::BarrierPassed
+            }
+        })
+    }
+
+    fn joined(&mut self, joined: Result<Joined, AgentError>) -> GroupInput {
+        let now = self.clock.now();
+        let took = now.mono.since(self.step_began);
+        let (state, message, rank, error) = match &joined {
+            Ok(Joined { round, .. }) => {
+                let (rank, size) = (round.group_rank, round.group_world_size);
+                let message = format!(
+                    "The node has joined round {} of the rendezvous '{}' as rank {rank} of {size}.",
+                    round.number, self.plan.run_id
+                );
+                (NodeState::Running, message, Some(rank), None)
+            }
+            Err(error) => {
+                let message = format!("{}: {error}", error.class());
+                (NodeState::Failed, message, None, Some(error.to_string()))
+            }
+        };
+        self.emit_node_state(state, message, rank, error);
+        self.emit(AgentEvent::Rendezvous {
+            at: now.wall,
+            took,
+            result: match &joined {
+                Ok(Joined { round, .. }) => Ok((round.group_rank, round.group_world_size)),
+                Err(error) => Err(error.to_string()),
+            },
+            restart_count: self.group.restart_count(),
+        });
+        match joined {
+            Ok(joined) => {
+                let round = self.rendezvous.joined(joined);
+                self.failures.joined(round.group_rank);
+                GroupInput::Joined(round)
+            }
+            Err(error) => self.broken(error),
+        }
+    }
+
+    /// Something happened to the other nodes, or to what the nodes meet at.
+    fn changed(&mut self, change: Change) -> GroupInput {
+        let now = self.clock.now().wall;
+        match change {
+            Change::Membership { round, reason } => {
+                self.emit_node_state(NodeState::Running, reason.clone(), None, None);
+                self.failures.membership_changed(now, &reason);
+                GroupInput::MembershipChanged { round, reason }
+            }
+            Change::PeerFailed { node, reason } => {
+                let message = format!("Node {node} has failed for good: {reason}");
+                self.emit_node_state(NodeState::Running, message, None, None);
+                let reason = self.failures.peer_failed(now, &reason);
+                error!("node {node} has failed for good: {reason}");
+                GroupInput::PeerFailed { node, reason }
+            }
+            Change::Closed => {
+                let message = format!("The rendezvous '{}' was closed.", self.plan.run_id);
+                self.emit_node_state(NodeState::Running, message, None, None);
+                GroupInput::RunClosed
+            }
+            Change::Lost(error) => {
+                let text = error.to_string();
+                self.emit_node_state(NodeState::Failed, text.clone(), None, Some(text));
+                self.failures.rendezvous_lost(now, &error);
+                let _ = self.broken(error.into());
+                GroupInput::RendezvousLost
+            }
+        }
+    }
+
+    /// Ends the run. The workers are gone already, unless their supervisor knows better.
+    async fn end(mut self, ending: Ending) -> Outcome {
+        self.supervisor.shutdown(match ending {
+            Ending::Signalled { signal, .. } => signal,
+            _ => CLOSING_SIGNAL,
+        });
+        self.capture_output().await;
+        let outcome = self.outcome(&ending);
+        let restart_count = self.group.restart_count();
+        let now = self.clock.now().wall;
+        let verdict = Box::new(self.failures.verdict(now, restart_count, &outcome));
+        let parting = self.parting(&ending, &outcome, &verdict);
+        if let Ending::SucceededAlone { reason, .. } = &ending {
+            warn!(
+                "[{}] {reason}; the workers here have succeeded, so this node leaves the others",
+                self.plan.role
+            );
+        }
+        if let Ending::Succeeded { exits }
+        | Ending::SucceededAlone { exits, .. }
+        | Ending::Failed { exits, .. } = &ending
+        {
+            self.emit_finals(exits, &outcome);
+        }
+        self.drain_output().await;
+        self.supervisor
+            .remove_files(matches!(outcome, Outcome::Succeeded));
+        self.leave(parting).await;
+        let events = self.supervisor.end(self.clock);
+        self.take(events);
+        let now = self.clock.now();
+        self.emit(AgentEvent::Verdict {
+            at: now.wall,
+            verdict,
+        });
+        let returned = matches!(outcome, Outcome::Succeeded | Outcome::Failed { .. });
+        self.emit(AgentEvent::AgentFinal {
+            at: now.wall,
+            state: if returned { "SUCCEEDED" } else { "FAILED" },
+            took: now.mono.since(Mono::ZERO),
+            workers_succeeded: matches!(outcome, Outcome::Succeeded),
+            raw_error: match &outcome {
+                Outcome::Error(error) => Some(error.to_string()),
+                Outcome::Signalled { signal, .. } => Some(format!(
+                    "SignalException: Process {} got signal: {signal}",
+                    std::process::id()
+                )),
+                _ => None,
+            },
+        });
+        outcome
+    }
+
+    /// Waits until what workers have written to our stderr is captured. As long as for the other
+    /// output.
+    async fn capture_output(&mut self) {
+        let stop_requested = self.stop_requested;
+        tokio::select! {
+            () = self.supervisor.captured() => {}
+            request = self.requests.stop() => {
+                self.stop_requested |= matches!(request, Request::Stop(_));
+            }
+            () = sleep(CONSOLE_AFTER_SIGNAL), if stop_requested => {}
+        }
+    }
+
+    /// Waits until all output is on the console. A signal, or the loss of the keeper, ends the
+    /// waiting: a console that nobody reads any more must not hold the agent. Nor may it for long if
+    /// a signal has told the agent to stop before, even if the run had failed already.
+    async fn drain_output(&mut self) {
+        tokio::select! {
+            () = self.supervisor.drained() => {}
+            _ = self.requests.stop() => {}
+            () = sleep(CONSOLE_AFTER_SIGNAL), if self.stop_requested => {}
+        }
+    }
+
+    async fn leave(&mut self, parting: Parting) {
+        let limit = match parting {
+            Parting::Left => LEAVING,
+            Parting::Succeeded | Parting::Failed { .. } => CLOSING,
+        };
+        let message = format!("The node leaves the rendezvous '{}'.", self.plan.run_id);
+        self.emit_node_state(NodeState::Succeeded, message, None, None);
+        let Some(left) = self.rendezvous.leave(parting) else {
+            return;
+        };
+        tokio::select! {
+            _ = left => {}
+            _ = self.requests.stop() => {}
+            () = sleep(limit) => warn!(
+                "the rendezvous did not let go of this node within {} s",
+                limit.as_secs()
+            ),
+        }
+    }
+
+    /// What the other nodes are left with.
+    fn parting(&self, ending: &Ending, outcome: &Outcome, verdict: &Verdict) -> Parting {
+        let failed = |text: Option<String>| {
+            let now = self.clock.now().wall;
+            let workers = &self.supervisor;
+            let reason = (!self.announced)
+                .then(|| FailureAnalysis::final_announcement(now, outcome, verdict, text, workers));
+            Parting::Failed { reason }
+        };
+        match (ending, outcome) {
+            (Ending::Succeeded { .. }, _) => Parting::Succeeded,
+            (Ending::Failed { unhealthy, .. }, _) if !unhealthy.is_empty() => {
+                failed(Some(hang_sentence(unhealthy, &self.supervisor)))
+            }
+            (Ending::Failed { .. }, _) => failed(None),
+            (Ending::PeerFailed { .. } | Ending::RunClosed, _) => Parting::Failed { reason: None },
+            (Ending::Devices(text), _) => failed(Some(text.clone())),
+            // A node that could not join, or has lost what the others meet at, does not speak for
+            // them.
+            (Ending::Broken, Outcome::Error(AgentError::Rendezvous(_))) => Parting::Left,
+            (Ending::Broken, Outcome::Error(error)) => failed(Some(error.to_string())),
+            (
+                Ending::Broken
+                | Ending::SucceededAlone { .. }
+                | Ending::Signalled { .. }
+                | Ending::NotNeeded
+                | Ending::KeeperLost,
+                _,
+            ) => Parting::Left,
+        }
+    }
+
+    fn outcome(&mut self, ending: &Ending) -> Outcome {
+        Outcome::Error(match ending {
+            Ending::Succeeded { .. } | Ending::SucceededAlone { .. } | Ending::NotNeeded => {
+                return Outcome::Succeeded;
+            }
+            Ending::Failed { exits, unhealthy } => {
+                let now = self.clock.now().wall;
+                return self
+                    .failures
+                    .outcome(now, exits, unhealthy, &self.supervisor);
+            }
+            Ending::Signalled {
+                signal,
+                workers_started,
+            } => {
+                return Outcome::Signalled {
+                    signal: *signal,
+                    workers_started: *workers_started,
+                };
+            }
+            Ending::PeerFailed { node, reason } => AgentError::PeerFailed {
+                node: node.clone(),
+                reason: reason.clone(),
+            },
+            Ending::RunClosed => AgentError::RunClosed {
+                run_id: self.plan.run_id.as_str().to_owned(),
+            },
+            Ending::KeeperLost => AgentError::KeeperLost,
+            Ending::Devices(text) => AgentError::Plan(text.clone()),
+            Ending::Broken => self
+                .error
+                .take()
+                .expect("`broken` keeps the error before the machine knows of it"),
+        })
+    }
+
+    /// One event per worker: how the run ended for it.
+    fn emit_finals(&mut self, exits: &[WorkerExit], outcome: &Outcome) {
+        let at = self.clock.now().wall;
+        let failures: &[Failure] = match outcome {
+            Outcome::Failed { failures, .. } => failures,
+            _ => &[],
+        };
+        for worker in self.supervisor.workers() {
+            let local_rank = worker.local_rank;
+            let failure = failures
+                .iter()
+                .find(|failure| failure.evidence.local_rank == Some(local_rank));
+            let exit = exits.iter().find(|exit| exit.local_rank == local_rank);
+            self.emit(AgentEvent::WorkerFinal {
+                at,
+                worker,
+                state: match (outcome, failure) {
+                    (Outcome::Succeeded, _) => "SUCCEEDED",
+                    (_, Some(_)) => "FAILED",
+                    // It has ended well, or as the agent told it: nothing failed here.
+                    (_, None) => "TERMINATED",
+                },
+                exit: exit.map(|exit| exit.exit),
+                cause: failure.map(|failure| failure.cause.clone()),
+                raw_error: failure
+                    .and_then(|failure| failure.evidence.error_file.as_ref())
+                    .and_then(|file| file.content.as_ref().ok())
+                    .map(ToString::to_string),
+            });
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! What is known of failures: of workers of this node, of other nodes, of the agent itself; and the
+//! verdict at the end of a run: which failure came first, why, and what only followed from it.
+//!
+//! ```text
+//!   exits and evidence of workers ──► Failure × n ─┐
+//!   error of the agent ────────────────────────────┼─► judge ──► Verdict ──► event stream
+//!   failures of other nodes, lost nodes ───────────┘
+//! ```
+//!
+//! * `lost_node` is about nodes that have vanished without a word.
+//! * `judge` puts the failures of this node and of others in order.
+//!
+//! `rdzv_agent_proto::group` finds the causes and the first failure of this node.
+
+mod judge;
+mod lost_node;
+
+use rdzv_agent_proto::group::diagnosis::is_loss_of_a_peer;
+use rdzv_agent_proto::group::{Cause, Evidence, Exit, Failure, WorkerExit, first_failure};
+use rdzv_core::rank::{GroupRank, LocalRank};
+use rdzv_core::time::Wall;
+use rdzv_rendezvous::RendezvousError;
+
+use crate::supervisor::Supervisor;
+use crate::worker::WorkerIdentity;
+use crate::{AgentError, LaunchPlan, Outcome, Verdict, host};
+use judge::{Known, judge};
+use lost_node::LostNode;
+
+/// SIGKILL's number, the same on all architectures.
+const KILL: i32 = 9;
+
+/// The most that other nodes are sent of a failure, in bytes.
+const MOST_ANNOUNCED: usize = 3_500;
+
+/// A failure on another node.
+#[derive(Debug)]
+struct PeerFailure {
+    failure: Failure,
+    /// When it happened, by the clock of this node.
+    at: Wall,
+}
+
+impl PeerFailure {
+    /// Whether it came before the first failure of this node: by time, unless only one of the two
+    /// is the loss of a peer.
+    fn came_before(&self, own: &Failure) -> bool {
+        if matches!(own.cause, Cause::StoppedByAgent { .. }) {
+            return true;
+        }
+        let losses = [&self.failure.cause, &own.cause].map(is_loss_of_a_peer);
+        match losses {
+            [false, true] => true,
+            [true, false] => false,
+            _ => own.evidence.seen.is_some_and(|seen| self.at < seen),
+        }
+    }
+}
+
+/// Collects what is known of failures, and says what follows.
+#[derive(Debug)]
+pub(crate) struct FailureAnalysis {
+    role: String,
+    group_rank: GroupRank,
+    /// The worker that could not be started.
+    not_started: Option<WorkerIdentity>,
+    /// The failure that another node has ended the run with.
+    peer_failure: Option<PeerFailure>,
+    /// A node that was lost, and no round has been formed since.
+    lost_node: Option<LostNode>,
+}
+
+impl FailureAnalysis {
+    pub(crate) fn new(plan: &LaunchPlan, group_rank: GroupRank) -> Self {
+        Self {
+            role: plan.role.clone(),
+            group_rank,
+            not_started: None,
+            peer_failure: None,
+            lost_node: None,
+        }
+    }
+
+    /// A round was formed.
+    pub(crate) fn joined(&mut self, group_rank: GroupRank) {
+        self.group_rank = group_rank;
+        self.lost_node = None;
+    }
+
+    /// A worker could not be started.
+    pub(crate) fn not_started(&mut self, worker: WorkerIdentity, error: &AgentError) {
+        let program = matches!(
+            error,
+            AgentError::ProgramNotFound { .. } | AgentError::Spawn { .. }
+        );
+        self.not_started = program.then_some(worker);
+    }
+
+    /// Nodes came or went, as this sentence says.
+    pub(crate) fn membership_changed(&mut self, at: Wall, reason: &str) {
+        if let Some(lost) = LostNode::in_sentence(reason, at) {
+            self.lost_node = Some(lost);
+        }
+    }
+
+    /// The rendezvous cannot be reached any more.
+    pub(crate) fn rendezvous_lost(&mut self, at: Wall, error: &RendezvousError) {
+        self.lost_node
+            .get_or_insert_with(|| LostNode::host(error, at));
+    }
+
+    /// Another node has failed permanently. Returns the sentence for people in what it announced.
+    pub(crate) fn peer_failed(&mut self, now: Wall, reason: &str) -> String {
+        let (sentence, failure) = Failure::decode(reason);
+        if let Some((failure, age)) = failure {
+            let at = now - age;
+            self.peer_failure = Some(PeerFailure { failure, at });
+        }
+        sentence.to_owned()
+    }
+
+    /// The outcome of a run whose workers failed.
+    ///
+    /// Workers that were found to hang have failed, however they ended then. One that the kernel
+    /// does not end is taken for what it was sent.
+    pub(crate) fn outcome(
+        &self,
+        now: Wall,
+        exits: &[WorkerExit],
+        unhealthy: &[LocalRank],
+        workers: &impl Supervisor,
+    ) -> Outcome {
+        let given_up = unhealthy
+            .iter()
+            .filter(|worker| exits.iter().all(|exit| exit.local_rank != **worker))
+            .filter_map(|worker| killed(now, *worker, workers));
+        let exits: Vec<WorkerExit> = exits.iter().copied().chain(given_up).collect();
+        let mut failures: Vec<Failure> = exits
+            .iter()
+            .filter(|exit| {
+                !exit.exit.is_success()
+                    || unhealthy.contains(&exit.local_rank)
+                    || workers.kill_cause(exit.local_rank).is_some()
+            })
+            .filter_map(|exit| self.failure(exit, workers))
+            .collect();
+        Outcome::Failed {
+            root_cause: first_failure(&mut failures),
+            failures,
+        }
+    }
+
+    /// The failure of a worker that ended so.
+    fn failure(&self, exit: &WorkerExit, workers: &impl Supervisor) -> Option<Failure> {
+        let evidence = Evidence {
+            host: host::full_name(),
+            group_rank: Some(self.group_rank),
+            role: self.role.clone(),
+            ..workers.evidence(exit.local_rank)?
+        };
+        let mut failure = Failure::of_worker(exit, evidence);
+        // Workers that are no processes have the id 0.
+        failure.evidence.pid = Some(exit.pid).filter(|pid| *pid != 0);
+        if matches!(failure.cause, Cause::ExitCode { .. })
+            && let Some(cause) = workers.probe(exit)
+        {
+            failure.cause = cause;
+        }
+        Some(failure)
+    }
+
+    /// What other nodes are sent of a failure here: a sentence, and the record.
+    pub(crate) fn announcement(
+        &self,
+        now: Wall,
+        exit: &WorkerExit,
+        workers: &impl Supervisor,
+    ) -> String {
+        let failure = self.failure(exit, workers);
+        failure.map_or_else(String::new, |failure| {
+            failure.encode(&workers.sentence(&failure), now, MOST_ANNOUNCED)
+        })
+    }
+
+    /// The same of workers that hang and are about to be stopped.
+    pub(crate) fn hang_announcement(
+        &self,
+        now: Wall,
+        hanging: &[LocalRank],
+        workers: &impl Supervisor,
+    ) -> String {
+        let text = hang_sentence(hanging, workers);
+        let failure = hanging.first().and_then(|worker| {
+            let exit = killed(now, *worker, workers)?;
+            self.failure(&exit, workers)
+        });
+        match failure {
+            Some(failure) => failure.encode(&text, now, MOST_ANNOUNCED),
+            None => text,
+        }
+    }
+
+    /// What other nodes are sent when the run ends here: `text`, or a sentence about the worker
+    /// that failed first, and the record.
+    pub(crate) fn final_announcement(
+        now: Wall,
+        outcome: &Outcome,
+        verdict: &Verdict,
+        text: Option<String>,
+        workers: &impl Supervisor,
+    ) -> String {
+        let first = || Some(workers.sentence(root_cause(outcome)?));
+        let text = text.or_else(first).unwrap_or_default();
+        match verdict.first() {
+            Some(failure) if verdict.here => failure.encode(&text, now, MOST_ANNOUNCED),
+            _ => text,
+        }
+    }
+
+    /// The verdict on the run.
+    pub(crate) fn verdict(&mut self, now: Wall, restart_count: u32, outcome: &Outcome) -> Verdict {
+        let peer_failure = self.peer_failure.take().filter(|peer_failure| {
+            root_cause(outcome).is_none_or(|first| peer_failure.came_before(first))
+        });
+        // What ended the run is that the nodes could not meet (again): because of that node.
+        let without_others = matches!(
+            outcome,
+            Outcome::Error(
+                AgentError::Rendezvous(_) | AgentError::Store(_) | AgentError::RunClosed { .. }
+            )
+        );
+        let lost = || {
+            let lost = self.lost_node.as_ref().filter(|_| without_others)?;
+            Some(lost.failure())
+        };
+        judge(
+            outcome,
+            Known {
+                host: &host::full_name(),
+                group_rank: self.group_rank,
+                role: &self.role,
+                not_started: self.not_started.as_ref(),
+                elsewhere: peer_failure.map(|peer| peer.failure).or_else(lost),
+                restart_count,
+                at: now,
+            },
+        )
+    }
+}
+
+/// The exit of a worker that is taken for killed.
+fn killed(now: Wall, worker: LocalRank, workers: &impl Supervisor) -> Option<WorkerExit> {
+    let identity = identity(worker, workers)?;
+    Some(WorkerExit {
+        local_rank: worker,
+        pid: identity.pid,
+        exit: Exit::Signal(KILL),
+        at: now,
+        stopped_by_agent: workers.kill_cause(worker).is_none(),
+    })
+}
+
+fn identity(worker: LocalRank, workers: &impl Supervisor) -> Option<WorkerIdentity> {
+    let mut workers = workers.workers().into_iter();
+    workers.find(|known| known.local_rank == worker)
+}
+
+fn root_cause(outcome: &Outcome) -> Option<&Failure> {
+    match outcome {
+        Outcome::Failed {
+            failures,
+            root_cause,
+        } => failures.get(*root_cause),
+        _ => None,
+    }
+}
+
+/// One sentence about workers that hang.
+pub(crate) fn hang_sentence(hanging: &[LocalRank], workers: &impl Supervisor) -> String {
+    let sentences: Vec<String> = hanging
+        .iter()
+        .filter_map(|worker| identity(*worker, workers))
+        .map(|worker| {
+            let WorkerIdentity {
+                rank,
+                local_rank,
+                pid,
+                ..
+            } = worker;
+            let why = match workers.kill_cause(local_rank) {
+                Some(cause) => cause.to_string(),
+                None => "makes no progress".to_owned(),
+            };
+            format!("worker (rank {rank}, local rank {local_rank}, pid {pid}): {why}")
+        })
+        .collect();
+    sentences.join("; ")
+}

@@ -1,0 +1,323 @@
+//! What follows from what the watches see: an inspection of all workers, a report, and the end of
+//! those that are to blame.
+
+use std::future::pending;
+
+use rdzv_agent_proto::group::{Cause, GroupInput};
+use rdzv_agent_proto::hang::progress::ProgressChange;
+use rdzv_agent_proto::hang::stacks::{WorkerStack, outliers, suspects};
+use rdzv_agent_proto::hang::timers::FileTimer;
+use rdzv_core::rank::LocalRank;
+use rdzv_core::time::{Mono, Now};
+use tracing::{error, info, warn};
+
+use super::inspect::{self, Inspection};
+use super::report::resumed;
+use super::watches::{Trouble, WatchEvent, Watches};
+use super::{HangAction, HangPlan, HangReport, WatchdogAction, WatchdogTimer};
+use crate::AgentError;
+use crate::clock::Clock;
+use crate::worker::WorkerIdentity;
+
+/// Something that the monitor waits for.
+#[derive(Debug)]
+pub(crate) enum HangEvent {
+    /// Of the watches.
+    Watch(WatchEvent),
+    /// Where all workers are.
+    Inspected(Vec<WorkerStack>),
+}
+
+/// What the monitor wants done or said, in this order.
+#[derive(Debug)]
+pub(crate) enum HangOutput {
+    /// The watchdog over the workers' own timers did something.
+    Watchdog(WatchdogAction, Option<WatchdogTimer>),
+    /// Workers hang.
+    Report(HangReport),
+    /// Workers of a group that made no progress do so again.
+    Over,
+    /// This worker will be killed for this.
+    Condemn(LocalRank, Cause),
+    /// Send this worker the signal that it has asked for.
+    Signal(LocalRank, i32),
+    /// For the worker-group machine.
+    Input(GroupInput),
+}
+
+/// Finds workers that hang.
+pub(crate) struct HangMonitor {
+    plan: HangPlan,
+    role: String,
+    local_world_size: u32,
+    watches: Watches,
+    /// What is being inspected.
+    troubles: Vec<Trouble>,
+    inspection: Option<Inspection>,
+}
+
+impl HangMonitor {
+    /// Makes the pipes. To be called inside the runtime.
+    pub(crate) fn new(plan: &HangPlan, role: &str, workers: u32) -> Result<Self, AgentError> {
+        Ok(Self {
+            watches: Watches::new(plan, workers)?,
+            plan: plan.clone(),
+            role: role.to_owned(),
+            local_world_size: workers,
+            troubles: Vec::new(),
+            inspection: None,
+        })
+    }
+
+    /// What to say of the watchdog, if it is on.
+    pub(crate) fn watchdog(
+        &self,
+        action: WatchdogAction,
+        timer: Option<&FileTimer>,
+    ) -> Option<HangOutput> {
+        let timer = timer.map(|timer| WatchdogTimer {
+            pid: timer.pid.into(),
+            scope: timer.scope.clone(),
+            expiration: timer.expires.unix_seconds_f64(),
+            signal: timer.signal,
+        });
+        let is_on = self.plan.watchdog.is_some();
+        is_on.then_some(HangOutput::Watchdog(action, timer))
+    }
+
+    /// What a worker's environment has for the watches.
+    pub(crate) fn variables(&self, worker: LocalRank) -> Option<(&'static str, String)> {
+        self.watches.variables(worker)
+    }
+
+    pub(crate) fn started(&mut self, now: Mono, worker: LocalRank, pid: u32) {
+        self.watches.started(now, worker, pid);
+    }
+
+    pub(crate) fn ended(&mut self, now: Mono, worker: LocalRank) {
+        self.watches.ended(now, worker);
+    }
+
+    /// The workers of the attempt are gone.
+    pub(crate) fn clear(&mut self) {
+        self.watches.clear();
+        self.troubles.clear();
+        self.inspection = None;
+    }
+
+    /// Waits for the next event. While workers are being stopped (not `healthy`) their pipes are
+    /// emptied, and nothing else. May be dropped while waiting.
+    pub(crate) async fn next(&mut self, clock: Clock, healthy: bool) -> HangEvent {
+        let inspection = &mut self.inspection;
+        let inspected = async {
+            match inspection {
+                Some(inspection) => inspection.await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            event = self.watches.next(clock, healthy) => HangEvent::Watch(event),
+            places = inspected => HangEvent::Inspected(places),
+        }
+    }
+
+    /// Draws the consequences. `running` are the workers that run at this moment.
+    pub(crate) fn handle(
+        &mut self,
+        now: Now,
+        event: HangEvent,
+        running: impl FnOnce() -> Vec<WorkerIdentity>,
+        healthy: bool,
+    ) -> Vec<HangOutput> {
+        match event {
+            HangEvent::Watch(WatchEvent::Lines(lines)) => {
+                for remark in self.watches.read(now, lines) {
+                    warn!("{remark}");
+                }
+            }
+            HangEvent::Watch(WatchEvent::Broken(error)) => {
+                error!("what workers write about themselves cannot be read any more: {error}");
+                self.watches.close();
+            }
+            HangEvent::Watch(WatchEvent::Due) => return self.expire(now, running),
+            HangEvent::Inspected(places) => {
+                self.inspection = None;
+                let troubles = std::mem::take(&mut self.troubles);
+                if healthy {
+                    return self.conclude(troubles, places, &running());
+                }
+            }
+        }
+        Vec::new()
+    }
+
+    /// A deadline has come: finds out which, and begins an inspection if workers hang.
+    fn expire(
+        &mut self,
+        now: Now,
+        running: impl FnOnce() -> Vec<WorkerIdentity>,
+    ) -> Vec<HangOutput> {
+        let mut outputs = Vec::new();
+        // What was written before the time came still counts.
+        for remark in self.watches.read_all(now) {
+            warn!("{remark}");
+        }
+        for (expiry, worker) in self.watches.expired(now) {
+            for timer in &expiry.examined {
+                outputs.extend(self.watchdog(WatchdogAction::TimerExpired, Some(timer)));
+            }
+            let Some(timer) = expiry.examined.into_iter().last() else {
+                continue;
+            };
+            let (pid, scope) = (timer.pid, &timer.scope);
+            match (worker, expiry.kills) {
+                (_, false) => {
+                    info!("timer {scope:?} of process {pid} has expired, without a signal");
+                }
+                (None, true) => warn!(
+                    "timer {scope:?} of process {pid} has expired, which is gone or not one of ours"
+                ),
+                (Some(worker), true) => self.troubles.push(Trouble::Expired {
+                    worker,
+                    timer,
+                    late: expiry.late,
+                }),
+            }
+        }
+        let missed = self.watches.missed(now.mono);
+        self.troubles
+            .extend(missed.into_iter().map(Trouble::Missed));
+        match self.watches.progress(now.mono) {
+            Some(ProgressChange::Hangs { silent }) => {
+                let limit = self.plan.progress.unwrap_or_default();
+                self.troubles.push(Trouble::Stuck { silent, limit });
+            }
+            Some(ProgressChange::Resumed { silent }) => {
+                warn!("[{}] {}", self.role, resumed(silent));
+                outputs.push(HangOutput::Over);
+            }
+            None => {}
+        }
+        if !self.troubles.is_empty() && self.inspection.is_none() {
+            let tool = self.plan.stack_tool.clone();
+            self.inspection = Some(inspect::begin(running(), tool));
+        }
+        outputs
+    }
+
+    /// Reports what was found, and ends whom it has to end.
+    fn conclude(
+        &self,
+        troubles: Vec<Trouble>,
+        places: Vec<WorkerStack>,
+        running: &[WorkerIdentity],
+    ) -> Vec<HangOutput> {
+        let odd = outliers(&places);
+        let alone = running
+            .iter()
+            .all(|worker| worker.world_size == self.local_world_size);
+        let blamed = suspects(&places, odd.as_ref(), alone);
+        let action = self.plan.action;
+        let mut found = Vec::new();
+        let mut condemned: Vec<(LocalRank, Cause)> = Vec::new();
+        let mut timers = Vec::new();
+        let mut spared = false;
+        for trouble in troubles {
+            let ends = match &trouble {
+                Trouble::Expired { worker, timer, .. } => {
+                    timers.push((*worker, timer.clone()));
+                    true
+                }
+                Trouble::Missed(_) => action != HangAction::Report,
+                Trouble::Stuck { .. } => {
+                    spared = blamed.is_empty() && action != HangAction::Report;
+                    action != HangAction::Report && !spared
+                }
+            };
+            for (local_rank, cause) in causes(trouble, &places, &blamed) {
+                // It may have ended during the inspection.
+                let worker = running
+                    .iter()
+                    .find(|worker| worker.local_rank == local_rank);
+                let Some(worker) = worker else { continue };
+                found.push((worker.clone(), cause.clone()));
+                if ends && condemned.iter().all(|(known, _)| *known != local_rank) {
+                    condemned.push((local_rank, cause));
+                }
+            }
+        }
+        if found.is_empty() {
+            return Vec::new();
+        }
+        let report = HangReport {
+            found,
+            places,
+            odd: odd.map(|odd| odd.text),
+            spared,
+            action,
+        };
+        match condemned.is_empty() {
+            true => warn!("[{}] {report}", self.role),
+            false => error!("[{}] {report}", self.role),
+        }
+        let only_watchdog = condemned.len() == timers.len();
+        let workers: Vec<LocalRank> = condemned.iter().map(|(worker, _)| *worker).collect();
+        let condemn = |(worker, cause)| HangOutput::Condemn(worker, cause);
+        let mut outputs: Vec<HangOutput> = condemned.into_iter().map(condemn).collect();
+        outputs.push(HangOutput::Report(report));
+        for (worker, timer) in timers {
+            if workers.contains(&worker) {
+                outputs.extend(self.watchdog(WatchdogAction::WorkerKilled, Some(&timer)));
+                outputs.push(HangOutput::Signal(worker, timer.signal));
+            }
+        }
+        if !workers.is_empty() {
+            outputs.push(HangOutput::Input(GroupInput::Unhealthy {
+                workers,
+                restartable: only_watchdog || action != HangAction::Fail,
+            }));
+        }
+        outputs
+    }
+}
+
+/// Who hangs, and why: if nobody makes progress, those who are to blame, else all.
+fn causes(trouble: Trouble, places: &[WorkerStack], blamed: &[usize]) -> Vec<(LocalRank, Cause)> {
+    match trouble {
+        Trouble::Expired {
+            worker,
+            timer,
+            late,
+        } => vec![(
+            worker,
+            Cause::Watchdog {
+                scope: timer.scope,
+                late,
+            },
+        )],
+        Trouble::Missed(missed) => vec![(
+            missed.local_rank,
+            Cause::Heartbeat {
+                phase: format!("{} {}", missed.phase, missed.note)
+                    .trim_end()
+                    .to_owned(),
+                silent: missed.silent,
+                limit: missed.limit,
+            },
+        )],
+        Trouble::Stuck { silent, limit } => places
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| blamed.is_empty() || blamed.contains(index))
+            .map(|(_, place)| {
+                let cause = Cause::Hang {
+                    silent,
+                    limit,
+                    location: place.noun(),
+                };
+                (place.local_rank, cause)
+            })
+            .collect(),
+    }
+}

@@ -1,0 +1,563 @@
+//! Workers that are processes of this machine.
+
+mod probes;
+
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, HashSet};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdzv_agent_proto::group::{Cause, Evidence, Exit, GroupInput, WorkerExit};
+use rdzv_core::env;
+use rdzv_core::rank::LocalRank;
+use rdzv_core::time::{Now, Wall};
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::signal::unix::{self, SignalKind};
+use tokio::task::yield_now;
+use tracing::{error, warn};
+
+use crate::clock::Clock;
+use crate::control_group::ControlGroup;
+use crate::exits::Exits;
+use crate::hang::{HangMonitor, HangOutput, WatchdogAction};
+use crate::logs::{Listener, Logs, Target};
+use crate::memory::{OutOfMemoryCounters, OutOfMemoryKills};
+use crate::reap::Leftovers;
+use crate::supervisor::{StartRequest, Supervisor, Watch, WorkerEvent};
+use crate::uninterruptible::KernelHolds;
+use crate::worker::{WorkerFiles, WorkerIdentity};
+use crate::{AgentError, AgentEvent, LaunchPlan, error_file, spawn};
+
+/// How many lines of a failed worker's stderr are evidence.
+const MOST_LINES: usize = 200;
+
+/// One worker of the current attempt.
+#[derive(Debug)]
+struct Worker {
+    identity: WorkerIdentity,
+    pid: Pid,
+    started: Wall,
+    /// The last signal that the agent sent it while it was running.
+    closing_signal: Option<i32>,
+    /// Why it is being killed, if that is for a fault of its own (a hang, say): its end is then a
+    /// failure with this cause, and not a consequence of being stopped.
+    kill_cause: Option<Cause>,
+    error_file: Option<PathBuf>,
+    /// The kernel's counters when it was started.
+    oom_kills: OutOfMemoryKills,
+    /// What shows that the kernel killed it because memory had run out, if anything does.
+    out_of_memory: Option<String>,
+}
+
+/// Starts, watches and stops processes.
+pub(crate) struct ProcessSupervisor {
+    plan: Arc<LaunchPlan>,
+    workers: BTreeMap<LocalRank, Worker>,
+    exits: Exits,
+    children: unix::Signal,
+    leftovers: Leftovers,
+    /// Whether leftovers are being killed.
+    clearing: bool,
+    logs: Logs,
+    listener: Listener,
+    hang: HangMonitor,
+    kernel_holds: KernelHolds,
+    /// The group of the workers, made with the first one.
+    control_group: OnceCell<Option<ControlGroup>>,
+    oom_counters: OutOfMemoryCounters,
+}
+
+/// What woke the supervisor.
+enum Wakeup<H> {
+    Exits(std::io::Result<Vec<(LocalRank, Exit)>>),
+    Orphans,
+    Hang(H),
+    KernelHolds,
+}
+
+impl ProcessSupervisor {
+    /// Orphans of workers come to this process from here on. To be called inside the runtime.
+    pub(crate) fn new(plan: Arc<LaunchPlan>) -> Result<Self, AgentError> {
+        let system = |what| move |source| AgentError::System { what, source };
+        spawn::keep_descriptors_private().map_err(system("look at inherited descriptors"))?;
+        let children = unix::signal(SignalKind::child())
+            .map_err(system("wait for ended processes (SIGCHLD)"))?;
+        let leftovers =
+            Leftovers::adopt().map_err(system("adopt orphaned processes (subreaper)"))?;
+        let exits = Exits::new().map_err(system("wait for ended workers (epoll)"))?;
+        let held_limit = plan.variable(env::TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT);
+        Ok(Self {
+            workers: BTreeMap::new(),
+            exits,
+            children,
+            leftovers,
+            clearing: false,
+            logs: Logs::new(&plan),
+            listener: Listener::default(),
+            hang: HangMonitor::new(&plan.hang, &plan.role, plan.local_world_size)?,
+            kernel_holds: KernelHolds::new(held_limit.as_deref()),
+            control_group: OnceCell::new(),
+            oom_counters: OutOfMemoryCounters::find(),
+            plan,
+        })
+    }
+
+    /// What this process has adopted and will.
+    pub(crate) fn leftovers(&self) -> &Leftovers {
+        &self.leftovers
+    }
+
+    fn spawn(
+        &mut self,
+        clock: Clock,
+        request: StartRequest,
+        port: Option<Arc<TcpListener>>,
+    ) -> Result<AgentEvent, AgentError> {
+        let StartRequest {
+            place,
+            mut environment,
+            restart_count,
+        } = request;
+        let local_rank = place.local_rank;
+        environment.extend(self.hang.variables(local_rank));
+        if let Some(path) = self.plan.worker_socket(local_rank) {
+            // A server refuses a path that exists, and a worker that was killed leaves its own.
+            let _ = std::fs::remove_file(&path);
+            let path = path.to_string_lossy().into_owned();
+            environment.push((env::TORCH_WORKER_SERVER_SOCKET, path));
+        }
+        if self.workers.is_empty() {
+            self.logs.begin_attempt(restart_count)?;
+        }
+        let mut streams = self.logs.streams(&place)?;
+        if streams.stderr.is_none() && self.plan.overhear_stderr {
+            streams.stderr = self.listener.stderr(local_rank);
+        }
+        let error_file = streams.error_file.clone();
+        let group = self.control_group.get_or_init(ControlGroup::make).as_ref();
+        let entrance = group.and_then(|group| group.entrance(local_rank));
+        let counted = group.map(|group| group.memory_events(local_rank));
+        let oom_kills = self.oom_counters.read(counted);
+        let spawned = spawn::spawn(&self.plan, &place, environment, streams, entrance);
+        drop(port);
+        let spawned = spawned?;
+        let now = clock.now();
+        let pid = u32::try_from(spawned.pid.as_raw_nonzero().get()).unwrap_or(0);
+        let identity = WorkerIdentity::new(&place, pid);
+        let file = |stream| self.logs.file(local_rank, stream).map(Path::to_owned);
+        let files = WorkerFiles {
+            stdout: file(Target::Stdout),
+            stderr: file(Target::Stderr),
+            error_file: error_file.clone(),
+        };
+        self.workers.insert(
+            local_rank,
+            Worker {
+                identity: identity.clone(),
+                pid: spawned.pid,
+                started: now.wall,
+                closing_signal: None,
+                kill_cause: None,
+                error_file,
+                oom_kills,
+                out_of_memory: None,
+            },
+        );
+        self.exits
+            .watch(local_rank, spawned.pidfd)
+            .map_err(|source| AgentError::System {
+                what: "watch a worker (epoll)",
+                source,
+            })?;
+        self.hang.started(now.mono, local_rank, pid);
+        Ok(AgentEvent::WorkerStarted {
+            at: now.wall,
+            worker: identity,
+            files,
+            restart_count,
+        })
+    }
+
+    /// Collects orphans that have ended, or goes on with killing them.
+    fn collect_orphans(&mut self) -> Vec<WorkerEvent> {
+        let running = self.watched_pids();
+        if !self.clearing {
+            self.leftovers.collect(&running);
+        } else if self.leftovers.kill(&running) {
+            self.cleared();
+            return vec![GroupInput::Cleared.into()];
+        }
+        Vec::new()
+    }
+
+    /// Nothing of this attempt is left, or only what the kernel does not end.
+    fn cleared(&mut self) {
+        self.clearing = false;
+        self.logs.writers_are_gone();
+    }
+
+    fn exited(&mut self, now: Now, ends: Vec<(LocalRank, Exit)>) -> Vec<WorkerEvent> {
+        let mut events = Vec::new();
+        let mut exits = Vec::new();
+        for (local_rank, exit) in ends {
+            self.hang.ended(now.mono, local_rank);
+            let Some(worker) = self.workers.get_mut(&local_rank) else {
+                continue;
+            };
+            if worker.closing_signal.is_none() {
+                worker.out_of_memory = worker.oom_kills.explain(exit);
+            }
+            let stopped_by_agent = worker.closing_signal.is_some() && worker.kill_cause.is_none();
+            exits.push(WorkerExit {
+                local_rank,
+                pid: worker.identity.pid,
+                exit,
+                at: now.wall,
+                stopped_by_agent,
+            });
+            events.push(WorkerEvent::Notice(AgentEvent::WorkerExited {
+                at: now.wall,
+                worker: worker.identity.clone(),
+                exit,
+                stopped_by_agent,
+            }));
+            if !exit.is_success() && !stopped_by_agent {
+                self.logs.worker_failed(local_rank);
+            }
+        }
+        events.push(GroupInput::Exited(exits).into());
+        events
+    }
+
+    fn apply(&mut self, clock: Clock, output: HangOutput) -> Vec<WorkerEvent> {
+        let at = clock.now().wall;
+        match output {
+            HangOutput::Watchdog(action, timer) => {
+                vec![AgentEvent::Watchdog { at, action, timer }.into()]
+            }
+            HangOutput::Report(report) => vec![AgentEvent::Hang { at, report }.into()],
+            HangOutput::Over => vec![AgentEvent::HangOver { at }.into()],
+            HangOutput::Condemn(worker, cause) => {
+                if let Some(worker) = self.workers.get_mut(&worker) {
+                    worker.kill_cause = Some(cause);
+                }
+                Vec::new()
+            }
+            HangOutput::Signal(worker, signal) => Vec::from_iter(self.close(clock, worker, signal)),
+            HangOutput::Input(input) => vec![input.into()],
+        }
+    }
+
+    /// Finds workers that the kernel has held for too long.
+    fn check_kernel_holds(&mut self, now: Now) -> Vec<WorkerEvent> {
+        let running: Vec<(LocalRank, Pid)> = running(&self.workers, &self.exits)
+            .map(|worker| (worker.identity.local_rank, worker.pid))
+            .collect();
+        let mut workers = Vec::new();
+        for (local_rank, cause) in self.kernel_holds.check(now.mono, &running) {
+            if let Some(worker) = self.workers.get_mut(&local_rank) {
+                worker.kill_cause.get_or_insert(cause);
+                workers.push(local_rank);
+            }
+        }
+        if workers.is_empty() {
+            return Vec::new();
+        }
+        vec![
+            GroupInput::Unhealthy {
+                workers,
+                restartable: false,
+            }
+            .into(),
+        ]
+    }
+
+    /// The process ids of the workers whose ends are waited for.
+    fn watched_pids(&self) -> HashSet<Pid> {
+        self.workers
+            .iter()
+            .filter(|(local_rank, _)| self.exits.is_watched(**local_rank))
+            .map(|(_, worker)| worker.pid)
+            .collect()
+    }
+
+    /// Sends a closing signal to the process group of one worker.
+    fn close(&mut self, clock: Clock, worker: LocalRank, number: i32) -> Option<WorkerEvent> {
+        let signal = Signal::from_named_raw(number)?;
+        let pid = self.send(worker, signal)?;
+        warn!(
+            "Sending process {pid} closing signal {}",
+            signal_name(number)
+        );
+        Some(WorkerEvent::Notice(AgentEvent::WorkerSignalled {
+            at: clock.now().wall,
+            pid,
+            signal: number,
+            forced: false,
+        }))
+    }
+
+    /// Sends SIGKILL to the process group of one worker whose grace is over.
+    fn force(&mut self, clock: Clock, worker: LocalRank) -> Option<WorkerEvent> {
+        let before = self.workers.get(&worker)?.closing_signal;
+        let running = self.send(worker, Signal::KILL);
+        if let Some(group) = self.control_group() {
+            group.kill_worker(worker);
+        }
+        let pid = running?;
+        let (before, kill) = (before.unwrap_or_default(), Signal::KILL.as_raw());
+        warn!("Unable to shutdown process {pid} via {before}, forcefully exiting via {kill}");
+        Some(WorkerEvent::Notice(AgentEvent::WorkerSignalled {
+            at: clock.now().wall,
+            pid,
+            signal: kill,
+            forced: true,
+        }))
+    }
+
+    /// Sends a signal that ends processes; the process id of the leader of the group, if that was
+    /// still running.
+    fn send(&mut self, worker: LocalRank, signal: Signal) -> Option<u32> {
+        let running = self.exits.is_running(worker);
+        self.signal_group(worker, signal);
+        if signal != Signal::KILL {
+            // A suspended process does not take any other signal before it is continued.
+            self.signal_group(worker, Signal::CONT);
+        }
+        let worker = self.workers.get_mut(&worker).filter(|_| running)?;
+        worker.closing_signal = Some(signal.as_raw());
+        Some(worker.identity.pid)
+    }
+
+    /// Sends any signal to the process group of one worker, as far as there is one: always to the
+    /// whole group, whether its leader is still there or not.
+    fn signal_group(&self, worker: LocalRank, signal: Signal) {
+        let Some(worker) = self.workers.get(&worker) else {
+            return;
+        };
+        let ours = self.watched_pids();
+        // As long as the leader is not collected, or one of its orphans is our child, the number of the
+        // group cannot be anybody else's.
+        if ours.contains(&worker.pid) || self.leftovers.holds_group(worker.pid, &ours) {
+            let _ = kill_process_group(worker.pid, signal);
+        }
+    }
+
+    fn signal_all(&self, signal: Signal) {
+        for worker in self.workers.keys() {
+            self.signal_group(*worker, signal);
+        }
+    }
+
+    fn control_group(&self) -> Option<&ControlGroup> {
+        self.control_group.get()?.as_ref()
+    }
+}
+
+fn running<'a>(
+    workers: &'a BTreeMap<LocalRank, Worker>,
+    exits: &Exits,
+) -> impl Iterator<Item = &'a Worker> {
+    workers
+        .values()
+        .filter(|worker| exits.is_running(worker.identity.local_rank))
+}
+
+impl Supervisor for ProcessSupervisor {
+    fn begin(&mut self, clock: Clock) -> Vec<WorkerEvent> {
+        let output = self.hang.watchdog(WatchdogAction::Started, None);
+        output.map_or_else(Vec::new, |output| self.apply(clock, output))
+    }
+
+    fn forget(&mut self) {
+        self.workers.clear();
+        self.hang.clear();
+    }
+
+    fn start(
+        &mut self,
+        clock: Clock,
+        request: StartRequest,
+        reserved_port: Option<Arc<TcpListener>>,
+    ) -> Result<Vec<WorkerEvent>, AgentError> {
+        let local_rank = request.place.local_rank;
+        let started = self.spawn(clock, request, reserved_port)?;
+        Ok(vec![started.into(), GroupInput::Started(local_rank).into()])
+    }
+
+    async fn next(&mut self, clock: Clock, watch: Watch) -> Vec<WorkerEvent> {
+        loop {
+            let wakeup = tokio::select! {
+                biased;
+                ends = self.exits.next() => Wakeup::Exits(ends),
+                _ = self.children.recv() => Wakeup::Orphans,
+                event = self.hang.next(clock, watch.healthy) => Wakeup::Hang(event),
+                () = self.kernel_holds.due(watch.healthy) => Wakeup::KernelHolds,
+            };
+            let now = clock.now();
+            let events = match wakeup {
+                Wakeup::Exits(Ok(ends)) => return self.exited(now, ends),
+                Wakeup::Exits(Err(source)) => {
+                    return vec![WorkerEvent::Broken(AgentError::System {
+                        what: "wait for ended workers",
+                        source,
+                    })];
+                }
+                Wakeup::Orphans => self.collect_orphans(),
+                Wakeup::Hang(event) => {
+                    let (workers, exits) = (&self.workers, &self.exits);
+                    let running = || {
+                        running(workers, exits)
+                            .map(|worker| worker.identity.clone())
+                            .collect()
+                    };
+                    let outputs = self.hang.handle(now, event, running, watch.healthy);
+                    let mut events = Vec::new();
+                    for output in outputs {
+                        events.extend(self.apply(clock, output));
+                    }
+                    events
+                }
+                Wakeup::KernelHolds => self.check_kernel_holds(now),
+            };
+            if !events.is_empty() {
+                return events;
+            }
+            yield_now().await;
+        }
+    }
+
+    fn signal(
+        &mut self,
+        clock: Clock,
+        workers: &[LocalRank],
+        signal: i32,
+        _grace: Duration,
+    ) -> Vec<WorkerEvent> {
+        let workers = workers.iter();
+        workers
+            .filter_map(|worker| self.close(clock, *worker, signal))
+            .collect()
+    }
+
+    fn kill(&mut self, clock: Clock, workers: &[LocalRank]) -> Vec<WorkerEvent> {
+        let workers = workers.iter();
+        workers
+            .filter_map(|worker| self.force(clock, *worker))
+            .collect()
+    }
+
+    fn abandon(&mut self, workers: &[LocalRank]) {
+        for local_rank in workers {
+            if let Some(worker) = self.workers.get(local_rank) {
+                error!(
+                    "Process {} did not exit after SIGKILL; it hangs inside the kernel and is \
+                     given up",
+                    worker.identity.pid
+                );
+            }
+            self.exits.forget(*local_rank);
+        }
+    }
+
+    fn kill_leftovers(&mut self) -> Vec<WorkerEvent> {
+        self.clearing = true;
+        if let Some(group) = self.control_group() {
+            group.kill_all();
+        }
+        self.collect_orphans()
+    }
+
+    fn abandon_leftovers(&mut self) {
+        self.cleared();
+        error!("processes that workers left behind do not end in spite of SIGKILL");
+    }
+
+    fn suspend(&mut self) {
+        self.signal_all(Signal::STOP);
+    }
+
+    fn resume(&mut self) {
+        self.signal_all(Signal::CONT);
+    }
+
+    fn report_failure(&mut self, exit: &WorkerExit) {
+        self.listener.settle();
+        let number = exit.exit.as_number();
+        let (local_rank, pid) = (exit.local_rank, exit.pid);
+        let program = self.plan.entrypoint.program.to_string_lossy();
+        error!(
+            "failed (exitcode: {number}) local_rank: {local_rank} (pid: {pid}) of binary: {program}"
+        );
+    }
+
+    fn workers(&self) -> Vec<WorkerIdentity> {
+        let workers = self.workers.values();
+        workers.map(|worker| worker.identity.clone()).collect()
+    }
+
+    fn kill_cause(&self, worker: LocalRank) -> Option<&Cause> {
+        self.workers.get(&worker)?.kill_cause.as_ref()
+    }
+
+    fn evidence(&self, local_rank: LocalRank) -> Option<Evidence> {
+        let worker = self.workers.get(&local_rank)?;
+        Some(Evidence {
+            rank: Some(worker.identity.rank),
+            started: Some(worker.started),
+            kill_cause: worker.kill_cause.clone(),
+            out_of_memory: worker.out_of_memory.clone(),
+            error_file: worker.error_file.as_deref().and_then(error_file::read),
+            stderr_tail: match self.logs.file(local_rank, Target::Stderr) {
+                Some(_) => self.logs.tail(local_rank, Target::Stderr, MOST_LINES),
+                None => self.listener.tail(local_rank, MOST_LINES),
+            },
+            ..Evidence::default()
+        })
+    }
+
+    fn probe(&self, exit: &WorkerExit) -> Option<Cause> {
+        let worker = self.workers.get(&exit.local_rank)?;
+        let logs = worker.error_file.as_deref().and_then(Path::parent);
+        probes::explain(exit.exit, Path::new(&self.plan.entrypoint.program), logs)
+    }
+
+    fn shutdown(&mut self, _signal: i32) {}
+
+    async fn captured(&mut self) {
+        self.listener.drained().await;
+    }
+
+    async fn drained(&mut self) {
+        self.logs.drained().await;
+    }
+
+    fn remove_files(&mut self, succeeded: bool) {
+        self.logs.tidy_up(succeeded);
+        if let Some(group) = self.control_group() {
+            group.remove();
+        }
+    }
+
+    fn end(&mut self, clock: Clock) -> Vec<WorkerEvent> {
+        let output = self.hang.watchdog(WatchdogAction::Stopped, None);
+        output.map_or_else(Vec::new, |output| self.apply(clock, output))
+    }
+}
+
+/// `SIGTERM` and so on; the number for signals without a name.
+pub(crate) fn signal_name(number: i32) -> String {
+    let known = match number {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        9 => "SIGKILL",
+        10 => "SIGUSR1",
+        12 => "SIGUSR2",
+        15 => "SIGTERM",
+        _ => return number.to_string(),
+    };
+    known.to_owned()
+}

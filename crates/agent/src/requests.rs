@@ -1,0 +1,125 @@
+//! Requests to the agent from outside: to stop, to suspend the job, to say that it is alive.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::health::{Liveness, Watched};
+use crate::keeper::KeeperWatch;
+use crate::signals::{JobControl, JobRequest, Signals};
+
+/// What the agent is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// To stop, by a signal or a [`StopHandle`].
+    Stop(i32),
+    /// To stop at once: the keeper is gone.
+    KeeperLost,
+    /// Job control: to suspend the workers, or to continue them.
+    Job(JobRequest),
+}
+
+/// All sources of requests.
+pub(crate) struct Requests {
+    signals: Signals,
+    keeper: KeeperWatch,
+    job_control: JobControl,
+    stop: UnboundedReceiver<i32>,
+    pings: UnboundedReceiver<std::sync::mpsc::Sender<()>>,
+    _watched: Watched,
+}
+
+impl Requests {
+    pub(crate) fn new(
+        signals: Signals,
+        keeper: KeeperWatch,
+        job_control: JobControl,
+        stop: &StopHandle,
+        liveness: &Liveness,
+    ) -> Self {
+        let (pinger, pings) = unbounded_channel();
+        let watched = liveness.watch(
+            "agent loop",
+            Arc::new(move |alive| {
+                let _ = pinger.send(alive);
+            }),
+        );
+        Self {
+            signals,
+            keeper,
+            job_control,
+            stop: stop.attach(),
+            pings,
+            _watched: watched,
+        }
+    }
+
+    /// Whether there is a keeper, as far as is known.
+    pub(crate) fn has_keeper(&self) -> bool {
+        self.keeper.is_there()
+    }
+
+    /// Waits for the next request. May be dropped while waiting.
+    pub(crate) async fn next(&mut self) -> Request {
+        loop {
+            tokio::select! {
+                biased;
+                () = self.keeper.lost() => return Request::KeeperLost,
+                signal = self.signals.next() => return Request::Stop(signal),
+                request = self.job_control.next() => return Request::Job(request),
+                Some(alive) = self.pings.recv() => {
+                    let _ = alive.send(());
+                }
+                Some(signal) = self.stop.recv() => return Request::Stop(signal),
+            }
+        }
+    }
+
+    /// Waits for a signal to stop, or the loss of the keeper. May be dropped while waiting.
+    pub(crate) async fn stop(&mut self) -> Request {
+        tokio::select! {
+            signal = self.signals.next() => Request::Stop(signal),
+            () = self.keeper.lost() => Request::KeeperLost,
+        }
+    }
+}
+
+/// Tells an agent to stop from another thread.
+///
+/// It means what a signal to the process means: the first request grants the workers the whole grace,
+/// the second a quarter of it, any further one nothing.
+#[derive(Debug, Clone, Default)]
+pub struct StopHandle(Arc<Mutex<StopRequests>>);
+
+#[derive(Debug, Default)]
+struct StopRequests {
+    /// Those from before the run.
+    early: Vec<i32>,
+    agent: Option<UnboundedSender<i32>>,
+}
+
+impl StopHandle {
+    /// Stops the workers with this signal, and the run with [`RunError::Signalled`]. Before a run
+    /// it ends the next one at its beginning, after a run nothing happens.
+    ///
+    /// [`RunError::Signalled`]: crate::api::RunError::Signalled
+    pub fn stop(&self, signal: i32) {
+        let mut requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &requests.agent {
+            // The agent may have ended; then there is nothing to stop.
+            Some(agent) => drop(agent.send(signal)),
+            None => requests.early.push(signal),
+        }
+    }
+
+    /// Requests go to this receiver from here on.
+    fn attach(&self) -> UnboundedReceiver<i32> {
+        let (sender, receiver) = unbounded_channel();
+        let mut requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for signal in std::mem::take(&mut requests.early) {
+            let _ = sender.send(signal);
+        }
+        requests.agent = Some(sender);
+        receiver
+    }
+}

@@ -1,0 +1,81 @@
+//! One run on this node: the event loop of the runtime, and who takes part.
+
+use std::sync::Arc;
+
+use tokio::runtime::{Builder, LocalOptions};
+
+use crate::agent_loop::AgentLoop;
+use crate::keeper::KeeperWatch;
+use crate::processes::ProcessSupervisor;
+use crate::requests::{Requests, StopHandle};
+use crate::signals::{JobControl, Signals};
+use crate::supervisor::Supervisor;
+use crate::{AgentError, AgentEvent, LaunchPlan, Outcome};
+
+/// Runs the workers of one node to their end.
+///
+/// Blocks the calling thread, which has to be one that lives as long as the process (the main
+/// thread): workers are killed when the thread that started them ends. The process must have no
+/// other purpose meanwhile: signals are handled, and what workers leave behind is killed.
+///
+/// `observer` is called on this thread between two decisions, for each event as it happens. While
+/// it runs, nothing is supervised; it must not block (a write to a terminal or file is fine).
+pub fn run(plan: LaunchPlan, observer: &mut dyn FnMut(&AgentEvent)) -> Outcome {
+    run_processes(plan, &StopHandle::default(), observer)
+}
+
+/// The same, but may be stopped by a handle too.
+pub(crate) fn run_processes(
+    plan: LaunchPlan,
+    stop: &StopHandle,
+    observer: &mut dyn FnMut(&AgentEvent),
+) -> Outcome {
+    block_on(async {
+        let plan = Arc::new(plan);
+        // Signals first: from here on none is lost.
+        let signals =
+            Signals::new(plan.signals.iter().copied()).map_err(system("handle signals"))?;
+        let job_control = JobControl::new().map_err(system("handle SIGTSTP and SIGCONT"))?;
+        let supervisor = ProcessSupervisor::new(Arc::clone(&plan))?;
+        let keeper =
+            KeeperWatch::new(supervisor.leftovers()).map_err(system("watch the keeper"))?;
+        let requests = Requests::new(signals, keeper, job_control, stop, &plan.liveness);
+        Ok(AgentLoop::new(plan, supervisor, requests, observer)
+            .run()
+            .await)
+    })
+}
+
+/// Runs workers that a supervisor of any kind looks after. The process may have other purposes.
+pub(crate) fn run_supervised(
+    plan: LaunchPlan,
+    supervisor: impl Supervisor,
+    stop: &StopHandle,
+    observer: &mut dyn FnMut(&AgentEvent),
+) -> Outcome {
+    block_on(async {
+        let signals =
+            Signals::new(plan.signals.iter().copied()).map_err(system("handle signals"))?;
+        let (keeper, job_control) = (KeeperWatch::default(), JobControl::default());
+        let requests = Requests::new(signals, keeper, job_control, stop, &plan.liveness);
+        Ok(
+            AgentLoop::new(Arc::new(plan), supervisor, requests, observer)
+                .run()
+                .await,
+        )
+    })
+}
+
+fn block_on(run: impl Future<Output = Result<Outcome, AgentError>>) -> Outcome {
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build_local(LocalOptions::default());
+    match runtime {
+        Ok(runtime) => runtime.block_on(run).unwrap_or_else(Outcome::Error),
+        Err(source) => Outcome::Error(system("start the agent's event loop")(source)),
+    }
+}
+
+fn system(what: &'static str) -> impl Fn(std::io::Error) -> AgentError {
+    move |source| AgentError::System { what, source }
+}

@@ -1,0 +1,151 @@
+//! The interface between the agent's loop and whatever runs the workers.
+//!
+//! | supervisor | workers |
+//! |---|---|
+//! | [`ProcessSupervisor`](crate::processes::ProcessSupervisor) | processes of this machine, whose exits the kernel reports |
+//! | [`PolledSupervisor`](crate::api::SimpleElasticAgent) | those of a [`WorkerSupervisor`](crate::api::WorkerSupervisor), which is asked how they are |
+//!
+//! Calls return what happened, in order. A supervisor never sees the loop, the machine or the
+//! rendezvous.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdzv_agent_proto::group::{Cause, Evidence, Failure, GroupInput, WorkerExit, WorkerRanks};
+use rdzv_core::rank::LocalRank;
+
+use crate::clock::Clock;
+use crate::worker::WorkerIdentity;
+use crate::{AgentError, AgentEvent};
+
+/// One worker that is to be started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StartRequest {
+    /// Its place in the job.
+    pub place: WorkerRanks,
+    /// The variables of its place (`RANK`, `MASTER_ADDR` and so on), by name.
+    pub environment: Vec<(&'static str, String)>,
+    /// How many restarts have been used.
+    pub restart_count: u32,
+}
+
+/// Something that happened to workers.
+#[derive(Debug)]
+pub(crate) enum WorkerEvent {
+    /// For observers only.
+    Notice(AgentEvent),
+    /// For the worker-group machine.
+    Input(GroupInput),
+    /// The supervisor cannot do its work any more.
+    Broken(AgentError),
+}
+
+/// What the loop knows while it waits.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Watch {
+    /// Whether workers run and nobody stops them: only then they can hang.
+    pub(crate) healthy: bool,
+    /// How long until the machine has to be called anyway.
+    pub(crate) within: Option<Duration>,
+}
+
+/// Starts, watches and stops the workers of one node.
+pub(crate) trait Supervisor {
+    /// The first call of a run.
+    fn begin(&mut self, clock: Clock) -> Vec<WorkerEvent>;
+
+    /// Forgets the workers of the last attempt, which are gone.
+    fn forget(&mut self);
+
+    /// Starts one worker, or accepts it to be started with the others of its attempt by the next
+    /// call of [`Supervisor::next`]. Either way [`GroupInput::Started`] is among the events.
+    ///
+    /// `reserved_port` is the port that the worker will listen on; it is free once this is dropped.
+    fn start(
+        &mut self,
+        clock: Clock,
+        request: StartRequest,
+        reserved_port: Option<Arc<TcpListener>>,
+    ) -> Result<Vec<WorkerEvent>, AgentError>;
+
+    /// Waits until something happens to workers. May be dropped while waiting without losing
+    /// anything. Is ready at once only for exits: after anything else other tasks come first.
+    async fn next(&mut self, clock: Clock, watch: Watch) -> Vec<WorkerEvent>;
+
+    /// Sends workers a signal that ends them; those that run after `grace` will be killed.
+    fn signal(
+        &mut self,
+        clock: Clock,
+        workers: &[LocalRank],
+        signal: i32,
+        grace: Duration,
+    ) -> Vec<WorkerEvent>;
+
+    /// Kills workers whose grace is over.
+    fn kill(&mut self, clock: Clock, workers: &[LocalRank]) -> Vec<WorkerEvent>;
+
+    /// Gives up workers that do not end although they were killed.
+    fn abandon(&mut self, workers: &[LocalRank]);
+
+    /// Kills whatever workers have left behind. [`GroupInput::Cleared`] follows, here or later.
+    fn kill_leftovers(&mut self) -> Vec<WorkerEvent>;
+
+    /// Gives up leftovers that do not end although they were killed.
+    fn abandon_leftovers(&mut self);
+
+    /// Suspends all workers (SIGSTOP).
+    fn suspend(&mut self);
+
+    /// Continues all workers (SIGCONT).
+    fn resume(&mut self);
+
+    /// The first failure of an attempt.
+    fn report_failure(&mut self, exit: &WorkerExit);
+
+    /// The workers of the attempt, by local rank.
+    fn workers(&self) -> Vec<WorkerIdentity>;
+
+    /// Whether a worker was killed for a fault of its own: its exit is a failure, whatever it is.
+    fn kill_cause(&self, worker: LocalRank) -> Option<&Cause>;
+
+    /// What is known of a worker that has ended, or that will, besides its exit.
+    fn evidence(&self, worker: LocalRank) -> Option<Evidence>;
+
+    /// A cause in the surroundings of a worker whose exit and evidence explain nothing.
+    fn probe(&self, _exit: &WorkerExit) -> Option<Cause> {
+        None
+    }
+
+    /// A failure of a worker in one sentence, for people at other nodes.
+    fn sentence(&self, failure: &Failure) -> String {
+        failure.sentence()
+    }
+
+    /// Ends what still runs, and returns when it is gone.
+    fn shutdown(&mut self, signal: i32);
+
+    /// Waits until everything that ended workers have written to the agent's stderr is captured.
+    async fn captured(&mut self);
+
+    /// Waits until the output of all workers is on the console.
+    async fn drained(&mut self);
+
+    /// Removes what the run does not leave behind.
+    fn remove_files(&mut self, succeeded: bool);
+
+    /// The last call of a run.
+    fn end(&mut self, clock: Clock) -> Vec<WorkerEvent>;
+}
+
+impl From<AgentEvent> for WorkerEvent {
+    fn from(event: AgentEvent) -> Self {
+        Self::Notice(event)
+    }
+}
+
+impl From<GroupInput> for WorkerEvent {
+    fn from(input: GroupInput) -> Self {
+        Self::Input(input)
+    }
+}
