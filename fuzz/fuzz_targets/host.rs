@@ -7,8 +7,8 @@ use libfuzzer_sys::fuzz_target;
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::Now;
-use rdzv_rendezvous_proto::host::wire::{EventReader, Operation};
-use rdzv_rendezvous_proto::host::{Host, Input, Output};
+use rdzv_rendezvous_proto::coordinator::wire::{EventReader, Operation};
+use rdzv_rendezvous_proto::coordinator::{Coordinator, Input, Output};
 
 fuzz_target!(|bytes: &[u8]| {
     let mut reader = EventReader::default();
@@ -20,7 +20,7 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(again.next_event(), Ok(Some(event)));
     }
     // Each request: connection, opcode, length, payload.
-    let mut host = Host::default();
+    let mut host = Coordinator::default();
     let mut rest = bytes;
     while let [from, opcode, length, more @ ..] = rest {
         let (payload, after) = more.split_at(usize::from(*length).min(more.len()));
@@ -45,7 +45,7 @@ fuzz_target!(|bytes: &[u8]| {
     assert!(!host.is_active());
 });
 
-fn handle(host: &mut Host, input: Input<'_>) {
+fn handle(host: &mut Coordinator, input: Input<'_>) {
     host.handle(Now::default(), input);
     while let Some(key) = looks(host).pop() {
         let (key, value) = (&key[..], None);
@@ -53,10 +53,10 @@ fn handle(host: &mut Host, input: Input<'_>) {
     }
 }
 
-fn looks(host: &mut Host) -> Vec<Vec<u8>> {
+fn looks(host: &mut Coordinator) -> Vec<Vec<u8>> {
     std::iter::from_fn(|| host.poll_output())
         .filter_map(|output| match output {
-            Output::Look(key) => Some(key),
+            Output::Read(key) => Some(key),
             _ => None,
         })
         .collect()

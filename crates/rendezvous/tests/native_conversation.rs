@@ -13,7 +13,7 @@ use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_rendezvous::dynamic::native::extension;
-use rdzv_rendezvous_proto::host::wire::PROBE;
+use rdzv_rendezvous_proto::coordinator::wire::PROBE;
 use rdzv_rendezvous_proto::native_client::{Change, Failure, Input, Joined, NativeClient, Output};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
 use rdzv_store_proto::limits::Limits;

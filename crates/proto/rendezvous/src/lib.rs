@@ -11,7 +11,7 @@
 //! * [`state`]: what is agreed on, the same for every agent; [`settings`]: how long to wait for what.
 //! * [`words`]: what happens to one agent that shares the state with others through a
 //!   compare-and-set store, and what it wants done.
-//! * [`host`]: what a store server of ours does for agents that may ask it to be the one writer;
+//! * [`coordinator`]: what a store server of ours does for agents that may ask it to be the one writer;
 //!   [`native_client`]: the side of such an agent.
 //! * [`codec`]: the state as all agents write it, Python's among them; [`pickle`] is Python's format.
 //! * [`decide`]: what an agent does next, and why; [`apply`]: what that makes of the state;
@@ -28,9 +28,9 @@
 
 pub mod apply;
 pub mod codec;
+pub mod coordinator;
 pub mod decide;
 pub mod expected;
-pub mod host;
 pub mod last_call;
 pub mod native_client;
 pub mod participant;

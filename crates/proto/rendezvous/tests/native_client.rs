@@ -2,7 +2,7 @@
 
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::Now;
-use rdzv_rendezvous_proto::host::wire::{Event, Refusal};
+use rdzv_rendezvous_proto::coordinator::wire::{Event, Refusal};
 use rdzv_rendezvous_proto::native_client::{Failure, Input, NativeClient, Output};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
 

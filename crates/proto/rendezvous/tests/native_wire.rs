@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use rdzv_core::rank::Assignment;
-use rdzv_rendezvous_proto::host::wire::{
+use rdzv_rendezvous_proto::coordinator::wire::{
     Event, EventReader, Join, MAX_EVENT_BYTES, Operation, PROBE, PROBE_ANSWER, Refusal, VERSION,
     WireError,
 };

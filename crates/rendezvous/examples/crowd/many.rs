@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now, Wall};
-use rdzv_rendezvous_proto::host::wire::{PROBE, PROBE_ANSWER};
+use rdzv_rendezvous_proto::coordinator::wire::{PROBE, PROBE_ANSWER};
 use rdzv_rendezvous_proto::native_client::{Input, NativeClient, Output};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
 use rdzv_store_proto::wire::request;

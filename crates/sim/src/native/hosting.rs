@@ -6,8 +6,8 @@ use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::Mono;
 use rdzv_rendezvous_proto::codec;
-use rdzv_rendezvous_proto::host;
-use rdzv_rendezvous_proto::host::wire::{Event as Told, Refusal};
+use rdzv_rendezvous_proto::coordinator;
+use rdzv_rendezvous_proto::coordinator::wire::{Event as Told, Refusal};
 
 use super::agent::clocks;
 use super::world::{Ask, Event, World, nanos};
@@ -26,14 +26,14 @@ impl World {
             return Ok(());
         }
         if self.host_due().is_some_and(|due| due <= self.now) {
-            return self.tell_host(host::Input::Tick);
+            return self.tell_host(coordinator::Input::Tick);
         }
         self.schedule_host();
         Ok(())
     }
 
     /// Tells the host something, and carries out what it wants done.
-    pub(super) fn tell_host(&mut self, input: host::Input<'_>) -> Result<(), Violation> {
+    pub(super) fn tell_host(&mut self, input: coordinator::Input<'_>) -> Result<(), Violation> {
         self.note_host(|| format!("◄ {input:?}"));
         self.host.handle(clocks(self.now), input);
         let mut looks = VecDeque::new();
@@ -45,11 +45,11 @@ impl World {
             if let Some(key) = looks.pop_front() {
                 let value: Option<Vec<u8>> = self.keys.get(&key).cloned();
                 let value = value.as_deref();
-                let found = host::Input::Found { key: &key, value };
+                let found = coordinator::Input::Found { key: &key, value };
                 self.host.handle(clocks(self.now), found);
             } else if let Some(id) = ended.pop_front() {
                 self.host
-                    .handle(clocks(self.now), host::Input::Closed(ConnId(id)));
+                    .handle(clocks(self.now), coordinator::Input::Closed(ConnId(id)));
             } else {
                 break;
             }
@@ -60,16 +60,16 @@ impl World {
 
     pub(super) fn carry_out(
         &mut self,
-        output: host::Output,
+        output: coordinator::Output,
         looks: &mut VecDeque<Vec<u8>>,
         ended: &mut VecDeque<u32>,
     ) -> Result<(), Violation> {
         match output {
-            host::Output::LastCall { call, .. } => self.note_host(|| call.to_string()),
-            host::Output::Look(key) => looks.push_back(key),
-            host::Output::Store { key, value } => drop(self.keys.insert(key, value)),
-            host::Output::Remove(key) => drop(self.keys.remove(&key)),
-            host::Output::Close(ConnId(id), why) => {
+            coordinator::Output::LastCall { call, .. } => self.note_host(|| call.to_string()),
+            coordinator::Output::Read(key) => looks.push_back(key),
+            coordinator::Output::Store { key, value } => drop(self.keys.insert(key, value)),
+            coordinator::Output::Remove(key) => drop(self.keys.remove(&key)),
+            coordinator::Output::Close(ConnId(id), why) => {
                 self.note_host(|| format!("closes {id}: {why}"));
                 if let Some(link) = self.links.get_mut(&id) {
                     link.at_host = false;
@@ -77,7 +77,7 @@ impl World {
                 self.end_link(id, false, true);
                 ended.push_back(id);
             }
-            host::Output::Send(ConnId(id), told) => {
+            coordinator::Output::Send(ConnId(id), told) => {
                 if let Some(link) = self.links.get(&id) {
                     let node = link.node.clone();
                     self.note_host(|| format!("► {node} {told:?}"));
@@ -110,13 +110,13 @@ impl World {
         let won = match ask {
             Ask::Read => {
                 let (key, writes) = (STATE, false);
-                self.tell_host(host::Input::Touching { key, writes })?;
+                self.tell_host(coordinator::Input::Touching { key, writes })?;
                 None
             }
             Ask::Write { state, expected } => {
                 self.report.tried += 1;
                 let (key, writes) = (STATE, true);
-                self.tell_host(host::Input::Touching { key, writes })?;
+                self.tell_host(coordinator::Input::Touching { key, writes })?;
                 let held = self.keys.get(STATE).map_or(&b""[..], |held| held);
                 let won = held == expected;
                 if won {
@@ -147,7 +147,7 @@ impl World {
     pub(super) fn stored(&mut self, key: &[u8]) -> Result<(), Violation> {
         let value = self.keys.get(key).cloned();
         let value = value.as_deref();
-        self.tell_host(host::Input::Stored { key, value })
+        self.tell_host(coordinator::Input::Stored { key, value })
     }
 
     pub(super) fn schedule_host(&mut self) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rdzv_core::rank::Assignment;
-use rdzv_rendezvous_proto::host::wire::{Event, Refusal};
+use rdzv_rendezvous_proto::coordinator::wire::{Event, Refusal};
 use rdzv_rendezvous_proto::native_client::Joined;
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use rdzv_core::ident::ConnId;
-use rdzv_rendezvous_proto::{NodeDesc, host, native_client};
+use rdzv_rendezvous_proto::{NodeDesc, coordinator, native_client};
 
 use super::agent::Input;
 use super::world::{Event, World};
@@ -90,11 +90,11 @@ impl World {
         match what {
             None => {
                 link.at_host = false;
-                self.tell_host(host::Input::Closed(ConnId(id)))
+                self.tell_host(coordinator::Input::Closed(ConnId(id)))
             }
             Some(bytes) => {
                 self.report.operations += 1;
-                self.tell_host(host::Input::Request {
+                self.tell_host(coordinator::Input::Request {
                     from: ConnId(id),
                     opcode: bytes[0],
                     payload: &bytes[9..],

@@ -1,4 +1,4 @@
-//! Agents that meet through a host: the machines of `rdzv_rendezvous_proto::{host, native_client}`,
+//! Agents that meet through a host: the machines of `rdzv_rendezvous_proto::{coordinator, native_client}`,
 //! with agents among them that know only the state under its key.
 //!
 //! ```text

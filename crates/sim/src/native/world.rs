@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fastrand::Rng;
-use rdzv_rendezvous_proto::host::Host;
+use rdzv_rendezvous_proto::coordinator::Coordinator;
 use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, codec, native_client, words};
 
 use super::agent::{Agent, Doing, Input};
@@ -105,7 +105,7 @@ pub struct World {
     pub(super) agents: Vec<Agent>,
     /// When each agent will be woken.
     pub(super) wakes: Vec<Option<u64>>,
-    pub(super) host: Host,
+    pub(super) host: Coordinator,
     pub(super) host_wakes: Option<u64>,
     pub(super) host_stalled_until: u64,
     pub(super) keys: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -139,7 +139,7 @@ impl World {
             sequence: 0,
             events: BTreeMap::new(),
             wakes: vec![None; agents.len()],
-            host: Host::default(),
+            host: Coordinator::default(),
             host_wakes: None,
             host_stalled_until: 0,
             keys: BTreeMap::new(),

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 pub use words::{Change, Failure, Input, Joined, Output};
 
-use super::host::wire::{Event, EventReader, Join, Operation, Refusal};
+use super::coordinator::wire::{Event, EventReader, Join, Operation, Refusal};
 use super::{NodeDesc, Settings};
 use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::time::{Mono, Now};

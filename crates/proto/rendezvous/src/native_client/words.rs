@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::host::wire::Refusal;
+use crate::coordinator::wire::Refusal;
 use rdzv_core::rank::Assignment;
 
 /// What happened to an agent's side.

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use rdzv_rendezvous_proto::host::wire::{PROBE, PROBE_ANSWER};
+use rdzv_rendezvous_proto::coordinator::wire::{PROBE, PROBE_ANSWER};
 use rdzv_store_proto::wire::request;
 use socket2::{SockRef, TcpKeepalive};
 

@@ -3,8 +3,8 @@
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now};
-use rdzv_rendezvous_proto::host::wire::{PROBE, PROBE_ANSWER};
-use rdzv_rendezvous_proto::host::{Host, Input, Output, PREFIX};
+use rdzv_rendezvous_proto::coordinator::wire::{PROBE, PROBE_ANSWER};
+use rdzv_rendezvous_proto::coordinator::{Coordinator, Input, Output, PREFIX};
 use rdzv_store_proto::server::{Extension, Reach};
 use tracing::warn;
 
@@ -16,7 +16,7 @@ pub fn extension() -> Box<dyn Extension> {
 /// A host beside a store.
 #[derive(Debug, Default)]
 struct Hosting {
-    host: Host,
+    host: Coordinator,
     /// Where an event is written before it is sent.
     scratch: Vec<u8>,
 }
@@ -46,7 +46,7 @@ impl Hosting {
                     reach.send(to, &self.scratch);
                 }
                 Output::LastCall { run, call } => warn!("[{run}] {call}"),
-                Output::Look(key) => looks.push(key),
+                Output::Read(key) => looks.push(key),
                 Output::Store { key, value } => reach.store(&key, &value),
                 Output::Remove(key) => reach.remove(&key),
                 Output::Close(id, why) => reach.close(id, why),

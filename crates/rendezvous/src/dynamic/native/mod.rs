@@ -1,7 +1,7 @@
 //! The native path: the endpoint's host is an rdzv store server, and runs the rendezvous itself.
 //!
 //! An agent asks for everything in single operations over a connection of its own, and is told what
-//! becomes of its rounds (see [`rdzv_rendezvous_proto::host`]). A thread keeps that connection, so
+//! becomes of its rounds (see [`rdzv_rendezvous_proto::coordinator`]). A thread keeps that connection, so
 //! that heartbeats never wait for anything else the agent does.
 //!
 //! | file | what |
@@ -28,7 +28,7 @@ use std::time::Duration;
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
 use rdzv_event::Sender;
-use rdzv_rendezvous_proto::host::wire::Refusal;
+use rdzv_rendezvous_proto::coordinator::wire::Refusal;
 use rdzv_rendezvous_proto::native_client::{Failure, Joined};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
 use rdzv_store::{Pinger, PrefixStore, Store, TcpStoreServer};

@@ -1,6 +1,6 @@
-//! Coming and going, and who is told.
+//! Joining and leaving, and who is notified.
 //!
-//! | who comes | while the round | goes to |
+//! | node | while the round | goes to |
 //! |---|---|---|
 //! | anybody | forms, and has room | the participants |
 //! | anybody | forms, and the room is for those who may come back | the surplus nodes |
@@ -10,28 +10,27 @@
 //! A participant that joins again leaves its round first. When the last participant of a complete
 //! round has left it, the next one forms, of those who wait.
 
-use super::Output;
-use super::run::{Phase, Run};
-use super::wire::Event;
+use super::{Effect, Phase, Run};
 use crate::NodeDesc;
+use crate::coordinator::wire::Event;
 use rdzv_core::machine::Outbox;
 use rdzv_core::time::Now;
 
 impl Run {
     /// A native agent wants to be in the next round.
-    pub(super) fn arrive(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Output>) {
+    pub(super) fn arrive(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
         if self.state.complete && self.state.participants.contains_key(node) {
             self.remove_participant(now, node);
-            self.tell(&format!("node {node} joins again"), out);
+            self.announce_change(&format!("node {node} joins again"), out);
         }
         self.awaited.remove(node);
         if !self.state.participants.contains_key(node) {
-            self.place(now, node);
+            self.admit(now, node);
         }
         if self.state.complete && self.state.wait_list.contains(node) {
-            self.tell(&format!("node {node} waits to join"), out);
+            self.announce_change(&format!("node {node} waits to join"), out);
         }
-        self.settle(now, out);
+        self.advance(now, out);
     }
 
     /// A node is gone for good; `how` is the end of a sentence about it.
@@ -40,10 +39,10 @@ impl Run {
         now: Now,
         node: &NodeDesc,
         how: &str,
-        out: &mut Outbox<Output>,
+        out: &mut Outbox<Effect>,
     ) {
         self.awaited.remove(node);
-        self.stock.remove(node);
+        self.torchrun.remove(node);
         let participated = self.state.participants.contains_key(node);
         self.state.wait_list.remove(node);
         self.state.redundancy_list.remove(node);
@@ -53,14 +52,14 @@ impl Run {
             let complete = self.state.complete;
             self.remove_participant(now, node);
             if complete {
-                self.tell(&format!("node {node} {how}"), out);
+                self.announce_change(&format!("node {node} {how}"), out);
             }
         }
-        self.settle(now, out);
+        self.advance(now, out);
     }
 
     /// Puts a node that is in none of the lists into one of them, or moves it on.
-    pub(super) fn place(&mut self, now: Now, node: &NodeDesc) {
+    pub(super) fn admit(&mut self, now: Now, node: &NodeDesc) {
         let state = &mut self.state;
         let taken = state.participants.len();
         let max = self.settings.max_nodes as usize;
@@ -102,22 +101,20 @@ impl Run {
         }
     }
 
-    /// Tells the participants of the complete round, once, that it does not hold any more.
-    pub(super) fn tell(&mut self, reason: &str, out: &mut Outbox<Output>) {
-        let Some(round) = self.announced.filter(|_| !self.told) else {
+    /// Announces to the participants of the complete round, once, that it does not hold any more.
+    pub(super) fn announce_change(&mut self, reason: &str, out: &mut Outbox<Effect>) {
+        let Some(round) = self.announced.filter(|_| !self.change_announced) else {
             return;
         };
-        self.told = true;
-        for native in self.natives.values_mut() {
-            if native.phase == Phase::Member {
-                out.push(Output::Send(
-                    native.connection,
-                    Event::Membership {
-                        round,
-                        waiting: self.state.wait_list.len() as u32,
-                        reason: reason.to_owned(),
-                    },
-                ));
+        self.change_announced = true;
+        for (node, agent) in &self.agents {
+            if agent.phase == Phase::Member {
+                let event = Event::Membership {
+                    round,
+                    waiting: self.state.wait_list.len() as u32,
+                    reason: reason.to_owned(),
+                };
+                out.push(Effect::Notify(node.clone(), event));
             }
         }
     }

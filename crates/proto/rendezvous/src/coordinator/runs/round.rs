@@ -9,14 +9,13 @@
 
 use std::time::Duration;
 
-use super::Output;
-use super::run::{Phase, Run, Timer};
-use super::wire::{Event, Refusal};
+use super::{Effect, Phase, Run};
+use crate::coordinator::keys::{assigned_ranks, role_info};
+use crate::coordinator::wire::{Event, Refusal};
 use crate::last_call::LastCall;
 use crate::{NodeDesc, ranks};
-use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Outbox;
-use rdzv_core::rank::{GroupRank, RoleInfo, assign};
+use rdzv_core::rank::{Assignment, GroupRank, RoleInfo, assign};
 use rdzv_core::time::{Mono, Now};
 
 /// How long a stock agent may be in no list after it has left a round. It enters the next one with
@@ -28,7 +27,7 @@ const NAMED: usize = 256;
 
 impl Run {
     /// Brings the state to rest after something has changed in it.
-    pub(super) fn settle(&mut self, now: Now, out: &mut Outbox<Output>) {
+    pub(super) fn advance(&mut self, now: Now, out: &mut Outbox<Effect>) {
         if self.state.closed {
             return;
         }
@@ -37,7 +36,7 @@ impl Run {
             if self.is_ready(now) {
                 self.complete();
             } else {
-                self.tell_of_last_call(now, out);
+                self.announce_last_call(now, out);
             }
         }
         if self.state.complete && self.announced != Some(self.state.round) {
@@ -50,19 +49,19 @@ impl Run {
 
     /// Surplus nodes wait for the next round once the complete one is not full any more. Stock
     /// agents that are left in it do not join again for a node that is lost, only for one that waits.
-    fn step_in(&mut self, now: Now, out: &mut Outbox<Output>) {
+    fn step_in(&mut self, now: Now, out: &mut Outbox<Effect>) {
         if self.state.participants.len() >= self.settings.max_nodes as usize {
             return;
         }
         let joining = |node: &&NodeDesc| {
-            let native = self.natives.get(*node);
-            native.is_some_and(|native| native.phase == Phase::Joining)
+            let agent = self.agents.get(*node);
+            agent.is_some_and(|agent| agent.phase == Phase::Joining)
         };
         let surplus = self.state.redundancy_list.iter().filter(joining);
         for node in surplus.cloned().collect::<Vec<_>>() {
             self.state.redundancy_list.remove(&node);
             self.restart_join_timer(now, &node);
-            self.tell(&format!("node {node} waits to join"), out);
+            self.announce_change(&format!("node {node} waits to join"), out);
             self.state.wait_list.insert(node);
             self.dirty = true;
         }
@@ -75,15 +74,15 @@ impl Run {
         self.enough = coming >= self.settings.min_nodes as usize;
         self.awaited_until = (coming > 0).then(|| now.mono + BETWEEN_ROUNDS);
         self.last_call = None;
-        self.last_call_told = false;
+        self.last_call_announced = false;
         self.state.deadline = None;
     }
 
     /// Lets in native agents that wait, as far as there is room: former participants first.
     fn promote(&mut self, now: Now) {
         let waits = |run: &Self, node: &NodeDesc| {
-            let native = run.natives.get(node);
-            native.is_some_and(|native| native.phase == Phase::Joining)
+            let agent = run.agents.get(node);
+            agent.is_some_and(|agent| agent.phase == Phase::Joining)
         };
         if !self.state.wait_list.is_empty() {
             let waiting: Vec<NodeDesc> = self.state.wait_list.iter().cloned().collect();
@@ -92,7 +91,7 @@ impl Run {
                 .filter(|node| waits(self, node))
                 .partition(|node| self.former.contains(node));
             for node in former.iter().chain(&new) {
-                self.place(now, node);
+                self.admit(now, node);
             }
         }
         while self.state.participants.len() + self.awaited.len() < self.settings.max_nodes as usize
@@ -102,7 +101,7 @@ impl Run {
                 return;
             };
             self.restart_join_timer(now, &node);
-            self.place(now, &node);
+            self.admit(now, &node);
         }
     }
 
@@ -135,8 +134,8 @@ impl Run {
         Some(until.map_or(end, |until| end.max(until)))
     }
 
-    fn tell_of_last_call(&mut self, now: Now, out: &mut Outbox<Output>) {
-        let (Some(end), false) = (self.last_call, self.last_call_told) else {
+    fn announce_last_call(&mut self, now: Now, out: &mut Outbox<Effect>) {
+        let (Some(end), false) = (self.last_call, self.last_call_announced) else {
             return;
         };
         let nodes = self.state.participants.len() as u32;
@@ -146,9 +145,8 @@ impl Run {
             ends_in: end.since(now.mono),
         };
         if call.is_worth_telling() {
-            self.last_call_told = true;
-            let run = self.id.clone();
-            out.push(Output::LastCall { run, call });
+            self.last_call_announced = true;
+            out.push(Effect::LastCall(call));
         }
     }
 
@@ -162,9 +160,9 @@ impl Run {
     }
 
     /// Tells the native participants of a complete round of their ranks.
-    fn announce(&mut self, now: Now, out: &mut Outbox<Output>) {
+    fn announce(&mut self, now: Now, out: &mut Outbox<Effect>) {
         self.announced = Some(self.state.round);
-        self.told = false;
+        self.change_announced = false;
         self.former = self.state.participants.keys().cloned().collect();
         self.awaited = self.former.clone();
         let infos = self.infos();
@@ -174,29 +172,25 @@ impl Run {
         }
         let world_size = self.state.participants.len() as u32;
         for (node, rank) in &self.state.participants {
-            let Some(native) = self.natives.get_mut(node) else {
+            let Some(agent) = self.agents.get_mut(node) else {
                 continue;
             };
-            native.phase = Phase::Member;
+            agent.phase = Phase::Member;
             let assignment = assignments.as_ref();
-            out.push(Output::Send(
-                native.connection,
-                Event::Formed {
-                    round: self.state.round,
-                    rank: *rank,
-                    world_size,
-                    assignment: assignment.and_then(|all| all.get(*rank as usize).copied()),
-                },
-            ));
+            let event = Event::Formed {
+                round: self.state.round,
+                rank: *rank,
+                world_size,
+                assignment: assignment.and_then(|all| all.get(*rank as usize).copied()),
+            };
+            out.push(Effect::Notify(node.clone(), event));
         }
-        let members: Vec<_> = self
-            .natives
-            .values()
-            .filter(|native| native.phase == Phase::Member)
-            .map(|native| native.connection)
-            .collect();
-        for connection in members {
-            self.stop_join_timer(connection);
+        for (node, agent) in &mut self.agents {
+            if agent.phase == Phase::Member
+                && let Some(at) = agent.join_at.take()
+            {
+                self.join_timers.remove(&(at, node.clone()));
+            }
         }
         self.seek_master(now);
         // Whoever was left out waits in the list that suits a complete round. Stock agents would
@@ -209,7 +203,7 @@ impl Run {
                 self.state.redundancy_list.insert(node);
                 self.dirty = true;
             } else {
-                self.tell(&format!("node {node} waits to join"), out);
+                self.announce_change(&format!("node {node} waits to join"), out);
             }
         }
     }
@@ -217,10 +211,10 @@ impl Run {
     /// What all nodes start, in the order of their ranks, if all have said so.
     fn infos(&self) -> Option<Vec<RoleInfo>> {
         let infos = self.state.participants.iter().map(|(node, rank)| {
-            self.natives.get(node).map(|native| RoleInfo {
-                role: native.role.clone(),
+            self.agents.get(node).map(|agent| RoleInfo {
+                role: agent.role.clone(),
                 rank: GroupRank(*rank),
-                local_world_size: native.local_world_size,
+                local_world_size: agent.local_world_size,
             })
         });
         let mut infos = infos.collect::<Option<Vec<_>>>()?;
@@ -229,13 +223,13 @@ impl Run {
     }
 
     /// When the run wants to be called.
-    pub(super) fn deadline(&self) -> Option<Mono> {
-        let timers = self.timers.first().map(|(at, _, _)| *at);
+    pub(in crate::coordinator) fn deadline(&self) -> Option<Mono> {
+        let timers = self.join_timers.first().map(|(at, _)| *at);
         let lost_after = self.settings.lost_after();
-        let stock = self.stock.values().map(|(_, seen)| *seen + lost_after);
+        let torchrun = self.torchrun.values().map(|(_, seen)| *seen + lost_after);
         [
             timers,
-            stock.min(),
+            torchrun.min(),
             self.last_call_ends(),
             self.awaited_until,
             self.masters.until,
@@ -245,73 +239,40 @@ impl Run {
         .min()
     }
 
-    /// Time has passed; the run wanted to be called `at` some time.
-    pub(super) fn tick(&mut self, now: Now, at: Mono, out: &mut Outbox<Output>) {
-        // If this process has been held up, so have the heartbeats that wait to be read.
-        let late = now.mono.since(at) > self.settings.keep_alive_interval;
-        while let Some(&(at, connection, timer)) = self.timers.first()
-            && at <= now.mono
+    /// Time has passed. If this process has been held up (`late`), so have the heartbeats that wait
+    /// to be read.
+    pub(in crate::coordinator) fn tick(&mut self, now: Now, late: bool, out: &mut Outbox<Effect>) {
+        while let Some((at, _)) = self.join_timers.first()
+            && *at <= now.mono
+            && let Some((_, node)) = self.join_timers.pop_first()
         {
-            self.timers.pop_first();
-            match timer {
-                Timer::Silence => self.silent(now, connection, late, out),
-                Timer::Join => self.join_is_over(now, connection, out),
-            }
+            self.expire_join(now, &node, out);
         }
-        self.drop_silent_stock(now, late, out);
+        self.expire_torchrun(now, late, out);
         if self.awaited_until.is_some_and(|at| at <= now.mono) {
             self.awaited_until = None;
             self.awaited.clear();
         }
         self.master_is_late(now, out);
-        self.settle(now, out);
+        self.advance(now, out);
         if self.last_call_ends().is_some_and(|end| end <= now.mono) {
             // Too few are left for it to have had an effect.
             self.last_call = None;
         }
     }
 
-    fn silent(&mut self, now: Now, connection: ConnId, late: bool, out: &mut Outbox<Output>) {
-        let lost_after = self.settings.lost_after();
-        let Some(seat) = self.connections.get_mut(&connection) else {
-            return;
-        };
-        let Some(native) = self.natives.get(&seat.node) else {
-            return;
-        };
-        let until = native.heard + lost_after;
-        if until > now.mono || late {
-            let again = now.mono + self.settings.keep_alive_interval;
-            seat.silence_at = if until > now.mono { until } else { again };
-            self.timers
-                .insert((seat.silence_at, connection, Timer::Silence));
-            return;
+    fn expire_join(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
+        if let Some(agent) = self.agents.get_mut(node) {
+            agent.join_at = None;
         }
-        let how = format!(
-            "it has not been heard of for {:.1} s",
-            now.mono.since(native.heard).as_secs_f64()
-        );
-        self.lost(now, connection, &how, out);
-        out.push(Output::Close(
-            connection,
-            format!("its agent is lost: {how}"),
-        ));
-    }
-
-    fn join_is_over(&mut self, now: Now, connection: ConnId, out: &mut Outbox<Output>) {
-        let Some(seat) = self.connections.get_mut(&connection) else {
-            return;
-        };
-        seat.join_at = None;
-        let node = seat.node.clone();
-        if self.state.redundancy_list.contains(&node) {
+        if self.state.redundancy_list.contains(node) {
             // A surplus node waits for as long as the job runs.
-            return self.restart_join_timer(now, &node);
+            return self.restart_join_timer(now, node);
         }
-        let Some(native) = self.natives.get(&node) else {
+        let Some(agent) = self.agents.get(node) else {
             return;
         };
-        let elapsed = now.mono.since(native.joined_at);
+        let elapsed = now.mono.since(agent.joined_at);
         let state = &self.state;
         let here = || match state.complete {
             true => state.wait_list.iter().collect::<Vec<_>>(),
@@ -323,15 +284,36 @@ impl Run {
             joined.push(format!("{} more", here.len() - NAMED));
         }
         let refusal = Refusal::JoinTimeout { elapsed, joined };
-        out.push(Output::Send(connection, Event::Refused(refusal)));
-        self.leave(now, connection, out);
+        out.push(Effect::Notify(node.clone(), Event::Refused(refusal)));
+        self.leave(now, node, out);
     }
 
-    fn restart_join_timer(&mut self, now: Now, node: &NodeDesc) {
-        if let Some(native) = self.natives.get_mut(node) {
-            native.joined_at = now.mono;
-            let (connection, timeout) = (native.connection, native.join_timeout);
-            self.seat(now, connection, node, timeout);
+    /// Writes the ranks of a complete round, given in the order of the nodes, under torchrun's keys.
+    ///
+    /// Native agents get their ranks by events and need no keys. But people and programs look into
+    /// the store to see who takes part. Only the keys of the latest such round are kept: nobody
+    /// waits for them, and rounds may be many.
+    fn record(&mut self, infos: &[RoleInfo], assignments: &[Assignment], out: &mut Outbox<Effect>) {
+        if let Some((round, nodes)) = self.recorded.take() {
+            for rank in 0..nodes {
+                out.push(Effect::Remove(role_info(&self.id, round, rank)));
+                out.push(Effect::Remove(assigned_ranks(&self.id, round, rank)));
+            }
         }
+        let round = self.state.round;
+        for (info, assignment) in infos.iter().zip(assignments) {
+            let rank = info.rank.0;
+            for (key, value) in [
+                (role_info(&self.id, round, rank), json(info)),
+                (assigned_ranks(&self.id, round, rank), json(assignment)),
+            ] {
+                out.push(Effect::Store { key, value });
+            }
+        }
+        self.recorded = Some((round, infos.len() as u32));
     }
+}
+
+fn json<T: serde::Serialize>(value: &T) -> Vec<u8> {
+    serde_json::to_vec(value).expect("numbers and texts are always JSON")
 }

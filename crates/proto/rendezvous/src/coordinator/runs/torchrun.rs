@@ -4,10 +4,9 @@
 //! just heard of. Stock agents are held for lost when the heartbeat that they write has not changed
 //! for long enough by the host's clock, so that it does not matter what their clocks say.
 
-use super::Output;
-use super::keys;
-use super::run::{Phase, Run};
-use super::wire::Event;
+use super::{Effect, Phase, Run};
+use crate::coordinator::keys;
+use crate::coordinator::wire::Event;
 use crate::expected::is_listed;
 use crate::{NodeDesc, RendezvousState, codec};
 use rdzv_core::machine::Outbox;
@@ -15,7 +14,7 @@ use rdzv_core::time::Now;
 
 impl Run {
     /// What the stock key held before there was a native agent.
-    pub(super) fn found(&mut self, now: Now, value: Option<&[u8]>) {
+    pub(in crate::coordinator) fn found(&mut self, now: Now, value: Option<&[u8]>) {
         let Some(value) = value else {
             return;
         };
@@ -29,7 +28,7 @@ impl Run {
                 false => Default::default(),
             };
             for (node, wall) in &self.state.last_heartbeats {
-                self.stock.insert(node.clone(), (*wall, now.mono));
+                self.torchrun.insert(node.clone(), (*wall, now.mono));
             }
             self.take_last_call(now);
         }
@@ -37,7 +36,12 @@ impl Run {
     }
 
     /// A stock agent is about to look at the state, or to change it.
-    pub(super) fn touching(&mut self, now: Now, writes: bool, out: &mut Outbox<Output>) {
+    pub(in crate::coordinator) fn touching(
+        &mut self,
+        now: Now,
+        writes: bool,
+        out: &mut Outbox<Effect>,
+    ) {
         // A refreshed heartbeat makes a compare-and-set fail, so it is not for those who write.
         let stale =
             !writes && now.mono.since(self.refreshed_at) >= self.settings.keep_alive_interval;
@@ -46,15 +50,15 @@ impl Run {
         }
     }
 
-    fn write_form(&mut self, now: Now, out: &mut Outbox<Output>) {
+    fn write_form(&mut self, now: Now, out: &mut Outbox<Effect>) {
         let state = &mut self.state;
-        for node in self.natives.keys() {
+        for node in self.agents.keys() {
             if is_listed(state, node) {
                 state.last_heartbeats.insert(node.clone(), now.wall);
             }
         }
         let value = codec::to_value(state);
-        out.push(Output::Store {
+        out.push(Effect::Store {
             key: keys::state(&self.id),
             value: value.clone(),
         });
@@ -64,14 +68,19 @@ impl Run {
     }
 
     /// The last native agent is gone.
-    pub(super) fn rest(&mut self, now: Now, out: &mut Outbox<Output>) {
+    pub(in crate::coordinator) fn flush(&mut self, now: Now, out: &mut Outbox<Effect>) {
         if self.dirty {
             self.write_form(now, out);
         }
     }
 
     /// A stock agent may have written.
-    pub(super) fn stored(&mut self, now: Now, value: Option<&[u8]>, out: &mut Outbox<Output>) {
+    pub(in crate::coordinator) fn stored(
+        &mut self,
+        now: Now,
+        value: Option<&[u8]>,
+        out: &mut Outbox<Effect>,
+    ) {
         if value == self.form.as_deref() {
             return;
         }
@@ -86,24 +95,24 @@ impl Run {
     }
 
     /// Goes on from a state that a stock agent has written.
-    fn take_over(&mut self, now: Now, state: RendezvousState, out: &mut Outbox<Output>) {
+    fn take_over(&mut self, now: Now, state: RendezvousState, out: &mut Outbox<Effect>) {
         let old = std::mem::replace(&mut self.state, state);
         for (node, wall) in &self.state.last_heartbeats {
-            let known = self.stock.get(node);
-            if !self.natives.contains_key(node) && known.is_none_or(|(known, _)| known != wall) {
-                self.stock.insert(node.clone(), (*wall, now.mono));
+            let known = self.torchrun.get(node);
+            if !self.agents.contains_key(node) && known.is_none_or(|(known, _)| known != wall) {
+                self.torchrun.insert(node.clone(), (*wall, now.mono));
             }
         }
         let state = &self.state;
-        self.stock
+        self.torchrun
             .retain(|node, _| state.last_heartbeats.contains_key(node));
         if state.closed && !old.closed {
-            return self.tell_closed(out);
+            return self.announce_closed(out);
         }
         if state.deadline != old.deadline {
             self.take_last_call(now);
         }
-        self.note_stock_changes(&old, out);
+        self.note_torchrun_changes(&old, out);
         if self.state.round != old.round || (old.complete && !self.state.complete) {
             self.begin_round(now);
             // Nobody is awaited who is here already.
@@ -111,13 +120,13 @@ impl Run {
             self.awaited
                 .retain(|node| !state.participants.contains_key(node));
         }
-        self.put_natives_back(now, out);
-        self.settle(now, out);
+        self.restore_agents(now, out);
+        self.advance(now, out);
     }
 
-    fn note_stock_changes(&mut self, old: &RendezvousState, out: &mut Outbox<Output>) {
+    fn note_torchrun_changes(&mut self, old: &RendezvousState, out: &mut Outbox<Effect>) {
         let state = &self.state;
-        let native = |node: &&NodeDesc| self.natives.contains_key(*node);
+        let native = |node: &&NodeDesc| self.agents.contains_key(*node);
         let mut came = state.wait_list.difference(&old.wait_list);
         let came = came.find(|node| !native(node)).cloned();
         let mut left = old.participants.keys().filter(|node| !native(node));
@@ -133,19 +142,19 @@ impl Run {
             }
         }
         if let Some(reason) = reason.filter(|_| old.complete) {
-            self.tell(&reason, out);
+            self.announce_change(&reason, out);
         }
     }
 
     /// Native agents whose join goes on must be somewhere; those that a stock agent holds for dead
     /// are told.
-    fn put_natives_back(&mut self, now: Now, out: &mut Outbox<Output>) {
+    fn restore_agents(&mut self, now: Now, out: &mut Outbox<Effect>) {
         let state = &self.state;
         let holds = state.complete && self.announced == Some(state.round);
         let mut homeless = Vec::new();
-        for (node, native) in &mut self.natives {
+        for (node, agent) in &mut self.agents {
             let participates = state.participants.contains_key(node);
-            match native.phase {
+            match agent.phase {
                 Phase::Joining => {
                     if !is_listed(state, node) {
                         homeless.push(node.clone());
@@ -153,10 +162,10 @@ impl Run {
                 }
                 Phase::Member if holds && participates => {}
                 Phase::Member => {
-                    native.phase = Phase::Dropped;
-                    if !self.told {
-                        out.push(Output::Send(
-                            native.connection,
+                    agent.phase = Phase::Dropped;
+                    if !self.change_announced {
+                        out.push(Effect::Notify(
+                            node.clone(),
                             Event::Membership {
                                 round: self.announced.unwrap_or(state.round),
                                 waiting: state.wait_list.len() as u32,
@@ -172,7 +181,7 @@ impl Run {
             }
         }
         for node in homeless {
-            self.place(now, &node);
+            self.admit(now, &node);
         }
     }
 
@@ -187,17 +196,17 @@ impl Run {
     }
 
     /// Stock agents that have not been heard of are gone.
-    pub(super) fn drop_silent_stock(&mut self, now: Now, late: bool, out: &mut Outbox<Output>) {
+    pub(super) fn expire_torchrun(&mut self, now: Now, late: bool, out: &mut Outbox<Effect>) {
         let lost_after = self.settings.lost_after();
         let silent: Vec<NodeDesc> = self
-            .stock
+            .torchrun
             .iter()
             .filter(|(_, (_, seen))| *seen + lost_after <= now.mono)
             .map(|(node, _)| node.clone())
             .collect();
         for node in silent {
             if late {
-                if let Some((_, seen)) = self.stock.get_mut(&node) {
+                if let Some((_, seen)) = self.torchrun.get_mut(&node) {
                     *seen = now.mono;
                 }
                 continue;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use rdzv_core::ident::ConnId;
 use rdzv_core::rank::Assignment;
-use rdzv_rendezvous_proto::host::Input;
-use rdzv_rendezvous_proto::host::wire::{Event, Operation, Refusal};
+use rdzv_rendezvous_proto::coordinator::Input;
+use rdzv_rendezvous_proto::coordinator::wire::{Event, Operation, Refusal};
 use rdzv_rendezvous_proto::last_call::LastCall;
 
 use crate::world::{World, node};

@@ -7,18 +7,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::Output;
-use super::keys::{self, Field};
-use super::run::{Phase, Run};
-use super::wire::Event;
+use super::{Effect, Phase, Run};
 use crate::NodeDesc;
-use rdzv_core::ident::ConnId;
+use crate::coordinator::keys::{self, Field};
+use crate::coordinator::wire::Event;
 use rdzv_core::machine::Outbox;
 use rdzv_core::time::{Mono, Now};
 
 /// How long a stock rank 0 may take before earlier rounds are looked at. Its role is the usual sign;
 /// it stores none if it was told that all nodes are alike.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TORCHRUN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How many earlier rounds are looked at.
 const ROUNDS: u64 = 64;
@@ -36,7 +34,7 @@ pub(super) struct Masters {
     /// Until when a stock rank 0 may take its time.
     pub(super) until: Option<Mono>,
     /// Earlier rounds are being looked at.
-    looking: bool,
+    searching: bool,
 }
 
 /// As much as has been stored.
@@ -65,13 +63,13 @@ impl Half {
 impl Run {
     /// A round is complete: its rank 0 has to say where the workers meet.
     pub(super) fn seek_master(&mut self, now: Now) {
-        let is_stock = self
+        let is_torchrun = self
             .first()
-            .is_some_and(|first| !self.natives.contains_key(first));
+            .is_some_and(|first| !self.agents.contains_key(first));
         let round = self.state.round;
         self.masters.current = None;
-        self.masters.looking = false;
-        self.masters.until = is_stock.then(|| now.mono + PATIENCE);
+        self.masters.searching = false;
+        self.masters.until = is_torchrun.then(|| now.mono + TORCHRUN_TIMEOUT);
         self.masters
             .stored
             .retain(|stored, _| stored + ROUNDS > round);
@@ -86,34 +84,34 @@ impl Run {
     }
 
     /// A native rank 0 says it. A word about another round comes too late to be of use.
-    pub(super) fn publish_master(
+    pub(in crate::coordinator) fn publish_master(
         &mut self,
-        from: ConnId,
+        from: &NodeDesc,
         round: u64,
         addr: String,
         port: u16,
-        out: &mut Outbox<Output>,
+        out: &mut Outbox<Effect>,
     ) {
-        let is_first = self.node(from).as_ref() == self.first();
+        let is_first = Some(from) == self.first();
         if !is_first || self.announced != Some(round) || !self.state.complete {
             return;
         }
         for (field, value) in [(Field::Addr, addr.clone()), (Field::Port, port.to_string())] {
-            out.push(Output::Store {
+            out.push(Effect::Store {
                 key: keys::master(&self.id, round, field),
                 value: value.into_bytes(),
             });
         }
-        self.tell_master(addr, port, out);
+        self.announce_master(addr, port, out);
     }
 
     /// A stock agent has stored one half of it.
-    pub(super) fn stored_master(
+    pub(in crate::coordinator) fn stored_master(
         &mut self,
         round: u64,
         field: Field,
         value: Option<&[u8]>,
-        out: &mut Outbox<Output>,
+        out: &mut Outbox<Effect>,
     ) {
         let half = self.masters.stored.entry(round).or_default();
         half.take(field, value);
@@ -122,44 +120,44 @@ impl Run {
             && self.masters.until.is_some()
             && self.announced == Some(round)
         {
-            self.tell_master(addr, port, out);
+            self.announce_master(addr, port, out);
         }
     }
 
     /// A stock rank 0 has stored its role, and with that has stored all it is going to.
-    pub(super) fn first_role(&mut self, round: u64, out: &mut Outbox<Output>) {
+    pub(in crate::coordinator) fn first_role(&mut self, round: u64, out: &mut Outbox<Effect>) {
         if self.announced == Some(round) && self.masters.until.take().is_some() {
-            self.look_back(out);
+            self.search_earlier(out);
         }
     }
 
-    pub(super) fn master_is_late(&mut self, now: Now, out: &mut Outbox<Output>) {
+    pub(super) fn master_is_late(&mut self, now: Now, out: &mut Outbox<Effect>) {
         if self.masters.until.is_some_and(|until| until <= now.mono) {
             self.masters.until = None;
-            self.look_back(out);
+            self.search_earlier(out);
         }
     }
 
     /// Looks at what earlier rounds left, newest first.
-    fn look_back(&mut self, out: &mut Outbox<Output>) {
-        self.masters.looking = true;
+    fn search_earlier(&mut self, out: &mut Outbox<Effect>) {
+        self.masters.searching = true;
         let round = self.state.round;
         for earlier in (round.saturating_sub(ROUNDS)..=round).rev() {
             for field in [Field::Addr, Field::Port] {
-                out.push(Output::Look(keys::master(&self.id, earlier, field)));
+                out.push(Effect::Read(keys::master(&self.id, earlier, field)));
             }
         }
     }
 
     /// One half of what an earlier round left.
-    pub(super) fn found_master(
+    pub(in crate::coordinator) fn found_master(
         &mut self,
         round: u64,
         field: Field,
         value: Option<&[u8]>,
-        out: &mut Outbox<Output>,
+        out: &mut Outbox<Effect>,
     ) {
-        if !self.masters.looking || self.masters.current.is_some() {
+        if !self.masters.searching || self.masters.current.is_some() {
             return;
         }
         let half = self.masters.stored.entry(round).or_default();
@@ -168,22 +166,20 @@ impl Run {
             && field == Field::Port
             && self.first().is_some_and(|first| first.addr == addr)
         {
-            self.tell_master(addr, port, out);
+            self.announce_master(addr, port, out);
         }
     }
 
-    fn tell_master(&mut self, addr: String, port: u16, out: &mut Outbox<Output>) {
+    fn announce_master(&mut self, addr: String, port: u16, out: &mut Outbox<Effect>) {
         self.masters.until = None;
-        for native in self.natives.values() {
-            if native.phase == Phase::Member {
-                out.push(Output::Send(
-                    native.connection,
-                    Event::Master {
-                        round: self.state.round,
-                        addr: addr.clone(),
-                        port,
-                    },
-                ));
+        for (node, agent) in &self.agents {
+            if agent.phase == Phase::Member {
+                let event = Event::Master {
+                    round: self.state.round,
+                    addr: addr.clone(),
+                    port,
+                };
+                out.push(Effect::Notify(node.clone(), event));
             }
         }
         self.masters.current = Some((addr, port));

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use rdzv_rendezvous_proto::coordinator::wire::Event;
 use rdzv_rendezvous_proto::decide::Action;
-use rdzv_rendezvous_proto::host::wire::Event;
 
 use crate::world::{World, node};
 
@@ -107,7 +107,10 @@ fn without_a_role_earlier_rounds_count_after_a_while() {
     for _ in 0..10 {
         world.stock(&node(0), Action::KeepAlive);
         world.pass_beating(1, &[]);
-        world.operate(1, &rdzv_rendezvous_proto::host::wire::Operation::Heartbeat);
+        world.operate(
+            1,
+            &rdzv_rendezvous_proto::coordinator::wire::Operation::Heartbeat,
+        );
     }
     assert!(world.take(1).contains(&master(0, 4000)));
 }
@@ -186,7 +189,7 @@ fn a_state_that_is_none_does_not_stay() {
     let mut world = stock_first();
     let key = crate::world::STATE.as_bytes().to_vec();
     world.keys.insert(key.clone(), b"rubbish".to_vec());
-    world.handle(rdzv_rendezvous_proto::host::Input::Stored {
+    world.handle(rdzv_rendezvous_proto::coordinator::Input::Stored {
         key: &key,
         value: Some(b"rubbish"),
     });

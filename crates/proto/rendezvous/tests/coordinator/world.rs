@@ -7,16 +7,16 @@ use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_rendezvous_proto::apply::apply;
+use rdzv_rendezvous_proto::coordinator::wire::{Event, Join, Operation};
+use rdzv_rendezvous_proto::coordinator::{Coordinator, Input, Output};
 use rdzv_rendezvous_proto::decide::Action;
-use rdzv_rendezvous_proto::host::wire::{Event, Join, Operation};
-use rdzv_rendezvous_proto::host::{Host, Input, Output};
 use rdzv_rendezvous_proto::last_call::LastCall;
 use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, Settings, codec};
 
 pub(crate) const STATE: &str = "/torch.rendezvous.run";
 
 pub(crate) struct World {
-    pub(crate) host: Host,
+    pub(crate) host: Coordinator,
     pub(crate) now: Now,
     pub(crate) keys: BTreeMap<Vec<u8>, Vec<u8>>,
     /// What each agent was told and has not looked at yet.
@@ -39,7 +39,7 @@ pub(crate) fn node(number: u32) -> NodeDesc {
 impl World {
     pub(crate) fn new(min: u32, max: u32) -> Self {
         Self {
-            host: Host::default(),
+            host: Coordinator::default(),
             now: Now {
                 mono: Mono::ZERO,
                 wall: Wall::from_unix_micros(1_700_000_000_000_000),
@@ -71,7 +71,7 @@ impl World {
             match output {
                 Output::Send(to, event) => self.told.entry(to.0).or_default().push(event),
                 Output::LastCall { call, .. } => self.last_calls.push(call),
-                Output::Look(key) => looks.push(key),
+                Output::Read(key) => looks.push(key),
                 Output::Store { key, value } => drop(self.keys.insert(key, value)),
                 Output::Remove(key) => drop(self.keys.remove(&key)),
                 Output::Close(id, _) => self.closed.push(id.0),

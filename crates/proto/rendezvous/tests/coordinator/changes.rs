@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rdzv_core::machine::Machine as _;
-use rdzv_rendezvous_proto::host::wire::{Event, Operation, Refusal};
+use rdzv_rendezvous_proto::coordinator::wire::{Event, Operation, Refusal};
 
 use crate::world::{World, node};
 

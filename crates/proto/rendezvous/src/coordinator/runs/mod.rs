@@ -1,0 +1,356 @@
+//! The runs: deterministic state, and what follows from what happens to it. Agents are known by the
+//! names of their nodes; nothing here knows of connections.
+//!
+//! | file | content |
+//! |---|---|
+//! | `mod.rs` | one run: its agents, and their requests |
+//! | `arrivals.rs` | joining and leaving, and who is notified |
+//! | `round.rs` | when a round is complete, and what follows |
+//! | `master.rs` | the address of the workers' store |
+//! | `torchrun.rs` | torchrun's form of the state, and writes of its agents |
+
+mod arrivals;
+mod master;
+mod round;
+mod torchrun;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use self::master::Masters;
+use super::wire::{Event, Join, Refusal};
+use crate::last_call::LastCall;
+use crate::{NodeDesc, RendezvousState, Settings};
+use rdzv_core::machine::Outbox;
+use rdzv_core::time::{Mono, Now, Wall};
+
+/// Longest time of any setting; more is a mistake, and would not fit where times are added up.
+const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+/// Most missed heartbeats that may be allowed.
+const MOST_ATTEMPTS: u32 = 1_000_000;
+
+/// What a run wants done.
+#[derive(Debug)]
+pub(super) enum Effect {
+    /// Send an event to an agent of the run.
+    Notify(NodeDesc, Event),
+    /// The agent is not in the run any more: its session ends.
+    Gone(NodeDesc),
+    /// Read a key at once, before anything else.
+    Read(Vec<u8>),
+    /// Store a value.
+    Store { key: Vec<u8>, value: Vec<u8> },
+    /// Remove a key.
+    Remove(Vec<u8>),
+    /// Log that a round which has enough nodes waits for more.
+    LastCall(LastCall),
+}
+
+/// One run.
+#[derive(Debug)]
+pub(super) struct Run {
+    id: String,
+    /// The state as all agents see it, but for the heartbeats of native agents.
+    state: RendezvousState,
+    /// The settings of the run, and the agent they are from: the first native one, and again the
+    /// first after there has been none in between.
+    settings: Settings,
+    settings_of: Option<NodeDesc>,
+    agents: BTreeMap<NodeDesc, Agent>,
+    /// When the join of which agent is over.
+    join_timers: BTreeSet<(Mono, NodeDesc)>,
+    /// When torchrun's agents were last heard of: the time they wrote, and ours when it was seen.
+    torchrun: BTreeMap<NodeDesc, (Wall, Mono)>,
+    /// The complete round that was announced to its participants.
+    announced: Option<u64>,
+    /// It was also announced that the round does not hold any more.
+    change_announced: bool,
+    /// The participants of that round.
+    former: BTreeSet<NodeDesc>,
+    /// Those of them that may come back.
+    awaited: BTreeSet<NodeDesc>,
+    /// Until when torchrun's agents among them are waited for.
+    awaited_until: Option<Mono>,
+    /// Enough of them for a round are there, so that it need not wait for others.
+    enough: bool,
+    /// The end of the last call.
+    last_call: Option<Mono>,
+    /// Whether it was logged, which happens once per round, however many nodes come and go.
+    last_call_announced: bool,
+    masters: Masters,
+    /// The round whose ranks stand in the store, and of how many nodes.
+    recorded: Option<(u64, u32)>,
+    /// What is stored under torchrun's key; the state has changed since if it is dirty.
+    form: Option<Vec<u8>>,
+    /// When the heartbeats of native agents in it are from.
+    refreshed_at: Mono,
+    dirty: bool,
+}
+
+/// An agent that takes part through the coordinator.
+#[derive(Debug)]
+struct Agent {
+    instance: u64,
+    role: String,
+    local_world_size: u32,
+    phase: Phase,
+    /// When its join came, how long it waits, and when that is over.
+    joined_at: Mono,
+    join_timeout: Duration,
+    join_at: Option<Mono>,
+}
+
+/// What an agent waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// A round.
+    Joining,
+    /// The end of the round that was announced to it.
+    Member,
+    /// Nothing: the round went on without it.
+    Dropped,
+}
+
+/// Why a join cannot be accepted whoever else takes part.
+pub(super) fn unusable(join: &Join) -> Option<String> {
+    let Settings {
+        min_nodes,
+        max_nodes,
+        join_timeout,
+        last_call_timeout,
+        keep_alive_interval,
+        keep_alive_max_attempt,
+        ..
+    } = join.settings;
+    let sensible = |time: Duration| time <= LONGEST;
+    if join.run.is_empty() {
+        Some("the run id is empty".to_owned())
+    } else if min_nodes == 0 || max_nodes < min_nodes {
+        Some(format!("{min_nodes} to {max_nodes} nodes cannot be"))
+    } else if keep_alive_interval.is_zero()
+        || keep_alive_max_attempt == 0
+        || keep_alive_max_attempt > MOST_ATTEMPTS
+        || ![join_timeout, last_call_timeout, keep_alive_interval]
+            .into_iter()
+            .all(sensible)
+    {
+        Some("the timeouts must be more than nothing and less than ten years".to_owned())
+    } else {
+        None
+    }
+}
+
+impl Run {
+    pub(super) fn new(id: &str) -> Self {
+        Self {
+            id: id.to_owned(),
+            state: RendezvousState::default(),
+            settings: Settings::new(1, 1),
+            settings_of: None,
+            agents: BTreeMap::new(),
+            join_timers: BTreeSet::new(),
+            torchrun: BTreeMap::new(),
+            announced: None,
+            change_announced: false,
+            former: BTreeSet::new(),
+            awaited: BTreeSet::new(),
+            awaited_until: None,
+            enough: false,
+            last_call: None,
+            last_call_announced: false,
+            masters: Masters::default(),
+            recorded: None,
+            form: None,
+            refreshed_at: Mono::ZERO,
+            dirty: false,
+        }
+    }
+
+    /// Whether no native agent is left, so that the coordinator has nobody to notify.
+    pub(super) fn is_idle(&self) -> bool {
+        self.agents.is_empty()
+    }
+
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Whether the run is over.
+    pub(super) fn is_closed(&self) -> bool {
+        self.state.closed
+    }
+
+    /// The settings of the run.
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Takes over the settings of a join if it is the first.
+    pub(super) fn adopt_settings(&mut self, join: &Join) {
+        if self.agents.is_empty() {
+            (self.settings, self.settings_of) = (join.settings, Some(join.node.clone()));
+        }
+    }
+
+    /// Takes an agent in that was not refused.
+    pub(super) fn join(&mut self, now: Now, join: Box<Join>, out: &mut Outbox<Effect>) {
+        let Join {
+            instance,
+            node,
+            settings,
+            role,
+            local_world_size,
+            ..
+        } = *join;
+        // An agent of torchrun with that name cannot be; what it left behind is ours.
+        self.torchrun.remove(&node);
+        self.state.last_heartbeats.remove(&node);
+        self.stop_join_timer(&node);
+        let agent = Agent {
+            instance,
+            role,
+            local_world_size,
+            phase: Phase::Joining,
+            joined_at: now.mono,
+            join_timeout: settings.join_timeout,
+            join_at: None,
+        };
+        self.agents.insert(node.clone(), agent);
+        self.restart_join_timer(now, &node);
+        self.arrive(now, &node, out);
+    }
+
+    /// Why an agent is not taken in.
+    pub(super) fn refusal(&self, join: &Join) -> Option<Refusal> {
+        if let Some(agent) = self.agents.get(&join.node)
+            && agent.instance != join.instance
+        {
+            return Some(Refusal::Unusable(format!(
+                "another agent calls itself {} and takes part already; give each agent its own \
+                 --local-addr",
+                join.node
+            )));
+        }
+        self.mismatch(join).map(Refusal::Unusable)
+    }
+
+    /// How the settings of a join differ from those of the others.
+    fn mismatch(&self, join: &Join) -> Option<String> {
+        let first = self.settings_of.as_ref()?;
+        if self.agents.keys().all(|node| *node == join.node) {
+            return None;
+        }
+        let (ours, theirs) = (&self.settings, &join.settings);
+        let seconds = |time: Duration| format!("{} s", time.as_secs_f64());
+        let compared = [
+            (
+                "--nnodes",
+                format!("{}:{}", ours.min_nodes, ours.max_nodes),
+                format!("{}:{}", theirs.min_nodes, theirs.max_nodes),
+            ),
+            (
+                "last_call_timeout",
+                seconds(ours.last_call_timeout),
+                seconds(theirs.last_call_timeout),
+            ),
+            (
+                "keep_alive_interval",
+                seconds(ours.keep_alive_interval),
+                seconds(theirs.keep_alive_interval),
+            ),
+            (
+                "keep_alive_max_attempt",
+                ours.keep_alive_max_attempt.to_string(),
+                theirs.keep_alive_max_attempt.to_string(),
+            ),
+        ];
+        let (what, ours, theirs) = compared.into_iter().find(|(_, a, b)| a != b)?;
+        Some(format!(
+            "node {} joined run '{}' with {what} {theirs}, but node {first} with {ours}: start all \
+             agents of a run with the same settings",
+            join.node, self.id
+        ))
+    }
+
+    /// An agent does not take part any more, by its own word.
+    pub(super) fn leave(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
+        self.remove_agent(node, out);
+        self.depart(now, node, "has left", out);
+    }
+
+    /// The life of an agent has ended; `how` that was noticed.
+    pub(super) fn lost(&mut self, now: Now, node: &NodeDesc, how: &str, out: &mut Outbox<Effect>) {
+        self.remove_agent(node, out);
+        self.depart(now, node, &format!("is lost: {how}"), out);
+    }
+
+    fn remove_agent(&mut self, node: &NodeDesc, out: &mut Outbox<Effect>) {
+        self.stop_join_timer(node);
+        self.agents.remove(node);
+        out.push(Effect::Gone(node.clone()));
+    }
+
+    /// An agent has failed for good, which is announced to all others.
+    pub(super) fn failed(&self, failed: &NodeDesc, reason: &str, out: &mut Outbox<Effect>) {
+        let event = Event::PeerFailed {
+            node: failed.to_string(),
+            reason: reason.to_owned(),
+        };
+        for node in self.agents.keys().filter(|node| *node != failed) {
+            out.push(Effect::Notify(node.clone(), event.clone()));
+        }
+    }
+
+    /// The run is over.
+    pub(super) fn close(&mut self, out: &mut Outbox<Effect>) {
+        if !self.state.closed {
+            self.state.closed = true;
+            self.dirty = true;
+            self.announce_closed(out);
+        }
+    }
+
+    /// Announces to every agent that the run is over, as suits what it waits for.
+    fn announce_closed(&mut self, out: &mut Outbox<Effect>) {
+        for (node, agent) in &mut self.agents {
+            let event = match agent.phase {
+                Phase::Joining if self.state.redundancy_list.contains(node) => {
+                    Event::Refused(Refusal::NotNeeded)
+                }
+                Phase::Joining => Event::Refused(Refusal::Closed),
+                Phase::Member | Phase::Dropped => Event::Closed,
+            };
+            agent.phase = Phase::Dropped;
+            agent.join_at = None;
+            out.push(Effect::Notify(node.clone(), event));
+        }
+        self.join_timers.clear();
+    }
+
+    pub(super) fn status(&self) -> Event {
+        Event::Status {
+            closed: self.state.closed,
+            waiting: self.state.wait_list.len() as u32,
+        }
+    }
+
+    /// The join of an agent begins, or begins again.
+    fn restart_join_timer(&mut self, now: Now, node: &NodeDesc) {
+        self.stop_join_timer(node);
+        if let Some(agent) = self.agents.get_mut(node) {
+            let at = now.mono + agent.join_timeout;
+            (agent.joined_at, agent.join_at) = (now.mono, Some(at));
+            self.join_timers.insert((at, node.clone()));
+        }
+    }
+
+    /// An agent does not wait for a round any more.
+    fn stop_join_timer(&mut self, node: &NodeDesc) {
+        if let Some(agent) = self.agents.get_mut(node)
+            && let Some(at) = agent.join_at.take()
+        {
+            self.join_timers.remove(&(at, node.clone()));
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The sessions of a run: which connection an agent has, and when it was last heard of. Volatile: all of
+//! it follows from the connections that there are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::wire::Refusal;
+use crate::{NodeDesc, Settings};
+use rdzv_core::ident::ConnId;
+use rdzv_core::time::{Mono, Now};
+
+/// The sessions of one run.
+#[derive(Debug, Default)]
+pub(super) struct Sessions {
+    sessions: BTreeMap<ConnId, Session>,
+    connections: BTreeMap<NodeDesc, ConnId>,
+    /// When to check which session for silence.
+    timers: BTreeSet<(Mono, ConnId)>,
+}
+
+#[derive(Debug)]
+struct Session {
+    node: NodeDesc,
+    heard: Mono,
+    silence_at: Mono,
+}
+
+impl Sessions {
+    /// The agent of a connection.
+    pub(super) fn node(&self, connection: ConnId) -> Option<NodeDesc> {
+        let session = self.sessions.get(&connection);
+        session.map(|session| session.node.clone())
+    }
+
+    /// The connection of an agent.
+    pub(super) fn connection(&self, node: &NodeDesc) -> Option<ConnId> {
+        self.connections.get(node).copied()
+    }
+
+    /// Why an agent cannot have a session over this connection.
+    pub(super) fn refusal(&self, connection: ConnId, node: &NodeDesc) -> Option<Refusal> {
+        let session = self.sessions.get(&connection)?;
+        (session.node != *node).then(|| {
+            Refusal::Unusable(format!(
+                "the connection belongs to node {}, and {node} joined over it",
+                session.node
+            ))
+        })
+    }
+
+    /// An agent has joined over a connection, perhaps again. Returns the one that it had before.
+    pub(super) fn attach(
+        &mut self,
+        now: Now,
+        connection: ConnId,
+        node: &NodeDesc,
+        settings: &Settings,
+    ) -> Option<ConnId> {
+        let old = self.connection(node).filter(|old| *old != connection);
+        if old.is_some() {
+            self.detach(node);
+        }
+        let silence_at = now.mono + settings.lost_after();
+        let session = self.sessions.entry(connection).or_insert_with(|| Session {
+            node: node.clone(),
+            heard: now.mono,
+            silence_at,
+        });
+        session.heard = now.mono;
+        self.timers.insert((session.silence_at, connection));
+        self.connections.insert(node.clone(), connection);
+        old
+    }
+
+    /// Ends the session of an agent, and returns its connection.
+    pub(super) fn detach(&mut self, node: &NodeDesc) -> Option<ConnId> {
+        let connection = self.connections.remove(node)?;
+        if let Some(session) = self.sessions.remove(&connection) {
+            self.timers.remove(&(session.silence_at, connection));
+        }
+        Some(connection)
+    }
+
+    /// An agent has sent something.
+    pub(super) fn heard(&mut self, now: Now, connection: ConnId) {
+        if let Some(session) = self.sessions.get_mut(&connection) {
+            session.heard = now.mono;
+        }
+    }
+
+    /// When the next session is to be checked.
+    pub(super) fn deadline(&self) -> Option<Mono> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// The agents that have been silent for too long, and since when. If this process has been held
+    /// up (`late`), so have the heartbeats that wait to be read, and all get more time.
+    pub(super) fn expire(
+        &mut self,
+        now: Now,
+        late: bool,
+        settings: &Settings,
+    ) -> Vec<(ConnId, NodeDesc, Mono)> {
+        let mut silent = Vec::new();
+        while let Some(&(at, connection)) = self.timers.first()
+            && at <= now.mono
+        {
+            self.timers.pop_first();
+            let Some(session) = self.sessions.get_mut(&connection) else {
+                continue;
+            };
+            let until = session.heard + settings.lost_after();
+            if until > now.mono || late {
+                let again = now.mono + settings.keep_alive_interval;
+                session.silence_at = if until > now.mono { until } else { again };
+                self.timers.insert((session.silence_at, connection));
+            } else {
+                silent.push((connection, session.node.clone(), session.heard));
+            }
+        }
+        silent
+    }
+}
