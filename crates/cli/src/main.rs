@@ -20,8 +20,16 @@ mod terminal;
 
 use std::process::ExitCode;
 
+use args::Program;
+
 fn main() -> ExitCode {
     let mut words = std::env::args_os();
     let called = words.next().unwrap_or_else(|| "rdzv".into());
-    commands::dispatch(&called, words.collect())
+    match Program::of(&called, words.collect()) {
+        Program::Launch(launcher, words) if rdzv_agent::is_kept() => {
+            commands::agent(launcher, &called, &words)
+        }
+        Program::Launch(..) => commands::keep(&called),
+        Program::Own(words) => commands::run(&words),
+    }
 }

@@ -18,8 +18,8 @@
 //! frames stands above it.
 
 mod document;
-mod file;
-pub(crate) mod sentences;
+mod report_file;
+pub(crate) mod verdict_lines;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -28,7 +28,7 @@ use rdzv_core::signal;
 use serde_json::Value;
 
 pub(crate) use self::document::Document;
-pub(crate) use self::file::ReportFile;
+pub(crate) use self::report_file::ReportFile;
 
 /// What the first line says.
 const HEADER: &str = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ";

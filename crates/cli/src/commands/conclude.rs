@@ -1,5 +1,6 @@
-//! What is left to do when a launch is over: say how it ended, write that down, end with its code.
+//! The end of a launch: the failure report, the report file, the exit code.
 
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -8,19 +9,19 @@ use std::time::Duration;
 
 use jiff::tz::TimeZone;
 use rdzv_agent::{AgentError, LaunchPlan, LogPlan, Outcome, Verdict, host};
-use rdzv_core::env;
+use rdzv_core::{env, signal};
 use tracing::error;
 
-use crate::args::{Launcher, usage};
+use crate::args::{Launcher, Parsed, Program, parse, usage};
 use crate::exit::{self, Exit, ExitCodes, Refusal};
-use crate::launch::{Environment, Machine, RunArgs};
-use crate::report::{self, Document, ReportFile, sentences};
+use crate::launch::{Environment, Machine, RunArgs, ThisHost};
+use crate::report::{self, Document, ReportFile, verdict_lines};
 use crate::terminal::{complain, finish_lines};
 
-/// How long an agent that has lost its keeper tries to say so.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+/// Limit for the last lines of an agent that has lost its keeper.
+const FINAL_FLUSH: Duration = Duration::from_millis(200);
 
-/// The kind of cause that an error of the agent does not tell by itself.
+/// The kind of a cause that is not part of the agent's error.
 const NODE_LOST: &str = "node_lost";
 
 /// A run that is over.
@@ -82,33 +83,15 @@ impl Report {
         })
     }
 
-    fn ended(&self, ended: &Ended, code: u8) {
-        if self.file.is_none() {
-            return;
-        }
-        self.write(&Document::of_run(
-            &ended.run_id,
-            &ended.title,
-            &host::full_name(),
-            &ended.outcome,
-            &ended.verdict,
-            code,
-        ));
-    }
-
     /// The launch was refused before it began.
     pub(super) fn refused(&self, refusal: &Refusal) {
-        if self.file.is_none() {
-            return;
-        }
-        let (run_id, host) = (self.run_id.as_deref(), host::full_name());
-        self.write(&Document::of_refusal(run_id, &host, refusal));
+        self.write(|| Document::of_refusal(self.run_id.as_deref(), refusal));
     }
 
     /// Writes the file, if there is to be one.
-    pub(super) fn write(&self, document: &Document<'_>) {
+    fn write(&self, document: impl FnOnce() -> Document) {
         if let Some((path, file)) = &self.file
-            && let Err(error) = file.write(&document.text())
+            && let Err(error) = file.write(&document().text())
         {
             let path = path.display();
             complain(&format!("rdzv: write the report {path}: {error}"));
@@ -116,8 +99,8 @@ impl Report {
     }
 }
 
-fn tell_verdict(ended: &Ended) {
-    let lines = sentences::render(&ended.verdict, &|local_rank| {
+fn print_verdict(ended: &Ended) {
+    let lines = verdict_lines::render(&ended.verdict, &|local_rank| {
         ended.stderr_was_seen(local_rank)
     });
     if !lines.is_empty() {
@@ -125,11 +108,14 @@ fn tell_verdict(ended: &Ended) {
     }
 }
 
-/// Tells how the run ended.
+/// Reports the end of the run.
 pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment) -> ExitCode {
     let outcome = &ended.outcome;
     let code = exit::of_launch(report.exit_codes, outcome, &ended.verdict);
-    report.ended(ended, code);
+    report.write(|| {
+        let (run_id, title) = (&ended.run_id, &ended.title);
+        Document::of_run(run_id, title, outcome, &ended.verdict, code)
+    });
     if let Some(path) = error_file(environment)
         && let Err(error) = rdzv_agent::write_launcher_error_file(&path, outcome)
     {
@@ -141,7 +127,7 @@ pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment
             failures,
             root_cause,
         } => {
-            tell_verdict(ended);
+            print_verdict(ended);
             let (zone, host) = (TimeZone::system(), host::full_name());
             let block = report::render(&ended.title, failures, *root_cause, &host, &zone);
             complain(&block);
@@ -164,12 +150,12 @@ pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment
             let first = ended.verdict.first();
             let more_than_this = first.is_some_and(|first| first.cause.kind() == NODE_LOST);
             if more_than_this || !ended.verdict.here {
-                tell_verdict(ended);
+                print_verdict(ended);
             }
             complain(&format!("{}: {error}", error.class()));
             if matches!(error, AgentError::KeeperLost) {
                 // Whoever killed the keeper wants all of this to end, reader or not.
-                finish_lines(Some(LAST_WORDS));
+                finish_lines(Some(FINAL_FLUSH));
                 std::process::exit(code.into());
             }
         }
@@ -177,7 +163,7 @@ pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment
     code.into()
 }
 
-/// Says why a launch is refused.
+/// Reports the refusal of a launch.
 pub(super) fn refuse(refusal: &Refusal, launcher: Launcher, environment: &Environment) -> ExitCode {
     let program = launcher.program();
     match refusal {
@@ -194,8 +180,8 @@ pub(super) fn refuse(refusal: &Refusal, launcher: Launcher, environment: &Enviro
     }
 }
 
-/// Writes an error of the launcher to the file of whoever started it, if there is to be one.
-pub(super) fn write_error_file(environment: &Environment, message: &str) {
+/// Writes an error of the launcher to the error file, if there is one.
+fn write_error_file(environment: &Environment, message: &str) {
     if let Some(path) = error_file(environment)
         && let Err(error) = rdzv_agent::write_refusal_to_error_file(&path, message)
     {
@@ -203,7 +189,7 @@ pub(super) fn write_error_file(environment: &Environment, message: &str) {
     }
 }
 
-/// Where whoever started the launcher wants its error file.
+/// The error file for the process that started the launcher.
 fn error_file(environment: &Environment) -> Option<PathBuf> {
     let path = environment.filled(env::TORCHELASTIC_ERROR_FILE)?;
     Some(PathBuf::from(path))
@@ -214,4 +200,37 @@ fn not_written(path: &Path, error: &io::Error) {
         "write the launcher's error file {}: {error}",
         path.display()
     );
+}
+
+/// Signals that an agent does not handle. By others it may end after it has reported everything.
+const FATAL: [&str; 7] = [
+    "SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGSYS",
+];
+
+/// Reports in place of an agent that was killed: on stderr and in the files that were asked for.
+/// Called by the keeper.
+pub(super) fn conclude_lost_agent(called: &OsStr, status: ExitStatus) {
+    let killed_by = status
+        .signal()
+        .and_then(|number| Some((number, signal::name(number)?)))
+        .filter(|(_, name)| FATAL.contains(name));
+    let Some((number, name)) = killed_by else {
+        return;
+    };
+    let text = format!("the agent was ended by {name}; its workers have been killed with it");
+    complain(&format!("rdzv: {text}"));
+    let environment = Environment(std::env::vars_os().collect());
+    write_error_file(&environment, &format!("RuntimeError: {text}"));
+    let words = std::env::args_os().skip(1).collect();
+    if let Program::Launch(launcher, words) = Program::of(called, words)
+        && let Ok(Parsed::Run(arguments, _)) = parse(launcher, &words, &environment.0)
+        && let Ok(report) = Report::open(&arguments.run, &ThisHost)
+    {
+        let arguments = arguments.run;
+        let title = arguments.training_script.first().map(OsString::as_os_str);
+        let title = title.map(OsStr::to_string_lossy).unwrap_or_default();
+        let code = u8::try_from(128 + number).unwrap_or(1);
+        let run_id = arguments.rendezvous.rdzv_id.as_deref();
+        report.write(|| Document::of_lost_agent(run_id, &title, &text, code));
+    }
 }

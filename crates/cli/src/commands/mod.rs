@@ -1,23 +1,18 @@
-//! What the program does, one command per file.
+//! The commands of the program.
 //!
 //! | file | command |
 //! |---|---|
-//! | `dispatch` | chooses among the others |
-//! | `run` | `rdzv run`, `torchrun`, `rdzv launch-compat`: the keeper and the agent |
-//! | `conclude` | how a launch ends: report, verdict, exit code |
-//! | `lost_agent` | what the keeper says for an agent that was killed |
-//! | `own` | reads the flags of the others, and calls [`crate::demo`] for `rdzv demo` |
-//! | `store` | `rdzv store` |
-//! | `environment` | `rdzv env` |
+//! | `launcher` | `rdzv run`, `torchrun`, `rdzv launch-compat`: the keeper and the agent |
+//! | `conclude` | the end of a launch: report, verdict, exit code |
+//! | `subcommands` | the flags of all others, `rdzv env`; [`crate::demo`] is `rdzv demo` |
+//! | `store_command` | `rdzv store` |
 //! | `completions` | `rdzv completions`, `--print-completion` |
 
 mod completions;
 mod conclude;
-mod dispatch;
-mod environment;
-mod lost_agent;
-mod own;
-mod run;
-mod store;
+mod launcher;
+mod store_command;
+mod subcommands;
 
-pub(crate) use self::dispatch::dispatch;
+pub(crate) use self::launcher::{agent, keep};
+pub(crate) use self::subcommands::run;

@@ -1,4 +1,4 @@
-//! How workers tell the demo how far they are: datagrams on a socket of this host.
+//! Reports of the workers to the demo: datagrams on a socket of this host.
 //!
 //! The socket has an abstract name (Linux), so that there is no file to leave behind.
 
@@ -9,11 +9,11 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// What the worker with rank 0 reports.
+/// A report of the worker with rank 0.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) enum Progress {
-    /// All ranks have met, and go on after this step; 0 is the beginning.
-    Met { step: u32 },
+    /// All ranks have joined, and go on after this step; 0 is the beginning.
+    Joined { step: u32 },
     /// The loss before a step, over the points of all ranks.
     Step { step: u32, loss: f32 },
     /// All steps are done.
@@ -87,7 +87,7 @@ mod tests {
         let reports = Reports::open().unwrap();
         let reporter = Reporter::connect(reports.name()).unwrap();
         let sent = [
-            Progress::Met { step: 0 },
+            Progress::Joined { step: 0 },
             Progress::Step {
                 step: 1,
                 loss: f32::from_bits(0x3dcc_cccd),

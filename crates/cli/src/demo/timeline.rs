@@ -1,47 +1,46 @@
-//! The story as it unfolds: events and reports in, lines out; and one decision, whom to kill when.
+//! The course of the demo: events and reports in, lines out; and one decision, which worker to kill
+//! and when.
 //!
-//! A function of what it is told and when. It believes nothing that it was not told, so that its
-//! verdict is worth something.
+//! A function of its inputs and their times. Its verdict rests on observed events alone.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rdzv_agent::{AgentEvent, Exit, Outcome};
+use rustix::process::Signal;
 
-use super::KILL_AT;
 use super::progress::Progress;
-use super::words::{bar, how_it_ended, line, numbers, ranks};
 
-/// Something that the timeline is told.
+/// An input of the timeline.
 #[derive(Debug, Clone)]
-pub(super) enum Happened {
-    /// By the agent.
+pub(super) enum Observation {
+    /// An event of the agent.
     Agent(AgentEvent),
-    /// By the worker with rank 0.
+    /// A report of the worker with rank 0.
     Worker(Progress),
 }
 
-/// Something that the timeline wants.
+/// An output of the timeline.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Wish {
-    /// A line for the user.
-    Line(String),
-    /// The worker with this process id killed.
+pub(super) enum Action {
+    /// Show a line to the user.
+    Print(String),
+    /// Kill the worker with this process id.
     Kill(u32),
 }
 
-/// What has been seen so far.
+/// The state of the demo as observed so far.
 #[derive(Debug)]
 pub(super) struct Timeline {
     pub(super) workers: u32,
-    /// Whether somebody is to be killed.
+    /// True if a worker is to be killed.
     pub(super) kill: bool,
     pub(super) restarts: u32,
     /// Process ids of the workers of this attempt that run, by rank.
     pub(super) running: BTreeMap<u32, u32>,
-    /// How the others of this attempt ended.
+    /// The ends of the others of this attempt.
     ended: BTreeMap<u32, Exit>,
-    /// How many workers have been started in all attempts.
+    /// The number of workers started in all attempts.
     pub(super) started: usize,
     /// The last step of this attempt.
     step: u32,
@@ -50,7 +49,7 @@ pub(super) struct Timeline {
     pub(super) finished: Option<Finished>,
 }
 
-/// The victim, and what came after.
+/// The victim, and the recovery.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Killed {
     pub(super) rank: u32,
@@ -66,7 +65,7 @@ pub(super) struct Killed {
     pub(super) resumed: Option<u32>,
 }
 
-/// What came out.
+/// The result of the training.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Finished {
     pub(super) step: u32,
@@ -74,9 +73,12 @@ pub(super) struct Finished {
     pub(super) accuracy: f32,
 }
 
-const SIGKILL: i32 = rustix::process::Signal::KILL.as_raw();
+const SIGKILL: i32 = Signal::KILL.as_raw();
 
-/// Every so many steps there is a line.
+/// The step that is reported last before the kill: some steps after a checkpoint.
+const KILL_AT: u32 = 47;
+
+/// There is a line for every 20th step.
 const SHOWN: u32 = 20;
 
 impl Timeline {
@@ -95,18 +97,19 @@ impl Timeline {
         }
     }
 
-    /// Takes note of what happened so long after the start of the demo.
-    pub(super) fn handle(&mut self, at: Duration, happened: Happened) -> Vec<Wish> {
-        let mut wishes = Vec::new();
-        match happened {
-            Happened::Agent(event) => self.handle_event(at, &event, &mut wishes),
-            Happened::Worker(progress) => self.handle_progress(at, progress, &mut wishes),
+    /// Handles an input at a time since the start of the demo.
+    pub(super) fn handle(&mut self, at: Duration, observation: Observation) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match observation {
+            Observation::Agent(event) => self.handle_event(at, &event, &mut actions),
+            Observation::Worker(progress) => self.handle_progress(at, progress, &mut actions),
         }
-        wishes
+        actions
     }
 
-    fn handle_event(&mut self, at: Duration, event: &AgentEvent, wishes: &mut Vec<Wish>) {
-        let mut tell = |what: &str, text: String| wishes.push(Wish::Line(line(at, what, &text)));
+    fn handle_event(&mut self, at: Duration, event: &AgentEvent, actions: &mut Vec<Action>) {
+        let mut print =
+            |what: &str, text: String| actions.push(Action::Print(line(at, what, &text)));
         match event {
             AgentEvent::WorkerStarted { worker, .. } => {
                 self.started += 1;
@@ -117,7 +120,7 @@ impl Timeline {
                     }
                     let who = ranks(self.running.keys());
                     let pids = numbers(self.running.values());
-                    tell("start", format!("{who} as processes {pids}"));
+                    print("start", format!("{who} as processes {pids}"));
                 }
             }
             AgentEvent::WorkerExited { worker, exit, .. } => {
@@ -126,7 +129,7 @@ impl Timeline {
                     Some(killed) if killed.pid == worker.pid => {
                         let how = how_it_ended(*exit);
                         let took = (at - killed.at).as_secs_f64() * 1e3;
-                        tell(
+                        print(
                             "died",
                             format!("rank {} {how}; seen {took:.1} ms later", worker.rank),
                         );
@@ -154,20 +157,21 @@ impl Timeline {
                     by_end.entry(end).or_default().push(rank);
                 }
                 for ((what, how), who) in by_end {
-                    tell(what, format!("{} {how}", ranks(who.iter())));
+                    print(what, format!("{} {how}", ranks(who.iter())));
                 }
-                tell("restart", format!("{} of {most}", most - remaining));
+                print("restart", format!("{} of {most}", most - remaining));
             }
             _ => {}
         }
     }
 
-    fn handle_progress(&mut self, at: Duration, progress: Progress, wishes: &mut Vec<Wish>) {
-        let mut tell = |what: &str, text: String| wishes.push(Wish::Line(line(at, what, &text)));
+    fn handle_progress(&mut self, at: Duration, progress: Progress, actions: &mut Vec<Action>) {
+        let mut print =
+            |what: &str, text: String| actions.push(Action::Print(line(at, what, &text)));
         match progress {
-            Progress::Met { step } => {
+            Progress::Joined { step } => {
                 if self.restarts == 0 {
-                    return tell(
+                    return print(
                         "met",
                         "at the agent's store; the training begins".to_owned(),
                     );
@@ -176,7 +180,7 @@ impl Timeline {
                 if let Some(killed) = &mut self.killed {
                     killed.resumed = Some(step);
                 }
-                tell(
+                print(
                     "resumed",
                     format!("from the checkpoint of step {step}; {lost} steps are done again"),
                 );
@@ -186,11 +190,11 @@ impl Timeline {
                 let first = *self.first_loss.get_or_insert(loss);
                 if step == 1 || step % SHOWN == 0 {
                     let bar = bar(loss / first);
-                    tell("step", format!("{step:>3}  loss {loss:.4}  {bar}"));
+                    print("step", format!("{step:>3}  loss {loss:.4}  {bar}"));
                 }
                 let early = self.killed.is_none() && self.restarts == 0;
                 if self.kill && early && step >= KILL_AT {
-                    self.choose_victim(at, wishes);
+                    self.choose_victim(at, actions);
                 }
             }
             Progress::Finished {
@@ -204,7 +208,7 @@ impl Timeline {
                     accuracy,
                 });
                 let percent = accuracy * 100.0;
-                tell(
+                print(
                     "done",
                     format!("{step:>3}  loss {loss:.4}  {percent:.1} % of the points told apart"),
                 );
@@ -213,7 +217,7 @@ impl Timeline {
     }
 
     /// The last one: rank 0 would do as well, but it is the one that reports.
-    fn choose_victim(&mut self, at: Duration, wishes: &mut Vec<Wish>) {
+    fn choose_victim(&mut self, at: Duration, actions: &mut Vec<Action>) {
         let Some((&rank, &pid)) = self.running.last_key_value() else {
             return;
         };
@@ -229,11 +233,11 @@ impl Timeline {
         });
         let text =
             format!("rank {rank}, process {pid}, with SIGKILL, in the middle of step {step}");
-        wishes.push(Wish::Line(line(at, "KILL", &text)));
-        wishes.push(Wish::Kill(pid));
+        actions.push(Action::Print(line(at, "KILL", &text)));
+        actions.push(Action::Kill(pid));
     }
 
-    /// Whether everything happened as the demo says, or what did not.
+    /// The result if everything went as the demo says, else the first deviation.
     pub(super) fn verdict(&self, outcome: &Outcome) -> Result<Finished, String> {
         if let Outcome::Error(error) = outcome {
             return Err(format!("the agent could not go on: {error}"));
@@ -268,6 +272,45 @@ impl Timeline {
             return Err(format!("still running: process {left}"));
         }
         Ok(finished)
+    }
+}
+
+/// One line of the timeline.
+fn line(at: Duration, what: &str, text: &str) -> String {
+    format!("{:>7.2} s  {what:<8}  {text}", at.as_secs_f64())
+}
+
+/// A bar for a fraction; 1 is full.
+fn bar(fraction: f32) -> String {
+    const FULL: f32 = 30.0;
+    let len = (fraction.clamp(0.0, 1.5) * FULL).round() as usize;
+    "█".repeat(len.max(1))
+}
+
+/// "rank 3", "ranks 0, 1, 2".
+fn ranks<'a>(ranks: impl ExactSizeIterator<Item = &'a u32>) -> String {
+    let plural = if ranks.len() == 1 { "" } else { "s" };
+    format!("rank{plural} {}", numbers(ranks))
+}
+
+/// "1, 2, 3", up to eight of them.
+fn numbers<'a>(numbers: impl ExactSizeIterator<Item = &'a u32>) -> String {
+    const SHOWN: usize = 8;
+    let more = numbers.len().saturating_sub(SHOWN);
+    let shown: Vec<String> = numbers.take(SHOWN).map(u32::to_string).collect();
+    match more {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+/// "by SIGKILL", "with exit code 1".
+pub(super) fn how_it_ended(exit: Exit) -> String {
+    match exit {
+        Exit::Code(code) => format!("with exit code {code}"),
+        Exit::Signal(signal) if signal == Signal::KILL.as_raw() => "by SIGKILL".to_owned(),
+        Exit::Signal(signal) if signal == Signal::TERM.as_raw() => "by SIGTERM".to_owned(),
+        Exit::Signal(signal) => format!("by signal {signal}"),
     }
 }
 

@@ -1,18 +1,14 @@
-//! What people and programs see of a run while it goes on: log lines and events. Nothing here flows
-//! back into the run.
+//! The view of a run from outside while it goes on: log lines and events. Nothing here flows back
+//! into the run.
 //!
-//! | file | shows |
+//! | file | holds |
 //! |---|---|
-//! | `log` | log lines in the reference's form, at `LOGLEVEL` |
-//! | `sinks` | who hears of events |
-//! | `server` | health, metrics and status over HTTP |
-//! | `sockets` | the directory of the workers' sockets |
+//! | `log` | log lines in the form of `torchrun`, at `LOGLEVEL` |
+//! | `event_sinks` | the receivers of events |
+//! | `status_server` | health, metrics and status over HTTP |
 //! | `prometheus` | the metrics |
-//! | `console` | the ranks of a round as a log line |
 
-pub(crate) mod console;
+pub(crate) mod event_sinks;
 pub(crate) mod log;
 mod prometheus;
-mod server;
-pub(crate) mod sinks;
-mod sockets;
+mod status_server;

@@ -1,47 +1,69 @@
 //! The verdict as JSON, for `--report`. The keys are described in `docs/report.md`.
 
-use std::borrow::Cow;
-
 use jiff::Timestamp;
-use rdzv_agent::{AgentError, Cause, Evidence, Failure, Outcome, Verdict};
+use rdzv_agent::{AgentError, Cause, Evidence, Failure, Outcome, Verdict, host};
 use rdzv_core::time::Wall;
 use serde::Serialize;
 
 use crate::exit::{Exit, Refusal};
 
-/// What stays the same when keys are added.
+/// Stays the same when keys are added.
 const VERSION: u32 = 1;
 
 /// The whole file.
 #[derive(Debug, Serialize)]
-pub(crate) struct Document<'a> {
+pub(crate) struct Document {
     version: u32,
-    run_id: Option<&'a str>,
+    run_id: Option<String>,
     outcome: &'static str,
     exit_code: u8,
     restart_count: u32,
-    title: Option<&'a str>,
-    host: &'a str,
-    first_failure: Option<Cow<'a, Failure>>,
-    failures: Vec<Entry<'a>>,
+    title: Option<String>,
+    host: String,
+    first_failure: Option<Failure>,
+    failures: Vec<Entry>,
     error: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
-struct Entry<'a> {
+struct Entry {
     #[serde(flatten)]
-    record: Cow<'a, Failure>,
+    record: Failure,
     secondary: bool,
 }
 
-impl<'a> Document<'a> {
+impl Document {
+    fn new(
+        (run_id, title): (Option<&str>, Option<&str>),
+        outcome: &'static str,
+        exit_code: u8,
+        error: Option<String>,
+        failures: &[Failure],
+    ) -> Self {
+        let entry = |(index, failure): (usize, &Failure)| Entry {
+            record: failure.clone(),
+            secondary: index > 0,
+        };
+        Self {
+            version: VERSION,
+            run_id: run_id.map(str::to_owned),
+            outcome,
+            exit_code,
+            restart_count: 0,
+            title: title.map(str::to_owned),
+            host: host::full_name(),
+            first_failure: failures.first().cloned(),
+            failures: failures.iter().enumerate().map(entry).collect(),
+            error,
+        }
+    }
+
     /// Of a run that has ended. `title` is the script, module or program.
     pub(crate) fn of_run(
-        run_id: &'a str,
-        title: &'a str,
-        host: &'a str,
+        run_id: &str,
+        title: &str,
         outcome: &Outcome,
-        verdict: &'a Verdict,
+        verdict: &Verdict,
         exit_code: u8,
     ) -> Self {
         let (word, error) = match outcome {
@@ -60,78 +82,42 @@ impl<'a> Document<'a> {
                 (word, Some(format!("{}: {error}", error.class())))
             }
         };
-        let entry = |(index, failure): (usize, &'a Failure)| Entry {
-            record: Cow::Borrowed(failure),
-            secondary: index > 0,
-        };
+        let names = (Some(run_id), Some(title));
         Self {
-            version: VERSION,
-            run_id: Some(run_id),
-            outcome: word,
-            exit_code,
             restart_count: verdict.restart_count,
-            title: Some(title),
-            host,
-            first_failure: verdict.first().map(Cow::Borrowed),
-            failures: verdict.failures.iter().enumerate().map(entry).collect(),
-            error,
+            ..Self::new(names, word, exit_code, error, &verdict.failures)
         }
     }
 
     /// Of a launch that was refused before it began.
-    pub(crate) fn of_refusal(run_id: Option<&'a str>, host: &'a str, refusal: &Refusal) -> Self {
+    pub(crate) fn of_refusal(run_id: Option<&str>, refusal: &Refusal) -> Self {
         let exit = match refusal {
             Refusal::Raised(_) => Exit::Failure,
             Refusal::Usage(_) => Exit::Usage,
         };
-        Self {
-            version: VERSION,
-            run_id,
-            outcome: "error",
-            exit_code: exit.code(),
-            restart_count: 0,
-            title: None,
-            host,
-            first_failure: None,
-            failures: Vec::new(),
-            error: Some(refusal.to_string()),
-        }
+        let error = Some(refusal.to_string());
+        Self::new((run_id, None), "error", exit.code(), error, &[])
     }
 
     /// Of a launch whose agent was killed; `text` says how.
     pub(crate) fn of_lost_agent(
-        run_id: Option<&'a str>,
-        title: &'a str,
-        host: &'a str,
+        run_id: Option<&str>,
+        title: &str,
         text: &str,
         exit_code: u8,
     ) -> Self {
-        let now = Timestamp::now().as_microsecond();
-        let record = Failure {
+        let failure = Failure {
             cause: Cause::Agent {
                 text: text.to_owned(),
             },
             evidence: Evidence {
-                host: host.to_owned(),
-                seen: Some(Wall::from_unix_micros(now)),
+                host: host::full_name(),
+                seen: Some(Wall::from_unix_micros(Timestamp::now().as_microsecond())),
                 ..Evidence::default()
             },
         };
-        Self {
-            version: VERSION,
-            run_id,
-            outcome: "error",
-            exit_code,
-            restart_count: 0,
-            title: Some(title),
-            host,
-            first_failure: Some(Cow::Owned(record.clone())),
-            failures: vec![Entry {
-                record: Cow::Owned(record),
-                secondary: false,
-            }],
-            error: Some(format!("RuntimeError: {text}")),
-        }
+        let error = Some(format!("RuntimeError: {text}"));
+        Self::new((run_id, Some(title)), "error", exit_code, error, &[failure])
     }
 
     /// The text, with a newline at its end.

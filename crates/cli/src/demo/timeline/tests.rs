@@ -4,7 +4,7 @@ use rdzv_core::time::Wall;
 
 use super::*;
 
-const SIGTERM: i32 = rustix::process::Signal::TERM.as_raw();
+const SIGTERM: i32 = Signal::TERM.as_raw();
 const AT: Wall = Wall::from_unix_micros(0);
 
 fn worker(rank: u32, pid: u32) -> WorkerIdentity {
@@ -18,8 +18,8 @@ fn worker(rank: u32, pid: u32) -> WorkerIdentity {
     }
 }
 
-fn started(rank: u32, pid: u32) -> Happened {
-    Happened::Agent(AgentEvent::WorkerStarted {
+fn started(rank: u32, pid: u32) -> Observation {
+    Observation::Agent(AgentEvent::WorkerStarted {
         at: AT,
         worker: worker(rank, pid),
         files: WorkerFiles::default(),
@@ -27,8 +27,8 @@ fn started(rank: u32, pid: u32) -> Happened {
     })
 }
 
-fn exited(rank: u32, pid: u32, exit: Exit) -> Happened {
-    Happened::Agent(AgentEvent::WorkerExited {
+fn exited(rank: u32, pid: u32, exit: Exit) -> Observation {
+    Observation::Agent(AgentEvent::WorkerExited {
         at: AT,
         worker: worker(rank, pid),
         exit,
@@ -36,27 +36,27 @@ fn exited(rank: u32, pid: u32, exit: Exit) -> Happened {
     })
 }
 
-fn restarting() -> Happened {
-    Happened::Agent(AgentEvent::Restarting {
+fn restarting() -> Observation {
+    Observation::Agent(AgentEvent::Restarting {
         at: AT,
         remaining: 0,
         most: 1,
     })
 }
 
-fn met(step: u32) -> Happened {
-    Happened::Worker(Progress::Met { step })
+fn met(step: u32) -> Observation {
+    Observation::Worker(Progress::Joined { step })
 }
 
-fn step(step: u32) -> Happened {
-    Happened::Worker(Progress::Step {
+fn step(step: u32) -> Observation {
+    Observation::Worker(Progress::Step {
         step,
         loss: 1.0 / step as f32,
     })
 }
 
-fn finished() -> Happened {
-    Happened::Worker(Progress::Finished {
+fn finished() -> Observation {
+    Observation::Worker(Progress::Finished {
         step: 120,
         loss: 0.0123,
         accuracy: 0.99,
@@ -64,7 +64,7 @@ fn finished() -> Happened {
 }
 
 /// A demo with two workers as it should go.
-fn all_of_it() -> Vec<Happened> {
+fn all_of_it() -> Vec<Observation> {
     vec![
         started(0, 100),
         started(1, 101),
@@ -85,29 +85,31 @@ fn all_of_it() -> Vec<Happened> {
 }
 
 /// One thing happens every 10 ms.
-fn play(kill: bool, story: Vec<Happened>) -> (Timeline, Vec<Wish>) {
+fn play(kill: bool, story: Vec<Observation>) -> (Timeline, Vec<Action>) {
     let mut timeline = Timeline::new(2, kill);
-    let wishes = (1_u64..)
+    let actions = (1_u64..)
         .zip(story)
-        .flat_map(|(count, happened)| timeline.handle(Duration::from_millis(10 * count), happened))
+        .flat_map(|(count, observation)| {
+            timeline.handle(Duration::from_millis(10 * count), observation)
+        })
         .collect();
-    (timeline, wishes)
+    (timeline, actions)
 }
 
-fn reason(kill: bool, story: Vec<Happened>) -> String {
+fn reason(kill: bool, story: Vec<Observation>) -> String {
     let (timeline, _) = play(kill, story);
     timeline.verdict(&Outcome::Succeeded).unwrap_err()
 }
 
 #[test]
 fn the_story_as_it_should_go() {
-    let (timeline, wishes) = play(true, all_of_it());
+    let (timeline, actions) = play(true, all_of_it());
     timeline.verdict(&Outcome::Succeeded).unwrap();
-    let lines: Vec<String> = wishes
+    let lines: Vec<String> = actions
         .into_iter()
-        .map(|wish| match wish {
-            Wish::Line(line) => line,
-            Wish::Kill(pid) => format!("kill -KILL {pid}"),
+        .map(|action| match action {
+            Action::Print(line) => line,
+            Action::Kill(pid) => format!("kill -KILL {pid}"),
         })
         .collect();
     insta::assert_snapshot!(lines.join("\n"), @r"
@@ -131,31 +133,40 @@ fn the_victim_is_killed_once() {
     let mut story = all_of_it();
     story.insert(5, step(KILL_AT + 1));
     story.insert(13, step(KILL_AT));
-    let (_, wishes) = play(true, story);
-    let kills: Vec<&Wish> = wishes
+    let (_, actions) = play(true, story);
+    let kills: Vec<&Action> = actions
         .iter()
-        .filter(|wish| matches!(wish, Wish::Kill(_)))
+        .filter(|action| matches!(action, Action::Kill(_)))
         .collect();
-    assert_eq!(kills, [&Wish::Kill(101)]);
+    assert_eq!(kills, [&Action::Kill(101)]);
 }
 
 #[test]
 fn without_a_kill_nobody_is_killed() {
     let mut story = all_of_it();
     story.drain(5..12);
-    let story: Vec<Happened> = story
+    let story: Vec<Observation> = story
         .into_iter()
-        .filter(|happened| !matches!(happened, Happened::Agent(AgentEvent::WorkerExited { .. })))
+        .filter(|observation| {
+            !matches!(
+                observation,
+                Observation::Agent(AgentEvent::WorkerExited { .. })
+            )
+        })
         .chain([exited(0, 100, Exit::Code(0)), exited(1, 101, Exit::Code(0))])
         .collect();
-    let (timeline, wishes) = play(false, story.clone());
-    assert!(!wishes.iter().any(|wish| matches!(wish, Wish::Kill(_))));
+    let (timeline, actions) = play(false, story.clone());
+    assert!(
+        !actions
+            .iter()
+            .any(|action| matches!(action, Action::Kill(_)))
+    );
     timeline.verdict(&Outcome::Succeeded).unwrap();
     assert_eq!(reason(true, story), "the victim did not die of SIGKILL");
 }
 
 #[test]
-fn a_story_with_a_part_missing_is_told_as_such() {
+fn a_story_with_a_part_missing_is_reported_as_such() {
     let without = |index: usize| {
         let mut story = all_of_it();
         story.remove(index);

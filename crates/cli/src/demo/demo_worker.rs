@@ -1,6 +1,8 @@
 //! One worker of the demo: an ordinary elastic training loop, as a user would write it.
 
 use std::env;
+use std::path::PathBuf;
+use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -9,18 +11,53 @@ use rdzv_collective::{GroupOptions, ProcessGroup, Reduce, address_towards};
 use rdzv_core::env::MASTER_ADDR;
 use rdzv_rendezvous::url::{UrlOptions, rendezvous};
 
-use super::args::DemoWorkerArgs;
+use super::checkpoint;
 use super::network::{self, Training};
 use super::progress::{Progress, Reporter};
-use super::{CHECKPOINT_EVERY, PACE, POINTS, SEED, STEPS, checkpoint};
+use crate::exit::Exit;
+use crate::terminal::complain;
+
+const SEED: u64 = 2;
+
+/// The number of points, for all ranks together.
+const POINTS: usize = 512;
+
+const STEPS: u32 = 120;
+const CHECKPOINT_EVERY: u32 = 10;
+
+/// A step takes at least this long, so that people can follow.
+const PACE: Duration = Duration::from_millis(15);
 
 /// Longer than the other workers may take to start on a busy computer.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
+/// One worker of the demo
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct DemoWorkerArgs {
+    /// Directory of the checkpoint.
+    #[arg(long)]
+    directory: PathBuf,
+
+    /// Name of the socket for reports.
+    #[arg(long)]
+    reports: String,
+}
+
+/// `rdzv demo-worker`, which the demo starts and nobody types.
+pub(crate) fn work(args: &DemoWorkerArgs) -> ExitCode {
+    match train(args) {
+        Ok(()) => Exit::Success.into(),
+        Err(error) => {
+            complain(&format!("rdzv demo-worker: {error:#}"));
+            Exit::Failure.into()
+        }
+    }
+}
+
 /// Trains from the last checkpoint, or from the beginning, to the end.
-pub(super) fn train(args: &DemoWorkerArgs) -> anyhow::Result<()> {
+fn train(args: &DemoWorkerArgs) -> anyhow::Result<()> {
     let reporter = Reporter::connect(&args.reports).context("reach the demo")?;
-    let mut group = meet()?;
+    let mut group = join_group()?;
     let is_first = group.rank() == 0;
     let report = |progress| match is_first {
         true => reporter.report(progress).context("report to the demo"),
@@ -36,7 +73,7 @@ pub(super) fn train(args: &DemoWorkerArgs) -> anyhow::Result<()> {
     group.broadcast(&mut training.parameters, 0)?;
     group.broadcast(&mut training.velocity, 0)?;
     training.step = u32::try_from(step[0])?;
-    report(Progress::Met {
+    report(Progress::Joined {
         step: training.step,
     })?;
 
@@ -66,13 +103,13 @@ pub(super) fn train(args: &DemoWorkerArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Finds the other workers by what the agent has put into the environment.
-fn meet() -> anyhow::Result<ProcessGroup> {
+/// Joins the other workers by the variables that the agent has set.
+fn join_group() -> anyhow::Result<ProcessGroup> {
     let options = UrlOptions {
         timeout: TIMEOUT,
         ..UrlOptions::default()
     };
-    let met = rendezvous("env://", None, None, options)?.join()?;
+    let joined = rendezvous("env://", None, None, options)?.join()?;
     let host = env::var(MASTER_ADDR).context(MASTER_ADDR)?;
     let address = address_towards(&host).with_context(|| format!("find a way to {host}"))?;
     let options = GroupOptions {
@@ -81,9 +118,9 @@ fn meet() -> anyhow::Result<ProcessGroup> {
         ..GroupOptions::default()
     };
     Ok(ProcessGroup::with_options(
-        &*met.store,
-        met.rank.0,
-        met.world_size,
+        &*joined.store,
+        joined.rank.0,
+        joined.world_size,
         &options,
     )?)
 }

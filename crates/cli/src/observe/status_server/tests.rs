@@ -13,7 +13,7 @@ fn health_of(liveness: &Liveness) -> (u16, String) {
         max_restarts: 0,
         local_world_size: 1,
     };
-    let told = Told {
+    let sources = Sources {
         liveness: liveness.clone(),
         metrics: Registry::default(),
         status: Arc::new(Mutex::new(NodeStatus::new(&facts))),
@@ -21,7 +21,7 @@ fn health_of(liveness: &Liveness) -> (u16, String) {
     };
     let runtime = Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
-        let response = health(State(Arc::new(told))).await.into_response();
+        let response = health(State(Arc::new(sources))).await.into_response();
         let status = response.status().as_u16();
         let body = axum::body::to_bytes(response.into_body(), 4096).await;
         let text = String::from_utf8(body.unwrap().to_vec()).unwrap();

@@ -5,35 +5,39 @@
 //! | `GET /` | 200 while the agent's own threads make progress, else 503 with the silent ones |
 //! | `GET /metrics` | OpenMetrics text |
 //! | `GET /status` | the worker group as JSON |
-//! | `/workers/⟨local rank⟩/…` | whatever the worker's own server says (`workers`) |
+//! | `/workers/⟨local rank⟩/…` | the answer of the worker's own server, behind its socket |
 //!
 //! The health port serves `/` alone: it is open to everybody.
 
-mod workers;
-
 use std::fmt::Write;
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use std::{io, thread};
 
 use axum::Router;
-use axum::extract::State;
-use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
+use axum::body::Body;
+use axum::extract::{Path as Captured, Request, State};
+use axum::http::{HeaderValue, StatusCode, Uri, Version, header};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
+use hyper::client::conn::http1::handshake;
+use hyper_util::rt::TokioIo;
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 use rdzv_agent::health::{Liveness, SILENCE};
 use rdzv_agent::observe::NodeStatus;
+use tokio::net::UnixStream;
 use tokio::runtime::Builder;
+use tokio::time::timeout;
 use tracing::{info, warn};
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What there is to tell.
+/// The sources of the answers.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct Sources {
     /// The agent's own threads.
     pub(crate) liveness: Liveness,
     /// Everything for Prometheus.
@@ -75,16 +79,16 @@ impl Listener {
 }
 
 /// Serves until the program ends.
-pub(crate) fn start(listeners: Vec<Listener>, told: Told) -> io::Result<()> {
+pub(crate) fn start(listeners: Vec<Listener>, sources: Sources) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    let told = Arc::new(told);
+    let sources = Arc::new(sources);
     thread::Builder::new()
         .name("status".to_owned())
         .spawn(move || {
             runtime.block_on(async {
                 let mut servers = Vec::new();
                 for listener in listeners {
-                    servers.push(tokio::spawn(serve(listener, Arc::clone(&told))));
+                    servers.push(tokio::spawn(serve(listener, Arc::clone(&sources))));
                 }
                 for server in servers {
                     let _ = server.await;
@@ -94,10 +98,10 @@ pub(crate) fn start(listeners: Vec<Listener>, told: Told) -> io::Result<()> {
     Ok(())
 }
 
-async fn serve(listener: Listener, told: Arc<Told>) {
+async fn serve(listener: Listener, sources: Arc<Sources>) {
     let address = listener.address();
     let served = match tokio::net::TcpListener::from_std(listener.socket) {
-        Ok(socket) => axum::serve(socket, routes(told, listener.health_only)).await,
+        Ok(socket) => axum::serve(socket, routes(sources, listener.health_only)).await,
         Err(error) => Err(error),
     };
     if let Err(error) = served {
@@ -105,24 +109,24 @@ async fn serve(listener: Listener, told: Arc<Told>) {
     }
 }
 
-fn routes(told: Arc<Told>, health_only: bool) -> Router {
+fn routes(sources: Arc<Sources>, health_only: bool) -> Router {
     let health_routes = Router::new().route("/", get(health));
     if health_only {
-        return health_routes.with_state(told);
+        return health_routes.with_state(sources);
     }
     health_routes
         .route("/metrics", get(metrics))
         .route("/status", get(status))
-        .route("/workers/{local_rank}/", any(workers::root))
-        .route("/workers/{local_rank}/{*path}", any(workers::path))
-        .with_state(told)
+        .route("/workers/{local_rank}/", any(worker_root))
+        .route("/workers/{local_rank}/{*path}", any(worker_path))
+        .with_state(sources)
 }
 
 /// Waits for a tenth of a second if a thread does not answer at once.
-async fn health(State(told): State<Arc<Told>>) -> impl IntoResponse {
+async fn health(State(sources): State<Arc<Sources>>) -> impl IntoResponse {
     let mut text = String::new();
     let mut code = StatusCode::OK;
-    let pulses = told.liveness.check();
+    let pulses = sources.liveness.check();
     if pulses.is_empty() {
         text.push_str("starting\n");
     }
@@ -146,9 +150,9 @@ async fn health(State(told): State<Arc<Told>>) -> impl IntoResponse {
     (code, text)
 }
 
-async fn metrics(State(told): State<Arc<Told>>) -> impl IntoResponse {
+async fn metrics(State(sources): State<Arc<Sources>>) -> impl IntoResponse {
     let mut text = String::new();
-    match text::encode(&mut text, &told.metrics) {
+    match text::encode(&mut text, &sources.metrics) {
         Ok(()) => (StatusCode::OK, [(header::CONTENT_TYPE, OPEN_METRICS)], text),
         Err(error) => {
             let code = StatusCode::INTERNAL_SERVER_ERROR;
@@ -158,11 +162,83 @@ async fn metrics(State(told): State<Arc<Told>>) -> impl IntoResponse {
     }
 }
 
-async fn status(State(told): State<Arc<Told>>) -> impl IntoResponse {
-    let status = told.status.lock();
+async fn status(State(sources): State<Arc<Sources>>) -> impl IntoResponse {
+    let status = sources.status.lock();
     let status = status.unwrap_or_else(PoisonError::into_inner);
     let json = serde_json::to_string(&*status).expect("its keys are text, so it is JSON");
     ([(header::CONTENT_TYPE, "application/json")], json)
+}
+
+/// Limit for a worker to begin its answer. Some handlers collect traces.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// `/workers/⟨local rank⟩/`.
+async fn worker_root(
+    State(sources): State<Arc<Sources>>,
+    Captured(local_rank): Captured<u32>,
+    request: Request,
+) -> Response {
+    forward(&sources, local_rank, "", request).await
+}
+
+/// Anything below it.
+async fn worker_path(
+    State(sources): State<Arc<Sources>>,
+    Captured((local_rank, _)): Captured<(u32, String)>,
+    request: Request,
+) -> Response {
+    // As it was sent: what was captured is decoded, and the worker decodes it itself.
+    let path = request.uri().path().to_owned();
+    let rest = path.splitn(4, '/').nth(3).unwrap_or_default();
+    forward(&sources, local_rank, rest, request).await
+}
+
+async fn forward(sources: &Sources, local_rank: u32, path: &str, mut request: Request) -> Response {
+    let Some(directory) = &sources.worker_sockets else {
+        let text = "workers have no sockets; start the run with --worker-server\n";
+        return (StatusCode::NOT_FOUND, text).into_response();
+    };
+    let query = request.uri().query();
+    let query = query.map_or_else(String::new, |query| format!("?{query}"));
+    let Ok(uri) = format!("/{path}{query}").parse::<Uri>() else {
+        return (StatusCode::BAD_REQUEST, "this is no path\n").into_response();
+    };
+    *request.uri_mut() = uri;
+    // The version is a matter of each connection, and so is whether it stays.
+    *request.version_mut() = Version::HTTP_11;
+    request.headers_mut().remove(header::CONNECTION);
+    let host = HeaderValue::from_static("worker");
+    request.headers_mut().insert(header::HOST, host);
+    let socket = directory.join(local_rank.to_string());
+    match timeout(ANSWER_TIMEOUT, ask(&socket, request)).await {
+        Ok(Ok(response)) => response.map(Body::new).into_response(),
+        Ok(Err(error)) => {
+            let text = format!(
+                "local rank {local_rank} does not answer at {}: {error}; its server is there while \
+                 the script is inside `worker_main`\n",
+                socket.display()
+            );
+            (StatusCode::BAD_GATEWAY, text).into_response()
+        }
+        Err(_) => {
+            let text = format!(
+                "local rank {local_rank} has not answered within {} s\n",
+                ANSWER_TIMEOUT.as_secs()
+            );
+            (StatusCode::GATEWAY_TIMEOUT, text).into_response()
+        }
+    }
+}
+
+async fn ask(
+    socket: &Path,
+    request: Request,
+) -> Result<hyper::Response<hyper::body::Incoming>, Box<dyn std::error::Error + Send + Sync>> {
+    let stream = UnixStream::connect(socket).await?;
+    let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
+    // Ends with the response, or with the worker.
+    tokio::spawn(connection);
+    Ok(sender.send_request(request).await?)
 }
 
 #[cfg(test)]

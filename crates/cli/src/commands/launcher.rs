@@ -13,12 +13,12 @@ use rdzv_core::env;
 use tracing::level_filters::LevelFilter;
 use tracing::{info, warn};
 
-use super::conclude::{Ended, Report, conclude, refuse};
-use super::{completions, lost_agent};
+use super::completions;
+use super::conclude::{Ended, Report, conclude, conclude_lost_agent, refuse};
 use crate::args::{Launcher, Parsed, command, link_directory, parse};
 use crate::exit::{Exit, Refusal};
 use crate::launch::{Called, Environment, Launch, Note, ThisHost, explain, resolve};
-use crate::observe::{log, sinks};
+use crate::observe::{event_sinks, log};
 use crate::terminal::{complain, finish_lines, show, start_lines};
 
 /// Starts this program again as the agent, and ends as it does.
@@ -35,7 +35,7 @@ pub(crate) fn keep(called: &OsStr) -> ExitCode {
     agent.arg0(called).args(std::env::args_os().skip(1));
     match rdzv_agent::keep(agent) {
         Ok(status) => {
-            lost_agent::explain(called, status);
+            conclude_lost_agent(called, status);
             rdzv_agent::end_like(status)
         }
         Err(error) => {
@@ -117,7 +117,7 @@ fn run(launch: Launch, events_shown: bool) -> Result<Ended, Refusal> {
         ..
     } = launch;
     let mut ended = Ended::new(&plan);
-    let mut sinks = sinks::open(&mut plan, &observers, events_shown)?;
+    let mut sinks = event_sinks::open(&mut plan, &observers, events_shown)?;
     let outcome = rdzv_agent::run(plan, &mut |event: &AgentEvent| {
         if let AgentEvent::Verdict { verdict, .. } = event {
             ended.verdict = (**verdict).clone();

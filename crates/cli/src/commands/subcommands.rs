@@ -7,13 +7,14 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use rdzv_core::env;
 
-use super::store::StoreArgs;
-use super::{completions, environment, run as launch, store};
+use super::store_command::{self, StoreArgs};
+use super::{completions, launcher};
+use crate::args::{self, Launcher, variable};
 use crate::demo::{self, DemoArgs, DemoWorkerArgs};
 use crate::exit::Exit;
 use crate::launch::{LaunchArgs, RunArgs};
 use crate::observe::log;
-use crate::terminal::complain;
+use crate::terminal::{complain, show};
 
 /// The commands of `rdzv`.
 #[derive(Debug, Parser)]
@@ -79,11 +80,11 @@ pub(crate) fn run(words: &[OsString]) -> ExitCode {
         OwnCommand::Run(_) | OwnCommand::LaunchCompat(_) => {
             unreachable!("a launch has a keeper and is no command of our own")
         }
-        OwnCommand::Store(arguments) => store::run(&arguments),
+        OwnCommand::Store(arguments) => store_command::run(&arguments),
         OwnCommand::Demo(arguments) if rdzv_agent::is_kept() => demo::run(&arguments),
-        OwnCommand::Demo(_) => launch::keep(OsStr::new("rdzv")),
+        OwnCommand::Demo(_) => launcher::keep(OsStr::new("rdzv")),
         OwnCommand::DemoWorker(arguments) => demo::work(&arguments),
-        OwnCommand::Env => environment::print(),
+        OwnCommand::Env => show(&variables()),
         OwnCommand::Completions { shell } => completions::print(OwnArgs::command(), "rdzv", &shell),
     }
 }
@@ -97,4 +98,36 @@ fn sentence(error: &clap::Error) -> String {
     let first = text.lines().next().unwrap_or_default();
     let problem = first.strip_prefix("error: ").unwrap_or(first);
     format!("rdzv: {problem}; see `rdzv --help`")
+}
+
+/// `rdzv env`: every environment variable that is read or set.
+fn variables() -> String {
+    let mut text = String::from("Variables of workers and of the launcher:\n");
+    for (name, meaning) in env::ALL {
+        text += &format!("  {name}\n      {}\n", meaning.trim());
+    }
+    text += "\nDefaults of flags, overridden by the command line:\n";
+    for option in args::command(Launcher::Torchrun).get_arguments() {
+        if let (Some(name), Some(flag)) = (variable(option), option.get_long()) {
+            text += &format!("  {name:<32} --{flag}\n");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reference_has_workers_variables_and_flag_defaults() {
+        let text = variables();
+        for line in [
+            "  LOCAL_RANK\n",
+            "  PET_NPROC_PER_NODE               --nproc-per-node\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+        assert!(!text.contains("PET_LOGS_SPECS"), "{text}");
+    }
 }

@@ -1,11 +1,13 @@
-//! Lines for stderr that a stalled reader does not hold up.
+//! Writing to stdout and stderr. A reader that went away is no reason to panic, and one that does
+//! not read is no reason to stop supervising.
 //!
-//! Whoever pages through the output of a run (`| less`, Ctrl-S) lets its pipe fill up, and the next
-//! write to it waits. The agent must not: it has workers to look after. So from [`start_lines`] on
-//! a thread of their own writes the lines, and callers only queue them. None of them gets into a
-//! line of a worker, nor the other way round: the agent, which writes those, writes these too.
+//! A reader that pages through the output of a run (`| less`, Ctrl-S) lets its pipe fill up, and the
+//! next write to it blocks. The agent must not: it supervises workers. So from [`start_lines`] on a
+//! thread of its own writes the lines to stderr, and callers only queue them. The agent writes the
+//! lines of the workers and these ones, so neither gets into the middle of the other.
 
 use std::io::{self, Write};
+use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -14,14 +16,16 @@ use std::time::Duration;
 
 use rdzv_agent::write_own_lines;
 
-/// Most bytes that wait to be written; what comes while there are more is lost, and counted.
+use crate::exit::Exit;
+
+/// Limit of the bytes that wait to be written. Lines beyond it are lost, and counted.
 const MOST_WAITING: usize = 4 << 20;
 
-static QUEUE: OnceLock<Sender<Order>> = OnceLock::new();
+static QUEUE: OnceLock<Sender<Command>> = OnceLock::new();
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 static LOST: AtomicUsize = AtomicUsize::new(0);
 
-enum Order {
+enum Command {
     Write(Vec<u8>),
     /// Answer when everything before this has been written.
     Finish(Sender<()>),
@@ -42,7 +46,7 @@ impl Write for LineWriter {
             LOST.fetch_add(1, Ordering::Relaxed);
         } else {
             // The thread never ends before the program does.
-            let _ = queue.send(Order::Write(bytes.to_vec()));
+            let _ = queue.send(Command::Write(bytes.to_vec()));
         }
         Ok(bytes.len())
     }
@@ -55,36 +59,36 @@ impl Write for LineWriter {
 /// From here on lines are queued. To be called once, by a process that has workers to look after;
 /// if no thread can be had, lines go on being written at once.
 pub(crate) fn start_lines() {
-    let (queue, orders) = channel();
+    let (queue, commands) = channel();
     let thread = thread::Builder::new()
         .name("stderr".to_owned())
         .stack_size(128 << 10);
-    if thread.spawn(move || write_out(&orders)).is_ok() {
+    if thread.spawn(move || write_out(&commands)).is_ok() {
         let _ = QUEUE.set(queue);
     }
 }
 
-/// Waits until everything queued has been written, for so long at most; `None` is for ever.
-pub(crate) fn finish_lines(patience: Option<Duration>) {
+/// Waits until everything queued has been written, or for the timeout; `None` waits without one.
+pub(crate) fn finish_lines(timeout: Option<Duration>) {
     let Some(queue) = QUEUE.get() else {
         return;
     };
     let (done, finished) = channel();
-    let _ = queue.send(Order::Finish(done));
-    let _ = match patience {
-        Some(patience) => finished.recv_timeout(patience).ok(),
+    let _ = queue.send(Command::Finish(done));
+    let _ = match timeout {
+        Some(timeout) => finished.recv_timeout(timeout).ok(),
         None => finished.recv().ok(),
     };
 }
 
-fn write_out(orders: &Receiver<Order>) {
-    for order in orders {
-        match order {
-            Order::Write(bytes) => {
+fn write_out(commands: &Receiver<Command>) {
+    for command in commands {
+        match command {
+            Command::Write(bytes) => {
                 write_own_lines(&bytes);
                 WAITING.fetch_sub(bytes.len(), Ordering::Relaxed);
             }
-            Order::Finish(done) => {
+            Command::Finish(done) => {
                 let _ = done.send(());
             }
         }
@@ -93,5 +97,21 @@ fn write_out(orders: &Receiver<Order>) {
             let note = format!("rdzv: {lost} lines were lost here, because nobody read stderr\n");
             write_own_lines(note.as_bytes());
         }
+    }
+}
+
+/// Writes a text and a newline to stderr, in one piece. A failure is ignored: there is no other place for it.
+pub(crate) fn complain(text: &str) {
+    let _ = LineWriter.write_all(format!("{text}\n").as_bytes());
+}
+
+/// Writes a requested text to stdout. A reader that has seen enough (`| head`) is no failure.
+pub(crate) fn show(text: &str) -> ExitCode {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            complain(&format!("rdzv: write to stdout: {error}"));
+            Exit::Failure.into()
+        }
+        _ => Exit::Success.into(),
     }
 }

@@ -1,0 +1,269 @@
+//! `rdzv demo`: runs the workers under the agent, feeds the timeline, and prints its lines.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use rdzv_agent::{
+    AgentEvent, Entrypoint, LaunchPlan, LogBase, LogPlan, Outcome, RankSelection, StreamSelection,
+};
+use rdzv_core::ident::RunId;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use super::progress::{Reporter, Reports};
+use super::timeline::{Action, Finished, Observation, Timeline, how_it_ended};
+use crate::exit::Exit;
+use crate::terminal::complain;
+
+/// The default number of workers.
+const DEFAULT_WORKERS: u32 = 4;
+
+/// See what rdzv is for: some processes train, one is killed, all go on
+///
+/// Needs no Python, no server and no network, takes about two seconds and leaves nothing behind. The
+/// processes train one small model together. They run under the agent of `rdzv run`, as with
+/// `--max-restarts 1`. The exit code is 0 if everything happened as it should; LOGLEVEL=INFO shows
+/// what the agent says.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct DemoArgs {
+    /// How many worker processes.
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_WORKERS,
+        value_parser = clap::value_parser!(u32).range(1..=64))]
+    workers: u32,
+
+    /// Kill nobody: the result is the same to the last bit.
+    #[arg(long)]
+    no_kill: bool,
+}
+
+/// Runs the demo; the process is the agent of a keeper.
+pub(crate) fn run(args: &DemoArgs) -> ExitCode {
+    show(args).unwrap_or_else(|error| {
+        complain(&format!("rdzv demo: {error:#}"));
+        Exit::Failure.into()
+    })
+}
+
+fn show(args: &DemoArgs) -> anyhow::Result<ExitCode> {
+    let directory = TempDir::with_prefix("rdzv-demo-").context("make a temporary directory")?;
+    let reports = Reports::open().context("open a socket for reports")?;
+    let plan = plan(args, directory.path(), reports.name())?;
+    let own_reporter = Reporter::connect(reports.name()).context("reach the own socket")?;
+    say(&opening(args.workers, !args.no_kill));
+
+    let (sender, observations) = mpsc::channel();
+    let started = Instant::now();
+    let timeline = Timeline::new(args.workers, !args.no_kill);
+    let printer = thread::spawn(move || print_timeline(timeline, &observations));
+    let receiver = thread::spawn({
+        let sender = sender.clone();
+        move || receive(&reports, started, &sender)
+    });
+    let outcome = rdzv_agent::run(plan, &mut |event: &AgentEvent| {
+        // The printer ends last; if it has panicked, the run goes on without it.
+        let _ = sender.send((started.elapsed(), Observation::Agent(event.clone())));
+    });
+    drop(sender);
+    own_reporter.end().context("end the reports")?;
+    let received = receiver.join();
+    let timeline = printer
+        .join()
+        .ok()
+        .context("tell the story (this is a bug)")?;
+    received
+        .ok()
+        .context("hear the reports (this is a bug)")??;
+
+    let verdict = timeline.verdict(&outcome);
+    if verdict.is_err() {
+        show_logs(directory.path());
+    }
+    let removed = directory.close().context("remove the temporary directory");
+    Ok(match verdict {
+        Ok(finished) => {
+            removed?;
+            say(&closing(&timeline, finished));
+            Exit::Success.into()
+        }
+        Err(reason) => {
+            complain(&failure(&reason, &outcome));
+            Exit::Failure.into()
+        }
+    })
+}
+
+/// An observation with its time since the start.
+type Timed = (Duration, Observation);
+
+/// Passes reports on to the timeline until there are no more.
+fn receive(reports: &Reports, started: Instant, sender: &mpsc::Sender<Timed>) -> io::Result<()> {
+    while let Some(progress) = reports.next()? {
+        let _ = sender.send((started.elapsed(), Observation::Worker(progress)));
+    }
+    Ok(())
+}
+
+/// Performs the actions of the timeline as they come.
+fn print_timeline(mut timeline: Timeline, observations: &mpsc::Receiver<Timed>) -> Timeline {
+    for (at, observation) in observations {
+        for action in timeline.handle(at, observation) {
+            match action {
+                Action::Print(line) => say(&line),
+                Action::Kill(pid) => kill(pid),
+            }
+        }
+    }
+    timeline
+}
+
+/// A reader that has gone away is no reason to leave the workers alone.
+fn say(text: &str) {
+    let _ = writeln!(io::stdout(), "{text}");
+}
+
+fn kill(pid: u32) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        // If it is gone already, the timeline will notice that it did not die of this.
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}
+
+fn plan(args: &DemoArgs, directory: &Path, reports: &str) -> anyhow::Result<LaunchPlan> {
+    let words: [OsString; 5] = [
+        "demo-worker".into(),
+        "--directory".into(),
+        directory.into(),
+        "--reports".into(),
+        reports.into(),
+    ];
+    let program = std::env::current_exe().context("find this program")?;
+    let both = StreamSelection {
+        stdout: true,
+        stderr: true,
+    };
+    let entrypoint = Entrypoint {
+        program: program.into(),
+        arguments: words.into(),
+        name: "rdzv demo-worker".to_owned(),
+    };
+    Ok(LaunchPlan {
+        run_id: RunId::new("demo"),
+        local_world_size: args.workers,
+        max_restarts: 1,
+        shutdown_timeout: Duration::from_secs(5),
+        local_addr: Some("127.0.0.1".to_owned()),
+        logs: LogPlan {
+            redirects: RankSelection::All(both),
+            console_ranks: Some(BTreeSet::new()),
+            ..LogPlan::new(LogBase::Directory(directory.join("logs")))
+        },
+        environment: std::env::vars_os().collect(),
+        rendezvous_backend: "static".to_owned(),
+        ..LaunchPlan::new(entrypoint)
+    })
+}
+
+/// Shows what the workers had to say, for whom it did not go well.
+fn show_logs(directory: &Path) {
+    let mut folders = vec![directory.join("logs")];
+    while let Some(folder) = folders.pop() {
+        for entry in folder.read_dir().into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if let Ok(text) = std::fs::read_to_string(&path)
+                && !text.is_empty()
+            {
+                let name = path.strip_prefix(directory).unwrap_or(&path);
+                complain(&format!("{}:\n{text}", name.display()));
+            }
+        }
+    }
+}
+
+/// The text before the timeline.
+fn opening(workers: u32, kill: bool) -> String {
+    let who = match workers {
+        1 => "One process trains".to_owned(),
+        more => format!("{more} processes train"),
+    };
+    let twist = match (kill, workers) {
+        (false, _) => "Nobody will be killed.",
+        (true, 1) => "It will be killed.",
+        (true, _) => "One of them will be killed.",
+    };
+    format!("{who} a small network that tells two half-moons apart. {twist}\n")
+}
+
+/// The text after a timeline without deviation.
+fn closing(timeline: &Timeline, finished: Finished) -> String {
+    let workers = match timeline.workers {
+        DEFAULT_WORKERS => String::new(),
+        workers => format!(" --workers {workers}"),
+    };
+    let (otherwise, command) = match timeline.kill {
+        true => ("without a kill", format!("rdzv demo{workers} --no-kill")),
+        false => ("with a kill", format!("rdzv demo{workers}")),
+    };
+    format!(
+        "
+What you saw
+  {what_happened}
+  The final loss is {loss}; {otherwise} it is the same to the last digit ({command}).
+  Nothing is left: all {started} processes have ended, the temporary directory is gone.
+
+What to type next
+  rdzv run --standalone --nproc-per-node 2 --max-restarts 3 train.py   your PyTorch script, as it is
+  rdzv run --help                                                      every flag of torchrun",
+        what_happened = what_happened(timeline, finished),
+        loss = finished.loss,
+        started = timeline.started,
+    )
+}
+
+fn what_happened(timeline: &Timeline, finished: Finished) -> String {
+    let last = finished.step;
+    let Some(killed) = timeline.killed else {
+        return format!(
+            "{} workers took {last} steps together, each with a share of the data.",
+            timeline.workers
+        );
+    };
+    let later = |then: Option<Duration>| {
+        let later = then.unwrap_or_default().saturating_sub(killed.at);
+        format!("{:.1} ms", later.as_secs_f64() * 1e3)
+    };
+    format!(
+        "Rank {} was killed in step {}. The agent saw it {} later and stopped the rest of the group;
+  {} after the kill all ranks had been started again, and went on from step {} to {last}.",
+        killed.rank,
+        killed.step,
+        later(killed.noticed),
+        later(killed.restarted),
+        killed.resumed.unwrap_or_default(),
+    )
+}
+
+/// The text after a timeline with a deviation.
+fn failure(reason: &str, outcome: &Outcome) -> String {
+    let reason = reason.trim_end_matches('.');
+    let mut text = format!("\nThis is not how it should have gone: {reason}.");
+    if let Outcome::Failed { failures, .. } = outcome {
+        for evidence in failures.iter().map(|failure| &failure.evidence) {
+            let how = evidence.exit.map_or_else(String::new, how_it_ended);
+            text += &format!(
+                "\n  rank {} (process {}) ended {how}",
+                evidence.rank.unwrap_or_default(),
+                evidence.pid.unwrap_or_default()
+            );
+        }
+    }
+    text
+}

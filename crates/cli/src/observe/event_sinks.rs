@@ -1,0 +1,230 @@
+//! The sinks of the events of a run, and the resources that live as long as it.
+
+use std::ffi::OsStr;
+use std::fs::Permissions;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use rdzv_agent::observe::{
+    EventFile, EventRegistry, EventSink, EventSinks, NodeStatus, ReferenceEvents, RunFacts,
+    SharedStatus,
+};
+use rdzv_agent::{AgentEvent, LaunchPlan, WorkerIdentity};
+use rdzv_core::endpoint::Endpoint;
+use rdzv_core::env;
+use tempfile::{Builder, TempDir};
+use tracing::info;
+
+use super::prometheus;
+use super::status_server::{self, Listener, Sources};
+use crate::exit::Raised;
+use crate::launch::Observers;
+use crate::terminal::complain;
+
+/// All observers of the run, and the resources that live as long as it.
+#[derive(Debug)]
+pub(crate) struct Watchers {
+    sinks: EventSinks,
+    /// The workers' sockets are in it.
+    sockets: Option<TempDir>,
+}
+
+impl Watchers {
+    /// Passes an event to all of them.
+    pub(crate) fn record(&mut self, event: &AgentEvent) {
+        self.sinks.record(event);
+    }
+
+    /// The run is over.
+    pub(crate) fn finish(&mut self) {
+        self.sinks.finish();
+        // Now, because the program may end without dropping anything.
+        self.sockets = None;
+    }
+}
+
+/// Opens what the user asked for. `shown` is false if the log level hides events.
+pub(crate) fn open(
+    plan: &mut LaunchPlan,
+    observers: &Observers,
+    shown: bool,
+) -> Result<Watchers, Raised> {
+    let sockets = observers.worker_sockets_in.as_deref();
+    let sockets = sockets
+        .map(socket_directory)
+        .transpose()
+        .map_err(|error| refused("--worker-server: make a directory", &error))?;
+    plan.worker_sockets = sockets.as_ref().map(|made| made.path().to_owned());
+    let facts = RunFacts::new(plan);
+    let mut sinks = EventSinks::new();
+    sinks.add(RoundLog::new(&facts, &observers.handler));
+    if shown && let Some(sink) = registry().create(&observers.handler, &facts) {
+        sinks.add_boxed(sink);
+    }
+    if let Some(path) = &observers.events_file {
+        let file = EventFile::open(path, facts.clone());
+        sinks.add(
+            file.map_err(|error| refused(&format!("--events-file {}", path.display()), &error))?,
+        );
+    }
+    let listeners = listeners(observers)?;
+    if !listeners.is_empty() {
+        let status = Arc::new(Mutex::new(NodeStatus::new(&facts)));
+        let (metrics, counters) = prometheus::metrics(&facts, Arc::clone(&status));
+        sinks.add(SharedStatus(Arc::clone(&status))).add(counters);
+        let sources = Sources {
+            liveness: plan.liveness.clone(),
+            metrics,
+            status,
+            worker_sockets: plan.worker_sockets.clone(),
+        };
+        status_server::start(listeners, sources)
+            .map_err(|error| refused("serve the status", &error))?;
+    }
+    Ok(Watchers { sinks, sockets })
+}
+
+/// Bound before anything else happens, so that early requests are answered.
+fn listeners(observers: &Observers) -> Result<Vec<Listener>, Raised> {
+    let mut listeners = Vec::new();
+    if let Some(Endpoint { host, port }) = &observers.status {
+        let bound = Listener::bind(host, *port, false);
+        let what = format!("--status-addr {host}:{port}");
+        listeners.push(bound.map_err(|error| refused(&what, &error))?);
+    }
+    if let Some(port) = observers.health_port {
+        let what = format!("{}={port}", env::TORCHELASTIC_HEALTH_CHECK_PORT);
+        let bound = Listener::health(port);
+        listeners.push(bound.map_err(|error| refused(&what, &error))?);
+    }
+    Ok(listeners)
+}
+
+/// The names of the library, with a console that never waits for its reader.
+fn registry() -> EventRegistry {
+    let mut registry = EventRegistry::with_defaults();
+    registry.register("console", |facts| {
+        let mut events = ReferenceEvents::new(facts.clone());
+        Box::new(move |event: &AgentEvent| {
+            if let Some(line) = events.line(event) {
+                complain(&line);
+            }
+        })
+    });
+    registry
+}
+
+fn refused(what: &str, error: &io::Error) -> Raised {
+    Raised::new("OSError", format!("{what}: {error}"))
+}
+
+/// Logs the ranks of each round (`LOGLEVEL=INFO`). All other log lines come from the agent itself.
+#[derive(Debug)]
+struct RoundLog {
+    role: String,
+    event_log_handler: String,
+}
+
+impl RoundLog {
+    /// For one run.
+    fn new(facts: &RunFacts, event_log_handler: &str) -> Self {
+        Self {
+            role: facts.role.clone(),
+            event_log_handler: event_log_handler.to_owned(),
+        }
+    }
+}
+
+impl EventSink for RoundLog {
+    fn record(&mut self, event: &AgentEvent) {
+        let AgentEvent::RanksAssigned {
+            group_rank,
+            group_world_size,
+            workers,
+            master_addr,
+            master_port,
+            restart_count,
+            ..
+        } = event
+        else {
+            return;
+        };
+        let fields = [
+            ("restart_count", restart_count.to_string()),
+            ("master_addr", master_addr.clone()),
+            ("master_port", master_port.to_string()),
+            ("group_rank", group_rank.to_string()),
+            ("group_world_size", group_world_size.to_string()),
+            ("local_ranks", list(workers, |worker| worker.local_rank.0)),
+            ("role_ranks", list(workers, |worker| worker.role_rank.0)),
+            ("global_ranks", list(workers, |worker| worker.rank.0)),
+            (
+                "role_world_sizes",
+                list(workers, |worker| worker.role_world_size),
+            ),
+            (
+                "global_world_sizes",
+                list(workers, |worker| worker.world_size),
+            ),
+            ("event_log_handler", self.event_log_handler.clone()),
+        ];
+        let lines = fields.map(|(name, value)| format!("\n  {name}={value}"));
+        info!(
+            "[{}] Rendezvous complete for workers. Result:{}",
+            self.role,
+            lines.concat()
+        );
+    }
+}
+
+fn list(workers: &[WorkerIdentity], number: fn(&WorkerIdentity) -> u32) -> String {
+    let numbers: Vec<String> = workers
+        .iter()
+        .map(|worker| number(worker).to_string())
+        .collect();
+    format!("[{}]", numbers.join(", "))
+}
+
+/// The path of a socket has up to 107 bytes. A name within the directory takes a few of them.
+const LONGEST_DIRECTORY: usize = 100;
+
+/// The length that a directory of ours adds to the path it is in: a slash, the prefix, six random letters.
+const NAME: usize = 1 + PREFIX.len() + 6;
+
+const PREFIX: &str = "rdzv-";
+
+/// Makes the private directory of the workers' sockets (`--worker-server`), for this user only: in `temporary` if the paths of sockets fit there, else in `/tmp`.
+/// It goes when what is returned is dropped.
+fn socket_directory(temporary: &Path) -> io::Result<TempDir> {
+    let fits = OsStr::len(temporary.as_os_str()) + NAME <= LONGEST_DIRECTORY;
+    let parent = if fits { temporary } else { Path::new("/tmp") };
+    Builder::new()
+        .prefix(PREFIX)
+        .permissions(Permissions::from_mode(0o700))
+        .tempdir_in(parent)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn a_socket_can_be_bound_wherever_temporary_files_are() {
+        let base = tempfile::tempdir().unwrap();
+        let deep = base.path().join("x".repeat(100));
+        std::fs::create_dir(&deep).unwrap();
+        for temporary in [base.path(), &deep] {
+            let directory = socket_directory(temporary).unwrap();
+            let path = directory.path().to_owned();
+            let mode = path.metadata().unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o700);
+            UnixListener::bind(path.join("127")).unwrap();
+            drop(directory);
+            assert!(!path.exists());
+        }
+    }
+}
