@@ -4,6 +4,11 @@
 //! registered functions on one another, hold references to remote values, and pass tensors without
 //! copying them about. Nothing that a peer sends can name code that was not registered.
 
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "rdzv-rpc needs Linux (epoll and /proc): build it for a Linux target, in a container or virtual machine if need be"
+);
+
 mod agent;
 pub mod backend;
 mod call;

@@ -32,6 +32,11 @@
 //! The only place of remote calls and process groups where code is `unsafe`; each use says which
 //! invariant makes it sound.
 
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "rdzv-shm needs Linux (sealed memory files): build it for a Linux target, in a container or virtual machine if need be"
+);
+
 pub mod arena;
 pub mod board;
 mod doorbell;
