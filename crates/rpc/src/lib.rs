@@ -34,7 +34,7 @@ pub use call::context::CallContext;
 pub use call::failure::Failure;
 pub use call::future::RpcFuture;
 pub use call::method::Method;
-pub use call::methods::Methods;
+pub use call::methods::{Argument, Methods, Output};
 pub use error::{RemoteError, RpcError, RpcErrorKind};
 pub use init_rpc::{current, init_rpc};
 pub use payload::Payload;
