@@ -15,7 +15,7 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::Instant;
 
-use rdzv_shm::other_process::{self, Claim, NONCE, Witness};
+use rdzv_shm::remote_read::{self, Claim, NONCE, Witness};
 use rdzv_shm::{Pool, PoolOptions, pass};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -46,7 +46,7 @@ fn number(socket: &mut UnixStream) -> Result<u64> {
 
 fn hold() -> Result<()> {
     let mut socket = socket()?;
-    other_process::permit(pass::peer(&socket)?.process)?;
+    remote_read::permit(pass::peer(&socket)?.process)?;
     let witness = Witness::new()?;
     let bytes = vec![7_u8; LENGTH];
     let claim = witness.claim();
@@ -65,9 +65,9 @@ fn peek() -> Result<()> {
     socket.read_exact(&mut nonce)?;
     let (begin, length) = (number(&mut socket)?, number(&mut socket)?);
     let peer = pass::peer(&socket)?;
-    other_process::probe(&peer, &Claim { address, nonce })?;
+    remote_read::probe(&peer, &Claim { address, nonce })?;
     let mut into = vec![0; usize::try_from(length)?];
-    other_process::read_by(2, peer.process, begin, &mut into)?;
+    remote_read::read_by(2, peer.process, begin, &mut into)?;
     socket.write_all(&into)?;
     Ok(())
 }
@@ -134,10 +134,10 @@ fn other_processes() -> Result<()> {
         process: process.id(),
         ..pass::peer(&socket)?
     };
-    other_process::probe(&peer, &Claim { address, nonce })?;
+    remote_read::probe(&peer, &Claim { address, nonce })?;
     report("read another process into fresh memory", || {
         let mut fresh = vec![0; LENGTH];
-        Ok(other_process::read_by(1, peer.process, begin, &mut fresh)?)
+        Ok(remote_read::read_by(1, peer.process, begin, &mut fresh)?)
     })?;
     let pool = Pool::default();
     for threads in [1, 2, 4] {
@@ -145,7 +145,7 @@ fn other_processes() -> Result<()> {
             &format!("read another process into a used buffer, {threads} threads"),
             || {
                 let mut buffer = pool.take(LENGTH);
-                Ok(other_process::read_by(
+                Ok(remote_read::read_by(
                     threads,
                     peer.process,
                     begin,

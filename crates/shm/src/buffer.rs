@@ -16,14 +16,14 @@ use crate::sealed::{self, Memory, Pages};
 
 /// Memory of this process that peers can read, and never write.
 #[derive(Debug)]
-pub struct Board {
+pub struct SharedBuffer {
     memory: Memory,
     file: OwnedFd,
     reserved: bool,
 }
 
-impl Board {
-    /// A board of this many bytes, all zero. It takes no memory before [`Board::reserve`].
+impl SharedBuffer {
+    /// A shared buffer of this many bytes, all zero. It takes no memory before [`SharedBuffer::reserve`].
     ///
     /// # Errors
     ///
@@ -62,7 +62,10 @@ impl Board {
     ///
     /// If they go beyond the end, or the memory was not reserved.
     pub fn write(&mut self, offset: usize, bytes: &[u8]) {
-        assert!(self.reserved, "a board is reserved before it is written");
+        assert!(
+            self.reserved,
+            "a shared buffer is reserved before it is written"
+        );
         let to = within(&self.memory, offset, bytes.len());
         // SAFETY: `within` has compared the end with that of the mapping, which is writable and lives as
         // long as `self`. Nothing has a reference into it, so the two do not overlap. Peers that read
@@ -71,12 +74,12 @@ impl Board {
     }
 }
 
-/// The board of a peer.
+/// The buffer of a peer.
 #[derive(Debug)]
-pub struct PeerBoard(Memory);
+pub struct PeerBuffer(Memory);
 
-impl PeerBoard {
-    /// The board of this many bytes that a peer passed.
+impl PeerBuffer {
+    /// The buffer of this many bytes that a peer passed.
     ///
     /// # Errors
     ///
@@ -105,7 +108,7 @@ fn within(memory: &Memory, offset: usize, length: usize) -> *mut u8 {
     let end = offset.checked_add(length);
     assert!(
         end.is_some_and(|end| end <= memory.length()),
-        "{length} bytes at {offset} are not within the {} of the board",
+        "{length} bytes at {offset} are not within the {} of the buffer",
         memory.length()
     );
     // SAFETY: the end was just compared with that of the mapping.
@@ -118,9 +121,9 @@ mod tests {
 
     use super::*;
 
-    fn pair(length: usize) -> (Board, PeerBoard) {
-        let mut mine = Board::new(length).unwrap();
-        let theirs = PeerBoard::open(&dup(mine.descriptor()).unwrap(), length).unwrap();
+    fn pair(length: usize) -> (SharedBuffer, PeerBuffer) {
+        let mut mine = SharedBuffer::new(length).unwrap();
+        let theirs = PeerBuffer::open(&dup(mine.descriptor()).unwrap(), length).unwrap();
         mine.reserve().unwrap();
         (mine, theirs)
     }
@@ -136,21 +139,21 @@ mod tests {
     }
 
     #[test]
-    fn a_board_of_another_size_is_refused() {
-        let mine = Board::new(8192).unwrap();
+    fn a_buffer_of_another_size_is_refused() {
+        let mine = SharedBuffer::new(8192).unwrap();
         let passed = dup(mine.descriptor()).unwrap();
-        let error = PeerBoard::open(&passed, 4096).unwrap_err().to_string();
+        let error = PeerBuffer::open(&passed, 4096).unwrap_err().to_string();
         assert!(error.contains("8192 bytes instead of 4096"), "{error}");
     }
 
     #[test]
-    #[should_panic(expected = "2 bytes at 8191 are not within the 8192 of the board")]
+    #[should_panic(expected = "2 bytes at 8191 are not within the 8192 of the buffer")]
     fn nothing_is_read_beyond_the_end() {
         pair(8192).1.read(8191, &mut [0; 2]);
     }
 
     #[test]
-    #[should_panic(expected = "are not within the 8192 of the board")]
+    #[should_panic(expected = "are not within the 8192 of the buffer")]
     fn nothing_is_written_beyond_the_end() {
         pair(8192).0.write(usize::MAX, &[0; 2]);
     }

@@ -10,22 +10,22 @@ use crate::sealed::{self, Pages};
 struct Ends {
     producer: Producer,
     consumer: Consumer,
-    place: Place,
+    layout: RingLayout,
 }
 
 /// Both ends as two processes have them: each with a mapping of its own.
 fn ring(capacity: usize) -> Ends {
-    let length = Place::length(capacity);
+    let length = RingLayout::length(capacity);
     let (file, mine) = sealed::create("test", length, Pages::Reserved).unwrap();
     let theirs = sealed::open(&file, length).unwrap();
     let (data, space) = (Doorbell::new().unwrap(), Doorbell::new().unwrap());
     let (theirs, mine) = (Arc::new(theirs), Arc::new(mine));
-    let place = Place::new(theirs, 0, capacity);
+    let layout = RingLayout::new(theirs, 0, capacity);
     let far = (data.duplicate().unwrap(), space.duplicate().unwrap());
     Ends {
-        producer: Producer::new(Place::new(mine, 0, capacity), data, space),
-        consumer: Consumer::new(place.clone(), far.0, far.1),
-        place,
+        producer: Producer::new(RingLayout::new(mine, 0, capacity), data, space),
+        consumer: Consumer::new(layout.clone(), far.0, far.1),
+        layout,
     }
 }
 
@@ -58,11 +58,11 @@ proptest! {
     #[test]
     fn it_is_a_queue_of_bytes(steps in steps(), to_the_end in 0..20_000_u64, from_zero: bool) {
         const CAPACITY: usize = 4096;
-        let Ends { mut producer, mut consumer, place } = ring(CAPACITY);
+        let Ends { mut producer, mut consumer, layout } = ring(CAPACITY);
         // Also a stream that has run until the numbers are at their end.
         let begin = if from_zero { 0 } else { u64::MAX - to_the_end };
         for position in [WRITTEN, READ] {
-            place.position(position).store(begin, Ordering::Relaxed);
+            layout.position(position).store(begin, Ordering::Relaxed);
         }
         (producer.written, producer.read, consumer.written, consumer.read) = (begin, begin, begin, begin);
         let mut queue = VecDeque::new();
@@ -128,19 +128,19 @@ proptest! {
         nonsense in prop::collection::vec((0..512_usize, any::<u64>(), 0..9000_usize), 1..40),
     ) {
         const CAPACITY: usize = 4096;
-        let Ends { mut producer, mut consumer, place } = ring(CAPACITY);
+        let Ends { mut producer, mut consumer, layout } = ring(CAPACITY);
         let bytes = vec![1; 9000];
         let mut into = vec![0; 9000];
         for (at, value, length) in nonsense {
-            place.position(at / 8 * 8).store(value, Ordering::Relaxed);
+            layout.position(at / 8 * 8).store(value, Ordering::Relaxed);
             if let Ok(written) = producer.write(&[IoSlice::new(&bytes[..length])]) {
                 prop_assert!(written <= length);
             }
-            place.position(at / 8 * 8).store(value, Ordering::Relaxed);
+            layout.position(at / 8 * 8).store(value, Ordering::Relaxed);
             if let Ok(read) = consumer.read(&mut into[..length]) {
                 prop_assert!(read <= length);
             }
-            place.position(at / 8 * 8).store(value, Ordering::Relaxed);
+            layout.position(at / 8 * 8).store(value, Ordering::Relaxed);
             if consumer.prepare_to_sleep() {
                 consumer.awake();
             }
@@ -156,9 +156,9 @@ fn a_position_that_cannot_be_is_named() {
     let Ends {
         mut producer,
         mut consumer,
-        place,
+        layout,
     } = ring(4096);
-    place.position(WRITTEN).store(5000, Ordering::Relaxed);
+    layout.position(WRITTEN).store(5000, Ordering::Relaxed);
     let error = consumer.read(&mut [0; 10]).unwrap_err();
     assert!(
         error
@@ -167,7 +167,7 @@ fn a_position_that_cannot_be_is_named() {
         "{error}"
     );
     assert!(!consumer.prepare_to_sleep(), "nobody would wake it up");
-    place.position(READ).store(1, Ordering::Relaxed);
+    layout.position(READ).store(1, Ordering::Relaxed);
     let error = producer.write(&[IoSlice::new(&[0; 5000])]).unwrap_err();
     assert!(matches!(error, ShmError::Broken { .. }), "{error}");
     assert!(!producer.prepare_to_sleep(), "nobody would wake it up");

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
-use rdzv_shm::other_process::{Witness, permit};
+use rdzv_shm::remote_read::{Witness, permit};
 
 /// What `examples/memory peek` says of these bytes, which may be shown with a wrong nonce.
 fn peeked(bytes: &[u8], flip: u8) -> (Vec<u8>, String) {
@@ -43,6 +43,6 @@ fn another_process_reads_what_it_is_shown_and_nothing_else() {
     assert_eq!(said, "");
     assert!(read == bytes, "{} of {} bytes", read.len(), bytes.len());
     let (read, said) = peeked(b"secret", 1);
-    assert!(said.contains("SomebodyElse"), "{said}");
+    assert!(said.contains("WrongProcess"), "{said}");
     assert_eq!(read, b"");
 }

@@ -1,7 +1,7 @@
-//! What two processes borrow from one another, over the Unix socket between them.
+//! The leases between two processes, over the Unix socket between them.
 //!
 //! The socket carries nothing else. A message has 16 bytes: what it is, the arena, its capacity. An arena
-//! comes with its descriptor, and the first one with an end of the *lifeline* too.
+//! comes with its descriptor, and the first one with an end of the *liveness socket* too.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
@@ -16,48 +16,48 @@ use super::{Arena, Location, Shared};
 use crate::error::ShmError;
 use crate::pass;
 
-/// So many arenas are passed to one peer at the most; bytes of others travel in another way.
+/// The most arenas that are passed to one peer; bytes of others are sent in another way.
 const MOST_ARENAS: usize = 1024;
 
 const MESSAGE: usize = 16;
 const PASSED: [u8; 4] = *b"RZA+";
 const GONE: [u8; 4] = *b"RZA-";
 
-/// One end of a Unix socket over which arenas are passed, and what is lent in each direction.
+/// One end of a Unix socket over which arenas are passed, and what is leased in each direction.
 #[derive(Debug)]
-pub struct Exchange {
+pub struct Leases {
     socket: OwnedFd,
     ours: Mutex<Ours>,
     theirs: Mutex<Theirs>,
 }
 
-/// What the peer has of us.
+/// The arenas that the peer can read.
 #[derive(Debug, Default)]
 struct Ours {
-    lifeline: Option<Arc<OwnedFd>>,
-    arenas: BTreeMap<u32, Lent>,
+    liveness: Option<Arc<OwnedFd>>,
+    arenas: BTreeMap<u32, PassedArena>,
 }
 
 /// An arena that the peer can read.
 #[derive(Debug)]
-struct Lent {
+struct PassedArena {
     arena: Weak<Shared>,
-    /// How many loans there are of each generation.
-    loans: BTreeMap<u32, u64>,
+    /// How many leases there are of each generation.
+    leases: BTreeMap<u32, u64>,
     /// As long as there are any, also if nobody else here has it: the peer may not have opened it yet,
     /// and would not find it any more.
-    kept: Option<Arena>,
+    retained: Option<Arena>,
 }
 
-/// What we can read of the peer.
+/// The arenas of the peer that are open here.
 #[derive(Debug, Default)]
 struct Theirs {
-    lifeline: Option<Arc<OwnedFd>>,
+    liveness: Option<Arc<OwnedFd>>,
     /// Or why one cannot be used.
     arenas: BTreeMap<u32, Result<PeerArena, String>>,
 }
 
-impl Exchange {
+impl Leases {
     /// Over this socket, which must not block.
     pub fn new(socket: OwnedFd) -> Arc<Self> {
         Arc::new(Self {
@@ -72,94 +72,94 @@ impl Exchange {
         &self.socket
     }
 
-    /// Lends bytes to the peer, if they lie in an arena of this process: says where they are. They stay as
-    /// they are until the peer has returned them, or has let go of everything. None if they have to
-    /// travel in another way.
-    pub fn lend(self: &Arc<Self>, bytes: &Bytes) -> Option<Location> {
+    /// Leases bytes to the peer if they lie in an arena of this process, and returns their location. They
+    /// do not change until the peer has released them, or has closed its liveness socket. None if they
+    /// have to be sent in another way.
+    pub fn grant(self: &Arc<Self>, bytes: &Bytes) -> Option<Location> {
         let arena = Arena::of(bytes)?;
         let mut ours = self.ours();
         if !ours.arenas.contains_key(&arena.id()) {
             self.pass(&mut ours, &arena)?;
         }
         let location = arena.pin(bytes)?;
-        let lent = ours.arenas.get_mut(&location.arena)?;
-        *lent.loans.entry(location.generation).or_default() += 1;
-        lent.kept.get_or_insert(arena);
+        let leased = ours.arenas.get_mut(&location.arena)?;
+        *leased.leases.entry(location.generation).or_default() += 1;
+        leased.retained.get_or_insert(arena);
         Some(location)
     }
 
-    /// The peer has returned one loan of this generation. False if it had none.
+    /// The peer has released one lease of this generation. False if it had none.
     #[must_use]
-    pub fn returned(&self, arena: u32, generation: u32) -> bool {
+    pub fn released(&self, arena: u32, generation: u32) -> bool {
         let mut ours = self.ours();
-        let Some(lent) = ours.arenas.get_mut(&arena) else {
+        let Some(leased) = ours.arenas.get_mut(&arena) else {
             return false;
         };
-        let Some(count) = lent.loans.get_mut(&generation) else {
+        let Some(count) = leased.leases.get_mut(&generation) else {
             return false;
         };
         *count -= 1;
         if *count == 0 {
-            lent.loans.remove(&generation);
+            leased.leases.remove(&generation);
         }
-        let kept = lent.kept.take_if(|_| lent.loans.is_empty());
-        let arena = lent.arena.upgrade();
+        let retained = leased.retained.take_if(|_| leased.leases.is_empty());
+        let arena = leased.arena.upgrade();
         // Its last handle must not be dropped while this is locked.
         drop(ours);
         if let Some(arena) = arena {
             arena.unpin(generation, 1);
         }
-        drop(kept);
+        drop(retained);
         true
     }
 
-    /// Bytes that the peer has lent, without a copy. `on_return` runs when the last clone is dropped, on
+    /// The bytes of a lease of the peer, without a copy. `on_release` runs when the last clone is dropped, on
     /// whichever thread that is: it must not wait. It runs also if this fails.
     ///
     /// # Errors
     ///
     /// [`ShmError::Refused`] if the peer has not passed that arena, it cannot be mapped, or the place is
     /// not in it.
-    pub fn borrow(
+    pub fn open(
         &self,
         location: Location,
-        on_return: impl FnOnce() + Send + 'static,
+        on_release: impl FnOnce() + Send + 'static,
     ) -> Result<Bytes, ShmError> {
         let mut theirs = self.theirs();
         if !theirs.arenas.contains_key(&location.arena) {
             // It was passed before the words about it were sent.
-            let _ = self.listen(&mut theirs);
+            let _ = self.poll(&mut theirs);
         }
         let found = theirs.arenas.get(&location.arena).cloned();
         drop(theirs);
         let why_not = match found {
-            Some(Ok(arena)) => return arena.lend(location, on_return),
+            Some(Ok(arena)) => return arena.slice(location, on_release),
             Some(Err(why_not)) => why_not,
             None => "the peer has not passed it".to_owned(),
         };
-        on_return();
+        on_release();
         Err(ShmError::refused("an arena", why_not))
     }
 
     /// Whether the peer has ended, or has closed. Takes the messages that are there.
     pub fn has_ended(&self) -> bool {
-        self.listen(&mut self.theirs())
+        self.poll(&mut self.theirs())
     }
 
-    /// Nothing is lent from now on. What the peer still has is kept until it has let go of everything,
-    /// and it is told when we have.
+    /// Grants no leases from now on. Those that the peer still has last until it closes its liveness
+    /// socket; ours is closed when the last bytes of the peer are dropped.
     pub fn end(&self) {
         let mut ours = self.ours();
-        let lifeline = ours.lifeline.take();
+        let liveness = ours.liveness.take();
         let arenas = std::mem::take(&mut ours.arenas);
         // Nothing is dropped while this is locked: the last handle of an arena would come back here.
         drop(ours);
-        if let Some(lifeline) = lifeline {
-            for lent in arenas.into_values() {
-                if let Some(arena) = lent.arena.upgrade()
-                    && !lent.loans.is_empty()
+        if let Some(liveness) = liveness {
+            for leased in arenas.into_values() {
+                if let Some(arena) = leased.arena.upgrade()
+                    && !leased.leases.is_empty()
                 {
-                    arena.leave(Arc::clone(&lifeline), lent.loans.into_iter().collect());
+                    arena.orphan(Arc::clone(&liveness), leased.leases.into_iter().collect());
                 }
             }
         }
@@ -183,35 +183,36 @@ impl Exchange {
     /// Passes an arena; none if it cannot be passed, or not now.
     fn pass(self: &Arc<Self>, ours: &mut Ours, arena: &Arena) -> Option<()> {
         if ours.arenas.len() >= MOST_ARENAS {
-            ours.arenas.retain(|_, lent| lent.arena.strong_count() > 0);
+            ours.arenas
+                .retain(|_, leased| leased.arena.strong_count() > 0);
         }
         if ours.arenas.len() >= MOST_ARENAS {
             return None;
         }
-        let new_lifeline = match ours.lifeline {
+        let new_liveness = match ours.liveness {
             Some(_) => None,
-            None => Some(lifeline().ok()?),
+            None => Some(liveness().ok()?),
         };
         let mut descriptors: Vec<BorrowedFd<'_>> = vec![arena.descriptor()];
-        descriptors.extend(new_lifeline.iter().map(|(_, theirs)| theirs.as_fd()));
+        descriptors.extend(new_liveness.iter().map(|(_, theirs)| theirs.as_fd()));
         let message = message(PASSED, arena.id(), arena.capacity() as u64);
         // A message is taken whole or not at all, and if the socket is full, it is not now.
         pass::send(&self.socket, &[IoSlice::new(&message)], &descriptors).ok()?;
-        if let Some((near, _)) = new_lifeline {
-            ours.lifeline = Some(Arc::new(near));
+        if let Some((own, _)) = new_liveness {
+            ours.liveness = Some(Arc::new(own));
         }
-        let lent = Lent {
+        let leased = PassedArena {
             arena: Arc::downgrade(&arena.0),
-            loans: BTreeMap::new(),
-            kept: None,
+            leases: BTreeMap::new(),
+            retained: None,
         };
-        ours.arenas.insert(arena.id(), lent);
+        ours.arenas.insert(arena.id(), leased);
         let mut passed = arena
             .0
             .passed
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        passed.retain(|exchange| exchange.strong_count() > 0);
+        passed.retain(|leases| leases.strong_count() > 0);
         passed.push(Arc::downgrade(self));
         Some(())
     }
@@ -225,7 +226,7 @@ impl Exchange {
     }
 
     /// Takes the messages that are there. True if no more can come.
-    fn listen(&self, theirs: &mut Theirs) -> bool {
+    fn poll(&self, theirs: &mut Theirs) -> bool {
         loop {
             let mut message = [0; MESSAGE];
             match pass::receive(&self.socket, &mut message) {
@@ -242,7 +243,7 @@ impl Exchange {
     }
 }
 
-impl Drop for Exchange {
+impl Drop for Leases {
     fn drop(&mut self) {
         self.end();
     }
@@ -260,12 +261,12 @@ impl Theirs {
         let mut descriptors = descriptors.into_iter();
         match (what, descriptors.next()) {
             (PASSED, Some(file)) if self.arenas.len() < MOST_ARENAS => {
-                if let Some(lifeline) = descriptors.next() {
-                    self.lifeline = Some(Arc::new(lifeline));
+                if let Some(liveness) = descriptors.next() {
+                    self.liveness = Some(Arc::new(liveness));
                 }
-                let lifeline = self.lifeline.clone();
+                let liveness = self.liveness.clone();
                 let capacity = usize::try_from(capacity).unwrap_or(usize::MAX);
-                let opened = PeerArena::open(arena, capacity, &file, lifeline);
+                let opened = PeerArena::open(arena, capacity, &file, liveness);
                 let opened = opened.map_err(|error| error.to_string());
                 self.arenas.insert(arena, opened);
                 true
@@ -288,7 +289,7 @@ fn message(what: [u8; 4], arena: u32, capacity: u64) -> [u8; MESSAGE] {
 }
 
 /// Our end, and the one that the peer keeps as long as it has anything of us.
-fn lifeline() -> io::Result<(OwnedFd, OwnedFd)> {
+fn liveness() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(socketpair(
         AddressFamily::UNIX,

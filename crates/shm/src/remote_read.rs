@@ -37,7 +37,7 @@ const PAGE: usize = 4096;
 ///
 /// # Errors
 ///
-/// [`ShmError::OtherProcess`] if it is not allowed, or the process does not have all of these bytes.
+/// [`ShmError::RemoteRead`] if it is not allowed, or the process does not have all of these bytes.
 pub fn read(process: u32, address: u64, into: &mut [u8]) -> Result<(), ShmError> {
     let threads = if into.len() < 2 * EACH_THREAD {
         1
@@ -59,7 +59,7 @@ pub fn read_by(
     into: &mut [u8],
 ) -> Result<(), ShmError> {
     let length = into.len();
-    let refused = |error: Errno| ShmError::OtherProcess {
+    let refused = |error: Errno| ShmError::RemoteRead {
         process,
         address,
         length,
@@ -171,7 +171,7 @@ pub enum Denied {
     },
     /// The number does not belong to the process that was shown: what was read is something else.
     #[error("process {process} does not have what the peer has shown")]
-    SomebodyElse {
+    WrongProcess {
         /// Its number.
         process: u32,
     },
@@ -194,13 +194,13 @@ pub fn probe(peer: &Peer, claim: &Claim) -> Result<(), Denied> {
     let mut nonce = [0; NONCE];
     let error = match read(process, claim.address, &mut nonce) {
         Ok(()) if nonce == claim.nonce => return Ok(()),
-        Ok(()) => return Err(Denied::SomebodyElse { process }),
-        Err(ShmError::OtherProcess { source, .. }) => source,
+        Ok(()) => return Err(Denied::WrongProcess { process }),
+        Err(ShmError::RemoteRead { source, .. }) => source,
         Err(error) => error.into(),
     };
     let ours = geteuid().as_raw();
     Err(match error.raw_os_error() {
-        Some(code) if code == Errno::EFAULT as i32 => Denied::SomebodyElse { process },
+        Some(code) if code == Errno::EFAULT as i32 => Denied::WrongProcess { process },
         Some(code) if code == Errno::ESRCH as i32 => Denied::OtherNamespace,
         Some(code) if code == Errno::EPERM as i32 => match yama() {
             _ if peer.user != ours => Denied::OtherUser {
@@ -291,11 +291,11 @@ mod tests {
         let mut wrong = witness.claim();
         wrong.nonce[3] ^= 1;
         let denied = probe(&own(), &wrong).unwrap_err();
-        assert!(matches!(denied, Denied::SomebodyElse { .. }), "{denied}");
+        assert!(matches!(denied, Denied::WrongProcess { .. }), "{denied}");
         for address in [0, 1, u64::MAX, u64::MAX / 2] {
             let nowhere = Claim { address, ..wrong };
             let denied = probe(&own(), &nowhere).unwrap_err();
-            assert!(matches!(denied, Denied::SomebodyElse { .. }), "{denied}");
+            assert!(matches!(denied, Denied::WrongProcess { .. }), "{denied}");
         }
     }
 
