@@ -2,13 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
-use std::path::Path;
 use std::process::Command;
 
 #[test]
 fn the_example_of_a_worker_in_rust_runs_as_its_text_says() {
     let rdzv = env!("CARGO_BIN_EXE_rdzv");
-    let worker = Path::new(rdzv).with_file_name("examples/rust_worker");
+    let worker = rdzv_testing::example("rdzv", "rust_worker");
     let output = Command::new(rdzv)
         .args([
             "run",

@@ -404,7 +404,7 @@ impl Job<'_> {
 
 /// The scripted worker.
 pub(crate) fn fixture_worker() -> PathBuf {
-    rdzv_testing::example("rdzv", "fixture_worker")
+    rdzv_testing::program("fixture_worker")
 }
 
 /// Fills a pipe, so that whoever writes next waits for a reader.

@@ -161,5 +161,5 @@ fn python() -> &'static str {
 }
 
 fn fixture_worker() -> PathBuf {
-    rdzv_testing::example("rdzv", "fixture_worker")
+    rdzv_testing::program("fixture_worker")
 }

@@ -1,7 +1,7 @@
 //! A worker that does what its arguments say, one step after the other, for end-to-end tests.
 //!
 //! ```text
-//! rdzv run --no-python target/debug/examples/fixture_worker out:hello rank=1?exit:7 hang
+//! rdzv run --no-python target/debug/fixture_worker out:hello rank=1?exit:7 hang
 //! ```
 //!
 //! | step | what it does | in |

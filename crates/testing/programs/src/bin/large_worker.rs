@@ -6,7 +6,7 @@
 //!
 //! The paths are those of [`Path`]. It says `ready` when it is in its group, and ends when its input does.
 
-#[path = "../tests/large/shared.rs"]
+#[path = "../../../../rpc/tests/large/shared.rs"]
 mod shared;
 
 use std::error::Error;

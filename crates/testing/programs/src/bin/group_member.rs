@@ -55,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let store = mortal(store, die)?;
             Group::form(store, me, world_size.parse()?, millis(deadline)?)
         }
-        _ => return Err("see the beginning of examples/group_member.rs".into()),
+        _ => return Err("see the beginning of group_member.rs".into()),
     };
     let group = match formed {
         Ok(group) => group,
