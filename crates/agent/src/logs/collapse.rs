@@ -3,31 +3,31 @@
 //! Each worker's lines wait in a queue of its own, for one window at most. Lines leave from the
 //! heads of the queues only, so the order of a worker's lines is kept; a line leaves
 //!
-//! * at once, if all who can still speak have it at their heads;
+//! * at once, if all streams that have not ended have it at their heads;
 //! * else when its window is over, together with the heads that are equal. A worker that has the
 //!   line further back in its queue first gets rid of what stands before it. That aligns output
 //!   that is the same but for some lines: tracebacks, say.
 //!
-//! This is a decision only: times are handed in, nothing is read or written.
+//! This is a decision only: the time is an argument, nothing is read or written.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// How long a line waits for others to say the same.
+/// Time that a line waits for equal lines of other streams.
 pub(super) const WINDOW: Duration = Duration::from_millis(100);
 
-/// How many bytes wait at most; beyond that, the oldest lines wait no longer.
+/// Number of bytes that may wait; beyond that, the oldest lines leave.
 const MOST_BYTES: usize = 2 << 20;
 
-/// How far a line is looked for in other queues. Workers that are further apart are not aligned.
+/// Number of lines that are searched in other queues. Workers that are further apart are not aligned.
 const FURTHEST: usize = 64;
 
-/// What a waiting line takes beside its text.
+/// Memory of a waiting line beside its text.
 const EACH: usize = 32;
 
-/// Who says something: one stream of one worker.
-pub(super) type Speaker = u64;
+/// Number of one stream of one worker.
+pub(super) type StreamId = u64;
 
 /// A text that waits in at least one queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,52 +47,52 @@ struct Waiting {
 #[derive(Debug, Default)]
 struct Queue {
     lines: VecDeque<Waiting>,
-    /// Nothing more will come.
+    /// The stream has ended.
     ended: bool,
 }
 
 /// The lines that wait.
 #[derive(Debug, Default)]
 pub(super) struct Fold {
-    queues: BTreeMap<Speaker, Queue>,
-    /// Each text that waits somewhere, and how often it waits.
+    queues: BTreeMap<StreamId, Queue>,
+    /// Each text that waits, and the number of queues that it waits in.
     texts: HashMap<Rc<[u8]>, (Text, usize)>,
     bytes: usize,
     arrived: u64,
-    /// Who said the line that left last.
-    last: Vec<Speaker>,
+    /// The streams of the line that left last.
+    last: Vec<StreamId>,
 }
 
 /// A line that leaves.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Folded {
-    /// Who said it, in ascending order.
-    pub(super) speakers: Vec<Speaker>,
+    /// Its streams, in ascending order.
+    pub(super) streams: Vec<StreamId>,
     /// The line, without its end.
     pub(super) text: Rc<[u8]>,
 }
 
 impl Fold {
-    /// Counts with a speaker from now on.
-    pub(super) fn add(&mut self, speaker: Speaker) {
-        self.queues.entry(speaker).or_default();
+    /// Adds a stream.
+    pub(super) fn add(&mut self, stream: StreamId) {
+        self.queues.entry(stream).or_default();
     }
 
-    /// A speaker will say nothing more.
-    pub(super) fn end(&mut self, speaker: Speaker) {
-        if let Some(queue) = self.queues.get_mut(&speaker) {
+    /// A stream has ended.
+    pub(super) fn end(&mut self, stream: StreamId) {
+        if let Some(queue) = self.queues.get_mut(&stream) {
             queue.ended = true;
         }
-        self.forget_silent();
+        self.forget_ended();
     }
 
     /// A line arrives, without its end.
-    pub(super) fn push(&mut self, speaker: Speaker, text: &[u8], now: Instant) {
+    pub(super) fn push(&mut self, stream: StreamId, text: &[u8], now: Instant) {
         self.arrived += 1;
         let text = self.intern(text);
         self.bytes += EACH;
         self.queues
-            .entry(speaker)
+            .entry(stream)
             .or_default()
             .lines
             .push_back(Waiting {
@@ -108,9 +108,9 @@ impl Fold {
         Some(self.leave(&line))
     }
 
-    /// Lets all lines of a speaker leave, and what has to leave before them.
-    pub(super) fn release(&mut self, speaker: Speaker) -> Option<Folded> {
-        let line = self.head(speaker)?.text.clone();
+    /// Lets the lines of a stream leave, and those that have to leave before them.
+    pub(super) fn release(&mut self, stream: StreamId) -> Option<Folded> {
+        let line = self.head(stream)?.text.clone();
         let line = self.clear_the_way(line);
         Some(self.leave(&line))
     }
@@ -120,9 +120,9 @@ impl Fold {
         self.heads().map(|(_, head)| head.due).min()
     }
 
-    /// Whether this speaker may still say something, or something of it waits.
-    pub(super) fn knows(&self, speaker: Speaker) -> bool {
-        self.queues.contains_key(&speaker)
+    /// Whether this stream has not ended, or a line of it waits.
+    pub(super) fn knows(&self, stream: StreamId) -> bool {
+        self.queues.contains_key(&stream)
     }
 
     /// Whether nothing waits.
@@ -130,7 +130,7 @@ impl Fold {
         self.texts.is_empty()
     }
 
-    /// The line that everybody who can still speak has at the head.
+    /// The line that all streams that have not ended have at the head.
     fn unanimous(&self) -> Option<Text> {
         let mut common: Option<&Text> = None;
         for queue in self.queues.values() {
@@ -143,15 +143,15 @@ impl Fold {
         common.cloned()
     }
 
-    /// A line whose window is over; of several, one of those who spoke last, so that what belongs
-    /// together stays together, else the oldest.
+    /// A line whose window is over; of several, one of the streams of the last line, so that lines
+    /// that belong together stay together, else the oldest.
     fn due(&self, now: Instant) -> Option<Text> {
         let hurry = self.bytes > MOST_BYTES || self.queues.values().all(|queue| queue.ended);
         let is_due = |head: &&Waiting| hurry || head.due <= now;
-        let of_last = self.last.first().and_then(|speaker| self.head(*speaker));
+        let of_last = self.last.first().and_then(|stream| self.head(*stream));
         let same = of_last
             .filter(is_due)
-            .filter(|head| self.last == self.speakers(&head.text));
+            .filter(|head| self.last == self.streams(&head.text));
         let oldest = || {
             let heads = self.heads().map(|(_, head)| head);
             heads.filter(is_due).min_by_key(|head| head.order)
@@ -166,7 +166,7 @@ impl Fold {
         while let Some(ahead) = self.ahead_of(&line) {
             seen.push(line.number);
             if seen.contains(&ahead.number) {
-                // Two workers say the same in another order.
+                // Two workers have the same lines in another order.
                 break;
             }
             line = ahead;
@@ -174,7 +174,7 @@ impl Fold {
         line
     }
 
-    /// What stands before this line in the queue of somebody who has it waiting further back.
+    /// The head of a queue in which this line waits further back.
     fn ahead_of(&self, line: &Text) -> Option<Text> {
         let waiting = self.texts.get(&line.bytes).map_or(0, |(_, count)| *count);
         let at_heads = self
@@ -194,44 +194,44 @@ impl Fold {
         })
     }
 
-    fn heads(&self) -> impl Iterator<Item = (Speaker, &Waiting)> {
+    fn heads(&self) -> impl Iterator<Item = (StreamId, &Waiting)> {
         self.queues
             .iter()
-            .filter_map(|(speaker, queue)| Some((*speaker, queue.lines.front()?)))
+            .filter_map(|(stream, queue)| Some((*stream, queue.lines.front()?)))
     }
 
-    fn head(&self, speaker: Speaker) -> Option<&Waiting> {
-        self.queues.get(&speaker)?.lines.front()
+    fn head(&self, stream: StreamId) -> Option<&Waiting> {
+        self.queues.get(&stream)?.lines.front()
     }
 
-    /// Who has this line at the head.
-    fn speakers(&self, line: &Text) -> Vec<Speaker> {
+    /// The streams that have this line at the head.
+    fn streams(&self, line: &Text) -> Vec<StreamId> {
         self.heads()
             .filter(|(_, head)| head.text.number == line.number)
-            .map(|(speaker, _)| speaker)
+            .map(|(stream, _)| stream)
             .collect()
     }
 
     /// Takes a line off the heads that have it.
     fn leave(&mut self, line: &Text) -> Folded {
-        let speakers = self.speakers(line);
-        for speaker in &speakers {
-            if let Some(queue) = self.queues.get_mut(speaker) {
+        let streams = self.streams(line);
+        for stream in &streams {
+            if let Some(queue) = self.queues.get_mut(stream) {
                 queue.lines.pop_front();
                 self.bytes -= EACH;
             }
         }
         if let Some((_, count)) = self.texts.get_mut(&line.bytes) {
-            *count -= speakers.len();
+            *count -= streams.len();
             if *count == 0 {
                 self.texts.remove(&line.bytes);
                 self.bytes -= size(&line.bytes);
             }
         }
-        self.forget_silent();
-        self.last.clone_from(&speakers);
+        self.forget_ended();
+        self.last.clone_from(&streams);
         Folded {
-            speakers,
+            streams,
             text: Rc::clone(&line.bytes),
         }
     }
@@ -251,13 +251,13 @@ impl Fold {
         text
     }
 
-    fn forget_silent(&mut self) {
+    fn forget_ended(&mut self) {
         self.queues
             .retain(|_, queue| !(queue.ended && queue.lines.is_empty()));
     }
 }
 
-/// What a text takes that waits somewhere.
+/// Memory of a waiting text.
 fn size(text: &[u8]) -> usize {
     text.len() + 3 * EACH
 }

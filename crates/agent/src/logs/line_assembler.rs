@@ -1,53 +1,53 @@
 //! Cuts a stream of bytes into whole lines.
 //!
-//! `\n`, `\r\n` and a lone `\r` end a line. What is not UTF-8 becomes U+FFFD. The end of a line
-//! that has not come yet is held back.
+//! `\n`, `\r\n` and a lone `\r` end a line. Bytes that are not UTF-8 become U+FFFD. The beginning of a
+//! line is buffered until its end arrives.
 
 use std::borrow::Cow;
 
 use memchr::memchr2;
 
-/// More than this without an end is given out in pieces: a line is held in memory.
+/// A longer line is emitted in pieces: lines are buffered in memory.
 pub(super) const LONGEST_LINE: usize = 64 << 10;
 
-/// What is kept of the memory for held back beginnings once they are gone.
-const KEPT: usize = 4 << 10;
+/// Capacity of the buffer that stays allocated between lines.
+const IDLE_CAPACITY: usize = 4 << 10;
 
-/// The lines of one stream.
+/// Assembles the lines of one stream.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
-    /// The beginning of a line whose end has not come yet, as far as it was not given out.
+pub(super) struct LineAssembler {
+    /// The beginning of a line whose end has not arrived, as far as it was not emitted.
     pending: Vec<u8>,
-    /// What was given out of the current line already, if something was.
+    /// The part of the current line that was emitted already, if any.
     begun: Option<Vec<u8>>,
     /// The last byte was `\r`; a `\n` that follows belongs to it.
     after_return: bool,
 }
 
-/// Something to be shown.
+/// A part of the output.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Piece<'a> {
     /// Clean text without the end of the line.
     pub(super) text: &'a [u8],
-    /// What was given out of the line before, if anything was; empty if that is too long to repeat.
+    /// The part of the line that was emitted before, if any; empty if that is too long to repeat.
     pub(super) begun: Option<&'a [u8]>,
     /// The line ends here.
     pub(super) ended: bool,
 }
 
-impl Lines {
-    /// Whether the beginning of a line is being held back.
-    pub(super) fn holds_back(&self) -> bool {
+impl LineAssembler {
+    /// Whether the beginning of a line is buffered.
+    pub(super) fn has_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// Whether the beginning of a line was given out, but not its end.
+    /// Whether the beginning of a line was emitted, but not its end.
     pub(super) fn has_begun(&self) -> bool {
         self.begun.is_some()
     }
 
-    /// Takes bytes and hands out all lines that they complete, and what gets too long to be held.
-    pub(super) fn take(&mut self, mut bytes: &[u8], mut show: impl FnMut(Piece<'_>)) {
+    /// Takes bytes and emits all lines that they complete, and lines that are too long to be buffered.
+    pub(super) fn take(&mut self, mut bytes: &[u8], mut emit: impl FnMut(Piece<'_>)) {
         if self.after_return && !bytes.is_empty() {
             self.after_return = false;
             bytes = bytes.strip_prefix(b"\n").unwrap_or(bytes);
@@ -56,8 +56,8 @@ impl Lines {
         while let Some(end) = memchr2(b'\n', b'\r', bytes) {
             let begun = self.begun.take();
             let begun = begun.as_deref();
-            let mut show_text = |text: &[u8]| {
-                show(Piece {
+            let mut emit_text = |text: &[u8]| {
+                emit(Piece {
                     text,
                     begun,
                     ended: true,
@@ -65,13 +65,13 @@ impl Lines {
             };
             if !self.pending.is_empty() {
                 self.pending.extend_from_slice(&bytes[..end]);
-                show_text(&cleaned(&self.pending));
+                emit_text(&cleaned(&self.pending));
                 self.pending.clear();
-                self.pending.shrink_to(KEPT);
+                self.pending.shrink_to(IDLE_CAPACITY);
             } else if clean {
-                show_text(&bytes[..end]);
+                emit_text(&bytes[..end]);
             } else {
-                show_text(&cleaned(&bytes[..end]));
+                emit_text(&cleaned(&bytes[..end]));
             }
             let returned = bytes[end] == b'\r';
             bytes = &bytes[end + 1..];
@@ -85,19 +85,19 @@ impl Lines {
         }
         self.pending.extend_from_slice(bytes);
         if self.pending.len() > LONGEST_LINE {
-            self.give_out(show);
+            self.flush(emit);
         }
     }
 
-    /// Gives out the beginning of a line whose end does not come, except for the first bytes of a
+    /// Emits the beginning of a line whose end does not arrive, except for the first bytes of a
     /// character that is not complete.
-    pub(super) fn give_out(&mut self, mut show: impl FnMut(Piece<'_>)) {
+    pub(super) fn flush(&mut self, mut emit: impl FnMut(Piece<'_>)) {
         let complete = complete_length(&self.pending);
         if complete == 0 {
             return;
         }
         let text = cleaned(&self.pending[..complete]);
-        show(Piece {
+        emit(Piece {
             text: &text,
             begun: self.begun.as_deref(),
             ended: false,
@@ -111,13 +111,13 @@ impl Lines {
             _ => Vec::new(),
         });
         self.pending.drain(..complete);
-        self.pending.shrink_to(KEPT);
+        self.pending.shrink_to(IDLE_CAPACITY);
     }
 
     /// Ends the last line, if it has no end.
-    pub(super) fn finish(&mut self, show: impl FnMut(Piece<'_>)) {
-        if self.holds_back() || self.has_begun() {
-            self.take(b"\n", show);
+    pub(super) fn finish(&mut self, emit: impl FnMut(Piece<'_>)) {
+        if self.has_pending() || self.has_begun() {
+            self.take(b"\n", emit);
         }
     }
 }
@@ -129,7 +129,7 @@ fn cleaned(text: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// How many of the bytes do not belong to a character whose end is still missing.
+/// Number of bytes up to a character whose end is still missing.
 fn complete_length(bytes: &[u8]) -> usize {
     let tail = bytes.len().saturating_sub(3);
     for start in (tail..bytes.len()).rev() {
@@ -168,7 +168,7 @@ mod tests {
 
     /// What comes out if the pieces come in one after the other.
     fn out_of(pieces: &[&[u8]]) -> String {
-        let (mut lines, mut shown) = (Lines::default(), String::new());
+        let (mut lines, mut shown) = (LineAssembler::default(), String::new());
         for piece in pieces {
             lines.take(piece, note(&mut shown));
         }
@@ -196,12 +196,12 @@ mod tests {
 
     #[test]
     fn the_rest_of_a_line_that_was_begun_says_so() {
-        let (mut lines, mut shown) = (Lines::default(), String::new());
+        let (mut lines, mut shown) = (LineAssembler::default(), String::new());
         lines.take("half \u{e4}".as_bytes(), note(&mut shown));
         lines.take(b"\xe2\x82", note(&mut shown));
-        lines.give_out(note(&mut shown));
+        lines.flush(note(&mut shown));
         assert_eq!(shown, "half \u{e4}|");
-        assert!(lines.has_begun() && lines.holds_back(), "half a character");
+        assert!(lines.has_begun() && lines.has_pending(), "half a character");
         lines.take(b"\xac done\nnext\n", note(&mut shown));
         assert_eq!(shown, "half \u{e4}|+\u{20ac} done$next$");
         assert!(!lines.has_begun());
@@ -209,12 +209,12 @@ mod tests {
 
     #[test]
     fn what_was_begun_can_be_repeated_unless_it_is_long() {
-        let mut lines = Lines::default();
+        let mut lines = LineAssembler::default();
         let mut begun = Vec::new();
-        let mut take = |lines: &mut Lines, text: &[u8]| {
+        let mut take = |lines: &mut LineAssembler, text: &[u8]| {
             let mut note = |piece: Piece<'_>| begun.push(piece.begun.map(<[u8]>::to_vec));
             lines.take(text, &mut note);
-            lines.give_out(&mut note);
+            lines.flush(&mut note);
         };
         take(&mut lines, b"a");
         take(&mut lines, b"b");
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn an_endless_line_is_held_up_to_a_limit_only() {
-        let (mut lines, mut shown, mut held) = (Lines::default(), String::new(), 0);
+        let (mut lines, mut shown, mut held) = (LineAssembler::default(), String::new(), 0);
         for _ in 0..100 {
             lines.take(&[b'x'; 5000], note(&mut shown));
             held = held.max(lines.pending.capacity());

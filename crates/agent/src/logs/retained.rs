@@ -1,9 +1,9 @@
 //! The end of a stream that goes neither to the console nor to a log.
 //!
-//! `--local-ranks-filter` takes workers off the console; where nobody asked for their output in a
-//! file either, it would be lost, and with it the reason of a failure. So they write into a file
-//! whose beginning is given back to the file system while it grows: a worker that writes straight
-//! into a file is never held up, and about [`KEEP`] bytes of it stay.
+//! `--local-ranks-filter` takes workers off the console; without a log file their output would be
+//! lost, and with it the reason of a failure. So they write into a file whose beginning is
+//! released to the file system while it grows: a worker that writes straight into a file is never
+//! blocked, and about [`RETAINED`] bytes of it stay.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -15,37 +15,37 @@ use rdzv_core::rank::LocalRank;
 use rustix::fs::{FallocateFlags, fallocate};
 use tracing::debug;
 
-use super::source::TailedFile;
+use super::log_reader::TailedFile;
 
-/// How much of the end is kept, in bytes.
-pub(super) const KEEP: u64 = 64 << 10;
+/// Size of the end that is retained, in bytes.
+pub(super) const RETAINED: u64 = 64 << 10;
 
-/// How often a file that grows is looked at. What a worker writes meanwhile takes disk space.
-const LOOK_AFTER: Duration = Duration::from_millis(250);
+/// Delay before a file that grows is trimmed. Meanwhile its output takes disk space.
+const TRIM_AFTER: Duration = Duration::from_millis(250);
 
-/// A file of which only the end is kept.
+/// A file of which only the end is retained.
 #[derive(Debug)]
-pub(super) struct KeptFile {
-    /// Whose.
+pub(super) struct RetainedFile {
+    /// The worker that writes it.
     pub(super) local_rank: LocalRank,
-    /// How it is shown if its worker fails.
-    pub(super) shown: TailedFile,
-    /// For giving back.
+    /// For copying it to the console if its worker fails.
+    pub(super) tailed: TailedFile,
+    /// For releasing its beginning.
     file: File,
-    given_back: u64,
-    look_at: Option<Instant>,
-    /// The file system cannot give back a part of a file.
+    released: u64,
+    trim_at: Option<Instant>,
+    /// The file system cannot release a part of a file.
     refused: bool,
 }
 
-impl KeptFile {
-    pub(super) fn new(local_rank: LocalRank, shown: TailedFile) -> io::Result<Self> {
+impl RetainedFile {
+    pub(super) fn new(local_rank: LocalRank, tailed: TailedFile) -> io::Result<Self> {
         Ok(Self {
             local_rank,
-            file: OpenOptions::new().write(true).open(&shown.path)?,
-            shown,
-            given_back: 0,
-            look_at: None,
+            file: OpenOptions::new().write(true).open(&tailed.path)?,
+            tailed,
+            released: 0,
+            trim_at: None,
             refused: false,
         })
     }
@@ -53,44 +53,48 @@ impl KeptFile {
     /// It has grown.
     pub(super) fn changed(&mut self, now: Instant) {
         if !self.refused {
-            self.look_at.get_or_insert(now + LOOK_AFTER);
+            self.trim_at.get_or_insert(now + TRIM_AFTER);
         }
     }
 
-    /// When [`KeptFile::trim`] is due.
-    pub(super) fn look_at(&self) -> Option<Instant> {
-        self.look_at
+    /// When [`RetainedFile::trim`] is due.
+    pub(super) fn trim_at(&self) -> Option<Instant> {
+        self.trim_at
     }
 
-    /// Gives back what is not kept.
+    /// Releases the part that is not retained.
     pub(super) fn trim(&mut self) {
-        self.look_at = None;
-        let length = self.file.metadata().map_or(0, |held| held.len());
-        // A file system gives back whole blocks only.
-        let until = length.saturating_sub(KEEP) / KEEP * KEEP;
-        if until < self.given_back + KEEP {
+        self.trim_at = None;
+        let length = self.file.metadata().map_or(0, |metadata| metadata.len());
+        // A file system releases whole blocks only.
+        let until = length.saturating_sub(RETAINED) / RETAINED * RETAINED;
+        if until < self.released + RETAINED {
             return;
         }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match fallocate(&self.file, flags, self.given_back, until - self.given_back) {
-            Ok(()) => self.given_back = until,
+        match fallocate(&self.file, flags, self.released, until - self.released) {
+            Ok(()) => self.released = until,
             Err(errno) => {
-                debug!("{} is kept whole: {errno}", self.shown.path.display());
+                debug!("{} is kept whole: {errno}", self.tailed.path.display());
                 self.refused = true;
             }
         }
     }
 
-    /// Nobody writes any more: leaves a file that holds the end and nothing else.
+    /// All writers are gone: leaves a file with the end and nothing else.
     ///
     /// It is another file, which takes the place of the first: who reads that one goes on.
     pub(super) fn finish(mut self) -> Self {
-        let length = self.shown.file.metadata().map_or(0, |held| held.len());
-        if length > KEEP {
-            match shorten(&self.shown.path, &self.shown.file) {
-                Ok(file) => self.shown.file = file,
-                // The hole stays, and is skipped by whoever shows the file.
-                Err(error) => debug!("{} stays as it is: {error}", self.shown.path.display()),
+        let length = self
+            .tailed
+            .file
+            .metadata()
+            .map_or(0, |metadata| metadata.len());
+        if length > RETAINED {
+            match shorten(&self.tailed.path, &self.tailed.file) {
+                Ok(file) => self.tailed.file = file,
+                // The hole stays, and is skipped by readers of the file.
+                Err(error) => debug!("{} stays as it is: {error}", self.tailed.path.display()),
             }
         }
         self
@@ -100,7 +104,7 @@ impl KeptFile {
 /// Replaces a file by its end. Returns the new one, open for reading at its beginning.
 fn shorten(path: &Path, file: &File) -> io::Result<File> {
     let length = file.metadata()?.len();
-    let start = length.saturating_sub(KEEP);
+    let start = length.saturating_sub(RETAINED);
     let mut end = vec![0; usize::try_from(length - start).unwrap_or_default()];
     file.read_exact_at(&mut end, start)?;
     let cut = memchr::memchr(b'\n', &end).map_or(0, |at| at + 1);
@@ -130,12 +134,12 @@ mod tests {
     use super::super::console::Target;
     use super::*;
 
-    fn kept(path: &Path) -> KeptFile {
-        let shown = TailedFile {
+    fn retained(path: &Path) -> RetainedFile {
+        let tailed = TailedFile {
             path: path.to_owned(),
             file: File::open(path).unwrap(),
             target: Target::Stderr,
-            place: WorkerRanks {
+            ranks: WorkerRanks {
                 local_rank: LocalRank(0),
                 rank: Rank(0),
                 world_size: 1,
@@ -146,7 +150,7 @@ mod tests {
             needles: Vec::new(),
             filtered: None,
         };
-        KeptFile::new(LocalRank(0), shown).unwrap()
+        RetainedFile::new(LocalRank(0), tailed).unwrap()
     }
 
     #[test]
@@ -158,19 +162,19 @@ mod tests {
             .create(true)
             .open(&path)
             .unwrap();
-        let mut kept = kept(&path);
+        let mut retained = retained(&path);
         let line = "x".repeat(99) + "\n";
         for _ in 0..100 {
             writer.write_all(line.repeat(1000).as_bytes()).unwrap();
-            kept.trim();
+            retained.trim();
         }
-        if !kept.refused {
+        if !retained.refused {
             let on_disk = path.metadata().unwrap().blocks() * 512;
-            assert!(on_disk < 4 * KEEP, "{on_disk}");
+            assert!(on_disk < 4 * RETAINED, "{on_disk}");
         }
-        let kept = kept.finish();
+        let retained = retained.finish();
         let text = fs::read_to_string(&path).unwrap();
-        if !kept.refused {
+        if !retained.refused {
             let (note, rest) = text.split_once('\n').unwrap();
             assert_eq!(
                 note,
@@ -179,7 +183,7 @@ mod tests {
                     10_000_000 - rest.len()
                 )
             );
-            assert!(rest.len() as u64 <= KEEP && rest.len() as u64 > KEEP - 200);
+            assert!(rest.len() as u64 <= RETAINED && rest.len() as u64 > RETAINED - 200);
             assert!(rest.lines().all(|kept| kept == line.trim_end()));
         }
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
@@ -190,9 +194,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("kept_stderr.log");
         fs::write(&path, "one\ntwo\n").unwrap();
-        let mut kept = kept(&path);
-        kept.trim();
-        kept.finish();
+        let mut retained = retained(&path);
+        retained.trim();
+        retained.finish();
         assert_eq!(fs::read_to_string(&path).unwrap(), "one\ntwo\n");
     }
 }

@@ -7,9 +7,9 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(speakers: u64) -> Self {
+    fn new(streams: u64) -> Self {
         let mut fold = Fold::default();
-        (0..speakers).for_each(|speaker| fold.add(speaker));
+        (0..streams).for_each(|stream| fold.add(stream));
         Self {
             fold,
             start: Instant::now(),
@@ -20,10 +20,10 @@ impl Scene {
         self.start + Duration::from_millis(milliseconds)
     }
 
-    fn say(&mut self, milliseconds: u64, speaker: u64, lines: &str) {
+    fn say(&mut self, milliseconds: u64, stream: u64, lines: &str) {
         let now = self.at(milliseconds);
         for line in lines.split(' ') {
-            self.fold.push(speaker, line.as_bytes(), now);
+            self.fold.push(stream, line.as_bytes(), now);
         }
     }
 
@@ -38,7 +38,7 @@ impl Scene {
 
 fn shown(line: Folded) -> String {
     let text = String::from_utf8_lossy(&line.text);
-    format!("{:?} {text}", line.speakers)
+    format!("{:?} {text}", line.streams)
 }
 
 #[test]
@@ -103,9 +103,9 @@ fn another_order_is_no_reason_to_wait() {
     scene.say(0, 1, "b a");
     let left = scene.leaving(100);
     assert_eq!(left.len(), 3, "{left:?}");
-    let of = |speaker: char| -> Vec<char> {
+    let of = |stream: char| -> Vec<char> {
         left.iter()
-            .filter(|line| line.contains(speaker))
+            .filter(|line| line.contains(stream))
             .filter_map(|line| line.chars().last())
             .collect()
     };
@@ -177,20 +177,18 @@ fn whatever_arrives_leaves_once_and_in_order() {
         let mut said = vec![String::new(); 4];
         let mut left = vec![String::new(); 4];
         for time in 0..100 {
-            let speaker = random.u64(0..4);
+            let stream = random.u64(0..4);
             let text = ["a", "b", "c", "-", ""][random.usize(0..5)];
-            scene
-                .fold
-                .push(speaker, text.as_bytes(), scene.at(time * 5));
-            said[usize::try_from(speaker).unwrap()] += &format!("{text} ");
+            scene.fold.push(stream, text.as_bytes(), scene.at(time * 5));
+            said[usize::try_from(stream).unwrap()] += &format!("{text} ");
             if time == 99 {
-                (0..4).for_each(|speaker| scene.fold.end(speaker));
+                (0..4).for_each(|stream| scene.fold.end(stream));
             }
             let now = scene.at(time * 5);
             while let Some(line) = scene.fold.pop(now) {
                 let text = String::from_utf8_lossy(&line.text).into_owned();
-                for speaker in line.speakers {
-                    left[usize::try_from(speaker).unwrap()] += &format!("{text} ");
+                for stream in line.streams {
+                    left[usize::try_from(stream).unwrap()] += &format!("{text} ");
                 }
             }
             assert!(scene.fold.deadline().is_none_or(|due| due > now));

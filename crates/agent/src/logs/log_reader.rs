@@ -1,4 +1,4 @@
-//! One file that is copied to the console.
+//! One log file that is copied to the console.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -7,15 +7,16 @@ use std::time::{Duration, Instant};
 
 use rdzv_agent_proto::group::WorkerRanks;
 
+use super::collapse::StreamId;
 use super::console::Target;
-use super::filter::{Copies, Filter};
-use super::lines::Lines;
-use super::output::{Output, Voice};
+use super::filter::{Filter, FilteredLog};
+use super::line_assembler::LineAssembler;
+use super::output::{LogStream, Output};
 
-/// How long the beginning of a line is held back.
+/// Time that the beginning of a line is buffered.
 const HOLD: Duration = Duration::from_millis(150);
 
-/// How long the others wait at most for the end of a line that is too long to be held back.
+/// Limit of the time that other streams wait for the end of a line that is too long to be buffered.
 const LONG_LINE: Duration = Duration::from_millis(500);
 
 /// A file that is to be copied.
@@ -26,49 +27,49 @@ pub(super) struct TailedFile {
     /// Open for reading, at its beginning.
     pub(super) file: File,
     pub(super) target: Target,
-    pub(super) place: WorkerRanks,
+    pub(super) ranks: WorkerRanks,
     /// Before each line.
     pub(super) prefix: String,
     /// Lines with one of these also go to `filtered`.
     pub(super) needles: Vec<String>,
-    pub(super) filtered: Option<Copies>,
+    pub(super) filtered: Option<FilteredLog>,
 }
 
 /// A file that is being copied.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct LogReader {
     file: File,
     offset: u64,
-    voice: Voice,
-    lines: Lines,
+    stream: LogStream,
+    lines: LineAssembler,
     filter: Filter,
-    /// When what is held back has to be given out.
-    give_out_at: Option<Instant>,
-    /// Since when a line is on the console that was too long to be held back.
+    /// When the buffered beginning of a line is flushed.
+    flush_at: Option<Instant>,
+    /// When a line that was too long to be buffered began on the console.
     long_since: Option<Instant>,
     last_read: Instant,
-    /// Nobody writes any more: its end is the end.
+    /// All writers are gone: its end is final.
     pub(super) last_round: bool,
     /// There may be something to read.
     pub(super) ready: bool,
 }
 
-impl Source {
-    pub(super) fn new(number: u64, tailed: TailedFile, output: &mut Output) -> Self {
-        let voice = Voice {
-            number,
+impl LogReader {
+    pub(super) fn new(id: StreamId, tailed: TailedFile, output: &mut Output) -> Self {
+        let stream = LogStream {
+            id,
             target: tailed.target,
-            place: tailed.place,
+            ranks: tailed.ranks,
             prefix: tailed.prefix.into_bytes(),
         };
-        output.add(&voice);
+        output.add(&stream);
         Self {
             file: tailed.file,
             offset: 0,
-            voice,
-            lines: Lines::default(),
+            stream,
+            lines: LineAssembler::default(),
             filter: Filter::new(&tailed.needles, tailed.filtered),
-            give_out_at: None,
+            flush_at: None,
             long_since: None,
             last_read: Instant::now(),
             last_round: false,
@@ -76,7 +77,7 @@ impl Source {
         }
     }
 
-    /// Copies at most one buffer full; false if there was nothing.
+    /// Copies up to one buffer; false if there was nothing.
     pub(super) fn copy(&mut self, buffer: &mut [u8], output: &mut Output) -> bool {
         let read = match self.read(buffer) {
             Ok(0) | Err(_) => {
@@ -86,36 +87,36 @@ impl Source {
             Ok(read) => read,
         };
         let now = Instant::now();
-        let mut spoke = false;
+        let mut emitted = false;
         let Self {
             lines,
-            voice,
+            stream,
             filter,
             ..
         } = self;
         lines.take(&buffer[..read], |piece| {
-            spoke = true;
-            filter.see(&voice.prefix, piece);
-            output.take(voice, piece, now);
+            emitted = true;
+            filter.feed(&stream.prefix, piece);
+            output.take(stream, piece, now);
         });
-        output.flush(voice);
+        output.flush(stream);
         filter.write();
         self.last_read = now;
         self.long_since = match self.lines.has_begun() {
-            true if spoke => self.long_since.or(Some(now)),
+            true if emitted => self.long_since.or(Some(now)),
             true => self.long_since,
             false => None,
         };
-        self.give_out_at = match self.give_out_at {
-            _ if !self.lines.holds_back() => None,
-            Some(at) if !spoke => Some(at),
+        self.flush_at = match self.flush_at {
+            _ if !self.lines.has_pending() => None,
+            Some(at) if !emitted => Some(at),
             _ => Some(now + HOLD),
         };
         true
     }
 
-    /// Until when the others leave the console to a long line, if one of this source is there: its
-    /// worker is about to write the rest.
+    /// Time until which other streams leave the console to a long line of this file, if there is one:
+    /// its worker is about to write its end.
     pub(super) fn has_console_until(&self) -> Option<Instant> {
         let since = self.long_since?;
         Some((self.last_read + HOLD).min(since + LONG_LINE))
@@ -132,33 +133,33 @@ impl Source {
         Ok(read)
     }
 
-    /// When [`Source::give_out_if_due`] is due.
-    pub(super) fn give_out_at(&self) -> Option<Instant> {
-        self.give_out_at
+    /// When [`LogReader::flush_if_due`] is due.
+    pub(super) fn flush_at(&self) -> Option<Instant> {
+        self.flush_at
     }
 
-    /// Gives out the beginning of a line that has been held back long enough.
-    pub(super) fn give_out_if_due(&mut self, now: Instant, output: &mut Output) {
-        if self.give_out_at.is_some_and(|at| at <= now) {
-            self.give_out_at = None;
-            let (voice, filter) = (&self.voice, &mut self.filter);
-            self.lines.give_out(|piece| {
-                filter.see(&voice.prefix, piece);
-                output.take(voice, piece, now);
+    /// Flushes the beginning of a line whose time is over.
+    pub(super) fn flush_if_due(&mut self, now: Instant, output: &mut Output) {
+        if self.flush_at.is_some_and(|at| at <= now) {
+            self.flush_at = None;
+            let (stream, filter) = (&self.stream, &mut self.filter);
+            self.lines.flush(|piece| {
+                filter.feed(&stream.prefix, piece);
+                output.take(stream, piece, now);
             });
-            output.flush(voice);
+            output.flush(stream);
         }
     }
 
     /// Ends the last line.
     pub(super) fn finish(&mut self, output: &mut Output) {
-        let (voice, filter) = (&self.voice, &mut self.filter);
+        let (stream, filter) = (&self.stream, &mut self.filter);
         self.lines.finish(|piece| {
-            filter.see(&voice.prefix, piece);
-            output.take(voice, piece, Instant::now());
+            filter.feed(&stream.prefix, piece);
+            output.take(stream, piece, Instant::now());
         });
-        output.flush(voice);
-        output.end(voice);
+        output.flush(stream);
+        output.end(stream);
         filter.write();
     }
 }
