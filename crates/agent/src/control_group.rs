@@ -10,7 +10,7 @@
 //! Killing a group reaches everything at once: processes in sessions of their own, orphans, and those
 //! that fork faster than they can be listed. Without it (no such group, or not writable, as in most
 //! containers) process groups and the adoption of orphans do the same less directly; so nothing here
-//! is needed, nothing here fails, and what does not work is said at level DEBUG.
+//! is needed, nothing here fails, and what does not work is logged at level DEBUG.
 //!
 //! A worker goes into its group by itself, before it executes its program, so that it has no child
 //! outside. The first such move of a run takes the kernel up to some 10 ms. The root group of a

@@ -14,6 +14,7 @@ use super::exit::{Exit, WorkerExit};
 use rdzv_core::signal;
 use rdzv_core::time::Wall;
 use record::Record;
+pub use record::rfc3339;
 
 /// Separates the sentence for people from the record behind it, where both travel in one text.
 const SEPARATOR: char = '\u{1e}';
@@ -114,7 +115,7 @@ impl Failure {
 
     /// The time of the failure as reports show it: RFC 3339 with microseconds; empty if unknown.
     pub fn time(&self) -> String {
-        self.evidence.seen.map_or_else(String::new, record::time)
+        self.evidence.seen.map_or_else(String::new, rfc3339)
     }
 
     /// Whether the agent ended the worker because of something else.

@@ -8,23 +8,24 @@
 //! | `LocalElasticAgent._start_workers.success`, `._stop_workers.success` | 1 |
 //! | `SimpleElasticAgent.run.success`, `.failure` | 1 |
 //! | each of these with `.duration.ms` | milliseconds |
-//! | `workers.⟨role⟩.remaining_restarts` | how many are left |
+//! | `workers.⟨role⟩.remaining_restarts` | number that is left |
 //! | `workers.⟨role⟩.⟨state, lower case⟩` | 1 |
 //! | `workers.⟨role⟩.run_total`, `.run_{success,failed}_{with,no}_retries` | 0 or 1, at the end |
 //! | `workers.⟨role⟩.flakiness` | percent, at the end |
 //!
-//! The reference publishes the state with every look at its workers; nobody looks here, so it is
-//! published when it changes, and there is no `_monitor_workers`.
+//! Torchelastic publishes the state with every poll of its workers; here the state is published
+//! when it changes, and there is no `_monitor_workers`.
 
 use std::time::Duration;
 
 use rdzv_agent_proto::group::GroupState;
 use rdzv_core::time::Wall;
 
-use super::{DEFAULT_GROUP, EventSink, MetricsRegistry, RunFacts};
+use super::metrics_registry::{DEFAULT_GROUP, MetricsRegistry};
+use super::sink::{EventSink, RunFacts};
 use crate::AgentEvent;
 
-/// Publishes the reference's metrics.
+/// Publishes torchelastic's metrics.
 #[derive(Debug)]
 pub struct AgentMetrics {
     registry: MetricsRegistry,
@@ -36,7 +37,7 @@ pub struct AgentMetrics {
     began: Wall,
     /// When the ranks of this attempt were known.
     assigned: Wall,
-    /// How many workers of this attempt were started.
+    /// Number of workers of this attempt that were started.
     started: u32,
     /// When the group began to be stopped, if it is.
     stopping: Option<Wall>,
@@ -65,7 +66,7 @@ impl AgentMetrics {
         self.registry.publish(at, DEFAULT_GROUP, name, value);
     }
 
-    /// One call of a function of the reference.
+    /// One call of a function of torchelastic.
     fn call(&mut self, at: Wall, function: &str, succeeded: bool, took: Duration) {
         let result = if succeeded { "success" } else { "failure" };
         self.publish(at, &format!("{function}.{result}"), 1);
@@ -137,7 +138,7 @@ impl AgentMetrics {
         }
         let left = f64::from(self.remaining()) + 1.0;
         let most = f64::from(self.max_restarts) + 1.0;
-        // Both are small and positive; the reference cuts off as well.
+        // Both are small and positive; torchelastic cuts off as well.
         (100.0 - 100.0 * left / most) as i64
     }
 }

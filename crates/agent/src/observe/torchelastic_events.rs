@@ -1,7 +1,7 @@
-//! The milestones of a run as JSON in the reference's form (`--event-log-handler console`).
+//! The milestones of a run as JSON in torchelastic's form (`--event-log-handler console`).
 //!
-//! Names, keys and the one-element arrays of the inner object are the reference's, because programs
-//! read them. Ours are: `timestamp` is a real time in milliseconds (the reference has 0), and the
+//! Names, keys and the one-element arrays of the inner object are torchelastic's, because programs
+//! read them. Ours are: `timestamp` is a real time in milliseconds (torchelastic has 0), and the
 //! agent's last event has an `outcome`.
 
 use std::borrow::Cow;
@@ -11,32 +11,32 @@ use std::time::Duration;
 use rdzv_core::time::Wall;
 use serde::Serialize;
 
-use super::{EventSink, RunFacts};
+use super::sink::{EventSink, RunFacts};
 use crate::{AgentEvent, Exit, WatchdogTimer, WorkerIdentity};
 
 /// Writes the milestones on stderr, one JSON object per line.
 #[derive(Debug)]
-pub struct ConsoleEvents(ReferenceEvents);
+pub struct ConsoleEvents(TorchelasticEvents);
 
 impl ConsoleEvents {
     /// For one run.
     pub fn new(facts: RunFacts) -> Self {
-        Self(ReferenceEvents::new(facts))
+        Self(TorchelasticEvents::new(facts))
     }
 }
 
 impl EventSink for ConsoleEvents {
     fn record(&mut self, event: &AgentEvent) {
         if let Some(line) = self.0.line(event) {
-            // In one piece; without a reader there is nobody to tell.
+            // In one piece; without a reader there is nothing to do.
             let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
         }
     }
 }
 
-/// Puts events in the reference's form.
+/// Puts events in torchelastic's form.
 #[derive(Debug)]
-pub struct ReferenceEvents {
+pub struct TorchelasticEvents {
     facts: RunFacts,
     group: Option<(u32, u32)>,
     restart_count: u32,
@@ -90,7 +90,7 @@ struct WorkerDetails {
     worker_pid: [Option<u32>; 1],
 }
 
-/// All of it text, as in the reference.
+/// All of it text, as in torchelastic.
 #[derive(Serialize)]
 struct WatchdogDetails<'a> {
     watchdog_event: &'a str,
@@ -118,7 +118,7 @@ impl<'a> WatchdogDetails<'a> {
 }
 
 /// What differs from event to event.
-struct Happening<'a> {
+struct Milestone<'a> {
     at: Wall,
     state: &'a str,
     took: Option<Duration>,
@@ -129,7 +129,7 @@ struct Happening<'a> {
     outcome: Option<&'static str>,
 }
 
-impl ReferenceEvents {
+impl TorchelasticEvents {
     /// For one run.
     pub fn new(facts: RunFacts) -> Self {
         Self {
@@ -142,12 +142,12 @@ impl ReferenceEvents {
 
     /// The JSON of one event (no newline), if the reference has such an event.
     pub fn line(&mut self, event: &AgentEvent) -> Option<String> {
-        let happening = self.happening(event)?;
-        Some(self.render(&happening))
+        let milestone = self.milestone(event)?;
+        Some(self.render(&milestone))
     }
 
-    fn happening<'a>(&mut self, event: &'a AgentEvent) -> Option<Happening<'a>> {
-        let plain = |at: &Wall, state: &'a str| Happening {
+    fn milestone<'a>(&mut self, event: &'a AgentEvent) -> Option<Milestone<'a>> {
+        let plain = |at: &Wall, state: &'a str| Milestone {
             at: *at,
             state,
             took: None,
@@ -166,23 +166,23 @@ impl ReferenceEvents {
             } => {
                 self.restart_count = *restart_count;
                 self.started.get_or_insert(*at);
-                let mut happening = plain(at, "RENDEZVOUS");
-                happening.took = Some(*took);
+                let mut milestone = plain(at, "RENDEZVOUS");
+                milestone.took = Some(*took);
                 match result {
                     Ok((rank, size)) => self.group = Some((rank.0, *size)),
-                    Err(text) => happening.raw_error = Some(text.clone()),
+                    Err(text) => milestone.raw_error = Some(text.clone()),
                 }
-                happening
+                milestone
             }
             AgentEvent::RanksAssigned { at, took, .. } => {
-                let mut happening = plain(at, "ASSIGN_WORKER_RANKS");
-                happening.took = Some(*took);
-                happening
+                let mut milestone = plain(at, "ASSIGN_WORKER_RANKS");
+                milestone.took = Some(*took);
+                milestone
             }
             AgentEvent::WorkerStarted { at, worker, .. } => {
-                let mut happening = plain(at, "START");
-                happening.worker = Some((worker, None));
-                happening
+                let mut milestone = plain(at, "START");
+                milestone.worker = Some((worker, None));
+                milestone
             }
             AgentEvent::WorkerFinal {
                 at,
@@ -192,13 +192,13 @@ impl ReferenceEvents {
                 raw_error,
                 ..
             } => {
-                let mut happening = plain(at, state);
-                happening.worker = Some((worker, *exit));
-                happening.total = self.since_start(*at);
-                happening.raw_error = raw_error
+                let mut milestone = plain(at, state);
+                milestone.worker = Some((worker, *exit));
+                milestone.total = self.since_start(*at);
+                milestone.raw_error = raw_error
                     .clone()
                     .or_else(|| (*state == "FAILED").then(|| without_file(*exit)));
-                happening
+                milestone
             }
             AgentEvent::AgentFinal {
                 at,
@@ -207,21 +207,21 @@ impl ReferenceEvents {
                 workers_succeeded,
                 raw_error,
             } => {
-                let mut happening = plain(at, state);
-                happening.total = Some(*took);
-                happening.raw_error.clone_from(raw_error);
-                happening.outcome = Some(if *workers_succeeded {
+                let mut milestone = plain(at, state);
+                milestone.total = Some(*took);
+                milestone.raw_error.clone_from(raw_error);
+                milestone.outcome = Some(if *workers_succeeded {
                     "SUCCEEDED"
                 } else {
                     "FAILED"
                 });
-                happening
+                milestone
             }
             AgentEvent::Watchdog { at, action, timer } => {
-                let mut happening = plain(at, "RUNNING");
-                happening.total = self.since_start(*at);
-                happening.watchdog = Some((action.name(), timer.as_ref()));
-                happening
+                let mut milestone = plain(at, "RUNNING");
+                milestone.total = self.since_start(*at);
+                milestone.watchdog = Some((action.name(), timer.as_ref()));
+                milestone
             }
             AgentEvent::RendezvousBegan { .. }
             | AgentEvent::RendezvousNews { .. }
@@ -242,22 +242,22 @@ impl ReferenceEvents {
         Some(Duration::from_micros(u64::try_from(micros).unwrap_or(0)))
     }
 
-    fn render(&self, happening: &Happening<'_>) -> String {
-        let (worker, facts) = (happening.worker, &self.facts);
-        let (name, metadata) = match happening.watchdog {
+    fn render(&self, milestone: &Milestone<'_>) -> String {
+        let (worker, facts) = (milestone.worker, &self.facts);
+        let (name, metadata) = match milestone.watchdog {
             Some((name, timer)) => (
                 Cow::Borrowed(name),
                 json(&WatchdogDetails::new(name, timer)),
             ),
             None => {
-                let name = format!("torchelastic.worker.status.{}", happening.state);
+                let name = format!("torchelastic.worker.status.{}", milestone.state);
                 (Cow::Owned(name), json(&self.details(worker)))
             }
         };
         let event = Event {
             name,
             source: if worker.is_some() { "WORKER" } else { "AGENT" },
-            timestamp: happening.at.unix_micros() / 1000,
+            timestamp: milestone.at.unix_micros() / 1000,
             metadata: Metadata {
                 run_id: &facts.run_id,
                 global_rank: worker.map(|(worker, _)| worker.rank.0),
@@ -265,17 +265,17 @@ impl ReferenceEvents {
                 worker_id: worker.map(|(worker, _)| worker.pid.to_string()),
                 role: &facts.role,
                 hostname: &facts.host,
-                state: happening.state,
-                total_run_time: happening.total.unwrap_or_default().as_secs(),
+                state: milestone.state,
+                total_run_time: milestone.total.unwrap_or_default().as_secs(),
                 rdzv_backend: &facts.backend,
-                raw_error: happening.raw_error.clone(),
+                raw_error: milestone.raw_error.clone(),
                 metadata,
                 agent_restarts: self.restart_count,
-                duration_ms: happening
+                duration_ms: milestone
                     .watchdog
                     .is_none()
-                    .then(|| happening.took.map(|took| took.as_secs_f64() * 1000.0)),
-                outcome: happening.outcome,
+                    .then(|| milestone.took.map(|took| took.as_secs_f64() * 1000.0)),
+                outcome: milestone.outcome,
             },
         };
         json(&event)
@@ -296,7 +296,7 @@ impl ReferenceEvents {
     }
 }
 
-/// What the reference says of a failure without an error file.
+/// Torchelastic's text for a failure without an error file.
 fn without_file(exit: Option<Exit>) -> String {
     match exit {
         Some(Exit::Signal(_)) => r#"{"message": "<NONE>"}"#.to_owned(),
@@ -310,4 +310,74 @@ fn without_file(exit: Option<Exit>) -> String {
 
 fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("these types have text keys only, so they are JSON")
+}
+
+/// The JSON of one event of the rendezvous (no newline); `None` for other events. For a sink that is
+/// registered under `dynamic_rendezvous`.
+///
+/// Keys are torchelastic's. `name` is a file and a function, of ours; `local_id` is null, because
+/// our nodes have none that the user could know.
+pub fn torchelastic_rendezvous(facts: &RunFacts, event: &AgentEvent) -> Option<String> {
+    let AgentEvent::RendezvousNews {
+        state,
+        message,
+        endpoint,
+        rank,
+        error,
+        ..
+    } = event
+    else {
+        return None;
+    };
+    let json = serde_json::json!({
+        "name": "news.rs:Agent.tell_news",
+        "run_id": facts.run_id,
+        "message": message,
+        "hostname": facts.host,
+        "pid": std::process::id(),
+        "node_state": state.name(),
+        "master_endpoint": endpoint,
+        "rank": rank.map(|rank| rank.0),
+        "local_id": null,
+        "error_trace": error.as_deref().unwrap_or_default(),
+    });
+    Some(json.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use rdzv_core::rank::GroupRank;
+    use rdzv_core::time::Wall;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::NodeState;
+    use crate::observe::tests::facts;
+
+    #[test]
+    fn rendezvous_events_have_torchelastics_keys() {
+        let event = AgentEvent::RendezvousNews {
+            at: Wall::default(),
+            state: NodeState::Running,
+            message: "joined".to_owned(),
+            endpoint: "host:29400".to_owned(),
+            rank: Some(GroupRank(1)),
+            error: None,
+        };
+        let json = torchelastic_rendezvous(&facts(), &event).unwrap();
+        let json: Value = serde_json::from_str(&json).unwrap();
+        let mut keys: Vec<&str> = json
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(String::as_str)
+            .collect();
+        keys.sort_unstable();
+        assert_eq!(
+            keys.join(" "),
+            "error_trace hostname local_id master_endpoint message name node_state pid rank run_id"
+        );
+        assert_eq!(json["node_state"], "RUNNING");
+        assert_eq!(json["rank"], 1);
+    }
 }

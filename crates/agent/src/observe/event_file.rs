@@ -13,14 +13,15 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use super::{EventSink, RunFacts, record};
+use super::json_events::record;
+use super::sink::{EventSink, RunFacts};
 use crate::AgentEvent;
 
-/// Most lines that wait to be written; what comes while there are more is lost, and counted.
+/// Number of lines that may wait to be written; further ones are lost, and counted.
 const MOST_WAITING: usize = 4096;
 
-/// How long the end of the run waits for the last lines to be written.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time that the end of the run waits for the last lines to be written.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Appends every event to a file.
 #[derive(Debug)]
@@ -70,7 +71,7 @@ impl EventFile {
 fn write_out(file: &mut File, path: &Path, lines: &Receiver<String>) {
     let mut failed = false;
     for line in lines {
-        // A full disk may have room again later, so every line is tried; said once.
+        // A full disk may have room again later, so every line is tried; reported once.
         if let Err(error) = file.write_all(line.as_bytes())
             && !failed
         {
@@ -92,11 +93,13 @@ impl EventSink for EventFile {
 
     fn finish(&mut self) {
         self.lines = None;
-        if self.written.recv_timeout(PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+        if self.written.recv_timeout(FLUSH_TIMEOUT)
+            == Err(std::sync::mpsc::RecvTimeoutError::Timeout)
+        {
             warn!(
                 "{} took no events for {} s: the last ones may be missing",
                 self.path.display(),
-                PATIENCE.as_secs()
+                FLUSH_TIMEOUT.as_secs()
             );
         }
         if self.lost > 0 {

@@ -1,7 +1,7 @@
-//! Numbers with names, and where they go: the metrics registry of torchelastic.
+//! Named numbers and their sinks: the metrics registry of torchelastic.
 //!
 //! A point is published in a group; each group has its own sink, or the default one, which drops
-//! everything. The names that the agent publishes are those of the reference, see
+//! everything. The names that the agent publishes are those of torchelastic, see
 //! [`AgentMetrics`](super::AgentMetrics).
 
 use std::collections::BTreeMap;
@@ -10,23 +10,23 @@ use std::io::Write;
 
 use rdzv_core::time::Wall;
 
-/// The group of points that say nothing else.
+/// The default group.
 pub const DEFAULT_GROUP: &str = "torchelastic";
 
 /// One value at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MetricPoint<'a> {
-    /// When.
+    /// Time of the value.
     pub at: Wall,
-    /// Which group it belongs to.
+    /// Its group.
     pub group: &'a str,
-    /// What it measures.
+    /// Its name.
     pub name: &'a str,
-    /// How much: a count, or milliseconds if the name ends with `.ms`.
+    /// A count, or milliseconds if the name ends with `.ms`.
     pub value: i64,
 }
 
-/// Where points go.
+/// A receiver of points.
 pub trait MetricsSink: Send {
     /// Takes one point. Called between two decisions of the agent, so it must not block.
     fn publish(&mut self, point: &MetricPoint<'_>);
@@ -46,7 +46,7 @@ pub struct ConsoleMetrics;
 
 impl MetricsSink for ConsoleMetrics {
     fn publish(&mut self, point: &MetricPoint<'_>) {
-        // Without a reader there is nobody to tell.
+        // Without a reader there is nothing to do.
         let _ = std::io::stdout().write_all(line(point).as_bytes());
     }
 }
@@ -63,14 +63,14 @@ fn line(point: &MetricPoint<'_>) -> String {
     format!("[{seconds}.{micros:06}][{group}]: {name}={value}\n")
 }
 
-/// Which sink takes the points of which group.
+/// The sinks of points, by group.
 pub struct MetricsRegistry {
     default: Box<dyn MetricsSink>,
     groups: BTreeMap<String, Box<dyn MetricsSink>>,
 }
 
 impl MetricsRegistry {
-    /// Drops everything until it is told otherwise.
+    /// Drops everything until it is configured.
     pub fn new() -> Self {
         Self {
             default: Box::new(NullMetrics),
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_console_line_is_that_of_the_reference() {
+    fn the_console_line_is_that_of_torchelastic() {
         let point = MetricPoint {
             at: Wall::from_unix_micros(1_790_000_123_000_450),
             group: DEFAULT_GROUP,

@@ -1,4 +1,4 @@
-//! A node as it stands: what the events so far add up to, for whoever asks in between.
+//! The status of a node, from the events so far.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,7 +7,9 @@ use rdzv_agent_proto::group::GroupState;
 use rdzv_core::time::Wall;
 use serde::Serialize;
 
-use super::{EventSink, RunFacts, rfc3339};
+use rdzv_agent_proto::group::rfc3339;
+
+use super::sink::{EventSink, RunFacts};
 use crate::{AgentEvent, Exit, WorkerIdentity};
 
 /// The worker group of this node.
@@ -25,19 +27,19 @@ pub struct NodeStatus {
     pub round: Option<u64>,
     /// This agent's number.
     pub group_rank: Option<u32>,
-    /// How many agents take part.
+    /// Number of agents that take part.
     pub group_world_size: Option<u32>,
-    /// Where the workers meet, as host and port.
+    /// Address of the workers' store, as host and port.
     pub master: Option<(String, u16)>,
-    /// How many restarts have been used.
+    /// Number of restarts that have been used.
     pub restart_count: u32,
-    /// How many there may be.
+    /// Number of restarts that the group may use.
     pub max_restarts: u32,
     /// The workers of the current attempt, by local rank.
     pub workers: Vec<WorkerStatus>,
 }
 
-/// A status that others may look at.
+/// A status that is shared between threads.
 #[derive(Debug, Clone)]
 pub struct SharedStatus(pub Arc<Mutex<NodeStatus>>);
 
@@ -63,7 +65,7 @@ pub struct WorkerStatus {
     pub pid: u32,
     /// Whether it runs.
     pub running: bool,
-    /// How it ended: a code, or minus a signal.
+    /// Exit code, or minus the signal that ended it.
     pub exit_code: Option<i32>,
     /// When it was started (RFC 3339).
     pub started: String,

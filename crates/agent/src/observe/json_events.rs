@@ -11,17 +11,16 @@
 use std::path::Path;
 use std::time::Duration;
 
-use jiff::Timestamp;
-use rdzv_core::time::Wall;
+use rdzv_agent_proto::group::rfc3339;
 use serde_json::{Map, Value, json};
 
-use super::RunFacts;
+use super::sink::RunFacts;
 use crate::{AgentEvent, Exit, WorkerIdentity};
 
 /// The JSON of one event (no newline).
 pub fn record(facts: &RunFacts, event: &AgentEvent) -> String {
     let (name, fields) = fields(event);
-    // Written by hand, so that the keys come in the order in which people read them.
+    // Written by hand, so that the keys come in a readable order.
     format!(
         r#"{{"name":{},"time":{},"run_id":{},"node":{},"fields":{fields}}}"#,
         json!(name),
@@ -36,15 +35,7 @@ pub fn event_name(event: &AgentEvent) -> &'static str {
     fields(event).0
 }
 
-/// A time as RFC 3339 in UTC, with microseconds.
-pub fn rfc3339(at: Wall) -> String {
-    Timestamp::from_microsecond(at.unix_micros())
-        .unwrap_or(Timestamp::UNIX_EPOCH)
-        .strftime("%Y-%m-%dT%H:%M:%S%.6fZ")
-        .to_string()
-}
-
-/// The name of an event, and what it says.
+/// The name of an event, and its fields.
 fn fields(event: &AgentEvent) -> (&'static str, Value) {
     match event {
         AgentEvent::RendezvousBegan { restart_count, .. } => (
@@ -74,13 +65,13 @@ fn fields(event: &AgentEvent) -> (&'static str, Value) {
             restart_count,
             ..
         } => {
-            let place = result.as_ref().ok();
+            let assigned = result.as_ref().ok();
             (
                 "rendezvous",
                 json!({
                     "seconds": seconds(*took),
-                    "group_rank": place.map(|(rank, _)| rank.0),
-                    "group_world_size": place.map(|(_, size)| size),
+                    "group_rank": assigned.map(|(rank, _)| rank.0),
+                    "group_world_size": assigned.map(|(_, size)| size),
                     "restart_count": restart_count,
                     "error": result.as_ref().err(),
                 }),
@@ -231,7 +222,7 @@ fn fields(event: &AgentEvent) -> (&'static str, Value) {
     }
 }
 
-/// The worker, and what else there is to say about it.
+/// The fields of a worker, and further ones.
 fn about(worker: &WorkerIdentity, more: Value) -> Value {
     let mut fields = Map::new();
     fields.insert("local_rank".to_owned(), worker.local_rank.0.into());
