@@ -1,7 +1,7 @@
 //! Whether the agent's own threads make progress.
 //!
 //! Threads do not update a timestamp, because idle threads sleep. [`Liveness::check`] asks each thread
-//! to answer, and the next check finds the ones that have not. So health costs nothing until it is
+//! to answer, and the next check finds the ones that have not. Health costs nothing until it is
 //! asked for, and a thread that hangs is found by the second check at the latest.
 //!
 //! ```text
@@ -182,7 +182,7 @@ mod tests {
             })
         }
 
-        /// How often it has been asked.
+        /// Number of questions so far.
         fn wake(&self) -> usize {
             let asked = self.0.lock().unwrap().take().unwrap();
             asked.iter().for_each(|alive| alive.send(()).unwrap());

@@ -2,7 +2,7 @@
 //!
 //! Only processes that cannot be anybody else's are ever touched:
 //!
-//! * only our own children, because nobody else can collect them and so their process ids cannot
+//! * only our own children, because no other process can collect them and so their process ids cannot
 //!   be given to another process meanwhile. Killing a child brings its children to us, and so on
 //!   until nothing is left;
 //! * none of those that were there before the run (a shell that replaced itself by us), and none

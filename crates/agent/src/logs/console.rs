@@ -17,7 +17,7 @@ use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
 
 use super::line_assembler::Piece;
 
-/// Which of the two streams.
+/// One of the two standard streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Target {
     /// The agent's stdout.
@@ -70,10 +70,10 @@ const FULL: usize = 64 << 10;
 /// Lines of one source that are to be written.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// Begins with a newline, which is written only if the cursor stands in another's line.
+    /// Begins with a newline, which is written only if the cursor is in another stream's line.
     bytes: Vec<u8>,
-    /// How much of it is left out where the cursor stands in the source's own line: the prefix, and
-    /// what is there already.
+    /// Number of bytes that are left out where the cursor is in the stream's own line: the prefix, and
+    /// the beginning that is there already.
     repeated: Option<usize>,
     /// The first line is nothing but the end of one that was begun before.
     only_ends: bool,
@@ -264,7 +264,7 @@ fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
 /// Writes whole lines of the program's own to stderr, between the lines of the workers: log lines,
 /// events, the failure report. They wait for the reader of stderr as any write does.
 pub fn write_own_lines(lines: &[u8]) {
-    // What the program may have written to stdout itself comes before.
+    // Output of the program itself on stdout comes before.
     let _ = io::stdout().flush();
     Console::get().write_own(Target::Stderr, lines);
 }

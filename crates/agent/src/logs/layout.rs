@@ -54,7 +54,7 @@ impl RunDirectory {
         Ok(Self { path, temporary })
     }
 
-    /// Makes the directory of an attempt. What an earlier attempt left is never touched: if there
+    /// Makes the directory of an attempt. The directory of an earlier attempt is never touched: if there
     /// is one under the same count already, the new one is called `attempt_⟨n⟩.r1` and so on.
     pub(super) fn attempt(&self, restart_count: u32) -> Result<AttemptDirectory, AgentError> {
         let mut path = self.path.join(format!("attempt_{restart_count}"));

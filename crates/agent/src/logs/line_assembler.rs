@@ -153,7 +153,7 @@ fn complete_length(bytes: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    /// What is shown: `+` before what continues a line, `$` where one ends.
+    /// The output: `+` before the continuation of a line, `$` at an end.
     fn note(shown: &mut String) -> impl FnMut(Piece<'_>) {
         |piece| {
             let text = str::from_utf8(piece.text).expect("clean text");
@@ -166,7 +166,7 @@ mod tests {
         }
     }
 
-    /// What comes out if the pieces come in one after the other.
+    /// The output for these pieces.
     fn out_of(pieces: &[&[u8]]) -> String {
         let (mut lines, mut shown) = (LineAssembler::default(), String::new());
         for piece in pieces {

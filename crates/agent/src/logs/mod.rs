@@ -34,7 +34,7 @@ mod retained;
 mod streams;
 mod tail;
 
-pub(crate) use capture::Listener;
+pub(crate) use capture::StderrCapture;
 pub(crate) use console::Target;
 pub use console::write_own_lines;
 pub(crate) use streams::{Logs, WorkerStreams};

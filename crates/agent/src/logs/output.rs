@@ -12,7 +12,7 @@ use super::line_assembler::Piece;
 /// The stream number of folded lines; readers never reach it.
 const FOLDED: StreamId = u64::MAX;
 
-/// How prefixes are made.
+/// The parts of a prefix.
 #[derive(Debug, Clone)]
 pub(super) struct Labels {
     pub(super) template: String,

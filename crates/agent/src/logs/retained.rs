@@ -1,7 +1,7 @@
 //! The end of a stream that goes neither to the console nor to a log.
 //!
 //! `--local-ranks-filter` takes workers off the console; without a log file their output would be
-//! lost, and with it the reason of a failure. So they write into a file whose beginning is
+//! lost, and with it the reason of a failure. Therefore they write into a file whose beginning is
 //! released to the file system while it grows: a worker that writes straight into a file is never
 //! blocked, and about [`RETAINED`] bytes of it stay.
 
@@ -83,7 +83,7 @@ impl RetainedFile {
 
     /// All writers are gone: leaves a file with the end and nothing else.
     ///
-    /// It is another file, which takes the place of the first: who reads that one goes on.
+    /// It is another file, which replaces the first one: a reader of the first one goes on.
     pub(super) fn finish(mut self) -> Self {
         let length = self
             .tailed

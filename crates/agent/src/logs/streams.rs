@@ -19,7 +19,7 @@ use super::retained::{RETAINED, RetainedFile};
 use super::tail::Tail;
 use crate::{AgentError, LaunchPlan, LogBase, LogPlan, StreamSelection};
 
-/// What one worker writes to.
+/// The output streams of one worker.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerStreams {
     /// `None`: the agent's own.

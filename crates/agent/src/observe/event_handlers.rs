@@ -31,7 +31,7 @@ impl EventRegistry {
         registry
     }
 
-    /// Registers a sink under a name, in place of the one that had it before.
+    /// Registers a sink under a name, replacing the one that had it before.
     pub fn register(
         &mut self,
         name: &str,

@@ -143,18 +143,7 @@ impl NodeStatus {
                 self.state = state.name();
                 self.restart_count = *restart_count;
             }
-            AgentEvent::RendezvousNews { .. }
-            | AgentEvent::Rendezvous { .. }
-            | AgentEvent::Watchdog { .. }
-            | AgentEvent::WorkerSignalled { .. }
-            | AgentEvent::Restarting { .. }
-            | AgentEvent::Regrouping { .. }
-            | AgentEvent::Hang { .. }
-            | AgentEvent::HangOver { .. }
-            | AgentEvent::SignalReceived { .. }
-            | AgentEvent::WorkerFinal { .. }
-            | AgentEvent::Verdict { .. }
-            | AgentEvent::AgentFinal { .. } => {}
+            _ => {}
         }
     }
 }

@@ -181,17 +181,7 @@ impl EventSink for AgentMetrics {
                 workers_succeeded,
                 ..
             } => self.end(at, *state == "SUCCEEDED", *workers_succeeded, *took),
-            AgentEvent::RendezvousNews { .. }
-            | AgentEvent::Watchdog { .. }
-            | AgentEvent::WorkerExited { .. }
-            | AgentEvent::WorkerSignalled { .. }
-            | AgentEvent::Restarting { .. }
-            | AgentEvent::Regrouping { .. }
-            | AgentEvent::Hang { .. }
-            | AgentEvent::HangOver { .. }
-            | AgentEvent::SignalReceived { .. }
-            | AgentEvent::WorkerFinal { .. }
-            | AgentEvent::Verdict { .. } => {}
+            _ => {}
         }
     }
 }

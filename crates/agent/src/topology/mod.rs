@@ -50,9 +50,9 @@ pub enum PlacementError {
     /// A file of `/proc` or `/sys` cannot be understood.
     #[error("{path}: {problem}; leave out --numa-binding")]
     Unreadable {
-        /// Which.
+        /// Its path.
         path: String,
-        /// What is wrong with it.
+        /// The fault in it.
         problem: String,
     },
 }

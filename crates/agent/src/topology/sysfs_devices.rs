@@ -23,7 +23,7 @@ const INTEL: [&str; 2] = ["/sys/bus/pci/drivers/xe", "/sys/bus/pci/drivers/i915"
 /// PCI class of a display controller that is none of the usual: what data-center devices say.
 const NO_DISPLAY: &str = "0x038000";
 
-/// What there is.
+/// All accelerators of the machine.
 pub(super) fn accelerators(tree: &Tree) -> Accelerators {
     Accelerators {
         nvidia: nvidia(tree),
@@ -34,7 +34,7 @@ pub(super) fn accelerators(tree: &Tree) -> Accelerators {
 
 /// The NUMA node of a device; 0 where the machine does not say, as on machines with one node.
 pub(super) fn numa_node(tree: &Tree, device: &Device) -> Result<u32, PlacementError> {
-    // Multi-function devices are asked at function 0, as the reference does.
+    // Multi-function devices are asked at function 0, as PyTorch does.
     let slot = device.address.split('.').next().unwrap_or_default();
     let path = format!("/sys/bus/pci/devices/{slot}.0/numa_node");
     match tree.number(&path) {

@@ -27,7 +27,7 @@ impl Scene {
         }
     }
 
-    /// What leaves at this time, as `[0, 1] text`.
+    /// The lines that leave at this time, as `[0, 1] text`.
     fn leaving(&mut self, milliseconds: u64) -> Vec<String> {
         let now = self.at(milliseconds);
         std::iter::from_fn(|| self.fold.pop(now))

@@ -25,7 +25,7 @@ const SEPARATOR: char = '\u{1e}';
 pub struct Failure {
     /// The cause.
     pub cause: Cause,
-    /// What is known besides.
+    /// Everything else that is known.
     pub evidence: Evidence,
 }
 
@@ -57,7 +57,7 @@ impl Failure {
     }
 
     /// Encodes the failure for the agents of other nodes: a sentence, and JSON behind it, together
-    /// at most `most` bytes. What does not fit is left out of the older end of its long parts.
+    /// at most `most` bytes. The older ends of its long parts are cut to fit.
     ///
     /// The age at `now` travels instead of the time: clocks of nodes differ, durations do not.
     pub fn encode(&self, sentence: &str, now: Wall, most: usize) -> String {
