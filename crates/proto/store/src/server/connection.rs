@@ -2,7 +2,7 @@
 
 use super::outgoing::Outgoing;
 use crate::wire::assemble::Assembler;
-use crate::wire::opcode::{Opcode, VALIDATE_MAGIC};
+use crate::wire::request::{Opcode, VALIDATE_MAGIC};
 
 /// Length of `VALIDATE`, which every connection starts with.
 pub const PREAMBLE_LENGTH: usize = 5;

@@ -2,7 +2,7 @@
 
 use super::connection::{Stage, validate};
 use super::{CloseReason, Output, ServerMachine, close};
-use crate::wire::decode::decode;
+use crate::wire::request::decode;
 use rdzv_core::ident::ConnId;
 use rdzv_core::time::Now;
 
