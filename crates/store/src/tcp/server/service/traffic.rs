@@ -14,7 +14,7 @@ use rustix::net::{
     sendmsg, shutdown,
 };
 
-use super::service::Service;
+use super::Service;
 
 /// Connections accepted in one turn before those that are connected get theirs.
 const ACCEPT_BATCH: usize = 256;
