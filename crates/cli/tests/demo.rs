@@ -24,34 +24,30 @@ fn text(bytes: &[u8]) -> String {
 fn run(arguments: &[&str]) -> (Output, String) {
     let temporary = TempDir::new().unwrap();
     let output = demo(arguments, temporary.path()).output().unwrap();
-    let printed = text(&output.stdout);
-    assert_nothing_left(&printed, temporary.path());
-    (output, printed)
+    let told = text(&output.stdout);
+    assert_nothing_left(&told, temporary.path());
+    (output, told)
 }
 
-fn assert_nothing_left(printed: &str, temporary: &Path) {
+fn assert_nothing_left(told: &str, temporary: &Path) {
     let left: Vec<_> = fs::read_dir(temporary).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
-    for pid in processes(printed) {
-        assert!(
-            test_kill_process(pid).is_err(),
-            "{pid:?} is alive\n{printed}"
-        );
+    for pid in processes(told) {
+        assert!(test_kill_process(pid).is_err(), "{pid:?} is alive\n{told}");
     }
 }
 
 /// The workers that the timeline names.
-fn processes(printed: &str) -> Vec<Pid> {
-    printed
-        .lines()
+fn processes(told: &str) -> Vec<Pid> {
+    told.lines()
         .filter_map(|line| line.split_once(" as processes "))
         .flat_map(|(_, pids)| pids.split(", "))
         .map(|pid| Pid::from_raw(pid.trim().parse().unwrap()).unwrap())
         .collect()
 }
 
-fn final_loss(printed: &str) -> f32 {
-    let (_, rest) = printed.split_once("The final loss is ").expect(printed);
+fn final_loss(told: &str) -> f32 {
+    let (_, rest) = told.split_once("The final loss is ").expect(told);
     rest.split_once(';').unwrap().0.parse().unwrap()
 }
 
@@ -60,7 +56,7 @@ fn a_killed_worker_changes_the_story_but_not_one_bit_of_the_result() {
     let (with, story) = run(&[]);
     assert!(with.status.success(), "{story}{}", text(&with.stderr));
     assert_eq!(text(&with.stderr), "");
-    let parts = [
+    let told = [
         "KILL      rank 3, process ",
         "died      rank 3 by SIGKILL",
         "restart   1 of 1",
@@ -70,7 +66,7 @@ fn a_killed_worker_changes_the_story_but_not_one_bit_of_the_result() {
         "What to type next",
     ];
     let mut rest = story.as_str();
-    for part in parts {
+    for part in told {
         (_, rest) = rest
             .split_once(part)
             .unwrap_or_else(|| panic!("{part:?} in\n{story}"));
@@ -143,7 +139,7 @@ fn a_reader_that_leaves_does_not_stop_it() {
 }
 
 #[test]
-fn a_failure_of_the_demo_itself_is_shown_with_what_the_workers_said() {
+fn a_failure_of_the_demo_itself_is_told_with_what_the_workers_said() {
     let temporary = TempDir::new().unwrap();
     let (child, story, lines) = start(temporary.path());
     // Both attempts are ended from outside, which nobody has announced.

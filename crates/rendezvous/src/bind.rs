@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 /// The address to listen on if `host` is a name of this machine that only it can use: `localhost`
-/// or a loopback address. `None`: every address, as in the reference, because from here nobody can
+/// or a loopback address. `None`: every address, as in torchelastic, because from here nobody can
 /// tell by which of them the others get here.
 pub(crate) fn loopback(host: &str) -> Option<String> {
     if host.eq_ignore_ascii_case("localhost") {

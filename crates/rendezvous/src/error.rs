@@ -1,4 +1,4 @@
-//! Why a rendezvous failed. The texts are the reference's where it has one.
+//! Why a rendezvous failed. The texts are PyTorch's where it has one.
 
 use std::time::Duration;
 
@@ -162,4 +162,70 @@ fn after(elapsed: &Option<Duration>) -> String {
     elapsed.map_or_else(String::new, |elapsed| {
         format!(" after {:.1} s", elapsed.as_secs_f64())
     })
+}
+
+impl RendezvousError {
+    /// The error of an operation on the c10d store at `place`: what was found, where, how long it was
+    /// tried, and what to do.
+    pub(crate) fn of_c10d_store(error: StoreError, place: &str) -> Self {
+        let place = place.to_owned();
+        match error {
+            StoreError::Connect {
+                peer,
+                attempts,
+                reason,
+                elapsed,
+            } => Self::Unreachable {
+                what: format!("no store was found ({reason}; {attempts} attempts)"),
+                place: format!("the c10d endpoint {peer}"),
+                elapsed: Some(elapsed),
+                remedy:
+                    "start an agent on that host, or a store with `rdzv store`, and check that \
+                         --rdzv-endpoint names it and that no firewall is in between"
+                        .to_owned(),
+            },
+            StoreError::NotAStore { peer, found } => Self::Unreachable {
+                what: format!("something that is no store was found ({found})"),
+                place: format!("the c10d endpoint {peer}"),
+                elapsed: None,
+                remedy:
+                    "check the address and port of --rdzv-endpoint, or choose a port that nothing \
+                         else uses"
+                        .to_owned(),
+            },
+            StoreError::Disconnected {
+                elapsed, source, ..
+            } => Self::Unreachable {
+                what: format!("the connection to the store was lost ({source})"),
+                place,
+                elapsed: Some(elapsed),
+                remedy: "the agent that hosts it has ended, or its host is gone: see its log"
+                    .to_owned(),
+            },
+            StoreError::NoAnswer {
+                operation,
+                key,
+                elapsed,
+                ..
+            } => Self::Unreachable {
+                what: format!("the store did not answer ({operation} key {key})"),
+                place,
+                elapsed: Some(elapsed),
+                remedy:
+                    "check the network and the load of its host; --rdzv-conf read_timeout=SECONDS \
+                         waits longer"
+                        .to_owned(),
+            },
+            StoreError::Listen { address, source } => Self::Unreachable {
+                what: format!("this node has to host the store, but cannot listen ({source})"),
+                place: format!("{address}, for {place}"),
+                elapsed: None,
+                remedy:
+                    "stop what uses the port or choose another one in --rdzv-endpoint, or give \
+                         --rdzv-conf is_host=0 if the store is there already"
+                        .to_owned(),
+            },
+            other => Self::Store(other),
+        }
+    }
 }

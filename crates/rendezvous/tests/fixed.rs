@@ -104,7 +104,7 @@ fn another_node_says_that_node_0_is_not_there() {
 }
 
 #[test]
-fn a_second_node_0_is_told_that_the_address_is_taken() {
+fn a_second_node_0_learns_that_the_address_is_taken() {
     // Held by somebody else, as another agent's process would.
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = other.local_addr().unwrap().port();

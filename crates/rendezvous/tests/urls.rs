@@ -1,4 +1,4 @@
-//! Init-method URLs: what they yield, who hosts the store, and every text of the reference.
+//! Init-method URLs: what they yield, who hosts the store, and every text of torchelastic.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 

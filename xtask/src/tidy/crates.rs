@@ -156,8 +156,7 @@ fn breach(
     ours: bool,
     in_tests: bool,
 ) -> Option<String> {
-    // A crate uses itself in tests to switch features of its own on.
-    if ours && in_tests && (TESTS_ONLY.contains(&used) || used == name) {
+    if ours && in_tests && TESTS_ONLY.contains(&used) {
         return None;
     }
     if ours && !allowed.iter().any(|allowed| allowed == used) {

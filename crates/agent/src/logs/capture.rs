@@ -1,8 +1,8 @@
-//! Capture of stderr: copies the output of workers to the agent's own stderr and retains its end for the
-//! report of a failure.
+//! Overhears what workers write to the agent's own stderr, so that the last words of one that fails
+//! are known.
 //!
 //! A worker whose stderr is neither redirected nor teed shares the agent's. If that is a terminal, it
-//! is inherited: workers check whether it is one. Otherwise (a file, a pipe, a job's log) each
+//! is handed on as it is: workers ask whether it is one. Otherwise (a file, a pipe, a job's log) each
 //! worker gets a pipe of its own, which one thread copies there as it comes:
 //!
 //! ```text
@@ -11,9 +11,10 @@
 //!                      └─► the last 16 KiB of each
 //! ```
 //!
-//! The only difference for a worker is that its stderr is a pipe (as it would be behind `| tee`). If the reader of the agent's stderr stalls, so does, some 64 KiB later, the worker, as
+//! What a worker notices of that: nothing, but that its stderr is a pipe (as it would be behind
+//! `| tee`). If the reader of the agent's stderr stalls, so does, some 64 KiB later, the worker, as
 //! without the pipe; if the reader goes away, the pipes are closed too. A worker never outlives the
-//! agent, so it never writes into a pipe without a reader.
+//! agent, so it never writes into a pipe that nobody reads.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IsTerminal};
@@ -32,49 +33,47 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::sync::oneshot;
 
-use super::last_lines::last_lines;
+/// How much of the end of a worker's stderr is kept, in bytes.
+const KEPT: usize = 16 << 10;
 
-/// Size of the end of a worker's stderr that is retained, in bytes.
-const RETAINED: usize = 16 << 10;
-
-/// Size of one read and write: the capacity of a pipe.
+/// How much is read, and so written, at once: what a pipe holds.
 const BUFFER: usize = 64 << 10;
 
-/// Time that the agent waits for the output of a failed worker before it logs the failure.
-const FLUSH_TIMEOUT: Duration = Duration::from_millis(50);
+/// How long the agent waits for what a failed worker has written, before it says more itself.
+const SETTLED_WITHIN: Duration = Duration::from_millis(50);
 
 type Tails = Arc<Mutex<BTreeMap<LocalRank, VecDeque<u8>>>>;
 
 /// A command of the agent to the thread.
 enum Command {
     Add(LocalRank, OwnedFd),
-    /// Called when all output so far has been copied.
+    /// Call this when everything that was written has been copied.
     Drain(Box<dyn FnOnce() + Send>),
 }
 
-/// The interface of the agent.
+/// The agent's end.
 #[derive(Debug, Default)]
-pub(crate) struct StderrCapture {
+pub(crate) struct Listener {
     /// The thread ends when this is dropped.
     thread: Option<Sender<Command>>,
     tails: Tails,
 }
 
-impl StderrCapture {
-    /// Creates the pipe used as a worker's stderr. `None` if the agent's stderr is a terminal, or no pipe
-    /// can be created; the worker then inherits it.
+impl Listener {
+    /// What a worker that would share the agent's stderr gets instead; `None` if it had better share
+    /// it, because that is a terminal, or a pipe is not to be had.
     pub(crate) fn stderr(&mut self, local_rank: LocalRank) -> Option<Stdio> {
         if io::stderr().is_terminal() {
             return None;
         }
         self.pipe(local_rank)
-            .inspect_err(|error| tracing::debug!("stderr is not captured: {error}"))
+            .inspect_err(|error| tracing::debug!("stderr is not overheard: {error}"))
             .ok()
     }
 
     fn pipe(&mut self, local_rank: LocalRank) -> io::Result<Stdio> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
-        // Only this end: the mode of the worker's end is its own.
+        // Only this end: how the worker writes is its own business.
         fcntl_setfl(&reader, fcntl_getfl(&reader)? | OFlags::NONBLOCK)?;
         let thread = match &mut self.thread {
             Some(thread) => thread,
@@ -96,15 +95,15 @@ impl StderrCapture {
         }
     }
 
-    /// Blocks until then, with a short timeout, so that log lines about a worker's end follow the
-    /// worker's own output.
-    pub(crate) fn flush(&self) {
+    /// The same, but for a moment only and at once: so that what is said of a worker's end stands
+    /// behind the worker's own last words.
+    pub(crate) fn settle(&self) {
         if let Some(thread) = &self.thread {
-            let (answer, flushed) = channel();
+            let (answer, settled) = channel();
             thread.send(Command::Drain(Box::new(move || {
                 let _ = answer.send(());
             })));
-            let _ = flushed.recv_timeout(FLUSH_TIMEOUT);
+            let _ = settled.recv_timeout(SETTLED_WITHIN);
         }
     }
 
@@ -116,8 +115,18 @@ impl StderrCapture {
         };
         let bytes: Vec<u8> = tail.iter().copied().collect();
         drop(tails);
-        // There was more before it if the buffer is full.
-        last_lines(&bytes, bytes.len() >= RETAINED, most)
+        let text = String::from_utf8_lossy(&bytes);
+        let lines: Vec<&str> = text
+            .lines()
+            .map(|line| line.rsplit('\r').next().unwrap_or_default())
+            .collect();
+        // The first line is rarely a whole one if there was more before it.
+        let skipped = usize::from(bytes.len() >= KEPT && lines.len() > 1);
+        let skipped = skipped.max(lines.len().saturating_sub(most));
+        lines[skipped..]
+            .iter()
+            .map(|line| (*line).to_owned())
+            .collect()
     }
 }
 
@@ -129,7 +138,7 @@ fn start(tails: Tails) -> io::Result<Sender<Command>> {
         tails,
     };
     thread::Builder::new()
-        .name("stderr".to_owned())
+        .name("overhear".to_owned())
         .stack_size(128 << 10)
         .spawn(move || copier.run())?;
     Ok(commands)
@@ -179,23 +188,23 @@ impl Copier {
         }
     }
 
-    /// Copies up to one buffer of each pipe that `wanted` selects by its index; false if there was
-    /// nothing.
+    /// Copies at most one buffer full of each pipe that `wanted` names by its place; false if there
+    /// was nothing.
     fn copy(&mut self, buffer: &mut [u8], mut wanted: impl FnMut(usize) -> bool) -> bool {
         let tails = &self.tails;
-        let mut index = 0;
+        let mut place = 0;
         let mut copied = false;
         let mut reader_is_gone = false;
         self.pipes.retain(|(local_rank, pipe)| {
-            index += 1;
-            if !wanted(index - 1) {
+            place += 1;
+            if !wanted(place - 1) {
                 return true;
             }
             match rustix::io::read(pipe, &mut *buffer) {
                 Ok(0) => false,
                 Ok(read) => {
                     copied = true;
-                    retain(tails, *local_rank, &buffer[..read]);
+                    keep(tails, *local_rank, &buffer[..read]);
                     reader_is_gone |= write_all(&buffer[..read]).is_err();
                     true
                 }
@@ -204,18 +213,18 @@ impl Copier {
             }
         });
         if reader_is_gone {
-            // Workers that go on writing get the same error as without the pipe.
+            // Workers that go on writing are told as they would be without us.
             self.pipes.clear();
         }
         copied
     }
 }
 
-fn retain(tails: &Tails, local_rank: LocalRank, bytes: &[u8]) {
+fn keep(tails: &Tails, local_rank: LocalRank, bytes: &[u8]) {
     let mut tails = tails.lock().unwrap_or_else(PoisonError::into_inner);
     let tail = tails.entry(local_rank).or_default();
-    tail.extend(&bytes[bytes.len().saturating_sub(RETAINED)..]);
-    let surplus = tail.len().saturating_sub(RETAINED);
+    tail.extend(&bytes[bytes.len().saturating_sub(KEPT)..]);
+    let surplus = tail.len().saturating_sub(KEPT);
     tail.drain(..surplus);
 }
 
@@ -225,7 +234,7 @@ fn write_all(mut bytes: &[u8]) -> Result<(), Errno> {
         match rustix::io::write(stderr, bytes) {
             Ok(written) => bytes = &bytes[written..],
             Err(Errno::INTR) => {}
-            // Another process that shares it may have set that.
+            // Whoever shares it may have made it so.
             Err(Errno::AGAIN) => {
                 let _ = poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], None);
             }
@@ -244,13 +253,13 @@ mod tests {
     use super::*;
 
     /// Writes to worker 0's stderr, closes it, and waits until all is copied.
-    fn captured(text: &[u8]) -> StderrCapture {
-        let mut capture = StderrCapture::default();
+    fn overheard(text: &[u8]) -> Listener {
+        let mut listener = Listener::default();
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         fcntl_setfl(&reader, OFlags::NONBLOCK).unwrap();
-        let line = start(Arc::clone(&capture.tails)).unwrap();
+        let line = start(Arc::clone(&listener.tails)).unwrap();
         line.send(Command::Add(LocalRank(0), reader));
-        capture.thread = Some(line);
+        listener.thread = Some(line);
         let mut rest = text;
         while !rest.is_empty() {
             let written = rustix::io::write(&writer, rest).unwrap();
@@ -258,14 +267,14 @@ mod tests {
         }
         drop(writer);
         let runtime = Builder::new_current_thread().build().unwrap();
-        runtime.block_on(capture.drained());
-        capture
+        runtime.block_on(listener.drained());
+        listener
     }
 
     #[test]
     fn the_end_of_what_was_written_is_kept() {
         let text: String = (0..5_000).map(|line| format!("line {line}\n")).collect();
-        let lines = captured(text.as_bytes()).tail(LocalRank(0), 2_000);
+        let lines = overheard(text.as_bytes()).tail(LocalRank(0), 2_000);
         assert_eq!(lines.last().map(String::as_str), Some("line 4999"));
         assert!(
             lines.iter().all(|line| line.starts_with("line ")),
@@ -276,9 +285,9 @@ mod tests {
 
     #[test]
     fn few_lines_are_all_there_and_of_a_progress_bar_the_last_state() {
-        let capture = captured(b"a\n10%\r20%\nlast");
-        assert_eq!(capture.tail(LocalRank(0), 9), ["a", "20%", "last"]);
-        assert_eq!(capture.tail(LocalRank(0), 1), ["last"]);
-        assert!(capture.tail(LocalRank(1), 1).is_empty());
+        let listener = overheard(b"a\n10%\r20%\nlast");
+        assert_eq!(listener.tail(LocalRank(0), 9), ["a", "20%", "last"]);
+        assert_eq!(listener.tail(LocalRank(0), 1), ["last"]);
+        assert!(listener.tail(LocalRank(1), 1).is_empty());
     }
 }

@@ -1,18 +1,18 @@
-//! From the pieces of the log readers to the console: with prefixes, and folded if requested.
+//! From the pieces that sources read to the console: with prefixes, and folded if that is wanted.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 use rdzv_agent_proto::group::{WorkerRanks, environment};
 
-use super::collapse::{Fold, Folded, StreamId};
 use super::console::{Batch, Console, Target};
-use super::line_assembler::Piece;
+use super::fold::{Fold, Folded};
+use super::lines::Piece;
 
-/// The stream number of folded lines; readers never reach it.
-const FOLDED: StreamId = u64::MAX;
+/// The number under which folded lines are written; no source gets this far.
+const FOLDED: u64 = u64::MAX;
 
-/// The parts of a prefix.
+/// How prefixes are made.
 #[derive(Debug, Clone)]
 pub(super) struct Labels {
     pub(super) template: String,
@@ -21,18 +21,18 @@ pub(super) struct Labels {
 }
 
 impl Labels {
-    /// The prefix of a line of these workers.
-    pub(super) fn prefix(&self, workers: &[WorkerRanks]) -> String {
-        environment::line_prefix(&self.template, &self.role, workers, &self.hostname)
+    /// What stands before a line of these workers.
+    pub(super) fn prefix(&self, places: &[WorkerRanks]) -> String {
+        environment::line_prefix(&self.template, &self.role, places, &self.hostname)
     }
 }
 
-/// One stream of one worker.
+/// Who speaks.
 #[derive(Debug)]
-pub(super) struct LogStream {
-    pub(super) id: StreamId,
+pub(super) struct Voice {
+    pub(super) number: u64,
     pub(super) target: Target,
-    pub(super) ranks: WorkerRanks,
+    pub(super) place: WorkerRanks,
     pub(super) prefix: Vec<u8>,
 }
 
@@ -44,15 +44,15 @@ pub(super) struct Output {
     folds: Option<Folds>,
 }
 
-/// Lines that wait for equal lines of other workers.
+/// Lines that wait for others to say the same.
 #[derive(Debug)]
 struct Folds {
     labels: Labels,
-    ranks: BTreeMap<StreamId, WorkerRanks>,
+    places: BTreeMap<u64, WorkerRanks>,
     stdout: Fold,
     stderr: Fold,
-    /// The last prefix and its streams: most lines come from the same workers as the one before.
-    prefix: (Vec<StreamId>, Vec<u8>),
+    /// The last prefix, and whose it was: most lines come from the same workers as the one before.
+    prefix: (Vec<u64>, Vec<u8>),
 }
 
 impl Output {
@@ -63,7 +63,7 @@ impl Output {
             batch: Batch::default(),
             folds: collapse.map(|labels| Folds {
                 labels,
-                ranks: BTreeMap::new(),
+                places: BTreeMap::new(),
                 stdout: Fold::default(),
                 stderr: Fold::default(),
                 prefix: Default::default(),
@@ -71,53 +71,53 @@ impl Output {
         }
     }
 
-    /// Adds a stream.
-    pub(super) fn add(&mut self, stream: &LogStream) {
+    /// Somebody will speak.
+    pub(super) fn add(&mut self, voice: &Voice) {
         if let Some(folds) = &mut self.folds {
-            folds.ranks.insert(stream.id, stream.ranks);
-            folds.of(stream.target).add(stream.id);
+            folds.places.insert(voice.number, voice.place);
+            folds.of(voice.target).add(voice.number);
         }
     }
 
     /// Takes a piece. It need not be on the console before [`Output::flush`], or later if it waits
     /// for others.
-    pub(super) fn take(&mut self, stream: &LogStream, piece: Piece<'_>, now: Instant) {
+    pub(super) fn take(&mut self, voice: &Voice, piece: Piece<'_>, now: Instant) {
         let whole = piece.ended && piece.begun.is_none();
         if let (Some(folds), true) = (&mut self.folds, whole) {
-            folds.of(stream.target).push(stream.id, piece.text, now);
+            folds.of(voice.target).push(voice.number, piece.text, now);
             return;
         }
-        self.release(stream);
-        self.batch.add(&stream.prefix, piece);
+        self.release(voice);
+        self.batch.add(&voice.prefix, piece);
         if self.batch.is_full() || self.folds.is_some() {
-            self.flush(stream);
+            self.flush(voice);
         }
     }
 
-    /// Writes what was taken from this stream.
-    pub(super) fn flush(&mut self, stream: &LogStream) {
+    /// Writes what was taken from this voice.
+    pub(super) fn flush(&mut self, voice: &Voice) {
         self.console
-            .write(stream.target, stream.id, &mut self.batch);
+            .write(voice.target, voice.number, &mut self.batch);
     }
 
-    /// Writes the lines whose window is over.
+    /// Writes what has waited long enough for others.
     pub(super) fn write_folded(&mut self, now: Instant) {
         for target in [Target::Stdout, Target::Stderr] {
             self.write_while(target, |fold| fold.pop(now));
         }
     }
 
-    /// Time at which the next waiting line is due.
+    /// When there is something to write that waits now.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let folds = self.folds.as_ref()?;
         let deadlines = [folds.stdout.deadline(), folds.stderr.deadline()];
         deadlines.into_iter().flatten().min()
     }
 
-    /// A stream has ended.
-    pub(super) fn end(&mut self, stream: &LogStream) {
+    /// Somebody has said everything.
+    pub(super) fn end(&mut self, voice: &Voice) {
         if let Some(folds) = &mut self.folds {
-            folds.of(stream.target).end(stream.id);
+            folds.of(voice.target).end(voice.number);
         }
     }
 
@@ -128,9 +128,9 @@ impl Output {
             .is_none_or(|folds| folds.stdout.is_empty() && folds.stderr.is_empty())
     }
 
-    /// A piece of a line does not wait, nor do the lines before it.
-    fn release(&mut self, stream: &LogStream) {
-        self.write_while(stream.target, |fold| fold.release(stream.id));
+    /// A piece of a line waits for nobody, nor does what was said before it.
+    fn release(&mut self, voice: &Voice) {
+        self.write_while(voice.target, |fold| fold.release(voice.number));
     }
 
     fn write_while(&mut self, target: Target, mut next: impl FnMut(&mut Fold) -> Option<Folded>) {
@@ -138,7 +138,7 @@ impl Output {
             return;
         };
         while let Some(line) = next(folds.of(target)) {
-            let prefix = folds.prefix(line.streams);
+            let prefix = folds.prefix(line.speakers);
             let line = Piece {
                 text: &line.text,
                 begun: None,
@@ -151,7 +151,7 @@ impl Output {
         }
         self.console.write(target, FOLDED, &mut self.batch);
         if folds.stdout.is_empty() && folds.stderr.is_empty() {
-            folds.forget_ended();
+            folds.forget_places();
         }
     }
 }
@@ -164,21 +164,21 @@ impl Folds {
         }
     }
 
-    fn prefix(&mut self, streams: Vec<StreamId>) -> &[u8] {
-        if self.prefix.0 != streams {
-            let workers: Vec<WorkerRanks> = streams
+    fn prefix(&mut self, speakers: Vec<u64>) -> &[u8] {
+        if self.prefix.0 != speakers {
+            let places: Vec<WorkerRanks> = speakers
                 .iter()
-                .filter_map(|stream| self.ranks.get(stream).copied())
+                .filter_map(|speaker| self.places.get(speaker).copied())
                 .collect();
-            self.prefix = (streams, self.labels.prefix(&workers).into_bytes());
+            self.prefix = (speakers, self.labels.prefix(&places).into_bytes());
         }
         &self.prefix.1
     }
 
-    /// Forgets the streams that have ended.
-    fn forget_ended(&mut self) {
+    /// Forgets those who have ended.
+    fn forget_places(&mut self) {
         let (stdout, stderr) = (&self.stdout, &self.stderr);
-        self.ranks
-            .retain(|stream, _| stdout.knows(*stream) || stderr.knows(*stream));
+        self.places
+            .retain(|speaker, _| stdout.knows(*speaker) || stderr.knows(*speaker));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -10,16 +11,16 @@ use rdzv_core::rank::LocalRank;
 use tracing::warn;
 
 use super::console::Target;
-use super::filter::FilteredLog;
+use super::filter::Copies;
+use super::kept::{KEEP, KeptFile};
 use super::last_lines;
-use super::layout::{AttemptDirectory, RunDirectory, create_log, failed};
-use super::log_reader::TailedFile;
+use super::layout::{self, AttemptDirectory, RunDirectory};
 use super::output::Labels;
-use super::retained::{RETAINED, RetainedFile};
+use super::source::TailedFile;
 use super::tail::Tail;
 use crate::{AgentError, LaunchPlan, LogBase, LogPlan, StreamSelection};
 
-/// The output streams of one worker.
+/// What one worker writes to.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerStreams {
     /// `None`: the agent's own.
@@ -30,17 +31,17 @@ pub(crate) struct WorkerStreams {
     pub(crate) error_file: Option<PathBuf>,
 }
 
-/// Destination of one stream of one worker.
+/// What becomes of one stream of one worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Destination {
+enum Fate {
     /// The worker writes to the console itself.
     Inherited,
     /// Into a log.
     Redirected,
     /// Into a log, and from there to the console.
     Teed,
-    /// Into a file of which the end is retained.
-    Retained,
+    /// Its end is kept.
+    Kept,
 }
 
 /// The output of all workers of a run.
@@ -51,19 +52,19 @@ pub(crate) struct Logs {
     labels: Labels,
     run: Option<RunDirectory>,
     attempt: Option<AttemptDirectory>,
-    /// Whether this attempt is a restart.
-    is_restart: bool,
+    /// Whether this is not the first attempt.
+    again: bool,
     thread: Option<Tail>,
-    /// The files of the workers of this attempt.
+    /// What the workers of this attempt write into.
     files: BTreeMap<(LocalRank, Target), PathBuf>,
-    /// The streams of these files of which only the end is retained.
-    retained: BTreeSet<(LocalRank, Target)>,
+    /// Those of these files of which only the end is kept.
+    kept: BTreeSet<(LocalRank, Target)>,
     /// Workers of this attempt that have failed by themselves.
     failed: BTreeSet<LocalRank>,
 }
 
 impl Logs {
-    /// Opens nothing yet.
+    /// Makes nothing yet.
     pub(crate) fn new(plan: &LaunchPlan) -> Self {
         let node = rustix::system::uname();
         let node = node.nodename().to_string_lossy().into_owned();
@@ -77,10 +78,10 @@ impl Logs {
             },
             run: None,
             attempt: None,
-            is_restart: false,
+            again: false,
             thread: None,
             files: BTreeMap::new(),
-            retained: BTreeSet::new(),
+            kept: BTreeSet::new(),
             failed: BTreeSet::new(),
         }
     }
@@ -91,9 +92,9 @@ impl Logs {
     /// not end because the disk of its logs is full. It then writes to the console.
     pub(crate) fn begin_attempt(&mut self, restart_count: u32) -> Result<(), AgentError> {
         self.files.clear();
-        self.retained.clear();
+        self.kept.clear();
         self.failed.clear();
-        self.is_restart = self.run.is_some();
+        self.again = self.run.is_some();
         self.attempt = None;
         if self.plan.base == LogBase::Discard {
             return Ok(());
@@ -106,19 +107,19 @@ impl Logs {
         };
         match run.attempt(restart_count) {
             Ok(attempt) => self.attempt = Some(attempt),
-            Err(error) if self.is_restart => warn!("{error}; the workers write to the console"),
+            Err(error) if self.again => warn!("{error}; the workers write to the console"),
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
-    /// Opens the files that one worker writes to.
-    pub(crate) fn streams(&mut self, ranks: &WorkerRanks) -> Result<WorkerStreams, AgentError> {
-        match self.open(ranks) {
-            Err(error) if self.is_restart => {
+    /// Opens what one worker writes to.
+    pub(crate) fn streams(&mut self, place: &WorkerRanks) -> Result<WorkerStreams, AgentError> {
+        match self.open(place) {
+            Err(error) if self.again => {
                 warn!(
                     "{error}; the worker with local rank {} writes to the console",
-                    ranks.local_rank
+                    place.local_rank
                 );
                 Ok(WorkerStreams::default())
             }
@@ -126,14 +127,14 @@ impl Logs {
         }
     }
 
-    fn open(&mut self, ranks: &WorkerRanks) -> Result<WorkerStreams, AgentError> {
+    fn open(&mut self, place: &WorkerRanks) -> Result<WorkerStreams, AgentError> {
         let Some(attempt) = &self.attempt else {
             return Ok(WorkerStreams::default());
         };
-        let directory = attempt.worker(ranks.local_rank)?;
+        let directory = attempt.worker(place.local_rank)?;
         Ok(WorkerStreams {
-            stdout: self.open_stream(&directory, ranks, Target::Stdout)?,
-            stderr: self.open_stream(&directory, ranks, Target::Stderr)?,
+            stdout: self.open_stream(&directory, place, Target::Stdout)?,
+            stderr: self.open_stream(&directory, place, Target::Stderr)?,
             error_file: Some(directory.join("error.json")),
         })
     }
@@ -141,37 +142,36 @@ impl Logs {
     fn open_stream(
         &mut self,
         directory: &Path,
-        ranks: &WorkerRanks,
+        place: &WorkerRanks,
         target: Target,
     ) -> Result<Option<Stdio>, AgentError> {
-        let destination = self.destination(ranks.local_rank, target);
-        let name = match destination {
-            Destination::Inherited => return Ok(None),
-            Destination::Redirected | Destination::Teed => target.file_name(),
-            Destination::Retained => target.retained_name(),
+        let fate = self.fate(place.local_rank, target);
+        let name = match fate {
+            Fate::Inherited => return Ok(None),
+            Fate::Redirected | Fate::Teed => target.file_name(),
+            Fate::Kept => target.kept_name(),
         };
         let path = directory.join(name);
-        let file = create_log(&path)?;
-        match destination {
-            Destination::Teed => {
-                let filtered = self.filtered(target)?;
-                let tailed = self.tailed(&path, ranks, target, filtered)?;
-                self.thread(&path)?.add(tailed);
+        let file = layout::create_log(&path)?;
+        match fate {
+            Fate::Teed => {
+                let copies = self.copies(target)?;
+                let shown = self.shown(&path, place, target, copies)?;
+                self.thread(&path)?.add(shown);
             }
-            Destination::Retained => {
-                let tailed = self.tailed(&path, ranks, target, None)?;
-                let retained =
-                    RetainedFile::new(ranks.local_rank, tailed).map_err(failed(&path))?;
-                self.thread(&path)?.retain(retained);
-                self.retained.insert((ranks.local_rank, target));
+            Fate::Kept => {
+                let shown = self.shown(&path, place, target, None)?;
+                let kept = KeptFile::new(place.local_rank, shown).map_err(failed(&path))?;
+                self.thread(&path)?.keep(kept);
+                self.kept.insert((place.local_rank, target));
             }
-            Destination::Redirected | Destination::Inherited => {}
+            Fate::Redirected | Fate::Inherited => {}
         }
-        self.files.insert((ranks.local_rank, target), path);
+        self.files.insert((place.local_rank, target), path);
         Ok(Some(Stdio::from(file)))
     }
 
-    fn destination(&self, local_rank: LocalRank, target: Target) -> Destination {
+    fn fate(&self, local_rank: LocalRank, target: Target) -> Fate {
         let selected = |selection: StreamSelection| match target {
             Target::Stdout => selection.stdout,
             Target::Stderr => selection.stderr,
@@ -182,26 +182,26 @@ impl Logs {
             selected(self.plan.tee.of(local_rank.0)),
             selected(self.plan.redirects.of(local_rank.0)),
         ) {
-            (true, _) if shown => Destination::Teed,
-            (false, false) if shown => Destination::Inherited,
-            (false, false) => Destination::Retained,
-            (true, _) | (_, true) => Destination::Redirected,
+            (true, _) if shown => Fate::Teed,
+            (false, false) if shown => Fate::Inherited,
+            (false, false) => Fate::Kept,
+            (true, _) | (_, true) => Fate::Redirected,
         }
     }
 
-    fn tailed(
+    fn shown(
         &self,
         path: &Path,
-        ranks: &WorkerRanks,
+        place: &WorkerRanks,
         target: Target,
-        filtered: Option<FilteredLog>,
+        filtered: Option<Copies>,
     ) -> Result<TailedFile, AgentError> {
         Ok(TailedFile {
             path: path.to_owned(),
             file: File::open(path).map_err(failed(path))?,
             target,
-            ranks: *ranks,
-            prefix: self.labels.prefix(&[*ranks]),
+            place: *place,
+            prefix: self.labels.prefix(&[*place]),
             needles: match (&filtered, target) {
                 (None, _) => Vec::new(),
                 (Some(_), Target::Stdout) => self.plan.stdout_filters.clone(),
@@ -211,7 +211,7 @@ impl Logs {
         })
     }
 
-    fn filtered(&self, target: Target) -> Result<Option<FilteredLog>, AgentError> {
+    fn copies(&self, target: Target) -> Result<Option<Copies>, AgentError> {
         let needles = match target {
             Target::Stdout => &self.plan.stdout_filters,
             Target::Stderr => &self.plan.stderr_filters,
@@ -232,26 +232,25 @@ impl Logs {
         Ok(self.thread.as_ref().expect("it was started just now"))
     }
 
-    /// A worker has failed by itself: its retained output will be copied to the console.
+    /// A worker has failed by itself: what was kept of its output will be shown.
     pub(crate) fn worker_failed(&mut self, local_rank: LocalRank) {
         self.failed.insert(local_rank);
     }
 
-    /// All writers of the files of this attempt are gone.
+    /// Nobody writes into the files of this attempt any more.
     pub(crate) fn writers_are_gone(&mut self) {
         let Some(thread) = &self.thread else {
             return;
         };
-        for (local_rank, target) in &self.retained {
+        for (local_rank, target) in &self.kept {
             let path = &self.files[&(*local_rank, *target)];
-            if self.failed.contains(local_rank)
-                && path.metadata().is_ok_and(|metadata| metadata.len() > 0)
+            if self.failed.contains(local_rank) && path.metadata().is_ok_and(|held| held.len() > 0)
             {
                 warn!(
                     "local rank {local_rank} has failed; the end of its {} (up to {} KiB), which \
                      --local-ranks-filter kept off the console, follows, and is in {}",
                     target.name(),
-                    RETAINED >> 10,
+                    KEEP >> 10,
                     path.display()
                 );
             }
@@ -282,11 +281,18 @@ impl Logs {
         Some(path)
     }
 
-    /// Removes a temporary directory without output. Retained output of hidden workers counts only if
-    /// the run has failed.
+    /// Removes a temporary directory that holds nothing that anybody asked for. What was kept of
+    /// hidden workers counts only if the run has failed.
     pub(crate) fn tidy_up(&mut self, succeeded: bool) {
         if let Some(run) = self.run.take() {
             run.tidy_up(succeeded);
         }
+    }
+}
+
+fn failed(path: &Path) -> impl Fn(io::Error) -> AgentError {
+    move |source| AgentError::Logs {
+        path: path.display().to_string(),
+        source,
     }
 }

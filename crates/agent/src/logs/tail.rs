@@ -1,7 +1,7 @@
 //! The thread that copies workers' output from their files to the console.
 //!
 //! It sleeps until the kernel reports that a file has changed (inotify) or the agent sends a
-//! command (a mailbox). It holds the files of all workers; a worker's files are closed when they have
+//! command (a mailbox). It holds the files of all workers; a worker's files are let go when they have
 //! been copied to their end after the last writer has gone.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,25 +20,24 @@ use rustix::fs::inotify;
 use rustix::io::Errno;
 use tokio::sync::oneshot;
 
-use super::collapse::StreamId;
-use super::log_reader::{LogReader, TailedFile};
+use super::kept::KeptFile;
 use super::output::{Labels, Output};
-use super::retained::RetainedFile;
+use super::source::{Source, TailedFile};
 
-/// Size of one read.
+/// How much is read at once.
 const BUFFER: usize = 64 << 10;
 
-/// Interval of polling where the kernel refuses to watch a file: the id of watches is limited
-/// per user.
+/// How often files are looked at where the kernel refuses to watch them: the number of watches is
+/// limited per user.
 const WITHOUT_WATCHES: Duration = Duration::from_millis(100);
 
 /// A command of the agent to the thread.
 enum Command {
     Add(TailedFile),
-    Retain(RetainedFile),
-    /// The retained output of these workers is copied to the console.
+    Keep(KeptFile),
+    /// And what was kept of these workers is to be shown.
     WritersAreGone(BTreeSet<LocalRank>),
-    /// Answer when all files have been closed.
+    /// Answer when all files have been let go.
     Drain(oneshot::Sender<()>),
 }
 
@@ -53,8 +52,8 @@ impl Tail {
         let copier = Copier {
             commands: mailbox,
             watches: Watches::new(),
-            readers: BTreeMap::new(),
-            retained: BTreeMap::new(),
+            sources: BTreeMap::new(),
+            kept: BTreeMap::new(),
             next: 0,
             waiting: Vec::new(),
             closed: false,
@@ -71,13 +70,13 @@ impl Tail {
         self.0.send(Command::Add(file));
     }
 
-    /// Retains the end of a file.
-    pub(super) fn retain(&self, file: RetainedFile) {
-        self.0.send(Command::Retain(file));
+    /// Keeps the end of a file.
+    pub(super) fn keep(&self, file: KeptFile) {
+        self.0.send(Command::Keep(file));
     }
 
-    /// All writers of the files so far are gone. The retained output of the workers that `failed` is
-    /// copied to the console.
+    /// Nobody writes any more into any of the files that were given so far. What was kept of the
+    /// workers that `failed` goes to the console.
     pub(super) fn writers_are_gone(&self, failed: BTreeSet<LocalRank>) {
         self.0.send(Command::WritersAreGone(failed));
     }
@@ -95,9 +94,9 @@ impl Tail {
 struct Copier {
     commands: Mailbox<Command>,
     watches: Watches,
-    readers: BTreeMap<StreamId, LogReader>,
-    retained: BTreeMap<StreamId, RetainedFile>,
-    next: StreamId,
+    sources: BTreeMap<u64, Source>,
+    kept: BTreeMap<u64, KeptFile>,
+    next: u64,
     waiting: Vec<oneshot::Sender<()>>,
     closed: bool,
 }
@@ -111,24 +110,24 @@ impl Copier {
                 return;
             }
             let mut copied = false;
-            if let Some(reader) = self.with_long_line(Instant::now()) {
-                copied = reader.copy(&mut buffer, &mut output);
+            if let Some(source) = self.with_long_line(Instant::now()) {
+                copied = source.copy(&mut buffer, &mut output);
             } else {
-                for reader in self.readers.values_mut().filter(|reader| reader.ready) {
-                    copied |= reader.copy(&mut buffer, &mut output);
-                    if reader.has_console_until().is_some() {
+                for source in self.sources.values_mut().filter(|source| source.ready) {
+                    copied |= source.copy(&mut buffer, &mut output);
+                    if source.has_console_until().is_some() {
                         break;
                     }
                 }
             }
             output.write_folded(Instant::now());
-            self.close_finished(&mut output);
+            self.let_go(&mut output);
             if !copied {
                 self.sleep(&output);
             }
             let now = Instant::now();
-            for reader in self.readers.values_mut() {
-                reader.flush_if_due(now, &mut output);
+            for source in self.sources.values_mut() {
+                source.give_out_if_due(now, &mut output);
             }
             self.trim(now);
         }
@@ -136,17 +135,18 @@ impl Copier {
 
     fn receive(&mut self, output: &mut Output) {
         loop {
-            let id = self.next;
+            let number = self.next;
             match self.commands.try_recv() {
                 Ok(Command::Add(file)) => {
                     self.watches
-                        .add(id, &file.path, inotify::WatchFlags::MODIFY);
-                    self.readers.insert(id, LogReader::new(id, file, output));
+                        .add(number, &file.path, inotify::WatchFlags::MODIFY);
+                    self.sources
+                        .insert(number, Source::new(number, file, output));
                     self.next += 1;
                 }
-                Ok(Command::Retain(file)) => {
-                    self.watches.add(id, &file.tailed.path, ONCE);
-                    self.retained.insert(id, file);
+                Ok(Command::Keep(file)) => {
+                    self.watches.add(number, &file.shown.path, ONCE);
+                    self.kept.insert(number, file);
                     self.next += 1;
                 }
                 Ok(Command::WritersAreGone(failed)) => self.writers_are_gone(&failed, output),
@@ -161,67 +161,64 @@ impl Copier {
     }
 
     fn writers_are_gone(&mut self, failed: &BTreeSet<LocalRank>, output: &mut Output) {
-        for (id, retained) in std::mem::take(&mut self.retained) {
-            self.watches.remove(id);
-            let retained = retained.finish();
-            if failed.contains(&retained.local_rank) {
-                let reader = LogReader::new(id, retained.tailed, output);
-                self.readers.insert(id, reader);
+        for (number, kept) in std::mem::take(&mut self.kept) {
+            self.watches.remove(number);
+            let kept = kept.finish();
+            if failed.contains(&kept.local_rank) {
+                let source = Source::new(number, kept.shown, output);
+                self.sources.insert(number, source);
             }
         }
-        for reader in self.readers.values_mut() {
-            reader.last_round = true;
-            reader.ready = true;
+        for source in self.sources.values_mut() {
+            source.last_round = true;
+            source.ready = true;
         }
     }
 
-    /// Closes the files that have been copied to their ends.
-    fn close_finished(&mut self, output: &mut Output) {
+    /// Lets go of files that have been copied to their ends.
+    fn let_go(&mut self, output: &mut Output) {
         let watches = &mut self.watches;
-        self.readers.retain(|id, reader| {
-            let over = reader.last_round && !reader.ready;
+        self.sources.retain(|number, source| {
+            let over = source.last_round && !source.ready;
             if over {
-                reader.finish(output);
-                watches.remove(*id);
+                source.finish(output);
+                watches.remove(*number);
             }
             !over
         });
-        if self.readers.is_empty() {
+        if self.sources.is_empty() {
             output.write_folded(Instant::now());
         }
-        if self.readers.is_empty() && output.is_empty() {
+        if self.sources.is_empty() && output.is_empty() {
             for answer in self.waiting.drain(..) {
                 let _ = answer.send(());
             }
         }
     }
 
-    /// The reader that has the console for itself.
-    fn with_long_line(&mut self, now: Instant) -> Option<&mut LogReader> {
-        self.readers
+    /// The source that has the console for itself.
+    fn with_long_line(&mut self, now: Instant) -> Option<&mut Source> {
+        self.sources
             .values_mut()
-            .find(|reader| reader.has_console_until().is_some_and(|until| until > now))
+            .find(|source| source.has_console_until().is_some_and(|until| until > now))
     }
 
     fn trim(&mut self, now: Instant) {
-        for (id, retained) in &mut self.retained {
-            if retained.trim_at().is_some_and(|at| at <= now) {
+        for (number, kept) in &mut self.kept {
+            if kept.look_at().is_some_and(|at| at <= now) {
                 // Watched first: what is written meanwhile is not missed.
-                self.watches.add(*id, &retained.tailed.path, ONCE);
-                retained.trim();
+                self.watches.add(*number, &kept.shown.path, ONCE);
+                kept.trim();
             }
         }
     }
 
     /// Sleeps until a file has changed, the agent sends a command, or something is due.
     fn sleep(&mut self, output: &Output) {
-        let partial = self.readers.values().filter_map(LogReader::flush_at);
-        let grown = self.retained.values().filter_map(RetainedFile::trim_at);
+        let partial = self.sources.values().filter_map(Source::give_out_at);
+        let grown = self.kept.values().filter_map(KeptFile::look_at);
         let now = Instant::now();
-        let long = self
-            .readers
-            .values()
-            .filter_map(LogReader::has_console_until);
+        let long = self.sources.values().filter_map(Source::has_console_until);
         let due = partial
             .chain(grown)
             .chain(output.deadline())
@@ -239,32 +236,32 @@ impl Copier {
         drop(waited);
         self.commands.drain();
         let now = Instant::now();
-        for id in self.watches.changed() {
-            if let Some(reader) = self.readers.get_mut(&id) {
-                reader.ready = true;
-            } else if let Some(retained) = self.retained.get_mut(&id) {
-                retained.changed(now);
+        for number in self.watches.changed() {
+            if let Some(source) = self.sources.get_mut(&number) {
+                source.ready = true;
+            } else if let Some(kept) = self.kept.get_mut(&number) {
+                kept.changed(now);
             }
         }
         if self.watches.are_incomplete() {
-            for reader in self.readers.values_mut() {
-                reader.ready = true;
+            for source in self.sources.values_mut() {
+                source.ready = true;
             }
-            for retained in self.retained.values_mut() {
-                retained.changed(now);
+            for kept in self.kept.values_mut() {
+                kept.changed(now);
             }
         }
     }
 }
 
-/// The watch on a file that is trimmed after a delay: it reports the first change only, until it is set
-/// again, so that a flood does not wake the thread for every line.
+/// The watch on a file that is looked at after a while anyhow: it is silent after the first change
+/// until it is set again, so that a flood does not wake the thread for every line.
 const ONCE: inotify::WatchFlags = inotify::WatchFlags::MODIFY.union(inotify::WatchFlags::ONESHOT);
 
-/// The inotify watches.
+/// What the kernel watches for us.
 struct Watches {
     inotify: Option<OwnedFd>,
-    streams: BTreeMap<i32, StreamId>,
+    sources: BTreeMap<i32, u64>,
     refused: bool,
 }
 
@@ -275,7 +272,7 @@ impl Watches {
         Self {
             refused: inotify.is_none(),
             inotify,
-            streams: BTreeMap::new(),
+            sources: BTreeMap::new(),
         }
     }
 
@@ -283,26 +280,26 @@ impl Watches {
         self.refused
     }
 
-    fn add(&mut self, id: StreamId, path: &Path, what: inotify::WatchFlags) {
+    fn add(&mut self, number: u64, path: &Path, what: inotify::WatchFlags) {
         let Some(inotify) = &self.inotify else {
             return;
         };
-        // A watch that has reported is gone in the kernel.
-        self.streams.retain(|_, stream| *stream != id);
+        // One that has done its duty is gone in the kernel.
+        self.sources.retain(|_, source| *source != number);
         match inotify::add_watch(inotify, path, what) {
             Ok(watch) => {
-                self.streams.insert(watch, id);
+                self.sources.insert(watch, number);
             }
             Err(_) => self.refused = true,
         }
     }
 
-    fn remove(&mut self, id: StreamId) {
+    fn remove(&mut self, number: u64) {
         let Some(inotify) = &self.inotify else {
             return;
         };
-        self.streams.retain(|watch, stream| {
-            let gone = *stream == id;
+        self.sources.retain(|watch, source| {
+            let gone = *source == number;
             if gone {
                 let _ = inotify::remove_watch(inotify, *watch);
             }
@@ -310,8 +307,8 @@ impl Watches {
         });
     }
 
-    /// The streams whose files have changed since the last call.
-    fn changed(&mut self) -> Vec<StreamId> {
+    /// The sources whose files have changed since the last call.
+    fn changed(&mut self) -> Vec<u64> {
         let Some(inotify) = &self.inotify else {
             return Vec::new();
         };
@@ -321,9 +318,9 @@ impl Watches {
         loop {
             match reader.next() {
                 Ok(event) if event.events().contains(inotify::ReadFlags::QUEUE_OVERFLOW) => {
-                    return self.streams.values().copied().collect();
+                    return self.sources.values().copied().collect();
                 }
-                Ok(event) => changed.extend(self.streams.get(&event.wd())),
+                Ok(event) => changed.extend(self.sources.get(&event.wd())),
                 Err(Errno::INTR) => {}
                 Err(_) => return changed,
             }

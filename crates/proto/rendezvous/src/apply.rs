@@ -92,7 +92,7 @@ fn after_participants_left(state: &mut RendezvousState, settings: &Settings) {
 ///
 /// The heartbeats carry the clocks of their writers. A node whose clock is further behind ours than
 /// that is lost to us although it is alive, and one whose clock is ahead is noticed later; the
-/// stock agents do the same, and whether a node is in the group must not depend on whom it asks. We
+/// agents of torchrun do the same, and whether a node is in the group must not depend on whom it asks. We
 /// never remove ourselves (`me`): however old our own heartbeat is, we are there.
 pub fn sanitise(
     state: &mut RendezvousState,

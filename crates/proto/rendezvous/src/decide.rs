@@ -13,7 +13,7 @@
 //!   as if our last call had ended;
 //! * the last call is a little longer while nodes that waited for the round have not got in yet:
 //!   a round without them would end as soon as it began. To the others our clock seems slow;
-//! * who waited for a round that is full before it got in becomes surplus. Stock agents go on
+//! * who waited for a round that is full before it got in becomes surplus. Agents of torchrun go on
 //!   waiting, which tells all the others to start over, again and again;
 //! * an agent that leaves for good leaves every list, not only the participants.
 
@@ -73,7 +73,7 @@ pub enum Ending {
 
 /// How much time a request has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Patience {
+pub enum JoinPhase {
     /// It has some.
     InTime,
     /// None, but there is still time to take back what was written.
@@ -88,7 +88,7 @@ pub struct Moment {
     /// The wall clock, to be compared with the times in the state.
     pub wall: Wall,
     /// How much time the request has left.
-    pub patience: Patience,
+    pub phase: JoinPhase,
     /// Whether everybody who can be expected in the round that is forming is there.
     pub all_here: bool,
 }
@@ -173,7 +173,7 @@ fn decision(action: Action, reason: Reason) -> Decision {
 pub fn exit(state: &RendezvousState, me: &NodeDesc, moment: Moment) -> Decision {
     if !state.participants.contains_key(me) {
         decision(Action::Finish, Reason::NotListed)
-    } else if moment.patience == Patience::InTime {
+    } else if moment.phase == JoinPhase::InTime {
         decision(Action::RemoveFromParticipants, Reason::StillParticipant)
     } else {
         decision(Action::Fail(Ending::Timeout), Reason::TimeOver)
@@ -215,10 +215,10 @@ pub fn join(
     if state.complete && participant && whole {
         return decision(Action::Finish, Reason::InCompleteRound);
     }
-    if moment.patience != Patience::InTime {
-        let action = match moment.patience {
-            Patience::RollBack if participant => Action::RemoveFromParticipants,
-            Patience::RollBack if waiting => Action::RemoveFromWaitList,
+    if moment.phase != JoinPhase::InTime {
+        let action = match moment.phase {
+            JoinPhase::RollBack if participant => Action::RemoveFromParticipants,
+            JoinPhase::RollBack if waiting => Action::RemoveFromWaitList,
             _ => Action::Fail(Ending::Timeout),
         };
         return decision(action, Reason::TimeOver);
@@ -283,7 +283,7 @@ pub fn leave(state: &RendezvousState, me: &NodeDesc, moment: Moment) -> Decision
     // Whom nobody lets in any more, nobody misses either.
     if state.closed {
         decision(Action::Finish, Reason::RunClosed)
-    } else if moment.patience == Patience::InTime {
+    } else if moment.phase == JoinPhase::InTime {
         decision(action, Reason::Asked)
     } else {
         decision(Action::Fail(Ending::Timeout), Reason::TimeOver)
@@ -294,7 +294,7 @@ pub fn leave(state: &RendezvousState, me: &NodeDesc, moment: Moment) -> Decision
 pub fn close(state: &RendezvousState, moment: Moment) -> Decision {
     if state.closed {
         decision(Action::Finish, Reason::RunClosed)
-    } else if moment.patience == Patience::InTime {
+    } else if moment.phase == JoinPhase::InTime {
         decision(Action::MarkClosed, Reason::Asked)
     } else {
         decision(Action::Fail(Ending::Timeout), Reason::TimeOver)

@@ -7,7 +7,7 @@ use rdzv_core::time::Mono;
 
 use super::{NodeDesc, RendezvousState};
 
-/// How long a node of the former round that is in no list is still expected. Stock agents leave a
+/// How long a node of the former round that is in no list is still expected. Agents of torchrun leave a
 /// round and enter the next one in two writes, and are in no list between them.
 const BETWEEN_ROUNDS: Duration = Duration::from_secs(1);
 

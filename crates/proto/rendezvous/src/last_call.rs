@@ -20,7 +20,7 @@ pub struct LastCall {
 
 impl LastCall {
     /// The last call of the round that forms, if there is one to speak of and this node takes part.
-    pub fn heard_by(
+    pub fn seen_by(
         me: &NodeDesc,
         state: &RendezvousState,
         settings: &Settings,
@@ -33,11 +33,11 @@ impl LastCall {
             room: settings.max_nodes.saturating_sub(nodes),
             ends_in: deadline.since(wall),
         };
-        (state.participants.contains_key(me) && call.is_worth_telling()).then_some(call)
+        (state.participants.contains_key(me) && call.is_worth_announcing()).then_some(call)
     }
 
     /// Whether anybody is waited for, and for so long that people notice.
-    pub(super) fn is_worth_telling(&self) -> bool {
+    pub(super) fn is_worth_announcing(&self) -> bool {
         self.room > 0 && self.ends_in >= Duration::from_secs(1)
     }
 }
@@ -71,14 +71,14 @@ mod tests {
     }
 
     #[test]
-    fn it_is_told_to_participants_while_there_is_something_to_wait_for() {
+    fn it_is_announced_to_participants_while_there_is_something_to_wait_for() {
         let (min, max) = (1, 3);
         let settings = Settings::new(min, max);
         let now = Wall::from_unix_micros(5_000_000);
         let mut state = RendezvousState::default();
         state.participants.insert(node("a"), 0);
         let heard = |state: &RendezvousState| {
-            LastCall::heard_by(&node("a"), state, &settings, now).map(|call| call.to_string())
+            LastCall::seen_by(&node("a"), state, &settings, now).map(|call| call.to_string())
         };
         assert_eq!(heard(&state), None, "too few nodes");
         state.deadline = Some(now + Duration::from_secs(30));
@@ -87,7 +87,7 @@ mod tests {
             "1 node joined, which is enough; waiting 30 s more for up to 2 further nodes \
              (--rdzv-conf last_call_timeout=0 starts at once)"
         );
-        let other = LastCall::heard_by(&node("b"), &state, &settings, now);
+        let other = LastCall::seen_by(&node("b"), &state, &settings, now);
         assert_eq!(other, None, "b does not take part");
         state.participants.insert(node("b"), 0);
         assert!(heard(&state).unwrap().contains("up to 1 further node ("));

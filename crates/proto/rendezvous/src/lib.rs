@@ -9,8 +9,6 @@
 //! ```
 //!
 //! * [`state`]: what is agreed on, the same for every agent; [`settings`]: how long to wait for what.
-//! * [`words`]: what happens to one agent that shares the state with others through a
-//!   compare-and-set store, and what it wants done.
 //! * [`coordinator`]: what a store server of ours does for agents that may ask it to be the one writer;
 //!   [`native_client`]: the side of such an agent.
 //! * [`codec`]: the state as all agents write it, Python's among them; [`pickle`] is Python's format.
@@ -38,7 +36,6 @@ pub mod pickle;
 pub mod ranks;
 pub mod settings;
 pub mod state;
-pub mod words;
 
 pub use participant::Participant;
 pub use settings::Settings;

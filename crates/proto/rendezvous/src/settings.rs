@@ -26,7 +26,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The reference's defaults for so many nodes.
+    /// torchelastic's defaults for so many nodes.
     pub fn new(min_nodes: u32, max_nodes: u32) -> Self {
         Self {
             min_nodes,

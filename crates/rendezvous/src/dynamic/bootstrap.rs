@@ -1,11 +1,12 @@
 //! Where the workers of a round meet: rank 0 offers a store, everybody else reads where it is.
 //!
-//! The reference publishes the address once and remembers it, so that a newcomer waits in vain and
+//! torchelastic publishes the address once and remembers it, so that a newcomer waits in vain and
 //! nodes disagree after a change of rank 0. Here it is published and read in every round. To agents
-//! of the reference, which remember the first address they saw, it stays the same for as long as
+//! of torchelastic, which remember the first address they saw, it stays the same for as long as
 //! this node hosts; the store itself is emptied instead.
 
-use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,16 +14,17 @@ use bytes::Bytes;
 use rdzv_core::env::{MASTER_ADDR, MASTER_PORT};
 use rdzv_store::{ServerOptions, Store, StoreError, TcpStoreServer};
 
+use socket2::{Domain, Protocol, Socket, Type};
+
 use crate::RendezvousError;
 use crate::bind::loopback;
-use crate::dynamic::reserve_port;
 
 /// After so long without an address in the current round, a leader that has published one in an
-/// earlier round is taken to be one of the reference's, which does so only once. It notices within a
+/// earlier round is taken to be one of torchelastic's, which does so only once. It notices within a
 /// second that a round is complete; ours never gets so late.
-const SILENCE_OF_REFERENCE: Duration = Duration::from_secs(3);
+const TORCHELASTIC_SILENCE: Duration = Duration::from_secs(3);
 
-/// How many earlier rounds are looked at for the address of a leader of the reference's.
+/// How many earlier rounds are looked at for the address of a leader of torchelastic's.
 const MOST_ROUNDS_BACK: u64 = 1000;
 
 /// Where the workers of a round meet.
@@ -106,7 +108,7 @@ impl WorkersStore {
         Ok(Arc::clone(self.server.insert(Arc::new(server))))
     }
 
-    fn reserve(&self) -> std::io::Result<TcpListener> {
+    fn reserve(&self) -> io::Result<TcpListener> {
         match loopback(&self.address) {
             Some(address) => reserve_port((address, self.port)),
             None => reserve_port((Ipv6Addr::UNSPECIFIED, self.port))
@@ -143,23 +145,22 @@ pub struct Reading<'a> {
     /// Whether an agent hosts the workers' store; else rank 0 always publishes a new port.
     pub share: bool,
     /// How long to wait.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 /// Reads where rank 0 says that the workers meet.
 ///
-/// A leader of the reference's that was one before says nothing; then the latest of the earlier
+/// A leader of torchelastic's that was one before says nothing; then the latest of the earlier
 /// rounds counts in which it did.
 pub fn read(reading: &Reading<'_>) -> Result<Master, RendezvousError> {
     let started = Instant::now();
     let first = if reading.share && reading.round > 0 {
-        SILENCE_OF_REFERENCE.min(reading.patience)
+        TORCHELASTIC_SILENCE.min(reading.timeout)
     } else {
-        reading.patience
+        reading.timeout
     };
     match read_within(reading.current, first) {
-        Err(RendezvousError::Store(StoreError::WaitTimeout { .. })) if first < reading.patience => {
-        }
+        Err(RendezvousError::Store(StoreError::WaitTimeout { .. })) if first < reading.timeout => {}
         other => return other,
     }
     if let Some(master) = said_earlier(reading)? {
@@ -173,7 +174,7 @@ pub fn read(reading: &Reading<'_>) -> Result<Master, RendezvousError> {
     }
     read_within(
         reading.current,
-        reading.patience.saturating_sub(started.elapsed()),
+        reading.timeout.saturating_sub(started.elapsed()),
     )
 }
 
@@ -191,9 +192,9 @@ fn said_earlier(reading: &Reading<'_>) -> Result<Option<Master>, RendezvousError
     Ok(None)
 }
 
-fn read_within(store: &dyn Store, patience: Duration) -> Result<Master, RendezvousError> {
+fn read_within(store: &dyn Store, timeout: Duration) -> Result<Master, RendezvousError> {
     let keys = [MASTER_ADDR, MASTER_PORT];
-    store.wait(&keys, Some(patience))?;
+    store.wait(&keys, Some(timeout))?;
     let values = store.multi_get(&keys)?;
     let [addr, port] = &values[..] else {
         return Err(not_published(store, &values));
@@ -218,6 +219,31 @@ fn not_published(store: &dyn Store, values: &[Bytes]) -> RendezvousError {
         store: format!("{store:?}"),
         what: format!("keys {MASTER_ADDR} and {MASTER_PORT} are no host and port: {values:?}"),
     })
+}
+
+/// Takes a port, 0 for a free one, at the first address that can be had, without listening at it.
+///
+/// Nobody gets this port by asking for a free one, or without the option to share addresses, for as
+/// long as the socket is held. But who sets that option (`SO_REUSEADDR`), as stores and most servers
+/// do, can listen there at once: so the socket may be held until the worker that the port is for has
+/// been started, however soon that listens.
+pub fn reserve_port(place: impl ToSocketAddrs) -> io::Result<TcpListener> {
+    let mut result = Err(io::ErrorKind::AddrNotAvailable.into());
+    for address in place.to_socket_addrs()? {
+        result = bind(address);
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
+}
+
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let domain = Domain::for_address(address);
+    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket.into())
 }
 
 #[cfg(test)]
@@ -246,7 +272,7 @@ mod tests {
         rounds: &dyn Fn(u64) -> Result<Arc<dyn Store>, RendezvousError>,
         round: u64,
         leader: &str,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<(String, u16), RendezvousError> {
         let current = rounds(round)?;
         let read = read(&Reading {
@@ -255,7 +281,7 @@ mod tests {
             earlier: rounds,
             leader,
             share: true,
-            patience,
+            timeout,
         })?;
         Ok((read.addr, read.port))
     }
@@ -318,8 +344,8 @@ mod tests {
     fn a_leader_that_never_said_anything_is_waited_for_and_named() {
         let rounds = rounds();
         publish(&*rounds(0).unwrap(), &master("a", 1)).unwrap();
-        let patience = SILENCE_OF_REFERENCE + Duration::from_millis(50);
-        let error = read_in(&rounds, 1, "new", patience).unwrap_err();
+        let timeout = TORCHELASTIC_SILENCE + Duration::from_millis(50);
+        let error = read_in(&rounds, 1, "new", timeout).unwrap_err();
         assert!(error.to_string().contains(MASTER_ADDR), "{error}");
     }
 
@@ -331,5 +357,21 @@ mod tests {
         store.set(MASTER_PORT, b"70000").unwrap();
         let error = read_in(&rounds, 0, "a", LONG).unwrap_err().to_string();
         assert!(error.contains("70000"), "{error}");
+    }
+
+    #[test]
+    fn whoever_shares_addresses_can_listen_at_a_port_that_is_kept_and_others_cannot_take_it() {
+        let loopback = Ipv4Addr::LOCALHOST;
+        let kept = reserve_port((loopback, 0)).unwrap();
+        let port = kept.local_addr().unwrap().port();
+        let without = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+        let address = SocketAddr::from((loopback, port));
+        assert!(without.bind(&address.into()).is_err());
+        // The standard library's listeners share, on every address of the host.
+        let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
+            .or_else(|_| TcpListener::bind(address))
+            .unwrap();
+        assert_eq!(listener.local_addr().unwrap().port(), port);
+        assert!(std::net::TcpStream::connect(address).is_ok());
     }
 }

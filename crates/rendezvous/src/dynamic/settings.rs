@@ -1,4 +1,4 @@
-//! The options (`--rdzv-conf`) of every dynamic rendezvous, checked with the reference's texts.
+//! The options (`--rdzv-conf`) of every dynamic rendezvous, checked with torchelastic's texts.
 //!
 //! | option | default | what |
 //! |---|---|---|
@@ -30,8 +30,8 @@ const NAMES: [&str; 7] = [
 /// Options that launchers add for all backends.
 const OF_LAUNCHER: [&str; 2] = ["timeout", "rank"];
 
-/// Reads the options of a dynamic rendezvous. Those that nobody knows are passed over, as the
-/// reference does; [`note_unknown`] says so.
+/// Reads the options of a dynamic rendezvous. Those that nobody knows are passed over, as
+/// torchelastic does; [`note_unknown`] says so.
 pub fn from_parameters(parameters: &RendezvousParameters) -> Result<Settings, RendezvousError> {
     let defaults = Settings::new(parameters.min_nodes, parameters.max_nodes);
     let timeout = |name: &str, least: i64, default: Duration| {
@@ -197,7 +197,7 @@ mod tests {
                 "cas_backoff_max_seconds=-1.0",
                 "cas_backoff_max_seconds (-1.0) must be finite and non-negative.",
             ),
-            // Nonsense that the reference lets pass: with it, every node is lost at once.
+            // Nonsense that torchelastic lets pass: with it, every node is lost at once.
             (
                 "keep_alive_interval=0",
                 "The rendezvous configuration option 'keep_alive_interval' must be greater than \

@@ -70,7 +70,7 @@ fn over(
             run_id,
             settings,
             me,
-            patience: options.read_timeout,
+            timeout: options.read_timeout,
         },
     )?;
     Ok(Box::new(driver))

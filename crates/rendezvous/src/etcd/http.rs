@@ -4,20 +4,21 @@
 //! unending answer has one of its own. Proxies named in the environment are not used: etcd is a
 //! matter of the cluster.
 
-use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use std::{fmt, fs};
 
 use bytes::Bytes;
 use ureq::http::{HeaderMap, Method, Request, Response, header};
+use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, BodyReader, Error, Timeout};
 
 use super::failure::{Cause, Failure, Retry};
-use super::options::EtcdOptions;
-use super::tls;
+use super::options::{EtcdOptions, TlsFiles};
 use crate::RendezvousError;
 
 /// The most that is read of one answer, or of one line of an unending one.
@@ -99,7 +100,7 @@ impl Http {
             .timeout_resolve(Some(CONNECT_TIMEOUT))
             .timeout_connect(Some(CONNECT_TIMEOUT));
         if let Some(files) = &options.tls {
-            config = config.tls_config(tls::config(files)?);
+            config = config.tls_config(tls_config(files)?);
         }
         let endpoint = &options.endpoint;
         let scheme = if options.tls.is_some() {
@@ -351,4 +352,46 @@ fn cause(error: &Error) -> Cause {
         Error::Io(_) | Error::Timeout(_) | Error::BodyStalled => away(true),
         other => Cause::NotEtcd(other.to_string()),
     }
+}
+
+/// Reads the files.
+fn tls_config(files: &TlsFiles) -> Result<TlsConfig, RendezvousError> {
+    let mut config = TlsConfig::builder();
+    if let Some(authority) = &files.authority {
+        config = config.root_certs(RootCerts::new_with_certs(&certificates(authority)?));
+    }
+    if let Some((certificate, key)) = &files.identity {
+        let client = ClientCert::new_with_certs(&certificates(certificate)?, private_key(key)?);
+        config = config.client_cert(Some(client));
+    }
+    Ok(config.build())
+}
+
+fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>, RendezvousError> {
+    let pem = read_file(path)?;
+    let found: Vec<_> = parse_pem(&pem)
+        .filter_map(|item| match item {
+            Ok(PemItem::Certificate(certificate)) => Some(certificate),
+            _ => None,
+        })
+        .collect();
+    if found.is_empty() {
+        return Err(unusable(path, "it holds no PEM certificate"));
+    }
+    Ok(found)
+}
+
+fn private_key(path: &Path) -> Result<PrivateKey<'static>, RendezvousError> {
+    PrivateKey::from_pem(&read_file(path)?).map_err(|error| unusable(path, &error.to_string()))
+}
+
+fn read_file(path: &Path) -> Result<Vec<u8>, RendezvousError> {
+    fs::read(path).map_err(|error| unusable(path, &error.to_string()))
+}
+
+fn unusable(path: &Path, why: &str) -> RendezvousError {
+    RendezvousError::Argument(format!(
+        "The etcd certificate file {} cannot be used: {why}.",
+        path.display()
+    ))
 }

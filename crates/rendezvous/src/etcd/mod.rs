@@ -17,7 +17,7 @@
 //! | `v3`, `wire` | the v3 API: requests that are repeated, and their JSON |
 //! | `v2` | the older API, and the backend `etcd-v2` on it (feature `etcd-v2`) |
 //! | `failure` | why a request failed, and how long to repeat one |
-//! | `http`, `tls` | one request, one answer; or an answer that does not end |
+//! | `http` | one request, one answer; or an answer that does not end |
 
 mod backend;
 pub(crate) mod failure;
@@ -29,7 +29,6 @@ mod plain_folder;
 mod run_watch;
 mod state;
 mod store;
-mod tls;
 #[cfg(feature = "etcd-v2")]
 pub mod v2;
 mod v3;

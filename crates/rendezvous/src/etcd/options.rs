@@ -13,7 +13,7 @@ const DEFAULT_PORT: u16 = 2379;
 /// How long the server may be away, if nothing is configured.
 const DEFAULT_READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Under which keys the runs are, if nothing is configured; the same as in the reference, whose
+/// Under which keys the runs are, if nothing is configured; the same as in torchelastic, whose
 /// keys are in the v2 API's own key space.
 const DEFAULT_PREFIX: &str = "/torchelastic/p2p";
 
@@ -71,7 +71,7 @@ impl EtcdOptions {
         }
     }
 
-    /// Reads endpoint and options. The names of either of the reference's etcd backends will do.
+    /// Reads endpoint and options. The names of either of torchelastic's etcd backends will do.
     pub fn from_parameters(parameters: &RendezvousParameters) -> Result<Self, RendezvousError> {
         let endpoint = Endpoint::parse(&parameters.endpoint, DEFAULT_PORT)
             .map_err(|error: EndpointError| RendezvousError::Argument(error.to_string()))?;

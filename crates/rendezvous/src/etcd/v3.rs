@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_told_apart() {
+    fn refusals_are_distinguished() {
         let of = |status, body: &str| refusal(status, body.as_bytes());
         assert!(of(503, r#"{"error":"etcdserver: no leader","code":14}"#).is_passing());
         assert!(of(502, "<html>").is_passing());

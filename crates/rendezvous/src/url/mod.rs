@@ -6,16 +6,13 @@
 //! | `tcp://host:port?rank=R&world_size=N` | TCP, there | query |
 //! | `file:///path?rank=R&world_size=N` | that file | query |
 //!
-//! Who hosts a TCP store is decided in `host`. The query name `use_libuv` and the variable of the
-//! same name choose between the reference's two servers; ours is one, so they are accepted and
+//! Who hosts a TCP store is decided in `handlers`. The query name `use_libuv` and the variable of the
+//! same name choose between PyTorch's two servers; ours is one, so they are accepted and
 //! change nothing, like all names that are not known.
 
-mod env;
-mod file;
-mod host;
+mod handlers;
 mod parse;
 mod registry;
-mod tcp;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,11 +20,9 @@ use std::time::Duration;
 use rdzv_core::rank::Rank;
 use rdzv_store::{PrefixStore, Store};
 
-pub use env::EnvHandler;
-pub use file::FileHandler;
+pub use handlers::{EnvHandler, FileHandler, TcpHandler};
 pub use parse::Url;
 pub use registry::{Registry, UrlHandler, UrlRendezvous, open, register_handler, rendezvous};
-pub use tcp::TcpHandler;
 
 use crate::{Environment, RendezvousError};
 
@@ -75,13 +70,13 @@ pub struct Opened {
 
 impl Joined {
     /// The part of the store that belongs to the job's default process group (`default_pg/`),
-    /// where a peer of the reference's looks for it.
+    /// where a peer of PyTorch's reads it.
     pub fn into_group_store(self) -> PrefixStore {
         PrefixStore::new(DEFAULT_GROUP, Arc::from(self.store))
     }
 }
 
-/// The reference's beginning of everything that can be wrong with a URL of a scheme.
+/// PyTorch's beginning of everything that can be wrong with a URL of a scheme.
 fn wrong(scheme: &str, what: &str) -> RendezvousError {
     RendezvousError::Argument(format!(
         "Error initializing torch.distributed using {scheme}:// rendezvous: {what}"

@@ -1,4 +1,4 @@
-//! The parts of an init-method URL, split as the reference splits them.
+//! The parts of an init-method URL, split as PyTorch splits them.
 //!
 //! That is Python's `urlparse`: the scheme and host are lower-cased, user names are dropped, and
 //! nothing is percent-decoded.

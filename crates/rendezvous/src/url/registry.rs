@@ -158,7 +158,7 @@ impl fmt::Debug for UrlRendezvous {
 }
 
 impl UrlRendezvous {
-    /// Takes part. A second call is refused with the reference's text: none of these methods can
+    /// Takes part. A second call is refused with PyTorch's text: none of these methods can
     /// tell one round from the next.
     pub fn join(&mut self) -> Result<Joined, RendezvousError> {
         if self.joined {

@@ -14,7 +14,7 @@ behaviours!(
     a_lost_node_is_missed,
     a_node_that_joins_again_takes_the_others_along,
     a_surplus_node_takes_the_place_of_one_that_left,
-    a_failure_for_good_is_told_to_the_others,
+    a_failure_for_good_is_announced_to_the_others,
     a_failure_is_heard_before_the_closing_that_follows_it,
 );
 
@@ -100,7 +100,7 @@ fn a_surplus_node_takes_the_place_of_one_that_left(place: &dyn Place) {
     });
 }
 
-fn a_failure_for_good_is_told_to_the_others(place: &dyn Place) {
+fn a_failure_for_good_is_announced_to_the_others(place: &dyn Place) {
     let mut three = nodes(place, 3, (3, 3), "");
     form(&mut three);
     three[1]

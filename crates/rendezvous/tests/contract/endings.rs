@@ -12,7 +12,7 @@ use crate::places::Place;
 
 behaviours!(
     a_closed_rendezvous_admits_nobody,
-    closing_is_told_to_those_in_the_round,
+    closing_is_announced_to_those_in_the_round,
     closing_ends_the_wait_of_those_who_came_too_early,
     a_surplus_node_ends_quietly_with_the_job,
     an_interrupted_node_does_not_count,
@@ -35,7 +35,7 @@ fn a_closed_rendezvous_admits_nobody(place: &dyn Place) {
     assert!(late.backend.is_closed().unwrap());
 }
 
-fn closing_is_told_to_those_in_the_round(place: &dyn Place) {
+fn closing_is_announced_to_those_in_the_round(place: &dyn Place) {
     let mut two = nodes(place, 2, (2, 2), "");
     form(&mut two);
     two[1].backend.set_closed().unwrap();

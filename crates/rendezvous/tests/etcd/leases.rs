@@ -44,7 +44,7 @@ fn a_node_that_leaves_or_comes_back_is_not_gone() {
 
 #[test]
 #[ignore = "needs etcd: cargo xtask test"]
-fn a_living_node_is_not_gone_and_nobody_is_told_of_his_own_end() {
+fn a_living_node_is_not_gone_and_nobody_is_notified_of_his_own_end() {
     let server = Server::shared();
     let run = new_run();
     let mut options = server.options();

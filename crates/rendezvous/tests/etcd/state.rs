@@ -82,7 +82,7 @@ fn runs_do_not_meet() {
 
 #[test]
 #[ignore = "needs etcd: cargo xtask test"]
-fn a_change_is_told_at_once() {
+fn a_change_is_notified_at_once() {
     let server = Server::shared();
     let run = new_run();
     let (mut writer, mut reader) = (open(&server, &run), open(&server, &run));

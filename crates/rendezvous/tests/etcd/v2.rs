@@ -124,7 +124,7 @@ fn one_writer_wins_each_version() {
 
 #[test]
 #[ignore = "needs etcd: cargo xtask test"]
-fn every_write_is_told_at_once() {
+fn every_write_is_notified_at_once() {
     let server = Server::shared();
     let run = new_run();
     let (mut writer, mut reader) = (open(&server, &run), open(&server, &run));
@@ -173,7 +173,7 @@ fn heartbeats_wake_nobody() {
 
 #[test]
 #[ignore = "needs etcd: cargo xtask test"]
-fn a_change_is_told_even_when_etcd_has_forgotten_what_came_before() {
+fn a_change_is_notified_even_when_etcd_has_forgotten_what_came_before() {
     let server = Server::start();
     let run = new_run();
     let (mut writer, mut reader) = (open(&server, &run), open(&server, &run));

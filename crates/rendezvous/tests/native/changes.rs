@@ -138,7 +138,7 @@ fn a_failure_reaches_the_others_by_name() {
 }
 
 #[test]
-fn one_that_leaves_is_told_about_as_such() {
+fn one_that_leaves_is_announced_as_such() {
     let server = host();
     let mut joined = round(&server, 2, 1, 2);
     joined[1].0.native.leave().unwrap();

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use rdzv_core::rank::Assignment;
-use rdzv_rendezvous::dynamic::native::is_host;
+use rdzv_rendezvous::dynamic::native::is_coordinator;
 use rdzv_rendezvous::{RendezvousBackend as _, RendezvousError};
 use rdzv_rendezvous_proto::codec;
 use rdzv_store::{ServerOptions, Store as _, TcpStore, TcpStoreOptions, TcpStoreServer};
@@ -41,7 +41,7 @@ fn the_store_of_a_round_is_shared_and_where_workers_meet_is_a_store() {
     let joined = join_all(agents.collect());
     joined[0].1.store.set("greeting", b"hello").unwrap();
     assert_eq!(joined[1].1.store.get("greeting").unwrap(), "hello");
-    // The keys are those of the reference.
+    // The keys are those of torchelastic.
     let reader = client(server.local_addr());
     let port = reader.get("torch.rendezvous.run.0/MASTER_PORT").unwrap();
     assert_eq!(port, joined[1].1.master_port.to_string());
@@ -53,7 +53,7 @@ fn the_store_of_a_round_is_shared_and_where_workers_meet_is_a_store() {
 }
 
 #[test]
-fn a_stock_reader_sees_the_state() {
+fn a_torchrun_reader_sees_the_state() {
     let server = host();
     let agents = (0..2).map(|number| Agent::new(server.local_addr(), number, settings(2, 2)));
     let joined = join_all(agents.collect());
@@ -138,10 +138,10 @@ fn a_plain_store_is_no_host() {
         host: Some("127.0.0.1".to_owned()),
         ..ServerOptions::default()
     });
-    assert!(!is_host(plain.unwrap().local_addr(), LONG).unwrap());
-    assert!(is_host(host().local_addr(), LONG).unwrap());
+    assert!(!is_coordinator(plain.unwrap().local_addr(), LONG).unwrap());
+    assert!(is_coordinator(host().local_addr(), LONG).unwrap());
     let nobody = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
-    let error = is_host(nobody, LONG).unwrap_err().to_string();
+    let error = is_coordinator(nobody, LONG).unwrap_err().to_string();
     assert!(error.contains("127.0.0.1:1"), "{error}");
 }
 

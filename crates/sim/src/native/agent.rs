@@ -5,7 +5,8 @@ use std::time::Duration;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_rendezvous_proto::native_client::{self, Change, Failure, Joined, NativeClient};
-use rdzv_rendezvous_proto::words;
+use rdzv_rendezvous_proto::participant;
+
 use rdzv_rendezvous_proto::{NodeDesc, Participant, RendezvousState, Settings};
 
 /// When the virtual world begins, in Unix seconds.
@@ -47,7 +48,7 @@ pub enum Input<'a> {
     /// To a native one.
     Native(native_client::Input<'a>),
     /// To a stock one.
-    Stock(words::Input),
+    Stock(participant::Input),
     /// To either.
     Join,
     /// To either.
@@ -202,10 +203,10 @@ impl Agent {
                     now,
                     match input {
                         Input::Stock(input) => input,
-                        Input::Join => words::Input::Join,
-                        Input::Leave => words::Input::Leave,
-                        Input::Close => words::Input::Close,
-                        Input::Tick | Input::Native(_) => words::Input::Tick,
+                        Input::Join => participant::Input::Join,
+                        Input::Leave => participant::Input::Leave,
+                        Input::Close => participant::Input::Close,
+                        Input::Tick | Input::Native(_) => participant::Input::Tick,
                     },
                 );
                 let outputs: Vec<_> = std::iter::from_fn(|| participant.poll_output()).collect();
@@ -247,8 +248,8 @@ impl Agent {
         }
     }
 
-    fn stock(&mut self, output: words::Output, wishes: &mut Vec<Wish>) {
-        use words::{Change, Failure, Output};
+    fn stock(&mut self, output: participant::Output, wishes: &mut Vec<Wish>) {
+        use participant::{Change, Failure, Output};
         match output {
             Output::Read => wishes.push(Wish::Read),
             Output::Write(state) => wishes.push(Wish::Write(state)),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use rdzv_rendezvous_proto::coordinator::Coordinator;
-use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, codec, native_client, words};
+use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, codec, native_client, participant};
 
 use super::agent::{Agent, Doing, Input};
 use super::ledger::Ledger;
@@ -268,8 +268,8 @@ impl World {
                 self.tell(
                     agent,
                     Input::Stock(match won {
-                        None => words::Input::Read(state),
-                        Some(won) => words::Input::Written { state, won },
+                        None => participant::Input::Read(state),
+                        Some(won) => participant::Input::Written { state, won },
                     }),
                 )
             }

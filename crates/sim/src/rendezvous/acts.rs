@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rdzv_rendezvous_proto::words::Input;
+use rdzv_rendezvous_proto::participant::Input;
 
 use super::agent::Doing;
 use super::plan::Act;

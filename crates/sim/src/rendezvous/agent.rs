@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now, Wall};
-use rdzv_rendezvous_proto::words::{Change, Failure, Formed, Input, Output};
+use rdzv_rendezvous_proto::participant::{Change, Failure, Formed, Input, Output};
 use rdzv_rendezvous_proto::{NodeDesc, Participant, RendezvousState, Settings};
 
 /// When the virtual world begins, in Unix seconds.

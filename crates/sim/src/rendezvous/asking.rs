@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rdzv_rendezvous_proto::RendezvousState;
-use rdzv_rendezvous_proto::words::Input;
+use rdzv_rendezvous_proto::participant::Input;
 
 use super::agent::{Ask, Doing};
 use super::trace::brief;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::fmt::Display;
 
 use rdzv_rendezvous_proto::RendezvousState;
-use rdzv_rendezvous_proto::words::Input;
+use rdzv_rendezvous_proto::participant::Input;
 
 /// How much of what happened last is kept.
 const LAST: usize = 300;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rdzv_rendezvous_proto::NodeDesc;
-use rdzv_rendezvous_proto::words::Input;
+use rdzv_rendezvous_proto::participant::Input;
 
 use super::agent::{Ask, Doing, Wishes};
 use super::plan::Act;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use rdzv_rendezvous_proto::RendezvousState;
-use rdzv_rendezvous_proto::words::Input;
+use rdzv_rendezvous_proto::participant::Input;
 
 use super::agent::{Agent, Ask, Doing};
 use super::ledger::Ledger;

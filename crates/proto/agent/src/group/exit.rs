@@ -1,9 +1,9 @@
-//! Ends of processes.
+//! How processes end.
 
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Wall;
 
-/// The end of a process.
+/// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     /// It returned this code.
@@ -39,11 +39,11 @@ impl Exit {
 /// The end of one worker, as the kernel reported it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkerExit {
-    /// The worker.
+    /// Which.
     pub local_rank: LocalRank,
     /// Its process id.
     pub pid: u32,
-    /// Its exit code, or the signal that ended it.
+    /// How it ended.
     pub exit: Exit,
     /// When that was seen.
     pub at: Wall,

@@ -14,7 +14,6 @@ use super::exit::{Exit, WorkerExit};
 use rdzv_core::signal;
 use rdzv_core::time::Wall;
 use record::Record;
-pub use record::rfc3339;
 
 /// Separates the sentence for people from the record behind it, where both travel in one text.
 const SEPARATOR: char = '\u{1e}';
@@ -25,7 +24,7 @@ const SEPARATOR: char = '\u{1e}';
 pub struct Failure {
     /// The cause.
     pub cause: Cause,
-    /// Everything else that is known.
+    /// What is known besides.
     pub evidence: Evidence,
 }
 
@@ -57,7 +56,7 @@ impl Failure {
     }
 
     /// Encodes the failure for the agents of other nodes: a sentence, and JSON behind it, together
-    /// at most `most` bytes. The older ends of its long parts are cut to fit.
+    /// at most `most` bytes. What does not fit is left out of the older end of its long parts.
     ///
     /// The age at `now` travels instead of the time: clocks of nodes differ, durations do not.
     pub fn encode(&self, sentence: &str, now: Wall, most: usize) -> String {
@@ -115,7 +114,7 @@ impl Failure {
 
     /// The time of the failure as reports show it: RFC 3339 with microseconds; empty if unknown.
     pub fn time(&self) -> String {
-        self.evidence.seen.map_or_else(String::new, rfc3339)
+        self.evidence.seen.map_or_else(String::new, record::time)
     }
 
     /// Whether the agent ended the worker because of something else.

@@ -87,7 +87,7 @@ pub struct Binding {
     pub reason: String,
 }
 
-/// The reason that a worker cannot be bound.
+/// Why a worker cannot be bound.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum BindingError {
     /// There is no device at all. (PyTorch's text.)
@@ -101,7 +101,7 @@ pub enum BindingError {
     TooFewDevices {
         /// The first worker without one.
         local_rank: u32,
-        /// Number of devices.
+        /// How many there are.
         devices: usize,
     },
     /// The node of the device is not known to the kernel.
@@ -110,7 +110,7 @@ pub enum BindingError {
          kernel lists no such node"
     )]
     UnknownNode {
-        /// The node.
+        /// Which node.
         node: u32,
         /// The device there.
         device: u32,
@@ -122,7 +122,7 @@ pub enum BindingError {
          cluster); allow some of {listed}, or leave out --numa-binding"
     )]
     NoneAllowed {
-        /// The node.
+        /// Which node.
         node: u32,
         /// The device there.
         device: u32,
@@ -137,11 +137,11 @@ pub enum BindingError {
          devices at it: --numa-binding exclusive needs one for each; use node"
     )]
     TooFewCores {
-        /// The node.
+        /// Which node.
         node: u32,
-        /// Number of cores that may be used.
+        /// How many cores may be used.
         cores: usize,
-        /// Number of devices at the node.
+        /// How many devices are at the node.
         devices: usize,
     },
     /// The machine does not say what the mode needs to know.
@@ -152,7 +152,7 @@ pub enum BindingError {
     Unsaid {
         /// `the socket`, `the core`, `the caches`.
         fact: &'static str,
-        /// The processor.
+        /// Of which processor.
         processor: u32,
     },
 }

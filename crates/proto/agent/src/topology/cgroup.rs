@@ -7,7 +7,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-/// The files of a directory.
+/// Which files a directory has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
     /// `cpu.cfs_quota_us` and `cpu.cfs_period_us`.
@@ -69,9 +69,9 @@ pub fn counter(text: &str, name: &str) -> Option<u64> {
 /// One line of `mountinfo` that is a hierarchy with the controller.
 struct Mount {
     version: Version,
-    /// The group of the hierarchy that is mounted.
+    /// Which group of the hierarchy is mounted.
     root: PathBuf,
-    /// The mount point.
+    /// Where.
     point: PathBuf,
 }
 
@@ -96,7 +96,7 @@ impl Mount {
         })
     }
 
-    /// The directory of the group with this path; the mount point if it is outside of what is mounted.
+    /// Where the group of this path is; the mount point if it is outside of what is mounted.
     fn directory_of(&self, path: &Path) -> PathBuf {
         match path.strip_prefix(&self.root) {
             // Joining nothing would leave a slash at the end.

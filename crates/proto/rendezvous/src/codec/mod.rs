@@ -9,7 +9,6 @@
 //! releases is kept ([`Dialect`](super::Dialect)). Both directions take time in proportion to the
 //! number of nodes.
 
-mod attributes;
 mod read;
 pub mod text;
 mod write;
@@ -43,6 +42,38 @@ pub fn from_value(value: &[u8]) -> Result<Option<RendezvousState>, CodecError> {
         return Ok(None);
     }
     decode(&text::decode(value)?).map(Some)
+}
+
+/// Names of the state's attributes, in the order they are written.
+mod state {
+    pub(super) const ROUND: &str = "round";
+    pub(super) const COMPLETE: &str = "complete";
+    pub(super) const DEADLINE: &str = "deadline";
+    pub(super) const CLOSED: &str = "closed";
+    pub(super) const PARTICIPANTS: &str = "participants";
+    pub(super) const WAIT_LIST: &str = "wait_list";
+    pub(super) const REDUNDANCY_LIST: &str = "redundancy_list";
+    pub(super) const LAST_HEARTBEATS: &str = "last_heartbeats";
+
+    pub(super) const ALL: [&str; 8] = [
+        ROUND,
+        COMPLETE,
+        DEADLINE,
+        CLOSED,
+        PARTICIPANTS,
+        WAIT_LIST,
+        REDUNDANCY_LIST,
+        LAST_HEARTBEATS,
+    ];
+}
+
+/// Names of a node's attributes, in the order they are written.
+mod node {
+    pub(super) const ADDR: &str = "addr";
+    pub(super) const PID: &str = "pid";
+    pub(super) const LOCAL_ID: &str = "local_id";
+
+    pub(super) const ALL: [&str; 3] = [ADDR, PID, LOCAL_ID];
 }
 
 /// Why something is not the state of a rendezvous.

@@ -8,7 +8,7 @@ use crate::{Dialect, NodeDesc, RendezvousState};
 use rdzv_core::time::Wall;
 
 use super::CodecError;
-use super::attributes::{node, state as names};
+use super::{node, state as names};
 
 pub(super) fn state(pickle: &[u8]) -> Result<RendezvousState, CodecError> {
     let document = Document::read(pickle)?;

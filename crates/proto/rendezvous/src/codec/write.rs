@@ -4,7 +4,7 @@ use crate::pickle::{Class, Memo, Time, Value, Writer};
 use crate::{Dialect, NodeDesc, RendezvousState};
 use rdzv_core::time::Wall;
 
-use super::attributes::{node, state as names};
+use super::{node, state as names};
 
 /// About what a node and its heartbeat take.
 const NODE_BYTES: usize = 110;

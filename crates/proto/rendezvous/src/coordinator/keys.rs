@@ -1,4 +1,4 @@
-//! Names of keys on the wire of the store, as stock agents use them.
+//! Names of keys on the wire of the store, as agents of torchrun use them.
 //!
 //! ```text
 //!   /torch.rendezvous.<run>                                     the state

@@ -3,18 +3,16 @@
 use std::time::Duration;
 
 use crate::apply::{apply, sanitise};
-use crate::decide::{self, Action, Decision, Ending, Moment, Patience, Reason};
+use crate::decide::{self, Action, Decision, Ending, JoinPhase, Moment, Reason};
 use crate::expected::{Expected, is_listed};
-use crate::words::{Change, Failure, Formed, Input, Output};
 use crate::{NodeDesc, RendezvousState, Settings, ranks};
 use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::time::{Mono, Now, Wall};
 
-use super::gone::Gone;
-use super::membership::Membership;
+use super::membership::{Gone, Membership};
 use super::pace::Pace;
-use super::schedule::FRESH;
-use super::task::Task;
+use super::schedule::{FRESH, Task};
+use super::{Change, Failure, Formed, Input, Output};
 
 /// Most decisions that go into one write. More than three do not follow from one another.
 const CHAIN: usize = 8;
@@ -93,7 +91,7 @@ impl Participant {
         }
     }
 
-    /// Reads the state at least so often, because the store cannot tell of changes; oftener while a
+    /// Reads the state at least so often, because the store cannot tell of changes; more often while a
     /// round is awaited with few nodes.
     pub fn polling(mut self, interval: Duration) -> Self {
         self.poll = Some(interval);
@@ -164,7 +162,7 @@ impl Participant {
         let until = now.mono + pause;
         self.pause = Some(
             self.task
-                .next_patience(now.mono)
+                .next_phase(now.mono)
                 .map_or(until, |at| at.min(until)),
         );
         self.outdated = true;
@@ -176,7 +174,7 @@ impl Participant {
         self.pace.answered(now.mono);
         let mut state = state.unwrap_or_default();
         if let Some(asked) = asked {
-            self.gone.look_up(&state, asked.gone);
+            self.gone.note_heartbeats(&state, asked.gone);
             let beat = asked
                 .beat
                 .filter(|(wall, _)| state.last_heartbeats.get(&self.me) == Some(wall));
@@ -191,7 +189,7 @@ impl Participant {
             *first_round = None;
         }
         let joining = matches!(self.task, Task::Join { .. })
-            && self.task.patience(now.mono) == Patience::InTime;
+            && self.task.phase(now.mono) == JoinPhase::InTime;
         let was_listed = self.state().is_some_and(|old| is_listed(old, &self.me));
         if joining && was_listed && !is_listed(&state, &self.me) {
             // The others count us as lost: their clocks are far from ours, or we stood still.
@@ -262,7 +260,7 @@ impl Participant {
             if self.asked.is_some() || !self.is_active() {
                 return;
             }
-            self.wake = self.pause.or_else(|| self.next_look(now));
+            self.wake = self.pause.or_else(|| self.next_wake(now));
             if self.wake.is_none_or(|wake| wake > now.mono) {
                 return;
             }
@@ -275,7 +273,7 @@ impl Participant {
         self.outdated = false;
         self.asked = Some(Asked {
             beat: beat.map(|wall| (wall, now.mono)),
-            gone: std::mem::take(&mut self.gone.told),
+            gone: std::mem::take(&mut self.gone.unread),
         });
         self.outbox.push(what);
     }
@@ -313,7 +311,7 @@ impl Participant {
             (Some(draft), Some(step)) => {
                 // Who leaves for good or gives up is alone with that.
                 let with_others = matches!(self.task, Task::Join { .. })
-                    && self.task.patience(now.mono) == Patience::InTime
+                    && self.task.phase(now.mono) == JoinPhase::InTime
                     && is_done_by_many(step.2);
                 if with_others && self.placed != Some(step) {
                     self.placed = Some(step);
@@ -348,10 +346,10 @@ impl Participant {
 
     /// `drafted`: whether `state` has been changed already and not been written yet.
     fn decide(&mut self, state: &RendezvousState, drafted: bool, now: Now) -> Decision {
-        let patience = self.task.patience(now.mono);
+        let phase = self.task.phase(now.mono);
         let moment = Moment {
             wall: now.wall,
-            patience,
+            phase,
             all_here: self.expected.are_here(state, now.mono),
         };
         let (me, settings) = (&self.me, &self.settings);
@@ -364,7 +362,7 @@ impl Participant {
                 joined,
                 ..
             } => {
-                if patience != Patience::InTime && joined.is_none() {
+                if phase != JoinPhase::InTime && joined.is_none() {
                     *joined = Some(who_came(state));
                 }
                 let in_round = state.complete && state.participants.contains_key(me);
@@ -489,7 +487,7 @@ impl Machine for Participant {
                 }
             }
             Input::Gone(nodes) => {
-                self.gone.told.extend(nodes);
+                self.gone.unread.extend(nodes);
                 self.outdated = true;
             }
             Input::Tick => {}

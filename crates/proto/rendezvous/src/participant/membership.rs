@@ -1,27 +1,29 @@
-//! What a node that is in a complete round notices about it. Every fact is told once.
+//! The changes of a complete round that a participant reports, each once; and who is known to be gone
+//! by other means than heartbeats.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::{Change, Formed};
 use crate::expected::is_listed;
-use crate::words::{Change, Formed};
 use crate::{NodeDesc, RendezvousState, Settings};
+use rdzv_core::time::Wall;
 
 /// The round that a node is in.
 #[derive(Debug)]
 pub(super) struct Membership {
     formed: Formed,
-    told_waiting: BTreeSet<NodeDesc>,
-    told_lost: BTreeSet<NodeDesc>,
-    told_closed: bool,
+    reported_waiting: BTreeSet<NodeDesc>,
+    reported_lost: BTreeSet<NodeDesc>,
+    reported_closed: bool,
 }
 
 impl Membership {
     pub(super) fn new(formed: Formed) -> Self {
         Self {
             formed,
-            told_waiting: BTreeSet::new(),
-            told_lost: BTreeSet::new(),
-            told_closed: false,
+            reported_waiting: BTreeSet::new(),
+            reported_lost: BTreeSet::new(),
+            reported_closed: false,
         }
     }
 
@@ -37,11 +39,11 @@ impl Membership {
         me: &NodeDesc,
         settings: &Settings,
     ) -> Vec<Change> {
-        if self.told_closed {
+        if self.reported_closed {
             return Vec::new();
         }
         if state.closed {
-            self.told_closed = true;
+            self.reported_closed = true;
             return vec![Change::Closed];
         }
         let same_round = state.complete && state.round == self.formed.round;
@@ -49,7 +51,7 @@ impl Membership {
             return vec![Change::Dropped];
         }
         let mut changes = Vec::new();
-        // Who waits for the next round has left this one on purpose, and is told as waiting.
+        // Who waits for the next round has left this one on purpose, and is reported as waiting.
         let lost: BTreeSet<_> = self
             .formed
             .participants
@@ -57,23 +59,50 @@ impl Membership {
             .filter(|node| !is_listed(state, node))
             .cloned()
             .collect();
-        let newly_lost: Vec<_> = lost.difference(&self.told_lost).cloned().collect();
+        let newly_lost: Vec<_> = lost.difference(&self.reported_lost).cloned().collect();
         if !newly_lost.is_empty() {
             changes.push(Change::NodesLost(newly_lost));
         }
-        self.told_lost = lost;
+        self.reported_lost = lost;
         // Nobody who waits gets into a full round; they will become surplus.
         let full = state.participants.len() >= settings.max_nodes as usize;
         if full {
-            self.told_waiting.clear();
+            self.reported_waiting.clear();
             return changes;
         }
-        if state.wait_list.difference(&self.told_waiting).count() > 0 {
+        if state.wait_list.difference(&self.reported_waiting).count() > 0 {
             changes.push(Change::NodesWaiting(
                 state.wait_list.iter().cloned().collect(),
             ));
         }
-        self.told_waiting.clone_from(&state.wait_list);
+        self.reported_waiting.clone_from(&state.wait_list);
         changes
+    }
+}
+
+/// Nodes that are known to be gone by other means than heartbeats.
+#[derive(Debug, Default)]
+pub(super) struct Gone {
+    /// Those whose last heartbeat is not known yet.
+    pub(super) unread: Vec<NodeDesc>,
+    /// Those that are gone as long as this is their last heartbeat.
+    pub(super) since: BTreeMap<NodeDesc, Wall>,
+}
+
+impl Gone {
+    /// Notes the last heartbeats of nodes that were gone before `state` was read: a later one says
+    /// that the node is back.
+    pub(super) fn note_heartbeats(&mut self, state: &RendezvousState, nodes: Vec<NodeDesc>) {
+        for node in nodes {
+            if let Some(last) = state.last_heartbeats.get(&node) {
+                self.since.insert(node, *last);
+            }
+        }
+    }
+
+    /// Forgets who is back, or not there any more.
+    pub(super) fn retain(&mut self, state: &RendezvousState) {
+        self.since
+            .retain(|node, last| state.last_heartbeats.get(node) == Some(last));
     }
 }

@@ -1,18 +1,68 @@
-//! What an agent has to do when.
+//! The current request of an agent, and what is due when.
 
 use std::time::Duration;
 
-use crate::RendezvousState;
-use crate::decide;
+use crate::decide::{self, JoinPhase};
 use crate::expected::is_listed;
+use crate::{NodeDesc, RendezvousState};
 use rdzv_core::time::{Mono, Now, Wall};
 
 use super::machine::{Copy, Participant};
 use super::pace;
-use super::task::Task;
 
 /// How long a copy is taken for the state without asking, if nobody says that it changed.
 pub(super) const FRESH: Duration = Duration::from_secs(1);
+
+/// How long a join whose time is over is taken back.
+const ROLL_BACK: Duration = Duration::from_secs(5);
+
+/// The current request.
+#[derive(Debug)]
+pub(super) enum Task {
+    Idle,
+    Join {
+        since: Mono,
+        until: Mono,
+        /// The first round that may be joined; those before have to be left. Unknown before the
+        /// state was seen.
+        first_round: Option<u64>,
+        /// Who had come when the time was over.
+        joined: Option<Vec<NodeDesc>>,
+    },
+    Leave {
+        since: Mono,
+        until: Mono,
+    },
+    Close {
+        since: Mono,
+        until: Mono,
+    },
+}
+
+impl Task {
+    pub(super) fn phase(&self, now: Mono) -> JoinPhase {
+        match *self {
+            Self::Idle => JoinPhase::InTime,
+            Self::Join { until, .. } if now < until => JoinPhase::InTime,
+            Self::Join { until, .. } if now < until + ROLL_BACK => JoinPhase::RollBack,
+            Self::Leave { until, .. } | Self::Close { until, .. } if now < until => {
+                JoinPhase::InTime
+            }
+            _ => JoinPhase::Over,
+        }
+    }
+
+    /// When the phase changes next.
+    pub(super) fn next_phase(&self, now: Mono) -> Option<Mono> {
+        match *self {
+            Self::Idle => None,
+            Self::Join { until, .. } => [until, until + ROLL_BACK].into_iter().find(|at| *at > now),
+            Self::Leave { until, .. } | Self::Close { until, .. } => {
+                Some(until).filter(|at| *at > now)
+            }
+        }
+    }
+}
 
 /// What has to be done when.
 impl Participant {
@@ -53,7 +103,7 @@ impl Participant {
         [changed, poll, lost].into_iter().flatten().min()
     }
 
-    /// After the state has changed: whether nothing has to be done now, except to look sooner. There
+    /// After the state has changed: whether nothing has to be done now, except to read sooner. There
     /// may be very many changes.
     pub(super) fn only_reads_sooner(&mut self, now: Now) -> bool {
         if self.pause.is_some_and(|pause| pause > now.mono) {
@@ -79,16 +129,16 @@ impl Participant {
         self.outdated || (old && beat) || self.next_read(now, copy).is_some_and(|at| at <= now.mono)
     }
 
-    /// When to look again, if nothing happens.
-    pub(super) fn next_look(&self, now: Now) -> Option<Mono> {
+    /// When the next step is due, if nothing happens.
+    pub(super) fn next_wake(&self, now: Now) -> Option<Mono> {
         let copy = self.copy.as_ref()?;
         let state = &copy.state;
         let participant = state.participants.contains_key(&self.me);
         let joining = matches!(self.task, Task::Join { .. });
-        let patience = if state.redundancy_list.contains(&self.me) {
+        let phase = if state.redundancy_list.contains(&self.me) {
             None
         } else {
-            self.task.next_patience(now.mono)
+            self.task.next_phase(now.mono)
         };
         let last_call = decide::last_call_end(state)
             .filter(|_| joining && participant && !state.complete)
@@ -102,7 +152,7 @@ impl Participant {
         [
             self.next_read(now, copy),
             self.next_beat(state),
-            patience,
+            phase,
             last_call,
             given_up,
         ]

@@ -4,11 +4,11 @@
 //! memo, marks, compounds and what is in those by [`MOST_ITEMS`] each. Nothing recurses, so depth
 //! needs no bound here.
 
-use super::call;
 use super::document::{Compound, Content, Document, Item, Kind};
-use super::error::{PickleError, Problem};
 use super::opcode;
+use super::time::Time;
 use super::value::Class;
+use super::{PickleError, Problem};
 
 /// Longest pickle in bytes: a state of some 160,000 nodes.
 pub const MAX_LENGTH: usize = 16 << 20;
@@ -381,7 +381,7 @@ impl<'a> Machine<'a> {
             },
             _ => &[],
         };
-        call::call(class, items).ok_or(Problem::Expected {
+        call(class, items).ok_or(Problem::Expected {
             wanted: "what a time, time zone or duration is made of",
             found: "something else",
         })
@@ -417,4 +417,42 @@ fn bounded(count: usize, most: usize, what: &'static str) -> Result<(), Problem>
     } else {
         Err(Problem::TooMuch { what, most })
     }
+}
+
+/// Days that Python's durations may have, in either direction.
+const MOST_DAYS: i128 = 999_999_999;
+
+const DAY: i128 = 86_400_000_000;
+
+/// The calls that a pickle may make. Each has one form and one result, and runs no code but this:
+/// `datetime(ten bytes)`, `datetime(ten bytes, zone)`, `timezone(duration)`, `timedelta(days, s, µs)`.
+///
+/// Returns nothing if the class takes no such arguments.
+fn call<'a>(class: Class, arguments: &[Item<'a>]) -> Option<Item<'a>> {
+    match (class, arguments) {
+        (Class::Datetime, [Item::Bytes(bytes)]) => {
+            Time::shown_by(bytes).map(|shown| Item::Time(Time { shown, zone: None }))
+        }
+        (Class::Datetime, [Item::Bytes(bytes), Item::Zone(offset)]) => {
+            Time::shown_by(bytes).map(|shown| {
+                let zone = Some(*offset);
+                Item::Time(Time { shown, zone })
+            })
+        }
+        (Class::Timezone, [Item::Span(offset)]) => {
+            let within_a_day = offset.abs() < DAY;
+            let offset = i64::try_from(*offset).ok().filter(|_| within_a_day);
+            offset.map(Item::Zone)
+        }
+        (Class::Timedelta, [Item::Int(days), Item::Int(seconds), Item::Int(micros)]) => {
+            span(*days, *seconds, *micros).map(Item::Span)
+        }
+        _ => None,
+    }
+}
+
+fn span(days: i128, seconds: i128, micros: i128) -> Option<i128> {
+    let seconds = seconds.checked_mul(1_000_000)?.checked_add(micros)?;
+    let whole = days.checked_mul(DAY)?.checked_add(seconds)?;
+    (whole.div_euclid(DAY).abs() <= MOST_DAYS).then_some(whole)
 }

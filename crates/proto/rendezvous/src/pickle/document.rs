@@ -5,7 +5,7 @@
 //! or that contains itself: what is copied out of one is paid from a [`Budget`], and nests at most
 //! [`MAX_DEPTH`] deep.
 
-use super::error::Problem;
+use super::Problem;
 use super::time::Time;
 use super::value::{Class, Value};
 

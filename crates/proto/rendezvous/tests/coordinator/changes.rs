@@ -7,7 +7,7 @@ use rdzv_rendezvous_proto::coordinator::wire::{Event, Operation, Refusal};
 
 use crate::world::{World, node};
 
-/// A complete round of `count` agents, who have looked at what they were told.
+/// A complete round of `count` agents, who have taken their events.
 fn round(count: u32, min: u32, max: u32) -> World {
     let mut world = World::new(min, max);
     for number in 0..count {
@@ -25,7 +25,7 @@ fn round(count: u32, min: u32, max: u32) -> World {
 }
 
 #[test]
-fn a_lost_participant_is_told_once_and_the_next_round_waits_for_nobody() {
+fn a_lost_participant_is_announced_once_and_the_next_round_waits_for_nobody() {
     let mut world = round(4, 1, 4);
     world.lose(1);
     world.lose(2);
@@ -41,7 +41,7 @@ fn a_lost_participant_is_told_once_and_the_next_round_waits_for_nobody() {
 }
 
 #[test]
-fn a_newcomer_is_told_about_and_taken_in() {
+fn a_newcomer_is_announced_and_taken_in() {
     let mut world = round(2, 1, 4);
     world.join(9);
     for number in [0, 1] {
@@ -166,14 +166,14 @@ fn closing_tells_each_what_it_means() {
     for number in [0, 1, 5, 6] {
         world.lose(number);
     }
-    assert!(!world.host.is_active());
+    assert!(!world.coordinator.is_active());
     world.join(7);
     assert_eq!(world.take(7), [Event::Refused(Refusal::Closed)]);
     assert!(world.read().0.closed);
 }
 
 #[test]
-fn a_failure_is_told_to_all_others() {
+fn a_failure_is_announced_to_all_others() {
     let mut world = round(3, 3, 3);
     let reason = "out of memory".to_owned();
     world.operate(1, &Operation::Failed { reason });
@@ -188,7 +188,7 @@ fn a_failure_is_told_to_all_others() {
 }
 
 #[test]
-fn where_workers_meet_is_stored_and_told_to_all() {
+fn where_workers_meet_is_stored_and_announced_to_all() {
     let mut world = round(2, 2, 2);
     let master = |round| Operation::Master {
         round,
@@ -200,13 +200,13 @@ fn where_workers_meet_is_stored_and_told_to_all() {
     world.operate(0, &master(1));
     assert_eq!(world.take(1), []);
     world.operate(0, &master(0));
-    let told = Event::Master {
+    let received = Event::Master {
         round: 0,
         addr: "n000".to_owned(),
         port: 4000,
     };
     for number in [0, 1] {
-        assert_eq!(world.take(number), std::slice::from_ref(&told));
+        assert_eq!(world.take(number), std::slice::from_ref(&received));
     }
     let port = world.keys.get(&b"/torch.rendezvous.run.0/MASTER_PORT"[..]);
     assert_eq!(port.unwrap(), b"4000");
@@ -217,15 +217,15 @@ fn a_run_without_agents_is_forgotten_and_goes_on_where_it_was() {
     let mut world = round(2, 2, 2);
     world.lose(0);
     world.lose(1);
-    assert!(!world.host.is_active());
-    assert_eq!(world.host.deadline(), None);
+    assert!(!world.coordinator.is_active());
+    assert_eq!(world.coordinator.deadline(), None);
     world.join(0);
     world.join(1);
     assert_eq!(world.formed(0), (1, 0, 2));
 }
 
 #[test]
-fn leaving_is_answered_and_told_about() {
+fn leaving_is_answered_and_announced() {
     let mut world = round(2, 1, 2);
     world.operate(1, &Operation::Leave);
     assert_eq!(world.take(1), [Event::Left]);

@@ -45,16 +45,16 @@ fn the_last_call_begins_with_enough_and_ends_with_too_few() {
     world.pass(Duration::from_secs(1));
     assert_eq!(world.formed(0), (0, 0, 2));
     assert_eq!(world.formed(2), (0, 1, 2));
-    let told = LastCall {
+    let received = LastCall {
         nodes: 2,
         room: 2,
         ends_in: Duration::from_secs(30),
     };
-    assert_eq!(world.last_calls, [told], "people are told once");
+    assert_eq!(world.last_calls, [received], "it is logged once");
 }
 
 #[test]
-fn nobody_is_told_of_a_last_call_that_waits_for_nobody() {
+fn nobody_is_notified_of_a_last_call_that_waits_for_nobody() {
     let mut world = World::new(2, 2);
     world.join(0);
     world.join(1);
@@ -94,10 +94,10 @@ fn another_agent_of_the_same_name_is_refused_and_the_same_one_is_not() {
     let mut world = World::new(2, 2);
     world.join_as(0, node(0), 7);
     world.join_as(1, node(0), 8);
-    let told = world.take(1);
+    let received = world.take(1);
     assert!(
-        matches!(&told[..], [Event::Refused(Refusal::Unusable(why))] if why.contains("n000_1_0")),
-        "{told:?}"
+        matches!(&received[..], [Event::Refused(Refusal::Unusable(why))] if why.contains("n000_1_0")),
+        "{received:?}"
     );
     world.join_as(2, node(0), 7);
     assert_eq!(world.closed, [0]);
@@ -113,11 +113,11 @@ fn other_settings_are_named_as_long_as_they_are_in_use() {
     world.join(0);
     world.settings.max_nodes = 3;
     world.join(1);
-    let told = world.take(1);
+    let received = world.take(1);
     assert!(
-        matches!(&told[..], [Event::Refused(Refusal::Unusable(why))]
+        matches!(&received[..], [Event::Refused(Refusal::Unusable(why))]
             if why.contains("2:3") && why.contains("2:2") && why.contains("n000_1_0")),
-        "{told:?}"
+        "{received:?}"
     );
     world.lose(0);
     world.join(1);
@@ -140,7 +140,7 @@ fn settings_that_make_no_sense_are_refused() {
             world.take(0)[..],
             [Event::Refused(Refusal::Unusable(_))]
         ));
-        assert!(!world.host.is_active());
+        assert!(!world.coordinator.is_active());
     }
 }
 

@@ -1,4 +1,4 @@
-//! Native and stock agents in one round: the latter know only the state under its key.
+//! Native and agents of torchrun in one round: the latter know only the state under its key.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ fn master(round: u64, port: u16) -> Event {
     }
 }
 
-/// Stock agent 0 and native agent 1 in round 0.
-fn stock_first() -> World {
+/// Agent 0 of torchrun and native agent 1 in round 0.
+fn torchrun_first() -> World {
     let mut world = World::new(2, 2);
-    world.stock(&node(0), Action::AddToParticipants);
+    world.torchrun(&node(0), Action::AddToParticipants);
     world.join(1);
     assert_eq!(world.formed(1), (0, 1, 2));
     let (state, _) = world.read();
@@ -28,16 +28,16 @@ fn stock_first() -> World {
 }
 
 #[test]
-fn a_native_agent_completes_a_round_with_a_stock_one() {
-    stock_first();
+fn a_native_agent_completes_a_round_with_a_torchrun_one() {
+    torchrun_first();
 }
 
 #[test]
-fn a_stock_agent_completes_a_round_with_a_native_one() {
+fn a_torchrun_agent_completes_a_round_with_a_native_one() {
     let mut world = World::new(2, 2);
     world.join(0);
-    world.stock(&node(1), Action::AddToParticipants);
-    let told = world.take(0);
+    world.torchrun(&node(1), Action::AddToParticipants);
+    let received = world.take(0);
     let [
         Event::Formed {
             rank,
@@ -45,29 +45,29 @@ fn a_stock_agent_completes_a_round_with_a_native_one() {
             assignment,
             ..
         },
-    ] = told[..]
+    ] = received[..]
     else {
-        panic!("{told:?}");
+        panic!("{received:?}");
     };
     assert_eq!((rank, world_size), (0, 2));
-    // Only the stock agent knows what it starts.
+    // Only the torchrun agent knows what it starts.
     assert_eq!(assignment, None);
 }
 
 #[test]
-fn a_stock_write_fails_if_the_state_has_moved_on() {
+fn a_torchrun_write_fails_if_the_state_has_moved_on() {
     let mut world = World::new(3, 3);
     world.join(0);
     let (state, token) = world.read();
     world.join(1);
     assert!(!world.compare_set(&token, &state));
-    world.stock(&node(2), Action::AddToParticipants);
+    world.torchrun(&node(2), Action::AddToParticipants);
     assert_eq!(world.formed(1), (0, 1, 3));
 }
 
 #[test]
-fn what_a_stock_rank_0_stores_is_told() {
-    let mut world = stock_first();
+fn what_a_torchrun_rank_0_stores_is_announced() {
+    let mut world = torchrun_first();
     world.set("0/MASTER_ADDR", "n000");
     assert_eq!(world.take(1), []);
     world.set("0/MASTER_PORT", "4000");
@@ -75,15 +75,15 @@ fn what_a_stock_rank_0_stores_is_told() {
 }
 
 #[test]
-fn a_stock_rank_0_that_stores_nothing_is_where_it_was() {
-    let mut world = stock_first();
+fn a_torchrun_rank_0_that_stores_nothing_is_where_it_was() {
+    let mut world = torchrun_first();
     world.set("0/MASTER_ADDR", "n000");
     world.set("0/MASTER_PORT", "4000");
     world.take(1);
-    // The native agent restarts its workers; the stock one follows.
+    // The native agent restarts its workers; the torchrun one follows.
     world.join(1);
-    world.stock(&node(0), Action::RemoveFromParticipants);
-    world.stock(&node(0), Action::AddToParticipants);
+    world.torchrun(&node(0), Action::RemoveFromParticipants);
+    world.torchrun(&node(0), Action::AddToParticipants);
     assert_eq!(world.formed(1), (1, 1, 2));
     world.set("1/torchelastic/role_info/0", "{}");
     assert_eq!(world.take(1), [master(1, 4000)]);
@@ -101,11 +101,11 @@ fn without_a_role_earlier_rounds_count_after_a_while() {
         b"/torch.rendezvous.run.0/MASTER_PORT".to_vec(),
         b"4000".to_vec(),
     );
-    world.stock(&node(0), Action::AddToParticipants);
+    world.torchrun(&node(0), Action::AddToParticipants);
     world.join(1);
     world.formed(1);
     for _ in 0..10 {
-        world.stock(&node(0), Action::KeepAlive);
+        world.torchrun(&node(0), Action::KeepAlive);
         world.pass_beating(1, &[]);
         world.operate(
             1,
@@ -116,10 +116,10 @@ fn without_a_role_earlier_rounds_count_after_a_while() {
 }
 
 #[test]
-fn native_agents_look_alive_to_stock_ones() {
-    let mut world = stock_first();
+fn native_agents_look_alive_to_torchrun_ones() {
+    let mut world = torchrun_first();
     for _ in 0..10 {
-        world.stock(&node(0), Action::KeepAlive);
+        world.torchrun(&node(0), Action::KeepAlive);
         world.pass_beating(4, &[1]);
         let (state, _) = world.read();
         let heard = state.last_heartbeats[&node(1)];
@@ -128,8 +128,8 @@ fn native_agents_look_alive_to_stock_ones() {
 }
 
 #[test]
-fn a_stock_agent_whose_heartbeats_stop_is_lost_whatever_its_clock_says() {
-    let mut world = stock_first();
+fn a_torchrun_agent_whose_heartbeats_stop_is_lost_whatever_its_clock_says() {
+    let mut world = torchrun_first();
     // Its clock is an hour ahead.
     let (mut state, token) = world.read();
     let heard = world.now.wall + Duration::from_secs(3600);
@@ -142,51 +142,51 @@ fn a_stock_agent_whose_heartbeats_stop_is_lost_whatever_its_clock_says() {
 }
 
 #[test]
-fn a_stock_newcomer_and_a_stock_leaver_are_told_about() {
+fn a_torchrun_newcomer_and_a_torchrun_leaver_are_announced() {
     let mut world = World::new(1, 3);
-    world.stock(&node(0), Action::AddToParticipants);
+    world.torchrun(&node(0), Action::AddToParticipants);
     world.join(1);
     world.pass_beating(14, &[1]);
-    world.stock(&node(0), Action::KeepAlive);
+    world.torchrun(&node(0), Action::KeepAlive);
     world.pass_beating(14, &[1]);
-    world.stock(&node(0), Action::KeepAlive);
+    world.torchrun(&node(0), Action::KeepAlive);
     world.pass(Duration::from_secs(2));
     assert_eq!(world.formed(1), (0, 1, 2));
-    world.stock(&node(2), Action::AddToWaitList);
+    world.torchrun(&node(2), Action::AddToWaitList);
     assert_eq!(world.membership(1), "node n002_1_0 waits to join");
     world.join(1);
-    world.stock(&node(0), Action::RemoveFromParticipants);
-    // The next round forms; the stock agents come by themselves.
-    world.stock(&node(0), Action::AddToParticipants);
+    world.torchrun(&node(0), Action::RemoveFromParticipants);
+    // The next round forms; the agents of torchrun come by themselves.
+    world.torchrun(&node(0), Action::AddToParticipants);
     assert_eq!(world.take(1), []);
-    world.stock(&node(2), Action::AddToParticipants);
+    world.torchrun(&node(2), Action::AddToParticipants);
     assert_eq!(world.formed(1), (1, 1, 3));
 }
 
 #[test]
-fn a_run_that_a_stock_agent_closes_is_over() {
-    let mut world = stock_first();
-    world.stock(&node(0), Action::MarkClosed);
+fn a_run_that_a_torchrun_agent_closes_is_over() {
+    let mut world = torchrun_first();
+    world.torchrun(&node(0), Action::MarkClosed);
     assert_eq!(world.take(1), [Event::Closed]);
 }
 
 #[test]
-fn a_native_agent_that_a_stock_one_dropped_is_told_and_may_come_back() {
-    let mut world = stock_first();
+fn a_native_agent_that_a_torchrun_one_dropped_is_notified_and_may_come_back() {
+    let mut world = torchrun_first();
     let (mut state, token) = world.read();
     state.participants.remove(&node(1));
     state.last_heartbeats.remove(&node(1));
     assert!(world.compare_set(&token, &state));
     assert!(world.membership(1).contains("hold this node for lost"));
     world.join(1);
-    world.stock(&node(0), Action::RemoveFromParticipants);
-    world.stock(&node(0), Action::AddToParticipants);
+    world.torchrun(&node(0), Action::RemoveFromParticipants);
+    world.torchrun(&node(0), Action::AddToParticipants);
     assert_eq!(world.formed(1), (1, 1, 2));
 }
 
 #[test]
 fn a_state_that_is_none_does_not_stay() {
-    let mut world = stock_first();
+    let mut world = torchrun_first();
     let key = crate::world::STATE.as_bytes().to_vec();
     world.keys.insert(key.clone(), b"rubbish".to_vec());
     world.handle(rdzv_rendezvous_proto::coordinator::Input::Stored {
@@ -197,26 +197,26 @@ fn a_state_that_is_none_does_not_stay() {
 }
 
 #[test]
-fn a_stock_job_that_already_runs_takes_a_native_newcomer_in() {
+fn a_torchrun_job_that_already_runs_takes_a_native_newcomer_in() {
     let mut world = World::new(1, 3);
-    world.stock(&node(0), Action::AddToParticipants);
-    world.stock(&node(0), Action::MarkComplete);
+    world.torchrun(&node(0), Action::AddToParticipants);
+    world.torchrun(&node(0), Action::MarkComplete);
     world.join(1);
     let (state, _) = world.read();
     assert!(state.wait_list.contains(&node(1)));
-    world.stock(&node(0), Action::RemoveFromParticipants);
-    world.stock(&node(0), Action::AddToParticipants);
+    world.torchrun(&node(0), Action::RemoveFromParticipants);
+    world.torchrun(&node(0), Action::AddToParticipants);
     // Both are back and known: nobody else is waited for.
     assert_eq!(world.formed(1), (1, 1, 2));
 }
 
 #[test]
-fn a_stock_surplus_agent_does_not_keep_a_full_round_from_resting() {
-    let mut world = stock_first();
+fn a_torchrun_surplus_agent_does_not_keep_a_full_round_from_resting() {
+    let mut world = torchrun_first();
     world.join(1);
-    world.stock(&node(2), Action::AddToWaitList);
-    world.stock(&node(0), Action::RemoveFromParticipants);
-    world.stock(&node(0), Action::AddToParticipants);
+    world.torchrun(&node(2), Action::AddToWaitList);
+    world.torchrun(&node(0), Action::RemoveFromParticipants);
+    world.torchrun(&node(0), Action::AddToParticipants);
     // Agent 2 is late and finds a full round; in its wait list it would have everybody start over.
     assert_eq!(world.formed(1), (1, 1, 2));
     let (state, _) = world.read();
@@ -224,19 +224,19 @@ fn a_stock_surplus_agent_does_not_keep_a_full_round_from_resting() {
 }
 
 #[test]
-fn a_native_surplus_agent_steps_in_for_a_stock_one() {
+fn a_native_surplus_agent_steps_in_for_a_torchrun_one() {
     let mut world = World::new(1, 2);
-    world.stock(&node(0), Action::AddToParticipants);
-    world.stock(&node(1), Action::AddToParticipants);
+    world.torchrun(&node(0), Action::AddToParticipants);
+    world.torchrun(&node(1), Action::AddToParticipants);
     world.join(2);
     let (state, _) = world.read();
     assert!(state.complete && state.redundancy_list.contains(&node(2)));
     // Agent 0 alone would never join again for one that is gone, only for one that waits.
-    world.stock(&node(1), Action::RemoveFromParticipants);
+    world.torchrun(&node(1), Action::RemoveFromParticipants);
     let (state, _) = world.read();
     assert!(state.wait_list.contains(&node(2)));
-    world.stock(&node(0), Action::RemoveFromParticipants);
-    world.stock(&node(0), Action::AddToParticipants);
+    world.torchrun(&node(0), Action::RemoveFromParticipants);
+    world.torchrun(&node(0), Action::AddToParticipants);
     // Its place is kept for agent 1 for a moment, which may be on its way back.
     assert_eq!(world.take(2), []);
     world.pass(Duration::from_secs(3));

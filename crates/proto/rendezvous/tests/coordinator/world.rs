@@ -1,4 +1,4 @@
-//! A host, the keys of its store, and agents that are no more than a connection.
+//! A coordinator, the keys of its store, and agents that are no more than a connection.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, Settings, codec};
 pub(crate) const STATE: &str = "/torch.rendezvous.run";
 
 pub(crate) struct World {
-    pub(crate) host: Coordinator,
+    pub(crate) coordinator: Coordinator,
     pub(crate) now: Now,
     pub(crate) keys: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// What each agent was told and has not looked at yet.
-    pub(crate) told: BTreeMap<u32, Vec<Event>>,
+    /// The events that each agent has received and not taken yet.
+    pub(crate) received: BTreeMap<u32, Vec<Event>>,
     pub(crate) closed: Vec<u32>,
-    /// What people were told.
+    /// The last calls that were logged.
     pub(crate) last_calls: Vec<LastCall>,
     pub(crate) settings: Settings,
 }
@@ -39,13 +39,13 @@ pub(crate) fn node(number: u32) -> NodeDesc {
 impl World {
     pub(crate) fn new(min: u32, max: u32) -> Self {
         Self {
-            host: Coordinator::default(),
+            coordinator: Coordinator::default(),
             now: Now {
                 mono: Mono::ZERO,
                 wall: Wall::from_unix_micros(1_700_000_000_000_000),
             },
             keys: BTreeMap::new(),
-            told: BTreeMap::new(),
+            received: BTreeMap::new(),
             closed: Vec::new(),
             last_calls: Vec::new(),
             settings: Settings::new(min, max),
@@ -53,31 +53,31 @@ impl World {
     }
 
     pub(crate) fn handle(&mut self, input: Input<'_>) {
-        self.host.handle(self.now, input);
-        let mut looks = self.carry_out();
-        while !looks.is_empty() {
-            let key = looks.remove(0);
+        self.coordinator.handle(self.now, input);
+        let mut reads = self.apply();
+        while !reads.is_empty() {
+            let key = reads.remove(0);
             let value = self.keys.get(&key).cloned();
             let value = value.as_deref();
-            self.host
+            self.coordinator
                 .handle(self.now, Input::Found { key: &key, value });
-            looks.extend(self.carry_out());
+            reads.extend(self.apply());
         }
     }
 
-    fn carry_out(&mut self) -> Vec<Vec<u8>> {
-        let mut looks = Vec::new();
-        while let Some(output) = self.host.poll_output() {
+    fn apply(&mut self) -> Vec<Vec<u8>> {
+        let mut reads = Vec::new();
+        while let Some(output) = self.coordinator.poll_output() {
             match output {
-                Output::Send(to, event) => self.told.entry(to.0).or_default().push(event),
+                Output::Send(to, event) => self.received.entry(to.0).or_default().push(event),
                 Output::LastCall { call, .. } => self.last_calls.push(call),
-                Output::Read(key) => looks.push(key),
+                Output::Read(key) => reads.push(key),
                 Output::Store { key, value } => drop(self.keys.insert(key, value)),
                 Output::Remove(key) => drop(self.keys.remove(&key)),
                 Output::Close(id, _) => self.closed.push(id.0),
             }
         }
-        looks
+        reads
     }
 
     pub(crate) fn operate(&mut self, from: u32, operation: &Operation) {
@@ -110,10 +110,10 @@ impl World {
         self.handle(Input::Closed(ConnId(number)));
     }
 
-    /// Lets time pass; the host is called whenever it wants to be.
+    /// Lets time pass; the coordinator is called whenever it wants to be.
     pub(crate) fn pass(&mut self, time: Duration) {
         let end = self.now.mono + time;
-        while let Some(at) = self.host.deadline().filter(|at| *at <= end) {
+        while let Some(at) = self.coordinator.deadline().filter(|at| *at <= end) {
             let step = at.since(self.now.mono);
             self.now = Now {
                 mono: self.now.mono + step,
@@ -142,13 +142,13 @@ impl World {
     }
 
     pub(crate) fn take(&mut self, number: u32) -> Vec<Event> {
-        self.told.remove(&number).unwrap_or_default()
+        self.received.remove(&number).unwrap_or_default()
     }
 
-    /// The rank and world size that an agent was told, and the round.
+    /// The rank and world size that an agent has received, and the round.
     pub(crate) fn formed(&mut self, number: u32) -> (u64, u32, u32) {
-        let told = self.take(number);
-        match &told[..] {
+        let received = self.take(number);
+        match &received[..] {
             [
                 ..,
                 Event::Formed {
@@ -158,18 +158,18 @@ impl World {
                     ..
                 },
             ] => (*round, *rank, *world_size),
-            other => panic!("agent {number} was told {other:?}"),
+            other => panic!("agent {number} received {other:?}"),
         }
     }
 
     pub(crate) fn membership(&mut self, number: u32) -> String {
         match &self.take(number)[..] {
             [Event::Membership { reason, .. }] => reason.clone(),
-            other => panic!("agent {number} was told {other:?}"),
+            other => panic!("agent {number} received {other:?}"),
         }
     }
 
-    /// What a stock agent reads.
+    /// What an agent of torchrun reads.
     pub(crate) fn read(&mut self) -> (RendezvousState, Vec<u8>) {
         let key = STATE.as_bytes();
         let writes = false;
@@ -179,7 +179,7 @@ impl World {
         (state.unwrap_or_default(), value)
     }
 
-    /// A stock agent's compare-and-set; whether it won.
+    /// An agent of torchrun's compare-and-set; whether it won.
     pub(crate) fn compare_set(&mut self, expected: &[u8], state: &RendezvousState) -> bool {
         let key = STATE.as_bytes();
         let writes = true;
@@ -195,14 +195,14 @@ impl World {
         won
     }
 
-    /// A stock agent does something, nobody else being faster.
-    pub(crate) fn stock(&mut self, node: &NodeDesc, action: Action) {
+    /// An agent of torchrun does something, nobody else being faster.
+    pub(crate) fn torchrun(&mut self, node: &NodeDesc, action: Action) {
         let (mut state, token) = self.read();
         apply(&mut state, node, &self.settings, action, self.now.wall);
         assert!(self.compare_set(&token, &state));
     }
 
-    /// A stock agent stores a key of a round.
+    /// An agent of torchrun stores a key of a round.
     pub(crate) fn set(&mut self, key: &str, value: &str) {
         let key = format!("{STATE}.{key}").into_bytes();
         self.handle(Input::Touching {

@@ -2,7 +2,7 @@
 
 use rdzv_rendezvous_proto::RendezvousState;
 use rdzv_rendezvous_proto::apply::{apply, sanitise};
-use rdzv_rendezvous_proto::decide::{self, Moment, Patience};
+use rdzv_rendezvous_proto::decide::{self, JoinPhase, Moment};
 
 use crate::text::{node, nodes, now, settings, show, state};
 
@@ -51,10 +51,10 @@ fn happen(
     let wall = now(time).wall;
     let moment = Moment {
         wall,
-        patience: match rest.first().copied() {
-            Some("rollback") => Patience::RollBack,
-            Some("over") => Patience::Over,
-            _ => Patience::InTime,
+        phase: match rest.first().copied() {
+            Some("rollback") => JoinPhase::RollBack,
+            Some("over") => JoinPhase::Over,
+            _ => JoinPhase::InTime,
         },
         all_here: rest.ends_with(&["all", "here"]),
     };

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_rendezvous_proto::apply::{apply, sanitise};
-use rdzv_rendezvous_proto::decide::{self, Action, Moment, Patience};
-use rdzv_rendezvous_proto::words::{Input, Output};
+use rdzv_rendezvous_proto::decide::{self, Action, JoinPhase, Moment};
+use rdzv_rendezvous_proto::participant::{Input, Output};
 use rdzv_rendezvous_proto::{NodeDesc, Participant, RendezvousState, Settings, ranks};
 
 use crate::text::node;
@@ -87,14 +87,14 @@ fn settings_and_state() -> impl Strategy<Value = (Settings, RendezvousState)> {
 }
 
 fn a_moment() -> impl Strategy<Value = Moment> {
-    let patience = prop_oneof![
-        Just(Patience::InTime),
-        Just(Patience::RollBack),
-        Just(Patience::Over)
+    let phase = prop_oneof![
+        Just(JoinPhase::InTime),
+        Just(JoinPhase::RollBack),
+        Just(JoinPhase::Over)
     ];
-    (a_time(), patience, any::<bool>()).prop_map(|(wall, patience, all_here)| Moment {
+    (a_time(), phase, any::<bool>()).prop_map(|(wall, phase, all_here)| Moment {
         wall,
-        patience,
+        phase,
         all_here,
     })
 }

@@ -2,7 +2,7 @@
 
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now};
-use rdzv_rendezvous_proto::words::{Change, Failure, Input, Output};
+use rdzv_rendezvous_proto::participant::{Change, Failure, Input, Output};
 use rdzv_rendezvous_proto::{NodeDesc, Participant, RendezvousState, Settings};
 
 use crate::text::{node, nodes, now, settings, show, state};
@@ -92,7 +92,7 @@ fn happen(
         if let Output::Write(written) = &output {
             stored.clone_from(written);
         }
-        outputs.push(told(&output));
+        outputs.push(reported(&output));
     }
     outputs
 }
@@ -102,7 +102,7 @@ fn names(nodes: &[NodeDesc]) -> String {
     names.join(" ")
 }
 
-fn told(output: &Output) -> String {
+fn reported(output: &Output) -> String {
     match output {
         Output::Read => "read".into(),
         Output::Write(state) => format!("write {}", show(state)),

@@ -20,8 +20,9 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | [`fields`] | the parts of a request's body |
-//! | [`request`] | the table of opcodes; reading a request that is there in whole (server); writing requests (client) |
+//! | [`opcode`] | the table of operations and the body of each |
+//! | [`request`] | writing requests (client) |
+//! | [`decode`] | reading a request that is there in whole, without copying (server) |
 //! | [`assemble`] | collecting a request that comes in pieces, bounded by what has arrived (server) |
 //! | [`reply`] | writing replies (server) and collecting them (client) |
 //!
@@ -29,7 +30,8 @@
 //! read, and memory grows only with bytes that arrived.
 
 pub mod assemble;
-pub mod fields;
+pub mod decode;
+pub mod opcode;
 pub mod reply;
 pub mod request;
 

@@ -7,8 +7,6 @@ mod extension;
 mod golden;
 mod harness;
 mod keyspace_model;
-#[path = "../golden/recorded.rs"]
-mod recorded;
 mod replay;
 mod segmentation;
 mod waiting;

@@ -11,21 +11,20 @@ use rdzv_store::{
     FileStore, ServerOptions, Store, StoreError, TcpStore, TcpStoreOptions, TcpStoreServer,
 };
 
-use super::explain::explain;
 use super::options::{Medium, Options};
 use super::stored::{Place, StoredState};
-use super::{MOST_AGAIN, Meeting};
+use super::{Connection, MOST_AGAIN};
 use crate::bind::loopback;
 use crate::dynamic::driver::{Driver, DriverOptions};
 use crate::dynamic::native::{self, Native, NativeOptions};
-use crate::dynamic::{host, node};
+use crate::dynamic::node;
 use crate::{RendezvousBackend, RendezvousError};
 
 /// How long a port that is taken is called before it is tried again to get it.
 const ONE_CALL: Duration = Duration::from_secs(2);
 
 /// Connects to the store, hosting it if that is this node's part, and finds out how to use it.
-pub(super) fn connect(options: &Options) -> Result<Meeting, RendezvousError> {
+pub(super) fn connect(options: &Options) -> Result<Connection, RendezvousError> {
     match &options.medium {
         Medium::Tcp { endpoint, is_host } => at_tcp(endpoint, *is_host, options),
         Medium::File(path) => at_file(path, options),
@@ -37,7 +36,7 @@ fn at_tcp(
     endpoint: &Endpoint,
     is_host: Option<bool>,
     options: &Options,
-) -> Result<Meeting, RendezvousError> {
+) -> Result<Connection, RendezvousError> {
     let mut again = 0;
     loop {
         let (server, store) = reach(endpoint, is_host, options)?;
@@ -58,7 +57,7 @@ fn meet(
     store: TcpStore,
     endpoint: &Endpoint,
     options: &Options,
-) -> Result<Meeting, RendezvousError> {
+) -> Result<Connection, RendezvousError> {
     let me = node::describe(node::advertised(
         options.local_addr.as_deref(),
         Some(&endpoint.host),
@@ -86,18 +85,19 @@ fn meet(
         Some(native) => Box::new(native),
         None => drive(Place::Tcp(Arc::new(store)), me, options)?,
     };
-    Ok(Meeting {
+    Ok(Connection {
         backend,
         server: server.map(Arc::new),
         is_observed: false,
     })
 }
 
-fn at_file(path: &Path, options: &Options) -> Result<Meeting, RendezvousError> {
-    let store = FileStore::open(path, None).map_err(|error| explain(error, &options.place()))?;
+fn at_file(path: &Path, options: &Options) -> Result<Connection, RendezvousError> {
+    let store = FileStore::open(path, None)
+        .map_err(|error| RendezvousError::of_c10d_store(error, &options.place()))?;
     store.set_timeout(options.read_timeout);
     let me = node::describe(node::advertised(options.local_addr.as_deref(), None, None));
-    Ok(Meeting {
+    Ok(Connection {
         backend: drive(Place::File(Arc::new(store)), me, options)?,
         server: None,
         is_observed: false,
@@ -117,7 +117,7 @@ fn drive(
             run_id: options.run_id.clone(),
             settings: options.settings,
             me,
-            patience: options.read_timeout,
+            timeout: options.read_timeout,
         },
     )?;
     Ok(Box::new(driver))
@@ -129,23 +129,23 @@ fn reach(
     is_host: Option<bool>,
     options: &Options,
 ) -> Result<(Option<TcpStoreServer>, TcpStore), RendezvousError> {
-    let explain = |error| explain(error, &options.place());
-    let patience = options.read_timeout;
+    let explain = |error| RendezvousError::of_c10d_store(error, &options.place());
+    let timeout = options.read_timeout;
     let (server, store) = match is_host {
         Some(true) => {
             let server = serve(endpoint).map_err(explain)?;
-            let store = call(endpoint, server.port(), patience).map_err(explain)?;
+            let store = call(endpoint, server.port(), timeout).map_err(explain)?;
             (Some(server), store)
         }
-        None if host::is_this_machine(&endpoint.host, patience) => {
-            serve_or_call(endpoint, patience).map_err(explain)?
+        None if node::is_this_machine(&endpoint.host, timeout) => {
+            serve_or_call(endpoint, timeout).map_err(explain)?
         }
         _ => (
             None,
-            call(endpoint, endpoint.port, patience).map_err(explain)?,
+            call(endpoint, endpoint.port, timeout).map_err(explain)?,
         ),
     };
-    store.set_timeout(patience);
+    store.set_timeout(timeout);
     Ok((server, store))
 }
 
@@ -158,9 +158,9 @@ fn serve(endpoint: &Endpoint) -> Result<TcpStoreServer, StoreError> {
     })
 }
 
-fn call(endpoint: &Endpoint, port: u16, patience: Duration) -> Result<TcpStore, StoreError> {
+fn call(endpoint: &Endpoint, port: u16, timeout: Duration) -> Result<TcpStore, StoreError> {
     TcpStore::connect(TcpStoreOptions {
-        timeout: patience,
+        timeout,
         ..TcpStoreOptions::new(&endpoint.host, port)
     })
 }
@@ -169,21 +169,21 @@ fn call(endpoint: &Endpoint, port: u16, patience: Duration) -> Result<TcpStore, 
 /// If that one ends before they have reached it, the next gets the port.
 fn serve_or_call(
     endpoint: &Endpoint,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<(Option<TcpStoreServer>, TcpStore), StoreError> {
     let started = Instant::now();
     let mut tried = 0;
     loop {
         match serve(endpoint) {
             Ok(server) => {
-                let store = call(endpoint, server.port(), patience)?;
+                let store = call(endpoint, server.port(), timeout)?;
                 return Ok((Some(server), store));
             }
             Err(StoreError::Listen { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {
             }
             Err(error) => return Err(error),
         }
-        let left = patience.saturating_sub(started.elapsed());
+        let left = timeout.saturating_sub(started.elapsed());
         match call(endpoint, endpoint.port, left.min(ONE_CALL)) {
             Ok(store) => return Ok((None, store)),
             Err(StoreError::Connect {

@@ -5,9 +5,8 @@
 //! | `mod.rs` | the backend: connects at the first use, then passes everything on |
 //! | `options.rs` | its parameters and options |
 //! | `connect.rs` | hosting the store or finding it, and what kind of store it is |
-//! | `stored.rs` | the shared state under the reference's key of any store |
-//! | `watch.rs` | noticing changes of it |
-//! | `explain.rs` | what a store's error means for a rendezvous |
+//! | `stored.rs` | the shared state under torchelastic's key of any store; its errors |
+//! | `store_watch.rs` | noticing changes of it |
 //!
 //! | option | default | what |
 //! |---|---|---|
@@ -15,17 +14,16 @@
 //! | `read_timeout` | 60 s | how long to try to connect, and how long the store may take to answer |
 //! | `is_host` | found out | whether this node hosts the store |
 //!
-//! A store server of ours runs the rendezvous itself ([`super::native`]), also for agents of the
-//! reference; at any other, every agent changes the state under one key ([`super::driver`]).
+//! A store server of ours runs the rendezvous itself ([`super::native`]), also for agents of
+//! torchelastic; at any other, every agent changes the state under one key ([`super::driver`]).
 //!
 //! Several agents on the host of the endpoint race for its port; one gets it, the others are its
 //! clients.
 
 mod connect;
-mod explain;
 mod options;
+mod store_watch;
 mod stored;
-mod watch;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,10 +52,10 @@ pub struct C10dRendezvous {
     /// Whether this node has been in a round.
     formed: Arc<AtomicBool>,
     calls: Arc<Calls>,
-    connected: Mutex<Option<Meeting>>,
+    connected: Mutex<Option<Connection>>,
 }
 
-struct Meeting {
+struct Connection {
     backend: Box<dyn RendezvousBackend>,
     /// The store, if this node hosts it.
     server: Option<Arc<TcpStoreServer>>,
@@ -83,7 +81,7 @@ struct Under {
     joining: Option<Interrupter>,
 }
 
-type Attempt = Result<Meeting, RendezvousError>;
+type Attempt = Result<Connection, RendezvousError>;
 
 impl C10dRendezvous {
     /// The name of this backend.
@@ -101,25 +99,25 @@ impl C10dRendezvous {
     }
 
     /// Connects if that has not been done.
-    fn connect(&mut self) -> Result<&mut Meeting, RendezvousError> {
+    fn connect(&mut self) -> Result<&mut Connection, RendezvousError> {
         let connected = self
             .connected
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
         connect(connected, &self.options, &self.calls)?;
-        let meeting = connected.as_mut().expect("it has just been made");
+        let connection = connected.as_mut().expect("it has just been made");
         if let Some(observer) = &self.observer
-            && !std::mem::replace(&mut meeting.is_observed, true)
+            && !std::mem::replace(&mut connection.is_observed, true)
         {
             let (observer, formed) = (Arc::clone(observer), Arc::clone(&self.formed));
-            meeting.backend.set_observer(Box::new(move |change| {
+            connection.backend.set_observer(Box::new(move |change| {
                 // Before the first round, nothing is lost with the store.
                 if formed.load(Ordering::Acquire) || !matches!(change, Change::Lost(_)) {
                     observer(change);
                 }
             }));
         }
-        Ok(meeting)
+        Ok(connection)
     }
 
     /// Asks what was connected to.
@@ -132,8 +130,8 @@ impl C10dRendezvous {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         connect(&mut connected, &self.options, &self.calls)?;
-        let meeting = connected.as_ref().expect("it has just been made");
-        question(&*meeting.backend)
+        let connection = connected.as_ref().expect("it has just been made");
+        question(&*connection.backend)
     }
 
     fn disconnect(&mut self) {
@@ -142,7 +140,7 @@ impl C10dRendezvous {
         connected.unwrap_or_else(PoisonError::into_inner).take();
     }
 
-    fn meeting(&mut self) -> Option<&mut Meeting> {
+    fn connection(&mut self) -> Option<&mut Connection> {
         let connected = self.connected.get_mut();
         connected.unwrap_or_else(PoisonError::into_inner).as_mut()
     }
@@ -151,7 +149,7 @@ impl C10dRendezvous {
 /// Connects on a thread of its own, because neither a look-up of a name nor an attempt to connect can
 /// be ended from outside.
 fn connect(
-    connected: &mut Option<Meeting>,
+    connected: &mut Option<Connection>,
     options: &Arc<Options>,
     calls: &Calls,
 ) -> Result<(), RendezvousError> {
@@ -184,12 +182,12 @@ fn connect(
     let attempt = attempts.recv().ok().flatten();
     let mut under = calls.lock();
     under.connecting = None;
-    let meeting = attempt.ok_or(RendezvousError::Interrupted)??;
+    let connection = attempt.ok_or(RendezvousError::Interrupted)??;
     if under.interrupted {
         return Err(RendezvousError::Interrupted);
     }
-    under.joining = meeting.backend.interrupter();
-    *connected = Some(meeting);
+    under.joining = connection.backend.interrupter();
+    *connected = Some(connection);
     Ok(())
 }
 
@@ -226,9 +224,9 @@ impl RendezvousBackend for C10dRendezvous {
     fn join(&mut self, member: &Member) -> Result<RendezvousInfo, RendezvousError> {
         let mut again = 0;
         loop {
-            let meeting = self.connect()?;
-            let is_host = meeting.server.is_some();
-            match meeting.backend.join(member) {
+            let connection = self.connect()?;
+            let is_host = connection.server.is_some();
+            match connection.backend.join(member) {
                 Ok(info) => {
                     self.formed.store(true, Ordering::Release);
                     return Ok(info);
@@ -254,19 +252,19 @@ impl RendezvousBackend for C10dRendezvous {
 
     fn set_observer(&mut self, observer: Observer) {
         self.observer = Some(Arc::new(observer));
-        if let Some(meeting) = self.meeting() {
-            meeting.is_observed = false;
+        if let Some(connection) = self.connection() {
+            connection.is_observed = false;
         }
     }
 
     fn threads(&self) -> Vec<(&'static str, Pinger)> {
         let connected = self.connected.lock();
         let connected = connected.unwrap_or_else(PoisonError::into_inner);
-        let Some(meeting) = &*connected else {
+        let Some(connection) = &*connected else {
             return Vec::new();
         };
-        let mut threads = meeting.backend.threads();
-        if let Some(server) = &meeting.server {
+        let mut threads = connection.backend.threads();
+        if let Some(server) = &connection.server {
             threads.push(("rendezvous store server", server.pinger()));
         }
         threads
@@ -289,27 +287,27 @@ impl RendezvousBackend for C10dRendezvous {
     }
 
     fn report_failure(&mut self, reason: &str) -> Result<(), RendezvousError> {
-        match self.meeting() {
-            Some(meeting) => meeting.backend.report_failure(reason),
+        match self.connection() {
+            Some(connection) => connection.backend.report_failure(reason),
             None => Ok(()),
         }
     }
 
     fn leave(&mut self) -> Result<(), RendezvousError> {
-        match self.meeting() {
-            Some(meeting) => meeting.backend.leave(),
+        match self.connection() {
+            Some(connection) => connection.backend.leave(),
             None => Ok(()),
         }
     }
 
     fn shutdown(&mut self) -> bool {
         let connected = self.connected.get_mut();
-        let Some(mut meeting) = connected.unwrap_or_else(PoisonError::into_inner).take() else {
+        let Some(mut connection) = connected.unwrap_or_else(PoisonError::into_inner).take() else {
             return true;
         };
-        let closed = meeting.backend.shutdown();
-        drop(meeting.backend);
-        if let Some(server) = meeting.server.and_then(Arc::into_inner) {
+        let closed = connection.backend.shutdown();
+        drop(connection.backend);
+        if let Some(server) = connection.server.and_then(Arc::into_inner) {
             server.shutdown(LINGER);
         }
         closed

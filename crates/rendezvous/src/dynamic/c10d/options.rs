@@ -1,4 +1,4 @@
-//! The parameters and options of `c10d`, checked with the reference's texts.
+//! The parameters and options of `c10d`, checked with torchelastic's texts.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The shared state under the reference's key of a store.
+//! The shared state under torchelastic's key of a store.
 //!
 //! The value is base64 of the pickle, or a sentinel for "no state yet", so that reading it never has
 //! to wait. The token is the exact text of the value.
@@ -11,8 +11,7 @@ use rdzv_core::ident::RunId;
 use rdzv_rendezvous_proto::codec::{SENTINEL, text};
 use rdzv_store::{FileStore, PrefixStore, Store, StoreError, TcpStore};
 
-use super::explain::explain;
-use super::watch::{self, Watcher};
+use super::store_watch::{self, Watcher};
 use crate::RendezvousError;
 use crate::dynamic::{Notice, SharedState, Token, Written};
 
@@ -71,7 +70,7 @@ impl StoredState {
     }
 
     /// Makes sure that there is a value, and returns it. One request, and it heals a key that has
-    /// vanished, where the reference waits and then loses all its writes.
+    /// vanished, where torchelastic waits and then loses all its writes.
     fn seed(&self) -> Result<Bytes, RendezvousError> {
         self.swap(b"", SENTINEL)
     }
@@ -82,7 +81,7 @@ impl StoredState {
     }
 
     fn explain(&self, error: StoreError) -> RendezvousError {
-        explain(error, &self.place())
+        RendezvousError::of_c10d_store(error, &self.place())
     }
 
     fn read(&self, value: Bytes) -> Result<Option<(Bytes, Token)>, RendezvousError> {
@@ -140,15 +139,15 @@ impl SharedState for StoredState {
             }
         };
         // Without the thread, changes are found by looking.
-        let told = watcher.is_some() && tells_all;
+        let notifies = watcher.is_some() && tells_all;
         self.watcher = watcher;
-        Ok(told)
+        Ok(notifies)
     }
 
     fn notify(&mut self) -> Result<(), RendezvousError> {
         match &self.place {
             Place::Tcp(_) => {
-                watch::tell(&*self.store, &self.key).map_err(|error| self.explain(error))
+                store_watch::notify(&*self.store, &self.key).map_err(|error| self.explain(error))
             }
             Place::File(_) => Ok(()),
         }

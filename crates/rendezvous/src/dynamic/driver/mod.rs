@@ -13,14 +13,14 @@
 //! | `thread.rs` | the thread: waiting, handling, carrying out |
 //! | `interruption.rs` | how a join ends from outside |
 //! | `failures.rs` | hearing that a participant has failed for good |
-//! | `sentences.rs` | changes and errors in words |
+//! | `messages.rs` | changes and errors in words |
 //!
 //! The heartbeats of this node depend on the thread alone: it does nothing that waits for other
 //! agents. What does wait (for rank 0 to say where the workers meet) is done by the caller of join.
 
-mod failures;
 mod interruption;
-mod sentences;
+mod messages;
+mod peer_failures;
 mod thread;
 
 use std::fmt;
@@ -30,12 +30,12 @@ use std::time::{Duration, Instant};
 
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
-use rdzv_rendezvous_proto::words::Formed;
+use rdzv_rendezvous_proto::participant::Formed;
 use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, Settings};
 use rdzv_store::{Breaker, Pinger, Store, StoreError};
 
-use self::failures::FailureWatch;
 use self::interruption::Interruption;
+use self::peer_failures::FailureWatch;
 use self::thread::{Command, Event, Thread};
 use super::SharedState;
 use super::bootstrap::{self, Master, Reading, WorkersStore};
@@ -54,7 +54,7 @@ pub struct DriverOptions {
     /// This node. Others reach it, and its workers' store, under its address.
     pub me: NodeDesc,
     /// How long rank 0 may take, once a round is complete, to say where the workers meet.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 /// A rendezvous over a shared state.
@@ -132,12 +132,12 @@ impl Driver {
         if ended.is_err() {
             return Err(self.thread_ended());
         }
-        let mut patience = Duration::MAX;
+        let mut timeout = Duration::MAX;
         loop {
-            match events.recv_timeout(patience) {
+            match events.recv_timeout(timeout) {
                 Ok(Event::Formed(formed, store)) => return Ok((formed, store)),
                 Ok(Event::Failed(error)) => return Err(error),
-                Ok(Event::Interrupted) => patience = LEAVING,
+                Ok(Event::Interrupted) => timeout = LEAVING,
                 // It does not get through to the state any more; others will find that out.
                 Err(mpsc::RecvTimeoutError::Timeout) => return Err(RendezvousError::Interrupted),
                 Err(mpsc::RecvTimeoutError::Disconnected) => return Err(self.thread_ended()),
@@ -146,7 +146,7 @@ impl Driver {
     }
 
     /// Agrees with the others on where the workers meet.
-    fn settle(
+    fn agree_on_master(
         &mut self,
         member: &Member,
         formed: &Formed,
@@ -170,7 +170,7 @@ impl Driver {
             earlier: &|round| self.ask(|reply| Command::RoundStore(round, reply))?,
             leader: leader.map_or("", |leader| &leader.addr),
             share: member.share_store,
-            patience: self.options.patience,
+            timeout: self.options.timeout,
         });
         read.map_err(|error| match error {
             RendezvousError::Store(StoreError::WaitTimeout { .. }) => {
@@ -198,7 +198,7 @@ impl Driver {
     }
 
     fn state(&self) -> Result<Option<RendezvousState>, RendezvousError> {
-        self.ask(Command::Look)?
+        self.ask(Command::ReadState)?
     }
 
     fn thread_ended(&self) -> RendezvousError {
@@ -230,7 +230,7 @@ impl RendezvousBackend for Driver {
         loop {
             self.forget_round();
             let (formed, store) = self.form()?;
-            let error = match self.settle(member, &formed, &store) {
+            let error = match self.agree_on_master(member, &formed, &store) {
                 Ok(master) => {
                     self.failures = FailureWatch::start(
                         &*store,
@@ -316,7 +316,7 @@ impl RendezvousBackend for Driver {
 
     fn report_failure(&mut self, reason: &str) -> Result<(), RendezvousError> {
         match &self.round {
-            Some(round) => failures::report(&**round, &self.options.me.to_string(), reason),
+            Some(round) => peer_failures::report(&**round, &self.options.me.to_string(), reason),
             None => Ok(()),
         }
     }

@@ -10,23 +10,22 @@ use bytes::Bytes;
 use rdzv_core::machine::Machine;
 use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_rendezvous_proto::last_call::LastCall;
-use rdzv_rendezvous_proto::words::{self, Formed, Input, Output};
+use rdzv_rendezvous_proto::participant::{self, Formed, Input, Output};
 use rdzv_rendezvous_proto::{NodeDesc, Participant, RendezvousState, codec};
 use rdzv_store::Store;
 use tracing::warn;
 
 use super::DriverOptions;
-use super::failures;
 use super::interruption::Interruption;
-use super::sentences::{self, Sentences};
+use super::messages::{self, Messages};
+use super::peer_failures;
 use crate::dynamic::{Notice, SharedState, Token};
 use crate::{Change, Observer, RendezvousError};
 
-/// How often a state is looked at whose backend cannot tell that it has changed: as often as the
-/// reference does.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often a state is read whose backend does not notify of changes: as often as torchelastic does.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the thread is told.
+/// A command to the thread.
 pub(super) enum Command {
     /// Take part; the events go to the sender.
     Join(Sender<Event>),
@@ -37,10 +36,10 @@ pub(super) enum Command {
     /// End it for everybody.
     Close(SyncSender<Result<(), RendezvousError>>),
     /// Read the state, without consequences.
-    Look(SyncSender<Result<Option<RendezvousState>, RendezvousError>>),
+    ReadState(SyncSender<Result<Option<RendezvousState>, RendezvousError>>),
     /// Make the store of another round.
     RoundStore(u64, SyncSender<Result<Arc<dyn Store>, RendezvousError>>),
-    /// Tell changes to this one.
+    /// Notify this one of changes.
     Observe(Observer),
     /// The backend has noticed something.
     Notice(Notice),
@@ -65,7 +64,7 @@ pub(super) struct Thread {
     machine: Participant,
     me: NodeDesc,
     shared: Box<dyn SharedState>,
-    sentences: Sentences,
+    messages: Messages,
     interruption: Arc<Interruption>,
     commands: Receiver<Command>,
     observer: Option<Observer>,
@@ -82,12 +81,12 @@ pub(super) struct Thread {
     leaving: Vec<SyncSender<Result<(), RendezvousError>>>,
     closing: Vec<SyncSender<Result<(), RendezvousError>>>,
     interrupted: bool,
-    /// Whether people know of the last call of the round that forms.
-    last_call_told: bool,
+    /// Whether the last call of the round that forms was logged.
+    last_call_announced: bool,
     /// The round that this node is in, and its store.
     round: Option<(u64, Arc<dyn Store>)>,
-    /// Whether somebody's failure in this round has been told.
-    failure_told: bool,
+    /// Whether a failure in this round was announced.
+    failure_announced: bool,
     /// Why nothing is possible any more.
     lost: Option<String>,
 }
@@ -104,7 +103,7 @@ impl Thread {
         let me = options.me.clone();
         let changed: Arc<AtomicBool> = Arc::default();
         let noticed = Arc::clone(&changed);
-        let told = shared.watch(Arc::new(move |notice| {
+        let notifies = shared.watch(Arc::new(move |notice| {
             let is_change = matches!(notice, Notice::Changed);
             if is_change && noticed.swap(true, Ordering::AcqRel) {
                 return;
@@ -113,13 +112,13 @@ impl Thread {
         }))?;
         let machine = Participant::new(me.clone(), options.settings, fastrand::u64(..));
         Ok(Self {
-            machine: if told {
+            machine: if notifies {
                 machine
             } else {
-                machine.polling(LOOK_EVERY)
+                machine.polling(POLL_INTERVAL)
             },
             me,
-            sentences: Sentences {
+            messages: Messages {
                 run_id: options.run_id.to_string(),
                 place: shared.place(),
                 settings: options.settings,
@@ -137,18 +136,18 @@ impl Thread {
             leaving: Vec::new(),
             closing: Vec::new(),
             interrupted: false,
-            last_call_told: false,
+            last_call_announced: false,
             round: None,
-            failure_told: false,
+            failure_announced: false,
             lost: None,
         })
     }
 
     pub(super) fn run(mut self) {
         loop {
-            let command = match self.patience() {
+            let command = match self.timeout() {
                 None => self.commands.recv().ok(),
-                Some(patience) => match self.commands.recv_timeout(patience) {
+                Some(timeout) => match self.commands.recv_timeout(timeout) {
                     Ok(command) => Some(command),
                     Err(RecvTimeoutError::Timeout) => {
                         self.handle(Input::Tick);
@@ -159,13 +158,13 @@ impl Thread {
             };
             match command {
                 None | Some(Command::End) => return,
-                Some(command) => self.obey(command),
+                Some(command) => self.execute(command),
             }
         }
     }
 
-    /// How long to wait for a command; `None`: for ever.
-    fn patience(&self) -> Option<Duration> {
+    /// How long to wait for a command; `None`: until one comes.
+    fn timeout(&self) -> Option<Duration> {
         if self.lost.is_some() {
             return None;
         }
@@ -173,7 +172,7 @@ impl Thread {
         Some(deadline.since(self.now().mono))
     }
 
-    fn obey(&mut self, command: Command) {
+    fn execute(&mut self, command: Command) {
         match command {
             Command::Join(waiting) => self.join(waiting),
             Command::Interrupt => self.interrupt(),
@@ -185,9 +184,9 @@ impl Thread {
                 self.closing.push(reply);
                 self.request(Input::Close);
             }
-            Command::Look(reply) => {
-                let looked = self.look();
-                let _ = reply.send(looked);
+            Command::ReadState(reply) => {
+                let state = self.read_state();
+                let _ = reply.send(state);
             }
             Command::RoundStore(round, reply) => {
                 let _ = reply.send(self.shared.round_store(round));
@@ -217,7 +216,7 @@ impl Thread {
             return;
         }
         self.joining = Some(waiting);
-        self.last_call_told = false;
+        self.last_call_announced = false;
         if self.lost.is_none()
             && let Err(error) = self.shared.announce(Some(&self.me))
         {
@@ -244,9 +243,9 @@ impl Thread {
     }
 
     /// The state as it is now. Not what the machine knows, so the token stays as it is.
-    fn look(&mut self) -> Result<Option<RendezvousState>, RendezvousError> {
+    fn read_state(&mut self) -> Result<Option<RendezvousState>, RendezvousError> {
         match &self.lost {
-            Some(lost) => Err(self.sentences.lost_before(lost)),
+            Some(lost) => Err(self.messages.lost_before(lost)),
             None => match self.shared.get()? {
                 Some((pickle, _)) => self.decode(&pickle).map(Some),
                 None => Ok(None),
@@ -262,7 +261,7 @@ impl Thread {
             }
             self.machine.handle(self.now(), input);
             while let Some(output) = self.machine.poll_output() {
-                match self.carry_out(output) {
+                match self.apply(output) {
                     Ok(None) => {}
                     Ok(answer) => next = answer,
                     Err(error) => self.lose(error),
@@ -271,7 +270,7 @@ impl Thread {
         }
     }
 
-    fn carry_out(&mut self, output: Output) -> Result<Option<Input>, RendezvousError> {
+    fn apply(&mut self, output: Output) -> Result<Option<Input>, RendezvousError> {
         match output {
             _ if self.lost.is_some() => {}
             Output::Read => {
@@ -284,7 +283,7 @@ impl Thread {
                 let written = self.shared.set(&pickle, self.token.as_ref())?;
                 let before = self.known.take();
                 let now = self.adopt(written.now)?;
-                if written.won && sentences::is_worth_telling(before.as_ref(), &state) {
+                if written.won && messages::is_worth_announcing(before.as_ref(), &state) {
                     self.shared.notify()?;
                 }
                 return Ok(Some(Input::Written {
@@ -295,7 +294,7 @@ impl Thread {
             Output::Joined(formed) => {
                 let store = self.shared.round_store(formed.round)?;
                 self.round = Some((formed.round, Arc::clone(&store)));
-                self.failure_told = false;
+                self.failure_announced = false;
                 self.gone.clear();
                 if let Some(joining) = self.joining.take() {
                     let _ = joining.send(Event::Formed(formed, store));
@@ -320,7 +319,7 @@ impl Thread {
             Output::Failed(failure) => {
                 self.left_round()?;
                 let interrupted = self.interrupted;
-                let error = self.sentences.failure(failure);
+                let error = self.messages.failure(failure);
                 if let Some(joining) = self.joining.take() {
                     let error = if interrupted {
                         RendezvousError::Interrupted
@@ -341,36 +340,36 @@ impl Thread {
         self.shared.announce(None)
     }
 
-    fn changed(&mut self, change: words::Change) {
+    fn changed(&mut self, change: participant::Change) {
         let Some((round, store)) = &self.round else {
             return;
         };
         let round = *round;
-        if !matches!(change, words::Change::NodesWaiting(_)) {
+        if !matches!(change, participant::Change::NodesWaiting(_)) {
             self.interruption.end_round();
         }
         // Whoever fails says so before it closes the run, but that may take longer to be heard.
-        if matches!(change, words::Change::Closed)
-            && let Some((node, reason)) = failures::reported(&**store, &self.me.to_string())
+        if matches!(change, participant::Change::Closed)
+            && let Some((node, reason)) = peer_failures::reported(&**store, &self.me.to_string())
         {
             self.peer_failed(node, reason);
         }
         let wall = self.now().wall;
         let change = self
-            .sentences
+            .messages
             .change(round, change, &self.gone, self.known.as_ref(), wall);
-        self.tell(change);
+        self.notify(change);
     }
 
     /// The same failure may be noticed in two ways.
     fn peer_failed(&mut self, node: String, reason: String) {
-        if !std::mem::replace(&mut self.failure_told, true) {
-            self.tell(Change::PeerFailed { node, reason });
+        if !std::mem::replace(&mut self.failure_announced, true) {
+            self.notify(Change::PeerFailed { node, reason });
         }
     }
 
-    fn tell(&self, change: Change) {
-        tracing::debug!(?change, "told by the rendezvous");
+    fn notify(&self, change: Change) {
+        tracing::debug!(?change, "notified by the rendezvous");
         if let Some(observer) = &self.observer {
             observer(change);
         }
@@ -386,18 +385,18 @@ impl Thread {
             Some((pickle, token)) => (Some(self.decode(&pickle)?), Some(token)),
         };
         if let Some(state) = self.known.as_ref().filter(|_| self.joining.is_some())
-            && !self.last_call_told
+            && !self.last_call_announced
             && let Some(call) =
-                LastCall::heard_by(&self.me, state, &self.sentences.settings, self.now().wall)
+                LastCall::seen_by(&self.me, state, &self.messages.settings, self.now().wall)
         {
-            self.last_call_told = true;
-            warn!("[{}] {call}", self.sentences.run_id);
+            self.last_call_announced = true;
+            warn!("[{}] {call}", self.messages.run_id);
         }
         Ok(self.known.clone())
     }
 
     fn decode(&self, pickle: &[u8]) -> Result<RendezvousState, RendezvousError> {
-        codec::decode(pickle).map_err(|error| self.sentences.corrupt(&error.to_string()))
+        codec::decode(pickle).map_err(|error| self.messages.corrupt(&error.to_string()))
     }
 
     /// The backend cannot be used any more.
@@ -412,7 +411,7 @@ impl Thread {
         if waited_for {
             self.fail_all(Some(error));
         } else if self.round.take().is_some() && !self.is_known_closed() {
-            self.tell(Change::Lost(error));
+            self.notify(Change::Lost(error));
         }
     }
 
@@ -420,9 +419,9 @@ impl Thread {
     fn fail_all(&mut self, first: Option<RendezvousError>) {
         let mut first = first;
         let lost = self.lost.clone().unwrap_or_default();
-        let sentences = &self.sentences;
+        let messages = &self.messages;
         let is_closed = self.is_known_closed();
-        let mut error = || first.take().unwrap_or_else(|| sentences.lost_before(&lost));
+        let mut error = || first.take().unwrap_or_else(|| messages.lost_before(&lost));
         if let Some(joining) = self.joining.take() {
             let _ = joining.send(Event::Failed(error()));
         }

@@ -1,4 +1,4 @@
-//! The host as an extension of a store server: carries what happens between the two.
+//! The coordinator as an extension of a store server.
 
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
@@ -8,37 +8,38 @@ use rdzv_rendezvous_proto::coordinator::{Coordinator, Input, Output, PREFIX};
 use rdzv_store_proto::server::{Extension, Reach};
 use tracing::warn;
 
-/// What a [`ServerOptions`](rdzv_store::ServerOptions) needs for its server to host rendezvous.
+/// What a [`ServerOptions`](rdzv_store::ServerOptions) needs for its server to run the rendezvous.
 pub fn extension() -> Box<dyn Extension> {
-    Box::new(Hosting::default())
+    Box::new(CoordinatorExtension::default())
 }
 
-/// A host beside a store.
+/// A coordinator beside a store.
 #[derive(Debug, Default)]
-struct Hosting {
-    host: Coordinator,
+struct CoordinatorExtension {
+    coordinator: Coordinator,
     /// Where an event is written before it is sent.
     scratch: Vec<u8>,
 }
 
-impl Hosting {
+impl CoordinatorExtension {
     fn handle(&mut self, now: Now, input: Input<'_>, reach: &mut Reach<'_>) {
-        self.host.handle(now, input);
-        let mut looks = self.carry_out(reach);
-        // What is looked at may lead to more to look at.
-        while let Some(key) = looks.pop() {
+        self.coordinator.handle(now, input);
+        let mut reads = self.apply(reach);
+        // A value may lead to more keys to read.
+        while let Some(key) = reads.pop() {
             let value = reach.value(&key).map(<[u8]>::to_vec);
             let value = value.as_deref();
-            self.host.handle(now, Input::Found { key: &key, value });
-            let more = self.carry_out(reach);
-            looks.splice(0..0, more);
+            self.coordinator
+                .handle(now, Input::Found { key: &key, value });
+            let more = self.apply(reach);
+            reads.splice(0..0, more);
         }
     }
 
-    /// Returns what the host wants to look at, the first at the end.
-    fn carry_out(&mut self, reach: &mut Reach<'_>) -> Vec<Vec<u8>> {
-        let mut looks = Vec::new();
-        while let Some(output) = self.host.poll_output() {
+    /// Returns the keys to read, the first at the end.
+    fn apply(&mut self, reach: &mut Reach<'_>) -> Vec<Vec<u8>> {
+        let mut reads = Vec::new();
+        while let Some(output) = self.coordinator.poll_output() {
             match output {
                 Output::Send(to, event) => {
                     self.scratch.clear();
@@ -46,18 +47,18 @@ impl Hosting {
                     reach.send(to, &self.scratch);
                 }
                 Output::LastCall { run, call } => warn!("[{run}] {call}"),
-                Output::Read(key) => looks.push(key),
+                Output::Read(key) => reads.push(key),
                 Output::Store { key, value } => reach.store(&key, &value),
                 Output::Remove(key) => reach.remove(&key),
                 Output::Close(id, why) => reach.close(id, why),
             }
         }
-        looks.reverse();
-        looks
+        reads.reverse();
+        reads
     }
 }
 
-impl Extension for Hosting {
+impl Extension for CoordinatorExtension {
     fn prefix(&self) -> &[u8] {
         PREFIX.as_bytes()
     }
@@ -67,7 +68,7 @@ impl Extension for Hosting {
     }
 
     fn watches(&self) -> bool {
-        self.host.is_active()
+        self.coordinator.is_active()
     }
 
     fn request(
@@ -101,7 +102,7 @@ impl Extension for Hosting {
     }
 
     fn deadline(&self) -> Option<Mono> {
-        self.host.deadline()
+        self.coordinator.deadline()
     }
 
     fn tick(&mut self, now: Now, reach: &mut Reach<'_>) {

@@ -1,20 +1,20 @@
-//! The native path: the endpoint's host is an rdzv store server, and runs the rendezvous itself.
+//! The native path: at the endpoint is an rdzv store server, which runs the rendezvous itself.
 //!
-//! An agent asks for everything in single operations over a connection of its own, and is told what
-//! becomes of its rounds (see [`rdzv_rendezvous_proto::coordinator`]). A thread keeps that connection, so
-//! that heartbeats never wait for anything else the agent does.
+//! An agent sends single operations over a connection of its own, and receives events about its
+//! rounds (see [`rdzv_rendezvous_proto::coordinator`]). The connection has a thread, so that heartbeats
+//! never wait for anything else the agent does.
 //!
 //! | file | what |
 //! |---|---|
 //! | `mod.rs` | [`Native`]: the backend |
-//! | `extension.rs` | [`extension()`]: what makes a store server a host |
-//! | `connection.rs` | finding out whether a server is one, and connecting to it |
-//! | `keeper.rs` | the thread that keeps the connection |
+//! | `extension.rs` | [`extension()`]: what makes a store server a coordinator |
+//! | `probe.rs` | finding out whether a server is one, and connecting to it |
+//! | `connection_thread.rs` | the thread of the connection |
 //! | `round_store.rs` | the agents' store of a round, connected to when it is first used |
 
-mod connection;
+mod connection_thread;
 mod extension;
-mod keeper;
+mod probe;
 mod round_store;
 
 use std::fmt;
@@ -35,9 +35,9 @@ use rdzv_store::{Pinger, PrefixStore, Store, TcpStoreServer};
 
 use crate::dynamic::bootstrap::Master;
 use crate::{Interrupter, Member, Observer, RendezvousBackend, RendezvousError, RendezvousInfo};
-use connection::Greeting;
+use connection_thread::{Command, ConnectionThread, NotJoined};
 pub use extension::extension;
-use keeper::{Command, Keeper};
+use probe::Found;
 use round_store::RoundStore;
 
 /// What a [`Native`] is made of.
@@ -57,14 +57,14 @@ pub struct NativeOptions {
     pub read_timeout: Duration,
 }
 
-/// An agent's rendezvous through a host.
+/// An agent's rendezvous through a coordinator.
 pub struct Native {
     name: String,
     run_id: RunId,
     settings: Settings,
     place: String,
     commands: Sender<Command>,
-    keeper: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<()>>,
     interrupted: Arc<AtomicBool>,
     store: Arc<RoundStore>,
     /// Ends after the thread has.
@@ -77,18 +77,17 @@ impl fmt::Debug for Native {
     }
 }
 
-/// Whether the store server at an address hosts rendezvous. A stock server does not notice that it
-/// was asked.
-pub fn is_host(address: SocketAddr, within: Duration) -> Result<bool, RendezvousError> {
-    match connection::greet(address, within) {
-        Ok(Greeting::Host(_)) => Ok(true),
-        Ok(Greeting::Stock) => Ok(false),
+/// Whether the store server at an address runs the rendezvous. PyTorch's does not notice the probe.
+pub fn is_coordinator(address: SocketAddr, within: Duration) -> Result<bool, RendezvousError> {
+    match probe::probe(address, within) {
+        Ok(Found::Coordinator(_)) => Ok(true),
+        Ok(Found::Store) => Ok(false),
         Err(what) => Err(unreachable(place(address), what, None)),
     }
 }
 
 impl Native {
-    /// Connects, within `within`; nothing if there is a store that hosts no rendezvous.
+    /// Connects, within `within`; nothing if there is a store without a coordinator.
     pub fn connect(
         options: NativeOptions,
         within: Duration,
@@ -102,12 +101,12 @@ impl Native {
             read_timeout,
         } = options;
         let place = place(address);
-        let stream = match connection::greet(address, within) {
-            Ok(Greeting::Host(stream)) => stream,
-            Ok(Greeting::Stock) => return Ok(None),
+        let stream = match probe::probe(address, within) {
+            Ok(Found::Coordinator(stream)) => stream,
+            Ok(Found::Store) => return Ok(None),
             Err(what) => return Err(unreachable(place, what, None)),
         };
-        let (commands, keeper) = Keeper::start(stream, address, &run_id, node, settings)
+        let (commands, thread) = ConnectionThread::start(stream, address, &run_id, node, settings)
             .map_err(|error| unreachable(place.clone(), error.to_string(), None))?;
         Ok(Some(Self {
             name: "c10d".to_owned(),
@@ -115,7 +114,7 @@ impl Native {
             settings,
             place,
             commands,
-            keeper: Some(keeper),
+            thread: Some(thread),
             interrupted: Arc::default(),
             store: Arc::new(RoundStore::new(address, read_timeout)),
             _server: server,
@@ -176,9 +175,9 @@ impl Native {
     }
 
     fn end(&mut self) {
-        if let Some(keeper) = self.keeper.take() {
+        if let Some(thread) = self.thread.take() {
             self.commands.send(Command::End);
-            if keeper.join().is_err() {
+            if thread.join().is_err() {
                 tracing::error!(place = self.place, "the rendezvous thread panicked");
             }
         }
@@ -202,8 +201,8 @@ impl RendezvousBackend for Native {
         let answer = self.ask(|answer| Command::Join { member, answer })?;
         match answer {
             Ok((joined, offered)) => Ok(self.info(joined, offered)),
-            Err(keeper::NotJoined::Failure(failure)) => Err(self.explain(failure)),
-            Err(keeper::NotJoined::CannotLead(error)) => Err(error),
+            Err(NotJoined::Failure(failure)) => Err(self.explain(failure)),
+            Err(NotJoined::CannotLead(error)) => Err(error),
         }
     }
 

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use rdzv_rendezvous_proto::codec::text;
 use rdzv_store::StoreError;
 
-use super::client::{Condition, Put, V2};
 use super::key_watch::wait;
+use super::requests::{Condition, Put, V2};
 use super::wire::Node;
 use crate::RendezvousError;
 use crate::etcd::failure::{Cause, Failure};

@@ -11,7 +11,7 @@ use std::time::Duration;
 use rdzv_rendezvous_proto::RendezvousState;
 use rdzv_rendezvous_proto::codec::from_value;
 
-use super::client::{V2, cause_of};
+use super::requests::{V2, cause_of};
 use super::wire::{KeyAnswer, Node, Refusal, code};
 use crate::RendezvousError;
 use crate::dynamic::shared::Notice;

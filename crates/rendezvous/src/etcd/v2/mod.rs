@@ -15,14 +15,14 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `client` | requests that are repeated while the server is away |
+//! | `requests` | requests that are repeated while the server is away |
 //! | `wire` | paths, forms and JSON |
 //! | `state`, `key_watch` | the state, and the watch of its changes |
 //! | `encoded_folder` | the agents' store |
 
-mod client;
 mod encoded_folder;
 mod key_watch;
+mod requests;
 mod state;
 mod wire;
 

@@ -10,9 +10,9 @@ use rdzv_core::ident::RunId;
 use rdzv_rendezvous_proto::codec::text;
 use rdzv_store::{PrefixStore, Store};
 
-use super::client::{Condition, Put, V2};
 use super::encoded_folder::EncodedFolder;
 use super::key_watch::watch_key;
+use super::requests::{Condition, Put, V2};
 use super::wire::Node;
 use crate::RendezvousError;
 use crate::dynamic::shared::{SharedState, Token, Written};

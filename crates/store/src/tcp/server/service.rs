@@ -15,8 +15,6 @@
 //! connection again after every answer. A read that fills the buffer may have left something, so
 //! such a connection is read from again after all others have had their turn.
 
-mod traffic;
-
 use std::collections::VecDeque;
 use std::io;
 use std::net::TcpListener;
@@ -58,25 +56,25 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(250);
 /// Everything the thread owns.
 #[derive(Debug)]
 pub(super) struct Service {
-    machine: ServerMachine,
-    sockets: Sockets,
-    listeners: Vec<TcpListener>,
-    scratch: Vec<u8>,
+    pub(super) machine: ServerMachine,
+    pub(super) sockets: Sockets,
+    pub(super) listeners: Vec<TcpListener>,
+    pub(super) scratch: Vec<u8>,
     /// Outputs taken from the machine and not carried out yet.
-    outputs: VecDeque<Output>,
+    pub(super) outputs: VecDeque<Output>,
     /// Connections that may have more to read than was read, and as what they were reported: the
     /// kernel does not repeat that their end has come. Each has its next turn soon.
-    again: Vec<(ConnId, EventFlags)>,
+    pub(super) again: Vec<(ConnId, EventFlags)>,
     /// Connections with replies to send at the end of this turn.
     flushes: Vec<ConnId>,
     /// The time of this turn.
-    now: Now,
+    pub(super) now: Now,
     /// When accepting is tried again, if it is suspended.
-    accept_again: Option<Instant>,
+    pub(super) accept_again: Option<Instant>,
     origin: Instant,
     commands: Mailbox<Command>,
     figures: Arc<Figures>,
-    traffic: Traffic,
+    pub(super) traffic: Traffic,
     /// When to end even if clients are still connected; set by a shutdown.
     end: Option<Instant>,
     /// What ends the server when it is readable, and the time that clients have then.
@@ -167,7 +165,7 @@ impl Service {
 
     /// Hands something to the machine and carries out what it wants done.
     #[inline]
-    fn handle(&mut self, input: Input<'_>) {
+    pub(super) fn handle(&mut self, input: Input<'_>) {
         self.machine.handle(self.now, input);
         self.carry_out();
     }
@@ -175,7 +173,7 @@ impl Service {
     /// Takes the machine's outputs. They are carried out one after another; whatever that tells
     /// the machine has its outputs taken before anything else is told.
     #[inline]
-    fn carry_out(&mut self) {
+    pub(super) fn carry_out(&mut self) {
         loop {
             while let Some(output) = self.machine.poll_output() {
                 match output {
@@ -211,7 +209,7 @@ impl Service {
     }
 
     /// Changes whether the kernel reports new connections.
-    fn set_accepting(&mut self, on: bool) {
+    pub(super) fn set_accepting(&mut self, on: bool) {
         self.accept_again = (!on).then(|| Instant::now() + ACCEPT_AGAIN);
         let flags = match on {
             true => EventFlags::IN,

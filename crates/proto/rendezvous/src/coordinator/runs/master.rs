@@ -1,6 +1,6 @@
 //! Where the workers of a round meet: rank 0 says it, everybody is told.
 //!
-//! A native rank 0 says it in every round. A stock one stores it under two keys before it stores its
+//! A native rank 0 says it in every round. One of torchrun stores it under two keys before it stores its
 //! role; but one that was rank 0 before, and shares its server with the workers, has kept that and
 //! stores nothing. Then what it stored in an earlier round holds, which is recognised by its address.
 
@@ -14,7 +14,7 @@ use crate::coordinator::wire::Event;
 use rdzv_core::machine::Outbox;
 use rdzv_core::time::{Mono, Now};
 
-/// How long a stock rank 0 may take before earlier rounds are looked at. Its role is the usual sign;
+/// How long a rank 0 of torchrun may take before earlier rounds are looked at. Its role is the usual sign;
 /// it stores none if it was told that all nodes are alike.
 const TORCHRUN_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -29,9 +29,9 @@ const LONGEST: usize = 1024;
 pub(super) struct Masters {
     /// Of the complete round.
     current: Option<(String, u16)>,
-    /// What stock agents have stored, by round.
+    /// What agents of torchrun have stored, by round.
     stored: BTreeMap<u64, Half>,
-    /// Until when a stock rank 0 may take its time.
+    /// Until when a rank 0 of torchrun may take its time.
     pub(super) until: Option<Mono>,
     /// Earlier rounds are being looked at.
     searching: bool,
@@ -105,7 +105,7 @@ impl Run {
         self.announce_master(addr, port, out);
     }
 
-    /// A stock agent has stored one half of it.
+    /// An agent of torchrun has stored one half of it.
     pub(in crate::coordinator) fn stored_master(
         &mut self,
         round: u64,
@@ -124,7 +124,7 @@ impl Run {
         }
     }
 
-    /// A stock rank 0 has stored its role, and with that has stored all it is going to.
+    /// A rank 0 of torchrun has stored its role, and with that has stored all it is going to.
     pub(in crate::coordinator) fn first_role(&mut self, round: u64, out: &mut Outbox<Effect>) {
         if self.announced == Some(round) && self.masters.until.take().is_some() {
             self.search_earlier(out);

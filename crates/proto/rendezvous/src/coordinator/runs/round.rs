@@ -18,7 +18,7 @@ use rdzv_core::machine::Outbox;
 use rdzv_core::rank::{Assignment, GroupRank, RoleInfo, assign};
 use rdzv_core::time::{Mono, Now};
 
-/// How long a stock agent may be in no list after it has left a round. It enters the next one with
+/// How long an agent of torchrun may be in no list after it has left a round. It enters the next one with
 /// its next write.
 const BETWEEN_ROUNDS: Duration = Duration::from_secs(2);
 
@@ -47,8 +47,8 @@ impl Run {
         }
     }
 
-    /// Surplus nodes wait for the next round once the complete one is not full any more. Stock
-    /// agents that are left in it do not join again for a node that is lost, only for one that waits.
+    /// Surplus nodes wait for the next round once the complete one is not full any more. Agents of
+    /// torchrun that are left in it do not join again for a node that is lost, only for one that waits.
     fn step_in(&mut self, now: Now, out: &mut Outbox<Effect>) {
         if self.state.participants.len() >= self.settings.max_nodes as usize {
             return;
@@ -125,7 +125,7 @@ impl Run {
     }
 
     /// The last call goes on for those who are on their way from the round before, however short it
-    /// is: stock agents need a moment to see that a round has begun, and left out, they would have
+    /// is: agents of torchrun need a moment to see that a round has begun, and left out, they would have
     /// everybody start over.
     fn last_call_ends(&self) -> Option<Mono> {
         let end = self.last_call?;
@@ -144,7 +144,7 @@ impl Run {
             room: self.settings.max_nodes.saturating_sub(nodes),
             ends_in: end.since(now.mono),
         };
-        if call.is_worth_telling() {
+        if call.is_worth_announcing() {
             self.last_call_announced = true;
             out.push(Effect::LastCall(call));
         }
@@ -193,7 +193,7 @@ impl Run {
             }
         }
         self.seek_master(now);
-        // Whoever was left out waits in the list that suits a complete round. Stock agents would
+        // Whoever was left out waits in the list that suits a complete round. Agents of torchrun would
         // stay in the wait list of a full round, and have everybody restart for them for ever.
         let surplus = self.state.participants.len() >= self.settings.max_nodes as usize;
         let waiting: Vec<NodeDesc> = self.state.wait_list.iter().cloned().collect();

@@ -1,7 +1,7 @@
-//! The stock form of the state, and what stock agents write.
+//! torchrun's form of the state, and what agents of torchrun write.
 //!
 //! Native agents keep no heartbeats in the state: whoever looks sees those that are connected as
-//! just heard of. Stock agents are held for lost when the heartbeat that they write has not changed
+//! just heard of. Agents of torchrun are held for lost when the heartbeat that they write has not changed
 //! for long enough by the host's clock, so that it does not matter what their clocks say.
 
 use super::{Effect, Phase, Run};
@@ -13,7 +13,7 @@ use rdzv_core::machine::Outbox;
 use rdzv_core::time::Now;
 
 impl Run {
-    /// What the stock key held before there was a native agent.
+    /// What torchrun's key held before there was a native agent.
     pub(in crate::coordinator) fn found(&mut self, now: Now, value: Option<&[u8]>) {
         let Some(value) = value else {
             return;
@@ -35,7 +35,7 @@ impl Run {
         self.form = Some(value.to_vec());
     }
 
-    /// A stock agent is about to look at the state, or to change it.
+    /// An agent of torchrun is about to look at the state, or to change it.
     pub(in crate::coordinator) fn touching(
         &mut self,
         now: Now,
@@ -74,7 +74,7 @@ impl Run {
         }
     }
 
-    /// A stock agent may have written.
+    /// An agent of torchrun may have written.
     pub(in crate::coordinator) fn stored(
         &mut self,
         now: Now,
@@ -94,7 +94,7 @@ impl Run {
         }
     }
 
-    /// Goes on from a state that a stock agent has written.
+    /// Goes on from a state that an agent of torchrun has written.
     fn take_over(&mut self, now: Now, state: RendezvousState, out: &mut Outbox<Effect>) {
         let old = std::mem::replace(&mut self.state, state);
         for (node, wall) in &self.state.last_heartbeats {
@@ -146,7 +146,7 @@ impl Run {
         }
     }
 
-    /// Native agents whose join goes on must be somewhere; those that a stock agent holds for dead
+    /// Native agents whose join goes on must be somewhere; those that an agent of torchrun holds for dead
     /// are told.
     fn restore_agents(&mut self, now: Now, out: &mut Outbox<Effect>) {
         let state = &self.state;
@@ -185,7 +185,7 @@ impl Run {
         }
     }
 
-    /// A last call that a stock agent has set or taken back.
+    /// A last call that an agent of torchrun has set or taken back.
     fn take_last_call(&mut self, now: Now) {
         self.last_call = self.state.deadline.map(|deadline| {
             let left = deadline
@@ -195,7 +195,7 @@ impl Run {
         });
     }
 
-    /// Stock agents that have not been heard of are gone.
+    /// Agents of torchrun that have not been heard of are gone.
     pub(super) fn expire_torchrun(&mut self, now: Now, late: bool, out: &mut Outbox<Effect>) {
         let lost_after = self.settings.lost_after();
         let silent: Vec<NodeDesc> = self

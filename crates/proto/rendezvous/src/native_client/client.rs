@@ -1,0 +1,462 @@
+//! The machine of an agent's side of native rendezvous.
+
+use std::time::Duration;
+
+use super::{Change, Failure, Input, Joined, Output};
+use crate::coordinator::wire::{Event, EventReader, Join, Operation, Refusal};
+use crate::{NodeDesc, Settings};
+use rdzv_core::machine::{Machine, Outbox};
+use rdzv_core::time::{Mono, Now};
+
+/// How long a new connection is tried for.
+const RECONNECT: Duration = Duration::from_secs(5);
+
+/// Time between two tries.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// How long rank 0 may take to say where the workers meet. A native one says it at once; one of torchrun
+/// needs a second to notice that the round is complete, and may have to start a server.
+const MASTER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// One agent's side.
+#[derive(Debug)]
+pub struct NativeClient {
+    join: Join,
+    phase: Phase,
+    link: Link,
+    reader: EventReader,
+    /// `Leave`s whose answer has not come: what comes before it is about what was left.
+    leaving: u32,
+    /// The end of a close under way.
+    closing: Option<Mono>,
+    asking: bool,
+    closed: bool,
+    waiting: u32,
+    heartbeat_at: Mono,
+    heard: Mono,
+    outbox: Outbox<Output>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Phase {
+    Idle,
+    Joining { since: Mono },
+    Formed { since: Mono, joined: Joined },
+    Member { round: u64 },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Link {
+    Up,
+    /// Given up; the next request tries again.
+    Down,
+    Dialing {
+        since: Mono,
+        /// What broke the one before.
+        why: String,
+    },
+    /// Between two tries.
+    Pausing {
+        since: Mono,
+        until: Mono,
+        why: String,
+    },
+}
+
+impl Machine for NativeClient {
+    type Input<'a> = Input<'a>;
+    type Output = Output;
+
+    fn handle(&mut self, now: Now, input: Input<'_>) {
+        self.outbox.assert_drained();
+        let now = now.mono;
+        match input {
+            Input::Join {
+                role,
+                local_world_size,
+            } => {
+                self.join.role = role.to_owned();
+                self.join.local_world_size = local_world_size;
+                self.phase = Phase::Joining { since: now };
+                self.say_join(now);
+            }
+            Input::Interrupt => {
+                if matches!(self.phase, Phase::Joining { .. } | Phase::Formed { .. }) {
+                    self.leave();
+                    self.outbox.push(Output::NotJoined(Failure::Interrupted));
+                }
+            }
+            Input::Leave => self.leave(),
+            Input::Close => {
+                if self.closed {
+                    return self.outbox.push(Output::Closed);
+                }
+                self.closing = Some(now + self.join.settings.close_timeout);
+                self.say_close(now);
+            }
+            Input::Failed(reason) => {
+                let reason = reason.to_owned();
+                self.say(&Operation::Failed { reason });
+            }
+            Input::Publish { round, addr, port } => {
+                let addr = addr.to_owned();
+                self.say(&Operation::Master { round, addr, port });
+            }
+            Input::Ask => {
+                if self.link == Link::Up && !self.closed {
+                    self.asking = true;
+                    let run = self.join.run.clone();
+                    self.say(&Operation::Status { run });
+                } else {
+                    self.answer_status();
+                }
+            }
+            Input::Bytes(bytes) => self.receive(now, bytes),
+            Input::Connected => self.connected(now),
+            Input::Disconnected(why) => self.disconnected(now, why),
+            Input::Tick => self.tick(now),
+        }
+    }
+
+    fn poll_output(&mut self) -> Option<Output> {
+        self.outbox.pop()
+    }
+
+    fn deadline(&self) -> Option<Mono> {
+        let link = match &self.link {
+            Link::Up => Some(self.heartbeat_at),
+            Link::Pausing { until, .. } => Some(*until),
+            Link::Down | Link::Dialing { .. } => None,
+        };
+        let master = match &self.phase {
+            Phase::Formed { since, .. } => Some(*since + MASTER_TIMEOUT),
+            _ => None,
+        };
+        [link, master, self.closing].into_iter().flatten().min()
+    }
+}
+
+impl NativeClient {
+    /// For a connection that is there. `instance` is a number that no other agent has.
+    pub fn new(now: Now, instance: u64, run: &str, node: NodeDesc, settings: Settings) -> Self {
+        Self {
+            heartbeat_at: now.mono + settings.keep_alive_interval,
+            join: Join {
+                instance,
+                run: run.to_owned(),
+                node,
+                settings,
+                role: String::new(),
+                local_world_size: 0,
+            },
+            phase: Phase::Idle,
+            link: Link::Up,
+            reader: EventReader::default(),
+            leaving: 0,
+            closing: None,
+            asking: false,
+            closed: false,
+            waiting: 0,
+            heard: now.mono,
+            outbox: Outbox::default(),
+        }
+    }
+
+    /// The agent as the others know it.
+    pub fn node(&self) -> &NodeDesc {
+        &self.join.node
+    }
+
+    fn say(&mut self, operation: &Operation) {
+        if self.link == Link::Up {
+            let mut bytes = Vec::new();
+            operation.write(&mut bytes);
+            self.outbox.push(Output::Send(bytes));
+        }
+    }
+
+    fn say_join(&mut self, now: Mono) {
+        if self.link == Link::Up {
+            let join = Operation::Join(Box::new(self.join.clone()));
+            self.say(&join);
+        } else {
+            self.dial(now, "there was no connection");
+        }
+    }
+
+    fn say_close(&mut self, now: Mono) {
+        if self.link == Link::Up {
+            let run = self.join.run.clone();
+            self.say(&Operation::Close { run });
+        } else {
+            self.dial(now, "there was no connection");
+        }
+    }
+
+    fn leave(&mut self) {
+        if self.phase != Phase::Idle {
+            self.phase = Phase::Idle;
+            if self.link == Link::Up {
+                self.leaving += 1;
+                self.say(&Operation::Leave);
+            }
+        }
+    }
+
+    fn dial(&mut self, now: Mono, why: &str) {
+        if self.link == Link::Down {
+            self.link = Link::Dialing {
+                since: now,
+                why: why.to_owned(),
+            };
+            self.outbox.push(Output::Dial);
+        }
+    }
+
+    fn receive(&mut self, now: Mono, bytes: &[u8]) {
+        self.heard = now;
+        self.reader.feed(bytes);
+        while self.link == Link::Up {
+            match self.reader.next_event() {
+                Ok(Some(event)) => self.event(now, event),
+                Ok(None) => return,
+                Err(error) => {
+                    self.outbox.push(Output::HangUp);
+                    return self.disconnected(now, format!("it sent a bad event: {error}"));
+                }
+            }
+        }
+    }
+
+    fn event(&mut self, now: Mono, event: Event) {
+        match event {
+            Event::Left => self.leaving = self.leaving.saturating_sub(1),
+            Event::Alive => {}
+            Event::Status { closed, waiting } => {
+                (self.closed, self.waiting) = (self.closed || closed, waiting);
+                if std::mem::take(&mut self.asking) {
+                    self.answer_status();
+                }
+            }
+            Event::Closed => {
+                self.closed = true;
+                let own = self.closing.take().is_some();
+                if own {
+                    self.outbox.push(Output::Closed);
+                }
+                match self.phase {
+                    Phase::Member { .. } if !own => {
+                        self.outbox.push(Output::Changed(Change::Closed));
+                    }
+                    // Nobody will say any more where the workers meet.
+                    Phase::Formed { .. } => {
+                        let closed = Failure::Refused(Refusal::Closed);
+                        self.outbox.push(Output::NotJoined(closed));
+                    }
+                    _ => {}
+                }
+                if matches!(self.phase, Phase::Member { .. } | Phase::Formed { .. }) {
+                    self.phase = Phase::Idle;
+                }
+            }
+            _ if self.leaving > 0 => {}
+            Event::Formed {
+                round,
+                rank,
+                world_size,
+                assignment,
+            } => {
+                if let Phase::Joining { .. } = self.phase {
+                    self.waiting = 0;
+                    let joined = Joined {
+                        round,
+                        rank,
+                        world_size,
+                        assignment,
+                        master_addr: String::new(),
+                        master_port: 0,
+                    };
+                    self.phase = Phase::Formed { since: now, joined };
+                    if rank == 0 {
+                        self.outbox.push(Output::Lead { round });
+                    }
+                }
+            }
+            Event::Master { round, addr, port } => {
+                if let Phase::Formed { joined, .. } = &mut self.phase
+                    && joined.round == round
+                {
+                    (joined.master_addr, joined.master_port) = (addr, port);
+                    let joined = joined.clone();
+                    self.phase = Phase::Member { round };
+                    self.outbox.push(Output::Joined(joined));
+                }
+            }
+            Event::Membership {
+                round,
+                waiting,
+                reason,
+            } => {
+                self.waiting = waiting;
+                match &self.phase {
+                    // The round went before it could be used: the join goes on.
+                    Phase::Formed { joined, .. } if joined.round == round => {
+                        self.phase = Phase::Joining { since: now };
+                        self.say_join(now);
+                    }
+                    Phase::Member { round: ours } if *ours == round => {
+                        let change = Change::Membership { round, reason };
+                        self.outbox.push(Output::Changed(change));
+                    }
+                    _ => {}
+                }
+            }
+            Event::PeerFailed { node, reason } => {
+                let change = Change::PeerFailed { node, reason };
+                self.outbox.push(Output::Changed(change));
+            }
+            Event::Refused(refusal) => {
+                self.closed |= matches!(refusal, Refusal::Closed | Refusal::NotNeeded);
+                if matches!(self.phase, Phase::Joining { .. } | Phase::Formed { .. }) {
+                    self.phase = Phase::Idle;
+                    self.outbox
+                        .push(Output::NotJoined(Failure::Refused(refusal)));
+                }
+            }
+        }
+    }
+
+    fn answer_status(&mut self) {
+        self.outbox.push(Output::Status {
+            closed: self.closed,
+            waiting: self.waiting,
+        });
+    }
+
+    fn connected(&mut self, now: Mono) {
+        let broke = std::mem::replace(&mut self.link, Link::Up);
+        self.reader = EventReader::default();
+        self.leaving = 0;
+        self.heard = now;
+        self.heartbeat_at = now + self.join.settings.keep_alive_interval;
+        match &self.phase {
+            Phase::Idle => {}
+            Phase::Joining { .. } => self.say_join(now),
+            Phase::Formed { .. } => {
+                self.phase = Phase::Joining { since: now };
+                self.say_join(now);
+            }
+            Phase::Member { round } => {
+                let why = match broke {
+                    Link::Dialing { why, .. } => why,
+                    _ => String::new(),
+                };
+                let round = *round;
+                self.outbox.push(Output::Changed(Change::Membership {
+                    round,
+                    reason: format!(
+                        "the connection to the host of the rendezvous broke ({why}), so the \
+                         others hold this node for lost"
+                    ),
+                }));
+            }
+        }
+        if self.closing.is_some() {
+            self.say_close(now);
+        }
+    }
+
+    fn disconnected(&mut self, now: Mono, why: String) {
+        let (since, why) = match std::mem::replace(&mut self.link, Link::Down) {
+            Link::Up => {
+                if self.asking {
+                    self.asking = false;
+                    self.answer_status();
+                }
+                (now, why)
+            }
+            Link::Dialing { since, why: first } => {
+                if now.since(since) >= RECONNECT {
+                    return self.give_up(format!("{first}; then {why}"), now.since(since));
+                }
+                (since, first)
+            }
+            Link::Pausing { since, why, .. } => (since, why),
+            Link::Down => return,
+        };
+        if self.phase == Phase::Idle && self.closing.is_none() {
+            return;
+        }
+        let until = if since == now { now } else { now + RETRY };
+        self.link = Link::Pausing { since, until, why };
+    }
+
+    fn give_up(&mut self, what: String, elapsed: Duration) {
+        if self.closing.take().is_some() {
+            let what = what.clone();
+            self.outbox
+                .push(Output::NotClosed(Failure::Unreachable { what, elapsed }));
+        }
+        match std::mem::replace(&mut self.phase, Phase::Idle) {
+            Phase::Idle => {}
+            Phase::Joining { .. } | Phase::Formed { .. } => {
+                let failure = Failure::Unreachable { what, elapsed };
+                self.outbox.push(Output::NotJoined(failure));
+            }
+            Phase::Member { .. } => {
+                let change = Change::Lost { what, elapsed };
+                self.outbox.push(Output::Changed(change));
+            }
+        }
+    }
+
+    fn tick(&mut self, now: Mono) {
+        if let Link::Pausing { since, until, why } = &self.link
+            && *until <= now
+        {
+            self.link = Link::Dialing {
+                since: *since,
+                why: why.clone(),
+            };
+            self.outbox.push(Output::Dial);
+        }
+        if self.link == Link::Up && self.heartbeat_at <= now {
+            self.beat(now);
+        }
+        if let Phase::Formed { since, .. } = self.phase
+            && since + MASTER_TIMEOUT <= now
+        {
+            self.leave();
+            self.outbox.push(Output::NotJoined(Failure::Unreachable {
+                what: "the node with rank 0 did not say where the workers meet".to_owned(),
+                elapsed: now.since(since),
+            }));
+        }
+        if self.closing.is_some_and(|end| end <= now) {
+            self.closing = None;
+            self.outbox.push(Output::NotClosed(Failure::Unreachable {
+                what: "the host did not answer".to_owned(),
+                elapsed: self.join.settings.close_timeout,
+            }));
+        }
+    }
+
+    fn beat(&mut self, now: Mono) {
+        let Settings {
+            keep_alive_interval,
+            ..
+        } = self.join.settings;
+        if now.since(self.heartbeat_at) > keep_alive_interval {
+            // This process has been held up; what the host said meanwhile may not be read yet.
+            self.heard = now;
+        }
+        let silent = now.since(self.heard);
+        if silent >= self.join.settings.lost_after() {
+            self.outbox.push(Output::HangUp);
+            let why = format!("it said nothing for {:.1} s", silent.as_secs_f64());
+            return self.disconnected(now, why);
+        }
+        self.heartbeat_at = now + keep_alive_interval;
+        self.say(&Operation::Heartbeat);
+    }
+}

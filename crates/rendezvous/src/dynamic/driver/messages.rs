@@ -1,0 +1,244 @@
+//! Changes and errors in words, with the nodes' names.
+
+use std::collections::BTreeSet;
+
+use rdzv_core::time::Wall;
+use rdzv_rendezvous_proto::participant::{self, Failure};
+use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, Settings};
+
+use crate::{Change, RendezvousError};
+
+/// Most nodes that one sentence names.
+const MOST_NAMED: usize = 8;
+
+/// What every sentence knows.
+pub(super) struct Messages {
+    pub(super) run_id: String,
+    pub(super) place: String,
+    pub(super) settings: Settings,
+}
+
+impl Messages {
+    pub(super) fn change(
+        &self,
+        round: u64,
+        change: participant::Change,
+        gone: &BTreeSet<NodeDesc>,
+        known: Option<&RendezvousState>,
+        now: Wall,
+    ) -> Change {
+        let reason = match change {
+            participant::Change::NodesWaiting(nodes) => {
+                format!(
+                    "{} to join the next round",
+                    subject(&nodes, "waits", "wait")
+                )
+            }
+            participant::Change::NodesLost(nodes) => self.lost_nodes(&nodes, gone, known, now),
+            participant::Change::Dropped => format!(
+                "the other nodes took this one for lost, because they had not heard of it for {} s: \
+                 was it suspended, or is its clock wrong?",
+                self.settings.lost_after().as_secs()
+            ),
+            participant::Change::Closed => return Change::Closed,
+        };
+        Change::Membership { round, reason }
+    }
+
+    fn lost_nodes(
+        &self,
+        nodes: &[NodeDesc],
+        gone: &BTreeSet<NodeDesc>,
+        known: Option<&RendezvousState>,
+        now: Wall,
+    ) -> String {
+        let lost_after = i64::try_from(self.settings.lost_after().as_micros()).unwrap_or(i64::MAX);
+        let silent = |node: &NodeDesc| {
+            let heard = known.and_then(|known| known.last_heartbeats.get(node));
+            heard.is_some_and(|heard| {
+                now.unix_micros().saturating_sub(heard.unix_micros()) >= lost_after
+            })
+        };
+        let how = if nodes.iter().all(|node| gone.contains(node)) {
+            "ended without a word"
+        } else if nodes.iter().any(silent) {
+            "missed its heartbeats"
+        } else {
+            "left, or missed its heartbeats"
+        };
+        format!("{} gone ({how})", subject(nodes, "is", "are"))
+    }
+
+    pub(super) fn failure(&self, failure: Failure) -> RendezvousError {
+        let (run_id, place) = (self.run_id.clone(), self.place.clone());
+        match failure {
+            Failure::Closed => RendezvousError::Closed { run_id, place },
+            Failure::NotNeeded => RendezvousError::NotNeeded { run_id },
+            Failure::JoinTimeout { joined, elapsed } => RendezvousError::JoinTimeout {
+                run_id,
+                place,
+                joined: joined.iter().map(NodeDesc::to_string).collect(),
+                min_nodes: self.settings.min_nodes,
+                elapsed,
+            },
+            Failure::WriteTimeout { elapsed } => RendezvousError::Unreachable {
+                what: format!(
+                    "other agents changed the state of run '{run_id}' before this one could, every time,"
+                ),
+                place,
+                elapsed: Some(elapsed),
+                remedy: "let losers pause with --rdzv-conf cas_backoff_max_seconds=1".to_owned(),
+            },
+        }
+    }
+
+    pub(super) fn corrupt(&self, why: &str) -> RendezvousError {
+        RendezvousError::Unreachable {
+            what: format!("the state of run '{}' is corrupt ({why})", self.run_id),
+            place: self.place.clone(),
+            elapsed: None,
+            remedy: "use another --rdzv-id, or a new store".to_owned(),
+        }
+    }
+
+    /// The answer to requests after the connection was lost.
+    pub(super) fn lost_before(&self, why: &str) -> RendezvousError {
+        RendezvousError::Unreachable {
+            what: format!("the rendezvous was lost before ({why})"),
+            place: self.place.clone(),
+            elapsed: None,
+            remedy: "start the agent again when the store is back".to_owned(),
+        }
+    }
+}
+
+fn subject(nodes: &[NodeDesc], one: &str, many: &str) -> String {
+    let mut names: Vec<String> = nodes
+        .iter()
+        .take(MOST_NAMED)
+        .map(NodeDesc::to_string)
+        .collect();
+    if nodes.len() > MOST_NAMED {
+        names.push(format!("{} more", nodes.len() - MOST_NAMED));
+    }
+    match nodes {
+        [_] => format!("node {} {one}", names.concat()),
+        _ => format!("nodes {} {many}", names.join(", ")),
+    }
+}
+
+/// Whether other agents wait for what has just been written: not a heartbeat, and not one more node
+/// that joins a round which is still forming.
+pub(super) fn is_worth_announcing(
+    before: Option<&RendezvousState>,
+    after: &RendezvousState,
+) -> bool {
+    let Some(before) = before else {
+        return after.complete || after.closed;
+    };
+    before.complete != after.complete
+        || before.closed != after.closed
+        || before.round != after.round
+        || before.deadline.is_some() != after.deadline.is_some()
+        || before.wait_list != after.wait_list
+        || before
+            .participants
+            .keys()
+            .any(|node| !after.participants.contains_key(node))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn node(number: i64) -> NodeDesc {
+        NodeDesc {
+            addr: "10.0.0.5".to_owned(),
+            pid: number,
+            local_id: 0,
+        }
+    }
+
+    fn messages() -> Messages {
+        Messages {
+            run_id: "run".to_owned(),
+            place: "c10d store 10.0.0.1:29400".to_owned(),
+            settings: Settings::new(2, 3),
+        }
+    }
+
+    fn reason(change: participant::Change, gone: &[i64], known: &RendezvousState) -> String {
+        let gone = gone.iter().map(|number| node(*number)).collect();
+        let now = Wall::from_unix_micros(60_000_000);
+        match messages().change(3, change, &gone, Some(known), now) {
+            Change::Membership { round: 3, reason } => reason,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn changes_name_the_nodes_and_how_it_was_noticed() {
+        let silent = RendezvousState {
+            last_heartbeats: BTreeMap::from([(node(1), Wall::from_unix_micros(40_000_000))]),
+            ..RendezvousState::default()
+        };
+        let empty = RendezvousState::default();
+        assert_eq!(
+            reason(
+                participant::Change::NodesWaiting(vec![node(1), node(2)]),
+                &[],
+                &empty
+            ),
+            "nodes 10.0.0.5_1_0, 10.0.0.5_2_0 wait to join the next round"
+        );
+        let lost = || participant::Change::NodesLost(vec![node(1)]);
+        assert_eq!(
+            reason(lost(), &[1], &empty),
+            "node 10.0.0.5_1_0 is gone (ended without a word)"
+        );
+        assert_eq!(
+            reason(lost(), &[], &silent),
+            "node 10.0.0.5_1_0 is gone (missed its heartbeats)"
+        );
+        let many = participant::Change::NodesWaiting((0..10).map(node).collect());
+        assert!(reason(many, &[], &empty).contains("10.0.0.5_7_0, 2 more wait"));
+        assert!(reason(participant::Change::Dropped, &[], &empty).contains("for 15 s"));
+    }
+
+    #[test]
+    fn too_few_nodes_are_counted_and_named() {
+        let error = messages().failure(Failure::JoinTimeout {
+            joined: vec![node(1)],
+            elapsed: Duration::from_millis(4000),
+        });
+        assert_eq!(
+            error.to_string(),
+            "run 'run' had 1 of at least 2 nodes after 4.0 s of waiting at c10d store \
+             10.0.0.1:29400 (joined: 10.0.0.5_1_0). Check that the other agents run with the same \
+             --rdzv-id and --rdzv-endpoint and can reach it, or wait longer with --rdzv-conf \
+             join_timeout=SECONDS"
+        );
+    }
+
+    #[test]
+    fn heartbeats_and_joins_of_a_forming_round_are_not_worth_telling() {
+        let before = RendezvousState {
+            participants: BTreeMap::from([(node(1), 0)]),
+            ..RendezvousState::default()
+        };
+        let mut after = before.clone();
+        after.last_heartbeats.insert(node(1), Wall::default());
+        after.participants.insert(node(2), 0);
+        assert!(!is_worth_announcing(Some(&before), &after));
+        let complete = RendezvousState {
+            complete: true,
+            ..after.clone()
+        };
+        assert!(is_worth_announcing(Some(&after), &complete));
+        assert!(is_worth_announcing(Some(&after), &before), "a node left");
+        assert!(!is_worth_announcing(None, &before));
+    }
+}

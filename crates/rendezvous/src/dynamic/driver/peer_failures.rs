@@ -1,0 +1,167 @@
+//! Hearing at once that a participant has failed for good.
+//!
+//! Whoever fails writes what happened below the prefix of the round; every other participant waits for
+//! that on a connection of its own. Agents of torchelastic neither write nor read it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use rdzv_store::{Breaker, Store, StoreError};
+
+use super::thread::Command;
+use crate::RendezvousError;
+
+/// Holds the node that failed first and, after a line break, its reason.
+const KEY: &str = "rdzv/failed";
+
+/// Set once [`KEY`] is there. It is what the others wait for: PyTorch's older server wakes nobody for a
+/// key that a compare-and-set has made.
+const ANNOUNCED: &str = "rdzv/failed/told";
+
+/// How long one wait lasts in a store whose waits cannot be ended.
+const SLICE: Duration = Duration::from_secs(1);
+
+/// Tells the others. The first to fail is the one that is heard.
+pub(super) fn report(round: &dyn Store, node: &str, reason: &str) -> Result<(), RendezvousError> {
+    let reason = reason.lines().collect::<Vec<_>>().join(" ");
+    round.compare_set(KEY, b"", format!("{node}\n{reason}").as_bytes())?;
+    round.set(ANNOUNCED, b"1")?;
+    Ok(())
+}
+
+/// Somebody else's failure, if it has been notified already. Does not wait.
+pub(super) fn reported(round: &dyn Store, me: &str) -> Option<(String, String)> {
+    let looked = round
+        .check(&[ANNOUNCED])
+        .and_then(|notified| notified.then(|| round.get(KEY)).transpose());
+    let value = looked
+        .inspect_err(|error| tracing::debug!(%error, "cannot look for failures of other nodes"))
+        .ok()??;
+    let (node, reason) = parse(&value);
+    (node != me).then_some((node, reason))
+}
+
+/// Node and reason.
+fn parse(value: &[u8]) -> (String, String) {
+    let text = String::from_utf8_lossy(value);
+    let (node, reason) = text.split_once('\n').unwrap_or((&text, ""));
+    (node.to_owned(), reason.to_owned())
+}
+
+/// Waits for somebody else's failure until dropped.
+pub(super) struct FailureWatch {
+    over: Arc<AtomicBool>,
+    breaker: Option<Breaker>,
+}
+
+impl FailureWatch {
+    /// Begins to wait. Without a second connection nobody waits, and failures are noticed later, by
+    /// the missing heartbeats.
+    pub(super) fn start(round: &dyn Store, me: &str, notified: Sender<Command>) -> Option<Self> {
+        let store = round
+            .try_clone()
+            .inspect_err(|error| tracing::warn!(%error, "cannot watch for failures of other nodes"))
+            .ok()?;
+        let over = Arc::new(AtomicBool::new(false));
+        let watch = Self {
+            over: Arc::clone(&over),
+            breaker: store.breaker(),
+        };
+        let (me, slice) = (
+            me.to_owned(),
+            watch.breaker.as_ref().map_or(SLICE, |_| Duration::MAX),
+        );
+        std::thread::Builder::new()
+            .name("rdzv-failures".to_owned())
+            .spawn(move || {
+                if let Some((node, reason)) = wait(&*store, slice, &over)
+                    && node != me
+                    && !over.load(Ordering::Relaxed)
+                {
+                    let _nobody_listens_any_more =
+                        notified.send(Command::PeerFailed { node, reason });
+                }
+            })
+            .inspect_err(|error| tracing::warn!(%error, "cannot watch for failures of other nodes"))
+            .ok()?;
+        Some(watch)
+    }
+}
+
+impl Drop for FailureWatch {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        if let Some(breaker) = &self.breaker {
+            breaker();
+        }
+    }
+}
+
+/// The node that failed and its reason; `None` if nobody waits any more or the store is gone, which
+/// is for others to say.
+fn wait(store: &dyn Store, slice: Duration, over: &AtomicBool) -> Option<(String, String)> {
+    while !over.load(Ordering::Relaxed) {
+        match store.wait(&[ANNOUNCED], Some(slice)) {
+            Ok(()) => {
+                return store.get(KEY).ok().map(|value| parse(&value));
+            }
+            Err(StoreError::WaitTimeout { .. }) => {}
+            Err(_) => return None,
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use rdzv_store::HashStore;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn the_first_failure_is_heard_by_the_others() {
+        let store = HashStore::new();
+        let (sender, notified) = mpsc::channel();
+        let _watch = FailureWatch::start(&store, "b", sender).unwrap();
+        report(&store, "a", "worker 3 exited\nwith code 7").unwrap();
+        report(&store, "c", "too late").unwrap();
+        match notified.recv_timeout(LONG).unwrap() {
+            Command::PeerFailed { node, reason } => {
+                assert_eq!(
+                    (node.as_str(), reason.as_str()),
+                    ("a", "worker 3 exited with code 7")
+                );
+            }
+            _ => panic!("another command"),
+        }
+    }
+
+    #[test]
+    fn what_was_announced_can_be_read_by_all_but_who_announced_it() {
+        let store = HashStore::new();
+        assert_eq!(reported(&store, "b"), None);
+        report(&store, "a", "worker 3 exited\nwith code 7").unwrap();
+        let notified = ("a".to_owned(), "worker 3 exited with code 7".to_owned());
+        assert_eq!(reported(&store, "b"), Some(notified));
+        assert_eq!(reported(&store, "a"), None);
+    }
+
+    #[test]
+    fn nobody_hears_of_its_own_failure() {
+        let store = HashStore::new();
+        let (sender, notified) = mpsc::channel();
+        let watch = FailureWatch::start(&store, "a", sender).unwrap();
+        report(&store, "a", "x").unwrap();
+        assert!(
+            notified.recv_timeout(LONG).is_err(),
+            "the thread ends without a word"
+        );
+        drop(watch);
+    }
+}

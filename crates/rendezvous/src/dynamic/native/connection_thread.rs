@@ -1,0 +1,370 @@
+//! The thread of an agent's connection: the driver of [`NativeClient`].
+//!
+//! ```text
+//!   Native ── mailbox ───────► thread ◄── socket ──► coordinator
+//!          ◄── answers, observer ──┘
+//! ```
+
+use std::collections::VecDeque;
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd as _;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rdzv_core::ident::RunId;
+use rdzv_core::machine::Machine as _;
+use rdzv_core::time::{Mono, Now, Wall};
+use rdzv_event::{Mailbox, Sender, mailbox, poll};
+use rdzv_rendezvous_proto::native_client::{self, Failure, Input, Joined, NativeClient, Output};
+use rdzv_rendezvous_proto::{NodeDesc, Settings};
+use rustix::event::{PollFd, PollFlags};
+
+use super::probe::{Found, probe};
+use super::{place, unreachable};
+use crate::dynamic::bootstrap::{Master, WorkersStore};
+use crate::{Change, Member, Observer, RendezvousError};
+
+/// How long one attempt to connect again may take.
+const ONE_ATTEMPT: Duration = Duration::from_secs(2);
+
+/// Bytes read at a time.
+const READ_AT_ONCE: usize = 16 << 10;
+
+/// What the backend asks the thread for.
+pub(super) enum Command {
+    Join {
+        member: Member,
+        answer: mpsc::SyncSender<JoinAnswer>,
+    },
+    Interrupt,
+    Leave(mpsc::SyncSender<()>),
+    Close(mpsc::SyncSender<Result<(), Failure>>),
+    Failed(String),
+    Status(mpsc::SyncSender<(bool, u32)>),
+    Observe(Observer),
+    Ping(mpsc::Sender<()>),
+    End,
+}
+
+/// How a join ended: with what this node hosts for the workers, if it does.
+pub(super) type JoinAnswer = Result<(Joined, Option<Master>), NotJoined>;
+
+/// Why a join failed.
+pub(super) enum NotJoined {
+    Failure(Failure),
+    /// This node has rank 0 and cannot host the workers' store.
+    CannotLead(RendezvousError),
+}
+
+/// Everything the thread owns.
+pub(super) struct ConnectionThread {
+    client: NativeClient,
+    address: SocketAddr,
+    stream: Option<TcpStream>,
+    buffer: Box<[u8]>,
+    origin: Instant,
+    commands: Mailbox<Command>,
+    observer: Option<Observer>,
+    workers: WorkersStore,
+    share: bool,
+    offered: Option<Master>,
+    cannot_lead: Option<RendezvousError>,
+    join: Option<mpsc::SyncSender<JoinAnswer>>,
+    close: Option<mpsc::SyncSender<Result<(), Failure>>>,
+    status: Vec<mpsc::SyncSender<(bool, u32)>>,
+    ended: bool,
+}
+
+impl ConnectionThread {
+    pub(super) fn start(
+        stream: TcpStream,
+        address: SocketAddr,
+        run_id: &RunId,
+        node: NodeDesc,
+        settings: Settings,
+    ) -> io::Result<(Sender<Command>, JoinHandle<()>)> {
+        let (sender, commands) = mailbox()?;
+        stream.set_nonblocking(true)?;
+        let workers = WorkersStore::new(node.addr.clone());
+        let instance = fastrand::u64(..);
+        let thread = Self {
+            client: NativeClient::new(Now::default(), instance, run_id.as_str(), node, settings),
+            address,
+            stream: Some(stream),
+            buffer: vec![0; READ_AT_ONCE].into_boxed_slice(),
+            origin: Instant::now(),
+            commands,
+            observer: None,
+            workers,
+            share: true,
+            offered: None,
+            cannot_lead: None,
+            join: None,
+            close: None,
+            status: Vec::new(),
+            ended: false,
+        };
+        let thread = std::thread::Builder::new()
+            .name("rdzv-rendezvous".to_owned())
+            .spawn(move || thread.run())?;
+        Ok((sender, thread))
+    }
+
+    fn run(mut self) {
+        while !self.ended {
+            let (readable, has_commands) = self.wait();
+            if has_commands {
+                self.receive();
+            }
+            if readable {
+                self.read();
+            }
+            let deadline = self.client.deadline();
+            if deadline.is_some_and(|deadline| deadline <= self.now().mono) {
+                self.handle(Input::Tick);
+            }
+        }
+    }
+
+    /// Waits for the first of its sources: whether the socket, and the mailbox, have something.
+    fn wait(&self) -> (bool, bool) {
+        let deadline = self.client.deadline();
+        let left = deadline.map(|deadline| deadline.since(self.now().mono));
+        let mut sources = vec![PollFd::new(&self.commands, PollFlags::IN)];
+        if let Some(stream) = &self.stream {
+            sources.push(PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN));
+        }
+        if poll(&mut sources, left).is_err() {
+            // Without a way to wait, everything is tried.
+            return (true, true);
+        }
+        let ready = |index: usize| {
+            let source = sources.get(index);
+            source.is_some_and(|source| !source.revents().is_empty())
+        };
+        (ready(1), ready(0))
+    }
+
+    fn now(&self) -> Now {
+        Now {
+            mono: Mono::from_origin(self.origin.elapsed()),
+            wall: Wall::default(),
+        }
+    }
+
+    fn receive(&mut self) {
+        self.commands.drain();
+        loop {
+            match self.commands.try_recv() {
+                Ok(command) => self.execute(command),
+                Err(mpsc::TryRecvError::Empty) => return,
+                Err(mpsc::TryRecvError::Disconnected) => {
+                    self.ended = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn execute(&mut self, command: Command) {
+        match command {
+            Command::Join { member, answer } => {
+                self.share = member.share_store;
+                self.workers.use_port(member.master_port);
+                self.join = Some(answer);
+                self.handle(Input::Join {
+                    role: &member.role,
+                    local_world_size: member.local_world_size,
+                });
+            }
+            Command::Interrupt => self.handle(Input::Interrupt),
+            Command::Leave(answer) => {
+                self.handle(Input::Leave);
+                let _ = answer.send(());
+            }
+            Command::Close(answer) => {
+                self.close = Some(answer);
+                self.handle(Input::Close);
+            }
+            Command::Failed(reason) => self.handle(Input::Failed(&reason)),
+            Command::Status(answer) => {
+                self.status.push(answer);
+                self.handle(Input::Ask);
+            }
+            Command::Observe(observer) => self.observer = Some(observer),
+            Command::Ping(alive) => {
+                let _ = alive.send(());
+            }
+            Command::End => {
+                self.handle(Input::Leave);
+                self.ended = true;
+            }
+        }
+    }
+
+    fn read(&mut self) {
+        let Some(stream) = &mut self.stream else {
+            return;
+        };
+        match stream.read(&mut self.buffer) {
+            Ok(0) => self.broken("it closed the connection".to_owned()),
+            Ok(count) => {
+                let bytes = self.buffer[..count].to_vec();
+                self.handle(Input::Bytes(&bytes));
+            }
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {}
+                _ => self.broken(error.to_string()),
+            },
+        }
+    }
+
+    fn broken(&mut self, why: String) {
+        self.stream = None;
+        self.handle(Input::Disconnected(why));
+    }
+
+    /// Passes an input to the machine, and applies its outputs and what follows from them.
+    fn handle(&mut self, input: Input<'_>) {
+        self.client.handle(self.now(), input);
+        let mut outputs = VecDeque::new();
+        loop {
+            outputs.extend(std::iter::from_fn(|| self.client.poll_output()));
+            let Some(output) = outputs.pop_front() else {
+                return;
+            };
+            match self.apply(output) {
+                Happened::Nothing => {}
+                Happened::Connected => self.client.handle(self.now(), Input::Connected),
+                Happened::Broke(why) => {
+                    self.stream = None;
+                    self.client.handle(self.now(), Input::Disconnected(why));
+                }
+                Happened::Offered { round, master } => {
+                    let (addr, port) = (&master.addr, master.port);
+                    let publish = Input::Publish { round, addr, port };
+                    self.client.handle(self.now(), publish);
+                    self.offered = Some(master);
+                }
+                Happened::CannotLead(error) => {
+                    self.cannot_lead = Some(error);
+                    self.client.handle(self.now(), Input::Interrupt);
+                }
+            }
+        }
+    }
+
+    fn apply(&mut self, output: Output) -> Happened {
+        match output {
+            Output::Dial => match probe(self.address, ONE_ATTEMPT) {
+                Ok(Found::Coordinator(stream)) => match stream.set_nonblocking(true) {
+                    Ok(()) => {
+                        self.stream = Some(stream);
+                        return Happened::Connected;
+                    }
+                    Err(error) => return Happened::Broke(error.to_string()),
+                },
+                Ok(Found::Store) => {
+                    let what = "there is another store now, which hosts no rendezvous";
+                    return Happened::Broke(what.to_owned());
+                }
+                Err(why) => return Happened::Broke(why),
+            },
+            Output::HangUp => self.stream = None,
+            Output::Send(bytes) => {
+                if let Err(error) = self.send(&bytes) {
+                    return Happened::Broke(error.to_string());
+                }
+            }
+            Output::Lead { round } => {
+                return match self.workers.offer(self.share) {
+                    Ok(master) => Happened::Offered { round, master },
+                    Err(error) => Happened::CannotLead(error),
+                };
+            }
+            Output::Joined(joined) => {
+                let offered = self.offered.take().filter(|_| joined.rank == 0);
+                if joined.rank != 0 {
+                    self.workers.step_down();
+                }
+                if let Some(join) = self.join.take() {
+                    let _ = join.send(Ok((joined, offered)));
+                }
+            }
+            Output::NotJoined(failure) => {
+                let why = match self.cannot_lead.take() {
+                    Some(error) => NotJoined::CannotLead(error),
+                    None => NotJoined::Failure(failure),
+                };
+                if let Some(join) = self.join.take() {
+                    let _ = join.send(Err(why));
+                }
+            }
+            Output::Changed(change) => self.observe(change),
+            Output::Closed => self.answer_close(Ok(())),
+            Output::NotClosed(failure) => self.answer_close(Err(failure)),
+            Output::Status { closed, waiting } => {
+                for status in self.status.drain(..) {
+                    let _ = status.send((closed, waiting));
+                }
+            }
+        }
+        Happened::Nothing
+    }
+
+    fn answer_close(&mut self, answer: Result<(), Failure>) {
+        if let Some(close) = self.close.take() {
+            let _ = close.send(answer);
+        }
+    }
+
+    fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        let Some(stream) = &mut self.stream else {
+            return Ok(());
+        };
+        while !bytes.is_empty() {
+            match stream.write(bytes) {
+                Ok(count) => bytes = &bytes[count..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let mut room = [PollFd::new(&*stream, PollFlags::OUT)];
+                    if poll(&mut room, Some(ONE_ATTEMPT))? == 0 {
+                        let what = "it takes nothing any more";
+                        return Err(io::Error::new(io::ErrorKind::TimedOut, what));
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn observe(&self, change: native_client::Change) {
+        let Some(observer) = &self.observer else {
+            return;
+        };
+        observer(match change {
+            native_client::Change::Membership { round, reason } => {
+                Change::Membership { round, reason }
+            }
+            native_client::Change::PeerFailed { node, reason } => {
+                Change::PeerFailed { node, reason }
+            }
+            native_client::Change::Closed => Change::Closed,
+            native_client::Change::Lost { what, elapsed } => {
+                Change::Lost(unreachable(place(self.address), what, Some(elapsed)))
+            }
+        });
+    }
+}
+
+/// What an output has led to.
+enum Happened {
+    Nothing,
+    Connected,
+    Broke(String),
+    Offered { round: u64, master: Master },
+    CannotLead(RendezvousError),
+}

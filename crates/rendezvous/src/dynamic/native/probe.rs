@@ -1,0 +1,68 @@
+//! Connecting to a store server, and finding out whether it runs the rendezvous.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use rdzv_rendezvous_proto::coordinator::wire::{PROBE, PROBE_ANSWER};
+use rdzv_store_proto::wire::request;
+use socket2::{SockRef, TcpKeepalive};
+
+/// What answered.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// A coordinator, over a connection that can be used for native rendezvous.
+    Coordinator(TcpStream),
+    /// A store without one: PyTorch's echoes the probe, or closes the connection if it is too old for
+    /// it.
+    Store,
+}
+
+/// Connects and asks. The error says what was found instead of a store.
+pub(super) fn probe(address: SocketAddr, within: Duration) -> Result<Found, String> {
+    let mut stream =
+        TcpStream::connect_timeout(&address, within).map_err(|error| error.to_string())?;
+    let mut answer = [0; 4];
+    let exchanged = prepare(&stream, within)
+        .and_then(|()| {
+            let mut preamble = Vec::new();
+            request::preamble(&mut preamble, PROBE);
+            stream.write_all(&preamble)
+        })
+        .and_then(|()| stream.read_exact(&mut answer));
+    match exchanged {
+        Ok(()) => match u32::from_le_bytes(answer) {
+            PROBE_ANSWER => {
+                stream
+                    .set_read_timeout(None)
+                    .map_err(|error| error.to_string())?;
+                Ok(Found::Coordinator(stream))
+            }
+            PROBE => Ok(Found::Store),
+            _ => Err(format!(
+                "something that is no store answered {:?}",
+                String::from_utf8_lossy(&answer)
+            )),
+        },
+        Err(error) => match error.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => Ok(Found::Store),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                Err("something accepted the connection and said nothing".to_owned())
+            }
+            _ => Err(error.to_string()),
+        },
+    }
+}
+
+fn prepare(stream: &TcpStream, within: Duration) -> io::Result<()> {
+    let within = within.max(Duration::from_millis(1));
+    stream.set_read_timeout(Some(within))?;
+    stream.set_write_timeout(Some(within))?;
+    let socket = SockRef::from(stream);
+    socket.set_tcp_nodelay(true)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(30))
+        .with_interval(Duration::from_secs(5))
+        .with_retries(3);
+    socket.set_tcp_keepalive(&keepalive)
+}

@@ -1,0 +1,188 @@
+//! The handlers of `tcp://host:port?rank=R&world_size=N`, `env://` (everything from the environment, as
+//! a launcher left it) and `file:///path?rank=R&world_size=N`.
+
+use rdzv_core::endpoint::Endpoint;
+use rdzv_core::env::{MASTER_ADDR, MASTER_PORT, RANK, TORCHELASTIC_USE_AGENT_STORE, WORLD_SIZE};
+use rdzv_core::rank::Rank;
+use rdzv_store::{FileStore, TcpStore, TcpStoreOptions};
+
+use super::parse::whole_number;
+use super::{Joined, Opened, Url, UrlHandler, UrlOptions, wrong};
+use crate::bind::loopback;
+use crate::{Environment, RendezvousError};
+
+/// The handler of `tcp://`.
+#[derive(Debug, Clone, Copy)]
+pub struct TcpHandler;
+
+impl UrlHandler for TcpHandler {
+    fn join(&self, url: &Url, options: &UrlOptions) -> Result<Joined, RendezvousError> {
+        let port = port(url)?;
+        let rank = rank(url)?;
+        let world_size = url.number("world_size")?;
+        let world_size = world_size.ok_or_else(|| wrong("tcp", "world size parameter missing"))?;
+        let host = host(url)?;
+        let store = connect(&Endpoint { host, port }, rank, Some(world_size), options)?;
+        Ok(Joined {
+            store: Box::new(store),
+            rank,
+            world_size,
+        })
+    }
+
+    fn open(&self, url: &Url, options: &UrlOptions) -> Result<Opened, RendezvousError> {
+        let (port, rank, host) = (port(url)?, rank(url)?, host(url)?);
+        let store = connect(&Endpoint { host, port }, rank, None, options)?;
+        Ok(Opened {
+            store: Box::new(store),
+            rank,
+        })
+    }
+}
+
+fn port(url: &Url) -> Result<u16, RendezvousError> {
+    let port = url.port()?;
+    port.ok_or_else(|| wrong("tcp", "port number missing"))
+}
+
+fn rank(url: &Url) -> Result<Rank, RendezvousError> {
+    let rank = url.number("rank")?;
+    rank.map(Rank)
+        .ok_or_else(|| wrong("tcp", "rank parameter missing"))
+}
+
+fn host(url: &Url) -> Result<String, RendezvousError> {
+    let host = url.host.clone();
+    host.ok_or_else(|| RendezvousError::Argument("hostname cannot be None".to_owned()))
+}
+
+/// The handler of `env://`. Rank and world size in the query win over the environment.
+#[derive(Debug, Clone, Copy)]
+pub struct EnvHandler;
+
+impl UrlHandler for EnvHandler {
+    fn join(&self, url: &Url, options: &UrlOptions) -> Result<Joined, RendezvousError> {
+        let rank = Rank(query_or_variable(url, "rank", RANK, options)?);
+        let world_size = query_or_variable(url, "world_size", WORLD_SIZE, options)?;
+        let endpoint = endpoint_of(options)?;
+        let store = connect(&endpoint, rank, Some(world_size), options)?;
+        Ok(Joined {
+            store: Box::new(store),
+            rank,
+            world_size,
+        })
+    }
+
+    fn open(&self, url: &Url, options: &UrlOptions) -> Result<Opened, RendezvousError> {
+        let rank = Rank(query_or_variable(url, "rank", RANK, options)?);
+        let store = connect(&endpoint_of(options)?, rank, None, options)?;
+        Ok(Opened {
+            store: Box::new(store),
+            rank,
+        })
+    }
+}
+
+fn expected(name: &str, options: &UrlOptions) -> Result<String, RendezvousError> {
+    options.environment.get(name).ok_or_else(|| {
+        wrong(
+            "env",
+            &format!("environment variable {name} expected, but not set"),
+        )
+    })
+}
+
+fn query_or_variable(
+    url: &Url,
+    in_query: &str,
+    name: &str,
+    options: &UrlOptions,
+) -> Result<u32, RendezvousError> {
+    match url.number(in_query)? {
+        Some(number) => Ok(number),
+        None => whole_number(name, &expected(name, options)?),
+    }
+}
+
+/// Where the store is.
+fn endpoint_of(options: &UrlOptions) -> Result<Endpoint, RendezvousError> {
+    let host = expected(MASTER_ADDR, options)?;
+    let port = whole_number(MASTER_PORT, &expected(MASTER_PORT, options)?)?;
+    let port = u16::try_from(port).map_err(|_| {
+        RendezvousError::Argument(format!(
+            "port must have value from 0 to 65535 but was {port}."
+        ))
+    })?;
+    Ok(Endpoint { host, port })
+}
+
+/// The handler of `file://`. Only the path counts, a host in the URL does not.
+#[derive(Debug, Clone, Copy)]
+pub struct FileHandler;
+
+impl UrlHandler for FileHandler {
+    fn join(&self, url: &Url, _options: &UrlOptions) -> Result<Joined, RendezvousError> {
+        if url.path.is_empty() {
+            return Err(wrong("file", "path missing"));
+        }
+        let rank = url.number("rank")?;
+        let rank = rank.ok_or_else(|| wrong("file", "rank parameter missing"))?;
+        let world_size = url.number("world_size")?;
+        let world_size = world_size.ok_or_else(|| wrong("file", "world size parameter missing"))?;
+        Ok(Joined {
+            store: Box::new(FileStore::open(&url.path, Some(world_size))?),
+            rank: Rank(rank),
+            world_size,
+        })
+    }
+
+    /// The file stays when all have closed it, unless the URL says how many they are.
+    fn open(&self, url: &Url, _options: &UrlOptions) -> Result<Opened, RendezvousError> {
+        if url.path.is_empty() {
+            return Err(wrong("file", "path missing"));
+        }
+        let rank = url.number("rank")?;
+        let rank = rank.ok_or_else(|| wrong("file", "rank parameter missing"))?;
+        let world_size = url.number("world_size")?;
+        Ok(Opened {
+            store: Box::new(FileStore::open(&url.path, world_size)?),
+            rank: Rank(rank),
+        })
+    }
+
+    fn refuse_again(&self, _url: &Url) -> String {
+        "Unable to perform rerendezvous using file:// method".to_owned()
+    }
+}
+
+/// Connects a worker to the store at `endpoint`, hosting it if that is this worker's part.
+///
+/// If the agent hosts a store at this very address, all workers are its clients. Otherwise rank 0
+/// hosts it, and waits until all have joined, if their number is given; several masters in one
+/// process share one server.
+fn connect(
+    endpoint: &Endpoint,
+    rank: Rank,
+    world_size: Option<u32>,
+    options: &UrlOptions,
+) -> Result<TcpStore, RendezvousError> {
+    let environment = &options.environment;
+    let by_agent = is_agents_store(endpoint, environment);
+    Ok(TcpStore::connect(TcpStoreOptions {
+        world_size,
+        is_master: !by_agent && rank == Rank(0),
+        multi_tenant: !by_agent,
+        bind: loopback(&endpoint.host),
+        timeout: options.timeout,
+        agent_hosts: environment.is_true(TORCHELASTIC_USE_AGENT_STORE)
+            && environment.get(MASTER_PORT) == Some(endpoint.port.to_string()),
+        ..TcpStoreOptions::new(&endpoint.host, endpoint.port)
+    })?)
+}
+
+fn is_agents_store(endpoint: &Endpoint, environment: &Environment) -> bool {
+    let is = |name: &str, value: &str| environment.get(name).as_deref() == Some(value);
+    is(TORCHELASTIC_USE_AGENT_STORE, "True")
+        && is(MASTER_ADDR, &endpoint.host)
+        && is(MASTER_PORT, &endpoint.port.to_string())
+}
