@@ -6,12 +6,10 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use proc_macro2::TokenStream;
-
 use crate::command::root;
 use crate::tidy::cycles;
 use crate::tidy::source::{Source, packages};
-use crate::tidy::tokens::{Tokens, lines, restricted};
+use crate::tidy::tokens::{Token, Tokens, lines, restricted};
 
 #[derive(Debug, Default)]
 struct Size {
@@ -87,9 +85,9 @@ impl Size {
         for source in inside {
             let tokens = Tokens::of(source).map_err(|finding| anyhow::anyhow!("{finding}"))?;
             let text: Vec<&str> = source.text.lines().collect();
-            let count = |stream: &TokenStream| {
+            let count = |tokens: &[Token]| {
                 let blank = |line: &usize| text[line - 1].trim().is_empty();
-                lines(stream).iter().filter(|line| !blank(line)).count()
+                lines(tokens).iter().filter(|line| !blank(line)).count()
             };
             let all = count(&tokens.all);
             if shipped.contains(source.path.as_str()) {

@@ -1,14 +1,4 @@
 //! `cargo xtask`: everything a developer runs here that is not plain cargo.
-//!
-//! | task | what it does |
-//! |---|---|
-//! | `test` | builds the workspace and runs every test, Rust and Python; fetches PyTorch and etcd once |
-//! | `etcd` | fetches the etcd server of the tests, and prints its path as the last line |
-//! | `ci` | formatting, lints, documentation, house rules, then `test` |
-//! | `tidy` | checks the house rules that a compiler cannot |
-//! | `lines [checkout]` | code, tests, files, modules and cycles of each crate |
-//! | `bench launch`, `bench rendezvous`, `bench rpc`, `bench store` | rdzv and PyTorch side by side, alternating |
-//! | `fuzz [seconds]` | every fuzz target in turn |
 
 mod bench;
 mod ci;
@@ -31,6 +21,8 @@ usage: cargo xtask <task>
   tidy                   the house rules that a compiler cannot check
   tidy --cycles FOLDER   the module cycles of one crate (--words FOLDER: its words)
   lines [CHECKOUT]       size, modules and cycles of each crate
+  bench agent [...]      recovery, idling and console output, against torchrun
+  bench collective [...] operations of process groups, against gloo
   bench launch [...]     starting, restarting and log throughput, against torchrun
   bench rendezvous [...] agents that find one another, against PyTorch's
   bench rpc [...]        calls between workers, beside torch.distributed.rpc

@@ -94,6 +94,7 @@ pub(crate) fn check(
         .context("cargo metadata lists no packages")?;
     let root = metadata["workspace_root"].as_str().unwrap_or_default();
     let mut findings = order(layers);
+    findings.extend(superfluous(layers, packages));
     for package in packages {
         let name = text(package, "name")?;
         let manifest = text(package, "manifest_path")?;
@@ -149,6 +150,29 @@ fn order(layers: &Layers) -> Vec<Finding> {
     findings
 }
 
+/// Rows and edges of the table that no manifest has.
+fn superfluous(layers: &Layers, packages: &[Value]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (name, allowed) in layers {
+        let has = |used: &&String| {
+            let mut of_this = packages
+                .iter()
+                .filter(|package| package["name"] == name.as_str());
+            let list = of_this
+                .next()
+                .and_then(|package| package["dependencies"].as_array());
+            list.is_some_and(|list| {
+                list.iter()
+                    .any(|dependency| dependency["name"] == used.as_str())
+            })
+        };
+        let rule = |used: &String| format!("{name} does not depend on {used}, as the table says");
+        let missing = allowed.iter().filter(|used| !has(used)).map(rule);
+        findings.extend(missing.map(|rule| Finding::new("ARCHITECTURE.md", rule)));
+    }
+    findings
+}
+
 fn breach(
     name: &str,
     allowed: &[String],
@@ -177,8 +201,8 @@ fn names(sources: &[Source], folder: &str, library: &str) -> bool {
         .iter()
         .filter(|source| source.path.starts_with(&inside));
     files.any(|source| {
-        let tokens = Tokens::of(source).map(|tokens| words(&tokens.shipped));
-        tokens.is_ok_and(|words| words.iter().any(|word| word.text == library))
+        let uses = |tokens: Tokens| words(&tokens.shipped).any(|word| word.text == library);
+        Tokens::of(source).is_ok_and(uses)
     })
 }
 
@@ -249,6 +273,7 @@ mod tests {
         check(metadata, &layers(TABLE).unwrap(), &[source])
             .unwrap()
             .into_iter()
+            .filter(|finding| finding.place != "ARCHITECTURE.md")
             .map(|finding| finding.rule)
             .collect()
     }
@@ -305,6 +330,18 @@ mod tests {
         let table = TABLE.replace("| core |", "| core, agent |");
         let layers = layers(&table).unwrap();
         assert_eq!(order(&layers).len(), 2, "{layers:?}");
+    }
+
+    #[test]
+    fn a_row_that_no_manifest_has_is_found() {
+        let metadata = package("rdzv-agent", &[("rdzv-core", None)]);
+        let found = superfluous(
+            &layers(TABLE).unwrap(),
+            metadata["packages"].as_array().unwrap(),
+        );
+        let rule = "rdzv-agent does not depend on rdzv-store, as the table says";
+        assert!(found.contains(&Finding::new("ARCHITECTURE.md", rule)));
+        assert_eq!(found.len(), 3, "{found:?}");
     }
 
     #[test]

@@ -66,7 +66,6 @@ fn unsafe_code(source: &Source, tokens: &Tokens) -> Vec<Finding> {
     }
     let rule = format!("unsafe code belongs in {}", MAY_BE_UNSAFE.join(", "));
     words(&tokens.all)
-        .iter()
         .filter(|word| word.text == "unsafe")
         .map(|word| Finding::new(source.place(word.line), &rule))
         .collect()
@@ -85,12 +84,12 @@ fn environment_names(source: &Source, tokens: &Tokens, variables: &[String]) -> 
     }
     let may_name_flag_defaults = source.path.starts_with(FLAG_DEFAULTS);
     let mut findings = Vec::new();
-    for token in texts(&tokens.shipped) {
+    for (text, line) in texts(&tokens.shipped) {
         // A sentence may name a variable to the user; a text without blanks is the name itself.
-        if token.text.contains(char::is_whitespace) {
+        if text.contains(char::is_whitespace) {
             continue;
         }
-        for name in token.text.split(|c: char| !c.is_alphanumeric() && c != '_') {
+        for name in text.split(|c: char| !c.is_alphanumeric() && c != '_') {
             let declared = variables.iter().any(|variable| variable == name);
             let foreign = is_variable(name)
                 && (name.starts_with("TORCHELASTIC_")
@@ -98,7 +97,7 @@ fn environment_names(source: &Source, tokens: &Tokens, variables: &[String]) -> 
                     || name.starts_with("PET_") && !may_name_flag_defaults);
             if declared || foreign {
                 let rule = format!("the variable {name} is spelt in {ENVIRONMENT} only");
-                findings.push(Finding::new(source.place(token.line), rule));
+                findings.push(Finding::new(source.place(line), rule));
             }
         }
     }
@@ -113,7 +112,6 @@ fn globals(source: &Source, tokens: &Tokens) -> Vec<Finding> {
         return Vec::new();
     }
     words(&tokens.shipped)
-        .iter()
         .filter(|word| GLOBALS.contains(&word.text.as_str()))
         .map(|word| {
             let rule = format!("a library installs no global: {}", word.text);

@@ -5,10 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use proc_macro2::TokenTree;
-
 use super::source::Source;
-use super::tokens::{Tokens, attribute, declares, is_restriction};
+use super::tokens::{
+    Token, Tokens, after_attribute, after_brackets, before, declares, is_restriction, text, words,
+};
 
 /// A path in code, with its line.
 pub(crate) type Path = (Vec<String>, usize);
@@ -122,13 +122,7 @@ impl Tree {
     ) -> Option<usize> {
         let tokens = Tokens::of(files.get(path)?).ok()?;
         let id = self.add(parent, name, path);
-        self.read(
-            files,
-            id,
-            folder,
-            &tokens.shipped.into_iter().collect::<Vec<_>>(),
-            true,
-        );
+        self.read(files, id, folder, &tokens.shipped);
         Some(id)
     }
 
@@ -142,72 +136,62 @@ impl Tree {
         self.modules.len() - 1
     }
 
-    /// Reads code of the module `id`, whose children stand in `folder`.
-    fn read(
-        &mut self,
-        files: &Files<'_>,
-        id: usize,
-        folder: &str,
-        trees: &[TokenTree],
-        items: bool,
-    ) {
+    /// Reads the code of the module `id`, whose children stand in `folder`.
+    fn read(&mut self, files: &Files<'_>, id: usize, folder: &str, tokens: &[Token]) {
         let mut at = 0;
+        let mut depth = 0;
         let mut elsewhere = None;
-        while let Some(tree) = trees.get(at) {
-            if let Some(length) = attribute(&trees[at..]) {
-                elsewhere = path_attribute(&trees[at + length - 1]).or(elsewhere);
-                at += length;
-                continue;
+        while let Some(token) = tokens.get(at) {
+            let after_attribute = after_attribute(tokens, at);
+            let next = text(tokens, at + 1);
+            match token.text.as_str() {
+                _ if after_attribute > at => {
+                    if text(tokens, at + 2) == "path" {
+                        elsewhere = tokens.get(at + 4);
+                    }
+                    at = after_attribute;
+                    continue;
+                }
+                "pub" if is_restriction(tokens, at) => at = after_brackets(tokens, at + 1) - 1,
+                "use" if next != "<" => {
+                    let length = tokens[at..]
+                        .iter()
+                        .take_while(|token| token.text != ";")
+                        .count();
+                    self.read_use(id, &tokens[at + 1..at + length], depth == 0);
+                    at += length;
+                }
+                "mod" if depth == 0 => {
+                    let body = text(tokens, at + 2) == "{";
+                    let end = if body {
+                        after_brackets(tokens, at + 2)
+                    } else {
+                        at + 3
+                    };
+                    let inside = body.then(|| &tokens[at + 3..end - 1]);
+                    self.read_module(files, id, folder, next, inside, elsewhere.take());
+                    at = end - 1;
+                }
+                "(" | "[" | "{" => depth += 1,
+                ")" | "]" | "}" => depth -= 1,
+                word if token.is_word() => {
+                    if depth == 0 && declares(word) {
+                        let name = words(&tokens[at + 1..]).next();
+                        self.modules[id]
+                            .declared
+                            .extend(name.map(|name| name.text.clone()));
+                    }
+                    let before = before(tokens, at);
+                    let continued = before == ":" && at > 1 && text(tokens, at - 2) == ":";
+                    let path = path_at(tokens, at);
+                    at += 3 * (path.len() - 1);
+                    if before != "." && !continued {
+                        self.modules[id].paths.push((path, token.line));
+                    }
+                }
+                _ => {}
             }
-            match tree {
-                TokenTree::Ident(word) if word == "pub" => {
-                    let visibility = matches!(trees.get(at + 1), Some(TokenTree::Group(group)) if is_restriction(group));
-                    at += 1 + usize::from(visibility);
-                }
-                TokenTree::Ident(word) if word == "use" && !is_sign(trees.get(at + 1), '<') => {
-                    let end = position(trees, at, ';');
-                    self.read_use(id, &trees[at + 1..end], &mut Vec::new(), items);
-                    at = end + 1;
-                }
-                TokenTree::Ident(word) if items && word == "mod" => {
-                    if let Some(TokenTree::Ident(name)) = trees.get(at + 1) {
-                        self.read_module(
-                            files,
-                            id,
-                            folder,
-                            &name.to_string(),
-                            trees.get(at + 2),
-                            elsewhere.take(),
-                        );
-                    }
-                    at += 3;
-                }
-                TokenTree::Ident(word) => {
-                    let before = at.checked_sub(1).map(|before| &trees[before]);
-                    let continued =
-                        is_sign(before, '.') || is_sign(before, ':') && is_double(trees, at);
-                    let keyword = word.to_string();
-                    if items && declares(&keyword) {
-                        let named = trees[at + 1..].iter().find_map(|tree| match tree {
-                            TokenTree::Ident(name) => Some(name.to_string()),
-                            _ => None,
-                        });
-                        self.modules[id].declared.extend(named);
-                    }
-                    let (path, next) = path_at(trees, at);
-                    if !continued {
-                        let line = word.span().start().line;
-                        self.modules[id].paths.push((path, line));
-                    }
-                    at = next;
-                }
-                TokenTree::Group(group) => {
-                    let inside: Vec<_> = group.stream().into_iter().collect();
-                    self.read(files, id, folder, &inside, false);
-                    at += 1;
-                }
-                _ => at += 1,
-            }
+            at += 1;
         }
     }
 
@@ -217,84 +201,75 @@ impl Tree {
         parent: usize,
         folder: &str,
         name: &str,
-        after: Option<&TokenTree>,
-        elsewhere: Option<String>,
+        inside: Option<&[Token]>,
+        elsewhere: Option<&Token>,
     ) {
         let above = &self.modules[parent];
-        let (full, file) = match above.name.as_str() {
-            "" => (name.to_owned(), above.file.clone()),
-            above_name => (format!("{above_name}::{name}"), above.file.clone()),
+        let file = above.file.clone();
+        let full = match above.name.as_str() {
+            "" => name.to_owned(),
+            above => format!("{above}::{name}"),
         };
-        let inside = format!("{folder}/{name}");
-        let child = if let Some(TokenTree::Group(group)) = after {
+        let below = format!("{folder}/{name}");
+        let child = if let Some(tokens) = inside {
             let id = self.add(Some(parent), full, &file);
-            let trees: Vec<_> = group.stream().into_iter().collect();
-            self.read(files, id, &inside, &trees, true);
+            self.read(files, id, &below, tokens);
             Some(id)
-        } else if let Some(path) = elsewhere {
-            let beside = file.rsplit_once('/').map_or("", |(folder, _)| folder);
-            self.add_file(
-                files,
-                Some(parent),
-                full,
-                &format!("{beside}/{path}"),
-                &inside,
-            )
         } else {
-            let flat = format!("{inside}.rs");
-            let path = if files.contains_key(flat.as_str()) {
-                flat
-            } else {
-                format!("{inside}/mod.rs")
+            let beside = file.rsplit_once('/').map_or("", |(folder, _)| folder);
+            let path = match elsewhere {
+                Some(path) => format!("{beside}/{}", path.text.trim_matches('"')),
+                None if files.contains_key(format!("{below}.rs").as_str()) => format!("{below}.rs"),
+                None => format!("{below}/mod.rs"),
             };
-            self.add_file(files, Some(parent), full, &path, &inside)
+            self.add_file(files, Some(parent), full, &path, &below)
         };
         if let Some(child) = child {
             self.modules[parent].children.insert(name.to_owned(), child);
         }
     }
 
-    /// Reads the inside of `use ...;`, with what stands before it in the tree.
-    fn read_use(&mut self, id: usize, trees: &[TokenTree], before: &mut Vec<String>, items: bool) {
-        for part in trees.split(|tree| is_sign(Some(tree), ',')) {
-            let depth = before.len();
-            let mut name = None;
-            let mut is_leaf = true;
-            let mut line = 0;
-            let mut renamed = false;
-            for tree in part {
-                match tree {
-                    TokenTree::Ident(word) if word == "as" => renamed = true,
-                    TokenTree::Ident(word) if renamed => name = Some(word.to_string()),
-                    TokenTree::Ident(word) => {
-                        line = word.span().start().line;
-                        let word = word.to_string();
-                        if word != "self" || before.is_empty() {
-                            before.push(word);
-                        }
+    /// Reads the inside of `use ...;`. Only one outside of functions brings names to the module.
+    fn read_use(&mut self, id: usize, tokens: &[Token], items: bool) {
+        let module = &mut self.modules[id];
+        let mut path: Vec<String> = Vec::new();
+        let mut starts = vec![0];
+        let mut name = None;
+        let mut line = None;
+        let end = tokens.len();
+        for at in 0..=end {
+            match text(tokens, at) {
+                "{" => {
+                    starts.push(path.len());
+                    line = None;
+                }
+                "," | "}" | "" => {
+                    if let Some(line) = line.take() {
+                        module.paths.push((path.clone(), line));
+                        let name = name.take().or_else(|| path.last().cloned());
+                        module
+                            .imports
+                            .extend(name.filter(|_| items).map(|name| (name, path.clone())));
                     }
-                    TokenTree::Group(group) => {
-                        let inside: Vec<_> = group.stream().into_iter().collect();
-                        self.read_use(id, &inside, before, items);
-                        is_leaf = false;
+                    if text(tokens, at) == "}" {
+                        starts.pop();
                     }
-                    TokenTree::Punct(sign) if sign.as_char() == '*' => {
-                        line = sign.span().start().line;
-                        self.modules[id].paths.push((before.clone(), line));
-                        self.modules[id].globs.push(before.clone());
-                        is_leaf = false;
+                    path.truncate(starts.last().copied().unwrap_or_default());
+                }
+                "*" => {
+                    module.paths.push((path.clone(), tokens[at].line));
+                    module.globs.push(path.clone());
+                    line = None;
+                }
+                ":" | "as" => {}
+                word if before(tokens, at) == "as" => name = Some(word.to_owned()),
+                word => {
+                    line = Some(tokens[at].line);
+                    if word != "self" || path.is_empty() {
+                        path.push(word.to_owned());
                     }
-                    _ => {}
                 }
             }
-            if is_leaf && line > 0 {
-                self.modules[id].paths.push((before.clone(), line));
-                let name = name.or_else(|| before.last().cloned());
-                if let Some(name) = name.filter(|_| items) {
-                    self.modules[id].imports.insert(name, before.clone());
-                }
-            }
-            before.truncate(depth);
         }
     }
 
@@ -341,49 +316,15 @@ impl Tree {
     }
 }
 
-fn is_sign(tree: Option<&TokenTree>, sign: char) -> bool {
-    matches!(tree, Some(TokenTree::Punct(punct)) if punct.as_char() == sign)
-}
-
-/// Whether the two tokens before `at` are a `::`.
-fn is_double(trees: &[TokenTree], at: usize) -> bool {
-    at >= 2 && is_sign(trees.get(at - 2), ':')
-}
-
-/// The names from `at` on that `::` joins, and the index after them.
-fn path_at(trees: &[TokenTree], mut at: usize) -> (Vec<String>, usize) {
-    let mut path = Vec::new();
-    while let Some(TokenTree::Ident(word)) = trees.get(at) {
-        path.push(word.to_string());
-        at += 1;
-        if !(is_sign(trees.get(at), ':') && is_sign(trees.get(at + 1), ':')) {
-            break;
+/// The names from `at` on that `::` joins.
+fn path_at(tokens: &[Token], mut at: usize) -> Vec<String> {
+    let mut path = vec![tokens[at].text.clone()];
+    while text(tokens, at + 1) == ":" && text(tokens, at + 2) == ":" {
+        match tokens.get(at + 3).filter(|token| token.is_word()) {
+            Some(token) => path.push(token.text.clone()),
+            None => break,
         }
-        if !matches!(trees.get(at + 2), Some(TokenTree::Ident(_))) {
-            break;
-        }
-        at += 2;
+        at += 3;
     }
-    (path, at)
-}
-
-fn position(trees: &[TokenTree], from: usize, sign: char) -> usize {
-    let found = trees[from..]
-        .iter()
-        .position(|tree| is_sign(Some(tree), sign));
-    found.map_or(trees.len(), |found| from + found)
-}
-
-/// The file in `[path = "file"]`.
-fn path_attribute(brackets: &TokenTree) -> Option<String> {
-    let TokenTree::Group(group) = brackets else {
-        return None;
-    };
-    let trees: Vec<TokenTree> = group.stream().into_iter().collect();
-    match &trees[..] {
-        [TokenTree::Ident(name), _, TokenTree::Literal(file)] if name == "path" => {
-            Some(file.to_string().trim_matches('"').to_owned())
-        }
-        _ => None,
-    }
+    path
 }

@@ -2,17 +2,34 @@
 
 use std::collections::BTreeSet;
 
-use proc_macro2::{Delimiter, Group, LexError, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Group, LexError, Span, TokenStream, TokenTree};
 
 use super::Finding;
 use super::source::Source;
 
-/// The tokens of one Rust file.
+/// A word, a sign, a literal, or a bracket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Token {
+    pub(crate) text: String,
+    /// Line of its first character, from 1.
+    pub(crate) line: usize,
+    last_line: usize,
+}
+
+impl Token {
+    pub(crate) fn is_word(&self) -> bool {
+        self.text
+            .starts_with(|first: char| first == '_' || first.is_alphabetic())
+            && !self.text.contains(['"', '\''])
+    }
+}
+
+/// The tokens of one Rust file, in order, without documentation.
 #[derive(Debug)]
 pub(crate) struct Tokens {
-    pub(crate) all: TokenStream,
+    pub(crate) all: Vec<Token>,
     /// Those that are compiled without tests.
-    pub(crate) shipped: TokenStream,
+    pub(crate) shipped: Vec<Token>,
     /// How many lines the tests among `all` take, with their comments.
     pub(crate) test_lines: usize,
 }
@@ -20,12 +37,25 @@ pub(crate) struct Tokens {
 impl Tokens {
     /// Reads the tokens of `source`; a file that is no Rust is a finding.
     pub(crate) fn of(source: &Source) -> Result<Self, Finding> {
-        let all: TokenStream = source.text.parse().map_err(|error: LexError| {
+        let stream: TokenStream = source.text.parse().map_err(|error: LexError| {
             let place = source.place(error.span().start().line);
             Finding::new(place, format!("not readable as Rust: {error}"))
         })?;
+        let mut all = Vec::new();
+        flatten(stream, &mut all);
+        let mut shipped = Vec::new();
         let mut test_lines = 0;
-        let shipped = without_tests(all.clone(), &mut test_lines);
+        let mut at = 0;
+        while at < all.len() {
+            let end = end_of_test(&all, at);
+            if end > at {
+                test_lines += all[end - 1].last_line + 1 - all[at].line;
+                at = end;
+            } else {
+                shipped.push(all[at].clone());
+                at += 1;
+            }
+        }
         Ok(Self {
             all,
             shipped,
@@ -34,189 +64,190 @@ impl Tokens {
     }
 }
 
-/// `stream` without the items under `#[cfg(test)]`, at any depth; adds up the lines that these take.
-fn without_tests(stream: TokenStream, test_lines: &mut usize) -> TokenStream {
-    let trees: Vec<TokenTree> = stream.into_iter().collect();
-    let mut shipped = Vec::new();
-    let mut at = 0;
-    while at < trees.len() {
-        if let Some(length) = attribute(&trees[at..]) {
-            if length == 3 && is_test_condition(&trees[at + 2]) {
-                *test_lines += extent(&trees[at..]);
-                return TokenStream::new();
-            }
-            if is_test_condition(&trees[at + 1]) {
-                let end = end_of_item(&trees, at);
-                *test_lines += extent(&trees[at..end]);
-                at = end;
-                continue;
-            }
-        }
-        shipped.push(match &trees[at] {
-            TokenTree::Group(group) => {
-                let mut inside =
-                    Group::new(group.delimiter(), without_tests(group.stream(), test_lines));
-                inside.set_span(group.span());
-                inside.into()
-            }
-            leaf => leaf.clone(),
-        });
-        at += 1;
-    }
-    shipped.into_iter().collect()
-}
-
-/// How many lines `trees` stand on.
-fn extent(trees: &[TokenTree]) -> usize {
-    match (trees.first(), trees.last()) {
-        (Some(first), Some(last)) => last.span().end().line + 1 - first.span().start().line,
-        _ => 0,
-    }
-}
-
-/// How many tokens the attribute at the beginning of `trees` has, if there is one.
-pub(super) fn attribute(trees: &[TokenTree]) -> Option<usize> {
-    let is = |at: usize, sign: char| matches!(trees.get(at), Some(TokenTree::Punct(punct)) if punct.as_char() == sign);
-    let length = if is(1, '!') { 3 } else { 2 };
-    let last = trees.get(length - 1);
-    let bracket =
-        matches!(last, Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Bracket);
-    (is(0, '#') && bracket).then_some(length)
-}
-
-/// Whether this is the `[cfg(test)]` of an attribute, or one that holds only with tests.
-fn is_test_condition(brackets: &TokenTree) -> bool {
-    let TokenTree::Group(group) = brackets else {
-        return false;
+fn flatten(stream: TokenStream, tokens: &mut Vec<Token>) {
+    let token = |text: String, span: Span| Token {
+        text,
+        line: span.start().line,
+        last_line: span.end().line,
     };
-    let trees: Vec<TokenTree> = group.stream().into_iter().collect();
-    matches!(&trees[..], [TokenTree::Ident(name), TokenTree::Group(condition)]
-        if name == "cfg" && asks_for_tests(&condition.stream()))
-}
-
-fn asks_for_tests(condition: &TokenStream) -> bool {
-    let mut negated = false;
-    for tree in condition.clone() {
-        match &tree {
-            TokenTree::Ident(word) if word == "test" => return true,
-            TokenTree::Group(group) if !negated && asks_for_tests(&group.stream()) => return true,
-            _ => {}
-        }
-        negated = matches!(&tree, TokenTree::Ident(word) if word == "not");
-    }
-    false
-}
-
-/// The index after the item, field or statement whose attributes begin at `at`.
-fn end_of_item(trees: &[TokenTree], mut at: usize) -> usize {
-    while let Some(length) = trees.get(at..).and_then(attribute) {
-        at += length;
-    }
-    let is_value = |tree: &TokenTree| matches!(tree, TokenTree::Ident(word) if ["use", "let", "const", "static"].iter().any(|value| word == value));
-    let mut ends_at_braces = true;
-    while let Some(tree) = trees.get(at) {
-        at += 1;
-        ends_at_braces &= !is_value(tree);
+    for tree in stream {
         match tree {
-            TokenTree::Punct(sign) if matches!(sign.as_char(), ';' | ',') => break,
-            TokenTree::Group(group) if ends_at_braces && group.delimiter() == Delimiter::Brace => {
-                break;
+            // A comment with documentation is read as an attribute.
+            TokenTree::Group(group) if is_documentation(&group) => {
+                while tokens
+                    .pop_if(|token| ["#", "!"].contains(&token.text.as_str()))
+                    .is_some()
+                {}
             }
-            TokenTree::Ident(word) if word == "fn" => ends_at_braces = true,
-            _ => {}
+            TokenTree::Group(group) => {
+                let (open, close) = match group.delimiter() {
+                    Delimiter::Parenthesis => ("(", ")"),
+                    Delimiter::Brace => ("{", "}"),
+                    Delimiter::Bracket => ("[", "]"),
+                    Delimiter::None => ("", ""),
+                };
+                tokens.push(token(open.to_owned(), group.span_open()));
+                flatten(group.stream(), tokens);
+                tokens.push(token(close.to_owned(), group.span_close()));
+            }
+            leaf => tokens.push(token(leaf.to_string(), leaf.span())),
         }
     }
-    at
+}
+
+/// Whether `group` is the `[doc = "..."]` that a documentation comment is read as.
+fn is_documentation(group: &Group) -> bool {
+    let trees: Vec<TokenTree> = group.stream().into_iter().collect();
+    group.delimiter() == Delimiter::Bracket
+        && matches!(&trees[..], [TokenTree::Ident(name), _, TokenTree::Literal(_)] if name == "doc")
+}
+
+/// The text of the token `at`; nothing beyond the end.
+pub(super) fn text(tokens: &[Token], at: usize) -> &str {
+    tokens.get(at).map_or("", |token| &token.text)
+}
+
+/// The text of the token before `at`.
+pub(super) fn before(tokens: &[Token], at: usize) -> &str {
+    at.checked_sub(1).map_or("", |before| text(tokens, before))
+}
+
+/// The index after the bracket that closes the one at `open`.
+pub(super) fn after_brackets(tokens: &[Token], open: usize) -> usize {
+    let mut depth = 0;
+    for (at, token) in tokens.iter().enumerate().skip(open) {
+        match token.text.as_str() {
+            "(" | "[" | "{" => depth += 1,
+            ")" | "]" | "}" => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return at + 1;
+        }
+    }
+    tokens.len()
+}
+
+/// The index after the attribute that begins at `at`, or `at`.
+pub(super) fn after_attribute(tokens: &[Token], at: usize) -> usize {
+    match (text(tokens, at), text(tokens, at + 1), text(tokens, at + 2)) {
+        ("#", "[", _) => after_brackets(tokens, at + 1),
+        ("#", "!", "[") => after_brackets(tokens, at + 2),
+        _ => at,
+    }
+}
+
+/// The index after what only tests compile and begins at `at`, or `at`.
+fn end_of_test(tokens: &[Token], at: usize) -> usize {
+    let mut end = after_attribute(tokens, at);
+    let attribute: Vec<&str> = tokens[at..end]
+        .iter()
+        .map(|token| &token.text[..])
+        .collect();
+    let whole_file = attribute.get(1) == Some(&"!");
+    let condition = &attribute[usize::from(whole_file).min(attribute.len())..];
+    let is_test = |word: usize| condition[word] == "test" && condition[word - 2] != "not";
+    if condition.get(2) != Some(&"cfg") || !(4..condition.len()).any(is_test) {
+        return at;
+    }
+    if whole_file {
+        return tokens.len();
+    }
+    while after_attribute(tokens, end) > end {
+        end = after_attribute(tokens, end);
+    }
+    // The braces of a value or of a `use` are not the end of the item.
+    let mut ends_at_braces = true;
+    while end < tokens.len() {
+        match text(tokens, end) {
+            ")" | "]" | "}" => return end,
+            ";" | "," => return end + 1,
+            "{" if ends_at_braces => return after_brackets(tokens, end),
+            "(" | "[" | "{" => end = after_brackets(tokens, end),
+            word => {
+                ends_at_braces = word == "fn"
+                    || ends_at_braces && !["use", "let", "const", "static"].contains(&word);
+                end += 1;
+            }
+        }
+    }
+    end
 }
 
 /// How many times a visibility is limited to the crate or a part of it.
-pub(crate) fn restricted(stream: &TokenStream) -> usize {
-    let mut count = 0;
-    let mut after_pub = false;
-    walk(stream, &mut |tree| {
-        if let TokenTree::Group(group) = tree {
-            count += usize::from(after_pub && is_restriction(group));
-        }
-        after_pub = matches!(tree, TokenTree::Ident(word) if word == "pub");
-    });
-    count
+pub(crate) fn restricted(tokens: &[Token]) -> usize {
+    (0..tokens.len())
+        .filter(|at| is_restriction(tokens, *at))
+        .count()
 }
 
-/// Whether this is the `(crate)` of `pub(crate)`, and not the fields of `struct A(pub (u8, u8))`.
-pub(crate) fn is_restriction(group: &Group) -> bool {
-    let first = group.stream().into_iter().next();
-    group.delimiter() == Delimiter::Parenthesis
-        && matches!(first, Some(TokenTree::Ident(word)) if ["crate", "super", "in"].iter().any(|known| word == known))
+/// Whether `pub(crate)` begins at `at`, and not the fields of `struct A(pub (u8, u8))`.
+pub(super) fn is_restriction(tokens: &[Token], at: usize) -> bool {
+    text(tokens, at) == "pub"
+        && text(tokens, at + 1) == "("
+        && ["crate", "super", "in"].contains(&text(tokens, at + 2))
 }
 
-/// The lines on which `stream` has code: neither blank nor only a comment.
-pub(crate) fn lines(stream: &TokenStream) -> BTreeSet<usize> {
-    let mut lines = BTreeSet::new();
-    walk(stream, &mut |tree| {
-        let (start, end) = match tree {
-            TokenTree::Group(group) => {
-                lines.insert(group.span_open().start().line);
-                let close = group.span_close().start().line;
-                (close, close)
-            }
-            leaf => (leaf.span().start().line, leaf.span().end().line),
-        };
-        lines.extend(start..=end);
-    });
-    lines
-}
-
-/// A word, or the inside of a text.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Token {
-    pub(crate) text: String,
-    /// Line of its first character, from 1.
-    pub(crate) line: usize,
+/// The lines on which there is code: neither blank nor only a comment.
+pub(crate) fn lines(tokens: &[Token]) -> BTreeSet<usize> {
+    let lines = tokens.iter().flat_map(|token| token.line..=token.last_line);
+    lines.collect()
 }
 
 /// Every name and keyword, in order.
-pub(crate) fn words(stream: &TokenStream) -> Vec<Token> {
-    leaves(stream, |tree| match tree {
-        TokenTree::Ident(word) => Some(word.to_string()),
-        _ => None,
-    })
+pub(crate) fn words(tokens: &[Token]) -> impl Iterator<Item = &Token> {
+    tokens.iter().filter(|token| token.is_word())
+}
+
+/// The insides of all string literals, in order, with escapes as they are written.
+pub(crate) fn texts(tokens: &[Token]) -> impl Iterator<Item = (&str, usize)> {
+    tokens
+        .iter()
+        .filter_map(|token| Some((inside_quotes(&token.text)?, token.line)))
+}
+
+/// The inside of `"a"`, `r#"a"#`, `b"a"` or `c"a"`; nothing for a number or a character like `'"'`.
+fn inside_quotes(literal: &str) -> Option<&str> {
+    let (prefix, rest) = literal.split_once('"')?;
+    let (inside, _hashes) = rest.rsplit_once('"')?;
+    (!prefix.contains('\'')).then_some(inside)
 }
 
 /// The names that code gives: of items, fields, parameters and variants, with their lines.
-pub(crate) fn declared(stream: &TokenStream) -> Vec<(String, usize)> {
+pub(crate) fn declared(tokens: &[Token]) -> Vec<(String, usize)> {
     let mut names = Vec::new();
-    collect_declared(stream, false, &mut names);
-    names
-}
-
-fn collect_declared(stream: &TokenStream, variants: bool, names: &mut Vec<(String, usize)>) {
-    let trees: Vec<TokenTree> = stream.clone().into_iter().collect();
-    let is = |at: usize, sign: char| matches!(trees.get(at), Some(TokenTree::Punct(punct)) if punct.as_char() == sign);
-    let is_item = |at: usize| matches!(trees.get(at), Some(TokenTree::Ident(word)) if declares(&word.to_string()));
+    // Whether each open bracket is that of an enum.
+    let mut open = vec![false];
     let mut after_enum = false;
-    for (at, tree) in trees.iter().enumerate() {
-        match tree {
-            TokenTree::Ident(word) => {
-                let item =
-                    at > 0 && (is_item(at - 1) || at > 1 && is(at - 1, '!') && is_item(at - 2));
-                let field = is(at + 1, ':') && !is(at + 2, ':') && !(at > 0 && is(at - 1, ':'));
-                let variant = variants
-                    && (at == 0
-                        || is(at - 1, ',')
-                        || matches!(&trees[at - 1], TokenTree::Group(_)));
-                if item || field || variant {
-                    names.push((word.to_string(), word.span().start().line));
-                }
-                after_enum |= word == "enum";
+    for (at, token) in tokens
+        .iter()
+        .enumerate()
+        .filter(|(_, token)| !token.text.is_empty())
+    {
+        match token.text.as_str() {
+            "(" | "[" | "{" => {
+                open.push(after_enum && token.text == "{");
+                after_enum &= token.text != "{";
             }
-            TokenTree::Group(group) => {
-                let body = after_enum && group.delimiter() == Delimiter::Brace;
-                collect_declared(&group.stream(), body, names);
-                after_enum &= !body;
+            ")" | "]" | "}" => {
+                open.pop();
+            }
+            word if token.is_word() => {
+                after_enum |= word == "enum";
+                let before = before(tokens, at);
+                let item =
+                    declares(before) || before == "!" && text(tokens, at - 2) == "macro_rules";
+                let field =
+                    text(tokens, at + 1) == ":" && text(tokens, at + 2) != ":" && before != ":";
+                let variant = open.last() == Some(&true) && ["{", ",", "]"].contains(&before);
+                if item || field || variant {
+                    names.push((word.to_owned(), token.line));
+                }
             }
             _ => {}
         }
     }
+    names
 }
 
 /// Whether the name of an item follows this word.
@@ -236,103 +267,60 @@ pub(super) fn declares(keyword: &str) -> bool {
     keywords.contains(&keyword)
 }
 
-/// The insides of all string literals, in order, with escapes as they are written. Documentation
-/// is none of them.
-pub(crate) fn texts(stream: &TokenStream) -> Vec<Token> {
-    leaves(stream, |tree| match tree {
-        TokenTree::Literal(literal) => inside_quotes(&literal.to_string()),
-        _ => None,
-    })
-}
-
-fn leaves(stream: &TokenStream, text: fn(&TokenTree) -> Option<String>) -> Vec<Token> {
-    let mut tokens = Vec::new();
-    walk(stream, &mut |tree| {
-        tokens.extend(text(tree).map(|text| Token {
-            text,
-            line: tree.span().start().line,
-        }));
-    });
-    tokens
-}
-
-/// Visits every token and group but documentation; a group before its inside.
-fn walk(stream: &TokenStream, visit: &mut impl FnMut(&TokenTree)) {
-    let trees: Vec<TokenTree> = stream.clone().into_iter().collect();
-    let mut at = 0;
-    while at < trees.len() {
-        if let Some(length) = attribute(&trees[at..])
-            && matches!(&trees[at + length - 1], TokenTree::Group(group) if is_documentation(group))
-        {
-            at += length;
-            continue;
-        }
-        visit(&trees[at]);
-        if let TokenTree::Group(group) = &trees[at] {
-            walk(&group.stream(), visit);
-        }
-        at += 1;
-    }
-}
-
-/// Whether `group` is the `[doc = "..."]` that a documentation comment is read as.
-fn is_documentation(group: &Group) -> bool {
-    let trees: Vec<TokenTree> = group.stream().into_iter().collect();
-    group.delimiter() == Delimiter::Bracket
-        && matches!(&trees[..], [TokenTree::Ident(name), _, TokenTree::Literal(_)] if name == "doc")
-}
-
-/// The inside of `"a"`, `r#"a"#`, `b"a"` or `c"a"`; nothing for a number or a character like `'"'`.
-fn inside_quotes(literal: &str) -> Option<String> {
-    let (prefix, rest) = literal.split_once('"')?;
-    let (inside, _hashes) = rest.rsplit_once('"')?;
-    (!prefix.contains('\'')).then(|| inside.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::source::example;
     use super::*;
 
-    fn read(list: fn(&TokenStream) -> Vec<Token>, source: &str) -> Vec<String> {
-        let tokens = list(&source.parse().unwrap());
-        tokens.into_iter().map(|token| token.text).collect()
+    fn all(source: &str) -> Vec<Token> {
+        Tokens::of(&example("a.rs", source)).unwrap().all
+    }
+
+    fn all_words(source: &str) -> Vec<String> {
+        words(&all(source)).map(|word| word.text.clone()).collect()
+    }
+
+    fn all_texts(source: &str) -> Vec<String> {
+        texts(&all(source))
+            .map(|(text, _)| text.to_owned())
+            .collect()
     }
 
     #[test]
     fn a_word_in_a_comment_or_a_text_is_not_code() {
         let source = "//! unsafe\nlet a = \"unsafe \\\" x\"; // unsafe\n/** \"unsafe\" */\n/* unsafe /* nested */ */ let b = 1;";
-        assert_eq!(read(words, source), ["let", "a", "let", "b"]);
-        assert_eq!(read(texts, source), ["unsafe \\\" x"]);
+        assert_eq!(all_words(source), ["let", "a", "let", "b"]);
+        assert_eq!(all_texts(source), ["unsafe \\\" x"]);
     }
 
     #[test]
     fn every_kind_of_text_gives_its_inside() {
         let source = "r#\"a \"b\" c\"# + br\"d\" + b\"e\" + c\"f\" + m!(g, [\"h\"]) + \"\"";
-        assert_eq!(read(texts, source), ["a \"b\" c", "d", "e", "f", "h", ""]);
+        assert_eq!(all_texts(source), ["a \"b\" c", "d", "e", "f", "h", ""]);
     }
 
     #[test]
     fn a_lifetime_is_code_and_a_character_is_neither_code_nor_text() {
         let source = "fn f<'a>(x: &'a str) { g('\"', b'\"', '\\'', 'é', 1) }";
-        assert_eq!(read(texts, source), Vec::<String>::new());
-        assert_eq!(read(words, source), ["fn", "f", "a", "x", "a", "str", "g"]);
+        assert_eq!(all_texts(source), Vec::<String>::new());
+        assert_eq!(all_words(source), ["fn", "f", "a", "x", "a", "str", "g"]);
     }
 
     #[test]
     fn tokens_know_their_line() {
         let source = example("a.rs", "a\n\"b\nc\"\n// d\n(é, \"f\")");
         let tokens = Tokens::of(&source).unwrap();
-        let lines = |tokens: Vec<Token>| tokens.iter().map(|token| token.line).collect::<Vec<_>>();
-        assert_eq!(lines(words(&tokens.all)), [1, 5]);
-        assert_eq!(lines(texts(&tokens.all)), [2, 5]);
+        let of_words: Vec<_> = words(&tokens.all).map(|word| word.line).collect();
+        assert_eq!(of_words, [1, 5]);
+        let of_texts: Vec<_> = texts(&tokens.all).map(|(_, line)| line).collect();
+        assert_eq!(of_texts, [2, 5]);
     }
 
     #[test]
     fn tests_are_not_shipped() {
         let shipped = |text: &str| {
             let tokens = Tokens::of(&example("a.rs", text)).unwrap();
-            let shipped = words(&tokens.shipped).into_iter().map(|word| word.text);
+            let shipped = words(&tokens.shipped).map(|word| word.text.as_str());
             shipped.collect::<Vec<_>>().join(" ")
         };
         for (text, expected) in [
@@ -371,7 +359,7 @@ mod tests {
     #[test]
     fn a_limited_visibility_is_counted() {
         let text = "pub(crate) struct A(pub (u8, u8), pub(super) u8); pub(in crate::a) mod b { pub(self) fn c() {} }";
-        assert_eq!(restricted(&text.parse().unwrap()), 3);
+        assert_eq!(restricted(&all(text)), 3);
     }
 
     #[test]
