@@ -1,4 +1,4 @@
-"""A node of ours in a rendezvous, through the example `member`."""
+"""A node of ours in a rendezvous, through the program `member`."""
 
 import queue
 import subprocess

@@ -1,4 +1,4 @@
-"""Our store client, driven from Python through the example `store_client`."""
+"""Our store client, driven from Python through the program `store_client`."""
 
 import subprocess
 

@@ -1,6 +1,6 @@
 """Tensors of PyTorch become tensors of ours and come back, in one process, through the C ABI.
 
-The library is the example `dlpack_border`: it takes a tensor out of a capsule, puts it into a message,
+The library is `dlpack_border`: it takes a tensor out of a capsule, puts it into a message,
 makes a tensor of the message and hands that back.
 """
 

@@ -61,7 +61,7 @@ class Run:
 
 
 class NativeAgent:
-    """Ours, as a process of its own: the example `member`."""
+    """Ours, as a process of its own: the program `member`."""
 
     def __init__(self, endpoint, run, address, nodes):
         options = ",".join(f"{name}={value}" for name, value in CONFIG.items()) + ",is_host=0"

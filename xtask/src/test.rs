@@ -19,23 +19,31 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let server = etcd::server()?;
     step(
         "build",
-        cargo().args(["build", "--workspace", "--bins", "--examples", "--locked"]),
+        cargo().args([
+            "build",
+            "--workspace",
+            "--lib",
+            "--bins",
+            "--examples",
+            "--locked",
+        ]),
     )?;
     step(
         "Rust tests",
         cargo()
             .args(["test", "--workspace", "--locked", "--", "--include-ignored"])
+            .env("RDZV_TEST_PROGRAMS_BUILT", "1")
             .env(etcd::VARIABLE, &server),
     )?;
 
     let built = target_folder()?.join("debug");
     let launcher = built.join("rdzv");
-    let store_client = built.join("examples").join("store_client");
-    let state_codec = built.join("examples").join("state_codec");
-    let member = built.join("examples").join("member");
-    let plain_store = built.join("examples").join("serve");
-    let placement = built.join("examples").join("placement");
-    let dlpack_border = built.join("examples").join("libdlpack_border.so");
+    let store_client = built.join("store_client");
+    let state_codec = built.join("state_codec");
+    let member = built.join("member");
+    let plain_store = built.join("serve");
+    let placement = built.join("placement");
+    let dlpack_border = built.join("libdlpack_border.so");
     for program in [
         &launcher,
         &store_client,

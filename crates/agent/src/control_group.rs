@@ -10,7 +10,7 @@
 //! Killing a group reaches everything at once: processes in sessions of their own, orphans, and those
 //! that fork faster than they can be listed. Without it (no such group, or not writable, as in most
 //! containers) process groups and the adoption of orphans do the same less directly; so nothing here
-//! is needed, nothing here fails, and what does not work is said at level DEBUG.
+//! is needed, nothing here fails, and what does not work is logged at level DEBUG.
 //!
 //! A worker goes into its group by itself, before it executes its program, so that it has no child
 //! outside. The first such move of a run takes the kernel up to some 10 ms. The root group of a
@@ -45,9 +45,9 @@ impl ControlGroup {
     }
 
     fn make_in(own: &Path, agent: Pid) -> io::Result<Self> {
-        // The root group cannot be killed, which tells it from all others.
+        // The root group has no `cgroup.kill`, unlike all others.
         fs::metadata(own.join("cgroup.kill"))?;
-        // Whoever moves a process has to be allowed to write here, too.
+        // Moving a process needs the permission to write here as well.
         OpenOptions::new()
             .write(true)
             .open(own.join("cgroup.procs"))?;
@@ -97,7 +97,7 @@ impl ControlGroup {
         kill(&self.directory);
     }
 
-    /// Where the memory events of one worker are counted, if they are.
+    /// The file with the memory events of one worker.
     pub(crate) fn memory_events(&self, worker: LocalRank) -> PathBuf {
         self.of_worker(worker).join("memory.events")
     }

@@ -17,7 +17,7 @@ use crate::{ErrorFile, Exit, Failure, Outcome};
 /// The largest error file that is read. Tracebacks are a few kilobytes.
 const MOST_BYTES: u64 = 4 << 20;
 
-/// Reads what a worker left; `None` if it left nothing.
+/// Reads the error file of a worker; `None` if there is none.
 pub(crate) fn read(path: &Path) -> Option<ErrorFile> {
     let path = path.to_owned();
     match read_text(&path) {
@@ -45,7 +45,7 @@ fn read_text(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Writes the launcher's own error file, for whoever started the launcher.
+/// Writes the launcher's own error file, for the caller of the launcher.
 ///
 /// Of a failed run: the error file of the root cause, with `message.errorCode` added to the object
 /// form, or what is known of the failure if the worker left none. Of a run that ended by a signal

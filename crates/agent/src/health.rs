@@ -1,9 +1,8 @@
 //! Whether the agent's own threads make progress.
 //!
-//! Nobody stamps a clock: threads that have nothing to do sleep. Whoever wants to know
-//! ([`Liveness::check`]) asks each thread to answer, and sees by the next check which ones have not.
-//! So health costs nothing until it is asked for, and a thread that hangs is found by the second
-//! look at the latest.
+//! Threads do not update a timestamp, because idle threads sleep. [`Liveness::check`] asks each thread
+//! to answer, and the next check finds the ones that have not. Health costs nothing until it is
+//! asked for, and a thread that hangs is found by the second check at the latest.
 //!
 //! ```text
 //!   check ── ping ──► agent loop, rendezvous, store server
@@ -17,10 +16,10 @@ use std::time::{Duration, Instant};
 
 use rdzv_store::Pinger;
 
-/// How long a thread may be silent before it counts as hung: the reference's limit.
+/// Time of silence after which a thread counts as hung: torchelastic's limit.
 pub const SILENCE: Duration = Duration::from_secs(60);
 
-/// How long a check waits for answers, which awake threads give at once.
+/// Time that a check waits for answers, which threads that run give at once.
 const ANSWERING: Duration = Duration::from_millis(100);
 
 /// The threads that have to make progress. Clones are the same list.
@@ -41,17 +40,17 @@ struct Thread {
     asked: Option<(Instant, Receiver<()>)>,
 }
 
-/// How one thread does.
+/// Liveness of one thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pulse {
-    /// Which thread.
+    /// Name of the thread.
     pub name: &'static str,
-    /// For how long it has not answered; `None` if it has ended without being told to.
+    /// Time since the unanswered question; `None` if it has ended on its own.
     pub silent: Option<Duration>,
 }
 
 impl Pulse {
-    /// Whether it makes progress, if it may be silent for so long.
+    /// Whether it has been silent for `limit` or less.
     pub fn is_alive(&self, limit: Duration) -> bool {
         self.silent.is_some_and(|silent| silent <= limit)
     }
@@ -65,24 +64,24 @@ pub struct Watched {
 }
 
 impl Liveness {
-    /// Watches nobody yet.
+    /// Watches no thread yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How every thread does. Waits for a tenth of a second at most.
+    /// Liveness of every thread. Waits up to a tenth of a second.
     pub fn check(&self) -> Vec<Pulse> {
         self.ask();
         let until = Instant::now() + ANSWERING;
         let mut threads = self.lock();
         let pulses = threads.list.iter_mut().map(|thread| Pulse {
             name: thread.name,
-            silent: thread.hear(until),
+            silent: thread.receive(until),
         });
         pulses.collect()
     }
 
-    /// Asks everybody who does not owe an answer already.
+    /// Asks the threads that do not owe an answer already.
     fn ask(&self) {
         for thread in &mut self.lock().list {
             // An answer that came late is one.
@@ -122,13 +121,13 @@ impl Liveness {
 }
 
 impl Thread {
-    /// For how long it has been silent; waits until then for its answer.
-    fn hear(&mut self, until: Instant) -> Option<Duration> {
+    /// Time of its silence; waits for its answer until `until`.
+    fn receive(&mut self, until: Instant) -> Option<Duration> {
         let Some((since, answers)) = &self.asked else {
             return Some(Duration::ZERO);
         };
-        let patience = until.saturating_duration_since(Instant::now());
-        match answers.recv_timeout(patience) {
+        let timeout = until.saturating_duration_since(Instant::now());
+        match answers.recv_timeout(timeout) {
             Ok(()) => {
                 self.asked = None;
                 Some(Duration::ZERO)
@@ -183,7 +182,7 @@ mod tests {
             })
         }
 
-        /// How often it has been asked.
+        /// Number of questions so far.
         fn wake(&self) -> usize {
             let asked = self.0.lock().unwrap().take().unwrap();
             asked.iter().for_each(|alive| alive.send(()).unwrap());

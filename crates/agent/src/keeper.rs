@@ -1,13 +1,13 @@
-//! The process around the agent, and the agent's eye on it.
+//! The keeper: the supervisor process around the agent, and the agent's watch on it.
 //!
 //! | who is killed (SIGKILL) | what happens |
 //! |---|---|
 //! | the agent | its workers die with it (parent-death signal); whatever they had started comes to the keeper, which kills it |
 //! | the keeper | the agent notices at once, stops its workers with a very short grace, kills the rest; if its thread is held up, another one does |
 //!
-//! The agent has a session of its own. So a signal from the terminal, or to the process group,
+//! The agent has a session of its own. Therefore a signal from the terminal, or to the process group,
 //! reaches the keeper alone, which forwards it: exactly once, and also where only one process was
-//! meant. What Ctrl-Z does is in [`signals`](crate::signals).
+//! meant. [`signals`](crate::signals) describes Ctrl-Z.
 
 use std::env;
 use std::io;
@@ -37,8 +37,8 @@ use crate::reap::Leftovers;
 use crate::signals::{JobControl, JobRequest, Signals, stop_this_process};
 use crate::spawn::{detach, keep_descriptors_private};
 
-/// What a keeper passes on: everything that ends a process by default and can be caught. Whether
-/// the run handles it is the agent's affair; if not, the agent dies of it and so does the keeper.
+/// The signals that a keeper forwards: all that end a process by default and can be caught. If the run
+/// does not handle one, the agent dies of it, and so does the keeper.
 const FORWARDED: [i32; 11] = [
     Signal::HUP.as_raw(),
     Signal::INT.as_raw(),
@@ -53,10 +53,10 @@ const FORWARDED: [i32; 11] = [
     Signal::POWER.as_raw(),
 ];
 
-/// How long leftovers have to end after SIGKILL before the keeper gives them up.
+/// Time for leftovers to end after SIGKILL before the keeper gives them up.
 const ABANDON_AFTER: Duration = Duration::from_secs(10);
 
-/// How long the agent has to end by itself once its keeper is gone.
+/// Time for the agent to end by itself once its keeper is gone.
 const LAST_RESORT_AFTER: Duration = Duration::from_millis(700);
 
 /// Whether this process was started by a keeper, so that it is the agent.
@@ -72,7 +72,7 @@ pub fn launcher_pid() -> u32 {
 
 fn keeper() -> Option<Pid> {
     let named = Pid::from_raw(env::var(RDZV_KEEPER).ok()?.parse().ok()?)?;
-    // Workers do not see the variable; but whoever sets it by hand is not taken at their word.
+    // Workers do not see the variable; but it may be set by hand, so the parent is checked.
     (getppid() == Some(named)).then_some(named)
 }
 
@@ -149,7 +149,7 @@ pub fn end_like(status: ExitStatus) -> ! {
     let Some(number) = status.signal() else {
         process::exit(status.code().unwrap_or(1));
     };
-    // The agent has left its core dump; one of the keeper would tell nobody anything.
+    // The agent has left its core dump; one of the keeper would be useless.
     let none = Rlimit {
         current: Some(0),
         maximum: Some(0),
@@ -168,7 +168,7 @@ pub fn end_like(status: ExitStatus) -> ! {
     process::exit(128 + number);
 }
 
-/// The agent's eye on its keeper. The default watches nobody.
+/// The agent's watch on its keeper. The default watches nobody.
 #[derive(Debug, Default)]
 pub(crate) struct KeeperWatch {
     keeper: Option<AsyncFd<OwnedFd>>,
@@ -187,7 +187,7 @@ impl KeeperWatch {
             .stack_size(128 << 10)
             .spawn(move || last_resort(&watched, &leftovers))?;
         let keeper = awaitable(pidfd)?;
-        // From here on its end is noticed, and the signal would only be taken for somebody's wish.
+        // From here on its end is noticed, and the signal would only be taken for a request.
         // If it had ended before, that signal has ended us: it is not handled without a reason.
         set_parent_process_death_signal(None)?;
         Ok(Self {
@@ -200,12 +200,12 @@ impl KeeperWatch {
         self.keeper.is_some()
     }
 
-    /// Waits until the keeper is gone; for ever if there is none.
+    /// Waits until the keeper is gone; permanently if there is none.
     pub(crate) async fn lost(&mut self) {
         if let Some(keeper) = &self.keeper
             && keeper.readable().await.is_ok()
         {
-            // Told once; the descriptor would stay readable.
+            // Reported once; the descriptor would stay readable.
             self.keeper = None;
             return;
         }
@@ -215,8 +215,8 @@ impl KeeperWatch {
 
 /// Ends the agent and everything below it if it has not ended by itself soon after its keeper.
 ///
-/// The agent's own thread may be held up by a console that nobody reads: the keeper was killed,
-/// but the reader of its pipe stands still. Workers must not live on because of that.
+/// The agent's own thread may be blocked by a console without a reader: the keeper was killed, but the
+/// reader of its pipe is suspended. Workers must not live on because of that.
 fn last_resort(keeper: &OwnedFd, leftovers: &Leftovers) {
     while let Err(Errno::INTR) = poll(&mut [PollFd::new(keeper, PollFlags::IN)], None) {}
     let deadline = Timespec::try_from(LAST_RESORT_AFTER).expect("less than a second is in range");

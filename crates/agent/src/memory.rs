@@ -1,4 +1,4 @@
-//! Whether the kernel killed somebody because memory had run out: its counters, then and now.
+//! Kills by the kernel for lack of memory: its counters before and after.
 //!
 //! | counter | counts |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | `/proc/vmstat` | the whole machine |
 //!
 //! A worker that SIGKILL ended, while a counter rose, was killed for its memory; the counter rises
-//! before the process ends. Only who was killed with the whole machine in sight may be somebody else.
+//! before the process ends. Only the counter of the whole machine may be about another process.
 
 use std::fs;
 use std::path::PathBuf;
@@ -55,8 +55,7 @@ impl OutOfMemoryCounters {
 pub(crate) struct OutOfMemoryKills(Vec<(PathBuf, u64)>);
 
 impl OutOfMemoryKills {
-    /// Whether the kernel's want of memory explains this end: which counter has risen since, in words
-    /// for the report.
+    /// The counter that has risen since, in words for the report, if that explains this end.
     pub(crate) fn explain(&self, exit: Exit) -> Option<String> {
         if exit != Exit::Signal(Signal::KILL.as_raw()) {
             return None;

@@ -1,8 +1,8 @@
-//! What workers leave behind: orphans come to the nearest subreaper above them, which is us.
+//! Processes that workers leave behind: orphans are reparented to the nearest subreaper, which is us.
 //!
 //! Only processes that cannot be anybody else's are ever touched:
 //!
-//! * only our own children, because nobody else can collect them and so their process ids cannot
+//! * only our own children, because no other process can collect them and so their process ids cannot
 //!   be given to another process meanwhile. Killing a child brings its children to us, and so on
 //!   until nothing is left;
 //! * none of those that were there before the run (a shell that replaced itself by us), and none
@@ -20,7 +20,7 @@ use rustix::process::{
     waitid, waitpid,
 };
 
-/// The processes that come to us when their parents end.
+/// The processes that are reparented to us when their parents end.
 #[derive(Debug, Clone)]
 pub(crate) struct Leftovers {
     foreign: HashSet<Pid>,
@@ -28,7 +28,7 @@ pub(crate) struct Leftovers {
 }
 
 impl Leftovers {
-    /// Makes this process the one that orphans come to.
+    /// Makes this process the child subreaper.
     pub(crate) fn adopt() -> io::Result<Self> {
         set_child_subreaper(Some(getpid()))?;
         Ok(Self {
@@ -37,7 +37,7 @@ impl Leftovers {
             } else {
                 HashSet::new()
             },
-            session: Standing::of("self").map(|us| us.session),
+            session: ProcessStat::of("self").map(|us| us.session),
         })
     }
 
@@ -56,7 +56,7 @@ impl Leftovers {
             let _ = kill_process(child, Signal::KILL);
             match waitpid(Some(child), WaitOptions::NOHANG) {
                 Ok(None) => none = false,
-                // What it left has come to us just now.
+                // Its children have been reparented to us just now.
                 Ok(Some(_)) => none = none && self.kill(spared),
                 Err(_) => {}
             }
@@ -69,7 +69,7 @@ impl Leftovers {
     pub(crate) fn holds_group(&self, group: Pid, ours: &HashSet<Pid>) -> bool {
         self.adopted(ours)
             .into_iter()
-            .filter_map(|child| Standing::of(child.as_raw_nonzero()))
+            .filter_map(|child| ProcessStat::of(child.as_raw_nonzero()))
             .any(|child| child.group == group.as_raw_nonzero().get())
     }
 
@@ -85,23 +85,23 @@ impl Leftovers {
     }
 
     fn in_our_session(&self, child: Pid) -> bool {
-        let session = Standing::of(child.as_raw_nonzero()).map(|child| child.session);
+        let session = ProcessStat::of(child.as_raw_nonzero()).map(|child| child.session);
         session.is_some() && session == self.session
     }
 }
 
-/// Where a process stands among the others.
+/// Parent, process group and session of a process.
 ///
 /// Read from `/proc` rather than by system calls, because in a container a number may be 0: the
 /// group or session is one of the outside.
 #[derive(Debug)]
-struct Standing {
+struct ProcessStat {
     parent: i32,
     group: i32,
     session: i32,
 }
 
-impl Standing {
+impl ProcessStat {
     fn of(process: impl Display) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
         // The name in brackets may hold anything; the state comes after it.
@@ -147,7 +147,7 @@ fn children_from_all_processes() -> Vec<Pid> {
     processes
         .flatten()
         .filter_map(|process| parse_pid(process.file_name().to_str()?))
-        .filter(|pid| Standing::of(pid.as_raw_nonzero()).is_some_and(|other| other.parent == us))
+        .filter(|pid| ProcessStat::of(pid.as_raw_nonzero()).is_some_and(|other| other.parent == us))
         .collect()
 }
 
@@ -168,9 +168,9 @@ mod tests {
         assert!(has_children());
         assert!(children().contains(&pid));
         assert!(children_from_all_processes().contains(&pid));
-        let standing = Standing::of(child.id()).unwrap();
-        assert_eq!(standing.parent, getpid().as_raw_nonzero().get());
-        assert_eq!(standing.session, Standing::of("self").unwrap().session);
+        let stat = ProcessStat::of(child.id()).unwrap();
+        assert_eq!(stat.parent, getpid().as_raw_nonzero().get());
+        assert_eq!(stat.session, ProcessStat::of("self").unwrap().session);
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -1,9 +1,8 @@
-//! Looks at the workers' state letters in `/proc`, if the environment asks for that.
+//! Checks the workers' state letters in `/proc`, if the environment asks for that.
 //!
-//! The kernel tells nobody when a process falls into the uninterruptible sleep, so this is the one
-//! thing here that is looked at at intervals: between 20 ms and 1 s, a quarter of the limit, and
-//! only while the group is healthy. What the letters mean is decided in
-//! [`rdzv_agent_proto::hang::uninterruptible`].
+//! The kernel does not notify anybody when a process falls into the uninterruptible sleep, so this is
+//! polled: at a quarter of the limit, between 20 ms and 1 s, and only while the group is healthy.
+//! [`rdzv_agent_proto::hang::uninterruptible`] interprets the letters.
 
 use std::future::pending;
 use std::path::PathBuf;
@@ -18,11 +17,11 @@ use rustix::process::Pid;
 use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
-/// The agent's eye on workers that the kernel holds.
+/// Watches for workers in an uninterruptible sleep.
 #[derive(Debug)]
 pub(crate) struct KernelHolds {
     watch: Option<UninterruptibleWatch>,
-    next_look: Option<Instant>,
+    next_check: Option<Instant>,
     proc: PathBuf,
 }
 
@@ -31,12 +30,12 @@ impl KernelHolds {
     pub(crate) fn new(setting: Option<&str>) -> Self {
         Self {
             watch: setting.and_then(limit).map(UninterruptibleWatch::new),
-            next_look: None,
+            next_check: None,
             proc: "/proc".into(),
         }
     }
 
-    /// Waits until it is time for a look; for ever if nobody asked for it. May be dropped while
+    /// Waits until the next check is due; permanently if none is configured. May be dropped while
     /// waiting.
     pub(crate) async fn due(&mut self, healthy: bool) {
         let Some(watch) = &mut self.watch else {
@@ -44,15 +43,15 @@ impl KernelHolds {
         };
         if !healthy {
             watch.forget();
-            self.next_look = None;
+            self.next_check = None;
             return pending().await;
         }
         let interval = watch.interval();
         let next = self
-            .next_look
+            .next_check
             .get_or_insert_with(|| Instant::now() + interval);
         sleep_until(*next).await;
-        self.next_look = None;
+        self.next_check = None;
     }
 
     /// Checks these running workers. Returns those that have been held for too long, with that as
@@ -63,7 +62,7 @@ impl KernelHolds {
         workers: &[(LocalRank, Pid)],
     ) -> Vec<(LocalRank, Cause)> {
         let mut stuck = Vec::new();
-        for sighting in self.look(now, workers) {
+        for sighting in self.read_states(now, workers) {
             let (Sighting::First(worker) | Sighting::Stuck(worker, _)) = sighting;
             let Some((_, pid)) = workers.iter().find(|(known, _)| *known == worker) else {
                 continue;
@@ -84,7 +83,7 @@ impl KernelHolds {
         stuck
     }
 
-    fn look(&mut self, now: Mono, workers: &[(LocalRank, Pid)]) -> Vec<Sighting> {
+    fn read_states(&mut self, now: Mono, workers: &[(LocalRank, Pid)]) -> Vec<Sighting> {
         let letters: Vec<(LocalRank, char)> = workers
             .iter()
             .filter_map(|(local_rank, pid)| {
@@ -97,7 +96,7 @@ impl KernelHolds {
             .map_or_else(Vec::new, |watch| watch.check(now, &letters))
     }
 
-    /// The kernel function that a process waits in; none if the kernel does not tell us.
+    /// The kernel function that a process waits in; none if the kernel does not report it.
     fn wait_channel(&self, pid: Pid) -> Option<String> {
         let channel = self.read(pid, "wchan")?;
         let channel = channel.trim();
@@ -146,10 +145,10 @@ mod tests {
             (LocalRank(2), gone),
         ];
         let at = |millis| Mono::from_origin(Duration::from_millis(millis));
-        let first = holds.look(at(0), &workers);
+        let first = holds.read_states(at(0), &workers);
         assert_eq!(first, [Sighting::First(LocalRank(1))]);
-        assert_eq!(holds.look(at(1000), &workers), []);
-        let stuck = holds.look(at(2000), &workers);
+        assert_eq!(holds.read_states(at(1000), &workers), []);
+        let stuck = holds.read_states(at(2000), &workers);
         let two = Duration::from_secs(2);
         assert_eq!(stuck, [Sighting::Stuck(LocalRank(1), two)]);
     }

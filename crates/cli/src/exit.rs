@@ -15,7 +15,7 @@
 //! | 0 | as above |
 //! | 1 to 255 | the exit code of the worker that failed first, on whichever node |
 //! | 128 + n | that worker was ended by signal n; or signal n, which is handled, ended the run |
-//! | 69 | what the nodes meet at could not be reached, or was lost, or the run was closed |
+//! | 69 | the coordinator or the store of the rendezvous could not be reached, or was lost, or the run was closed |
 //! | 70 | the agent failed in another way |
 //! | 71 | the operating system refused what an agent cannot do without |
 //! | 73 | log files could not be made |
@@ -65,7 +65,7 @@ impl From<Exit> for ExitCode {
 /// Whose exit code the launcher ends with (`--exit-code`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExitCodes {
-    /// The reference's: 0 or 1.
+    /// Those of `torchrun`: 0 or 1.
     Launcher,
     /// That of the first failure.
     Worker,
@@ -142,19 +142,19 @@ fn of_error(error: &AgentError, verdict: &Verdict) -> u8 {
     }
 }
 
-/// A value that cannot be: the class of exception that the reference raises, and its text. Ends the
+/// A value that cannot be: the class of exception that `torchrun` raises, and its text. Ends the
 /// run with exit code 1 and `class: text` as the last line on stderr, where job scripts look for it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{class}: {text}")]
 pub(crate) struct Raised {
-    /// The reference's class.
+    /// The class of `torchrun`.
     pub(crate) class: &'static str,
-    /// The reference's text; ours where the reference has none.
+    /// The text of `torchrun`; ours where it has none.
     pub(crate) text: String,
 }
 
 impl Raised {
-    /// The reference's general word for a bad value.
+    /// The general class for a bad value.
     pub(crate) fn value_error(text: impl Into<String>) -> Self {
         Self::new("ValueError", text)
     }
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_launchers_codes_are_the_references() {
+    fn the_launchers_codes_are_those_of_torchrun() {
         let code = |outcome| of_launch(ExitCodes::Launcher, &outcome, &verdict(Some(7)));
         assert_eq!(code(Outcome::Succeeded), 0);
         assert_eq!(code(failed()), 1);
@@ -242,11 +242,14 @@ mod tests {
                 expected,
                 "{exit_code:?}"
             );
-            let told = Outcome::Error(AgentError::PeerFailed {
+            let peer_failed = Outcome::Error(AgentError::PeerFailed {
                 node: "b".to_owned(),
                 reason: String::new(),
             });
-            assert_eq!(of_launch(ExitCodes::Worker, &told, &verdict), expected);
+            assert_eq!(
+                of_launch(ExitCodes::Worker, &peer_failed, &verdict),
+                expected
+            );
         }
     }
 

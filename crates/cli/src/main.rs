@@ -7,6 +7,11 @@
 //!                                                            └─ events ─► observe
 //! ```
 
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "rdzv needs Linux (subreapers, inotify and /proc): build it for a Linux target, in a container or virtual machine if need be"
+);
+
 mod args;
 mod commands;
 mod demo;

@@ -1,4 +1,4 @@
-//! The failure report: the block that job logs are searched for, exactly as the reference lays it
+//! The failure report: the block that job logs are searched for, exactly as torchelastic lays it
 //! out.
 //!
 //! ```text

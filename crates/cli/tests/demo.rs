@@ -24,30 +24,34 @@ fn text(bytes: &[u8]) -> String {
 fn run(arguments: &[&str]) -> (Output, String) {
     let temporary = TempDir::new().unwrap();
     let output = demo(arguments, temporary.path()).output().unwrap();
-    let told = text(&output.stdout);
-    assert_nothing_left(&told, temporary.path());
-    (output, told)
+    let printed = text(&output.stdout);
+    assert_nothing_left(&printed, temporary.path());
+    (output, printed)
 }
 
-fn assert_nothing_left(told: &str, temporary: &Path) {
+fn assert_nothing_left(printed: &str, temporary: &Path) {
     let left: Vec<_> = fs::read_dir(temporary).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
-    for pid in processes(told) {
-        assert!(test_kill_process(pid).is_err(), "{pid:?} is alive\n{told}");
+    for pid in processes(printed) {
+        assert!(
+            test_kill_process(pid).is_err(),
+            "{pid:?} is alive\n{printed}"
+        );
     }
 }
 
 /// The workers that the timeline names.
-fn processes(told: &str) -> Vec<Pid> {
-    told.lines()
+fn processes(printed: &str) -> Vec<Pid> {
+    printed
+        .lines()
         .filter_map(|line| line.split_once(" as processes "))
         .flat_map(|(_, pids)| pids.split(", "))
         .map(|pid| Pid::from_raw(pid.trim().parse().unwrap()).unwrap())
         .collect()
 }
 
-fn final_loss(told: &str) -> f32 {
-    let (_, rest) = told.split_once("The final loss is ").expect(told);
+fn final_loss(printed: &str) -> f32 {
+    let (_, rest) = printed.split_once("The final loss is ").expect(printed);
     rest.split_once(';').unwrap().0.parse().unwrap()
 }
 
@@ -56,7 +60,7 @@ fn a_killed_worker_changes_the_story_but_not_one_bit_of_the_result() {
     let (with, story) = run(&[]);
     assert!(with.status.success(), "{story}{}", text(&with.stderr));
     assert_eq!(text(&with.stderr), "");
-    let told = [
+    let parts = [
         "KILL      rank 3, process ",
         "died      rank 3 by SIGKILL",
         "restart   1 of 1",
@@ -66,7 +70,7 @@ fn a_killed_worker_changes_the_story_but_not_one_bit_of_the_result() {
         "What to type next",
     ];
     let mut rest = story.as_str();
-    for part in told {
+    for part in parts {
         (_, rest) = rest
             .split_once(part)
             .unwrap_or_else(|| panic!("{part:?} in\n{story}"));
@@ -139,7 +143,7 @@ fn a_reader_that_leaves_does_not_stop_it() {
 }
 
 #[test]
-fn a_failure_of_the_demo_itself_is_told_with_what_the_workers_said() {
+fn a_failure_of_the_demo_itself_is_shown_with_what_the_workers_said() {
     let temporary = TempDir::new().unwrap();
     let (child, story, lines) = start(temporary.path());
     // Both attempts are ended from outside, which nobody has announced.

@@ -2,13 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
-use std::path::Path;
 use std::process::Command;
 
 /// What the workers of an example say, in alphabetical order.
 fn run(example: &str, workers: u32) -> Vec<String> {
     let rdzv = env!("CARGO_BIN_EXE_rdzv");
-    let worker = Path::new(rdzv).with_file_name("examples").join(example);
+    let worker = rdzv_testing::example("rdzv-rpc", example);
     let output = Command::new(rdzv)
         .args(["run", "--standalone", "--no-python", "--nproc-per-node"])
         .arg(workers.to_string())

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rdzv_shm::pair::MESSAGE;
-use rdzv_shm::{Consumer, PeerBoard, pass};
+use rdzv_shm::{Consumer, PeerBuffer, pass};
 
 use crate::shared::{self, Shared};
 use crate::socket::Socket;
@@ -163,7 +163,7 @@ impl Inbound {
     }
 
     /// The board of the peer, if it shares memory with this rank.
-    pub(crate) fn board(&self) -> Option<&PeerBoard> {
+    pub(crate) fn board(&self) -> Option<&PeerBuffer> {
         self.shared.as_ref().map(|shared| &shared.board)
     }
 

@@ -41,6 +41,11 @@
 //!   rank at fault, is passed on to the other ranks, and is final: the group is broken, and the
 //!   ranks make the next one ([`ProcessGroup::rebuild`]).
 
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "rdzv-collective needs Linux (epoll and /proc): build it for a Linux target, in a container or virtual machine if need be"
+);
+
 mod all_to_all;
 mod barrier;
 mod boards;

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
 
 use rdzv_shm::pair::OfferOneWay;
-use rdzv_shm::{Board, Producer};
+use rdzv_shm::{Producer, SharedBuffer};
 
 use crate::shared;
 use crate::socket::{Place, Socket};
@@ -40,7 +40,11 @@ enum Way {
 impl Outbound {
     /// Begins to connect, with the hello as the first thing. If there is a board, a rank of this host is
     /// offered that and a ring.
-    pub(crate) fn dial(place: &Place, hello: Hello, board: Option<&Board>) -> io::Result<Self> {
+    pub(crate) fn dial(
+        place: &Place,
+        hello: Hello,
+        board: Option<&SharedBuffer>,
+    ) -> io::Result<Self> {
         let (socket, ended) = match Socket::dial(place)? {
             Ok(socket) => (Some(socket), None),
             Err(error) => (None, Some(error.to_string())),
@@ -60,7 +64,7 @@ impl Outbound {
         Ok(outbound)
     }
 
-    fn greet(&mut self, hello: Hello, board: Option<&Board>) {
+    fn greet(&mut self, hello: Hello, board: Option<&SharedBuffer>) {
         let Some(socket) = &self.socket else { return };
         if let Some(board) = board.filter(|_| socket.is_near()) {
             match shared::offer(socket) {

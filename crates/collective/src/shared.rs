@@ -8,7 +8,7 @@ use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rdzv_shm::pair::{self, MESSAGE, OfferOneWay};
-use rdzv_shm::{Board, Consumer, PeerBoard, pass};
+use rdzv_shm::{Consumer, PeerBuffer, SharedBuffer, pass};
 
 use crate::socket::Socket;
 
@@ -28,14 +28,14 @@ pub(crate) struct Shared {
     /// Brings its data.
     pub(crate) ring: Consumer,
     /// Has what it has written for all.
-    pub(crate) board: PeerBoard,
+    pub(crate) board: PeerBuffer,
 }
 
 /// The board of this rank.
-pub(crate) fn board() -> Option<Board> {
+pub(crate) fn board() -> Option<SharedBuffer> {
     let refused =
         |error: &_| tracing::debug!(%error, "no memory is shared with ranks of this host");
-    Board::new(BOARD).inspect_err(refused).ok()
+    SharedBuffer::new(BOARD).inspect_err(refused).ok()
 }
 
 /// A ring for the peer at the other end of this socket, or why there is none.
@@ -49,7 +49,7 @@ pub(crate) fn pass(
     socket: &Socket,
     hello: &[u8],
     ring: &OfferOneWay,
-    board: &Board,
+    board: &SharedBuffer,
 ) -> Result<(), String> {
     let message = ring.message();
     let parts = [IoSlice::new(hello), IoSlice::new(&message)];
@@ -73,7 +73,7 @@ pub(crate) fn accept(
     check(socket)?;
     let board = descriptors.pop().ok_or("it passed no board")?;
     Ok(Shared {
-        board: PeerBoard::open(&board, BOARD).map_err(|error| error.to_string())?,
+        board: PeerBuffer::open(&board, BOARD).map_err(|error| error.to_string())?,
         ring: pair::accept_one_way(message, descriptors).map_err(|error| error.to_string())?,
     })
 }

@@ -1,4 +1,4 @@
-//! Groups of which each rank is a process (`examples/collective_worker.rs`).
+//! Groups of which each rank is a process (`collective_worker`).
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -50,10 +50,7 @@ impl Ranks {
 
 impl Rank {
     fn start(store: &str, number: usize, world_size: usize) -> Self {
-        let mut command = Command::new(rdzv_testing::example(
-            "rdzv-collective",
-            "collective_worker",
-        ));
+        let mut command = Command::new(rdzv_testing::program("collective_worker"));
         command
             .args([store, &number.to_string(), &world_size.to_string()])
             .stdin(Stdio::piped())

@@ -13,6 +13,11 @@
 //! registers edge-triggered; the store server, the connections of workers and the transports need
 //! the opposite of one of these each.
 
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "rdzv-event needs Linux (epoll and eventfd): build it for a Linux target, in a container or virtual machine if need be"
+);
+
 mod mailbox;
 mod poller;
 

@@ -4,6 +4,11 @@
 //! registered functions on one another, hold references to remote values, and pass tensors without
 //! copying them about. Nothing that a peer sends can name code that was not registered.
 
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "rdzv-rpc needs Linux (epoll and /proc): build it for a Linux target, in a container or virtual machine if need be"
+);
+
 mod agent;
 pub mod backend;
 mod call;
@@ -29,7 +34,7 @@ pub use call::context::CallContext;
 pub use call::failure::Failure;
 pub use call::future::RpcFuture;
 pub use call::method::Method;
-pub use call::methods::Methods;
+pub use call::methods::{Argument, Methods, Output};
 pub use error::{RemoteError, RpcError, RpcErrorKind};
 pub use init_rpc::{current, init_rpc};
 pub use payload::Payload;

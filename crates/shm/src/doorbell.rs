@@ -1,4 +1,5 @@
-//! A descriptor that becomes readable when the peer rings, and stays so until somebody looks.
+//! A waker that works across processes: a descriptor that becomes readable when the peer signals it, and
+//! stays so until it is cleared.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -42,26 +43,26 @@ impl Doorbell {
             .map_err(ShmError::system("duplicate a doorbell"))
     }
 
-    /// Wakes up who waits for it.
-    pub(crate) fn ring(&self) -> Result<(), ShmError> {
+    /// Wakes the side that waits for it.
+    pub(crate) fn signal(&self) -> Result<(), ShmError> {
         match uninterrupted(|| write(&self.0, &1_u64.to_ne_bytes())) {
-            // Full of rings that nobody has heard: it is readable all the same.
+            // The counter is full: it is readable all the same.
             Ok(_) | Err(Errno::AGAIN) => Ok(()),
             Err(error) => Err(ShmError::system("ring the peer's doorbell")(error)),
         }
     }
 
-    /// Makes it quiet again.
-    pub(crate) fn silence(&self) {
+    /// Resets it.
+    pub(crate) fn clear(&self) {
         let mut count = [0; 8];
-        // It fails if nobody has rung, which is quiet enough.
+        // It fails if nobody has signalled.
         let _ = uninterrupted(|| read(&self.0, &mut count));
     }
 }
 
 impl From<Doorbell> for OwnedFd {
-    fn from(bell: Doorbell) -> Self {
-        bell.0
+    fn from(doorbell: Doorbell) -> Self {
+        doorbell.0
     }
 }
 
@@ -78,30 +79,30 @@ mod tests {
 
     use super::*;
 
-    fn rings(bell: &Doorbell) -> bool {
-        let mut wait = [PollFd::new(bell, PollFlags::IN)];
+    fn is_set(doorbell: &Doorbell) -> bool {
+        let mut wait = [PollFd::new(doorbell, PollFlags::IN)];
         poll(&mut wait, Some(&Timespec::default())).unwrap() == 1
     }
 
     #[test]
-    fn it_rings_until_it_is_silenced() {
-        let bell = Doorbell::new().unwrap();
-        assert!(!rings(&bell));
-        let theirs = Doorbell::from_peer(bell.duplicate().unwrap().0).unwrap();
-        theirs.ring().unwrap();
-        theirs.ring().unwrap();
-        assert!(rings(&bell));
-        bell.silence();
-        assert!(!rings(&bell));
-        bell.silence();
+    fn it_rings_until_it_is_cleard() {
+        let doorbell = Doorbell::new().unwrap();
+        assert!(!is_set(&doorbell));
+        let theirs = Doorbell::from_peer(doorbell.duplicate().unwrap().0).unwrap();
+        theirs.signal().unwrap();
+        theirs.signal().unwrap();
+        assert!(is_set(&doorbell));
+        doorbell.clear();
+        assert!(!is_set(&doorbell));
+        doorbell.clear();
     }
 
     #[test]
-    fn a_bell_that_can_ring_no_more_still_rings() {
-        let bell = Doorbell::new().unwrap();
-        write(&bell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-        bell.ring().unwrap();
-        assert!(rings(&bell));
+    fn a_doorbell_that_can_ring_no_more_still_rings() {
+        let doorbell = Doorbell::new().unwrap();
+        write(&doorbell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        doorbell.signal().unwrap();
+        assert!(is_set(&doorbell));
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub enum ShmError {
     },
     /// The memory of another process could not be read.
     #[error("cannot read {length} bytes at {address:#x} of process {process}: {source}")]
-    OtherProcess {
+    RemoteRead {
         /// Its number.
         process: u32,
         /// Where the bytes were said to begin.
@@ -71,9 +71,7 @@ impl ShmError {
 impl From<ShmError> for io::Error {
     fn from(error: ShmError) -> Self {
         let kind = match &error {
-            ShmError::System { source, .. } | ShmError::OtherProcess { source, .. } => {
-                source.kind()
-            }
+            ShmError::System { source, .. } | ShmError::RemoteRead { source, .. } => source.kind(),
             ShmError::Refused { .. } | ShmError::Broken { .. } => io::ErrorKind::InvalidData,
         };
         Self::new(kind, error)

@@ -1,20 +1,20 @@
-//! Memory that processes of one host share, and how they tell one another of it.
+//! Memory that processes of one host share, and how it is passed between them.
 //!
 //! From the inside out:
 //!
 //! | module | is |
 //! |---|---|
 //! | `sealed` | memory without a name that nobody can shrink under our feet, and its mappings |
-//! | `doorbell` | a descriptor that wakes up who sleeps on it |
-//! | `sleeping` | how one side tells the other that it sleeps, without a wake-up being lost |
+//! | `doorbell` | a waker that works across processes (eventfd) |
+//! | `sleeping` | the flag by which a sleeping side asks for a wake-up, without losing one |
 //! | `ring` | a stream of bytes in one direction |
 //! | [`pass`] | descriptors over a Unix socket, and who the peer is |
 //! | [`pair`] | two rings, offered by one process and accepted by another: a [`Link`] |
 //! | [`arena`] | memory that peers read where it is |
-//! | [`board`] | memory that one writes and many copy from |
+//! | [`buffer`] | memory that one writes and many copy from |
 //! | [`pool`] | buffers to receive into, used again and again |
-//! | [`other_process`] | reading what another process has not shared |
-//! | [`spin`] | waiting awake, for at most a few microseconds |
+//! | [`remote_read`] | reading memory of another process that it has not shared |
+//! | [`spin`] | spinning, for at most a few microseconds |
 //!
 //! What holds everywhere:
 //!
@@ -25,28 +25,33 @@
 //!   an access outside of the memory.
 //! - **A peer can take nothing away.** Descriptors are mapped only if they are sealed against shrinking, so
 //!   that an access cannot end in SIGBUS.
-//! - **Who has nothing to do sleeps**, on a descriptor that fits into `poll` and `epoll` beside sockets.
+//! - **An idle side sleeps**, on a descriptor that fits into `poll` and `epoll` beside sockets.
 //! - A peer that *ends* is not noticed here: nothing in shared memory says so. The Unix socket over which
 //!   the descriptors came says it, by its end of file, so keep it open.
 //!
 //! The only place of remote calls and process groups where code is `unsafe`; each use says which
 //! invariant makes it sound.
 
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "rdzv-shm needs Linux (sealed memory files): build it for a Linux target, in a container or virtual machine if need be"
+);
+
 pub mod arena;
-pub mod board;
+pub mod buffer;
 mod doorbell;
 mod error;
-pub mod other_process;
 pub mod pair;
 pub mod pass;
 pub mod pool;
+pub mod remote_read;
 mod ring;
 mod sealed;
 mod sleeping;
 pub mod spin;
 
-pub use arena::{Arena, Block, Exchange, Location};
-pub use board::{Board, PeerBoard};
+pub use arena::{Arena, Block, Leases, Location};
+pub use buffer::{PeerBuffer, SharedBuffer};
 pub use error::ShmError;
 pub use pair::{Link, Offer};
 pub use pool::{Pool, PoolOptions, PooledBuffer};

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use crate::doorbell::Doorbell;
 use crate::error::ShmError;
-use crate::ring::{Consumer, LARGEST, Place, Producer, SMALLEST};
+use crate::ring::{Consumer, LARGEST, Producer, RingLayout, SMALLEST};
 use crate::sealed::{self, Memory, Pages};
 
 /// The capacity of a ring if nothing else is said: 256 KiB.
@@ -109,7 +109,7 @@ pub fn offer_one_way(capacity: usize) -> Result<OfferOneWay, ShmError> {
     let mut new = New::create(capacity, 1)?;
     let ring = new.rings.pop().expect("one ring was created");
     Ok(OfferOneWay {
-        producer: Producer::new(ring.place, ring.data, ring.space),
+        producer: Producer::new(ring.layout, ring.data, ring.space),
         capacity: new.capacity,
         descriptors: taken(new.descriptors)?,
     })
@@ -143,12 +143,12 @@ pub fn accept_one_way(
 ) -> Result<Consumer, ShmError> {
     let mut rings = open(message, descriptors, 1)?;
     let ring = rings.pop().expect("one ring was opened");
-    Ok(Consumer::new(ring.place, ring.data, ring.space))
+    Ok(Consumer::new(ring.layout, ring.data, ring.space))
 }
 
 /// A ring that belongs to no side yet.
 struct Ring {
-    place: Place,
+    layout: RingLayout,
     data: Doorbell,
     space: Doorbell,
 }
@@ -163,19 +163,19 @@ struct New {
 impl New {
     fn create(capacity: usize, rings: usize) -> Result<Self, ShmError> {
         let capacity = capacity.clamp(SMALLEST, LARGEST).next_power_of_two();
-        let length = rings * Place::length(capacity);
+        let length = rings * RingLayout::length(capacity);
         let (file, memory) = sealed::create("rdzv-rings", length, Pages::Reserved)?;
         let mut descriptors = vec![file];
-        let mut bells = Vec::new();
+        let mut doorbells = Vec::new();
         for _ in 0..rings {
             let (data, space) = (Doorbell::new()?, Doorbell::new()?);
             descriptors.push(data.duplicate()?.into());
             descriptors.push(space.duplicate()?.into());
-            bells.push((data, space));
+            doorbells.push((data, space));
         }
         Ok(Self {
             capacity,
-            rings: placed(memory, capacity, bells),
+            rings: laid_out(memory, capacity, doorbells),
             descriptors,
         })
     }
@@ -233,24 +233,24 @@ fn open(
     };
     let mut descriptors = descriptors.into_iter();
     let file = descriptors.next().expect("they were counted");
-    let mut bells = Vec::new();
+    let mut doorbells = Vec::new();
     while let (Some(data), Some(space)) = (descriptors.next(), descriptors.next()) {
-        bells.push((Doorbell::from_peer(data)?, Doorbell::from_peer(space)?));
+        doorbells.push((Doorbell::from_peer(data)?, Doorbell::from_peer(space)?));
     }
-    let memory = sealed::open(&file, bells.len() * Place::length(capacity))?;
-    Ok(placed(memory, capacity, bells))
+    let memory = sealed::open(&file, doorbells.len() * RingLayout::length(capacity))?;
+    Ok(laid_out(memory, capacity, doorbells))
 }
 
 /// The rings one after the other in memory.
-fn placed(memory: Memory, capacity: usize, bells: Vec<(Doorbell, Doorbell)>) -> Vec<Ring> {
+fn laid_out(memory: Memory, capacity: usize, doorbells: Vec<(Doorbell, Doorbell)>) -> Vec<Ring> {
     let memory = Arc::new(memory);
-    let offsets = (0..).step_by(Place::length(capacity));
+    let offsets = (0..).step_by(RingLayout::length(capacity));
     let ring = |(offset, (data, space))| Ring {
-        place: Place::new(Arc::clone(&memory), offset, capacity),
+        layout: RingLayout::new(Arc::clone(&memory), offset, capacity),
         data,
         space,
     };
-    offsets.zip(bells).map(ring).collect()
+    offsets.zip(doorbells).map(ring).collect()
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -268,8 +268,8 @@ fn link(rings: Vec<Ring>, side: Side) -> Result<Link, ShmError> {
         Side::Acceptor => (second, first),
     };
     Ok(Link {
-        producer: Producer::new(outward.place, outward.data, outward.space),
-        consumer: Consumer::new(inward.place, inward.data, inward.space),
+        producer: Producer::new(outward.layout, outward.data, outward.space),
+        consumer: Consumer::new(inward.layout, inward.data, inward.space),
     })
 }
 

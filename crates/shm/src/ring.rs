@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::doorbell::Doorbell;
 use crate::error::ShmError;
 use crate::sealed::Memory;
-use crate::sleeping::{announce, must_ring, rise};
+use crate::sleeping::{announce, must_wake, rise};
 
 const WRITTEN: usize = 0;
 const READ: usize = 128;
@@ -44,7 +44,7 @@ const STEP: usize = 64 << 10;
 
 /// Where a ring lies in memory.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct RingLayout {
     memory: Arc<Memory>,
     /// Of its first byte; a multiple of the page size.
     offset: usize,
@@ -52,7 +52,7 @@ pub(crate) struct Place {
     capacity: usize,
 }
 
-impl Place {
+impl RingLayout {
     /// How much memory a ring takes.
     pub(crate) fn length(capacity: usize) -> usize {
         BYTES + capacity
@@ -111,7 +111,7 @@ impl Place {
 /// The end of a ring that writes.
 #[derive(Debug)]
 pub struct Producer {
-    place: Place,
+    layout: RingLayout,
     written: u64,
     /// As it was when last looked at.
     read: u64,
@@ -124,9 +124,9 @@ pub struct Producer {
 }
 
 impl Producer {
-    pub(crate) fn new(place: Place, data: Doorbell, space: Doorbell) -> Self {
+    pub(crate) fn new(layout: RingLayout, data: Doorbell, space: Doorbell) -> Self {
         Self {
-            place,
+            layout,
             written: 0,
             read: 0,
             data,
@@ -173,10 +173,10 @@ impl Producer {
     ///
     /// [`ShmError::Broken`] if the peer has written nonsense into the ring.
     pub fn space(&mut self) -> Result<usize, ShmError> {
-        let read = self.place.position(READ).load(Ordering::Acquire);
-        let used = self.place.used(self.written, read)?;
+        let read = self.layout.position(READ).load(Ordering::Acquire);
+        let used = self.layout.used(self.written, read)?;
         self.read = read;
-        Ok(self.place.capacity - used)
+        Ok(self.layout.capacity - used)
     }
 
     /// Says that this side is going to sleep until there is space in at least half of the ring. False: it
@@ -184,12 +184,12 @@ impl Producer {
     ///
     /// After true, wait for [`Producer::doorbell`] to become readable, and call [`Producer::awake`] then.
     pub fn prepare_to_sleep(&mut self) -> bool {
-        let place = &self.place;
+        let layout = &self.layout;
         self.announced = true;
-        let sleeps = announce(place.flag(PRODUCER_SLEEPS), || {
-            let read = place.position(READ).load(Ordering::Acquire);
-            let used = place.used(self.written, read);
-            used.is_ok_and(|used| used > place.capacity / 2)
+        let sleeps = announce(layout.flag(PRODUCER_SLEEPS), || {
+            let read = layout.position(READ).load(Ordering::Acquire);
+            let used = layout.used(self.written, read);
+            used.is_ok_and(|used| used > layout.capacity / 2)
         });
         if !sleeps {
             self.rise();
@@ -201,16 +201,16 @@ impl Producer {
     /// whether the doorbell has rung or something else came first.
     pub fn awake(&mut self) {
         self.announced = false;
-        rise(self.place.flag(PRODUCER_SLEEPS));
-        self.space.silence();
+        rise(self.layout.flag(PRODUCER_SLEEPS));
+        self.space.clear();
     }
 
     /// Who writes does not sleep, said or not: the peer need not ring, and if it has, nobody need hear it.
     fn rise(&mut self) {
         if self.announced {
             self.announced = false;
-            if rise(self.place.flag(PRODUCER_SLEEPS)) {
-                self.space.silence();
+            if rise(self.layout.flag(PRODUCER_SLEEPS)) {
+                self.space.clear();
             }
         }
     }
@@ -222,7 +222,7 @@ impl Producer {
 
     /// Looks for space only if what was last seen is too little.
     fn space_for(&mut self, wanted: usize) -> Result<usize, ShmError> {
-        let space = self.place.capacity - self.place.used(self.written, self.read)?;
+        let space = self.layout.capacity - self.layout.used(self.written, self.read)?;
         if space >= wanted {
             return Ok(space);
         }
@@ -232,7 +232,7 @@ impl Producer {
     /// There must be space for them.
     fn copy(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            let (to, length) = self.place.piece(self.written, bytes.len());
+            let (to, length) = self.layout.piece(self.written, bytes.len());
             // SAFETY: the piece has `length` bytes within the ring, the source at least as many. They do
             // not overlap: nothing has a reference into the ring. If the peer reads or writes there
             // against the protocol, bytes are wrong and nothing else is.
@@ -243,10 +243,10 @@ impl Producer {
     }
 
     fn publish(&self) -> Result<u64, ShmError> {
-        let written = self.place.position(WRITTEN);
+        let written = self.layout.position(WRITTEN);
         written.store(self.written, Ordering::Release);
-        if must_ring(self.place.flag(CONSUMER_SLEEPS)) {
-            self.data.ring()?;
+        if must_wake(self.layout.flag(CONSUMER_SLEEPS)) {
+            self.data.signal()?;
         }
         Ok(self.written)
     }
@@ -255,7 +255,7 @@ impl Producer {
 /// The end of a ring that reads.
 #[derive(Debug)]
 pub struct Consumer {
-    place: Place,
+    layout: RingLayout,
     read: u64,
     /// As it was when last looked at.
     written: u64,
@@ -268,9 +268,9 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    pub(crate) fn new(place: Place, data: Doorbell, space: Doorbell) -> Self {
+    pub(crate) fn new(layout: RingLayout, data: Doorbell, space: Doorbell) -> Self {
         Self {
-            place,
+            layout,
             read: 0,
             written: 0,
             data,
@@ -291,7 +291,7 @@ impl Consumer {
         let mut done = 0;
         while done < into.len() {
             let wanted = (into.len() - done).min(STEP);
-            let mut there = self.place.used(self.written, self.read)?;
+            let mut there = self.layout.used(self.written, self.read)?;
             if there < wanted {
                 there = self.available()?;
             }
@@ -312,8 +312,8 @@ impl Consumer {
     ///
     /// [`ShmError::Broken`] if the peer has written nonsense into the ring.
     pub fn available(&mut self) -> Result<usize, ShmError> {
-        let written = self.place.position(WRITTEN).load(Ordering::Acquire);
-        let used = self.place.used(written, self.read)?;
+        let written = self.layout.position(WRITTEN).load(Ordering::Acquire);
+        let used = self.layout.used(written, self.read)?;
         self.written = written;
         Ok(used)
     }
@@ -323,10 +323,10 @@ impl Consumer {
     ///
     /// After true, wait for [`Consumer::doorbell`] to become readable, and call [`Consumer::awake`] then.
     pub fn prepare_to_sleep(&mut self) -> bool {
-        let place = &self.place;
+        let layout = &self.layout;
         self.announced = true;
-        let sleeps = announce(place.flag(CONSUMER_SLEEPS), || {
-            place.position(WRITTEN).load(Ordering::Acquire) == self.read
+        let sleeps = announce(layout.flag(CONSUMER_SLEEPS), || {
+            layout.position(WRITTEN).load(Ordering::Acquire) == self.read
         });
         if !sleeps {
             self.rise();
@@ -338,16 +338,16 @@ impl Consumer {
     /// whether the doorbell has rung or something else came first.
     pub fn awake(&mut self) {
         self.announced = false;
-        rise(self.place.flag(CONSUMER_SLEEPS));
-        self.data.silence();
+        rise(self.layout.flag(CONSUMER_SLEEPS));
+        self.data.clear();
     }
 
     /// Who reads does not sleep, said or not: the peer need not ring, and if it has, nobody need hear it.
     fn rise(&mut self) {
         if self.announced {
             self.announced = false;
-            if rise(self.place.flag(CONSUMER_SLEEPS)) {
-                self.data.silence();
+            if rise(self.layout.flag(CONSUMER_SLEEPS)) {
+                self.data.clear();
             }
         }
     }
@@ -360,7 +360,7 @@ impl Consumer {
     /// There must be as many bytes.
     fn copy(&mut self, mut into: &mut [u8]) {
         while !into.is_empty() {
-            let (from, length) = self.place.piece(self.read, into.len());
+            let (from, length) = self.layout.piece(self.read, into.len());
             // SAFETY: the piece has `length` bytes within the ring, the target at least as many. They do
             // not overlap: nothing has a reference into the ring. If the peer writes there against
             // the protocol, the copied bytes are wrong, and all values of bytes are valid.
@@ -371,16 +371,15 @@ impl Consumer {
     }
 
     fn publish(&self) -> Result<(), ShmError> {
-        let read = self.place.position(READ);
+        let read = self.layout.position(READ);
         read.store(self.read, Ordering::Release);
-        let used = self.place.used(self.written, self.read)?;
-        if used <= self.place.capacity / 2 && must_ring(self.place.flag(PRODUCER_SLEEPS)) {
-            self.space.ring()?;
+        let used = self.layout.used(self.written, self.read)?;
+        if used <= self.layout.capacity / 2 && must_wake(self.layout.flag(PRODUCER_SLEEPS)) {
+            self.space.signal()?;
         }
         Ok(())
     }
 }
 
 #[cfg(test)]
-#[path = "ring_tests.rs"]
 mod tests;

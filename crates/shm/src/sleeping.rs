@@ -1,17 +1,17 @@
-//! How one side tells the other that it sleeps, without a wake-up being lost.
+//! The flag by which a sleeping side asks for a wake-up, without losing one.
 //!
 //! ```text
 //!   who goes to sleep                      who has done something
 //!   1. flag = 1                            1. publish what was done
 //!   2. fence                               2. fence
 //!   3. is there something to do? if so,    3. is the flag 1? if so, take it
-//!      flag = 0 and stay awake                back to 0 and ring
-//!   4. sleep until it rings
+//!      flag = 0 and stay awake                back to 0 and signal
+//!   4. sleep until it is signalled
 //! ```
 //!
 //! Of the two fences one is first. If it is the sleeper's, the other one sees the flag; if not, the
-//! sleeper sees what was done. Both may happen: then it rings once for nothing. While nobody sleeps,
-//! nobody rings, so that a busy ring needs no system call.
+//! sleeper sees what was done. Both may happen: then one wake-up is spurious. While nobody sleeps,
+//! nobody signals, so that a busy ring needs no system call.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
@@ -44,7 +44,7 @@ impl Flag for AtomicU32 {
     }
 }
 
-/// Says that this side sleeps, and asks then whether there is nothing to do. True: the bell will ring.
+/// Says that this side sleeps, and asks then whether there is nothing to do. True: the signals will ring.
 /// False: [`rise`] again.
 pub(crate) fn announce<F: Flag>(flag: &F, nothing_to_do: impl FnOnce() -> bool) -> bool {
     flag.store_relaxed(SLEEPS);
@@ -52,14 +52,14 @@ pub(crate) fn announce<F: Flag>(flag: &F, nothing_to_do: impl FnOnce() -> bool) 
     nothing_to_do()
 }
 
-/// Says that this side is awake again. True: the other one has rung, or is about to.
+/// Says that this side is awake again. True: the other one has signalled, or is about to.
 pub(crate) fn rise<F: Flag>(flag: &F) -> bool {
     flag.exchange(AWAKE) == AWAKE
 }
 
 /// Whether the other side has to be woken up, after something was published. True at most once for
 /// each time that it went to sleep.
-pub(crate) fn must_ring<F: Flag>(flag: &F) -> bool {
+pub(crate) fn must_wake<F: Flag>(flag: &F) -> bool {
     F::fence();
     flag.load_relaxed() != AWAKE && flag.exchange(AWAKE) != AWAKE
 }
@@ -94,7 +94,7 @@ mod tests {
     struct World {
         written: Position,
         flag: Word,
-        bell: Word,
+        signals: Word,
     }
 
     /// Every interleaving, and every value that a weak memory may show: who slept is rung for.
@@ -107,8 +107,8 @@ mod tests {
                 thread::spawn(move || {
                     for position in 1..=2 {
                         world.written.store(position, Ordering::Release);
-                        if must_ring(&world.flag) {
-                            world.bell.fetch_add(1, Ordering::AcqRel);
+                        if must_wake(&world.flag) {
+                            world.signals.fetch_add(1, Ordering::AcqRel);
                         }
                     }
                 })
@@ -123,7 +123,7 @@ mod tests {
                 rise(&world.flag);
             }
             producer.join().unwrap();
-            let rung = world.bell.load(Ordering::Acquire);
+            let rung = world.signals.load(Ordering::Acquire);
             assert!(rung <= 1, "it rang {rung} times for one sleep");
             if slept == 1 && seen < 2 {
                 assert_eq!(rung, 1, "it slept with {seen} of 2 seen");
@@ -140,20 +140,20 @@ mod tests {
                 let world = Arc::clone(&world);
                 thread::spawn(move || {
                     world.written.store(1, Ordering::Release);
-                    if must_ring(&world.flag) {
-                        world.bell.fetch_add(1, Ordering::AcqRel);
+                    if must_wake(&world.flag) {
+                        world.signals.fetch_add(1, Ordering::AcqRel);
                     }
                 })
             };
             let empty = |seen| world.written.load(Ordering::Acquire) == seen;
             // A wake-up for nothing, such as that of a signal.
             let _ = announce(&world.flag, || empty(0));
-            let heard = rise(&world.flag);
+            let woken = rise(&world.flag);
             let slept = announce(&world.flag, || empty(0));
             producer.join().unwrap();
             if slept {
-                let rung = world.bell.load(Ordering::Acquire);
-                let wanted = 1 + u32::from(heard);
+                let rung = world.signals.load(Ordering::Acquire);
+                let wanted = 1 + u32::from(woken);
                 assert_eq!(rung, wanted, "nobody rang for the second sleep");
             }
         });

@@ -1,7 +1,7 @@
 //! Waiting awake, for at most a few microseconds.
 //!
 //! To be woken up costs tens of microseconds on a virtual machine; an answer that is on its way often
-//! takes one. So who waits for an *answer* looks for a moment before it sleeps. Who waits for whatever may
+//! takes one. So who waits for an *answer* polls for a moment before it sleeps. Who waits for whatever may
 //! come sleeps at once: nothing is ever watched for when nobody has been asked.
 
 use std::hint::spin_loop;
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 /// The longest that anybody should wait awake.
 pub const LONGEST: Duration = Duration::from_micros(20);
 
-/// How often it looks between two looks at the clock.
-const LOOKS: u32 = 32;
+/// How often it polls between two polls at the clock.
+const POLLS: u32 = 32;
 
 /// After so many waits asleep, one awake finds out whether the peer has become faster; after twice as
 /// many each time that it has not, up to the limit.
@@ -68,7 +68,7 @@ impl Spin {
         self.skipped = 0;
         let started = Instant::now();
         loop {
-            for _ in 0..LOOKS {
+            for _ in 0..POLLS {
                 if ready() {
                     self.learn(started.elapsed());
                     self.retry = RETRY;
@@ -110,15 +110,15 @@ mod tests {
     #[test]
     fn it_gives_up_and_then_looks_once_only() {
         let mut spin = spin();
-        let mut looks = 0_u32;
+        let mut polls = 0_u32;
         for _ in 0..8 {
-            looks = 0;
+            polls = 0;
             assert!(!spin.wait(|| {
-                looks += 1;
+                polls += 1;
                 false
             }));
         }
-        assert_eq!(looks, 1, "it should have learnt that nothing comes");
+        assert_eq!(polls, 1, "it should have learnt that nothing comes");
     }
 
     #[test]
@@ -126,12 +126,12 @@ mod tests {
         let mut spin = spin();
         let mut awake = 0;
         for _ in 0..1000 {
-            let mut looks = 0_u32;
+            let mut polls = 0_u32;
             spin.wait(|| {
-                looks += 1;
+                polls += 1;
                 false
             });
-            awake += u32::from(looks > 1);
+            awake += u32::from(polls > 1);
         }
         assert!((8..16).contains(&awake), "{awake} of 1000 waits were awake");
     }
@@ -139,20 +139,20 @@ mod tests {
     #[test]
     fn it_sees_what_comes_in_time() {
         let mut spin = spin();
-        let mut looks = 0;
+        let mut polls = 0;
         assert!(spin.wait(|| {
-            looks += 1;
-            looks == 40
+            polls += 1;
+            polls == 40
         }));
     }
 
     #[test]
     fn with_no_time_it_looks_once() {
-        let mut looks = 0;
+        let mut polls = 0;
         assert!(!Spin::new(Duration::ZERO).wait(|| {
-            looks += 1;
+            polls += 1;
             false
         }));
-        assert_eq!(looks, 1);
+        assert_eq!(polls, 1);
     }
 }

@@ -7,6 +7,11 @@
 //! | [`HashStore`] | this process | tests, single-process jobs |
 //! | [`PrefixStore`] | any of the others | a key space of one's own inside a shared store |
 
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "rdzv-store needs Linux (epoll and inotify): build it for a Linux target, in a container or virtual machine if need be"
+);
+
 mod deadline;
 mod error;
 mod file;

@@ -80,13 +80,13 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
 }
 
 fn rank_program() -> anyhow::Result<PathBuf> {
-    let package = ["--package", "rdzv-collective", "--example", "rank"];
+    let package = ["--package", "rdzv-test-programs", "--bin", "rank"];
     step(
         "build a rank optimised",
         cargo().args(["build", "--release"]).args(package),
     )?;
     let folder = crate::test::target_folder()?;
-    Ok(folder.join("release").join("examples").join("rank"))
+    Ok(folder.join("release").join("rank"))
 }
 
 fn python_rank(python: &Path) -> Command {

@@ -116,13 +116,13 @@ struct Round {
 }
 
 fn crowd() -> anyhow::Result<PathBuf> {
-    let package = ["--package", "rdzv-rendezvous", "--example", "crowd"];
+    let package = ["--package", "rdzv-test-programs", "--bin", "crowd"];
     step(
         "build the crowd of agents optimised",
         cargo().args(["build", "--release"]).args(package),
     )?;
     let folder = crate::test::target_folder()?;
-    Ok(folder.join("release").join("examples").join("crowd"))
+    Ok(folder.join("release").join("crowd"))
 }
 
 /// Our host, and the program of which each crowd is a process.

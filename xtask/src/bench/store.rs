@@ -1,7 +1,7 @@
 //! `cargo xtask bench store`: the TCP store server against PyTorch's libuv server.
 //!
-//! Both servers stay up and are asked in turns by the same native load generator (the example `load`
-//! of the package `rdzv-store`) and by PyTorch's own client. Both listen on all addresses and are
+//! Both servers stay up and are asked in turns by the same native load generator (the program `load`
+//! of the test programs) and by PyTorch's own client. Both listen on all addresses and are
 //! reached by a numeric one.
 //!
 //! | quantity | what |
@@ -104,13 +104,13 @@ pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
 }
 
 fn load_generator() -> anyhow::Result<PathBuf> {
-    let package = ["--package", "rdzv-store", "--example", "load"];
+    let package = ["--package", "rdzv-test-programs", "--bin", "load"];
     step(
         "build the load generator optimised",
         cargo().args(["build", "--release"]).args(package),
     )?;
     let folder = crate::test::target_folder()?;
-    Ok(folder.join("release").join("examples").join("load"))
+    Ok(folder.join("release").join("load"))
 }
 
 /// What one measurement of the load generator found.

@@ -12,7 +12,7 @@ const MAY_BE_UNSAFE: [&str; 4] = [
     "crates/agent/src/spawn/child.rs",
     "crates/shm/src/",
     "crates/rpc/src/dlpack/",
-    "crates/rpc/examples/dlpack_border.rs",
+    "crates/testing/programs/src/dlpack_border.rs",
 ];
 
 /// The one file that spells the environment.
@@ -144,7 +144,7 @@ mod tests {
             all,
             [
                 "crates/store/tests/a.rs:3: unsafe code belongs in crates/agent/src/spawn/child.rs, \
-                 crates/shm/src/, crates/rpc/src/dlpack/, crates/rpc/examples/dlpack_border.rs"
+                 crates/shm/src/, crates/rpc/src/dlpack/, crates/testing/programs/src/dlpack_border.rs"
             ]
         );
         for (path, findings) in [

@@ -1,5 +1,7 @@
 //! The words of the field instead of private ones, and sentences that begin with a noun.
 
+use std::collections::BTreeMap;
+
 use super::Finding;
 use super::source::Source;
 use super::tokens::{Tokens, declared};
@@ -86,13 +88,23 @@ pub(crate) fn text(path: &str, text: &str) -> Vec<Finding> {
 
 /// A finding if the lines of documentation that begin without a noun have become more.
 pub(crate) fn headless(sources: &[Source]) -> Option<Finding> {
-    let count: usize = sources
+    let mut counts = BTreeMap::new();
+    for source in sources.iter().filter(|source| source.is_shipped()) {
+        *counts
+            .entry(source.crate_folder().unwrap_or_default())
+            .or_default() += headless_lines(source);
+    }
+    let count: usize = counts.values().sum();
+    let crates: Vec<_> = counts
         .iter()
-        .filter(|source| source.is_shipped())
-        .map(headless_lines)
-        .sum();
-    println!("    {count} lines of documentation begin with What, Who, How or So");
-    let rule = format!("{count} headless lines of documentation, at most {HEADLESS_LINES}");
+        .map(|(folder, count)| format!("{folder} {count}"))
+        .collect();
+    println!(
+        "    {count} lines of documentation begin with What, Who, How or So: {}",
+        crates.join(", ")
+    );
+    let rule =
+        format!("{count} lines of documentation without a noun first, at most {HEADLESS_LINES}");
     (count > HEADLESS_LINES).then(|| Finding::new("crates", rule))
 }
 

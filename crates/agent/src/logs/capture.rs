@@ -1,8 +1,8 @@
-//! Overhears what workers write to the agent's own stderr, so that the last words of one that fails
-//! are known.
+//! Capture of stderr: copies the output of workers to the agent's own stderr and retains its end for the
+//! report of a failure.
 //!
 //! A worker whose stderr is neither redirected nor teed shares the agent's. If that is a terminal, it
-//! is handed on as it is: workers ask whether it is one. Otherwise (a file, a pipe, a job's log) each
+//! is inherited: workers check whether it is one. Otherwise (a file, a pipe, a job's log) each
 //! worker gets a pipe of its own, which one thread copies there as it comes:
 //!
 //! ```text
@@ -11,10 +11,9 @@
 //!                      └─► the last 16 KiB of each
 //! ```
 //!
-//! What a worker notices of that: nothing, but that its stderr is a pipe (as it would be behind
-//! `| tee`). If the reader of the agent's stderr stalls, so does, some 64 KiB later, the worker, as
+//! The only difference for a worker is that its stderr is a pipe (as it would be behind `| tee`). If the reader of the agent's stderr stalls, so does, some 64 KiB later, the worker, as
 //! without the pipe; if the reader goes away, the pipes are closed too. A worker never outlives the
-//! agent, so it never writes into a pipe that nobody reads.
+//! agent, so it never writes into a pipe without a reader.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IsTerminal};
@@ -33,47 +32,49 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::sync::oneshot;
 
-/// How much of the end of a worker's stderr is kept, in bytes.
-const KEPT: usize = 16 << 10;
+use super::last_lines::last_lines;
 
-/// How much is read, and so written, at once: what a pipe holds.
+/// Size of the end of a worker's stderr that is retained, in bytes.
+const RETAINED: usize = 16 << 10;
+
+/// Size of one read and write: the capacity of a pipe.
 const BUFFER: usize = 64 << 10;
 
-/// How long the agent waits for what a failed worker has written, before it says more itself.
-const SETTLED_WITHIN: Duration = Duration::from_millis(50);
+/// Time that the agent waits for the output of a failed worker before it logs the failure.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(50);
 
 type Tails = Arc<Mutex<BTreeMap<LocalRank, VecDeque<u8>>>>;
 
 /// A command of the agent to the thread.
 enum Command {
     Add(LocalRank, OwnedFd),
-    /// Call this when everything that was written has been copied.
+    /// Called when all output so far has been copied.
     Drain(Box<dyn FnOnce() + Send>),
 }
 
-/// The agent's end.
+/// The interface of the agent.
 #[derive(Debug, Default)]
-pub(crate) struct Listener {
+pub(crate) struct StderrCapture {
     /// The thread ends when this is dropped.
     thread: Option<Sender<Command>>,
     tails: Tails,
 }
 
-impl Listener {
-    /// What a worker that would share the agent's stderr gets instead; `None` if it had better share
-    /// it, because that is a terminal, or a pipe is not to be had.
+impl StderrCapture {
+    /// Creates the pipe used as a worker's stderr. `None` if the agent's stderr is a terminal, or no pipe
+    /// can be created; the worker then inherits it.
     pub(crate) fn stderr(&mut self, local_rank: LocalRank) -> Option<Stdio> {
         if io::stderr().is_terminal() {
             return None;
         }
         self.pipe(local_rank)
-            .inspect_err(|error| tracing::debug!("stderr is not overheard: {error}"))
+            .inspect_err(|error| tracing::debug!("stderr is not captured: {error}"))
             .ok()
     }
 
     fn pipe(&mut self, local_rank: LocalRank) -> io::Result<Stdio> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
-        // Only this end: how the worker writes is its own business.
+        // Only this end: the mode of the worker's end is its own.
         fcntl_setfl(&reader, fcntl_getfl(&reader)? | OFlags::NONBLOCK)?;
         let thread = match &mut self.thread {
             Some(thread) => thread,
@@ -95,15 +96,15 @@ impl Listener {
         }
     }
 
-    /// The same, but for a moment only and at once: so that what is said of a worker's end stands
-    /// behind the worker's own last words.
-    pub(crate) fn settle(&self) {
+    /// Blocks until then, with a short timeout, so that log lines about a worker's end follow the
+    /// worker's own output.
+    pub(crate) fn flush(&self) {
         if let Some(thread) = &self.thread {
-            let (answer, settled) = channel();
+            let (answer, flushed) = channel();
             thread.send(Command::Drain(Box::new(move || {
                 let _ = answer.send(());
             })));
-            let _ = settled.recv_timeout(SETTLED_WITHIN);
+            let _ = flushed.recv_timeout(FLUSH_TIMEOUT);
         }
     }
 
@@ -115,18 +116,8 @@ impl Listener {
         };
         let bytes: Vec<u8> = tail.iter().copied().collect();
         drop(tails);
-        let text = String::from_utf8_lossy(&bytes);
-        let lines: Vec<&str> = text
-            .lines()
-            .map(|line| line.rsplit('\r').next().unwrap_or_default())
-            .collect();
-        // The first line is rarely a whole one if there was more before it.
-        let skipped = usize::from(bytes.len() >= KEPT && lines.len() > 1);
-        let skipped = skipped.max(lines.len().saturating_sub(most));
-        lines[skipped..]
-            .iter()
-            .map(|line| (*line).to_owned())
-            .collect()
+        // There was more before it if the buffer is full.
+        last_lines(&bytes, bytes.len() >= RETAINED, most)
     }
 }
 
@@ -138,7 +129,7 @@ fn start(tails: Tails) -> io::Result<Sender<Command>> {
         tails,
     };
     thread::Builder::new()
-        .name("overhear".to_owned())
+        .name("stderr".to_owned())
         .stack_size(128 << 10)
         .spawn(move || copier.run())?;
     Ok(commands)
@@ -188,23 +179,23 @@ impl Copier {
         }
     }
 
-    /// Copies at most one buffer full of each pipe that `wanted` names by its place; false if there
-    /// was nothing.
+    /// Copies up to one buffer of each pipe that `wanted` selects by its index; false if there was
+    /// nothing.
     fn copy(&mut self, buffer: &mut [u8], mut wanted: impl FnMut(usize) -> bool) -> bool {
         let tails = &self.tails;
-        let mut place = 0;
+        let mut index = 0;
         let mut copied = false;
         let mut reader_is_gone = false;
         self.pipes.retain(|(local_rank, pipe)| {
-            place += 1;
-            if !wanted(place - 1) {
+            index += 1;
+            if !wanted(index - 1) {
                 return true;
             }
             match rustix::io::read(pipe, &mut *buffer) {
                 Ok(0) => false,
                 Ok(read) => {
                     copied = true;
-                    keep(tails, *local_rank, &buffer[..read]);
+                    retain(tails, *local_rank, &buffer[..read]);
                     reader_is_gone |= write_all(&buffer[..read]).is_err();
                     true
                 }
@@ -213,18 +204,18 @@ impl Copier {
             }
         });
         if reader_is_gone {
-            // Workers that go on writing are told as they would be without us.
+            // Workers that go on writing get the same error as without the pipe.
             self.pipes.clear();
         }
         copied
     }
 }
 
-fn keep(tails: &Tails, local_rank: LocalRank, bytes: &[u8]) {
+fn retain(tails: &Tails, local_rank: LocalRank, bytes: &[u8]) {
     let mut tails = tails.lock().unwrap_or_else(PoisonError::into_inner);
     let tail = tails.entry(local_rank).or_default();
-    tail.extend(&bytes[bytes.len().saturating_sub(KEPT)..]);
-    let surplus = tail.len().saturating_sub(KEPT);
+    tail.extend(&bytes[bytes.len().saturating_sub(RETAINED)..]);
+    let surplus = tail.len().saturating_sub(RETAINED);
     tail.drain(..surplus);
 }
 
@@ -234,7 +225,7 @@ fn write_all(mut bytes: &[u8]) -> Result<(), Errno> {
         match rustix::io::write(stderr, bytes) {
             Ok(written) => bytes = &bytes[written..],
             Err(Errno::INTR) => {}
-            // Whoever shares it may have made it so.
+            // Another process that shares it may have set that.
             Err(Errno::AGAIN) => {
                 let _ = poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], None);
             }
@@ -253,13 +244,13 @@ mod tests {
     use super::*;
 
     /// Writes to worker 0's stderr, closes it, and waits until all is copied.
-    fn overheard(text: &[u8]) -> Listener {
-        let mut listener = Listener::default();
+    fn captured(text: &[u8]) -> StderrCapture {
+        let mut capture = StderrCapture::default();
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         fcntl_setfl(&reader, OFlags::NONBLOCK).unwrap();
-        let line = start(Arc::clone(&listener.tails)).unwrap();
+        let line = start(Arc::clone(&capture.tails)).unwrap();
         line.send(Command::Add(LocalRank(0), reader));
-        listener.thread = Some(line);
+        capture.thread = Some(line);
         let mut rest = text;
         while !rest.is_empty() {
             let written = rustix::io::write(&writer, rest).unwrap();
@@ -267,14 +258,14 @@ mod tests {
         }
         drop(writer);
         let runtime = Builder::new_current_thread().build().unwrap();
-        runtime.block_on(listener.drained());
-        listener
+        runtime.block_on(capture.drained());
+        capture
     }
 
     #[test]
     fn the_end_of_what_was_written_is_kept() {
         let text: String = (0..5_000).map(|line| format!("line {line}\n")).collect();
-        let lines = overheard(text.as_bytes()).tail(LocalRank(0), 2_000);
+        let lines = captured(text.as_bytes()).tail(LocalRank(0), 2_000);
         assert_eq!(lines.last().map(String::as_str), Some("line 4999"));
         assert!(
             lines.iter().all(|line| line.starts_with("line ")),
@@ -285,9 +276,9 @@ mod tests {
 
     #[test]
     fn few_lines_are_all_there_and_of_a_progress_bar_the_last_state() {
-        let listener = overheard(b"a\n10%\r20%\nlast");
-        assert_eq!(listener.tail(LocalRank(0), 9), ["a", "20%", "last"]);
-        assert_eq!(listener.tail(LocalRank(0), 1), ["last"]);
-        assert!(listener.tail(LocalRank(1), 1).is_empty());
+        let capture = captured(b"a\n10%\r20%\nlast");
+        assert_eq!(capture.tail(LocalRank(0), 9), ["a", "20%", "last"]);
+        assert_eq!(capture.tail(LocalRank(0), 1), ["last"]);
+        assert!(capture.tail(LocalRank(1), 1).is_empty());
     }
 }

@@ -1,9 +1,9 @@
-//! The program's own stdout and stderr, as everybody in this process writes to them.
+//! The program's own stdout and stderr. All writers of this process use this module.
 //!
-//! Whoever writes, writes whole lines, and never into the middle of another's: this is the one
-//! place that knows whether the cursor stands in a line that a worker has not finished. Other
-//! processes may write to the same pipe (workers whose streams are not redirected, the rest of a
-//! shell's pipeline); what the kernel takes in one piece they cannot get into.
+//! Writers write whole lines, and never into the middle of another's: only this module knows
+//! whether the cursor is in a line that a worker has not finished. Other processes may write to the
+//! same pipe (workers whose streams are not redirected, other commands of a shell's pipeline); they
+//! cannot split a write that the kernel takes in one piece.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,9 +15,9 @@ use rustix::fs::{FileType, fstat};
 use rustix::io::{Errno, write};
 use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
 
-use super::lines::Piece;
+use super::line_assembler::Piece;
 
-/// Which of the two streams.
+/// One of the two standard streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Target {
     /// The agent's stdout.
@@ -27,7 +27,7 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// What people call it.
+    /// Its name in messages.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Stdout => "stdout",
@@ -49,7 +49,7 @@ impl Target {
         }
     }
 
-    pub(super) fn kept_name(self) -> &'static str {
+    pub(super) fn retained_name(self) -> &'static str {
         match self {
             Self::Stdout => "kept_stdout.log",
             Self::Stderr => "kept_stderr.log",
@@ -57,23 +57,23 @@ impl Target {
     }
 }
 
-/// How much a pipe takes in one piece or not at all (`PIPE_BUF`).
+/// Size up to which a write to a pipe is atomic (`PIPE_BUF`).
 const ONE_PIECE: usize = 4096;
 
-/// How much a pipe that is flooded should hold, in bytes: the more it does, the less often writer
-/// and reader wait for each other. Everybody may ask for that much.
+/// Capacity of a pipe that is flooded, in bytes: a larger one makes writer and reader wait for each
+/// other less often. No privilege is needed for it.
 const FLOODED_PIPE: usize = 1 << 20;
 
-/// From here on a batch is better written than extended.
+/// A batch of this size is written.
 const FULL: usize = 64 << 10;
 
 /// Lines of one source that are to be written.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// Begins with a newline, which is written only if the cursor stands in another's line.
+    /// Begins with a newline, which is written only if the cursor is in another stream's line.
     bytes: Vec<u8>,
-    /// How much of it is left out where the cursor stands in the source's own line: the prefix, and
-    /// what is there already.
+    /// Number of bytes that are left out where the cursor is in the stream's own line: the prefix, and
+    /// the beginning that is there already.
     repeated: Option<usize>,
     /// The first line is nothing but the end of one that was begun before.
     only_ends: bool,
@@ -83,7 +83,7 @@ pub(super) struct Batch {
 
 impl Batch {
     /// Adds a line or a piece of one. A beginning that was written before, which only the first
-    /// piece of a batch has, is written again if another has spoken since.
+    /// piece of a batch has, is written again if another stream has written since.
     pub(super) fn add(&mut self, prefix: &[u8], piece: Piece<'_>) {
         if self.bytes.is_empty() {
             self.bytes.push(b'\n');
@@ -120,11 +120,11 @@ pub(super) struct Console {
 
 #[derive(Debug, Default)]
 struct Cursor {
-    /// The number of the source whose line is unfinished here.
+    /// The stream whose line is unfinished here.
     inside: Option<u64>,
-    /// Nobody reads any more: there is no sense in going on.
+    /// The reader is gone: nothing more is written.
     broken: bool,
-    /// What is written at once, in bytes.
+    /// Size of one write, in bytes.
     piece: usize,
     /// The pipe was asked to hold more.
     widened: bool,
@@ -132,7 +132,7 @@ struct Cursor {
 
 impl Cursor {
     fn of(fd: BorrowedFd<'_>) -> Self {
-        let kind = fstat(fd).map(|held| FileType::from_raw_mode(held.st_mode));
+        let kind = fstat(fd).map(|metadata| FileType::from_raw_mode(metadata.st_mode));
         Self {
             // Files and terminals take everything in one piece.
             piece: match kind {
@@ -150,8 +150,11 @@ impl Console {
         static CONSOLE: OnceLock<Console> = OnceLock::new();
         CONSOLE.get_or_init(|| {
             let (stdout, stderr) = (io::stdout(), io::stderr());
-            let identity =
-                |fd: BorrowedFd<'_>| fstat(fd).ok().map(|held| (held.st_dev, held.st_ino));
+            let identity = |fd: BorrowedFd<'_>| {
+                fstat(fd)
+                    .ok()
+                    .map(|metadata| (metadata.st_dev, metadata.st_ino))
+            };
             let first = identity(stdout.as_fd());
             let same = first.is_some() && first == identity(stderr.as_fd());
             Self {
@@ -161,8 +164,8 @@ impl Console {
         })
     }
 
-    /// Writes what a source has to say, and empties the batch.
-    pub(super) fn write(&self, target: Target, source: u64, batch: &mut Batch) {
+    /// Writes the batch of a stream, and empties it.
+    pub(super) fn write(&self, target: Target, stream: u64, batch: &mut Batch) {
         if !batch.bytes.is_empty() {
             self.with(target, |fd, cursor| {
                 if batch.is_full() && !cursor.widened && cursor.piece == ONE_PIECE {
@@ -172,7 +175,7 @@ impl Console {
                         let _ = fcntl_setpipe_size(fd, FLOODED_PIPE);
                     }
                 }
-                let from = cursor.enter(source, batch);
+                let from = cursor.enter(stream, batch);
                 cursor.write(fd, &batch.bytes[from..]);
             });
         }
@@ -205,11 +208,11 @@ impl Console {
 }
 
 impl Cursor {
-    /// Prepares for a batch of a source: where in it to begin.
-    fn enter(&mut self, source: u64, batch: &Batch) -> usize {
+    /// Prepares for a batch of a stream: where in it to begin.
+    fn enter(&mut self, stream: u64, batch: &Batch) -> usize {
         let length = batch.bytes.len();
         let from = match (self.inside, batch.repeated) {
-            (Some(inside), Some(there)) if inside == source => 1 + there,
+            (Some(inside), Some(there)) if inside == stream => 1 + there,
             // The line was ended for another's sake already; the newline can serve the next.
             (_, Some(there)) if batch.only_ends && length == there + 2 => return length,
             (Some(_), Some(there)) if batch.only_ends => 1 + there,
@@ -217,7 +220,7 @@ impl Cursor {
             (Some(_), _) => 0,
             (None, _) => 1,
         };
-        self.inside = batch.open.then_some(source);
+        self.inside = batch.open.then_some(stream);
         from
     }
 
@@ -261,7 +264,7 @@ fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
 /// Writes whole lines of the program's own to stderr, between the lines of the workers: log lines,
 /// events, the failure report. They wait for the reader of stderr as any write does.
 pub fn write_own_lines(lines: &[u8]) {
-    // What the program may have written to stdout itself comes before.
+    // Output of the program itself on stdout comes before.
     let _ = io::stdout().flush();
     Console::get().write_own(Target::Stderr, lines);
 }
@@ -286,18 +289,18 @@ mod tests {
         }
     }
 
-    fn written(cursor: &mut Cursor, source: u64, batch: &Batch) -> String {
-        let from = cursor.enter(source, batch);
+    fn written(cursor: &mut Cursor, stream: u64, batch: &Batch) -> String {
+        let from = cursor.enter(stream, batch);
         String::from_utf8(batch.bytes[from..].to_vec()).unwrap()
     }
 
     #[test]
     fn nobody_writes_into_the_line_of_another() {
         let mut cursor = Cursor::default();
-        let mut say = |source, begun: Option<&str>, text: &str, ended| {
+        let mut say = |stream, begun: Option<&str>, text: &str, ended| {
             let mut batch = Batch::default();
             batch.add(b"[0]:", piece(begun, text, ended));
-            written(&mut cursor, source, &batch)
+            written(&mut cursor, stream, &batch)
         };
         assert_eq!(say(1, None, "name?", false), "[0]:name?");
         assert_eq!(say(1, Some("name?"), " yes", true), " yes\n");

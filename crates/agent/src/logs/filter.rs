@@ -1,4 +1,4 @@
-//! Copies of the lines that hold certain texts.
+//! FilteredLog of the lines that hold certain texts.
 
 use std::fs::File;
 use std::io::Write;
@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use memchr::memmem;
 use tracing::warn;
 
-use super::lines::{LONGEST_LINE, Piece};
+use super::line_assembler::{LONGEST_LINE, Piece};
 
-/// Where the copies go.
+/// The file of the filtered log.
 #[derive(Debug)]
-pub(super) struct Copies {
+pub(super) struct FilteredLog {
     pub(super) path: PathBuf,
     pub(super) file: File,
 }
@@ -20,28 +20,28 @@ pub(super) struct Copies {
 #[derive(Debug)]
 pub(super) struct Filter {
     needles: Vec<memmem::Finder<'static>>,
-    copies: Option<Copies>,
+    log: Option<FilteredLog>,
     /// The line so far.
     line: Vec<u8>,
     batch: Vec<u8>,
 }
 
 impl Filter {
-    pub(super) fn new(needles: &[String], copies: Option<Copies>) -> Self {
+    pub(super) fn new(needles: &[String], log: Option<FilteredLog>) -> Self {
         Self {
             needles: needles
                 .iter()
                 .map(|needle| memmem::Finder::new(needle).into_owned())
                 .collect(),
-            copies,
+            log,
             line: Vec::new(),
             batch: Vec::new(),
         }
     }
 
-    /// Looks at a piece; its line counts with its prefix.
-    pub(super) fn see(&mut self, prefix: &[u8], piece: Piece<'_>) {
-        if self.copies.is_none() {
+    /// Takes a piece; its line is matched with its prefix.
+    pub(super) fn feed(&mut self, prefix: &[u8], piece: Piece<'_>) {
+        if self.log.is_none() {
             return;
         }
         if piece.begun.is_none() {
@@ -66,20 +66,20 @@ impl Filter {
         }
     }
 
-    /// Writes what was found.
+    /// Writes the lines that matched.
     pub(super) fn write(&mut self) {
         if self.batch.is_empty() {
             return;
         }
-        if let Some(copies) = &mut self.copies
-            && let Err(error) = copies.file.write_all(&self.batch)
+        if let Some(log) = &mut self.log
+            && let Err(error) = log.file.write_all(&self.batch)
         {
             // Without the copy the run goes on; the line itself is in the worker's own file.
             warn!(
                 "write {}: {error}; no more lines of this worker are copied there",
-                copies.path.display()
+                log.path.display()
             );
-            self.copies = None;
+            self.log = None;
         }
         self.batch.clear();
         self.batch.shrink_to(LONGEST_LINE);
@@ -90,8 +90,8 @@ impl Filter {
 mod tests {
     use super::*;
 
-    fn copies(path: &str) -> Copies {
-        Copies {
+    fn log(path: &str) -> FilteredLog {
+        FilteredLog {
             path: path.into(),
             file: File::options()
                 .append(true)
@@ -106,7 +106,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("filtered_stdout.log");
         let path = path.to_str().unwrap();
-        let mut filter = Filter::new(&["a b".into()], Some(copies(path)));
+        let mut filter = Filter::new(&["a b".into()], Some(log(path)));
         for (text, begun, ended) in [
             ("x", None, true),
             ("a", None, false),
@@ -114,7 +114,7 @@ mod tests {
             ("b", None, true),
         ] {
             let (text, begun) = (text.as_bytes(), begun.map(str::as_bytes));
-            filter.see(b"[0]:", Piece { text, begun, ended });
+            filter.feed(b"[0]:", Piece { text, begun, ended });
         }
         filter.write();
         assert_eq!(std::fs::read_to_string(path).unwrap(), "[0]:a b\n");
@@ -122,16 +122,16 @@ mod tests {
 
     #[test]
     fn a_full_disk_ends_the_copies_and_nothing_else() {
-        let mut filter = Filter::new(&[String::new()], Some(copies("/dev/full")));
+        let mut filter = Filter::new(&[String::new()], Some(log("/dev/full")));
         let piece = Piece {
             text: b"x",
             begun: None,
             ended: true,
         };
         for _ in 0..2 {
-            filter.see(b"", piece);
+            filter.feed(b"", piece);
             filter.write();
-            assert!(filter.copies.is_none() && filter.batch.is_empty());
+            assert!(filter.log.is_none() && filter.batch.is_empty());
         }
     }
 }

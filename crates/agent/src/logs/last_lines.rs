@@ -5,14 +5,14 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// How far from the end of a file is read, in bytes.
+/// Number of bytes that are read from the end of a file.
 const FURTHEST: u64 = 64 << 10;
 
-/// How far the beginning of a last line is looked for that is longer than that.
+/// Number of bytes that are searched for the beginning of a longer last line.
 const LONGEST_LINE: u64 = 4 << 20;
 
-/// How much is kept of such a line: what it says first says most.
-const KEPT_OF_LINE: u64 = 4 << 10;
+/// Number of bytes of such a line that are returned, from its beginning.
+const BEGINNING_OF_LINE: u64 = 4 << 10;
 
 /// The last lines of a file, `most` of them and of the last 64 KiB at most, without their ends. If
 /// the last line alone is longer, its beginning and what is before it.
@@ -26,14 +26,14 @@ pub(super) fn read(path: &Path, most: usize) -> io::Result<Vec<String>> {
         && let Some(begin) = begin_of_line(&file, start)?
     {
         let start = begin.saturating_sub(FURTHEST);
-        let mut bytes = part(&file, start, begin + KEPT_OF_LINE)?;
+        let mut bytes = part(&file, start, begin + BEGINNING_OF_LINE)?;
         bytes.extend("…".bytes());
         return Ok(last_lines(&bytes, start > 0, most));
     }
     Ok(last_lines(&bytes, start > 0, most))
 }
 
-/// Where the line begins that goes on at a position; `None` if that is too far away.
+/// Beginning of the line at a position; `None` if that is too far away.
 fn begin_of_line(file: &File, position: u64) -> io::Result<Option<u64>> {
     let furthest = position.saturating_sub(LONGEST_LINE);
     let mut end = position;
@@ -65,9 +65,9 @@ fn part(file: &File, start: u64, end: u64) -> io::Result<Vec<u8>> {
 
 /// The last lines of the end of a text; `cut` if there was more before these bytes.
 ///
-/// What a `\r` takes back is left out, as a terminal would do it: of a progress bar, only its last
+/// Text that a `\r` overwrites is left out, as on a terminal: of a progress bar, only its last
 /// state is of interest. Bytes that are no text become U+FFFD; empty lines at the end are dropped.
-fn last_lines(mut bytes: &[u8], cut: bool, most: usize) -> Vec<String> {
+pub(super) fn last_lines(mut bytes: &[u8], cut: bool, most: usize) -> Vec<String> {
     if cut {
         // A hole reads as zeros; and the first line is rarely a whole one.
         let hole = bytes.iter().take_while(|&&byte| byte == 0).count();
@@ -90,7 +90,7 @@ fn last_lines(mut bytes: &[u8], cut: bool, most: usize) -> Vec<String> {
     lines
 }
 
-/// What a terminal shows of a line in the end.
+/// The visible part of a line on a terminal.
 fn visible(line: &[u8]) -> &[u8] {
     line.rsplit(|&byte| byte == b'\r')
         .find(|part| !part.is_empty())
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_longer_than_what_is_read_is_told_by_its_beginning() {
+    fn a_line_longer_than_what_is_read_is_shown_by_its_beginning() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("stderr.log");
         let text = format!("before\nValueError: {}\n", "x".repeat(1 << 20));

@@ -19,7 +19,7 @@ use rdzv_core::rank::LocalRank;
 use tracing::debug;
 
 use super::console::Target;
-use super::filter::Copies;
+use super::filter::FilteredLog;
 use crate::{AgentError, LogBase};
 
 /// The directory of one agent's run.
@@ -54,7 +54,7 @@ impl RunDirectory {
         Ok(Self { path, temporary })
     }
 
-    /// Makes the directory of an attempt. What an earlier attempt left is never touched: if there
+    /// Makes the directory of an attempt. The directory of an earlier attempt is never touched: if there
     /// is one under the same count already, the new one is called `attempt_⟨n⟩.r1` and so on.
     pub(super) fn attempt(&self, restart_count: u32) -> Result<AttemptDirectory, AgentError> {
         let mut path = self.path.join(format!("attempt_{restart_count}"));
@@ -72,8 +72,8 @@ impl RunDirectory {
         Ok(AttemptDirectory { path })
     }
 
-    /// Removes the directory if it was made for this run only and holds no output. What was kept
-    /// of hidden workers is output only if the run has failed.
+    /// Removes the directory if it was made for this run only and holds no output. Retained
+    /// output of hidden workers counts only if the run has failed.
     pub(super) fn tidy_up(self, succeeded: bool) {
         if let Some(temporary) = self.temporary
             && !holds_output(&temporary, !succeeded)
@@ -95,10 +95,10 @@ impl AttemptDirectory {
     }
 
     /// Opens one of the files that the workers of the attempt share.
-    pub(super) fn filtered(&self, name: &str) -> Result<Copies, AgentError> {
+    pub(super) fn filtered(&self, name: &str) -> Result<FilteredLog, AgentError> {
         let path = self.path.join(name);
         let file = create_log(&path)?;
-        Ok(Copies { path, file })
+        Ok(FilteredLog { path, file })
     }
 }
 
@@ -127,23 +127,23 @@ fn unique(base: &Path, name: &str) -> Result<PathBuf, AgentError> {
     }
 }
 
-fn holds_output(directory: &Path, kept_counts: bool) -> bool {
+fn holds_output(directory: &Path, retained_counts: bool) -> bool {
     let Ok(entries) = fs::read_dir(directory) else {
         return true;
     };
-    let is_kept = |name: &OsStr| {
+    let is_retained = |name: &OsStr| {
         [Target::Stdout, Target::Stderr]
             .iter()
-            .any(|target| name == target.kept_name())
+            .any(|target| name == target.retained_name())
     };
     entries.flatten().any(|entry| match entry.metadata() {
-        Ok(held) if held.is_dir() => holds_output(&entry.path(), kept_counts),
-        Ok(held) => held.len() > 0 && (kept_counts || !is_kept(&entry.file_name())),
+        Ok(metadata) if metadata.is_dir() => holds_output(&entry.path(), retained_counts),
+        Ok(metadata) => metadata.len() > 0 && (retained_counts || !is_retained(&entry.file_name())),
         Err(_) => true,
     })
 }
 
-fn failed(path: &Path) -> impl Fn(io::Error) -> AgentError {
+pub(super) fn failed(path: &Path) -> impl Fn(io::Error) -> AgentError {
     move |source| AgentError::Logs {
         path: path.display().to_string(),
         source,

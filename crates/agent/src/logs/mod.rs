@@ -1,40 +1,40 @@
-//! Where the workers' output goes.
+//! The output of the workers.
 //!
-//! Workers write straight into their files (or to the console that they inherit, stderr through
-//! `capture`); nothing of ours is in between, so no worker is ever slowed down by, or dies with, whoever reads its output. What
-//! is to be seen on the console as well is copied there from the files by one thread, which holds
-//! no more than a few hundred kilobytes however fast they write and however slow the reader is:
-//! what the console has not taken yet is in the files, and takes disk space only.
+//! Workers write straight into their files, or to the console that they inherit, stderr through
+//! `capture`. No other process of ours is in between, so a slow or dead reader of their output neither
+//! slows them down nor ends them. One thread copies from the files what the console shows as well. It
+//! buffers a few hundred kilobytes at most, however fast they write and however slow the reader is:
+//! output that the console has not taken yet is in the files, and takes disk space only.
 //!
 //! | file | is |
 //! |---|---|
-//! | `streams` | what the agent talks to: opens what each worker writes to |
-//! | `capture` | the end of what workers write to the agent's own stderr |
-//! | `layout` | the directories, and what becomes of them |
-//! | `kept` | files of which only the end stays, for workers that `--local-ranks-filter` hides |
-//! | `last_lines` | the end of a worker's stream, for whoever explains its end |
+//! | `streams` | the interface of the agent: opens the files that each worker writes to |
+//! | `capture` | the end of the output that workers write to the agent's own stderr |
+//! | `layout` | the directories and their removal |
+//! | `retained` | files of which only the end stays, for workers that `--local-ranks-filter` hides |
+//! | `last_lines` | the end of a worker's stream, for the report of its failure |
 //! | `tail` | the thread; woken by the kernel when a file has grown |
-//! | `source` | one file that it copies |
-//! | `lines` | bytes into whole lines |
+//! | `log_reader` | one file that it copies |
+//! | `line_assembler` | bytes into whole lines |
 //! | `filter` | copies of certain lines |
-//! | `fold` | decides which lines of several workers become one (`--collapse`) |
+//! | `collapse` | decides which lines of several workers become one (`--collapse`) |
 //! | `output` | lines with prefixes, folded or not |
-//! | `console` | stdout and stderr, as everybody in this process writes to them |
+//! | `console` | stdout and stderr, shared by all writers of this process |
 
 mod capture;
+mod collapse;
 mod console;
 mod filter;
-mod fold;
-mod kept;
 mod last_lines;
 mod layout;
-mod lines;
+mod line_assembler;
+mod log_reader;
 mod output;
-mod source;
+mod retained;
 mod streams;
 mod tail;
 
-pub(crate) use capture::Listener;
+pub(crate) use capture::StderrCapture;
 pub(crate) use console::Target;
 pub use console::write_own_lines;
 pub(crate) use streams::{Logs, WorkerStreams};

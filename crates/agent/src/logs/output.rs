@@ -1,18 +1,18 @@
-//! From the pieces that sources read to the console: with prefixes, and folded if that is wanted.
+//! From the pieces of the log readers to the console: with prefixes, and folded if requested.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 use rdzv_agent_proto::group::{WorkerRanks, environment};
 
+use super::collapse::{Fold, Folded, StreamId};
 use super::console::{Batch, Console, Target};
-use super::fold::{Fold, Folded};
-use super::lines::Piece;
+use super::line_assembler::Piece;
 
-/// The number under which folded lines are written; no source gets this far.
-const FOLDED: u64 = u64::MAX;
+/// The stream number of folded lines; readers never reach it.
+const FOLDED: StreamId = u64::MAX;
 
-/// How prefixes are made.
+/// The parts of a prefix.
 #[derive(Debug, Clone)]
 pub(super) struct Labels {
     pub(super) template: String,
@@ -21,18 +21,18 @@ pub(super) struct Labels {
 }
 
 impl Labels {
-    /// What stands before a line of these workers.
-    pub(super) fn prefix(&self, places: &[WorkerRanks]) -> String {
-        environment::line_prefix(&self.template, &self.role, places, &self.hostname)
+    /// The prefix of a line of these workers.
+    pub(super) fn prefix(&self, workers: &[WorkerRanks]) -> String {
+        environment::line_prefix(&self.template, &self.role, workers, &self.hostname)
     }
 }
 
-/// Who speaks.
+/// One stream of one worker.
 #[derive(Debug)]
-pub(super) struct Voice {
-    pub(super) number: u64,
+pub(super) struct LogStream {
+    pub(super) id: StreamId,
     pub(super) target: Target,
-    pub(super) place: WorkerRanks,
+    pub(super) ranks: WorkerRanks,
     pub(super) prefix: Vec<u8>,
 }
 
@@ -44,15 +44,15 @@ pub(super) struct Output {
     folds: Option<Folds>,
 }
 
-/// Lines that wait for others to say the same.
+/// Lines that wait for equal lines of other workers.
 #[derive(Debug)]
 struct Folds {
     labels: Labels,
-    places: BTreeMap<u64, WorkerRanks>,
+    ranks: BTreeMap<StreamId, WorkerRanks>,
     stdout: Fold,
     stderr: Fold,
-    /// The last prefix, and whose it was: most lines come from the same workers as the one before.
-    prefix: (Vec<u64>, Vec<u8>),
+    /// The last prefix and its streams: most lines come from the same workers as the one before.
+    prefix: (Vec<StreamId>, Vec<u8>),
 }
 
 impl Output {
@@ -63,7 +63,7 @@ impl Output {
             batch: Batch::default(),
             folds: collapse.map(|labels| Folds {
                 labels,
-                places: BTreeMap::new(),
+                ranks: BTreeMap::new(),
                 stdout: Fold::default(),
                 stderr: Fold::default(),
                 prefix: Default::default(),
@@ -71,53 +71,53 @@ impl Output {
         }
     }
 
-    /// Somebody will speak.
-    pub(super) fn add(&mut self, voice: &Voice) {
+    /// Adds a stream.
+    pub(super) fn add(&mut self, stream: &LogStream) {
         if let Some(folds) = &mut self.folds {
-            folds.places.insert(voice.number, voice.place);
-            folds.of(voice.target).add(voice.number);
+            folds.ranks.insert(stream.id, stream.ranks);
+            folds.of(stream.target).add(stream.id);
         }
     }
 
     /// Takes a piece. It need not be on the console before [`Output::flush`], or later if it waits
     /// for others.
-    pub(super) fn take(&mut self, voice: &Voice, piece: Piece<'_>, now: Instant) {
+    pub(super) fn take(&mut self, stream: &LogStream, piece: Piece<'_>, now: Instant) {
         let whole = piece.ended && piece.begun.is_none();
         if let (Some(folds), true) = (&mut self.folds, whole) {
-            folds.of(voice.target).push(voice.number, piece.text, now);
+            folds.of(stream.target).push(stream.id, piece.text, now);
             return;
         }
-        self.release(voice);
-        self.batch.add(&voice.prefix, piece);
+        self.release(stream);
+        self.batch.add(&stream.prefix, piece);
         if self.batch.is_full() || self.folds.is_some() {
-            self.flush(voice);
+            self.flush(stream);
         }
     }
 
-    /// Writes what was taken from this voice.
-    pub(super) fn flush(&mut self, voice: &Voice) {
+    /// Writes what was taken from this stream.
+    pub(super) fn flush(&mut self, stream: &LogStream) {
         self.console
-            .write(voice.target, voice.number, &mut self.batch);
+            .write(stream.target, stream.id, &mut self.batch);
     }
 
-    /// Writes what has waited long enough for others.
+    /// Writes the lines whose window is over.
     pub(super) fn write_folded(&mut self, now: Instant) {
         for target in [Target::Stdout, Target::Stderr] {
             self.write_while(target, |fold| fold.pop(now));
         }
     }
 
-    /// When there is something to write that waits now.
+    /// Time at which the next waiting line is due.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let folds = self.folds.as_ref()?;
         let deadlines = [folds.stdout.deadline(), folds.stderr.deadline()];
         deadlines.into_iter().flatten().min()
     }
 
-    /// Somebody has said everything.
-    pub(super) fn end(&mut self, voice: &Voice) {
+    /// A stream has ended.
+    pub(super) fn end(&mut self, stream: &LogStream) {
         if let Some(folds) = &mut self.folds {
-            folds.of(voice.target).end(voice.number);
+            folds.of(stream.target).end(stream.id);
         }
     }
 
@@ -128,9 +128,9 @@ impl Output {
             .is_none_or(|folds| folds.stdout.is_empty() && folds.stderr.is_empty())
     }
 
-    /// A piece of a line waits for nobody, nor does what was said before it.
-    fn release(&mut self, voice: &Voice) {
-        self.write_while(voice.target, |fold| fold.release(voice.number));
+    /// A piece of a line does not wait, nor do the lines before it.
+    fn release(&mut self, stream: &LogStream) {
+        self.write_while(stream.target, |fold| fold.release(stream.id));
     }
 
     fn write_while(&mut self, target: Target, mut next: impl FnMut(&mut Fold) -> Option<Folded>) {
@@ -138,7 +138,7 @@ impl Output {
             return;
         };
         while let Some(line) = next(folds.of(target)) {
-            let prefix = folds.prefix(line.speakers);
+            let prefix = folds.prefix(line.streams);
             let line = Piece {
                 text: &line.text,
                 begun: None,
@@ -151,7 +151,7 @@ impl Output {
         }
         self.console.write(target, FOLDED, &mut self.batch);
         if folds.stdout.is_empty() && folds.stderr.is_empty() {
-            folds.forget_places();
+            folds.forget_ended();
         }
     }
 }
@@ -164,21 +164,21 @@ impl Folds {
         }
     }
 
-    fn prefix(&mut self, speakers: Vec<u64>) -> &[u8] {
-        if self.prefix.0 != speakers {
-            let places: Vec<WorkerRanks> = speakers
+    fn prefix(&mut self, streams: Vec<StreamId>) -> &[u8] {
+        if self.prefix.0 != streams {
+            let workers: Vec<WorkerRanks> = streams
                 .iter()
-                .filter_map(|speaker| self.places.get(speaker).copied())
+                .filter_map(|stream| self.ranks.get(stream).copied())
                 .collect();
-            self.prefix = (speakers, self.labels.prefix(&places).into_bytes());
+            self.prefix = (streams, self.labels.prefix(&workers).into_bytes());
         }
         &self.prefix.1
     }
 
-    /// Forgets those who have ended.
-    fn forget_places(&mut self) {
+    /// Forgets the streams that have ended.
+    fn forget_ended(&mut self) {
         let (stdout, stderr) = (&self.stdout, &self.stderr);
-        self.places
-            .retain(|speaker, _| stdout.knows(*speaker) || stderr.knows(*speaker));
+        self.ranks
+            .retain(|stream, _| stdout.knows(*stream) || stderr.knows(*stream));
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -11,16 +10,16 @@ use rdzv_core::rank::LocalRank;
 use tracing::warn;
 
 use super::console::Target;
-use super::filter::Copies;
-use super::kept::{KEEP, KeptFile};
+use super::filter::FilteredLog;
 use super::last_lines;
-use super::layout::{self, AttemptDirectory, RunDirectory};
+use super::layout::{AttemptDirectory, RunDirectory, create_log, failed};
+use super::log_reader::TailedFile;
 use super::output::Labels;
-use super::source::TailedFile;
+use super::retained::{RETAINED, RetainedFile};
 use super::tail::Tail;
 use crate::{AgentError, LaunchPlan, LogBase, LogPlan, StreamSelection};
 
-/// What one worker writes to.
+/// The output streams of one worker.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerStreams {
     /// `None`: the agent's own.
@@ -31,17 +30,17 @@ pub(crate) struct WorkerStreams {
     pub(crate) error_file: Option<PathBuf>,
 }
 
-/// What becomes of one stream of one worker.
+/// Destination of one stream of one worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum Destination {
     /// The worker writes to the console itself.
     Inherited,
     /// Into a log.
     Redirected,
     /// Into a log, and from there to the console.
     Teed,
-    /// Its end is kept.
-    Kept,
+    /// Into a file of which the end is retained.
+    Retained,
 }
 
 /// The output of all workers of a run.
@@ -52,19 +51,19 @@ pub(crate) struct Logs {
     labels: Labels,
     run: Option<RunDirectory>,
     attempt: Option<AttemptDirectory>,
-    /// Whether this is not the first attempt.
-    again: bool,
+    /// Whether this attempt is a restart.
+    is_restart: bool,
     thread: Option<Tail>,
-    /// What the workers of this attempt write into.
+    /// The files of the workers of this attempt.
     files: BTreeMap<(LocalRank, Target), PathBuf>,
-    /// Those of these files of which only the end is kept.
-    kept: BTreeSet<(LocalRank, Target)>,
+    /// The streams of these files of which only the end is retained.
+    retained: BTreeSet<(LocalRank, Target)>,
     /// Workers of this attempt that have failed by themselves.
     failed: BTreeSet<LocalRank>,
 }
 
 impl Logs {
-    /// Makes nothing yet.
+    /// Opens nothing yet.
     pub(crate) fn new(plan: &LaunchPlan) -> Self {
         let node = rustix::system::uname();
         let node = node.nodename().to_string_lossy().into_owned();
@@ -78,10 +77,10 @@ impl Logs {
             },
             run: None,
             attempt: None,
-            again: false,
+            is_restart: false,
             thread: None,
             files: BTreeMap::new(),
-            kept: BTreeSet::new(),
+            retained: BTreeSet::new(),
             failed: BTreeSet::new(),
         }
     }
@@ -92,9 +91,9 @@ impl Logs {
     /// not end because the disk of its logs is full. It then writes to the console.
     pub(crate) fn begin_attempt(&mut self, restart_count: u32) -> Result<(), AgentError> {
         self.files.clear();
-        self.kept.clear();
+        self.retained.clear();
         self.failed.clear();
-        self.again = self.run.is_some();
+        self.is_restart = self.run.is_some();
         self.attempt = None;
         if self.plan.base == LogBase::Discard {
             return Ok(());
@@ -107,19 +106,19 @@ impl Logs {
         };
         match run.attempt(restart_count) {
             Ok(attempt) => self.attempt = Some(attempt),
-            Err(error) if self.again => warn!("{error}; the workers write to the console"),
+            Err(error) if self.is_restart => warn!("{error}; the workers write to the console"),
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
-    /// Opens what one worker writes to.
-    pub(crate) fn streams(&mut self, place: &WorkerRanks) -> Result<WorkerStreams, AgentError> {
-        match self.open(place) {
-            Err(error) if self.again => {
+    /// Opens the files that one worker writes to.
+    pub(crate) fn streams(&mut self, ranks: &WorkerRanks) -> Result<WorkerStreams, AgentError> {
+        match self.open(ranks) {
+            Err(error) if self.is_restart => {
                 warn!(
                     "{error}; the worker with local rank {} writes to the console",
-                    place.local_rank
+                    ranks.local_rank
                 );
                 Ok(WorkerStreams::default())
             }
@@ -127,14 +126,14 @@ impl Logs {
         }
     }
 
-    fn open(&mut self, place: &WorkerRanks) -> Result<WorkerStreams, AgentError> {
+    fn open(&mut self, ranks: &WorkerRanks) -> Result<WorkerStreams, AgentError> {
         let Some(attempt) = &self.attempt else {
             return Ok(WorkerStreams::default());
         };
-        let directory = attempt.worker(place.local_rank)?;
+        let directory = attempt.worker(ranks.local_rank)?;
         Ok(WorkerStreams {
-            stdout: self.open_stream(&directory, place, Target::Stdout)?,
-            stderr: self.open_stream(&directory, place, Target::Stderr)?,
+            stdout: self.open_stream(&directory, ranks, Target::Stdout)?,
+            stderr: self.open_stream(&directory, ranks, Target::Stderr)?,
             error_file: Some(directory.join("error.json")),
         })
     }
@@ -142,36 +141,37 @@ impl Logs {
     fn open_stream(
         &mut self,
         directory: &Path,
-        place: &WorkerRanks,
+        ranks: &WorkerRanks,
         target: Target,
     ) -> Result<Option<Stdio>, AgentError> {
-        let fate = self.fate(place.local_rank, target);
-        let name = match fate {
-            Fate::Inherited => return Ok(None),
-            Fate::Redirected | Fate::Teed => target.file_name(),
-            Fate::Kept => target.kept_name(),
+        let destination = self.destination(ranks.local_rank, target);
+        let name = match destination {
+            Destination::Inherited => return Ok(None),
+            Destination::Redirected | Destination::Teed => target.file_name(),
+            Destination::Retained => target.retained_name(),
         };
         let path = directory.join(name);
-        let file = layout::create_log(&path)?;
-        match fate {
-            Fate::Teed => {
-                let copies = self.copies(target)?;
-                let shown = self.shown(&path, place, target, copies)?;
-                self.thread(&path)?.add(shown);
+        let file = create_log(&path)?;
+        match destination {
+            Destination::Teed => {
+                let filtered = self.filtered(target)?;
+                let tailed = self.tailed(&path, ranks, target, filtered)?;
+                self.thread(&path)?.add(tailed);
             }
-            Fate::Kept => {
-                let shown = self.shown(&path, place, target, None)?;
-                let kept = KeptFile::new(place.local_rank, shown).map_err(failed(&path))?;
-                self.thread(&path)?.keep(kept);
-                self.kept.insert((place.local_rank, target));
+            Destination::Retained => {
+                let tailed = self.tailed(&path, ranks, target, None)?;
+                let retained =
+                    RetainedFile::new(ranks.local_rank, tailed).map_err(failed(&path))?;
+                self.thread(&path)?.retain(retained);
+                self.retained.insert((ranks.local_rank, target));
             }
-            Fate::Redirected | Fate::Inherited => {}
+            Destination::Redirected | Destination::Inherited => {}
         }
-        self.files.insert((place.local_rank, target), path);
+        self.files.insert((ranks.local_rank, target), path);
         Ok(Some(Stdio::from(file)))
     }
 
-    fn fate(&self, local_rank: LocalRank, target: Target) -> Fate {
+    fn destination(&self, local_rank: LocalRank, target: Target) -> Destination {
         let selected = |selection: StreamSelection| match target {
             Target::Stdout => selection.stdout,
             Target::Stderr => selection.stderr,
@@ -182,26 +182,26 @@ impl Logs {
             selected(self.plan.tee.of(local_rank.0)),
             selected(self.plan.redirects.of(local_rank.0)),
         ) {
-            (true, _) if shown => Fate::Teed,
-            (false, false) if shown => Fate::Inherited,
-            (false, false) => Fate::Kept,
-            (true, _) | (_, true) => Fate::Redirected,
+            (true, _) if shown => Destination::Teed,
+            (false, false) if shown => Destination::Inherited,
+            (false, false) => Destination::Retained,
+            (true, _) | (_, true) => Destination::Redirected,
         }
     }
 
-    fn shown(
+    fn tailed(
         &self,
         path: &Path,
-        place: &WorkerRanks,
+        ranks: &WorkerRanks,
         target: Target,
-        filtered: Option<Copies>,
+        filtered: Option<FilteredLog>,
     ) -> Result<TailedFile, AgentError> {
         Ok(TailedFile {
             path: path.to_owned(),
             file: File::open(path).map_err(failed(path))?,
             target,
-            place: *place,
-            prefix: self.labels.prefix(&[*place]),
+            ranks: *ranks,
+            prefix: self.labels.prefix(&[*ranks]),
             needles: match (&filtered, target) {
                 (None, _) => Vec::new(),
                 (Some(_), Target::Stdout) => self.plan.stdout_filters.clone(),
@@ -211,7 +211,7 @@ impl Logs {
         })
     }
 
-    fn copies(&self, target: Target) -> Result<Option<Copies>, AgentError> {
+    fn filtered(&self, target: Target) -> Result<Option<FilteredLog>, AgentError> {
         let needles = match target {
             Target::Stdout => &self.plan.stdout_filters,
             Target::Stderr => &self.plan.stderr_filters,
@@ -232,25 +232,26 @@ impl Logs {
         Ok(self.thread.as_ref().expect("it was started just now"))
     }
 
-    /// A worker has failed by itself: what was kept of its output will be shown.
+    /// A worker has failed by itself: its retained output will be copied to the console.
     pub(crate) fn worker_failed(&mut self, local_rank: LocalRank) {
         self.failed.insert(local_rank);
     }
 
-    /// Nobody writes into the files of this attempt any more.
+    /// All writers of the files of this attempt are gone.
     pub(crate) fn writers_are_gone(&mut self) {
         let Some(thread) = &self.thread else {
             return;
         };
-        for (local_rank, target) in &self.kept {
+        for (local_rank, target) in &self.retained {
             let path = &self.files[&(*local_rank, *target)];
-            if self.failed.contains(local_rank) && path.metadata().is_ok_and(|held| held.len() > 0)
+            if self.failed.contains(local_rank)
+                && path.metadata().is_ok_and(|metadata| metadata.len() > 0)
             {
                 warn!(
                     "local rank {local_rank} has failed; the end of its {} (up to {} KiB), which \
                      --local-ranks-filter kept off the console, follows, and is in {}",
                     target.name(),
-                    KEEP >> 10,
+                    RETAINED >> 10,
                     path.display()
                 );
             }
@@ -281,18 +282,11 @@ impl Logs {
         Some(path)
     }
 
-    /// Removes a temporary directory that holds nothing that anybody asked for. What was kept of
-    /// hidden workers counts only if the run has failed.
+    /// Removes a temporary directory without output. Retained output of hidden workers counts only if
+    /// the run has failed.
     pub(crate) fn tidy_up(&mut self, succeeded: bool) {
         if let Some(run) = self.run.take() {
             run.tidy_up(succeeded);
         }
-    }
-}
-
-fn failed(path: &Path) -> impl Fn(io::Error) -> AgentError {
-    move |source| AgentError::Logs {
-        path: path.display().to_string(),
-        source,
     }
 }

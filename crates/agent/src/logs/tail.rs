@@ -1,7 +1,7 @@
 //! The thread that copies workers' output from their files to the console.
 //!
 //! It sleeps until the kernel reports that a file has changed (inotify) or the agent sends a
-//! command (a mailbox). It holds the files of all workers; a worker's files are let go when they have
+//! command (a mailbox). It holds the files of all workers; a worker's files are closed when they have
 //! been copied to their end after the last writer has gone.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,24 +20,25 @@ use rustix::fs::inotify;
 use rustix::io::Errno;
 use tokio::sync::oneshot;
 
-use super::kept::KeptFile;
+use super::collapse::StreamId;
+use super::log_reader::{LogReader, TailedFile};
 use super::output::{Labels, Output};
-use super::source::{Source, TailedFile};
+use super::retained::RetainedFile;
 
-/// How much is read at once.
+/// Size of one read.
 const BUFFER: usize = 64 << 10;
 
-/// How often files are looked at where the kernel refuses to watch them: the number of watches is
-/// limited per user.
+/// Interval of polling where the kernel refuses to watch a file: the id of watches is limited
+/// per user.
 const WITHOUT_WATCHES: Duration = Duration::from_millis(100);
 
 /// A command of the agent to the thread.
 enum Command {
     Add(TailedFile),
-    Keep(KeptFile),
-    /// And what was kept of these workers is to be shown.
+    Retain(RetainedFile),
+    /// The retained output of these workers is copied to the console.
     WritersAreGone(BTreeSet<LocalRank>),
-    /// Answer when all files have been let go.
+    /// Answer when all files have been closed.
     Drain(oneshot::Sender<()>),
 }
 
@@ -52,8 +53,8 @@ impl Tail {
         let copier = Copier {
             commands: mailbox,
             watches: Watches::new(),
-            sources: BTreeMap::new(),
-            kept: BTreeMap::new(),
+            readers: BTreeMap::new(),
+            retained: BTreeMap::new(),
             next: 0,
             waiting: Vec::new(),
             closed: false,
@@ -70,13 +71,13 @@ impl Tail {
         self.0.send(Command::Add(file));
     }
 
-    /// Keeps the end of a file.
-    pub(super) fn keep(&self, file: KeptFile) {
-        self.0.send(Command::Keep(file));
+    /// Retains the end of a file.
+    pub(super) fn retain(&self, file: RetainedFile) {
+        self.0.send(Command::Retain(file));
     }
 
-    /// Nobody writes any more into any of the files that were given so far. What was kept of the
-    /// workers that `failed` goes to the console.
+    /// All writers of the files so far are gone. The retained output of the workers that `failed` is
+    /// copied to the console.
     pub(super) fn writers_are_gone(&self, failed: BTreeSet<LocalRank>) {
         self.0.send(Command::WritersAreGone(failed));
     }
@@ -94,9 +95,9 @@ impl Tail {
 struct Copier {
     commands: Mailbox<Command>,
     watches: Watches,
-    sources: BTreeMap<u64, Source>,
-    kept: BTreeMap<u64, KeptFile>,
-    next: u64,
+    readers: BTreeMap<StreamId, LogReader>,
+    retained: BTreeMap<StreamId, RetainedFile>,
+    next: StreamId,
     waiting: Vec<oneshot::Sender<()>>,
     closed: bool,
 }
@@ -110,24 +111,24 @@ impl Copier {
                 return;
             }
             let mut copied = false;
-            if let Some(source) = self.with_long_line(Instant::now()) {
-                copied = source.copy(&mut buffer, &mut output);
+            if let Some(reader) = self.with_long_line(Instant::now()) {
+                copied = reader.copy(&mut buffer, &mut output);
             } else {
-                for source in self.sources.values_mut().filter(|source| source.ready) {
-                    copied |= source.copy(&mut buffer, &mut output);
-                    if source.has_console_until().is_some() {
+                for reader in self.readers.values_mut().filter(|reader| reader.ready) {
+                    copied |= reader.copy(&mut buffer, &mut output);
+                    if reader.has_console_until().is_some() {
                         break;
                     }
                 }
             }
             output.write_folded(Instant::now());
-            self.let_go(&mut output);
+            self.close_finished(&mut output);
             if !copied {
                 self.sleep(&output);
             }
             let now = Instant::now();
-            for source in self.sources.values_mut() {
-                source.give_out_if_due(now, &mut output);
+            for reader in self.readers.values_mut() {
+                reader.flush_if_due(now, &mut output);
             }
             self.trim(now);
         }
@@ -135,18 +136,17 @@ impl Copier {
 
     fn receive(&mut self, output: &mut Output) {
         loop {
-            let number = self.next;
+            let id = self.next;
             match self.commands.try_recv() {
                 Ok(Command::Add(file)) => {
                     self.watches
-                        .add(number, &file.path, inotify::WatchFlags::MODIFY);
-                    self.sources
-                        .insert(number, Source::new(number, file, output));
+                        .add(id, &file.path, inotify::WatchFlags::MODIFY);
+                    self.readers.insert(id, LogReader::new(id, file, output));
                     self.next += 1;
                 }
-                Ok(Command::Keep(file)) => {
-                    self.watches.add(number, &file.shown.path, ONCE);
-                    self.kept.insert(number, file);
+                Ok(Command::Retain(file)) => {
+                    self.watches.add(id, &file.tailed.path, ONCE);
+                    self.retained.insert(id, file);
                     self.next += 1;
                 }
                 Ok(Command::WritersAreGone(failed)) => self.writers_are_gone(&failed, output),
@@ -161,64 +161,67 @@ impl Copier {
     }
 
     fn writers_are_gone(&mut self, failed: &BTreeSet<LocalRank>, output: &mut Output) {
-        for (number, kept) in std::mem::take(&mut self.kept) {
-            self.watches.remove(number);
-            let kept = kept.finish();
-            if failed.contains(&kept.local_rank) {
-                let source = Source::new(number, kept.shown, output);
-                self.sources.insert(number, source);
+        for (id, retained) in std::mem::take(&mut self.retained) {
+            self.watches.remove(id);
+            let retained = retained.finish();
+            if failed.contains(&retained.local_rank) {
+                let reader = LogReader::new(id, retained.tailed, output);
+                self.readers.insert(id, reader);
             }
         }
-        for source in self.sources.values_mut() {
-            source.last_round = true;
-            source.ready = true;
+        for reader in self.readers.values_mut() {
+            reader.last_round = true;
+            reader.ready = true;
         }
     }
 
-    /// Lets go of files that have been copied to their ends.
-    fn let_go(&mut self, output: &mut Output) {
+    /// Closes the files that have been copied to their ends.
+    fn close_finished(&mut self, output: &mut Output) {
         let watches = &mut self.watches;
-        self.sources.retain(|number, source| {
-            let over = source.last_round && !source.ready;
+        self.readers.retain(|id, reader| {
+            let over = reader.last_round && !reader.ready;
             if over {
-                source.finish(output);
-                watches.remove(*number);
+                reader.finish(output);
+                watches.remove(*id);
             }
             !over
         });
-        if self.sources.is_empty() {
+        if self.readers.is_empty() {
             output.write_folded(Instant::now());
         }
-        if self.sources.is_empty() && output.is_empty() {
+        if self.readers.is_empty() && output.is_empty() {
             for answer in self.waiting.drain(..) {
                 let _ = answer.send(());
             }
         }
     }
 
-    /// The source that has the console for itself.
-    fn with_long_line(&mut self, now: Instant) -> Option<&mut Source> {
-        self.sources
+    /// The reader that has the console for itself.
+    fn with_long_line(&mut self, now: Instant) -> Option<&mut LogReader> {
+        self.readers
             .values_mut()
-            .find(|source| source.has_console_until().is_some_and(|until| until > now))
+            .find(|reader| reader.has_console_until().is_some_and(|until| until > now))
     }
 
     fn trim(&mut self, now: Instant) {
-        for (number, kept) in &mut self.kept {
-            if kept.look_at().is_some_and(|at| at <= now) {
+        for (id, retained) in &mut self.retained {
+            if retained.trim_at().is_some_and(|at| at <= now) {
                 // Watched first: what is written meanwhile is not missed.
-                self.watches.add(*number, &kept.shown.path, ONCE);
-                kept.trim();
+                self.watches.add(*id, &retained.tailed.path, ONCE);
+                retained.trim();
             }
         }
     }
 
     /// Sleeps until a file has changed, the agent sends a command, or something is due.
     fn sleep(&mut self, output: &Output) {
-        let partial = self.sources.values().filter_map(Source::give_out_at);
-        let grown = self.kept.values().filter_map(KeptFile::look_at);
+        let partial = self.readers.values().filter_map(LogReader::flush_at);
+        let grown = self.retained.values().filter_map(RetainedFile::trim_at);
         let now = Instant::now();
-        let long = self.sources.values().filter_map(Source::has_console_until);
+        let long = self
+            .readers
+            .values()
+            .filter_map(LogReader::has_console_until);
         let due = partial
             .chain(grown)
             .chain(output.deadline())
@@ -236,32 +239,32 @@ impl Copier {
         drop(waited);
         self.commands.drain();
         let now = Instant::now();
-        for number in self.watches.changed() {
-            if let Some(source) = self.sources.get_mut(&number) {
-                source.ready = true;
-            } else if let Some(kept) = self.kept.get_mut(&number) {
-                kept.changed(now);
+        for id in self.watches.changed() {
+            if let Some(reader) = self.readers.get_mut(&id) {
+                reader.ready = true;
+            } else if let Some(retained) = self.retained.get_mut(&id) {
+                retained.changed(now);
             }
         }
         if self.watches.are_incomplete() {
-            for source in self.sources.values_mut() {
-                source.ready = true;
+            for reader in self.readers.values_mut() {
+                reader.ready = true;
             }
-            for kept in self.kept.values_mut() {
-                kept.changed(now);
+            for retained in self.retained.values_mut() {
+                retained.changed(now);
             }
         }
     }
 }
 
-/// The watch on a file that is looked at after a while anyhow: it is silent after the first change
-/// until it is set again, so that a flood does not wake the thread for every line.
+/// The watch on a file that is trimmed after a delay: it reports the first change only, until it is set
+/// again, so that a flood does not wake the thread for every line.
 const ONCE: inotify::WatchFlags = inotify::WatchFlags::MODIFY.union(inotify::WatchFlags::ONESHOT);
 
-/// What the kernel watches for us.
+/// The inotify watches.
 struct Watches {
     inotify: Option<OwnedFd>,
-    sources: BTreeMap<i32, u64>,
+    streams: BTreeMap<i32, StreamId>,
     refused: bool,
 }
 
@@ -272,7 +275,7 @@ impl Watches {
         Self {
             refused: inotify.is_none(),
             inotify,
-            sources: BTreeMap::new(),
+            streams: BTreeMap::new(),
         }
     }
 
@@ -280,26 +283,26 @@ impl Watches {
         self.refused
     }
 
-    fn add(&mut self, number: u64, path: &Path, what: inotify::WatchFlags) {
+    fn add(&mut self, id: StreamId, path: &Path, what: inotify::WatchFlags) {
         let Some(inotify) = &self.inotify else {
             return;
         };
-        // One that has done its duty is gone in the kernel.
-        self.sources.retain(|_, source| *source != number);
+        // A watch that has reported is gone in the kernel.
+        self.streams.retain(|_, stream| *stream != id);
         match inotify::add_watch(inotify, path, what) {
             Ok(watch) => {
-                self.sources.insert(watch, number);
+                self.streams.insert(watch, id);
             }
             Err(_) => self.refused = true,
         }
     }
 
-    fn remove(&mut self, number: u64) {
+    fn remove(&mut self, id: StreamId) {
         let Some(inotify) = &self.inotify else {
             return;
         };
-        self.sources.retain(|watch, source| {
-            let gone = *source == number;
+        self.streams.retain(|watch, stream| {
+            let gone = *stream == id;
             if gone {
                 let _ = inotify::remove_watch(inotify, *watch);
             }
@@ -307,8 +310,8 @@ impl Watches {
         });
     }
 
-    /// The sources whose files have changed since the last call.
-    fn changed(&mut self) -> Vec<u64> {
+    /// The streams whose files have changed since the last call.
+    fn changed(&mut self) -> Vec<StreamId> {
         let Some(inotify) = &self.inotify else {
             return Vec::new();
         };
@@ -318,9 +321,9 @@ impl Watches {
         loop {
             match reader.next() {
                 Ok(event) if event.events().contains(inotify::ReadFlags::QUEUE_OVERFLOW) => {
-                    return self.sources.values().copied().collect();
+                    return self.streams.values().copied().collect();
                 }
-                Ok(event) => changed.extend(self.sources.get(&event.wd())),
+                Ok(event) => changed.extend(self.streams.get(&event.wd())),
                 Err(Errno::INTR) => {}
                 Err(_) => return changed,
             }

@@ -1,45 +1,43 @@
-//! What is made of the one stream of events, and who may listen.
+//! Consumers of the event stream.
 //!
 //! ```text
-//!  agent ── AgentEvent ──► EventSinks ──► ConsoleEvents   the reference's JSON on stderr
+//!  agent ── AgentEvent ──► EventSinks ──► ConsoleEvents   torchelastic's JSON on stderr
 //!                                    ├──► EventFile       all events in our own JSON
-//!                                    ├──► AgentMetrics    the reference's metrics ─► MetricsRegistry
+//!                                    ├──► AgentMetrics    torchelastic's metrics ─► MetricsRegistry
 //!                                    └──► yours           any EventSink, any closure
 //! ```
 //!
-//! Nothing flows back. Sinks are told on the agent's thread, in order, and must not block.
+//! Nothing flows back. Sinks are called on the agent's thread, in order, and must not block.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `sink` | [`EventSink`], several of them, and their names |
-//! | `facts` | what all events of a run have in common |
-//! | `reference` | events in the reference's JSON |
-//! | `rendezvous` | news of the rendezvous in the reference's JSON |
-//! | `record`, `file` | every event in JSON of our own, and a file of that |
-//! | `status` | what the events so far add up to |
-//! | `metrics` | named numbers and where they go |
-//! | `measure` | the reference's metrics from our events |
+//! | `sink` | [`EventSink`], several of them, and the properties that all events of a run share |
+//! | `event_handlers` | sinks by name |
+//! | `torchelastic_events` | events in torchelastic's JSON |
+//! | `json_events`, `event_file` | every event in JSON of our own, and a file of that |
+//! | `node_status` | the status of the node, from the events so far |
+//! | `metrics_registry` | named numbers and their sinks |
+//! | `torchelastic_metrics` | torchelastic's metrics from our events |
 
-mod facts;
-mod file;
-mod measure;
-mod metrics;
-mod record;
-mod reference;
-mod rendezvous;
+mod event_file;
+mod event_handlers;
+mod json_events;
+mod metrics_registry;
+mod node_status;
 mod sink;
-mod status;
 #[cfg(test)]
 mod tests;
+mod torchelastic_events;
+mod torchelastic_metrics;
 
-pub use facts::RunFacts;
-pub use file::EventFile;
-pub use measure::AgentMetrics;
-pub use metrics::{
+pub use event_file::EventFile;
+pub use event_handlers::EventRegistry;
+pub use json_events::{event_name, record};
+pub use metrics_registry::{
     ConsoleMetrics, DEFAULT_GROUP, MetricPoint, MetricsRegistry, MetricsSink, NullMetrics,
 };
-pub use record::{event_name, record, rfc3339};
-pub use reference::{ConsoleEvents, ReferenceEvents};
-pub use rendezvous::reference_rendezvous;
-pub use sink::{EventRegistry, EventSink, EventSinks};
-pub use status::{NodeStatus, SharedStatus, WorkerStatus};
+pub use node_status::{NodeStatus, SharedStatus, WorkerStatus};
+pub use rdzv_agent_proto::group::rfc3339;
+pub use sink::{EventSink, EventSinks, RunFacts};
+pub use torchelastic_events::{ConsoleEvents, TorchelasticEvents, torchelastic_rendezvous};
+pub use torchelastic_metrics::AgentMetrics;

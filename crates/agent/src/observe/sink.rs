@@ -1,12 +1,11 @@
-//! Who hears of events, and how a sink gets a name.
+//! Receivers of events, and the properties that all events of a run share.
 
-use std::collections::BTreeMap;
 use std::fmt;
+use std::path::Path;
 
-use super::{ConsoleEvents, RunFacts};
-use crate::AgentEvent;
+use crate::{AgentEvent, LaunchPlan, host};
 
-/// Someone who is told of every event of a run, in order.
+/// A receiver of every event of a run, in order.
 ///
 /// Every closure over an event is one. Give several of them to a run as [`EventSinks`].
 pub trait EventSink {
@@ -24,12 +23,12 @@ impl<F: FnMut(&AgentEvent)> EventSink for F {
     }
 }
 
-/// Several sinks that hear of everything, in the order in which they were added.
+/// Several sinks that receive every event, in the order in which they were added.
 #[derive(Default)]
 pub struct EventSinks(Vec<Box<dyn EventSink>>);
 
 impl EventSinks {
-    /// Nobody listens yet.
+    /// No sinks yet.
     pub fn new() -> Self {
         Self::default()
     }
@@ -66,58 +65,48 @@ impl fmt::Debug for EventSinks {
     }
 }
 
-/// Makes a sink for one run.
-type Factory = Box<dyn Fn(&RunFacts) -> Box<dyn EventSink + Send> + Send + Sync>;
+/// Name of torchrun's function that runs the script with `--run-path`.
+const RUN_PATH_NAME: &str = "run_script_path";
 
-/// The sinks that can be asked for by name (`--event-log-handler`).
-///
-/// | name | what becomes of events |
-/// |---|---|
-/// | `null` | nothing |
-/// | `console` | the run's milestones as JSON on stderr, in the reference's form |
-/// | `dynamic_rendezvous` | nothing; register a sink that uses [`reference_rendezvous`](super::reference_rendezvous) to get the news of a dynamic rendezvous |
-pub struct EventRegistry(BTreeMap<String, Factory>);
-
-impl EventRegistry {
-    /// The three names of the reference.
-    pub fn with_defaults() -> Self {
-        let mut registry = Self(BTreeMap::new());
-        registry.register("null", |_| Box::new(|_: &AgentEvent| {}));
-        registry.register("console", |facts| {
-            Box::new(ConsoleEvents::new(facts.clone()))
-        });
-        registry.register("dynamic_rendezvous", |_| Box::new(|_: &AgentEvent| {}));
-        registry
-    }
-
-    /// Gives a sink a name; whoever had it before has it no more.
-    pub fn register(
-        &mut self,
-        name: &str,
-        factory: impl Fn(&RunFacts) -> Box<dyn EventSink + Send> + Send + Sync + 'static,
-    ) {
-        self.0.insert(name.to_owned(), Box::new(factory));
-    }
-
-    /// The sink of that name for one run; `None` if nobody has the name.
-    pub fn create(&self, name: &str, facts: &RunFacts) -> Option<Box<dyn EventSink + Send>> {
-        self.0.get(name).map(|factory| factory(facts))
-    }
-
-    /// All names, sorted.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.keys().map(String::as_str)
-    }
+/// Properties of the run and the node that all events share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunFacts {
+    /// The job's name.
+    pub run_id: String,
+    /// The role of this node's workers.
+    pub role: String,
+    /// The full name of this host.
+    pub host: String,
+    /// Name of the rendezvous backend.
+    pub backend: String,
+    /// Base name of the program that workers execute, or its name in the plan if that is no path.
+    pub entry_point: String,
+    /// Number of restarts that the group may use.
+    pub max_restarts: u32,
+    /// Number of workers on this node.
+    pub local_world_size: u32,
 }
 
-impl Default for EventRegistry {
-    fn default() -> Self {
-        Self::with_defaults()
-    }
-}
-
-impl fmt::Debug for EventRegistry {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_set().entries(self.names()).finish()
+impl RunFacts {
+    /// Those of a launch on this host.
+    pub fn new(plan: &LaunchPlan) -> Self {
+        let name = &plan.entrypoint.name;
+        let entry_point = if name == RUN_PATH_NAME {
+            name.clone()
+        } else {
+            Path::new(&plan.entrypoint.program)
+                .file_name()
+                .map(|name| name.to_string_lossy().into_owned())
+                .unwrap_or_default()
+        };
+        Self {
+            run_id: plan.run_id.to_string(),
+            role: plan.role.clone(),
+            host: host::full_name(),
+            backend: plan.rendezvous_backend.clone(),
+            entry_point,
+            max_restarts: plan.max_restarts,
+            local_world_size: plan.local_world_size,
+        }
     }
 }

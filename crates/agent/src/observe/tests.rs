@@ -218,7 +218,7 @@ fn a_record_has_its_five_keys_in_order() {
 
 #[test]
 fn watchdog_events_are_those_of_the_reference() {
-    let mut reference = ReferenceEvents::new(facts());
+    let mut reference = TorchelasticEvents::new(facts());
     let event = AgentEvent::Watchdog {
         at: at(5),
         action: WatchdogAction::TimerExpired,

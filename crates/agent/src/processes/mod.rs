@@ -22,7 +22,7 @@ use crate::clock::Clock;
 use crate::control_group::ControlGroup;
 use crate::exits::Exits;
 use crate::hang::{HangMonitor, HangOutput, WatchdogAction};
-use crate::logs::{Listener, Logs, Target};
+use crate::logs::{Logs, StderrCapture, Target};
 use crate::memory::{OutOfMemoryCounters, OutOfMemoryKills};
 use crate::reap::Leftovers;
 use crate::supervisor::{StartRequest, Supervisor, Watch, WorkerEvent};
@@ -61,7 +61,7 @@ pub(crate) struct ProcessSupervisor {
     /// Whether leftovers are being killed.
     clearing: bool,
     logs: Logs,
-    listener: Listener,
+    stderr: StderrCapture,
     hang: HangMonitor,
     kernel_holds: KernelHolds,
     /// The group of the workers, made with the first one.
@@ -95,7 +95,7 @@ impl ProcessSupervisor {
             leftovers,
             clearing: false,
             logs: Logs::new(&plan),
-            listener: Listener::default(),
+            stderr: StderrCapture::default(),
             hang: HangMonitor::new(&plan.hang, &plan.role, plan.local_world_size)?,
             kernel_holds: KernelHolds::new(held_limit.as_deref()),
             control_group: OnceCell::new(),
@@ -133,7 +133,7 @@ impl ProcessSupervisor {
         }
         let mut streams = self.logs.streams(&place)?;
         if streams.stderr.is_none() && self.plan.overhear_stderr {
-            streams.stderr = self.listener.stderr(local_rank);
+            streams.stderr = self.stderr.stderr(local_rank);
         }
         let error_file = streams.error_file.clone();
         let group = self.control_group.get_or_init(ControlGroup::make).as_ref();
@@ -484,7 +484,7 @@ impl Supervisor for ProcessSupervisor {
     }
 
     fn report_failure(&mut self, exit: &WorkerExit) {
-        self.listener.settle();
+        self.stderr.flush();
         let number = exit.exit.as_number();
         let (local_rank, pid) = (exit.local_rank, exit.pid);
         let program = self.plan.entrypoint.program.to_string_lossy();
@@ -512,7 +512,7 @@ impl Supervisor for ProcessSupervisor {
             error_file: worker.error_file.as_deref().and_then(error_file::read),
             stderr_tail: match self.logs.file(local_rank, Target::Stderr) {
                 Some(_) => self.logs.tail(local_rank, Target::Stderr, MOST_LINES),
-                None => self.listener.tail(local_rank, MOST_LINES),
+                None => self.stderr.tail(local_rank, MOST_LINES),
             },
             ..Evidence::default()
         })
@@ -527,7 +527,7 @@ impl Supervisor for ProcessSupervisor {
     fn shutdown(&mut self, _signal: i32) {}
 
     async fn captured(&mut self) {
-        self.listener.drained().await;
+        self.stderr.drained().await;
     }
 
     async fn drained(&mut self) {

@@ -1,9 +1,9 @@
-//! What happens between fork and exec, and what must be true of descriptors before it.
+//! The code between fork and exec, and the state of descriptors before it.
 //!
 //! The only `unsafe` code of the agent.
 //!
 //! Invariant: between fork and exec the child may be a copy of a process with several threads, one
-//! of which held the allocator's lock at that moment. So the closure given to `pre_exec` makes
+//! of which held the allocator's lock at that moment. Therefore the closure given to `pre_exec` makes
 //! system calls only: it does not allocate, take locks, log or panic. `rustix` makes these calls
 //! directly, and an error number becomes an `io::Error` without allocation.
 #![allow(unsafe_code)]
@@ -64,7 +64,7 @@ pub(crate) fn let_trace(command: &mut Command) {
 /// `cgroup.procs` of that group. Where that is refused it stays outside, which is no error.
 pub(crate) fn enter(command: &mut Command, entrance: File) {
     let prepare = move || -> io::Result<()> {
-        // To the kernel, 0 is whoever writes.
+        // To the kernel, 0 is the writing process.
         let _ = rustix::io::write(&entrance, b"0");
         Ok(())
     };

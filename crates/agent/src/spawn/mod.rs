@@ -32,7 +32,7 @@ pub(crate) struct Spawned {
 /// Starts one worker. To be called on the main thread.
 pub(crate) fn spawn(
     launch: &LaunchPlan,
-    place: &WorkerRanks,
+    ranks: &WorkerRanks,
     variables: Vec<(&'static str, String)>,
     streams: WorkerStreams,
     control_group: Option<File>,
@@ -41,7 +41,7 @@ pub(crate) fn spawn(
     command
         .args(environment::arguments(
             &launch.entrypoint.arguments,
-            place.local_rank,
+            ranks.local_rank,
         ))
         .env_clear()
         .envs(&launch.environment)
@@ -67,7 +67,7 @@ pub(crate) fn spawn(
     if let Some(entrance) = control_group {
         enter(&mut command, entrance);
     }
-    if let Some(processors) = launch.processors.get(place.local_rank.0 as usize) {
+    if let Some(processors) = launch.processors.get(ranks.local_rank.0 as usize) {
         bind(&mut command, processors);
     }
     let child = command.spawn().map_err(|source| {
@@ -77,7 +77,7 @@ pub(crate) fn spawn(
         match (absent, there) {
             (true, false) => AgentError::ProgramNotFound { program },
             (true, true) => AgentError::Spawn {
-                local_rank: place.local_rank.0,
+                local_rank: ranks.local_rank.0,
                 program,
                 source: io::Error::new(
                     source.kind(),
@@ -86,7 +86,7 @@ pub(crate) fn spawn(
                 ),
             },
             (false, _) => AgentError::Spawn {
-                local_rank: place.local_rank.0,
+                local_rank: ranks.local_rank.0,
                 program,
                 source,
             },

@@ -1,4 +1,4 @@
-//! What this machine has: processors, their limits, accelerators, and which belongs to which.
+//! Processors, their limits and accelerators of this machine, and which belongs to which.
 //!
 //! Only files of `/proc` and `/sys` are read, never a driver's library: what a launch has to know
 //! (how many devices, their PCI addresses and UUIDs) is in there, and a library would have to be
@@ -8,13 +8,11 @@
 //! | file | reads |
 //! |---|---|
 //! | `tree` | a file below `/`, or below a test's directory |
-//! | `processors` | the affinity mask, NUMA nodes, sockets, cores, caches |
-//! | `limits` | the quotas of our control groups |
-//! | `devices` | accelerators |
+//! | `processors` | the affinity mask, the quotas of our control groups, NUMA nodes, sockets, cores, caches |
+//! | `sysfs_devices` | accelerators |
 
-mod devices;
-mod limits;
 mod processors;
+mod sysfs_devices;
 mod tree;
 
 use rdzv_agent_proto::topology::{
@@ -25,7 +23,7 @@ use thiserror::Error;
 
 use self::tree::Tree;
 
-/// A look at a machine. Nothing is remembered: each question reads what is there.
+/// The hardware of a machine. Nothing is cached: each call reads the files again.
 #[derive(Debug, Clone)]
 pub struct Hardware {
     tree: Tree,
@@ -36,7 +34,7 @@ pub struct Hardware {
 /// Why workers cannot be bound to processors.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PlacementError {
-    /// The machine has no place for them.
+    /// The machine does not have what they need.
     #[error(transparent)]
     Binding(#[from] BindingError),
     /// A device is named in a way that only the driver's library could resolve.
@@ -46,15 +44,15 @@ pub enum PlacementError {
          --numa-binding"
     )]
     UnknownDevice {
-        /// Whose.
+        /// The worker.
         local_rank: u32,
     },
     /// A file of `/proc` or `/sys` cannot be understood.
     #[error("{path}: {problem}; leave out --numa-binding")]
     Unreadable {
-        /// Which.
+        /// Its path.
         path: String,
-        /// What is wrong with it.
+        /// The fault in it.
         problem: String,
     },
 }
@@ -84,15 +82,15 @@ impl Hardware {
 
     /// The tightest limit on processor time that control groups put on this process.
     pub fn cpu_limit(&self) -> Option<CpuLimit> {
-        limits::cpu_limit(&self.tree)
+        processors::cpu_limit(&self.tree)
     }
 
     /// All accelerators, visible or not.
     pub fn accelerators(&self) -> Accelerators {
-        devices::accelerators(&self.tree)
+        sysfs_devices::accelerators(&self.tree)
     }
 
-    /// What each of so many workers is bound to, by local rank.
+    /// The binding of each of `local_world_size` workers, by local rank.
     ///
     /// # Errors
     ///
@@ -121,7 +119,7 @@ impl Hardware {
 
     fn with_devices(&self, visible: &[Visible<'_>]) -> Result<Topology, PlacementError> {
         let node = |(local_rank, device): (u32, &Visible<'_>)| match device {
-            Visible::Device(device) => devices::numa_node(&self.tree, device),
+            Visible::Device(device) => sysfs_devices::numa_node(&self.tree, device),
             Visible::Unresolved => Err(PlacementError::UnknownDevice { local_rank }),
         };
         Ok(Topology {

@@ -1,8 +1,9 @@
-//! The affinity mask, and what sysfs says about processors.
+//! The affinity mask, the quotas of our control groups, and the processors in sysfs.
 
 use std::collections::BTreeMap;
 
-use rdzv_agent_proto::topology::{BindingMode, CpuList, Processor, Topology};
+use rdzv_agent_proto::topology::cgroup::{Version, directories};
+use rdzv_agent_proto::topology::{BindingMode, CpuLimit, CpuList, Processor, Quota, Topology};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
@@ -20,7 +21,7 @@ pub(super) fn affinity() -> CpuList {
             .filter_map(|processor| u32::try_from(processor).ok())
             .collect(),
         // More processors than the set has room for.
-        Err(_) => told_by_status(&Tree::new("/")).unwrap_or_else(|| {
+        Err(_) => allowed_by_status(&Tree::new("/")).unwrap_or_else(|| {
             let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
             (0..u32::try_from(count).unwrap_or(u32::MAX)).collect()
         }),
@@ -28,7 +29,7 @@ pub(super) fn affinity() -> CpuList {
 }
 
 /// The same mask as a text of the kernel's, of any length.
-fn told_by_status(tree: &Tree) -> Option<CpuList> {
+fn allowed_by_status(tree: &Tree) -> Option<CpuList> {
     let status = tree.text("/proc/thread-self/status")?;
     let mut lines = status.lines();
     let list = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
@@ -48,7 +49,7 @@ pub(super) fn nodes(tree: &Tree) -> Result<BTreeMap<u32, CpuList>, PlacementErro
     Ok(nodes)
 }
 
-/// Adds what the mode needs to know of the processors that may be used.
+/// Adds the description of the usable processors that the mode needs.
 pub(super) fn describe(
     tree: &Tree,
     mode: BindingMode,
@@ -102,12 +103,38 @@ fn last_cache(tree: &Tree, directory: &str) -> Result<CpuList, PlacementError> {
     Ok(shared)
 }
 
+/// The tightest quota of our groups and their ancestors.
+pub(super) fn cpu_limit(tree: &Tree) -> Option<CpuLimit> {
+    let groups = tree.text("/proc/self/cgroup")?;
+    let mounts = tree.text("/proc/self/mountinfo")?;
+    let limits = directories(&groups, &mounts)
+        .into_iter()
+        .filter_map(|(version, directory)| {
+            let (quota, file) = match version {
+                Version::V2 => {
+                    let file = directory.join("cpu.max");
+                    (Quota::from_cpu_max(&tree.text(&file)?)?, file)
+                }
+                Version::V1 => {
+                    let file = directory.join("cpu.cfs_quota_us");
+                    let period = tree.text(directory.join("cpu.cfs_period_us"))?;
+                    (Quota::from_cfs(&tree.text(&file)?, &period)?, file)
+                }
+            };
+            Some(CpuLimit {
+                quota,
+                file: file.display().to_string(),
+            })
+        });
+    CpuLimit::tightest(limits)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn both_ways_to_ask_for_the_mask_agree() {
-        assert_eq!(told_by_status(&Tree::new("/")), Some(affinity()));
+        assert_eq!(allowed_by_status(&Tree::new("/")), Some(affinity()));
     }
 }

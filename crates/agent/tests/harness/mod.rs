@@ -1,4 +1,4 @@
-//! Starts `examples/agent_harness` and reads what it says.
+//! Starts `agent_harness` and reads what it says.
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 #![allow(clippy::unwrap_used, reason = "this is all test code")]
 
@@ -29,7 +29,7 @@ pub(crate) struct Ended {
 }
 
 pub(crate) fn program() -> PathBuf {
-    rdzv_testing::example("rdzv-agent", "agent_harness")
+    rdzv_testing::program("agent_harness")
 }
 
 /// Starts workers that run a shell script.

@@ -1,10 +1,10 @@
 //! How `torchrun` reads a command line, where that differs from what clap does.
 //!
-//! The reference is built on Python's argparse, and people's job scripts rely on its habits:
+//! `torchrun` is built on Python's argparse, and people's job scripts rely on its habits:
 //!
 //! * options may be shortened as long as that is unambiguous, and both spellings of an option
 //!   (`--nproc-per-node`, `--nproc_per_node`) count, so `--nproc` is ambiguous; options of ours,
-//!   which stand under a heading in the help, never take a prefix from those of the reference;
+//!   which stand under a heading in the help, never take a prefix from those of `torchrun`;
 //! * a negative number is a value, anything else with a dash in front is not;
 //! * the first word that is no option is the script, and everything behind it is the script's;
 //! * the first `--` of the whole line is dropped, even if it stands behind the script;
@@ -23,7 +23,7 @@ use clap::{Arg, ArgAction, Command};
 use crate::exit::Refusal;
 use crate::number::int_or_raise;
 
-/// Options that the reference does not take from the environment, and questions of ours.
+/// Options that `torchrun` does not take from the environment, and questions of ours.
 const WITHOUT_VARIABLE: [&str; 7] = [
     "logs_specs",
     "numa_binding",
@@ -43,7 +43,7 @@ pub(crate) fn variable(option: &Arg) -> Option<String> {
     (!WITHOUT_VARIABLE.contains(&id)).then(|| format!("PET_{}", id.to_uppercase()))
 }
 
-/// A line in the form that clap reads as the reference reads the original.
+/// A line in the form that clap reads as `torchrun` reads the original.
 #[derive(Debug, PartialEq, Eq, Default)]
 pub(crate) struct Normalised {
     /// Options with full names and attached values, then `--`, the script and what is behind it.
@@ -58,8 +58,8 @@ pub(crate) struct Normalised {
 ///
 /// # Errors
 ///
-/// A bad flag in the environment is reported as the reference does ([`Refusal::Raised`]), whatever
-/// else may be wrong; usage errors are the reference's texts.
+/// A bad flag in the environment is reported as `torchrun` does ([`Refusal::Raised`]), whatever
+/// else may be wrong; usage errors have the texts of `torchrun`.
 pub(crate) fn normalise(
     command: &Command,
     line: &[OsString],
@@ -169,7 +169,7 @@ impl<'a> Known<'a> {
         matches!(self.arg.get_action(), ArgAction::Set | ArgAction::Append)
     }
 
-    /// Whether the reference does not have it: all options of ours stand under a heading.
+    /// True for an option that `torchrun` does not have: all options of ours stand under a heading.
     fn is_ours(&self) -> bool {
         self.arg.get_help_heading().is_some()
     }
@@ -273,7 +273,7 @@ fn classify<'k, 'a>(options: &'k [Known<'a>], word: &OsStr) -> Result<Word<'k, '
             });
         }
     }
-    // Only now: the reference looks for options first, so that this cannot hide one.
+    // Only now: `torchrun` looks for options first, so that this cannot hide one.
     Ok(if is_negative_number(&text) || text.contains(' ') {
         Word::Positional
     } else {
@@ -318,7 +318,7 @@ fn defaults<'a>(
         } else if option.arg.get_possible_values().is_empty() {
             words.push((option.id(), option.assign(value)));
         }
-        // An option with choices takes any text from the environment in the reference. There is
+        // An option with choices takes any text from the environment in `torchrun`. There is
         // one such option, `--start-method`, and no text of it changes anything here.
     }
     Ok(words)

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_errors_are_the_references() {
+    fn usage_errors_are_those_of_torchrun() {
         for (line, text) in [
             (
                 &[][..],

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_health_port_that_is_none_is_told_and_ignored() {
+    fn a_health_port_that_is_none_is_reported_and_ignored() {
         let mut context = Context {
             environment: &Environment::default(),
             machine: &ThisHost,

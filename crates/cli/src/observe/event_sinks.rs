@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use rdzv_agent::observe::{
-    EventFile, EventRegistry, EventSink, EventSinks, NodeStatus, ReferenceEvents, RunFacts,
-    SharedStatus,
+    EventFile, EventRegistry, EventSink, EventSinks, NodeStatus, RunFacts, SharedStatus,
+    TorchelasticEvents,
 };
 use rdzv_agent::{AgentEvent, LaunchPlan, WorkerIdentity};
 use rdzv_core::endpoint::Endpoint;
@@ -106,7 +106,7 @@ fn listeners(observers: &Observers) -> Result<Vec<Listener>, Raised> {
 fn registry() -> EventRegistry {
     let mut registry = EventRegistry::with_defaults();
     registry.register("console", |facts| {
-        let mut events = ReferenceEvents::new(facts.clone());
+        let mut events = TorchelasticEvents::new(facts.clone());
         Box::new(move |event: &AgentEvent| {
             if let Some(line) = events.line(event) {
                 complain(&line);

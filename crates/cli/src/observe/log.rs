@@ -1,4 +1,4 @@
-//! Log lines on stderr in the reference's form:
+//! Log lines on stderr in the form of torchelastic:
 //!
 //! ```text
 //! W1121 00:25:04.393117 21914 agent/stop.rs:88] Sending process 21920 closing signal SIGTERM
@@ -41,15 +41,15 @@ pub(crate) fn install(level: LevelFilter) {
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(|| LineWriter)
-        .event_format(ReferenceForm)
+        .event_format(TorchelasticForm)
         .finish();
     // Fails only if there is one already, and then lines go there.
     let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
-struct ReferenceForm;
+struct TorchelasticForm;
 
-impl<S, N> FormatEvent<S, N> for ReferenceForm
+impl<S, N> FormatEvent<S, N> for TorchelasticForm
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -68,7 +68,7 @@ where
             letter(*metadata.level()),
             Zoned::now().strftime("%m%d %H:%M:%S%.6f"),
             std::process::id(),
-            place(metadata.file().unwrap_or_default()),
+            source_path(metadata.file().unwrap_or_default()),
             metadata.line().unwrap_or_default(),
         );
         for line in text.0.split('\n') {
@@ -88,7 +88,7 @@ fn letter(level: Level) -> char {
 }
 
 /// `crates/agent/src/stop.rs` as `agent/stop.rs`, wherever it was built.
-fn place(file: &str) -> String {
+fn source_path(file: &str) -> String {
     let inside = file.rsplit_once("crates/").map_or(file, |(_, rest)| rest);
     inside.replacen("/src/", "/", 1)
 }
@@ -133,9 +133,12 @@ mod tests {
     #[test]
     fn places_do_not_tell_where_the_program_was_built() {
         assert_eq!(
-            place("/somewhere/else/crates/agent/src/stop.rs"),
+            source_path("/somewhere/else/crates/agent/src/stop.rs"),
             "agent/stop.rs"
         );
-        assert_eq!(place("crates/cli/src/observe/log.rs"), "cli/observe/log.rs");
+        assert_eq!(
+            source_path("crates/cli/src/observe/log.rs"),
+            "cli/observe/log.rs"
+        );
     }
 }

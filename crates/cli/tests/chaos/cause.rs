@@ -20,14 +20,18 @@ pub(crate) fn all(plan: &Plan, record: &Record) -> Vec<String> {
     let mut complaints = Vec::new();
     for index in 0..record.nodes.len() {
         let node = &record.nodes[index];
-        complaints.extend(report_is_complete(node, index, &record.told_to_end(index)));
+        complaints.extend(report_is_complete(
+            node,
+            index,
+            &record.fatal_signals(index),
+        ));
         if node.code() != 1 {
             continue;
         }
         let printed = printed(&node.stderr);
-        if record.told_to_end(index).is_empty() && !record.infrastructure_broke() {
+        if record.fatal_signals(index).is_empty() && !record.infrastructure_broke() {
             let expected = first_failures(plan, record, &lives, index);
-            complaints.extend(told(node, index, printed, &expected));
+            complaints.extend(printed_cause(node, index, printed, &expected));
         } else {
             // The end of the job may have another reason; but nobody may be blamed without one.
             let all: Vec<(u32, Vec<i64>)> = lives
@@ -51,9 +55,9 @@ pub(crate) fn all(plan: &Plan, record: &Record) -> Vec<String> {
 fn report_is_complete(
     node: &Node,
     index: usize,
-    told: &[(std::time::Instant, Signal)],
+    signals: &[(std::time::Instant, Signal)],
 ) -> Option<String> {
-    if told.iter().any(|(_, signal)| *signal == Signal::KILL) {
+    if signals.iter().any(|(_, signal)| *signal == Signal::KILL) {
         // What was true of the run just before does not hold for who was killed.
         return None;
     }
@@ -65,7 +69,7 @@ fn report_is_complete(
     let fine = match outcome {
         "succeeded" => node.code() == 0,
         "failed" | "error" => node.code() != 0 && explained,
-        "signalled" => node.code() != 0 && explained && !told.is_empty(),
+        "signalled" => node.code() != 0 && explained && !signals.is_empty(),
         _ => false,
     };
     (!fine).then(|| format!("node {index}: {} and {report}", node.status))
@@ -81,14 +85,14 @@ fn first_failures(
 ) -> Vec<(u32, Vec<i64>)> {
     let mut expected = Vec::new();
     for any in 0..record.nodes.len() {
-        // Without a common rendezvous, every node's failures are its own, and the others may be told.
+        // Without a common rendezvous, every node's failures are its own, and the others may be reported.
         if !exhausted(plan, record, lives, any) {
             continue;
         }
         let groups = generations(lives, any);
         let last = groups.last().expect("who failed has begun");
         let round = last[0].process.round;
-        let everywhere = |life: &Life| plan.meeting.is_dynamic() && life.process.round == round;
+        let everywhere = |life: &Life| plan.rendezvous.is_dynamic() && life.process.round == round;
         let mut ended: Vec<&Life> = lives
             .iter()
             .filter(|life| everywhere(life) || last.iter().any(|own| own.is(life)))
@@ -118,7 +122,7 @@ fn first_failures(
     expected
 }
 
-fn told(
+fn printed_cause(
     node: &Node,
     index: usize,
     printed: Option<(u32, i64)>,

@@ -75,7 +75,7 @@ fn must_fail(plan: &Plan, record: &Record, life: &Life) -> bool {
 
 /// What it was to do.
 fn act<'a>(plan: &'a Plan, life: &Life) -> Option<&'a Act> {
-    let count = if plan.meeting.is_dynamic() {
+    let count = if plan.rendezvous.is_dynamic() {
         life.process.round
     } else {
         life.process.attempt
@@ -117,7 +117,7 @@ fn restarts(plan: &Plan, record: &Record, node: usize, groups: &[Vec<&Life>]) ->
         } else if attempt == last && before.is_some() {
             // A change of membership: of others, or of this node if its link broke.
             let changed = plan.nodes.len() > 1 || record.infrastructure_broke();
-            if !plan.meeting.is_dynamic() || !changed || round <= last_round {
+            if !plan.rendezvous.is_dynamic() || !changed || round <= last_round {
                 complaints.push(format!(
                     "node {node}: attempt {attempt}, round {round} came twice"
                 ));
@@ -131,12 +131,12 @@ fn restarts(plan: &Plan, record: &Record, node: usize, groups: &[Vec<&Life>]) ->
 /// The exit status is one that what happened explains.
 fn status(plan: &Plan, record: &Record, node: usize, lives: &[Life]) -> Option<String> {
     let code = record.nodes[node].code();
-    let told = record.told_to_end(node);
-    let killed = told.iter().any(|(_, signal)| *signal == Signal::KILL);
+    let signals = record.fatal_signals(node);
+    let killed = signals.iter().any(|(_, signal)| *signal == Signal::KILL);
     // Who is at its exit already ends as it was going to.
     let ended = record.nodes[node].ended;
     let in_time = |at: &Instant| ended.saturating_duration_since(*at) > EXITING;
-    let surely = told
+    let surely = signals
         .iter()
         .any(|(at, signal)| *signal == Signal::KILL && in_time(at));
     let groups = generations(lives, node);
@@ -148,12 +148,12 @@ fn status(plan: &Plan, record: &Record, node: usize, lives: &[Life]) -> Option<S
             .iter()
             .all(|life| life.ended.is_some() && !must_fail(plan, record, life)),
         1 => {
-            !told.is_empty()
+            !signals.is_empty()
                 || record.infrastructure_broke()
                 || (0..record.nodes.len()).any(|any| exhausted(plan, record, lives, any))
         }
         // Before there were workers, the launcher dies of a signal as any program does.
-        _ => told.iter().any(|(at, signal)| {
+        _ => signals.iter().any(|(at, signal)| {
             code == -signal.as_raw()
                 && lives
                     .iter()
@@ -169,7 +169,7 @@ fn ranks(plan: &Plan, lives: &[Life]) -> Vec<String> {
     let mut complaints = Vec::new();
     for life in lives {
         let (attempt, round) = generation(life);
-        let generation = if plan.meeting.is_dynamic() {
+        let generation = if plan.rendezvous.is_dynamic() {
             (0, round)
         } else {
             (life.node, attempt)

@@ -5,27 +5,27 @@ use std::time::Duration;
 use fastrand::Rng;
 use rustix::process::Signal;
 
-use crate::plan::{Act, After, End, Fault, Meeting, Plan, What};
+use crate::plan::{Act, After, End, Fault, Plan, Rendezvous, What};
 
 /// The plan of a seed; always the same one.
 pub(crate) fn plan(seed: u64) -> Plan {
     // Neighbouring seeds would begin alike.
     let mut rng = Rng::with_seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    let meeting = match rng.u32(..10) {
-        0..4 => Meeting::Standalone,
-        4 => Meeting::Static,
-        5..7 => Meeting::FirstAgent,
-        _ => Meeting::OwnStore,
+    let rendezvous = match rng.u32(..10) {
+        0..4 => Rendezvous::Standalone,
+        4 => Rendezvous::Static,
+        5..7 => Rendezvous::FirstAgent,
+        _ => Rendezvous::OwnStore,
     };
-    let count = match meeting {
-        Meeting::Standalone => 1,
+    let count = match rendezvous {
+        Rendezvous::Standalone => 1,
         _ => rng.usize(1..=3),
     };
     let nodes: Vec<u32> = (0..count).map(|_| rng.u32(1..=4)).collect();
     let max_restarts = rng.u32(0..=3);
     let mut plan = Plan {
-        meeting,
-        elastic: meeting.is_dynamic() && rng.bool(),
+        rendezvous,
+        elastic: rendezvous.is_dynamic() && rng.bool(),
         max_restarts,
         shutdown_timeout: rng.u32(1..=2),
         tee: rng.bool(),
@@ -154,8 +154,8 @@ fn fault(rng: &mut Rng, plan: &Plan) -> Fault {
         12 | 13 => What::PauseWorker { pick, millis },
         14 => What::PauseAgent { node, millis },
         15 => What::PauseKeeper { node, millis },
-        16 | 17 if plan.meeting == Meeting::OwnStore => What::Cut { node },
-        18 if plan.meeting == Meeting::OwnStore => What::Stall { node, millis },
+        16 | 17 if plan.rendezvous == Rendezvous::OwnStore => What::Cut { node },
+        18 if plan.rendezvous == Rendezvous::OwnStore => What::Stall { node, millis },
         _ => What::Worker {
             pick,
             signal: deadly(rng),

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::plan::{Act, End, Meeting, Plan};
+use crate::plan::{Act, End, Plan, Rendezvous};
 use crate::{cause, checks, job};
 
 /// Two nodes, all of whose workers write as fast as their disk takes it, several times as long as it
@@ -22,7 +22,7 @@ fn a_flood_of_logs_costs_no_node_its_place() {
         });
     }
     let plan = Plan {
-        meeting: Meeting::FirstAgent,
+        rendezvous: Rendezvous::FirstAgent,
         nodes: vec![2, 1],
         elastic: true,
         max_restarts: 0,
@@ -70,7 +70,7 @@ fn ends_soon_after_a_signal(end_of_worker: End) {
     };
     let end = Duration::from_millis(1500);
     let plan = Plan {
-        meeting: Meeting::Standalone,
+        rendezvous: Rendezvous::Standalone,
         nodes: vec![2],
         elastic: false,
         max_restarts: 0,

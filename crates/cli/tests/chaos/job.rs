@@ -12,10 +12,10 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::observer::{self, Observer, Seen};
-use crate::plan::{After, Meeting, Plan, What};
+use crate::plan::{After, Plan, Rendezvous, What};
 use crate::proxy::Proxy;
 use crate::record::{Fired, Node, Record};
-use crate::store::Store;
+use crate::store_process::Store;
 
 /// How long faults that wait for all workers do so: some may never begin.
 const ALL_BEGAN_WITHIN: Duration = Duration::from_millis(1500);
@@ -60,7 +60,7 @@ pub(crate) fn run(plan: &Plan) -> Record {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("s");
     let observer = Observer::new(&socket);
-    let store = (plan.meeting == Meeting::OwnStore).then(Store::start);
+    let store = (plan.rendezvous == Rendezvous::OwnStore).then(Store::start);
     let proxies: Vec<Proxy> = match &store {
         Some(store) => plan
             .nodes
@@ -149,9 +149,9 @@ impl Job<'_> {
             None => format!("127.0.0.1:{port}"),
         };
         let node_rank = index.to_string();
-        let meeting: &[&str] = match self.plan.meeting {
-            Meeting::Standalone => &["--standalone"],
-            Meeting::Static => &[
+        let rendezvous: &[&str] = match self.plan.rendezvous {
+            Rendezvous::Standalone => &["--standalone"],
+            Rendezvous::Static => &[
                 "--nnodes",
                 &nodes,
                 "--node-rank",
@@ -161,7 +161,7 @@ impl Job<'_> {
                 "--rdzv-conf",
                 "timeout=20",
             ],
-            Meeting::FirstAgent | Meeting::OwnStore => &[
+            Rendezvous::FirstAgent | Rendezvous::OwnStore => &[
                 "--nnodes",
                 &nodes,
                 "--rdzv-backend=c10d",
@@ -178,7 +178,7 @@ impl Job<'_> {
             .arg("run")
             .arg("--report")
             .arg(&report)
-            .args(meeting)
+            .args(rendezvous)
             .arg(format!("--nproc-per-node={}", self.plan.nodes[index]))
             .arg(format!("--max-restarts={}", self.plan.max_restarts))
             .arg(format!("--shutdown-timeout={}", self.plan.shutdown_timeout))
@@ -404,7 +404,7 @@ impl Job<'_> {
 
 /// The scripted worker.
 pub(crate) fn fixture_worker() -> PathBuf {
-    rdzv_testing::example("rdzv", "fixture_worker")
+    rdzv_testing::program("fixture_worker")
 }
 
 /// Fills a pipe, so that whoever writes next waits for a reader.

@@ -30,8 +30,8 @@ mod observer;
 mod plan;
 mod proxy;
 mod record;
-#[path = "../places/store.rs"]
-mod store;
+#[path = "../store_process/mod.rs"]
+mod store_process;
 
 use std::env;
 use std::sync::Mutex;
@@ -45,7 +45,7 @@ const RUNS: u64 = 36;
 const PARALLEL: u64 = 4;
 
 #[test]
-fn whatever_breaks_nothing_is_left_nothing_hangs_and_the_first_cause_is_told() {
+fn whatever_breaks_nothing_is_left_nothing_hangs_and_the_first_cause_is_reported() {
     if let Some(seed) = number("CHAOS_SEED") {
         let complaints = one(seed, true);
         assert!(complaints.is_empty(), "seed {seed}: {complaints:#?}");

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 /// Everything about a run that is decided beforehand.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    pub(crate) meeting: Meeting,
+    pub(crate) rendezvous: Rendezvous,
     /// How many workers each node has.
     pub(crate) nodes: Vec<u32>,
     /// Whether the job may go on with fewer nodes.
@@ -27,7 +27,7 @@ pub(crate) struct Plan {
 
 /// How the nodes find one another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Meeting {
+pub(crate) enum Rendezvous {
     /// One node, `--standalone`.
     Standalone,
     /// `--master-port`; the first node hosts the store.
@@ -38,7 +38,7 @@ pub(crate) enum Meeting {
     OwnStore,
 }
 
-impl Meeting {
+impl Rendezvous {
     /// Whether nodes may come and go.
     pub(crate) fn is_dynamic(self) -> bool {
         matches!(self, Self::FirstAgent | Self::OwnStore)
@@ -179,7 +179,7 @@ impl Plan {
 
     /// The steps of all workers; conditions sort out whose they are.
     pub(crate) fn steps(&self, socket: &str) -> Vec<String> {
-        let counter = if self.meeting.is_dynamic() {
+        let counter = if self.rendezvous.is_dynamic() {
             "round"
         } else {
             "attempt"
@@ -215,7 +215,7 @@ impl fmt::Display for Plan {
             f,
             "{:?}, workers {:?}, elastic {}, max-restarts {}, shutdown-timeout {}, tee {}, stalled \
              console {}, SIGTERM to all after {:?}",
-            self.meeting,
+            self.rendezvous,
             self.nodes,
             self.elastic,
             self.max_restarts,

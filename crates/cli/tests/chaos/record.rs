@@ -89,7 +89,7 @@ impl Record {
     }
 
     /// Signals that were sent to the keeper or the agent of a node, its loss of power, and when.
-    pub(crate) fn told_to_end(&self, node: usize) -> Vec<(Instant, Signal)> {
+    pub(crate) fn fatal_signals(&self, node: usize) -> Vec<(Instant, Signal)> {
         let fatal = |fired: &Fired| match fired.what {
             What::Agent { node: hit, signal } | What::Keeper { node: hit, signal } => {
                 (hit == node).then_some((fired.at, signal))

@@ -18,8 +18,8 @@ fn an_explained_launch_starts_nothing() {
         .args(["--explain=json", "--no-python", "touch", "started"])
         .run()
         .expect(0);
-    let told: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
-    assert_eq!(told["version"], 1);
+    let explained: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(explained["version"], 1);
 }
 
 #[test]

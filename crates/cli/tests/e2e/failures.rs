@@ -190,7 +190,7 @@ fn events(ended: &Ended) -> Vec<Value> {
 }
 
 #[test]
-fn events_have_the_references_names_keys_and_arrays() {
+fn events_have_the_names_keys_and_arrays_of_torchelastic() {
     let ended = run_shell(
         &[
             "--event-log-handler",

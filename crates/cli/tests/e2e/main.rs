@@ -2,7 +2,7 @@
 //!
 //! Names say the behaviour; ids such as SCN-A19 in comments are the acceptance scenarios of the
 //! behavioural specification of the launcher. Workers are one-line shell scripts or the scripted
-//! `fixture_worker` of `examples/`.
+//! `fixture_worker`.
 
 // All of this crate is tests; the lint's exception knows only functions marked as such.
 #![allow(clippy::unwrap_used)]

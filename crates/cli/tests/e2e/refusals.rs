@@ -53,7 +53,7 @@ fn wrong_lines_are_answered_once_with_the_usage() {
 
 // SCN-A15; the whole table, without processes, is in the tests of `resolve`.
 #[test]
-fn impossible_values_end_with_the_class_and_text_of_the_reference() {
+fn impossible_values_end_with_the_class_and_text_of_torchrun() {
     for (flags, variable, last) in [
         (
             &["--nnodes", "1:2:3"][..],

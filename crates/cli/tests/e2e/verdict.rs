@@ -22,7 +22,7 @@ fn report(ended: &Ended) -> Value {
 }
 
 /// The lines of the verdict on stderr.
-fn told(ended: &Ended) -> Vec<&str> {
+fn verdict_lines(ended: &Ended) -> Vec<&str> {
     let lines = ended.stderr.lines();
     lines.filter(|line| line.starts_with("rdzv: ")).collect()
 }
@@ -31,15 +31,15 @@ fn told(ended: &Ended) -> Vec<&str> {
 fn an_exception_is_named_with_nothing_but_the_default_flags() {
     let flags = ["--nproc-per-node=2", "--report=report.json"];
     let ended = run_shell(&flags, EXCEPTION).run().expect(1);
-    let told = told(&ended);
+    let lines = verdict_lines(&ended);
     assert!(
-        told[0].starts_with("rdzv: first failure: rank 1 (local rank 1, pid ")
-            && told[0].contains(", exit code 1) on ")
-            && told[0].ends_with("Z: ValueError: loss is NaN"),
-        "{told:?}"
+        lines[0].starts_with("rdzv: first failure: rank 1 (local rank 1, pid ")
+            && lines[0].contains(", exit code 1) on ")
+            && lines[0].ends_with("Z: ValueError: loss is NaN"),
+        "{lines:?}"
     );
     assert_eq!(
-        told[1..],
+        lines[1..],
         ["rdzv: 1 more: rank 0: exit code -15 (SIGTERM), stopped by the agent"]
     );
     // What the worker wrote is passed on as it is, and stands above what is said of it.
@@ -84,7 +84,7 @@ fn stderr_that_went_to_a_file_only_is_shown() {
         .run()
         .expect(1);
     assert!(!teed.stderr.contains("the last lines"), "{}", teed.stderr);
-    assert!(told(&teed)[0].ends_with("ValueError: loss is NaN"));
+    assert!(verdict_lines(&teed)[0].ends_with("ValueError: loss is NaN"));
 }
 
 #[test]
@@ -92,10 +92,10 @@ fn a_bare_stderr_is_the_launchers_own() {
     let script = "readlink /proc/self/fd/2; echo oh >&2; exit 3";
     let ended = run_shell(&["--bare-stderr"], script).run().expect(1);
     let bare = ended.stdout.trim().to_owned();
-    assert!(told(&ended)[0].ends_with(": exited with code 3"));
+    assert!(verdict_lines(&ended)[0].ends_with(": exited with code 3"));
     let script = &format!("test $(readlink /proc/self/fd/2) != '{bare}' && exit 3; exit 4");
     let ended = run_shell(&[], script).run().expect(1);
-    assert!(told(&ended)[0].ends_with(": exited with code 3"));
+    assert!(verdict_lines(&ended)[0].ends_with(": exited with code 3"));
 }
 
 #[test]

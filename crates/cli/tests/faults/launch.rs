@@ -27,7 +27,7 @@ pub(crate) struct Launch<'a> {
     /// that ends with `exec "$@"`.
     pub(crate) within: Vec<String>,
     /// Arguments before those of the row.
-    pub(crate) meeting: Vec<String>,
+    pub(crate) rendezvous: Vec<String>,
     pub(crate) launcher: &'a [String],
     pub(crate) worker: &'a [String],
 }
@@ -72,7 +72,7 @@ impl Launch<'_> {
             .arg("run")
             .arg("--report")
             .arg(&report)
-            .args(self.meeting)
+            .args(self.rendezvous)
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("PYTHON_EXEC", python())
@@ -161,5 +161,5 @@ fn python() -> &'static str {
 }
 
 fn fixture_worker() -> PathBuf {
-    rdzv_testing::example("rdzv", "fixture_worker")
+    rdzv_testing::program("fixture_worker")
 }

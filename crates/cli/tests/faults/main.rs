@@ -19,8 +19,8 @@
 
 mod launch;
 mod settings;
-#[path = "../places/store.rs"]
-mod store;
+#[path = "../store_process/mod.rs"]
+mod store_process;
 mod table;
 mod verdict;
 
@@ -82,7 +82,7 @@ fn the_verdict_names_the_rank_and_the_cause_of_what_goes_wrong() {
 }
 
 fn named(row: &Row, print: bool) -> Named {
-    let nodes = match settings::carry_out(row) {
+    let nodes = match settings::run_row(row) {
         Ok(nodes) => nodes,
         Err(why) => return Named::NotTested(why),
     };

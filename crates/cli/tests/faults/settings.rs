@@ -29,12 +29,12 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tempfile::TempDir;
 
 use crate::launch::{Ended, Launch, Node};
-use crate::store::Store;
+use crate::store_process::Store;
 use crate::table::Row;
 
 /// Runs the row in its setting; the nodes whose report counts, or why this machine cannot do it and
 /// somebody said that this is fine.
-pub(crate) fn carry_out(row: &Row) -> Result<Vec<Ended>, String> {
+pub(crate) fn run_row(row: &Row) -> Result<Vec<Ended>, String> {
     let run = Run::new(row);
     let one = |within: Vec<String>| vec![run.node(0, within, Vec::new()).wait()];
     Ok(match row.setting {
@@ -72,13 +72,13 @@ pub(crate) fn carry_out(row: &Row) -> Result<Vec<Ended>, String> {
         }
         "two-static-nodes" => both([0, 1].map(|index| {
             let arguments = ["--nnodes", "2", "--node-rank"].map(str::to_owned);
-            let mut meeting = Vec::from(arguments);
-            meeting.extend([
+            let mut rendezvous = Vec::from(arguments);
+            rendezvous.extend([
                 index.to_string(),
                 "--master-port".into(),
                 run.port.to_string(),
             ]);
-            run.node(index, Vec::new(), meeting)
+            run.node(index, Vec::new(), rendezvous)
         })),
         "dead-node" => {
             let store = Store::start();
@@ -162,13 +162,13 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn node(&self, index: usize, within: Vec<String>, meeting: Vec<String>) -> Node {
+    fn node(&self, index: usize, within: Vec<String>, rendezvous: Vec<String>) -> Node {
         let launch = Launch {
             directory: self.directory.path(),
             index,
             port: self.port,
             within,
-            meeting,
+            rendezvous,
             launcher: &self.row.launcher,
             worker: &self.row.worker,
         };

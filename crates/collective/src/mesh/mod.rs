@@ -13,7 +13,7 @@ use std::collections::btree_map::Entry;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-use rdzv_shm::Board;
+use rdzv_shm::SharedBuffer;
 use rdzv_shm::spin::{LONGEST, Spin};
 
 use crate::call::Call;
@@ -52,7 +52,7 @@ pub(crate) struct Mesh {
     /// The last call that was heard of from each peer.
     heard: BTreeMap<u32, Call>,
     /// What this rank shares with those of its host; if there is none, nothing is shared.
-    board: Option<Board>,
+    board: Option<SharedBuffer>,
     /// Whether [`Mesh::meet_all`] has done its work.
     all_met: bool,
     /// How many turns the halves of the boards have had.

@@ -101,7 +101,10 @@ impl World {
     fn carry_out(&mut self, output: GroupOutput) {
         match output {
             GroupOutput::Join { restart_count } => {
-                assert!(self.alive.is_empty(), "an attempt begins with nobody alive");
+                assert!(
+                    self.alive.is_empty(),
+                    "an attempt begins with no worker alive"
+                );
                 assert_eq!(restart_count, self.restarts);
                 self.first_failure = None;
                 self.beyond_help = false;
@@ -192,7 +195,7 @@ impl World {
         let dynamic = self.dynamic && fate >= 128;
         match fate % 16 {
             0..3 if dynamic => {
-                // Of this round, or late news of the one before.
+                // Of this round, or a late notice of the one before.
                 let round = (self.rounds - 1).saturating_sub(u64::from(fate / 16 % 2));
                 let reason = "a node came".to_owned();
                 self.tell(GroupInput::MembershipChanged { round, reason });
@@ -251,7 +254,7 @@ impl World {
         }
     }
 
-    /// Nothing unusual happens any more: whoever is alive exits well.
+    /// Nothing unusual happens any more: all that are alive exit well.
     fn come_to_an_end(&mut self) {
         for _ in 0..20 {
             self.clear();

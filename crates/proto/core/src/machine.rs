@@ -1,9 +1,9 @@
 //! The driving contract: the one shape that every machine of this crate has.
 //!
 //! ```text
-//!   shell ── handle(now, input) ──► machine
-//!   shell ◄── poll_output()* ────── machine     drained to `None` before the next `handle`
-//!   shell ◄── deadline() ────────── machine     "call me again at this time at the latest"
+//!   driver ── handle(now, input) ──► machine
+//!   driver ◄── poll_output()* ────── machine     drained to `None` before the next `handle`
+//!   driver ◄── deadline() ────────── machine     "call me again at this time at the latest"
 //! ```
 //!
 //! 1. [`Now`] carries a monotonic and a wall time. A machine has no other clock.
@@ -12,7 +12,10 @@
 //! 3. `handle` never fails: a bad input produces an output that says so, never a panic and never a
 //!    lost error.
 //! 4. Outputs are commands and facts, not closures. They derive `Debug`, so a run is a text.
-//! 5. A machine has one owner. No lock around it, ever.
+//! 5. A machine has one owner; other threads send it messages. The exception is a machine that every
+//!    thread of a process enters with typed calls (remote references): it stands behind one lock, and
+//!    each call takes the lock, calls the machine, drains its outputs and releases the lock before it
+//!    applies them. Nothing waits and no user code runs under that lock.
 //! 6. Randomness is an input, or a seed in the configuration.
 
 use std::collections::VecDeque;
@@ -20,9 +23,9 @@ use std::fmt::Debug;
 
 use crate::time::{Mono, Now};
 
-/// A state machine that is driven by a shell and never touches the world itself.
+/// A state machine that is driven from outside and never touches the world itself.
 pub trait Machine {
-    /// What happened: bytes arrived, a worker exited, time passed. May borrow from the shell.
+    /// What happened: bytes arrived, a worker exited, time passed. May borrow from the driver.
     type Input<'a>;
     /// What to do: send bytes, start workers, report.
     type Output: Debug;
@@ -66,7 +69,7 @@ impl<T: Debug> Outbox<T> {
     pub fn assert_drained(&self) {
         debug_assert!(
             self.queue.is_empty(),
-            "the shell called handle() before it drained the outputs: {:?}",
+            "the driver called handle() before it drained the outputs: {:?}",
             self.queue
         );
     }

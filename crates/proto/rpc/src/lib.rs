@@ -11,14 +11,17 @@
 //! [`device`] (where tensors are, and which device of one worker is which of another),
 //! [`directory`] (who is in the group),
 //! [`tensor`] (what tensors are without their memory, and which of their bytes to send),
-//! [`rref`] (values that are referred to from afar).
+//! [`rref`] (values that are referred to from afar),
+//! [`gather`] (values of all members for all).
 //!
 //! The API of this crate follows the releases of `rdzv-rpc`.
 
 pub mod calls;
 pub mod device;
 pub mod directory;
+pub mod error;
 pub mod frame;
+pub mod gather;
 pub mod heartbeat;
 pub mod rref;
 pub mod tensor;

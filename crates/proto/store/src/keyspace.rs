@@ -11,7 +11,7 @@ use bytes::Bytes;
 use super::meter::Meter;
 use super::number;
 use super::wire::LARGE_BODY;
-use super::wire::decode::Body;
+use super::wire::fields::Body;
 
 /// What one key or queue entry takes besides its bytes: map node, allocation headers.
 pub const ENTRY_OVERHEAD: usize = 96;

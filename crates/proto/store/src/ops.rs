@@ -18,7 +18,7 @@ use super::keyspace::{Held, Keyspace, NotANumber};
 use super::meter::Meter;
 use super::number;
 use super::waiters::{WaitKind, Waiters};
-use super::wire::decode::{Body, Keys, Pairs};
+use super::wire::fields::{Body, Keys, Pairs};
 use rdzv_core::ident::ConnId;
 
 /// A store: data, waiters and the rules that tie them together.

@@ -6,6 +6,7 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 
+use rdzv_rpc_proto::frame::method_hash;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -36,6 +37,16 @@ pub(crate) enum Handler {
     /// On a thread of its own.
     Blocking(RunBlocking),
 }
+
+/// A type that methods can have as their argument.
+pub trait Argument: DeserializeOwned + Send + 'static {}
+
+impl<T: DeserializeOwned + Send + 'static> Argument for T {}
+
+/// A type that methods can have as their result.
+pub trait Output: Serialize + Send + Sync + 'static {}
+
+impl<T: Serialize + Send + Sync + 'static> Output for T {}
 
 /// The functions that a worker offers to others, by their names. Nothing else can be called.
 ///
@@ -86,19 +97,15 @@ impl Methods {
     ///
     /// If a method of this name and version is offered already.
     #[must_use]
-    pub fn with<Argument, Output, Function, Future_, Error>(
+    pub fn with<A: Argument, O: Output, F, E: Failure>(
         self,
-        method: Method<Argument, Output>,
-        function: Function,
+        method: Method<A, O>,
+        function: impl Fn(CallContext, A) -> F + Clone + Send + Sync + 'static,
     ) -> Self
     where
-        Argument: DeserializeOwned + Send + 'static,
-        Output: Serialize + Send + Sync + 'static,
-        Function: Fn(CallContext, Argument) -> Future_ + Clone + Send + Sync + 'static,
-        Future_: Future<Output = Result<Output, Error>> + Send + 'static,
-        Error: Failure,
+        F: Future<Output = Result<O, E>> + Send + 'static,
     {
-        self.with_steps(method, move |context, argument| {
+        self.with_async(method, move |context, argument| {
             let future = function(context, argument);
             async move { future.await.map_err(failed) }
         })
@@ -111,21 +118,17 @@ impl Methods {
     ///
     /// If a method of this name and version is offered already.
     #[must_use]
-    pub fn with_value<T, Argument, Output, Function, Future_, Error>(
+    pub fn with_value<T, A: Argument, O: Output, F, E: Failure>(
         self,
-        method: ValueMethod<T, Argument, Output>,
-        function: Function,
+        method: ValueMethod<T, A, O>,
+        function: impl Fn(CallContext, Arc<T>, A) -> F + Clone + Send + Sync + 'static,
     ) -> Self
     where
         T: Send + Sync + 'static,
-        Argument: DeserializeOwned + Send + 'static,
-        Output: Serialize + Send + Sync + 'static,
-        Function: Fn(CallContext, Arc<T>, Argument) -> Future_ + Clone + Send + Sync + 'static,
-        Future_: Future<Output = Result<Output, Error>> + Send + 'static,
-        Error: Failure,
+        F: Future<Output = Result<O, E>> + Send + 'static,
     {
-        let wire = method.wire::<Argument>();
-        self.with_steps(wire, move |context: CallContext, (question, argument)| {
+        let wire = method.wire::<A>();
+        self.with_async(wire, move |context: CallContext, (question, argument)| {
             let function = function.clone();
             async move {
                 let value = rref::value(context.agent.core(), question).await?;
@@ -142,47 +145,37 @@ impl Methods {
     ///
     /// If a method of this name and version is offered already.
     #[must_use]
-    pub fn with_kept<Argument, Output, Function, Future_, Error>(
+    pub fn with_kept<A: Argument, O, F, E: Failure>(
         self,
-        method: Method<Argument, Output>,
-        function: Function,
+        method: Method<A, O>,
+        function: impl Fn(CallContext, A) -> F + Clone + Send + Sync + 'static,
     ) -> Self
     where
-        Argument: DeserializeOwned + Send + 'static,
-        Output: Send + Sync + 'static,
-        Function: Fn(CallContext, Argument) -> Future_ + Clone + Send + Sync + 'static,
-        Future_: Future<Output = Result<Output, Error>> + Send + 'static,
-        Error: Failure,
+        O: Send + Sync + 'static,
+        F: Future<Output = Result<O, E>> + Send + 'static,
     {
-        let keep: Keep = Arc::new(move |context, payload| {
-            let function = function.clone();
-            let function = move |context, argument| {
-                let future = function(context, argument);
-                async move { future.await.map_err(failed) }
-            };
-            Box::pin(async move { Ok(Kept::only_here(steps(function, context, payload).await?)) })
-        });
+        let made = move |context, argument| {
+            let future = function(context, argument);
+            async move { future.await.map_err(failed) }
+        };
+        let keep = keep(made, Kept::only_here);
         let name = method.name();
         let start: StartAsync = Arc::new(move |_, _| {
             let text = format!("the result of {name} stays where it is: call it with remote()");
             Box::pin(async move { Err(RpcError::new(RpcErrorKind::InvalidArgument, text)) })
         });
-        let (version, number) = (method.version(), method.number());
-        self.offer_kept(name, version, number, Handler::Async(start), Some(keep))
+        self.insert(name, method.version(), Handler::Async(start), Some(keep))
     }
 
-    fn with_steps<Argument, Output, Function, Future_>(
+    fn with_async<A: Argument, O: Output, F>(
         self,
-        method: Method<Argument, Output>,
-        function: Function,
+        method: Method<A, O>,
+        function: impl Fn(CallContext, A) -> F + Clone + Send + Sync + 'static,
     ) -> Self
     where
-        Argument: DeserializeOwned + Send + 'static,
-        Output: Serialize + Send + Sync + 'static,
-        Function: Fn(CallContext, Argument) -> Future_ + Clone + Send + Sync + 'static,
-        Future_: Future<Output = Result<Output, RpcError>> + Send + 'static,
+        F: Future<Output = Result<O, RpcError>> + Send + 'static,
     {
-        let kept = function.clone();
+        let keep = keep(function.clone(), Kept::new);
         let start: StartAsync = Arc::new(move |context, payload| {
             let function = function.clone();
             Box::pin(async move {
@@ -191,12 +184,8 @@ impl Methods {
                 codec::encode_output(&replied, &output)
             })
         });
-        let keep: Keep = Arc::new(move |context, payload| {
-            let function = kept.clone();
-            Box::pin(async move { Ok(Kept::new(steps(function, context, payload).await?)) })
-        });
-        let (name, version, number) = (method.name(), method.version(), method.number());
-        self.offer_kept(name, version, number, Handler::Async(start), Some(keep))
+        let (name, version) = (method.name(), method.version());
+        self.insert(name, version, Handler::Async(start), Some(keep))
     }
 
     /// Offers a function that blocks or computes. Each call has a thread of its own; if
@@ -206,17 +195,11 @@ impl Methods {
     ///
     /// If a method of this name and version is offered already.
     #[must_use]
-    pub fn with_blocking<Argument, Output, Function, Error>(
+    pub fn with_blocking<A: Argument, O: Output, E: Failure>(
         self,
-        method: Method<Argument, Output>,
-        function: Function,
-    ) -> Self
-    where
-        Argument: DeserializeOwned + Send + 'static,
-        Output: Serialize + Send + Sync + 'static,
-        Function: Fn(CallContext, Argument) -> Result<Output, Error> + Send + Sync + 'static,
-        Error: Failure,
-    {
+        method: Method<A, O>,
+        function: impl Fn(CallContext, A) -> Result<O, E> + Send + Sync + 'static,
+    ) -> Self {
         self.with_thread(method, move |context, argument| {
             function(context, argument).map_err(failed)
         })
@@ -228,36 +211,26 @@ impl Methods {
     ///
     /// If a method of this name and version is offered already.
     #[must_use]
-    pub fn with_blocking_value<T, Argument, Output, Function, Error>(
+    pub fn with_blocking_value<T, A: Argument, O: Output, E: Failure>(
         self,
-        method: ValueMethod<T, Argument, Output>,
-        function: Function,
+        method: ValueMethod<T, A, O>,
+        function: impl Fn(CallContext, Arc<T>, A) -> Result<O, E> + Send + Sync + 'static,
     ) -> Self
     where
         T: Send + Sync + 'static,
-        Argument: DeserializeOwned + Send + 'static,
-        Output: Serialize + Send + Sync + 'static,
-        Function:
-            Fn(CallContext, Arc<T>, Argument) -> Result<Output, Error> + Send + Sync + 'static,
-        Error: Failure,
     {
-        let wire = method.wire::<Argument>();
+        let wire = method.wire::<A>();
         self.with_thread(wire, move |context: CallContext, (question, argument)| {
             let value = rref::wait_for_value(context.agent.core(), question, context.deadline)?;
             function(context, value, argument).map_err(failed)
         })
     }
 
-    fn with_thread<Argument, Output, Function>(
+    fn with_thread<A: Argument, O: Output>(
         self,
-        method: Method<Argument, Output>,
-        function: Function,
-    ) -> Self
-    where
-        Argument: DeserializeOwned + Send + 'static,
-        Output: Serialize + Send + Sync + 'static,
-        Function: Fn(CallContext, Argument) -> Result<Output, RpcError> + Send + Sync + 'static,
-    {
+        method: Method<A, O>,
+        function: impl Fn(CallContext, A) -> Result<O, RpcError> + Send + Sync + 'static,
+    ) -> Self {
         let function = Arc::new(function);
         let kept = Arc::clone(&function);
         let run: RunBlocking = Arc::new(move |context, payload| {
@@ -276,8 +249,8 @@ impl Methods {
             });
             Box::pin(poll_fn(move |context| slot.poll(context)))
         });
-        let (name, version, number) = (method.name(), method.version(), method.number());
-        self.offer_kept(name, version, number, Handler::Blocking(run), Some(keep))
+        let (name, version) = (method.name(), method.version());
+        self.insert(name, version, Handler::Blocking(run), Some(keep))
     }
 
     /// The names, in alphabetical order.
@@ -287,25 +260,19 @@ impl Methods {
         names
     }
 
-    /// Offers a function whose argument and result stay bytes.
-    pub(crate) fn offer(
-        self,
-        name: &'static str,
-        version: u32,
-        number: u64,
-        handler: Handler,
-    ) -> Self {
-        self.offer_kept(name, version, number, handler, None)
+    /// Offers version 1 of a function whose argument and result stay bytes.
+    pub(crate) fn offer(self, name: &'static str, handler: Handler) -> Self {
+        self.insert(name, 1, handler, None)
     }
 
-    fn offer_kept(
+    fn insert(
         mut self,
         name: &'static str,
         version: u32,
-        number: u64,
         handler: Handler,
         keep: Option<Keep>,
     ) -> Self {
+        let number = method_hash(name, version);
         let offered = Offered {
             name,
             version,
@@ -326,8 +293,8 @@ impl Methods {
         Some((offered.name, &offered.handler))
     }
 
-    /// How the result of a method is kept, if there is such a method.
-    pub(crate) fn keeper(&self, number: u64) -> Option<&Keep> {
+    /// The function that keeps the result of a method instead of sending it, if there is such a method.
+    pub(crate) fn keep(&self, number: u64) -> Option<&Keep> {
         self.offered.get(&number)?.keep.as_ref()
     }
 
@@ -343,6 +310,20 @@ impl Methods {
             .take(100)
             .collect()
     }
+}
+
+/// Keeps the result of an async function instead of sending it.
+fn keep<A: Argument, O: 'static, F>(
+    function: impl Fn(CallContext, A) -> F + Clone + Send + Sync + 'static,
+    kept: fn(O) -> Kept,
+) -> Keep
+where
+    F: Future<Output = Result<O, RpcError>> + Send + 'static,
+{
+    Arc::new(move |context, payload| {
+        let function = function.clone();
+        Box::pin(async move { Ok(kept(steps(function, context, payload).await?)) })
+    })
 }
 
 impl fmt::Debug for Methods {

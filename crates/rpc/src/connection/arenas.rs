@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use bytes::Bytes;
 use rdzv_rpc_proto::frame::release::{self, Returned};
 use rdzv_rpc_proto::frame::{Frame, Part, PartHead, PartPlace};
-use rdzv_shm::{Exchange, Location};
+use rdzv_shm::{Leases, Location};
 
 use crate::agent::poller::{LinkId, Poller};
 use crate::error::{RpcError, RpcErrorKind};
@@ -17,7 +17,7 @@ use crate::error::{RpcError, RpcErrorKind};
 /// What is lent over a connection.
 pub(crate) struct Arenas {
     /// None where memory cannot be shared.
-    exchange: Option<Arc<Exchange>>,
+    leases: Option<Arc<Leases>>,
     returns: Arc<Returns>,
 }
 
@@ -29,9 +29,9 @@ struct Returns {
 }
 
 impl Arenas {
-    pub(crate) fn new(exchange: Option<Arc<Exchange>>, link: LinkId, poller: &Arc<Poller>) -> Self {
+    pub(crate) fn new(leases: Option<Arc<Leases>>, link: LinkId, poller: &Arc<Poller>) -> Self {
         Self {
-            exchange,
+            leases,
             returns: Arc::new(Returns {
                 link,
                 poller: Arc::downgrade(poller),
@@ -42,7 +42,7 @@ impl Arenas {
 
     /// Lends a part, if it lies in an arena of this process: where the peer finds it.
     pub(crate) fn lend(&self, bytes: &Bytes) -> Option<PartPlace> {
-        let location = self.exchange.as_ref()?.lend(bytes)?;
+        let location = self.leases.as_ref()?.grant(bytes)?;
         Some(PartPlace::Arena {
             arena: location.arena,
             generation: location.generation,
@@ -77,7 +77,7 @@ impl Arenas {
                 format!("a part of the message is in shared memory that cannot be read: {why}");
             RpcError::new(RpcErrorKind::Protocol, text)
         };
-        let Some(exchange) = &self.exchange else {
+        let Some(leases) = &self.leases else {
             return Err(refused(
                 "no memory is shared over this connection".to_owned(),
             ));
@@ -87,7 +87,7 @@ impl Arenas {
             arena: location.arena,
             generation: location.generation,
         };
-        let borrowed = exchange.borrow(location, move || returns.note(returned));
+        let borrowed = leases.open(location, move || returns.note(returned));
         borrowed.map_err(|error| refused(error.to_string()))
     }
 
@@ -101,9 +101,9 @@ impl Arenas {
         let all = release::from_bytes(body).map_err(|error| broken(error.to_string()))?;
         for one in all {
             let had = self
-                .exchange
+                .leases
                 .as_ref()
-                .is_some_and(|exchange| exchange.returned(one.arena, one.generation));
+                .is_some_and(|leases| leases.released(one.arena, one.generation));
             // Of an arena that is gone nothing is known any more.
             if !had {
                 tracing::debug!(
@@ -117,8 +117,8 @@ impl Arenas {
 
     /// The connection is over. What is lent stays where it is until nobody has it any more.
     pub(crate) fn end(&self) {
-        if let Some(exchange) = &self.exchange {
-            exchange.end();
+        if let Some(leases) = &self.leases {
+            leases.end();
         }
     }
 

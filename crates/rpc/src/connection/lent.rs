@@ -14,8 +14,8 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use rdzv_rpc_proto::frame::{Frame, Part as Received, PartPlace};
 use rdzv_shm::Pool;
-use rdzv_shm::other_process::{self, Claim, Witness};
 use rdzv_shm::pass::Peer;
+use rdzv_shm::remote_read::{self, Claim, Witness};
 use serde::{Deserialize, Serialize};
 
 use super::arenas::Arenas;
@@ -47,7 +47,7 @@ pub(crate) struct Lending {
 #[derive(Debug, Serialize, Deserialize)]
 struct Shown {
     address: u64,
-    nonce: [u8; other_process::NONCE],
+    nonce: [u8; remote_read::NONCE],
     /// In a pong: whether what the ping showed could be read.
     read: bool,
 }
@@ -127,7 +127,7 @@ impl Lending {
             address: shown.address,
             nonce: shown.nonce,
         };
-        match other_process::probe(process, &claim) {
+        match remote_read::probe(process, &claim) {
             Ok(()) => self.reads.store(true, Ordering::Release),
             Err(reason) => {
                 tracing::debug!(process = process.process, %reason, "large parts go through the connection");
@@ -138,7 +138,7 @@ impl Lending {
 
 /// Lets the other process read, where that has to be allowed. If it cannot be, its probe will fail.
 fn permit(process: &Peer) {
-    if let Err(reason) = other_process::permit(process.process) {
+    if let Err(reason) = remote_read::permit(process.process) {
         tracing::debug!(%reason, "another process is not allowed to read this one");
     }
 }
@@ -247,7 +247,7 @@ impl Lending {
         };
         let length = usize::try_from(head.length).unwrap_or(usize::MAX);
         let mut buffer = self.pool.take(length);
-        match other_process::read(process.process, address, buffer.as_mut()) {
+        match remote_read::read(process.process, address, buffer.as_mut()) {
             Ok(()) => Ok(buffer.freeze()),
             Err(error) => {
                 let text = format!("its memory cannot be read, so it has ended: {error}");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rdzv_rpc_proto::frame::{Frame, FrameKind, Header, Limits};
 use rdzv_rpc_proto::heartbeat::Rhythm;
-use rdzv_shm::Exchange;
+use rdzv_shm::Leases;
 use rdzv_shm::pass::Peer;
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::sockopt;
@@ -80,7 +80,7 @@ pub(crate) struct Ends {
     pub(crate) kind: TransportKind,
     pub(crate) reason: String,
     pub(crate) process: Option<Peer>,
-    pub(crate) arenas: Option<Arc<Exchange>>,
+    pub(crate) arenas: Option<Arc<Leases>>,
     pub(crate) peer: String,
     pub(crate) rhythm: Rhythm,
 }

@@ -63,9 +63,7 @@ pub(crate) fn offered(methods: Methods) -> Methods {
             made.encode(&context)
         })
     }));
-    methods
-        .offer(CREATE, 1, method_hash(CREATE, 1), create)
-        .offer(FETCH, 1, method_hash(FETCH, 1), fetch)
+    methods.offer(CREATE, create).offer(FETCH, fetch)
 }
 
 /// A value that is kept here, when it exists. Nobody waits any more when this is dropped.
@@ -249,7 +247,7 @@ fn create(context: &CallContext, payload: Payload) -> Answer {
         parts: payload.parts,
     };
     let core = context.agent.core();
-    if core.methods.keeper(head.method).is_none() {
+    if core.methods.keep(head.method).is_none() {
         return Err(unknown(core, &head.name));
     }
     let caller = Member {
@@ -283,7 +281,7 @@ fn make(
     argument: Payload,
 ) -> Result<(), RpcError> {
     let core = context.agent.core();
-    let Some(keep) = core.methods.keeper(method) else {
+    let Some(keep) = core.methods.keep(method) else {
         let error = unknown(core, name);
         core.references.made(core, rref, Err(error.clone()));
         return Err(error);

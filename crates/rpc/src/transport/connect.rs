@@ -4,7 +4,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Instant;
 
-use rdzv_shm::Exchange;
+use rdzv_shm::Leases;
 use rustix::event::PollFlags;
 
 use super::contact::{Contact, host_identity};
@@ -158,7 +158,7 @@ pub(super) fn near_carrier(
     let process = rdzv_shm::pass::peer(&socket).ok();
     match agreed {
         Agreed::Shared(link) => {
-            let arenas = Exchange::new(socket);
+            let arenas = Leases::new(socket);
             let halves = shared::halves(link, &arenas);
             let (read, write) = halves.map_err(TransportError::system("watch rings"))?;
             Ok(Carrier {

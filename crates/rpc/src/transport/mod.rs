@@ -26,7 +26,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use rdzv_shm::Exchange;
+use rdzv_shm::Leases;
 
 pub mod connect;
 pub mod contact;
@@ -162,7 +162,7 @@ pub struct Carrier {
     /// The worker names that the certificate of the peer is for; none without TLS.
     pub certified: Option<Vec<String>>,
     /// What lends the bytes of arenas; none where they cannot be lent.
-    pub arenas: Option<Arc<Exchange>>,
+    pub arenas: Option<Arc<Leases>>,
 }
 
 impl Carrier {

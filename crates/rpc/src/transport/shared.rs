@@ -8,14 +8,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rdzv_event::{EventFlags, Poller};
-use rdzv_shm::{Consumer, Exchange, Link, Producer};
+use rdzv_shm::{Consumer, Leases, Link, Producer};
 
 use super::socket::close;
 use super::{ReadHalf, Readiness, WriteHalf};
 
 pub(super) struct SharedRead {
     ring: Consumer,
-    beside: Arc<Exchange>,
+    beside: Arc<Leases>,
     /// The doorbell and the socket in one.
     watched: Poller,
     /// Whether the socket may have something to tell since it was last looked at.
@@ -24,12 +24,12 @@ pub(super) struct SharedRead {
 
 pub(super) struct SharedWrite {
     ring: Producer,
-    beside: Arc<Exchange>,
+    beside: Arc<Leases>,
     watched: Poller,
     woken: bool,
 }
 
-pub(super) fn halves(link: Link, beside: &Arc<Exchange>) -> io::Result<(SharedRead, SharedWrite)> {
+pub(super) fn halves(link: Link, beside: &Arc<Leases>) -> io::Result<(SharedRead, SharedWrite)> {
     let read = SharedRead {
         watched: both(link.consumer.doorbell(), beside.socket())?,
         ring: link.consumer,

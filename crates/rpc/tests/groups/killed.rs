@@ -59,7 +59,7 @@ struct Worker(Process);
 
 impl Worker {
     fn start(arguments: &[&str]) -> Self {
-        let mut command = Command::new(rdzv_testing::example("rdzv-rpc", "group_member"));
+        let mut command = Command::new(rdzv_testing::program("group_member"));
         command
             .args(arguments)
             .stdin(Stdio::piped())

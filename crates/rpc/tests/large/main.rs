@@ -34,7 +34,7 @@ fn marks() -> Marks {
 }
 
 fn start(store: &str, path: Path) -> Process {
-    let mut command = Command::new(rdzv_testing::example("rdzv-rpc", "large_worker"));
+    let mut command = Command::new(rdzv_testing::program("large_worker"));
     command
         .arg(store)
         .arg(serde_json::to_string(&path).unwrap())

@@ -1,4 +1,4 @@
-//! The workers of a test: other processes (`examples/rpc_worker.rs`), and one of its own.
+//! The workers of a test: other processes (`rpc_worker`), and one of its own.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl Meeting {
             Membership::Static { world_size } => world_size,
             Membership::Dynamic { .. } => 0,
         };
-        let mut command = Command::new(rdzv_testing::example("rdzv-rpc", "rpc_worker"));
+        let mut command = Command::new(rdzv_testing::program("rpc_worker"));
         command
             .arg(format!("127.0.0.1:{}", self.server.port()))
             .arg(name)

@@ -48,7 +48,7 @@ impl Workers {
     fn start_with(&mut self, seed: &str) {
         let number = self.started;
         self.started += 1;
-        let mut command = Command::new(rdzv_testing::example("rdzv-rpc", "reference_worker"));
+        let mut command = Command::new(rdzv_testing::program("reference_worker"));
         command
             .arg(format!("127.0.0.1:{}", self.server.port()))
             .args([format!("w{number}"), number.to_string()])

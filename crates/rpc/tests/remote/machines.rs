@@ -60,7 +60,7 @@ impl Machine {
 
     /// The program of the workers in there.
     fn program(&self, words: &[&str]) -> Process {
-        let program = rdzv_testing::example("rdzv-rpc", "remote_worker");
+        let program = rdzv_testing::program("remote_worker");
         let mut command = self.command(program.to_str().unwrap());
         command.args(words);
         start(command)

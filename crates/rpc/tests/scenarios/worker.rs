@@ -1,4 +1,4 @@
-//! The processes of a scenario (`examples/rpc_scenario`), and the store at which they meet.
+//! The processes of a scenario (`rpc_scenario`), and the store at which they meet.
 
 use std::collections::VecDeque;
 use std::process::{Command, Stdio};
@@ -67,7 +67,7 @@ impl Scenario {
         rank: u32,
         more: &[(&str, &str)],
     ) -> Worker {
-        let mut command = Command::new(rdzv_testing::example("rdzv-rpc", "rpc_scenario"));
+        let mut command = Command::new(rdzv_testing::program("rpc_scenario"));
         command
             .env(MASTER_ADDR, HERE)
             .env(MASTER_PORT, port.to_string())

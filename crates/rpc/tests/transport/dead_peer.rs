@@ -16,7 +16,7 @@ fn a_killed_peer_is_noticed_at_once() {
     for kind in KINDS {
         let authority = Authority::new();
         let mut options = options(kind);
-        let mut command = Command::new(rdzv_testing::example("rdzv-rpc", "transport"));
+        let mut command = Command::new(rdzv_testing::program("transport"));
         let (certificate, key) = authority.files("worker");
         if kind == TransportKind::TlsTcp {
             let identity = Identity::from_files(&certificate, &key, &authority.file()).unwrap();

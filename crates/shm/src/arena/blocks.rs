@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The smallest block.
 const SMALLEST: usize = 4096;
 
-/// A block in use: by its owner, by borrowers, or both.
+/// A block in use: by its owner, by peers, or both.
 #[derive(Debug, Clone, Copy)]
 struct Used {
     size: usize,
     generation: u32,
     owned: bool,
-    /// How many loans there are.
+    /// How many leases there are.
     pins: u64,
 }
 
@@ -83,7 +83,7 @@ impl Blocks {
         }
     }
 
-    /// The owner needs a block no more. It is free when it is not lent either.
+    /// The owner needs a block no more. It is free when it is not leased either.
     pub(super) fn release(&mut self, offset: usize) {
         let used = self.used.get_mut(&offset);
         let used = used.expect("a block is released once, by what was allocated");
@@ -93,14 +93,14 @@ impl Blocks {
         }
     }
 
-    /// Lends the block that holds the byte at this offset, once more; says its generation.
+    /// Adds a lease of the block that holds the byte at this offset; returns its generation.
     pub(super) fn pin(&mut self, offset: usize) -> Option<u32> {
         let used = self.holding(offset)?;
         used.pins += 1;
         Some(used.generation)
     }
 
-    /// So many loans of a block are over.
+    /// This number of leases of a block are over.
     pub(super) fn unpin(&mut self, generation: u32, count: u64) {
         let Some(offset) = self.generations.get(&generation).copied() else {
             return;
@@ -203,14 +203,14 @@ mod tests {
     }
 
     #[test]
-    fn a_lent_block_is_free_when_all_loans_and_its_owner_are_done() {
+    fn a_leased_block_is_free_when_all_leases_and_its_owner_are_done() {
         let mut blocks = Blocks::new(SMALLEST);
         let block = blocks.allocate(10).unwrap();
         let generation = blocks.pin(block).unwrap();
         assert_eq!(blocks.pin(block), Some(generation));
         blocks.release(block);
         blocks.unpin(generation, 1);
-        assert_eq!(blocks.allocate(1), None, "it is lent");
+        assert_eq!(blocks.allocate(1), None, "it is leased");
         blocks.unpin(generation.wrapping_add(1), 1);
         assert_eq!(blocks.allocate(1), None, "another one was given back");
         blocks.unpin(generation, 1);

@@ -1,43 +1,43 @@
-//! Memory that is lent to peers without being copied.
+//! Memory that is leased to peers without being copied.
 //!
 //! ```text
-//!   owner                                             borrower
+//!   owner                                             peer
 //!   Arena::new(capacity)
 //!   allocate(length) ─► Block, filled, frozen ─► Bytes
-//!   exchange.lend(&bytes) ─► Location ── each ──────► exchange.borrow(location, on_return) ─► Bytes
+//!   leases.grant(&bytes) ─► Location ── each ──────► leases.open(location, on_release) ─► Bytes
 //!       passes the arena the first time ── once ────►     maps it
-//!   exchange.returned(location)          ◄── later ──  on_return, when the last clone is dropped
+//!   leases.released(location)          ◄── later ──  on_release, when the last clone is dropped
 //! ```
 //!
-//! A block is free again when the last clone of its bytes is dropped here, and every loan of it is over:
-//! because the borrower has returned it, or because it can have it no more. A connection that is lost
-//! does not end a loan, since the borrower still has bytes that must not change; that it has let go of
-//! all of them, or has ended, is told by its end of a pair of sockets (the *lifeline*).
+//! A block is free again when the last clone of its bytes is dropped here, and every lease of it is over:
+//! because the peer has released it, or because it can have it no more. A connection that is lost
+//! does not end a lease, since the peer still has bytes that must not change; that it has let go of
+//! all of them, or has ended, shows at the other end of a pair of sockets (the *liveness socket*).
 //!
 //! Only the owner can write: the seals let nobody else map the memory for writing. That it does not write
-//! what it has lent is a promise between processes of one user, which no seal can enforce; a borrower that
+//! what it has leased is a promise between processes of one user, which no seal can enforce; a peer that
 //! does not trust the owner has to copy.
 
 mod block;
 mod blocks;
-mod exchange;
+mod leases;
 mod peer;
-mod registry;
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use bytes::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use self::block::Block;
 use self::blocks::Blocks;
-pub use self::exchange::Exchange;
+pub use self::leases::Leases;
 use crate::error::ShmError;
 use crate::sealed::{self, Memory, Pages};
 
-/// Memory of this process that can be lent. Clones are the same arena.
+/// Memory of this process that can be leased. Clones are the same arena.
 #[derive(Debug, Clone)]
 pub struct Arena(Arc<Shared>);
 
@@ -48,18 +48,18 @@ struct Shared {
     file: OwnedFd,
     blocks: Mutex<Blocks>,
     /// To whom it was passed: they are told when it is gone.
-    passed: Mutex<Vec<Weak<Exchange>>>,
+    passed: Mutex<Vec<Weak<Leases>>>,
     /// Loans to those whose connection is over, and who may still have them.
-    leftover: Mutex<Vec<Leftover>>,
+    orphaned: Mutex<Vec<Orphaned>>,
 }
 
 /// Loans that nobody can return any more.
 #[derive(Debug)]
-struct Leftover {
-    /// Hung up when the borrower has let go of everything.
-    lifeline: Arc<OwnedFd>,
-    /// How many loans of which generation.
-    loans: Vec<(u32, u64)>,
+struct Orphaned {
+    /// Hung up when the peer has let go of everything.
+    liveness: Arc<OwnedFd>,
+    /// The number of leases of each generation.
+    leases: Vec<(u32, u64)>,
 }
 
 /// Where bytes lie in the arenas of a process.
@@ -93,9 +93,9 @@ impl Arena {
             file,
             blocks: Mutex::new(blocks),
             passed: Mutex::default(),
-            leftover: Mutex::default(),
+            orphaned: Mutex::default(),
         });
-        registry::enter(&shared);
+        register(&shared);
         Ok(Self(shared))
     }
 
@@ -104,7 +104,7 @@ impl Arena {
         if bytes.is_empty() {
             return None;
         }
-        registry::find(bytes.as_ptr() as usize).map(Self)
+        find(bytes.as_ptr() as usize).map(Self)
     }
 
     /// Tells it from the other arenas of this process.
@@ -119,7 +119,7 @@ impl Arena {
 
     /// How many bytes are not in use. Blocks are powers of two, so less may fit.
     pub fn free(&self) -> usize {
-        self.0.sweep();
+        self.0.reclaim();
         self.0.blocks().free()
     }
 
@@ -131,7 +131,7 @@ impl Arena {
     /// Memory to fill and then freeze; nothing if there is not enough left. What is in it is left over
     /// from earlier uses.
     pub fn allocate(&self, length: usize) -> Option<Block> {
-        self.0.sweep();
+        self.0.reclaim();
         let offset = self.0.blocks().allocate(length)?;
         Some(Block {
             arena: Arc::clone(&self.0),
@@ -140,7 +140,7 @@ impl Arena {
         })
     }
 
-    /// Notes another loan of these bytes, which lie here.
+    /// Notes another lease of these bytes, which lie here.
     fn pin(&self, bytes: &Bytes) -> Option<Location> {
         let offset = (bytes.as_ptr() as usize).checked_sub(self.0.start())?;
         let generation = self.0.blocks().pin(offset)?;
@@ -168,24 +168,23 @@ impl Shared {
         self.blocks().unpin(generation, count);
     }
 
-    /// Keeps loans until the borrower has let go of them.
-    fn leave(&self, lifeline: Arc<OwnedFd>, loans: Vec<(u32, u64)>) {
-        let leftover = Leftover { lifeline, loans };
-        self.leftover
+    /// Keeps leases until the peer has let go of them.
+    fn orphan(&self, liveness: Arc<OwnedFd>, leases: Vec<(u32, u64)>) {
+        let orphaned = Orphaned { liveness, leases };
+        self.orphaned
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .push(leftover);
+            .push(orphaned);
     }
 
-    /// Ends the loans of those who have let go of everything. Done whenever somebody asks for memory,
-    /// since nobody else wants it.
-    fn sweep(&self) {
-        let mut leftover = self.leftover.lock().unwrap_or_else(PoisonError::into_inner);
-        leftover.retain(|left| {
-            let over = is_hung_up(&left.lifeline);
+    /// Ends the leases whose liveness socket is closed. Runs before each allocation.
+    fn reclaim(&self) {
+        let mut orphaned = self.orphaned.lock().unwrap_or_else(PoisonError::into_inner);
+        orphaned.retain(|left| {
+            let over = is_hung_up(&left.liveness);
             if over {
                 let mut blocks = self.blocks();
-                for (generation, count) in &left.loans {
+                for (generation, count) in &left.leases {
                     blocks.unpin(*generation, *count);
                 }
             }
@@ -196,20 +195,46 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        registry::leave(self.start());
+        unregister(self.start());
         let passed = self
             .passed
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
-        for exchange in passed.drain(..).filter_map(|exchange| exchange.upgrade()) {
-            exchange.forget(self.id);
+        for leases in passed.drain(..).filter_map(|leases| leases.upgrade()) {
+            leases.forget(self.id);
         }
     }
 }
 
+/// The arenas of this process, by the address of the first byte: bytes are recognised wherever they come
+/// from.
+static ARENAS: RwLock<BTreeMap<usize, Weak<Shared>>> = RwLock::new(BTreeMap::new());
+
+fn register(shared: &Arc<Shared>) {
+    let mut arenas = ARENAS.write().unwrap_or_else(PoisonError::into_inner);
+    arenas.insert(shared.start(), Arc::downgrade(shared));
+}
+
+fn unregister(start: usize) {
+    let mut arenas = ARENAS.write().unwrap_or_else(PoisonError::into_inner);
+    arenas.remove(&start);
+}
+
+/// The arena in which this address is.
+fn find(address: usize) -> Option<Arc<Shared>> {
+    let arenas = ARENAS.read().unwrap_or_else(PoisonError::into_inner);
+    let (start, shared) = arenas.range(..=address).next_back()?;
+    // Bytes of an arena keep it alive: one that is being dropped has none.
+    let start = *start;
+    let shared = shared.upgrade();
+    // Its last handle must not be dropped while the list is locked, since it would leave it.
+    drop(arenas);
+    shared.filter(|shared| address < start + shared.memory.length())
+}
+
 /// Whether the other end of a pair of sockets is closed, in all processes.
-fn is_hung_up(lifeline: &OwnedFd) -> bool {
-    let mut watched = [PollFd::new(lifeline, PollFlags::empty())];
+fn is_hung_up(liveness: &OwnedFd) -> bool {
+    let mut watched = [PollFd::new(liveness, PollFlags::empty())];
     let at_once = Timespec::default();
     poll(&mut watched, Some(&at_once)).is_ok_and(|_| watched[0].revents().contains(PollFlags::HUP))
 }

@@ -22,16 +22,16 @@ pub(super) struct PeerArena {
     mapped: Arc<Mapped>,
 }
 
-/// What is mapped as long as anything is lent.
+/// The mapping, which lasts as long as any lease.
 #[derive(Debug)]
 struct Mapped {
     memory: Memory,
-    /// Its other end tells the owner, by closing, that nothing is lent any more.
-    _lifeline: Option<Arc<OwnedFd>>,
+    /// Its other end tells the owner, by closing, that nothing is leased any more.
+    _liveness: Option<Arc<OwnedFd>>,
 }
 
 impl PeerArena {
-    /// The arena of this id and capacity that a peer passed, and the end of the lifeline that tells it
+    /// The arena of this id and capacity that a peer passed, and the end of the liveness socket that tells it
     /// when it is used no more.
     ///
     /// # Errors
@@ -41,11 +41,11 @@ impl PeerArena {
         id: u32,
         capacity: usize,
         descriptor: &OwnedFd,
-        lifeline: Option<Arc<OwnedFd>>,
+        liveness: Option<Arc<OwnedFd>>,
     ) -> Result<Self, ShmError> {
         let mapped = Mapped {
             memory: sealed::open_to_read(descriptor, capacity)?,
-            _lifeline: lifeline,
+            _liveness: liveness,
         };
         Ok(Self {
             id,
@@ -53,22 +53,22 @@ impl PeerArena {
         })
     }
 
-    /// The bytes at this place, without a copy. `on_return` runs when the last clone is dropped, on
+    /// The bytes at this place, without a copy. `on_release` runs when the last clone is dropped, on
     /// whichever thread that is: it must not wait. It runs also if this fails.
     ///
     /// # Errors
     ///
     /// [`ShmError::Refused`] if the place is not in this arena.
-    pub(super) fn lend(
+    pub(super) fn slice(
         &self,
         location: Location,
-        on_return: impl FnOnce() + Send + 'static,
+        on_release: impl FnOnce() + Send + 'static,
     ) -> Result<Bytes, ShmError> {
-        let mut loan = Loan {
+        let mut lease = Lease {
             mapped: Arc::clone(&self.mapped),
             offset: 0,
             length: 0,
-            on_return: Some(Box::new(on_return)),
+            on_release: Some(Box::new(on_release)),
         };
         let range = usize::try_from(location.offset)
             .ok()
@@ -86,38 +86,38 @@ impl PeerArena {
             );
             return Err(ShmError::refused("bytes in an arena", found));
         };
-        (loan.offset, loan.length) = (offset, length);
-        Ok(Bytes::from_owner(loan))
+        (lease.offset, lease.length) = (offset, length);
+        Ok(Bytes::from_owner(lease))
     }
 }
 
-/// What keeps lent bytes mapped, and gives them back.
-struct Loan {
+/// Keeps leased bytes mapped, and releases them when it is dropped.
+struct Lease {
     mapped: Arc<Mapped>,
     offset: usize,
     length: usize,
-    on_return: Option<Box<dyn FnOnce() + Send>>,
+    on_release: Option<Box<dyn FnOnce() + Send>>,
 }
 
-impl AsRef<[u8]> for Loan {
+impl AsRef<[u8]> for Lease {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: `lend` has compared the end with that of the mapping, which lives as long as `self`, and
-        // cannot shrink. The owner has promised not to write what it has lent; if it breaks its word,
+        // SAFETY: `slice` has compared the end with that of the mapping, which lives as long as `self`, and
+        // cannot shrink. The owner has promised not to write what it has leased; if it breaks its word,
         // these are other bytes, and all bytes are valid.
         unsafe { slice::from_raw_parts(self.mapped.memory.start().add(self.offset), self.length) }
     }
 }
 
-impl Drop for Loan {
+impl Drop for Lease {
     fn drop(&mut self) {
-        if let Some(on_return) = self.on_return.take() {
-            on_return();
+        if let Some(on_release) = self.on_release.take() {
+            on_release();
         }
     }
 }
 
-impl fmt::Debug for Loan {
+impl fmt::Debug for Lease {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "Loan({} bytes at {})", self.length, self.offset)
+        write!(formatter, "Lease({} bytes at {})", self.length, self.offset)
     }
 }

@@ -25,9 +25,9 @@ fn a_peer_reads_what_was_frozen_where_it_is() {
     let part = bytes.slice(2..8);
     let location = arena.pin(&part).unwrap();
     assert_eq!(location.length, 6);
-    let lent = theirs.lend(location, || {}).unwrap();
-    assert_eq!(lent, b"tensor"[..]);
-    assert_ne!(lent.as_ptr(), part.as_ptr(), "it is a mapping of its own");
+    let leased = theirs.slice(location, || {}).unwrap();
+    assert_eq!(leased, b"tensor"[..]);
+    assert_ne!(leased.as_ptr(), part.as_ptr(), "it is a mapping of its own");
 }
 
 #[test]
@@ -49,33 +49,33 @@ fn bytes_outlive_the_arena() {
     let arena = Arena::new(8192).unwrap();
     let theirs = opened(&arena);
     let bytes = filled(&arena, b"still here");
-    let lent = theirs.lend(arena.pin(&bytes).unwrap(), || {}).unwrap();
+    let leased = theirs.slice(arena.pin(&bytes).unwrap(), || {}).unwrap();
     drop((arena, theirs));
-    assert_eq!(bytes, lent);
+    assert_eq!(bytes, leased);
     drop(bytes);
-    assert_eq!(lent, b"still here"[..]);
+    assert_eq!(leased, b"still here"[..]);
 }
 
 #[test]
-fn a_loan_is_returned_once_by_the_last_clone_on_whichever_thread() {
+fn a_lease_is_released_once_by_the_last_clone_on_whichever_thread() {
     let arena = Arena::new(8192).unwrap();
     let theirs = opened(&arena);
     let bytes = filled(&arena, &[5; 100]);
-    let (returned, heard) = mpsc::channel();
+    let (released, received) = mpsc::channel();
     let location = arena.pin(&bytes).unwrap();
-    let lent = theirs
-        .lend(location, move || returned.send(location).unwrap())
+    let leased = theirs
+        .slice(location, move || released.send(location).unwrap())
         .unwrap();
-    let clone = lent.slice(50..);
-    drop(lent);
-    assert!(heard.try_recv().is_err(), "a clone is still in use");
+    let clone = leased.slice(50..);
+    drop(leased);
+    assert!(received.try_recv().is_err(), "a clone is still in use");
     thread::spawn(move || drop(clone)).join().unwrap();
-    assert_eq!(heard.recv().unwrap(), location);
-    assert!(heard.recv().is_err(), "it was returned twice");
+    assert_eq!(received.recv().unwrap(), location);
+    assert!(received.recv().is_err(), "it was released twice");
 }
 
 #[test]
-fn a_place_outside_of_the_arena_is_refused_and_returned() {
+fn a_place_outside_of_the_arena_is_refused_and_released() {
     let arena = Arena::new(8192).unwrap();
     let theirs = opened(&arena);
     let good = Location {
@@ -84,7 +84,7 @@ fn a_place_outside_of_the_arena_is_refused_and_returned() {
         length: 192,
         generation: 1,
     };
-    assert_eq!(theirs.lend(good, || {}).unwrap().len(), 192);
+    assert_eq!(theirs.slice(good, || {}).unwrap().len(), 192);
     let all = [
         Location {
             length: 193,
@@ -109,10 +109,10 @@ fn a_place_outside_of_the_arena_is_refused_and_returned() {
         },
     ];
     for bad in all {
-        let (returned, heard) = mpsc::channel();
-        let error = theirs.lend(bad, move || returned.send(()).unwrap());
+        let (released, received) = mpsc::channel();
+        let error = theirs.slice(bad, move || released.send(()).unwrap());
         assert!(matches!(error, Err(ShmError::Refused { .. })), "{bad:?}");
-        heard.recv().unwrap();
+        received.recv().unwrap();
     }
 }
 

@@ -2,23 +2,17 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `client` | [`TcpStore`]: how it comes about, and its forms of request and reply |
-//! | `calls` | the calls of the store API in those forms |
-//! | `options` | what a client needs to know to be made |
+//! | `client` | [`TcpStore`]: making one, and the calls of the store API |
+//! | `options` | the options of a client; the server that a master starts, or shares |
 //! | `connect` | finding the server, reaching it, making sure that it is a store |
 //! | `connected` | operations on one connection, and the errors that they end in |
-//! | `host` | starting the server that a master brings along, or sharing it |
 //! | `link` | one blocking connection that carries a client machine |
 //! | `server` | [`TcpStoreServer`]: one thread that serves all connections |
-//! | `listen` | binding: dual-stack, a given host, a given socket |
 
-mod calls;
 mod client;
 mod connect;
 mod connected;
-mod host;
 mod link;
-mod listen;
 mod options;
 mod server;
 

@@ -1,11 +1,18 @@
-//! How a TCP store client is made.
+//! The options of a TCP store client, and the server that a master starts with them.
 
+use std::collections::HashMap;
 use std::net::TcpListener;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use rdzv_store_proto::limits::Limits;
 
+use super::server::{ServerOptions, TcpStoreServer};
+use crate::StoreError;
 use crate::deadline::DEFAULT_TIMEOUT;
+
+/// The shared servers of this process, by port. The table does not keep them alive.
+static SHARED: LazyLock<Mutex<HashMap<u16, Weak<TcpStoreServer>>>> = LazyLock::new(Mutex::default);
 
 /// What [`TcpStore::connect`](crate::TcpStore::connect) needs to know.
 #[derive(Debug)]
@@ -53,6 +60,41 @@ impl TcpStoreOptions {
             bind: None,
             limits: Limits::default(),
             agent_hosts: false,
+        }
+    }
+
+    /// Starts the server, or finds the one to share. `None`: the agent hosts it.
+    pub(super) fn host(&mut self) -> Result<Option<Arc<TcpStoreServer>>, StoreError> {
+        // Held while the server starts, so that of two masters at a time one starts it and both share it.
+        let mut shared = self
+            .multi_tenant
+            .then(|| SHARED.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(shared) = &mut shared {
+            shared.retain(|_, server| server.strong_count() > 0);
+            if let Some(server) = shared.get(&self.port).and_then(Weak::upgrade) {
+                return Ok(Some(server));
+            }
+        }
+        let server = TcpStoreServer::start(ServerOptions {
+            host: self.bind.clone(),
+            port: self.port,
+            listener: self.listener.take(),
+            limits: self.limits,
+            extension: None,
+        });
+        match server {
+            Ok(server) => {
+                let server = Arc::new(server);
+                if let Some(shared) = &mut shared {
+                    shared.insert(server.port(), Arc::downgrade(&server));
+                }
+                Ok(Some(server))
+            }
+            Err(error @ StoreError::Listen { .. }) if self.agent_hosts => {
+                tracing::info!(%error, "the agent hosts the store; going on as its client");
+                Ok(None)
+            }
+            Err(error) => Err(error),
         }
     }
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use rdzv_store::{FileStore, Store};
 use serde_json::Value;
 
-use crate::{Outcome, unhex};
+use crate::Outcome;
+use crate::recorded::unhex;
 
 const RECORDED: &str = include_str!("../../../proto/store/tests/golden/filestore.json");
 
@@ -42,7 +43,7 @@ fn recorded_files_are_read() {
     for sequence in sequences() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("store");
-        let content = unhex(sequence["final_file_hex"].as_str().unwrap());
+        let content = unhex(sequence["final_file_hex"].as_str().unwrap()).unwrap();
         fs::write(&path, &content).unwrap();
         let mut journal = rdzv_store_proto::journal::Journal::default();
         let replayed = journal.replay(&content);
@@ -68,7 +69,7 @@ fn replay(id: &str) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
     if let Some(initial) = sequence["initial_file_hex"].as_str() {
-        fs::write(&path, unhex(initial)).unwrap();
+        fs::write(&path, unhex(initial).unwrap()).unwrap();
     }
     let mut members = Members::default();
     let mut length = fs::metadata(&path).map_or(0, |found| found.len() as usize);
@@ -81,7 +82,7 @@ fn replay(id: &str) {
             continue;
         }
         let content = fs::read(&path).unwrap();
-        let appended = unhex(step["appended_hex"].as_str().unwrap());
+        let appended = unhex(step["appended_hex"].as_str().unwrap()).unwrap();
         assert_eq!(content[length..], appended, "{operation}");
         assert_eq!(step["file_length"], content.len(), "{operation}");
         length = content.len();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::unhex;
+use crate::recorded::bytes_of;
 
 /// Longer than anything here takes.
 const LONG: Duration = Duration::from_secs(20);
@@ -92,20 +92,4 @@ impl Replay {
             stream.set_nonblocking(false).unwrap();
         }
     }
-}
-
-fn bytes_of(frame: &Value) -> Vec<u8> {
-    if let Some(hex) = frame["hex"].as_str() {
-        return unhex(hex);
-    }
-    let segments = frame["segments"].as_array().unwrap().iter();
-    segments
-        .flat_map(|segment| match segment["hex"].as_str() {
-            Some(hex) => unhex(hex),
-            None => {
-                let count = segment["count"].as_u64().unwrap();
-                unhex(segment["repeat_hex"].as_str().unwrap()).repeat(count as usize)
-            }
-        })
-        .collect()
 }

@@ -8,10 +8,9 @@ use rdzv_store::{Store, TcpStore, TcpStoreOptions};
 use rdzv_store_proto::wire::request;
 use serde_json::{Value, json};
 
+use crate::recorded::exchanges;
 use crate::replay::Replay;
 use crate::{Outcome, calls};
-
-const RECORDED: &str = include_str!("../../../proto/store/tests/golden/tcpstore.json");
 
 #[test]
 fn one_client_against_the_default_server() {
@@ -45,13 +44,10 @@ fn joining_at_the_older_server() {
 
 /// Replays a group; returns how many exchanges were seen to be equal.
 fn replay(group: &str) -> usize {
-    let recorded: Value = serde_json::from_str(RECORDED).unwrap();
-    let groups = recorded["groups"].as_array().unwrap();
-    let group = groups.iter().find(|found| found["id"] == group).unwrap();
     let mut server = Replay::new();
     let mut clients: Vec<Arc<TcpStore>> = Vec::new();
     let mut equal = 0;
-    for exchange in group["exchanges"].as_array().unwrap() {
+    for exchange in exchanges(group) {
         let name = exchange["name"].as_str().unwrap();
         // PyTorch's client refuses queues of its own accord when it was told that the server is the
         // older one. Ours cannot know: it asks, and says what closing the connection may mean.

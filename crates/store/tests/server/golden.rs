@@ -1,4 +1,4 @@
-//! The recorded exchanges of PyTorch's clients, over sockets.
+//! A server over sockets, as the recorded clients see it.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -6,43 +6,21 @@ use std::io::Write as _;
 use rdzv_store::{Limits, TcpStoreServer};
 
 use crate::client::{Client, server};
-use crate::replay::{Server, play};
+use crate::replay::Server;
 
-#[test]
-fn every_basic_operation_is_answered_as_recorded() {
-    assert_eq!(play("libuv/core", &mut Clients::new()), 71);
-}
-
-#[test]
-fn blocking_operations_are_answered_as_recorded() {
-    assert_eq!(play("libuv/two-clients", &mut Clients::new()), 16);
-}
-
-#[test]
-fn joining_is_answered_as_recorded() {
-    assert_eq!(play("libuv/init", &mut Clients::new()), 3);
-}
-
-#[test]
-fn bad_input_is_answered_as_recorded_or_better() {
-    assert_eq!(play("libuv/malformed", &mut Clients::new()), 25);
-}
-
-struct Clients {
+pub(crate) struct Clients {
     server: TcpStoreServer,
     open: BTreeMap<String, Client>,
 }
 
-impl Clients {
-    fn new() -> Self {
+impl Server for Clients {
+    fn start() -> Self {
         Self {
             server: server(Limits::default()),
             open: BTreeMap::new(),
         }
     }
-}
 
-impl Server for Clients {
     fn open(&mut self, connection: &str) {
         let client = Client::connect(self.server.local_addr());
         self.open.insert(connection.to_owned(), client);

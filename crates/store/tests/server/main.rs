@@ -8,5 +8,7 @@ mod ends;
 mod golden;
 mod listening;
 mod purge;
+#[path = "../../../proto/store/tests/golden/recorded.rs"]
+mod recorded;
 #[path = "../../../proto/store/tests/store/replay.rs"]
 mod replay;

@@ -68,13 +68,13 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
 }
 
 fn worker_program() -> anyhow::Result<PathBuf> {
-    let package = ["--package", "rdzv-rpc", "--example", "rpc_bench"];
+    let package = ["--package", "rdzv-test-programs", "--bin", "rpc_bench"];
     step(
         "build a worker optimised",
         cargo().args(["build", "--release"]).args(package),
     )?;
     let folder = crate::test::target_folder()?;
-    Ok(folder.join("release").join("examples").join("rpc_bench"))
+    Ok(folder.join("release").join("rpc_bench"))
 }
 
 fn ours(worker: &Path, configuration: &'static str) -> Program {

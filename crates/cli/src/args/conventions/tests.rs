@@ -50,7 +50,7 @@ fn a_prefix_of_two_spellings_is_ambiguous() {
 }
 
 #[test]
-fn options_of_ours_leave_the_prefixes_of_the_reference_alone() {
+fn options_of_ours_leave_the_prefixes_of_torchrun_alone() {
     for typed in ["--h", "--he"] {
         assert_eq!(line(&[typed]), ["--help"], "{typed}");
     }

@@ -48,7 +48,7 @@ fn a_launch_is_explained_as_a_table() {
 }
 
 #[test]
-fn every_flag_is_told_of_once() {
+fn every_flag_is_mentioned_once() {
     let line = [
         "--local-addr",
         "10.0.0.1",
@@ -77,13 +77,13 @@ fn every_flag_is_told_of_once() {
 }
 
 #[test]
-fn typed_values_variables_and_defaults_are_told_apart() {
+fn typed_values_variables_and_defaults_are_distinguished() {
     let case = case(&["--role", "trainer", "s.py"])
         .with("PET_NNODES", "2")
         .with("OMP_NUM_THREADS", "4");
-    let told = explained(&case);
+    let shown = explained(&case);
     let short = |name: &str| {
-        let (value, source, _) = line(&told, name);
+        let (value, source, _) = line(&shown, name);
         (value, source)
     };
     let is = |value: &str, source: &str| (value.to_owned(), source.to_owned());
@@ -111,7 +111,7 @@ fn a_count_says_what_was_counted() {
 
 #[test]
 fn who_hosts_the_rendezvous_follows_from_the_endpoint() {
-    let told = |endpoint: &'static str, settings: &'static str| {
+    let shown = |endpoint: &'static str, settings: &'static str| {
         let line = [
             "--nnodes=2:4",
             "--rdzv-backend=c10d",
@@ -124,11 +124,11 @@ fn who_hosts_the_rendezvous_follows_from_the_endpoint() {
         value(&explained(&case(&line)), "who hosts it")
     };
     assert_eq!(
-        told("this-node", ""),
+        shown("this-node", ""),
         "this node's agent, unless a store is at this-node:29400 already"
     );
-    assert_eq!(told("that-node:77", ""), "whoever is at that-node:77");
-    assert_eq!(told("that-node:77", "is_host=1"), "this node's agent");
+    assert_eq!(shown("that-node:77", ""), "whoever is at that-node:77");
+    assert_eq!(shown("that-node:77", "is_host=1"), "this node's agent");
     let fixed = |rank: &'static str| {
         let line = [
             "--nnodes=2",
@@ -151,19 +151,19 @@ fn what_only_the_nodes_together_know_is_not_made_up() {
         "--rdzv-endpoint=n:1",
         "s.py",
     ];
-    let told = explained(&case(&line));
-    assert_eq!(value(&told, "RANK"), "known when the nodes have met");
-    assert_eq!(value(&told, "LOCAL_RANK"), "0");
-    assert_eq!(value(&told, "nodes"), "2 to 4");
-    let told = explained(&case(&["--nproc-per-node", "12", "s.py"]));
-    assert_eq!(value(&told, "RANK"), "0, 1, … 11");
-    assert_eq!(value(&told, "WORLD_SIZE"), "12");
-    assert_eq!(value(&told, "MASTER_PORT"), "a free one");
+    let shown = explained(&case(&line));
+    assert_eq!(value(&shown, "RANK"), "known when the nodes have met");
+    assert_eq!(value(&shown, "LOCAL_RANK"), "0");
+    assert_eq!(value(&shown, "nodes"), "2 to 4");
+    let shown = explained(&case(&["--nproc-per-node", "12", "s.py"]));
+    assert_eq!(value(&shown, "RANK"), "0, 1, … 11");
+    assert_eq!(value(&shown, "WORLD_SIZE"), "12");
+    assert_eq!(value(&shown, "MASTER_PORT"), "a free one");
 }
 
 #[test]
 fn workers_commands_are_shown_as_typed() {
-    let told = explained(&case(&[
+    let shown = explained(&case(&[
         "--no-python",
         "--nproc-per-node",
         "2",
@@ -171,14 +171,14 @@ fn workers_commands_are_shown_as_typed() {
         "it's",
         "$local_rank",
     ]));
-    assert_eq!(value(&told, "worker 1"), r"echo 'it'\''s' 1");
-    assert_eq!(value(&told, "program"), "echo");
-    let told = explained(&case(&["-m", "--nproc-per-node", "2", "pkg.train"]));
+    assert_eq!(value(&shown, "worker 1"), r"echo 'it'\''s' 1");
+    assert_eq!(value(&shown, "program"), "echo");
+    let shown = explained(&case(&["-m", "--nproc-per-node", "2", "pkg.train"]));
     assert_eq!(
-        value(&told, "each worker"),
+        value(&shown, "each worker"),
         "/usr/bin/python3 -u -m pkg.train"
     );
-    let (path, _, why) = line(&told, "interpreter");
+    let (path, _, why) = line(&shown, "interpreter");
     assert_eq!(
         (&*path, &*why),
         ("/usr/bin/python3", "the first python3 in PATH")
@@ -189,30 +189,30 @@ fn workers_commands_are_shown_as_typed() {
 fn bound_workers_show_their_processors() {
     let mut case = case(&["--numa-binding", "node", "--nproc-per-node", "2", "s.py"]);
     case.machine.gpus = 2;
-    let told = explained(&case);
-    let (processors, _, why) = line(&told, "worker 1");
+    let shown = explained(&case);
+    let (processors, _, why) = line(&shown, "worker 1");
     assert_eq!((&*processors, &*why), ("0-5", "device 1 is at NUMA node 0"));
 }
 
 #[test]
-fn what_is_watched_is_told_with_its_origin() {
+fn what_is_watched_is_explained_with_its_origin() {
     let case = case(&["--hang-timeout", "5", "--heartbeat-timeout=init=60", "s.py"])
         .with("TORCHELASTIC_ENABLE_FILE_TIMER", "1")
         .with("TORCHELASTIC_TIMER_FILE", "/tmp/pipe")
         .with("TORCHELASTIC_HEALTH_CHECK_PORT", "8080");
-    let told = explained(&case);
+    let shown = explained(&case);
     assert_eq!(
-        value(&told, "group without progress"),
+        value(&shown, "group without progress"),
         "after 5 s without progress"
     );
-    let (pipe, variable, _) = line(&told, "watchdog");
+    let (pipe, variable, _) = line(&shown, "watchdog");
     assert_eq!(
         (&*pipe, &*variable),
         ("/tmp/pipe", "TORCHELASTIC_ENABLE_FILE_TIMER")
     );
-    assert_eq!(value(&told, "health check"), "port 8080, all addresses");
+    assert_eq!(value(&shown, "health check"), "port 8080, all addresses");
     assert_eq!(
-        value(&told, "where a worker hangs"),
+        value(&shown, "where a worker hangs"),
         "what the kernel tells"
     );
     assert!(

@@ -26,10 +26,10 @@ fn the_watchdog_is_on_for_exactly_one() {
             .with("TMPDIR", "/t")
             .launch()
             .plan;
-        let told = plan.environment.get(OsStr::new(TIMER_FILE)).cloned();
+        let variable = plan.environment.get(OsStr::new(TIMER_FILE)).cloned();
         let pipe = plan.hang.watchdog;
         if let Some(pipe) = &pipe {
-            assert_eq!(told.as_deref(), Some(pipe.as_os_str()));
+            assert_eq!(variable.as_deref(), Some(pipe.as_os_str()));
         }
         pipe
     };
@@ -44,8 +44,8 @@ fn the_watchdog_is_on_for_exactly_one() {
 fn a_pipe_without_the_switch_is_passed_on_but_not_listened_to() {
     let plan = case(&["s.py"]).with(TIMER_FILE, "/x").launch().plan;
     assert_eq!(plan.hang.watchdog, None);
-    let told = plan.environment.get(OsStr::new(TIMER_FILE)).unwrap();
-    assert_eq!(told, "/x");
+    let variable = plan.environment.get(OsStr::new(TIMER_FILE)).unwrap();
+    assert_eq!(variable, "/x");
 }
 
 #[test]

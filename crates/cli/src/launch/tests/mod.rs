@@ -3,8 +3,8 @@
 mod commands;
 mod explained;
 mod hang;
-mod meeting;
 mod refused;
+mod rendezvous;
 mod settings;
 
 use std::collections::BTreeSet;

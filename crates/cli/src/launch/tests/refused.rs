@@ -4,7 +4,7 @@ use super::case;
 use crate::exit::Refusal;
 
 #[test]
-fn impossible_values_raise_what_the_reference_raises() {
+fn impossible_values_raise_what_torchrun_raises() {
     for (line, text) in [
         (
             &["--nnodes", "a"][..],

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::{Place, TELL, first_agent, kill_node, store, told};
+use super::{PRINT_ROUND, Place, first_agent, kill_node, printed, store};
 use crate::harness::ends_within;
 
 // SCN-A45
@@ -81,26 +81,29 @@ fn a_node_that_fails_for_good_stops_the_workers_of_the_others() {
 fn a_restart_of_one_node_is_a_new_round_for_all_and_counts_for_that_one() {
     let place = first_agent();
     let flags = ["--nnodes=2", "--max-restarts=2"];
-    let steady = format!("{TELL}; test $RDZV_ROUND = 1 || sleep 1000");
-    let failing = format!("{TELL}; test $RDZV_ROUND = 1 || exit 3");
+    let steady = format!("{PRINT_ROUND}; test $RDZV_ROUND = 1 || sleep 1000");
+    let failing = format!("{PRINT_ROUND}; test $RDZV_ROUND = 1 || exit 3");
     let nodes = [
         place.node(&flags, &steady).start(),
         place.node(&flags, &failing).start(),
     ];
     let [steady, failing] = nodes.map(|node| node.wait().expect(0));
     for (ended, restarts) in [(&steady, "0"), (&failing, "1")] {
-        assert_eq!(told(&ended.stdout, "restarts"), restarts);
-        assert_eq!(told(&ended.stdout, "round"), "1");
-        assert!(told(&ended.stdout, "rank").ends_with("/2"));
+        assert_eq!(printed(&ended.stdout, "restarts"), restarts);
+        assert_eq!(printed(&ended.stdout, "round"), "1");
+        assert!(printed(&ended.stdout, "rank").ends_with("/2"));
     }
-    assert_eq!(told(&steady.stdout, "at"), told(&failing.stdout, "at"));
+    assert_eq!(
+        printed(&steady.stdout, "at"),
+        printed(&failing.stdout, "at")
+    );
 }
 
 #[test]
 fn a_signal_to_one_node_leaves_the_job_to_the_others() {
     let place = store();
     let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=1"];
-    let script = format!("{TELL}; test $GROUP_WORLD_SIZE = 1 || sleep 1000");
+    let script = format!("{PRINT_ROUND}; test $GROUP_WORLD_SIZE = 1 || sleep 1000");
     let mut nodes = [(), ()].map(|()| place.node(&flags, &script).start());
     for node in &mut nodes {
         node.stdout.await_text("node", 1);
@@ -109,8 +112,8 @@ fn a_signal_to_one_node_leaves_the_job_to_the_others() {
     goes.signal(Signal::TERM);
     goes.wait().expect(1);
     let ended = stays.wait().expect(0);
-    assert_eq!(told(&ended.stdout, "rank"), "0/1");
-    assert_eq!(told(&ended.stdout, "restarts"), "0");
+    assert_eq!(printed(&ended.stdout, "rank"), "0/1");
+    assert_eq!(printed(&ended.stdout, "restarts"), "0");
     place.end();
 }
 
@@ -155,16 +158,16 @@ fn with_static_rendezvous_a_failed_node_restarts_alone() {
         ];
         crate::harness::run_shell(&flags, script).start()
     };
-    let steady = node("0", TELL);
+    let steady = node("0", PRINT_ROUND);
     let failing = node(
         "1",
-        &format!("{TELL}; test $TORCHELASTIC_RESTART_COUNT = 1"),
+        &format!("{PRINT_ROUND}; test $TORCHELASTIC_RESTART_COUNT = 1"),
     );
     let failing = failing.wait().expect(0);
     let steady = steady.wait().expect(0);
     assert_eq!(steady.stdout.lines().count(), 1);
     assert_eq!(failing.stdout.lines().count(), 2);
-    assert_eq!(told(&failing.stdout, "restarts"), "1");
+    assert_eq!(printed(&failing.stdout, "restarts"), "1");
 }
 
 /// Two static nodes, of which one has the store.

@@ -11,7 +11,7 @@ use rdzv_rendezvous_proto::{RendezvousState, codec};
 use self::server::Server;
 use rustix::process::Signal;
 
-use super::{TELL, told};
+use super::{PRINT_ROUND, printed};
 use crate::harness::{DEADLINE, Job, free_port, kill, run_shell};
 
 #[path = "../../../../rendezvous/tests/etcd/server.rs"]
@@ -20,8 +20,8 @@ mod server;
 
 fn node(server: &Server, flags: &[&str], script: &str) -> Job {
     let endpoint = server.endpoint().to_string();
-    let meeting = ["--rdzv-backend=etcd", "--rdzv-id=job", "--rdzv-endpoint"];
-    let flags = [&meeting[..], &[&endpoint], flags].concat();
+    let rendezvous = ["--rdzv-backend=etcd", "--rdzv-id=job", "--rdzv-endpoint"];
+    let flags = [&rendezvous[..], &[&endpoint], flags].concat();
     run_shell(&flags, script).env("PET_LOCAL_ADDR", "127.0.0.1")
 }
 
@@ -52,7 +52,7 @@ fn whichever_of_two_agents_is_killed_the_other_goes_on() {
         ];
         // Whoever is alone after another was there has nothing left to wait for.
         let script =
-            format!("{TELL}; test $WORLD_SIZE = 1 -a $RDZV_ROUND -ge 1 || (cat go; exit 7)");
+            format!("{PRINT_ROUND}; test $WORLD_SIZE = 1 -a $RDZV_ROUND -ge 1 || (cat go; exit 7)");
         let mut nodes = [(), ()].map(|()| {
             let job = node(&server, &flags, &script).pipe("go");
             (job.path("go"), job.start())
@@ -61,7 +61,7 @@ fn whichever_of_two_agents_is_killed_the_other_goes_on() {
             node.stdout.await_text("/2 at ", 1);
         }
         let [first, second] = nodes;
-        let rank = told(&first.1.stdout.so_far(), "rank");
+        let rank = printed(&first.1.stdout.so_far(), "rank");
         let ((_, goes), (go, stays)) = if rank == format!("{victim}/2") {
             (first, second)
         } else {
@@ -75,8 +75,8 @@ fn whichever_of_two_agents_is_killed_the_other_goes_on() {
         let ended = stays.wait().expect(0);
         // The lease, the last call, and the start of a worker.
         assert!(before.elapsed() < Duration::from_secs(12));
-        assert_eq!(told(&ended.stdout, "rank"), "0/1");
-        assert_eq!(told(&ended.stdout, "restarts"), "0");
+        assert_eq!(printed(&ended.stdout, "rank"), "0/1");
+        assert_eq!(printed(&ended.stdout, "restarts"), "0");
     }
 }
 
@@ -85,13 +85,13 @@ fn whichever_of_two_agents_is_killed_the_other_goes_on() {
 fn a_crash_of_etcd_while_a_round_forms_and_while_workers_run_loses_nothing() {
     let server = Server::start();
     let flags = ["--nnodes=2"];
-    let job = node(&server, &flags, &format!("{TELL}; cat go")).pipe("go");
+    let job = node(&server, &flags, &format!("{PRINT_ROUND}; cat go")).pipe("go");
     let go: PathBuf = job.path("go");
     let first = job.start();
     await_state(&server, |state| state.participants.len() == 1);
     server.crash();
     // It finds nobody there, and waits for the server.
-    let second = node(&server, &flags, TELL).start();
+    let second = node(&server, &flags, PRINT_ROUND).start();
     server.go_on();
     first.stdout.await_text("/2 at ", 1);
     second.stdout.await_text("/2 at ", 1);
@@ -99,9 +99,9 @@ fn a_crash_of_etcd_while_a_round_forms_and_while_workers_run_loses_nothing() {
     server.go_on();
     std::fs::write(go, "").unwrap();
     let (first, second) = (first.wait().expect(0), second.wait().expect(0));
-    assert_eq!(told(&first.stdout, "at"), told(&second.stdout, "at"));
+    assert_eq!(printed(&first.stdout, "at"), printed(&second.stdout, "at"));
     for stdout in [&first.stdout, &second.stdout] {
-        assert_eq!(told(stdout, "round"), "0", "{stdout}");
+        assert_eq!(printed(stdout, "round"), "0", "{stdout}");
         assert_eq!(stdout.lines().count(), 1, "{stdout}");
     }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::{TELL, await_participants, first_agent, store, told};
+use super::{PRINT_ROUND, await_participants, first_agent, printed, store};
 use crate::harness::{Running, ends_within, kill};
 
 /// From one to three nodes. The last call is so long that a round without it is told from one with it.
@@ -13,7 +13,7 @@ const ELASTIC: [&str; 2] = ["--nnodes=1:3", "--rdzv-conf=last_call_timeout=20"];
 /// Waits until a worker tells of a round of so many nodes, and returns where its workers meet.
 fn await_world(node: &mut Running, size: usize, times: usize) -> String {
     node.stdout.await_text(&format!("/{size} at "), times);
-    told(&node.stdout.so_far(), "at")
+    printed(&node.stdout.so_far(), "at")
 }
 
 // SCN-A42 and SCN-A43: the newcomer's address sorts behind, or in front of, those who are there.
@@ -27,7 +27,7 @@ fn a_late_node_joins_a_running_job() {
             "--log-dir=logs",
             "-t=1",
         ];
-        let script = format!("{TELL}; test $WORLD_SIZE = 2 || sleep 1000");
+        let script = format!("{PRINT_ROUND}; test $WORLD_SIZE = 2 || sleep 1000");
         let first = place
             .node(&flags, &script)
             .env("PET_LOCAL_ADDR", "127.0.0.2");
@@ -46,9 +46,9 @@ fn a_late_node_joins_a_running_job() {
             before.elapsed()
         );
         let (first, second) = (first.wait().expect(0), second.wait().expect(0));
-        assert_eq!(told(&first.stdout, "at"), told(&second.stdout, "at"));
-        assert_eq!(told(&first.stdout, "restarts"), "0");
-        assert_eq!(told(&first.stdout, "round"), "1");
+        assert_eq!(printed(&first.stdout, "at"), printed(&second.stdout, "at"));
+        assert_eq!(printed(&first.stdout, "restarts"), "0");
+        assert_eq!(printed(&first.stdout, "round"), "1");
         // The first round's logs are kept.
         let kept: Vec<String> = first
             .files_below("logs")
@@ -95,7 +95,7 @@ fn a_surplus_node_waits_and_ends_well_with_the_job() {
 fn a_surplus_node_takes_the_place_of_one_that_leaves() {
     let place = store();
     let flags = ["--nnodes=2", "--rdzv-conf=last_call_timeout=1"];
-    let script = format!("{TELL}; test $RDZV_ROUND -ge 1 || sleep 1000");
+    let script = format!("{PRINT_ROUND}; test $RDZV_ROUND -ge 1 || sleep 1000");
     let mut nodes = [(), ()].map(|()| place.node(&flags, &script).start());
     for node in &mut nodes {
         await_world(node, 2, 1);
@@ -116,7 +116,7 @@ fn a_surplus_node_takes_the_place_of_one_that_leaves() {
 /// one in its place.
 fn killed_ten_times(kill: impl Fn(&Running)) {
     let place = first_agent();
-    let script = format!("{TELL}; sleep 1000");
+    let script = format!("{PRINT_ROUND}; sleep 1000");
     let node = || place.node(&ELASTIC, &script).start();
     let mut host = node();
     await_participants(&place.endpoint, 1, |_| true);
@@ -144,7 +144,7 @@ fn killed_ten_times(kill: impl Fn(&Running)) {
     await_world(&mut goes, 3, 1);
     for node in [goes, stays, host] {
         assert!(!ends_within(node.pid(), Duration::ZERO));
-        assert_eq!(told(&node.stdout.so_far(), "restarts"), "0");
+        assert_eq!(printed(&node.stdout.so_far(), "restarts"), "0");
     }
 }
 

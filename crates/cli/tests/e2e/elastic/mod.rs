@@ -27,7 +27,7 @@ use rustix::process::Signal;
 use crate::harness::{DEADLINE, Job, Running, free_port, rdzv, run_shell};
 
 /// What a worker says first: ranks, where the workers meet, restart count and round.
-const TELL: &str = "echo rank $RANK/$WORLD_SIZE node $GROUP_RANK/$GROUP_WORLD_SIZE \
+const PRINT_ROUND: &str = "echo rank $RANK/$WORLD_SIZE node $GROUP_RANK/$GROUP_WORLD_SIZE \
     at $MASTER_ADDR:$MASTER_PORT restarts $TORCHELASTIC_RESTART_COUNT round $RDZV_ROUND";
 
 /// Where the agents of a test meet.
@@ -62,13 +62,13 @@ fn first_agent() -> Place {
 impl Place {
     /// An agent that meets others here, with a shell script as its worker.
     fn node(&self, flags: &[&str], script: &str) -> Job {
-        let meeting = [
+        let rendezvous = [
             "--rdzv-backend=c10d",
             "--rdzv-id=job",
             "--rdzv-endpoint",
             &self.endpoint,
         ];
-        run_shell(&[&meeting, flags].concat(), script).env("PET_LOCAL_ADDR", "127.0.0.1")
+        run_shell(&[&rendezvous, flags].concat(), script).env("PET_LOCAL_ADDR", "127.0.0.1")
     }
 
     /// The store ends well, too.
@@ -87,12 +87,12 @@ fn kill_node(node: Running) {
     node.wait().expect(-9);
 }
 
-/// The word after `name` in the last line that a worker told.
-fn told(stdout: &str, name: &str) -> String {
+/// The word after `name` in the last line that a worker printed.
+fn printed(stdout: &str, name: &str) -> String {
     let line = stdout
         .lines()
         .rfind(|line| line.contains("rank "))
-        .unwrap_or_else(|| panic!("nothing was told: {stdout:?}"));
+        .unwrap_or_else(|| panic!("nothing was printed: {stdout:?}"));
     let (_, behind) = line.rsplit_once(&format!("{name} ")).unwrap();
     behind.split(' ').next().unwrap().to_owned()
 }
@@ -122,7 +122,7 @@ fn await_state(endpoint: &str, wanted: impl Fn(&RendezvousState) -> bool) {
             return;
         }
         assert!(Instant::now() < until, "{state:?}");
-        // Agents of the reference do not tell of changes, so nobody can be told: ask at intervals.
+        // Agents of torchrun announce no changes, so this asks at intervals.
         std::thread::park_timeout(Duration::from_millis(5));
     }
 }

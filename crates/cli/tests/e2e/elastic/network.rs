@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::TELL;
+use super::PRINT_ROUND;
 use crate::harness::{Job, Running, shell};
 
 const ENDPOINT: &str = "10.9.0.1:29400";
@@ -84,11 +84,11 @@ fn a_node_behind_a_cut_link_is_missed_by_its_heartbeats() {
     let near = first
         .node(
             "10.9.0.1",
-            &format!("{TELL}; test $WORLD_SIZE = 1 || sleep 1000"),
+            &format!("{PRINT_ROUND}; test $WORLD_SIZE = 1 || sleep 1000"),
         )
         .start();
     let far = second
-        .node("10.9.0.2", &format!("{TELL}; sleep 1000"))
+        .node("10.9.0.2", &format!("{PRINT_ROUND}; sleep 1000"))
         .start();
     near.stdout.await_text("rank 0/2", 1);
     far.stdout.await_text("rank 1/2", 1);

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::{TELL, first_agent, store, told};
+use super::{PRINT_ROUND, first_agent, printed, store};
 use crate::harness::{ends_within, free_port, run_shell};
 
 #[test]
 fn as_many_nodes_as_were_asked_for_start_together() {
     let place = first_agent();
-    let script = format!("{TELL}; echo $TORCHELASTIC_USE_AGENT_STORE");
+    let script = format!("{PRINT_ROUND}; echo $TORCHELASTIC_USE_AGENT_STORE");
     let nodes = [1, 2, 1].map(|workers| {
         let workers = format!("--nproc-per-node={workers}");
         place.node(&["--nnodes=3", &workers], &script).start()
@@ -24,7 +24,7 @@ fn as_many_nodes_as_were_asked_for_start_together() {
         .collect();
     ranks.sort_unstable();
     assert_eq!(ranks, ["rank 0/4", "rank 1/4", "rank 2/4", "rank 3/4"]);
-    let masters = ended.each_ref().map(|ended| told(&ended.stdout, "at"));
+    let masters = ended.each_ref().map(|ended| printed(&ended.stdout, "at"));
     assert!(
         masters.iter().all(|master| *master == masters[0]),
         "{masters:?}"
@@ -38,7 +38,7 @@ fn as_many_nodes_as_were_asked_for_start_together() {
 #[test]
 fn a_worker_that_hosts_the_store_gets_a_new_port_in_every_round() {
     let place = first_agent();
-    let script = format!("{TELL}; echo $TORCHELASTIC_USE_AGENT_STORE; test $RDZV_ROUND = 1");
+    let script = format!("{PRINT_ROUND}; echo $TORCHELASTIC_USE_AGENT_STORE; test $RDZV_ROUND = 1");
     let ended = place
         .node(&["--max-restarts=1"], &script)
         .env("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
@@ -46,7 +46,7 @@ fn a_worker_that_hosts_the_store_gets_a_new_port_in_every_round() {
         .expect(0);
     let lines: Vec<&str> = ended.stdout.lines().collect();
     assert_eq!((lines.len(), lines[1], lines[3]), (4, "False", "False"));
-    assert_ne!(told(lines[0], "at"), told(lines[2], "at"));
+    assert_ne!(printed(lines[0], "at"), printed(lines[2], "at"));
 }
 
 // SCN-A7
@@ -54,13 +54,13 @@ fn a_worker_that_hosts_the_store_gets_a_new_port_in_every_round() {
 fn the_agent_does_not_listen_at_the_port_that_is_left_to_a_worker() {
     let place = first_agent();
     let job = place
-        .node(&[], &format!("{TELL}; cat go"))
+        .node(&[], &format!("{PRINT_ROUND}; cat go"))
         .env("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
         .pipe("go");
     let go = job.path("go");
     let node = job.start();
     node.stdout.await_text("\n", 1);
-    let master = told(&node.stdout.so_far(), "at");
+    let master = printed(&node.stdout.so_far(), "at");
     let port = |address: &str| address.rsplit_once(':').unwrap().1.parse::<u16>().unwrap();
     let ports = ports_of(node.agent_pid());
     assert!(ports.contains(&port(&place.endpoint)), "{ports:?}");
@@ -74,8 +74,8 @@ fn the_agent_does_not_listen_at_the_port_that_is_left_to_a_worker() {
 fn one_of_two_starts_alone_after_the_last_call() {
     let place = first_agent();
     let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=1"];
-    let ended = place.node(&flags, TELL).run().expect(0);
-    assert_eq!(told(&ended.stdout, "rank"), "0/1");
+    let ended = place.node(&flags, PRINT_ROUND).run().expect(0);
+    assert_eq!(printed(&ended.stdout, "rank"), "0/1");
     let took = ended.took.as_secs_f64();
     assert!((1.0..5.0).contains(&took), "{took}");
     let line = "1 node joined, which is enough; waiting 1 s more for up to 1 further node";
@@ -87,8 +87,8 @@ fn one_of_two_starts_alone_after_the_last_call() {
 fn without_a_last_call_one_of_two_starts_at_once() {
     let place = first_agent();
     let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=0"];
-    let ended = place.node(&flags, TELL).run().expect(0);
-    assert_eq!(told(&ended.stdout, "rank"), "0/1");
+    let ended = place.node(&flags, PRINT_ROUND).run().expect(0);
+    assert_eq!(printed(&ended.stdout, "rank"), "0/1");
     assert!(!ended.stderr.contains("waiting"), "{}", ended.stderr);
     // The default would be thirty seconds.
     assert!(ended.took < Duration::from_secs(10), "{:?}", ended.took);
@@ -167,10 +167,10 @@ fn a_signal_while_waiting_for_peers_leaves_the_rendezvous_as_it_was() {
     waiting.wait().expect(-Signal::TERM.as_raw());
     super::await_participants(&place.endpoint, 0, |_| true);
     // Two others meet as if it had never been there.
-    let nodes = [(), ()].map(|()| place.node(&["--nnodes=2"], TELL).start());
+    let nodes = [(), ()].map(|()| place.node(&["--nnodes=2"], PRINT_ROUND).start());
     for node in nodes {
         let ended = node.wait().expect(0);
-        assert!(told(&ended.stdout, "rank").ends_with("/2"));
+        assert!(printed(&ended.stdout, "rank").ends_with("/2"));
     }
     place.end();
 }
@@ -222,7 +222,7 @@ fn an_endpoint_where_nobody_is_ends_with_its_address_and_what_to_do() {
 }
 
 #[test]
-fn a_port_of_something_else_is_told_from_a_store() {
+fn a_port_of_something_else_is_distinguished_from_a_store() {
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = other.local_addr().unwrap();
     let speaks = std::thread::spawn(move || {

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 /// The scripted worker.
 pub(crate) fn fixture_worker() -> OsString {
-    rdzv_testing::example("rdzv", "fixture_worker").into()
+    rdzv_testing::program("fixture_worker").into()
 }
 
 /// A launch to be: program, arguments, environment, and a directory of its own to run in.

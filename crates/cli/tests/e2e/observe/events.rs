@@ -1,4 +1,4 @@
-//! Events: the reference's on the console, all of them in a file.
+//! Events: those of torchelastic on the console, all of them in a file.
 
 use std::fs;
 
@@ -22,7 +22,7 @@ fn names(events: &[Value]) -> Vec<&str> {
 
 // SCN-A50
 #[test]
-fn a_restart_and_a_failure_are_told_as_the_reference_tells_them() {
+fn a_restart_and_a_failure_are_recorded_as_torchelastic_records_them() {
     let ended = run_shell(
         &[
             "--nproc-per-node=2",
@@ -98,7 +98,7 @@ fn a_file_gets_every_event_and_keeps_what_is_in_it() {
         &["attempt=0?exit:3", "exit:0"],
     )
     .file("events.jsonl", "{\"name\":\"before\"}\n")
-    // The level hides the reference's events only.
+    // The level hides the events of torchelastic only.
     .env("LOGLEVEL", "ERROR")
     .run()
     .expect(0);
@@ -116,11 +116,11 @@ fn a_file_gets_every_event_and_keeps_what_is_in_it() {
     expected.extend(["worker_exited", "restarting"]);
     expected.extend(attempt);
     expected.extend(["worker_exited", "worker_final", "verdict", "agent_final"]);
-    let told: Vec<&str> = names(&events)
+    let recorded: Vec<&str> = names(&events)
         .into_iter()
         .filter(|name| *name != "state_changed")
         .collect();
-    assert_eq!(told, expected);
+    assert_eq!(recorded, expected);
     let states: Vec<&str> = events
         .iter()
         .filter(|event| event["name"] == "state_changed")

@@ -29,7 +29,7 @@ fn get(port: u16, path: &str) -> (u16, String) {
 }
 
 /// The port that the program says it serves at.
-fn told_port(running: &mut Running, what: &str) -> u16 {
+fn logged_port(running: &mut Running, what: &str) -> u16 {
     let text = format!("{what} at http://");
     running.stderr.await_text(&text, 1);
     let said = running.stderr.so_far();
@@ -62,7 +62,7 @@ fn a_run_can_be_looked_at_while_it_goes_on() {
     .env("LOGLEVEL", "INFO");
     let ends = ["end0", "end1"].map(|name| job.path(name));
     let mut running = job.start();
-    let port = told_port(&mut running, "status");
+    let port = logged_port(&mut running, "status");
     let until = Instant::now() + DEADLINE;
     let status = loop {
         let (code, text) = get(port, "/status");
@@ -120,7 +120,7 @@ fn the_health_port_tells_nothing_but_health_and_before_there_is_a_rendezvous() {
         .env("TORCHELASTIC_HEALTH_CHECK_PORT", &port.to_string())
         .env("LOGLEVEL", "INFO")
         .start();
-    assert_eq!(told_port(&mut running, "health"), port);
+    assert_eq!(logged_port(&mut running, "health"), port);
     // The second node never comes. The port is there even before the agent is.
     let until = Instant::now() + DEADLINE;
     loop {
@@ -145,15 +145,15 @@ fn a_health_port_that_is_none_and_one_that_is_taken() {
         .env("LOGLEVEL", "INFO")
         .run()
         .expect(0);
-    let told = "TORCHELASTIC_HEALTH_CHECK_PORT='http' is no port, so there is no health check";
-    assert!(ended.stderr.contains(told), "{}", ended.stderr);
+    let expected = "TORCHELASTIC_HEALTH_CHECK_PORT='http' is no port, so there is no health check";
+    assert!(ended.stderr.contains(expected), "{}", ended.stderr);
 
     let taken = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = taken.local_addr().unwrap().port();
     let flag = format!("--status-addr=127.0.0.1:{port}");
     let ended = run_shell(&[&flag], "true").run().expect(1);
-    let told = format!("OSError: --status-addr 127.0.0.1:{port}: Address already in use");
-    assert!(ended.stderr.contains(&told), "{}", ended.stderr);
+    let expected = format!("OSError: --status-addr 127.0.0.1:{port}: Address already in use");
+    assert!(ended.stderr.contains(&expected), "{}", ended.stderr);
 }
 
 // SCN-A53
@@ -166,10 +166,10 @@ fn requests_to_a_worker_are_passed_on_as_they_are() {
     .pipe("socket")
     .pipe("end")
     .env("LOGLEVEL", "INFO");
-    let (told, end) = (job.path("socket"), job.path("end"));
+    let (socket, end) = (job.path("socket"), job.path("end"));
     let mut running = job.start();
-    let port = told_port(&mut running, "status");
-    let socket = std::fs::read_to_string(told).unwrap();
+    let port = logged_port(&mut running, "status");
+    let socket = std::fs::read_to_string(socket).unwrap();
     let socket = PathBuf::from(socket.trim());
     let (code, text) = get(port, "/workers/0/handler/");
     assert_eq!(code, 502);

@@ -1,4 +1,4 @@
-"""Asks the agent to end it after 0.3 s, as the reference's file-based timer does, and is late."""
+"""Asks the agent to end it after 0.3 s, as PyTorch's file-based timer does, and is late."""
 import json
 import os
 import signal

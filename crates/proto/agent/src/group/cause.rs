@@ -35,7 +35,7 @@ pub enum Cause {
     },
     /// It was killed, or failed, because memory had run out.
     OutOfMemory {
-        /// What shows that, such as the counter of a control group.
+        /// The proof, such as the counter of a control group.
         evidence: String,
     },
     /// A file system was full.
@@ -45,28 +45,28 @@ pub enum Cause {
     },
     /// It never ran: no such program, not executable, interpreter or script missing.
     NotStarted {
-        /// What was wrong.
+        /// The error.
         reason: String,
     },
     /// A timer that the worker itself had asked for ran out.
     Watchdog {
-        /// What was timed, as the worker calls it.
+        /// Name of the timed section, given by the worker.
         scope: String,
-        /// How long after the deadline that was seen.
+        /// Time between the deadline and its detection.
         late: Duration,
     },
     /// It had promised heartbeats and sent none for too long.
     Heartbeat {
         /// The phase that it was in, as it calls it.
         phase: String,
-        /// How long it had been silent.
+        /// Time of silence.
         silent: Duration,
         /// The limit of that phase.
         limit: Duration,
     },
     /// Seen from outside, it made no progress for too long.
     Hang {
-        /// How long it had done nothing.
+        /// Time without progress.
         silent: Duration,
         /// The limit.
         limit: Duration,
@@ -82,12 +82,12 @@ pub enum Cause {
     },
     /// A node vanished with its agent, without a message.
     NodeLost {
-        /// Which node, and how that was noticed.
+        /// The node, and the observation.
         node: String,
     },
     /// The agent stopped it because of something else; never the first cause of anything.
     StoppedByAgent {
-        /// What ended it: minus the signal, or its own code.
+        /// Minus the signal that ended it, or its own code.
         number: i32,
     },
     /// The agent itself could not go on.

@@ -18,7 +18,7 @@ use super::exit::Exit;
 /// SIGABRT.
 const ABORT: i32 = 6;
 
-/// Why a worker that ended so failed.
+/// The cause of the failure of a worker that ended so.
 pub fn diagnose(exit: Exit, evidence: &Evidence) -> Cause {
     if let Some(cause) = &evidence.kill_cause {
         return cause.clone();
@@ -80,7 +80,7 @@ pub fn is_loss_of_a_peer(cause: &Cause) -> bool {
 /// earlier one may be about an error that was handled.
 const RECENT_LINES: usize = 8;
 
-/// What Python, gloo, NCCL and our own collectives say of a peer that is gone.
+/// Messages of Python, gloo, NCCL and our own collectives about a peer that is gone.
 const ABOUT_A_PEER: &[&str] = &[
     "Connection closed by peer",
     "Connection reset by peer",

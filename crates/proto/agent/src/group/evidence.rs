@@ -1,5 +1,5 @@
-//! What is known of a failure besides its cause: where it happened, how the process ended and what
-//! it left behind.
+//! The evidence of a failure besides its cause: the node, the end of the process and the files that
+//! it left.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::cause::Cause;
 use super::exit::Exit;
 
-/// What is known of one failure. Everything that may be unknown may be missing: of a node that was
+/// The evidence of one failure. Everything that may be unknown may be missing: of a node that was
 /// lost, only the node is known.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Evidence {
@@ -26,7 +26,7 @@ pub struct Evidence {
     pub local_rank: Option<LocalRank>,
     /// Its process id.
     pub pid: Option<u32>,
-    /// How it ended.
+    /// Its exit code, or the signal that ended it.
     pub exit: Option<Exit>,
     /// When the worker was started.
     pub started: Option<Wall>,
@@ -36,7 +36,7 @@ pub struct Evidence {
     pub stopped_by_agent: bool,
     /// Why the agent killed it, if that was for a fault of its own.
     pub kill_cause: Option<Cause>,
-    /// What shows that the kernel killed for lack of memory while it ran.
+    /// The counter that shows that the kernel killed for lack of memory while it ran.
     pub out_of_memory: Option<String>,
     /// Its error file, if it left one.
     pub error_file: Option<ErrorFile>,
@@ -61,7 +61,7 @@ impl Evidence {
     }
 }
 
-/// What a worker left at `TORCHELASTIC_ERROR_FILE`: one of two forms of JSON.
+/// The file that a worker left at `TORCHELASTIC_ERROR_FILE`: one of two forms of JSON.
 ///
 /// ```json
 /// {"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "…", "timestamp": "1790000000"}}}

@@ -1,9 +1,9 @@
-//! How processes end.
+//! Ends of processes.
 
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Wall;
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     /// It returned this code.
@@ -39,11 +39,11 @@ impl Exit {
 /// The end of one worker, as the kernel reported it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkerExit {
-    /// Which.
+    /// The worker.
     pub local_rank: LocalRank,
     /// Its process id.
     pub pid: u32,
-    /// How it ended.
+    /// Its exit code, or the signal that ended it.
     pub exit: Exit,
     /// When that was seen.
     pub at: Wall,

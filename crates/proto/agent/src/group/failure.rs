@@ -14,6 +14,7 @@ use super::exit::{Exit, WorkerExit};
 use rdzv_core::signal;
 use rdzv_core::time::Wall;
 use record::Record;
+pub use record::rfc3339;
 
 /// Separates the sentence for people from the record behind it, where both travel in one text.
 const SEPARATOR: char = '\u{1e}';
@@ -24,7 +25,7 @@ const SEPARATOR: char = '\u{1e}';
 pub struct Failure {
     /// The cause.
     pub cause: Cause,
-    /// What is known besides.
+    /// Everything else that is known.
     pub evidence: Evidence,
 }
 
@@ -56,7 +57,7 @@ impl Failure {
     }
 
     /// Encodes the failure for the agents of other nodes: a sentence, and JSON behind it, together
-    /// at most `most` bytes. What does not fit is left out of the older end of its long parts.
+    /// at most `most` bytes. The older ends of its long parts are cut to fit.
     ///
     /// The age at `now` travels instead of the time: clocks of nodes differ, durations do not.
     pub fn encode(&self, sentence: &str, now: Wall, most: usize) -> String {
@@ -114,7 +115,7 @@ impl Failure {
 
     /// The time of the failure as reports show it: RFC 3339 with microseconds; empty if unknown.
     pub fn time(&self) -> String {
-        self.evidence.seen.map_or_else(String::new, record::time)
+        self.evidence.seen.map_or_else(String::new, rfc3339)
     }
 
     /// Whether the agent ended the worker because of something else.

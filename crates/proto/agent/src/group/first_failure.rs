@@ -1,4 +1,4 @@
-//! Which failure of a group came first (*INV-G3*).
+//! The choice of the first failure of a group (*INV-G3*).
 
 use rdzv_core::time::Wall;
 
@@ -37,11 +37,11 @@ pub fn first_failure(failures: &mut [Failure]) -> usize {
     failures.iter().position(has_own_cause).unwrap_or(first)
 }
 
-/// Which of the failures, given in the order in which they were seen, came first by time.
+/// The index of the first failure by time, of failures in the order in which they were seen.
 ///
 /// Failures that the agent did not cause come before those that it did, and an earlier exit before
 /// a later one. One thing beats the order of exits: a worker may fail long before its process ends
-/// (in a slow clean-up), and its peers fail meanwhile because of it. So a worker whose error file
+/// (in a slow clean-up), and its peers fail meanwhile because of it. Therefore a worker whose error file
 /// says that it failed before another one exited comes before that one. Error files count whole
 /// seconds; where those leave a doubt, the order of exits decides.
 fn earliest(failures: &[&Evidence]) -> usize {

@@ -46,7 +46,7 @@ mod types;
 pub use cause::Cause;
 pub use evidence::{ErrorFile, Evidence};
 pub use exit::{Exit, WorkerExit};
-pub use failure::Failure;
+pub use failure::{Failure, rfc3339};
 pub use first_failure::first_failure;
 pub use machine::WorkerGroup;
 pub use types::{

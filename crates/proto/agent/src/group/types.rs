@@ -178,7 +178,7 @@ pub enum GroupInput {
     Exited(Vec<WorkerExit>),
     /// Workers run and make no progress. The group is stopped, as after a failure.
     Unhealthy {
-        /// Which.
+        /// The workers.
         workers: Vec<LocalRank>,
         /// Whether another attempt may help, within the budget of restarts. Not where the kernel
         /// holds a worker: it keeps what the next attempt would need, so that the remaining
@@ -189,17 +189,17 @@ pub enum GroupInput {
     MembershipChanged {
         /// The number of that round.
         round: u64,
-        /// Which nodes, and how that was noticed; one sentence.
+        /// The nodes, and the observation; one sentence.
         reason: String,
     },
     /// Another node has failed for good.
     PeerFailed {
-        /// Which.
+        /// The node.
         node: String,
-        /// What it said.
+        /// Its message.
         reason: String,
     },
-    /// Another node has ended the run for everybody.
+    /// Another node has ended the run for all nodes.
     RunClosed,
     /// The store of the rendezvous is gone; the driver keeps the error.
     RendezvousLost,
@@ -249,7 +249,7 @@ pub enum GroupOutput {
     FirstFailure(WorkerExit),
     /// Report that these workers hang, which is the failure of this attempt.
     Unhealthy {
-        /// Which.
+        /// The workers.
         workers: Vec<LocalRank>,
         /// Whether no restart follows: then it is announced to the other nodes as well.
         last: bool,
@@ -258,9 +258,9 @@ pub enum GroupOutput {
     Announce(WorkerExit),
     /// Send this signal to the process groups of these workers, also of those that have ended.
     Signal {
-        /// Which.
+        /// The workers.
         workers: Vec<LocalRank>,
-        /// What.
+        /// The signal.
         signal: i32,
     },
     /// The grace is over: SIGKILL to the process groups of these workers.
@@ -270,7 +270,7 @@ pub enum GroupOutput {
     },
     /// The kernel does not end these workers in spite of SIGKILL. They are given up.
     Abandon {
-        /// Which.
+        /// The workers.
         workers: Vec<LocalRank>,
     },
     /// Kill and collect every process that the workers left behind.
@@ -331,9 +331,9 @@ pub enum Ending {
     },
     /// Another node failed for good.
     PeerFailed {
-        /// Which.
+        /// The node.
         node: String,
-        /// What it said.
+        /// Its message.
         reason: String,
     },
     /// Another node ended the run without a reason.

@@ -44,7 +44,7 @@ impl HeartbeatLimits {
     ///
     /// # Errors
     ///
-    /// What is wrong, in one sentence.
+    /// The fault, in one sentence.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut limits = Self::default();
         let mut seen_default = false;

@@ -9,9 +9,9 @@
 //!
 //! The share is not zero because libraries keep threads that wake up for nothing: the loop of a
 //! waiting gloo process group (100 times a second) was measured at 0.2 to 0.4 % of a core, without
-//! writing or reading anything. How often a process is woken therefore says nothing, and is not
-//! checked at. What computes uses a whole core, or on a machine that is badly overloaded at least one
-//! look among many shows more than the share.
+//! writing or reading anything. The number of wake-ups therefore says nothing, and is not
+//! counted. A process that computes uses a whole core; on a badly overloaded machine, at least one check
+//! among many shows more than the share.
 //!
 //! The group hangs if *no* worker made progress for the limit: a worker that waits for a slow one in
 //! a collective looks like one that hangs, so only the group as a whole can hang.
@@ -63,12 +63,12 @@ impl std::ops::Add for Usage {
 pub enum ProgressChange {
     /// No worker of the group has made progress for the limit or longer.
     Hangs {
-        /// How long.
+        /// Time without progress.
         silent: Duration,
     },
     /// After that was reported, a worker has made progress again.
     Resumed {
-        /// How long there was none.
+        /// Time without progress before that.
         silent: Duration,
     },
 }
@@ -155,8 +155,8 @@ impl ProgressWatch {
         self.workers.keys().copied()
     }
 
-    /// Takes what a worker itself has used. False if that shows no progress, so that its children
-    /// have to be checked at.
+    /// Takes the usage of a worker itself. False if that shows no progress, so that its children have
+    /// to be checked.
     pub fn own(&mut self, now: Mono, local_rank: LocalRank, usage: Usage) -> bool {
         let Some(known) = self.workers.get_mut(&local_rank) else {
             return true;
@@ -219,7 +219,7 @@ impl ProgressWatch {
         }
     }
 
-    /// How long one worker has made no progress.
+    /// Time without progress of one worker.
     pub fn silent(&self, now: Mono, local_rank: LocalRank) -> Option<Duration> {
         Some(now.since(self.workers.get(&local_rank)?.progress))
     }
@@ -282,7 +282,7 @@ mod tests {
         }
     }
 
-    /// What a waiting gloo process group uses at most, in 5 s.
+    /// Usage of a waiting gloo process group in 5 s.
     fn waits(_: usize, own: &mut Usage, _: &mut Usage) {
         own.cpu += Duration::from_millis(20);
     }

@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use rdzv_core::rank::{LocalRank, Rank};
 
-/// How many Python frames a description names.
+/// Number of Python frames in a description.
 const FRAMES_SHOWN: usize = 8;
 
 /// One call of Python code.
@@ -68,7 +68,7 @@ pub struct WorkerStack {
     pub pid: u32,
     /// The Python stack of its main thread, innermost call first; empty if it could not be had.
     pub frames: Vec<Frame>,
-    /// Why there is no Python stack, if somebody tried to get one.
+    /// The reason that there is no Python stack, if reading one was tried.
     pub without_frames: Option<String>,
     /// Its main thread in the kernel.
     pub kernel: KernelState,
@@ -151,7 +151,7 @@ pub struct Outliers {
 
 /// The workers that may keep the group from making progress: the outliers, else all.
 ///
-/// Where other nodes take part, all workers here may be waiting for one there that computes. So
+/// Where other nodes take part, all workers here may be waiting for one there that computes. Therefore
 /// only those count of which it is known that they wait in no collective; there may be none.
 pub fn suspects(stacks: &[WorkerStack], odd: Option<&Outliers>, alone: bool) -> Vec<usize> {
     let candidates = match odd {

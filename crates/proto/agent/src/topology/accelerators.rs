@@ -1,10 +1,10 @@
-//! Which accelerators a worker sees, and in which order.
+//! The accelerators that a worker sees, in their order.
 //!
 //! Order matters: the device of a worker is the one whose index is its local rank. Without a list,
 //! devices are in the order of their PCI addresses. (CUDA puts faster ones first unless
 //! `CUDA_DEVICE_ORDER=PCI_BUS_ID`; on a machine with one kind of device that is the same.)
 
-/// Who made a device.
+/// The maker of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Vendor {
     /// Devices of the driver `nvidia`.

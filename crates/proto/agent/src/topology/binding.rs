@@ -87,7 +87,7 @@ pub struct Binding {
     pub reason: String,
 }
 
-/// Why a worker cannot be bound.
+/// The reason that a worker cannot be bound.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum BindingError {
     /// There is no device at all. (PyTorch's text.)
@@ -101,7 +101,7 @@ pub enum BindingError {
     TooFewDevices {
         /// The first worker without one.
         local_rank: u32,
-        /// How many there are.
+        /// Number of devices.
         devices: usize,
     },
     /// The node of the device is not known to the kernel.
@@ -110,7 +110,7 @@ pub enum BindingError {
          kernel lists no such node"
     )]
     UnknownNode {
-        /// Which node.
+        /// The node.
         node: u32,
         /// The device there.
         device: u32,
@@ -122,7 +122,7 @@ pub enum BindingError {
          cluster); allow some of {listed}, or leave out --numa-binding"
     )]
     NoneAllowed {
-        /// Which node.
+        /// The node.
         node: u32,
         /// The device there.
         device: u32,
@@ -137,11 +137,11 @@ pub enum BindingError {
          devices at it: --numa-binding exclusive needs one for each; use node"
     )]
     TooFewCores {
-        /// Which node.
+        /// The node.
         node: u32,
-        /// How many cores may be used.
+        /// Number of cores that may be used.
         cores: usize,
-        /// How many devices are at the node.
+        /// Number of devices at the node.
         devices: usize,
     },
     /// The machine does not say what the mode needs to know.
@@ -152,7 +152,7 @@ pub enum BindingError {
     Unsaid {
         /// `the socket`, `the core`, `the caches`.
         fact: &'static str,
-        /// Of which processor.
+        /// The processor.
         processor: u32,
     },
 }

@@ -7,7 +7,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-/// Which files a directory has.
+/// The files of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
     /// `cpu.cfs_quota_us` and `cpu.cfs_period_us`.
@@ -69,9 +69,9 @@ pub fn counter(text: &str, name: &str) -> Option<u64> {
 /// One line of `mountinfo` that is a hierarchy with the controller.
 struct Mount {
     version: Version,
-    /// Which group of the hierarchy is mounted.
+    /// The group of the hierarchy that is mounted.
     root: PathBuf,
-    /// Where.
+    /// The mount point.
     point: PathBuf,
 }
 
@@ -96,7 +96,7 @@ impl Mount {
         })
     }
 
-    /// Where the group of this path is; the mount point if it is outside of what is mounted.
+    /// The directory of the group with this path; the mount point if it is outside of what is mounted.
     fn directory_of(&self, path: &Path) -> PathBuf {
         match path.strip_prefix(&self.root) {
             // Joining nothing would leave a slash at the end.

@@ -4,7 +4,7 @@
 //! container with two processors' worth of time on a machine with 64 are right, 64 are not; torchrun
 //! counts 64.
 
-/// So much processor time in each period, both in microseconds.
+/// Processor time per period, both in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
     /// Time that may be used.
@@ -44,7 +44,7 @@ impl Quota {
 /// The tightest quota of a group and the groups around it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CpuLimit {
-    /// How much.
+    /// The limit.
     pub quota: Quota,
     /// The file that says so.
     pub file: String,

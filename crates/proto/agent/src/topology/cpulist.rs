@@ -5,7 +5,7 @@ use std::fmt;
 
 use thiserror::Error;
 
-/// Numbers from here on are not taken for processors: no kernel has so many, and a text of a few
+/// Numbers from here on are not taken for processors: no kernel has that many, and a text of a few
 /// bytes must not become a set of billions.
 const MOST: u32 = 1 << 16;
 
@@ -21,7 +21,7 @@ pub struct CpuList(BTreeSet<u32>);
 pub struct CpuListError {
     /// The whole text, cut to a length that can be read.
     pub text: String,
-    /// What cannot be read in it.
+    /// The part that cannot be read.
     pub part: String,
 }
 
@@ -62,7 +62,7 @@ impl CpuList {
         self.0.iter().copied()
     }
 
-    /// How many.
+    /// Number of processors.
     pub fn len(&self) -> usize {
         self.0.len()
     }

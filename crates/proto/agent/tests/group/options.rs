@@ -1,4 +1,4 @@
-//! What a group may be given beyond the reference: a rest before the next attempt, and failures that
+//! What a group may be given beyond torchelastic: a delay before the next attempt, and failures that
 //! no restart helps.
 
 use std::time::Duration;
@@ -109,7 +109,7 @@ fn the_other_nodes_hear_of_it_at_once() {
         2,
         &format!(
             "{STARTED}
-             10 exited 0=3 1=1 -> failure 0 | tell 0 | clear
+             10 exited 0=3 1=1 -> failure 0 | announce 0 | clear
              20 cleared        -> finish failed 0=3 1=1"
         ),
     );

@@ -112,13 +112,13 @@ fn the_others_are_told_of_a_last_failure_that_nothing_explains() {
         "10 exited 1=7    -> failure 1 | signal 15 to 0 1
          12 exited 0=0!   -> clear
          12 cleared       ->
-         1010 time        -> tell 1 | finish failed 1=7 0=0",
+         1010 time        -> announce 1 | finish failed 1=7 0=0",
     );
     // Also if a sibling does not end.
     of_two_then(
         0,
         "10 exited 1=7    -> failure 1 | signal 15 to 0 1
-         1010 time        -> tell 1
+         1010 time        -> announce 1
          1011 changed 3   ->
          8010 time        -> kill 0
          8011 exited 0=-9! -> clear
@@ -132,12 +132,12 @@ fn a_signal_ends_a_run_that_waits_for_an_explanation() {
         0,
         "10 exited 1=7 0=0 -> failure 1 | clear
          12 cleared        ->
-         20 signal 15      -> tell 1 | finish failed 1=7 0=0",
+         20 signal 15      -> announce 1 | finish failed 1=7 0=0",
     );
     of_two_then(
         0,
         "10 exited 1=7     -> failure 1 | signal 15 to 0 1
-         12 signal 2       -> tell 1 | signal 2 to 0 1
+         12 signal 2       -> announce 1 | signal 2 to 0 1
          13 changed 3      ->
          14 exited 0=0!    -> clear
          15 cleared        -> finish failed 1=7 0=0",
@@ -197,14 +197,14 @@ fn the_own_final_failure_stays_the_one_reported_when_a_peer_fails_too() {
     );
     static_two_then(
         0,
-        "10 exited 1=7           -> failure 1 | tell 1 | signal 15 to 0 1
+        "10 exited 1=7           -> failure 1 | announce 1 | signal 15 to 0 1
          11 peer-failed b        -> signal 15 to 0 1
          12 exited 0=0!          -> clear
          13 cleared              -> finish failed 1=7 0=0",
     );
     static_two_then(
         0,
-        "10 exited 1=7 0=0       -> failure 1 | tell 1 | clear
+        "10 exited 1=7 0=0       -> failure 1 | announce 1 | clear
          11 peer-failed b        ->
          12 cleared              -> finish failed 1=7 0=0",
     );
@@ -219,7 +219,7 @@ fn a_failure_that_no_restart_helps_stays_though_restarts_are_left() {
         2,
         &format!(
             "{STARTED}
-             10 exited 1=7       -> failure 1 | tell 1 | signal 15 to 0 1
+             10 exited 1=7       -> failure 1 | announce 1 | signal 15 to 0 1
              11 peer-failed b    -> signal 15 to 0 1
              12 exited 0=0!      -> clear
              13 cleared          -> finish failed 1=7 0=0"
@@ -227,7 +227,7 @@ fn a_failure_that_no_restart_helps_stays_though_restarts_are_left() {
     );
 }
 
-/// The others are not told of the own failure in any of these: no line has a `tell`.
+/// The others are not told of the own failure in any of these: no line has an `announce`.
 #[test]
 fn a_failure_with_restarts_left_gives_way_to_the_final_one_of_a_peer() {
     for (of_two, others) in [
@@ -282,7 +282,7 @@ fn who_has_closed_the_run_may_say_why_after_a_failure_with_restarts_left() {
          13 peer-failed b        ->
          14 cleared              -> finish peer b: code 7",
     );
-    // Where nobody says why, the own failure is what people can be told, and a signal does not
+    // Where nobody says why, the own failure is what users need to know, and a signal does not
     // change that any more.
     of_two_then(
         1,
@@ -400,7 +400,7 @@ fn a_surplus_node_ends_with_the_job() {
 fn static_nodes_are_told_at_once_of_a_failure_that_is_final() {
     static_two_then(
         0,
-        "10 exited 1=7    -> failure 1 | tell 1 | signal 15 to 0 1
+        "10 exited 1=7    -> failure 1 | announce 1 | signal 15 to 0 1
          20 exited 0=-15! -> clear
          20 cleared       -> finish failed 1=7 0=-15",
     );

@@ -172,7 +172,7 @@ fn shown(output: &GroupOutput) -> String {
             let last = if *last { " for good" } else { "" };
             format!("unhealthy {}{last}", ranks(workers))
         }
-        GroupOutput::Announce(exit) => format!("tell {}", exit.local_rank),
+        GroupOutput::Announce(exit) => format!("announce {}", exit.local_rank),
         GroupOutput::Regrouping { reason } => format!("regroup: {reason}"),
         GroupOutput::Signal { workers, signal } => format!("signal {signal} to {}", ranks(workers)),
         GroupOutput::Kill { workers } => format!("kill {}", ranks(workers)),

@@ -1,8 +1,13 @@
-//! What the server knows about one connection.
+//! The state of one connection: its validation, its unfinished request, its unsent replies.
 
-use super::outgoing::Outgoing;
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use crate::keyspace::Held;
 use crate::wire::assemble::Assembler;
-use crate::wire::opcode::{Opcode, VALIDATE_MAGIC};
+use crate::wire::request::{Opcode, VALIDATE_MAGIC};
+use crate::wire::{LARGE_BODY, reply};
 
 /// Length of `VALIDATE`, which every connection starts with.
 pub const PREAMBLE_LENGTH: usize = 5;
@@ -75,4 +80,183 @@ pub(super) fn validate(matched: usize, input: &[u8]) -> Result<(usize, Stage), V
         PREAMBLE_LENGTH => (used, Stage::Serving),
         matched => (used, Stage::Validating(matched)),
     })
+}
+
+/// A buffer that has become larger than this is given back once it is empty.
+const KEPT_CAPACITY: usize = 4 << 10;
+
+/// Replies that the peer has not taken yet.
+///
+/// Small parts are copied into one buffer; large values are only referred to, and stand in the
+/// stream at the place where they were put:
+///
+/// ```text
+///   small   aaaaaaaaaabbbbbbbbcc
+///                     ^ position 10        stream: aaaaaaaaaa LARGE bbbbbbbbcc
+///   large   (10, LARGE)
+/// ```
+#[derive(Debug, Default)]
+pub(super) struct Outgoing {
+    small: Vec<u8>,
+    /// How much of `small` has been sent.
+    small_sent: usize,
+    /// Large values, each with the position in `small` before which it is sent.
+    large: VecDeque<(usize, Bytes)>,
+    /// How much of the first large value has been sent.
+    large_sent: usize,
+    large_unsent: usize,
+}
+
+impl Outgoing {
+    /// The buffer to write small replies into.
+    #[inline]
+    pub(super) fn small(&mut self) -> &mut Vec<u8> {
+        &mut self.small
+    }
+
+    /// Adds a value with its length in front.
+    pub(super) fn push_value(&mut self, value: Held<'_>) {
+        match value {
+            Held::Small(bytes) => reply::bytes(&mut self.small, bytes),
+            Held::Large(bytes) => {
+                reply::length(&mut self.small, bytes.len());
+                self.large_unsent += bytes.len();
+                self.large.push_back((self.small.len(), bytes));
+            }
+        }
+    }
+
+    /// Adds a value that nobody else holds, with its length in front.
+    pub(super) fn push_owned(&mut self, value: Bytes) {
+        if value.len() < LARGE_BODY {
+            self.push_value(Held::Small(&value));
+        } else {
+            self.push_value(Held::Large(value));
+        }
+    }
+
+    /// How many bytes wait to be sent.
+    #[inline]
+    pub(super) fn unsent(&self) -> usize {
+        self.small.len() - self.small_sent + self.large_unsent
+    }
+
+    /// Memory held; large values are counted by the meter.
+    #[inline]
+    pub(super) fn memory(&self) -> usize {
+        self.small.capacity() + self.large.capacity() * size_of::<(usize, Bytes)>()
+    }
+
+    /// The unsent bytes, if no large value is among them.
+    #[inline]
+    pub(super) fn in_one(&self) -> Option<&[u8]> {
+        self.large
+            .is_empty()
+            .then(|| &self.small[self.small_sent..])
+    }
+
+    /// The unsent bytes, in order.
+    pub(super) fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        let mut small_from = self.small_sent;
+        let mut large = self.large.iter();
+        let mut next = large.next();
+        let mut large_from = self.large_sent;
+        std::iter::from_fn(move || match next {
+            Some((position, bytes)) if *position <= small_from => {
+                let slice = &bytes[large_from..];
+                large_from = 0;
+                next = large.next();
+                Some(slice)
+            }
+            Some((position, _)) => {
+                let slice = &self.small[small_from..*position];
+                small_from = *position;
+                Some(slice)
+            }
+            None if small_from < self.small.len() => {
+                let slice = &self.small[small_from..];
+                small_from = self.small.len();
+                Some(slice)
+            }
+            None => None,
+        })
+    }
+
+    /// So many of the unsent bytes have been sent.
+    #[inline]
+    pub(super) fn advance(&mut self, mut sent: usize) {
+        while let Some((position, bytes)) = self.large.front() {
+            let step = sent.min(position - self.small_sent);
+            self.small_sent += step;
+            sent -= step;
+            if self.small_sent < *position {
+                break;
+            }
+            let step = sent.min(bytes.len() - self.large_sent);
+            self.large_sent += step;
+            self.large_unsent -= step;
+            sent -= step;
+            if self.large_sent < bytes.len() {
+                break;
+            }
+            self.large.pop_front();
+            self.large_sent = 0;
+        }
+        self.small_sent = self.small.len().min(self.small_sent + sent);
+        self.give_back();
+    }
+
+    fn give_back(&mut self) {
+        if self.small_sent == self.small.len() && self.large.is_empty() {
+            self.small_sent = 0;
+            if self.small.capacity() > KEPT_CAPACITY {
+                self.small = Vec::new();
+            }
+            self.small.clear();
+            if self.large.capacity() > 0 {
+                self.large = VecDeque::new();
+            }
+        } else if self.small_sent > KEPT_CAPACITY && self.small_sent > self.small.len() / 2 {
+            self.small.drain(..self.small_sent);
+            for (position, _) in &mut self.large {
+                *position -= self.small_sent;
+            }
+            self.small_sent = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_sequence_of_partial_sends_yields_the_same_stream() {
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..300 {
+            let (mut outgoing, mut expected, mut sent) = (Outgoing::default(), vec![], vec![]);
+            for _ in 0..random.usize(1..40) {
+                let value = vec![random.u8(..); random.usize(0..2000)];
+                reply::bytes(&mut expected, &value);
+                if random.bool() {
+                    outgoing.push_value(Held::Small(&value));
+                } else {
+                    outgoing.push_value(Held::Large(Bytes::from(value)));
+                }
+                let most = random.usize(0..3000);
+                drain(&mut outgoing, most, &mut sent);
+            }
+            assert_eq!(sent.len() + outgoing.unsent(), expected.len());
+            drain(&mut outgoing, usize::MAX, &mut sent);
+            assert_eq!(sent, expected);
+            assert_eq!(outgoing.unsent(), 0);
+            assert!(outgoing.memory() <= KEPT_CAPACITY);
+        }
+    }
+
+    fn drain(outgoing: &mut Outgoing, most: usize, sent: &mut Vec<u8>) {
+        let stream: Vec<u8> = outgoing.slices().flatten().copied().take(most).collect();
+        sent.extend_from_slice(&stream);
+        outgoing.advance(stream.len());
+    }
 }

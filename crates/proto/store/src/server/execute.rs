@@ -3,8 +3,9 @@
 use super::{CloseReason, ServerMachine};
 use crate::keyspace::{ENTRY_OVERHEAD, Held, NotANumber};
 use crate::ops::Compared;
-use crate::wire::decode::{Keys, Request};
+use crate::wire::fields::Keys;
 use crate::wire::reply::{self, CheckReply, STOP_WAITING, WAIT_CANCELED};
+use crate::wire::request::Request;
 use rdzv_core::ident::ConnId;
 
 impl ServerMachine {
@@ -102,7 +103,7 @@ impl ServerMachine {
                     self.small(id).push(STOP_WAITING);
                 }
             }
-            Request::GetNumKeys => self.reply_count(id, self.operations.keyspace().len()),
+            Request::GetNumKeys {} => self.reply_count(id, self.operations.keyspace().len()),
             Request::DeleteKey { key } => {
                 let deleted = self.operations.delete_key(key);
                 self.reply_count(id, usize::from(deleted));
@@ -125,7 +126,7 @@ impl ServerMachine {
                 self.operations.multi_set(pairs);
                 self.wake();
             }
-            Request::CancelWait => {
+            Request::CancelWait {} => {
                 self.operations.cancel_wait(id);
                 self.small(id).push(WAIT_CANCELED);
             }
@@ -147,7 +148,7 @@ impl ServerMachine {
             Request::QueueLen { key } => {
                 self.reply_count(id, self.operations.keyspace().queue_len(key));
             }
-            Request::ListKeys => self.list_keys(id)?,
+            Request::ListKeys {} => self.list_keys(id)?,
             Request::Extension { opcode, payload } => {
                 self.extend(|extension, now, reach| {
                     extension.request(now, id, opcode, payload, reach);

@@ -15,7 +15,8 @@ use std::fmt;
 use super::connection::{Connection, Stage};
 use super::{CloseReason, Output, ServerMachine};
 use crate::ops::Operations;
-use crate::wire::decode::{Body, Request};
+use crate::wire::fields::Body;
+use crate::wire::request::{Access, Request};
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Outbox;
 use rdzv_core::time::{Mono, Now};
@@ -132,17 +133,17 @@ impl ServerMachine {
         }
     }
 
-    /// Shows a request to the extension if it is about its keys, before it is carried out.
+    /// Shows a request to the extension if it is about its keys, before it is executed.
     pub(super) fn show_before(&mut self, request: &Request<'_>) {
-        let writes = is_write(request);
+        let writes = request.access() == Access::Writes;
         self.for_own_keys(request, |extension, now, key, reach| {
             extension.before(now, key, writes, reach);
         });
     }
 
-    /// Shows it again, after it was carried out, if it may have changed something.
+    /// Shows it again, after it was executed, if it may have changed something.
     pub(super) fn show_after(&mut self, request: &Request<'_>) {
-        if is_write(request) {
+        if request.access() == Access::Writes {
             self.for_own_keys(request, |extension, now, key, reach| {
                 extension.after(now, key, reach);
             });
@@ -154,7 +155,10 @@ impl ServerMachine {
         request: &Request<'_>,
         mut call: impl FnMut(&mut dyn Extension, Now, &[u8], &mut Reach<'_>),
     ) {
-        let mut show = |key: &[u8]| {
+        if request.access() == Access::Nothing {
+            return;
+        }
+        request.each_key(&mut |key| {
             if self
                 .extension
                 .as_ref()
@@ -162,41 +166,6 @@ impl ServerMachine {
             {
                 self.extend(|extension, now, reach| call(extension, now, key, reach));
             }
-        };
-        match request {
-            Request::Set { key, .. }
-            | Request::CompareSet { key, .. }
-            | Request::Get { key }
-            | Request::Add { key, .. }
-            | Request::DeleteKey { key }
-            | Request::Append { key, .. }
-            | Request::Barrier { key, .. } => show(key),
-            Request::Check { keys } | Request::Wait { keys } | Request::MultiGet { keys } => {
-                keys.clone().for_each(show);
-            }
-            Request::MultiSet { pairs } => pairs.clone().for_each(|(key, _)| show(key)),
-            Request::Validate { .. }
-            | Request::Ping { .. }
-            | Request::GetNumKeys
-            | Request::ListKeys
-            | Request::CancelWait
-            | Request::QueuePush { .. }
-            | Request::QueuePop { .. }
-            | Request::QueueLen { .. }
-            | Request::Extension { .. } => {}
-        }
+        });
     }
-}
-
-fn is_write(request: &Request<'_>) -> bool {
-    matches!(
-        request,
-        Request::Set { .. }
-            | Request::CompareSet { .. }
-            | Request::Add { .. }
-            | Request::DeleteKey { .. }
-            | Request::Append { .. }
-            | Request::Barrier { .. }
-            | Request::MultiSet { .. }
-    )
 }

@@ -6,8 +6,8 @@
 
 use bytes::Bytes;
 
-use super::decode::{Request, decode_parts, is_extension, within};
-use super::opcode::{EXTENSION_FIELDS, Field, Opcode};
+use super::fields::{Field, within};
+use super::request::{Opcode, Request, decode_parts, is_extension};
 use super::{LARGE_BODY, WireError, grow_towards};
 use crate::limits::Limits;
 use crate::meter::Meter;
@@ -165,8 +165,8 @@ impl Assembler {
             Step::Content => Ok(true),
             Step::Opcode => {
                 self.fields = match Opcode::from_byte(piece[0]) {
-                    Some(opcode) => opcode.fields(),
-                    None if is_extension(piece[0], limits) => EXTENSION_FIELDS,
+                    Some(opcode) => Request::fields(opcode),
+                    None if is_extension(piece[0], limits) => &[Field::Payload],
                     None => return Err(WireError::UnknownOpcode(piece[0])),
                 };
                 Ok(true)
@@ -261,7 +261,7 @@ impl AssembledRequest {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{decode::Body, request};
+    use super::super::{fields::Body, request};
     use super::*;
 
     #[test]

@@ -20,9 +20,8 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | [`opcode`] | the table of operations and the body of each |
-//! | [`request`] | writing requests (client) |
-//! | [`decode`] | reading a request that is there in whole, without copying (server) |
+//! | [`fields`] | the parts of a request's body |
+//! | [`request`] | the table of opcodes; reading a request that is there in whole (server); writing requests (client) |
 //! | [`assemble`] | collecting a request that comes in pieces, bounded by what has arrived (server) |
 //! | [`reply`] | writing replies (server) and collecting them (client) |
 //!
@@ -30,8 +29,7 @@
 //! read, and memory grows only with bytes that arrived.
 
 pub mod assemble;
-pub mod decode;
-pub mod opcode;
+pub mod fields;
 pub mod reply;
 pub mod request;
 

@@ -1,10 +1,234 @@
-//! Writing requests: what a client sends.
+//! Requests: the table of opcodes, reading a request that is there in whole (server), and writing
+//! requests (client).
 //!
-//! Keys are wire keys: the `/` that PyTorch puts in front of every key of its API is part of them.
-//! The `_head` functions write everything but the last value, for callers that send a large value
-//! from where it lies.
+//! Reading copies and allocates nothing. Written keys are wire keys: the `/` that PyTorch puts in
+//! front of every key of its API is part of them. The `_head` functions write everything but the last
+//! value, for callers that send a large value from where it lies.
 
-use super::opcode::{Opcode, VALIDATE_MAGIC};
+use std::ops::RangeInclusive;
+
+use bytes::Bytes;
+
+use super::WireError;
+use super::fields::{Body, Field, Keys, Pairs, Part, Reader, Stop};
+use crate::limits::Limits;
+
+/// The number that a client sends in `VALIDATE`, before anything else.
+pub const VALIDATE_MAGIC: u32 = 0x3C85_F7CE;
+
+/// The ranges of opcodes, and the protocol that has each. The numbers between them are free.
+pub const OPCODE_RANGES: [(&str, RangeInclusive<u8>); 6] = [
+    ("the store of PyTorch", 0x00..=0x12),
+    ("rendezvous", 0x20..=0x26),
+    ("token", 0x30..=0x37),
+    ("consensus", 0x40..=0x47),
+    ("relay", 0x50..=0x57),
+    ("status", 0x60..=0x67),
+];
+
+/// Opcodes from the end of PyTorch's to the end of ASCII belong to an extension of the server. Their
+/// body is a `u64` length and that many bytes. A server without an extension closes on them, as on
+/// every other unknown opcode.
+pub const EXTENSION_OPCODES: RangeInclusive<u8> = 0x13..=0x7f;
+
+/// The opcodes of the native rendezvous; see [`OPCODE_RANGES`].
+pub mod rendezvous {
+    /// Takes part in the next round.
+    pub const JOIN: u8 = 0x20;
+    /// Does not take part any more.
+    pub const LEAVE: u8 = 0x21;
+    /// Ends the run for everybody.
+    pub const CLOSE: u8 = 0x22;
+    /// Renews the membership.
+    pub const HEARTBEAT: u8 = 0x23;
+    /// Announces a failure of the agent.
+    pub const FAILED: u8 = 0x24;
+    /// Announces the store of the workers.
+    pub const MASTER: u8 = 0x25;
+    /// Asks for the state of a run.
+    pub const STATUS: u8 = 0x26;
+}
+
+/// The effect of a request on the keys that it names. Queues are no keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    Nothing,
+    Reads,
+    Writes,
+}
+
+/// Each row: the opcode and its number, the effect on keys, and the body.
+macro_rules! requests {
+    ($($(#[$doc:meta])* $name:ident = $number:literal, $access:ident { $($field:ident: $part:ty),* };)*) => {
+        /// The kind of a request. The numbers only ever grew since PyTorch 2.2, so this one table
+        /// serves clients from 2.2 to 2.15.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum Opcode {
+            $($(#[$doc])* $name = $number,)*
+        }
+
+        impl Opcode {
+            /// The opcode of that number, if it is one of PyTorch's.
+            #[inline]
+            pub fn from_byte(byte: u8) -> Option<Self> {
+                match byte {
+                    $($number => Some(Self::$name),)*
+                    _ => None,
+                }
+            }
+
+            /// The number on the wire.
+            pub fn byte(self) -> u8 {
+                self as u8
+            }
+        }
+
+        /// One request, as far as possible borrowed from the bytes it was read from.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub enum Request<'a> {
+            $(
+                $(#[$doc])*
+                $name {
+                    $(
+                        #[doc = concat!("`", stringify!($field), "`, as it was sent.")]
+                        $field: $part,
+                    )*
+                },
+            )*
+            /// A request of an extension.
+            Extension {
+                /// Its opcode, one of [`EXTENSION_OPCODES`].
+                opcode: u8,
+                /// Its body.
+                payload: &'a [u8],
+            },
+        }
+
+        impl<'a> Request<'a> {
+            /// The body of a request of this kind.
+            pub(super) fn fields(opcode: Opcode) -> &'static [Field] {
+                match opcode {
+                    $(Opcode::$name => const { &[$(<$part as Part<'a>>::FIELD),*] },)*
+                }
+            }
+
+            #[inline]
+            fn read(opcode: Opcode, reader: &mut Reader<'a, '_>) -> Result<Self, Stop> {
+                Ok(match opcode {
+                    $(Opcode::$name => Self::$name { $($field: Part::read(reader)?),* },)*
+                })
+            }
+
+            /// The effect on the keys that it names.
+            pub(crate) fn access(&self) -> Access {
+                match self {
+                    $(Self::$name { .. } => Access::$access,)*
+                    Self::Extension { .. } => Access::Nothing,
+                }
+            }
+
+            /// Shows each key, or queue, that it names.
+            pub(crate) fn each_key(&self, show: &mut dyn FnMut(&'a [u8])) {
+                match self {
+                    $(Self::$name { $($field),* } => {
+                        $(Part::each_key($field, show);)*
+                    })*
+                    Self::Extension { .. } => {}
+                }
+            }
+        }
+    };
+}
+
+requests! {
+    /// Magic number; first request of a connection. No reply.
+    Validate = 0x00, Nothing { magic: u32 };
+    /// Stores a value. No reply.
+    Set = 0x01, Writes { key: &'a [u8], value: Body<'a> };
+    /// Stores a value if the key holds what is expected. Replies with bytes.
+    CompareSet = 0x02, Writes { key: &'a [u8], expected: Body<'a>, desired: Body<'a> };
+    /// Replies with the value.
+    Get = 0x03, Reads { key: &'a [u8] };
+    /// Adds to a decimal number. Replies with the sum.
+    Add = 0x04, Writes { key: &'a [u8], delta: i64 };
+    /// Asks whether all keys are there. Replies with a [`CheckReply`](super::reply::CheckReply).
+    Check = 0x05, Reads { keys: Keys<'a> };
+    /// Replies with [`STOP_WAITING`](super::reply::STOP_WAITING) once all keys are there.
+    Wait = 0x06, Reads { keys: Keys<'a> };
+    /// Replies with the number of keys.
+    GetNumKeys = 0x07, Nothing {};
+    /// Removes a key. Replies with how many were removed, 0 or 1.
+    DeleteKey = 0x08, Writes { key: &'a [u8] };
+    /// Appends to a value or creates it. No reply.
+    Append = 0x09, Writes { key: &'a [u8], value: Body<'a> };
+    /// Replies with the values, back to back.
+    MultiGet = 0x0a, Reads { keys: Keys<'a> };
+    /// Stores several values. No reply.
+    MultiSet = 0x0b, Writes { pairs: Pairs<'a> };
+    /// Gives up all waits. Replies with [`WAIT_CANCELED`](super::reply::WAIT_CANCELED).
+    CancelWait = 0x0c, Nothing {};
+    /// Replies with the same nonce (clients since 2.5 send it once, after `VALIDATE`).
+    Ping = 0x0d, Nothing { nonce: u32 };
+    /// Adds to the end of a queue. No reply.
+    QueuePush = 0x0e, Nothing { key: &'a [u8], value: Body<'a> };
+    /// Replies with the length before the pop and, if it was not 0, the value.
+    QueuePop = 0x0f, Nothing { key: &'a [u8] };
+    /// Replies with the length of a queue.
+    QueueLen = 0x10, Nothing { key: &'a [u8] };
+    /// Replies with a count and all keys.
+    ListKeys = 0x11, Nothing {};
+    /// Counts the caller; replies [`STOP_WAITING`](super::reply::STOP_WAITING) when all have come.
+    Barrier = 0x12, Writes { key: &'a [u8], world_size: i64 };
+}
+
+/// Reads the request at the start of `bytes`; `None` if it is not there in whole yet.
+///
+/// Returns it and how many bytes it took. A length over its limit is an error as soon as it is
+/// there, whether or not anything follows.
+#[inline]
+pub fn decode<'a>(
+    bytes: &'a [u8],
+    limits: &Limits,
+) -> Result<Option<(Request<'a>, usize)>, WireError> {
+    decode_parts(bytes, None, limits)
+}
+
+/// Like [`decode`]; with `bodies`, the bodies of at least [`LARGE_BODY`] bytes lie there instead
+/// of among the bytes.
+#[inline]
+pub(super) fn decode_parts<'a>(
+    bytes: &'a [u8],
+    bodies: Option<&'a [Bytes]>,
+    limits: &Limits,
+) -> Result<Option<(Request<'a>, usize)>, WireError> {
+    let Some((&byte, rest)) = bytes.split_first() else {
+        return Ok(None);
+    };
+    let mut reader = Reader {
+        rest,
+        bodies,
+        limits,
+    };
+    let request = match Opcode::from_byte(byte) {
+        Some(opcode) => Request::read(opcode, &mut reader),
+        None if is_extension(byte, limits) => reader.payload().map(|payload| Request::Extension {
+            opcode: byte,
+            payload,
+        }),
+        None => return Err(WireError::UnknownOpcode(byte)),
+    };
+    match request {
+        Ok(request) => Ok(Some((request, bytes.len() - reader.rest.len()))),
+        Err(Stop::Incomplete) => Ok(None),
+        Err(Stop::Wrong(error)) => Err(error),
+    }
+}
+
+/// Whether a byte is an opcode of an extension, and there is one.
+pub(super) fn is_extension(byte: u8, limits: &Limits) -> bool {
+    limits.max_extension_bytes > 0 && EXTENSION_OPCODES.contains(&byte)
+}
 
 /// `VALIDATE` and `PING`: the first bytes of a connection. The answer is the nonce.
 pub fn preamble(out: &mut Vec<u8>, nonce: u32) {
@@ -141,7 +365,7 @@ pub fn barrier(out: &mut Vec<u8>, key: &[u8], world_size: i64) {
 }
 
 /// A request of an extension, whose opcode is one of
-/// [`EXTENSION_OPCODES`](super::opcode::EXTENSION_OPCODES).
+/// [`EXTENSION_OPCODES`].
 pub fn extension(out: &mut Vec<u8>, opcode: u8, payload: &[u8]) {
     out.push(opcode);
     bytes(out, payload);
@@ -167,4 +391,36 @@ fn bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 
 fn length(out: &mut Vec<u8>, length: usize) {
     out.extend_from_slice(&(length as u64).to_le_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_opcode_stands_at_its_own_number() {
+        for byte in 0..=u8::MAX {
+            assert_eq!(Opcode::from_byte(byte).is_some(), byte < 0x13);
+            if let Some(opcode) = Opcode::from_byte(byte) {
+                assert_eq!(opcode.byte(), byte);
+            }
+        }
+    }
+
+    #[test]
+    fn ranges_of_opcodes_do_not_overlap_and_hold_their_opcodes() {
+        for pair in OPCODE_RANGES.windows(2) {
+            assert!(pair[0].1.end() < pair[1].1.start(), "{pair:?}");
+        }
+        for byte in 0..=u8::MAX {
+            let owner = OPCODE_RANGES
+                .iter()
+                .find(|(_, range)| range.contains(&byte));
+            let is_ours = owner.is_some_and(|(name, _)| *name == "the store of PyTorch");
+            assert_eq!(Opcode::from_byte(byte).is_some(), is_ours);
+            assert!(owner.is_none() || is_ours || EXTENSION_OPCODES.contains(&byte));
+        }
+        let (_, rendezvous) = &OPCODE_RANGES[1];
+        assert_eq!(*rendezvous, rendezvous::JOIN..=rendezvous::STATUS);
+    }
 }

@@ -1,4 +1,4 @@
-//! The recorded exchanges of PyTorch's clients, byte for byte.
+//! The server machine, as the recorded clients see it.
 
 use std::collections::BTreeMap;
 
@@ -6,43 +6,21 @@ use rdzv_core::ident::ConnId;
 use rdzv_store_proto::limits::Limits;
 
 use crate::harness::Harness;
-use crate::replay::{Server, play};
+use crate::replay::Server;
 
-#[test]
-fn every_basic_operation_is_answered_as_recorded() {
-    assert_eq!(play("libuv/core", &mut Clients::new()), 71);
-}
-
-#[test]
-fn blocking_operations_are_answered_as_recorded() {
-    assert_eq!(play("libuv/two-clients", &mut Clients::new()), 16);
-}
-
-#[test]
-fn joining_is_answered_as_recorded() {
-    assert_eq!(play("libuv/init", &mut Clients::new()), 3);
-}
-
-#[test]
-fn bad_input_is_answered_as_recorded_or_better() {
-    assert_eq!(play("libuv/malformed", &mut Clients::new()), 25);
-}
-
-struct Clients {
+pub(crate) struct Clients {
     server: Harness,
     named: BTreeMap<String, ConnId>,
 }
 
-impl Clients {
-    fn new() -> Self {
+impl Server for Clients {
+    fn start() -> Self {
         Self {
             server: Harness::new(Limits::default()),
             named: BTreeMap::new(),
         }
     }
-}
 
-impl Server for Clients {
     fn open(&mut self, connection: &str) {
         let id = self.server.connect();
         self.named.insert(connection.to_owned(), id);

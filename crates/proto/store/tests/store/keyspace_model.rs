@@ -9,7 +9,7 @@ use rdzv_store_proto::keyspace::Keyspace;
 use rdzv_store_proto::meter::Meter;
 use rdzv_store_proto::number;
 use rdzv_store_proto::wire::LARGE_BODY;
-use rdzv_store_proto::wire::decode::Body;
+use rdzv_store_proto::wire::fields::Body;
 
 #[derive(Debug, Clone)]
 enum Step {

@@ -7,6 +7,8 @@ mod extension;
 mod golden;
 mod harness;
 mod keyspace_model;
+#[path = "../golden/recorded.rs"]
+mod recorded;
 mod replay;
 mod segmentation;
 mod waiting;

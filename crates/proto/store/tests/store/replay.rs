@@ -1,13 +1,35 @@
-//! Playing the clients of the recorded exchanges against a server, whatever the server is.
+//! The recorded exchanges of PyTorch's clients, byte for byte, against the server of `golden.rs`:
+//! the machine in one test binary, a process with sockets in the other.
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use crate::golden::Clients;
+use crate::recorded::{bytes_of, exchanges, unhex};
 
-const RECORDED: &str = include_str!("../golden/tcpstore.json");
+#[test]
+fn every_basic_operation_is_answered_as_recorded() {
+    assert_eq!(play("libuv/core"), 71);
+}
+
+#[test]
+fn blocking_operations_are_answered_as_recorded() {
+    assert_eq!(play("libuv/two-clients"), 16);
+}
+
+#[test]
+fn joining_is_answered_as_recorded() {
+    assert_eq!(play("libuv/init"), 3);
+}
+
+#[test]
+fn bad_input_is_answered_as_recorded_or_better() {
+    assert_eq!(play("libuv/malformed"), 25);
+}
 
 /// A server, seen from the clients' end. Connections have the names of the recording.
 pub(crate) trait Server {
+    /// A server without connections.
+    fn start() -> Self;
     /// Connects.
     fn open(&mut self, connection: &str);
     /// The client closes.
@@ -59,13 +81,11 @@ const BETTER: [(&str, &str, &[&str]); 5] = [
     ),
 ];
 
-/// Plays a group of exchanges; returns how many there were.
-pub(crate) fn play(group: &str, server: &mut impl Server) -> usize {
-    let recorded: Value = serde_json::from_str(RECORDED).unwrap();
-    let groups = recorded["groups"].as_array().unwrap();
-    let group = groups.iter().find(|found| found["id"] == group).unwrap();
-    let exchanges = group["exchanges"].as_array().unwrap();
-    for exchange in exchanges {
+/// Plays a group of exchanges against a server; returns how many there were.
+fn play(group: &str) -> usize {
+    let mut server = Clients::start();
+    let exchanges = exchanges(group);
+    for exchange in &exchanges {
         let name = exchange["name"].as_str().unwrap();
         let unordered = exchange["compare"] == "list_keys_unordered";
         let ours = BETTER.iter().find(|(better, ..)| *better == name);
@@ -93,7 +113,7 @@ pub(crate) fn play(group: &str, server: &mut impl Server) -> usize {
             }
         }
         for frame in ours.iter().flat_map(|(_, _, frames)| *frames) {
-            play_ours(name, frame, server);
+            play_ours(name, frame, &mut server);
         }
         server.assert_quiet();
     }
@@ -103,10 +123,10 @@ pub(crate) fn play(group: &str, server: &mut impl Server) -> usize {
 fn play_ours(name: &str, frame: &str, server: &mut impl Server) {
     let (connection, rest) = frame.split_at(1);
     match rest.split_at(1) {
-        (">", hex) => server.send(connection, &unhex(hex)),
+        (">", hex) => server.send(connection, &unhex(hex).unwrap()),
         (_, "close") => server.expect_close(connection),
         (_, hex) => {
-            let expected = unhex(hex);
+            let expected = unhex(hex).unwrap();
             assert_eq!(
                 server.receive(connection, expected.len()),
                 expected,
@@ -137,27 +157,4 @@ fn listed(mut answer: &[u8]) -> BTreeSet<Vec<u8>> {
         "a list of {count} keys"
     );
     keys
-}
-
-fn bytes_of(frame: &Value) -> Vec<u8> {
-    if let Some(hex) = frame["hex"].as_str() {
-        return unhex(hex);
-    }
-    let segments = frame["segments"].as_array().unwrap().iter();
-    segments
-        .flat_map(|segment| match segment["hex"].as_str() {
-            Some(hex) => unhex(hex),
-            None => {
-                let count = segment["count"].as_u64().unwrap();
-                unhex(segment["repeat_hex"].as_str().unwrap()).repeat(count as usize)
-            }
-        })
-        .collect()
-}
-
-fn unhex(text: &str) -> Vec<u8> {
-    let digits = text.as_bytes().chunks_exact(2);
-    digits
-        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
-        .collect()
 }

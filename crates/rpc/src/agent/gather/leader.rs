@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use rdzv_rpc_proto::worker::{WorkerInfo, WorkerName};
 
-use super::meeting::{Broken, Key, Meetings, Over, Participant};
 use super::message::{Report, Values, write_answer};
 use crate::Method;
 use crate::agent::core::{Core, Member, Members};
@@ -15,30 +14,31 @@ use crate::call::methods::{Answer, Handler, Methods};
 use crate::call::slot::Slot;
 use crate::error::{RpcError, RpcErrorKind};
 use crate::payload::Payload;
+use rdzv_rpc_proto::gather::{Finished, GatherError, GatherKey, GatherTable, Participant};
 
 /// The method that members report with. Its argument and result are bytes of our own.
 pub(super) const GATHER: Method<(), ()> = Method::new("rdzv.gather");
 
 /// How a gather ended, for one of those who wait for it.
-pub(super) type Verdict = Arc<Result<Values, Broken>>;
+pub(super) type Verdict = Arc<Result<Values, GatherError>>;
 type Waiting = Arc<Slot<Verdict>>;
-type Ended = Over<Payload, Waiting>;
+type Ended = Finished<Payload, Waiting>;
 
 /// The gathers of an agent.
 #[derive(Debug, Default)]
-pub(crate) struct Gathers(Mutex<Meetings<Payload, Waiting>>);
+pub(crate) struct Gathers(Mutex<GatherTable<Payload, Waiting>>);
 
 impl Gathers {
-    fn lock(&self) -> MutexGuard<'_, Meetings<Payload, Waiting>> {
+    fn lock(&self) -> MutexGuard<'_, GatherTable<Payload, Waiting>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn next(&self, members: Vec<Participant>) -> Key {
+    pub(super) fn next(&self, members: Vec<Participant>) -> GatherKey {
         self.lock().next(members)
     }
 
     /// Somebody reports; the slot gets the verdict.
-    pub(super) fn report(&self, key: &Key, from: &WorkerName, value: Payload) -> Waiting {
+    pub(super) fn report(&self, key: &GatherKey, from: &WorkerName, value: Payload) -> Waiting {
         let waiting = Waiting::default();
         let reported = self.lock().report(key, from, value, Arc::clone(&waiting));
         match reported {
@@ -48,8 +48,8 @@ impl Gathers {
         waiting
     }
 
-    pub(super) fn time_over(&self, key: &Key, within: Duration) {
-        let over = self.lock().time_over(key, &format!("{within:?}"));
+    pub(super) fn expire(&self, key: &GatherKey, within: Duration) {
+        let over = self.lock().expire(key, &format!("{within:?}"));
         tell(over);
     }
 
@@ -111,7 +111,7 @@ pub(crate) fn offered(methods: Methods) -> Methods {
     let take = Handler::Async(Arc::new(|context, payload| {
         Box::pin(reported(context, payload))
     }));
-    methods.offer(GATHER.name(), GATHER.version(), GATHER.number(), take)
+    methods.offer(GATHER.name(), take)
 }
 
 async fn reported(context: CallContext, payload: Payload) -> Answer {
@@ -132,7 +132,7 @@ async fn reported(context: CallContext, payload: Payload) -> Answer {
         Some(until) => match tokio::time::timeout_at(until.into(), verdict).await {
             Ok(verdict) => verdict,
             Err(_) => {
-                core.gathers.time_over(&report.key, within);
+                core.gathers.expire(&report.key, within);
                 poll_fn(|task| waiting.poll(task)).await
             }
         },

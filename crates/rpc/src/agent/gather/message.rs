@@ -6,9 +6,9 @@ use bytes::Bytes;
 use rdzv_rpc_proto::worker::WorkerName;
 use serde::{Deserialize, Serialize};
 
-use super::meeting::{Broken, Key};
 use crate::error::{RpcError, RpcErrorKind};
 use crate::payload::Payload;
+use rdzv_rpc_proto::gather::{GatherError, GatherKey};
 
 /// All values, by the names of their owners.
 pub(super) type Values = BTreeMap<WorkerName, Payload>;
@@ -16,14 +16,18 @@ pub(super) type Values = BTreeMap<WorkerName, Payload>;
 /// What a member reports to the leader. The parts beside it are those of the value.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Report {
-    pub(super) key: Key,
+    pub(super) key: GatherKey,
     /// How long the member waits.
     pub(super) within_micros: u64,
     value: Vec<u8>,
 }
 
 impl Report {
-    pub(super) fn write(key: Key, within_micros: u64, value: Payload) -> Result<Payload, RpcError> {
+    pub(super) fn write(
+        key: GatherKey,
+        within_micros: u64,
+        value: Payload,
+    ) -> Result<Payload, RpcError> {
         let report = Self {
             key,
             within_micros,
@@ -57,7 +61,7 @@ struct Among {
 }
 
 /// The answer: all values, or why there are none.
-pub(super) fn write_answer(result: Result<&Values, &Broken>) -> Result<Payload, RpcError> {
+pub(super) fn write_answer(result: Result<&Values, &GatherError>) -> Result<Payload, RpcError> {
     let mut parts: Vec<Bytes> = Vec::new();
     let among = result.map_err(Clone::clone).map(|values| {
         let among = values.iter().map(|(name, value)| {
@@ -79,11 +83,11 @@ pub(super) fn write_answer(result: Result<&Values, &Broken>) -> Result<Payload, 
 
 /// The values of an answer.
 pub(super) fn read_answer(payload: &Payload) -> Result<Values, RpcError> {
-    let answer: Result<Vec<Among>, Broken> =
+    let answer: Result<Vec<Among>, GatherError> =
         postcard::from_bytes(&payload.body).map_err(|error| unreadable(&error))?;
     let mut parts = payload.parts.iter();
     let mut values = Values::new();
-    for among in answer.map_err(Broken::into_error)? {
+    for among in answer? {
         let own: Vec<Bytes> = parts.by_ref().take(among.parts as usize).cloned().collect();
         if own.len() < among.parts as usize {
             return Err(unreadable(&"parts are missing"));

@@ -8,12 +8,12 @@
 //! gathers of exactly these members came before. Nothing is derived from names by putting them together,
 //! and a member that was started again does not continue where its predecessor was.
 //!
-//! * [`meeting`]: who has reported, who is missing; without any IO.
+//! Which members have reported and which are missing is decided by [`rdzv_rpc_proto::gather`].
+//!
 //! * [`message`]: reports and their answers as bytes.
 //! * [`leader`]: reports that come in, members that are lost, time that is over.
 //! * [`participant`]: what the application calls.
 
 pub(crate) mod leader;
-mod meeting;
 mod message;
 mod participant;

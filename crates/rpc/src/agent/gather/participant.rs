@@ -122,22 +122,19 @@ impl RpcAgent {
             let waiting = core.gathers.report(&key, &core.me.name, value);
             waiting.park(Instant::now().checked_add(within));
             if !waiting.is_filled() {
-                core.gathers.time_over(&key, within);
+                core.gathers.expire(&key, within);
                 // If not by that, then by whoever was faster, who is filling it now.
                 waiting.park(None);
             }
             let verdict = waiting.take();
             let verdict =
                 verdict.expect("a slot that is waited for by one is taken by nobody else");
-            return verdict
-                .as_ref()
-                .clone()
-                .map_err(|broken| broken.into_error());
+            return verdict.as_ref().clone().map_err(RpcError::from);
         }
         let within_micros = u64::try_from(within.as_micros()).unwrap_or(u64::MAX);
         let report = Report::write(key, within_micros, value)?;
-        let patience = Timeout::After(within.saturating_add(grace(within)));
-        let options = CallOptions::new().timeout(patience);
+        let timeout = Timeout::After(within.saturating_add(grace(within)));
+        let options = CallOptions::new().timeout(timeout);
         let begun = core.begin(leader, GATHER.name(), GATHER.number(), report, options)?;
         let answer = RpcFuture::of_call(InFlight {
             core: core.clone(),

@@ -8,11 +8,12 @@
 //! | `mod.rs` | the handle |
 //! | `service.rs` | the thread: waiting, commands, purge, end |
 //! | `sockets.rs` | the table of connections and what the kernel shall report of each |
-//! | `traffic.rs` | accepting, reading, writing |
+//! | `service/traffic.rs` | accepting, reading, writing |
+//! | `listen.rs` | binding: dual-stack, a given host, a given socket |
 
+mod listen;
 mod service;
 mod sockets;
-mod traffic;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -26,7 +27,6 @@ use rdzv_event::{Mailbox, Sender, mailbox};
 use rdzv_store_proto::limits::Limits;
 use rdzv_store_proto::server::{Extension, ServerMachine, ServerStats};
 
-use super::listen;
 use crate::StoreError;
 use service::Service;
 

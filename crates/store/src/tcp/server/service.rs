@@ -15,6 +15,8 @@
 //! connection again after every answer. A read that fills the buffer may have left something, so
 //! such a connection is read from again after all others have had their turn.
 
+mod traffic;
+
 use std::collections::VecDeque;
 use std::io;
 use std::net::TcpListener;
@@ -56,25 +58,25 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(250);
 /// Everything the thread owns.
 #[derive(Debug)]
 pub(super) struct Service {
-    pub(super) machine: ServerMachine,
-    pub(super) sockets: Sockets,
-    pub(super) listeners: Vec<TcpListener>,
-    pub(super) scratch: Vec<u8>,
+    machine: ServerMachine,
+    sockets: Sockets,
+    listeners: Vec<TcpListener>,
+    scratch: Vec<u8>,
     /// Outputs taken from the machine and not carried out yet.
-    pub(super) outputs: VecDeque<Output>,
+    outputs: VecDeque<Output>,
     /// Connections that may have more to read than was read, and as what they were reported: the
     /// kernel does not repeat that their end has come. Each has its next turn soon.
-    pub(super) again: Vec<(ConnId, EventFlags)>,
+    again: Vec<(ConnId, EventFlags)>,
     /// Connections with replies to send at the end of this turn.
     flushes: Vec<ConnId>,
     /// The time of this turn.
-    pub(super) now: Now,
+    now: Now,
     /// When accepting is tried again, if it is suspended.
-    pub(super) accept_again: Option<Instant>,
+    accept_again: Option<Instant>,
     origin: Instant,
     commands: Mailbox<Command>,
     figures: Arc<Figures>,
-    pub(super) traffic: Traffic,
+    traffic: Traffic,
     /// When to end even if clients are still connected; set by a shutdown.
     end: Option<Instant>,
     /// What ends the server when it is readable, and the time that clients have then.
@@ -165,7 +167,7 @@ impl Service {
 
     /// Hands something to the machine and carries out what it wants done.
     #[inline]
-    pub(super) fn handle(&mut self, input: Input<'_>) {
+    fn handle(&mut self, input: Input<'_>) {
         self.machine.handle(self.now, input);
         self.carry_out();
     }
@@ -173,7 +175,7 @@ impl Service {
     /// Takes the machine's outputs. They are carried out one after another; whatever that tells
     /// the machine has its outputs taken before anything else is told.
     #[inline]
-    pub(super) fn carry_out(&mut self) {
+    fn carry_out(&mut self) {
         loop {
             while let Some(output) = self.machine.poll_output() {
                 match output {
@@ -209,7 +211,7 @@ impl Service {
     }
 
     /// Changes whether the kernel reports new connections.
-    pub(super) fn set_accepting(&mut self, on: bool) {
+    fn set_accepting(&mut self, on: bool) {
         self.accept_again = (!on).then(|| Instant::now() + ACCEPT_AGAIN);
         let flags = match on {
             true => EventFlags::IN,

@@ -1,10 +1,10 @@
-//! What the last lines of a worker's stderr say about its end.
+//! Causes in the last lines of a worker's stderr.
 
 use super::exception;
 use crate::group::cause::{Cause, one_line};
 use crate::group::exit::Exit;
 
-/// The cause that a worker put into words before it ended, if it did.
+/// The cause that a worker reported before it ended, if it did.
 ///
 /// The last recognised line counts, with one exception: what follows a Python traceback as its last
 /// line (`Class: text`) is found from the traceback's head on, because anything may be printed
@@ -20,10 +20,10 @@ pub(super) fn last_words(lines: &[String], exit: Exit) -> Option<Cause> {
         .find_map(|(index, line)| recognised(line, lines.get(index + 1), exit))
 }
 
-/// Where the last Python traceback begins, and the line with the exception: the first one behind
+/// The first line of the last Python traceback, and the line with the exception: the first one behind
 /// the head that is not indented.
 pub(super) fn traceback(lines: &[String]) -> Option<(usize, usize)> {
-    // What is behind a bar belongs to the exceptions in a group, whose own traceback is further up.
+    // A line behind a bar belongs to the exceptions in a group, whose own traceback is further up.
     let head = lines.iter().rposition(|line| {
         let line = line.trim();
         line.ends_with("Traceback (most recent call last):") && !line.starts_with('|')
@@ -90,7 +90,7 @@ fn recognised(line: &str, next: Option<&String>, exit: Exit) -> Option<Cause> {
             .map_or(String::new(), |next| format!(" {next}"));
         return Some(words(&format!("{line}{message}")));
     }
-    // C++: an exception that nobody caught; its text is on the line behind.
+    // C++: an uncaught exception; its text is on the line behind.
     if line.starts_with("terminate called") {
         let what = next
             .and_then(|next| next.trim().strip_prefix("what():"))

@@ -34,8 +34,8 @@ struct CauseRecord {
     text: String,
 }
 
-/// A time in the form of a record.
-pub(super) fn time(at: Wall) -> String {
+/// A time as RFC 3339 in UTC, with microseconds: the form of reports and events.
+pub fn rfc3339(at: Wall) -> String {
     let at = Timestamp::from_microsecond(at.unix_micros()).unwrap_or(Timestamp::UNIX_EPOCH);
     format!("{at:.6}")
 }
@@ -69,7 +69,7 @@ impl From<Failure> for Record {
             local_rank: evidence.local_rank.map(|rank| rank.0),
             pid: evidence.pid,
             exit_code: evidence.exit.map(Exit::as_number),
-            time: evidence.seen.map_or_else(String::new, time),
+            time: evidence.seen.map_or_else(String::new, rfc3339),
             cause: CauseRecord {
                 kind: cause.kind().to_owned(),
                 text: cause.to_string(),

@@ -100,9 +100,9 @@ pub(super) enum Finality {
     Own,
 }
 
-/// Which of two reasons to stop counts. The loss of the keeper always does. A failure that ends the
+/// Replaces the current reason to stop if the new one takes precedence. The loss of the keeper always does. A failure that ends the
 /// run by itself stays, because it is what users need to know (*INV-G3*); what could still go on with
-/// another attempt gives way to what ends the run. So a failure that had restarts left gives way to
+/// another attempt gives way to a reason that ends the run. A failure that had restarts left gives way to
 /// the final one of another node, also where the others were known to have ended before their reason
 /// arrived: then all nodes name the same failure.
 pub(super) fn overrule(current: &mut StopReason, again: StopReason, failure: Finality) {

@@ -1,0 +1,266 @@
+//! Decides which lines of several workers become one.
+//!
+//! Each worker's lines wait in a queue of its own, for one window at most. Lines leave from the
+//! heads of the queues only, so the order of a worker's lines is kept; a line leaves
+//!
+//! * at once, if all streams that have not ended have it at their heads;
+//! * else when its window is over, together with the heads that are equal. A worker that has the
+//!   line further back in its queue first gets rid of what stands before it. That aligns output
+//!   that is the same but for some lines: tracebacks, say.
+//!
+//! This is a decision only: the time is an argument, nothing is read or written.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// Time that a line waits for equal lines of other streams.
+pub(super) const WINDOW: Duration = Duration::from_millis(100);
+
+/// Number of bytes that may wait; beyond that, the oldest lines leave.
+const MOST_BYTES: usize = 2 << 20;
+
+/// Number of lines that are searched in other queues. Workers that are further apart are not aligned.
+const FURTHEST: usize = 64;
+
+/// Memory of a waiting line beside its text.
+const EACH: usize = 32;
+
+/// Number of one stream of one worker.
+pub(super) type StreamId = u64;
+
+/// A text that waits in at least one queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Text {
+    bytes: Rc<[u8]>,
+    number: u64,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    text: Text,
+    due: Instant,
+    /// By arrival, over all queues.
+    order: u64,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    lines: VecDeque<Waiting>,
+    /// The stream has ended.
+    ended: bool,
+}
+
+/// The lines that wait.
+#[derive(Debug, Default)]
+pub(super) struct Fold {
+    queues: BTreeMap<StreamId, Queue>,
+    /// Each text that waits, and the number of queues that it waits in.
+    texts: HashMap<Rc<[u8]>, (Text, usize)>,
+    bytes: usize,
+    arrived: u64,
+    /// The streams of the line that left last.
+    last: Vec<StreamId>,
+}
+
+/// A line that leaves.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Folded {
+    /// Its streams, in ascending order.
+    pub(super) streams: Vec<StreamId>,
+    /// The line, without its end.
+    pub(super) text: Rc<[u8]>,
+}
+
+impl Fold {
+    /// Adds a stream.
+    pub(super) fn add(&mut self, stream: StreamId) {
+        self.queues.entry(stream).or_default();
+    }
+
+    /// A stream has ended.
+    pub(super) fn end(&mut self, stream: StreamId) {
+        if let Some(queue) = self.queues.get_mut(&stream) {
+            queue.ended = true;
+        }
+        self.forget_ended();
+    }
+
+    /// A line arrives, without its end.
+    pub(super) fn push(&mut self, stream: StreamId, text: &[u8], now: Instant) {
+        self.arrived += 1;
+        let text = self.intern(text);
+        self.bytes += EACH;
+        self.queues
+            .entry(stream)
+            .or_default()
+            .lines
+            .push_back(Waiting {
+                text,
+                due: now + WINDOW,
+                order: self.arrived,
+            });
+    }
+
+    /// The next line that leaves now, if any does.
+    pub(super) fn pop(&mut self, now: Instant) -> Option<Folded> {
+        let line = self.unanimous().or_else(|| self.due(now))?;
+        Some(self.leave(&line))
+    }
+
+    /// Lets the lines of a stream leave, and those that have to leave before them.
+    pub(super) fn release(&mut self, stream: StreamId) -> Option<Folded> {
+        let line = self.head(stream)?.text.clone();
+        let line = self.clear_the_way(line);
+        Some(self.leave(&line))
+    }
+
+    /// When [`Fold::pop`] has something, unless more arrives before.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.heads().map(|(_, head)| head.due).min()
+    }
+
+    /// Whether this stream has not ended, or a line of it waits.
+    pub(super) fn knows(&self, stream: StreamId) -> bool {
+        self.queues.contains_key(&stream)
+    }
+
+    /// Whether nothing waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.texts.is_empty()
+    }
+
+    /// The line that all streams that have not ended have at the head.
+    fn unanimous(&self) -> Option<Text> {
+        let mut common: Option<&Text> = None;
+        for queue in self.queues.values() {
+            let head = &queue.lines.front()?.text;
+            if common.is_some_and(|common| common.number != head.number) {
+                return None;
+            }
+            common = Some(head);
+        }
+        common.cloned()
+    }
+
+    /// A line whose window is over; of several, one of the streams of the last line, so that lines
+    /// that belong together stay together, else the oldest.
+    fn due(&self, now: Instant) -> Option<Text> {
+        let hurry = self.bytes > MOST_BYTES || self.queues.values().all(|queue| queue.ended);
+        let is_due = |head: &&Waiting| hurry || head.due <= now;
+        let of_last = self.last.first().and_then(|stream| self.head(*stream));
+        let same = of_last
+            .filter(is_due)
+            .filter(|head| self.last == self.streams(&head.text));
+        let oldest = || {
+            let heads = self.heads().map(|(_, head)| head);
+            heads.filter(is_due).min_by_key(|head| head.order)
+        };
+        Some(self.clear_the_way(same.or_else(oldest)?.text.clone()))
+    }
+
+    /// The line that has to leave first so that `line` can leave with all who have it waiting.
+    fn clear_the_way(&self, line: Text) -> Text {
+        let mut line = line;
+        let mut seen = Vec::new();
+        while let Some(ahead) = self.ahead_of(&line) {
+            seen.push(line.number);
+            if seen.contains(&ahead.number) {
+                // Two workers have the same lines in another order.
+                break;
+            }
+            line = ahead;
+        }
+        line
+    }
+
+    /// The head of a queue in which this line waits further back.
+    fn ahead_of(&self, line: &Text) -> Option<Text> {
+        let waiting = self.texts.get(&line.bytes).map_or(0, |(_, count)| *count);
+        let at_heads = self
+            .heads()
+            .filter(|(_, head)| head.text.number == line.number)
+            .count();
+        // Empty lines and rulers are everywhere; they align nothing.
+        if waiting == at_heads || !line.bytes.iter().any(u8::is_ascii_alphanumeric) {
+            return None;
+        }
+        self.queues.values().find_map(|queue| {
+            let mut lines = queue.lines.iter().take(FURTHEST);
+            let head = &lines.next()?.text;
+            let behind = head.number != line.number
+                && lines.any(|waiting| waiting.text.number == line.number);
+            behind.then(|| head.clone())
+        })
+    }
+
+    fn heads(&self) -> impl Iterator<Item = (StreamId, &Waiting)> {
+        self.queues
+            .iter()
+            .filter_map(|(stream, queue)| Some((*stream, queue.lines.front()?)))
+    }
+
+    fn head(&self, stream: StreamId) -> Option<&Waiting> {
+        self.queues.get(&stream)?.lines.front()
+    }
+
+    /// The streams that have this line at the head.
+    fn streams(&self, line: &Text) -> Vec<StreamId> {
+        self.heads()
+            .filter(|(_, head)| head.text.number == line.number)
+            .map(|(stream, _)| stream)
+            .collect()
+    }
+
+    /// Takes a line off the heads that have it.
+    fn leave(&mut self, line: &Text) -> Folded {
+        let streams = self.streams(line);
+        for stream in &streams {
+            if let Some(queue) = self.queues.get_mut(stream) {
+                queue.lines.pop_front();
+                self.bytes -= EACH;
+            }
+        }
+        if let Some((_, count)) = self.texts.get_mut(&line.bytes) {
+            *count -= streams.len();
+            if *count == 0 {
+                self.texts.remove(&line.bytes);
+                self.bytes -= size(&line.bytes);
+            }
+        }
+        self.forget_ended();
+        self.last.clone_from(&streams);
+        Folded {
+            streams,
+            text: Rc::clone(&line.bytes),
+        }
+    }
+
+    fn intern(&mut self, text: &[u8]) -> Text {
+        if let Some((text, count)) = self.texts.get_mut(text) {
+            *count += 1;
+            return text.clone();
+        }
+        let text = Text {
+            bytes: text.into(),
+            number: self.arrived,
+        };
+        self.bytes += size(&text.bytes);
+        let key = Rc::clone(&text.bytes);
+        self.texts.insert(key, (text.clone(), 1));
+        text
+    }
+
+    fn forget_ended(&mut self) {
+        self.queues
+            .retain(|_, queue| !(queue.ended && queue.lines.is_empty()));
+    }
+}
+
+/// Memory of a waiting text.
+fn size(text: &[u8]) -> usize {
+    text.len() + 3 * EACH
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,165 @@
+//! One log file that is copied to the console.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rdzv_agent_proto::group::WorkerRanks;
+
+use super::collapse::StreamId;
+use super::console::Target;
+use super::filter::{Filter, FilteredLog};
+use super::line_assembler::LineAssembler;
+use super::output::{LogStream, Output};
+
+/// Time that the beginning of a line is buffered.
+const HOLD: Duration = Duration::from_millis(150);
+
+/// Limit of the time that other streams wait for the end of a line that is too long to be buffered.
+const LONG_LINE: Duration = Duration::from_millis(500);
+
+/// A file that is to be copied.
+#[derive(Debug)]
+pub(super) struct TailedFile {
+    /// For the watch on it.
+    pub(super) path: PathBuf,
+    /// Open for reading, at its beginning.
+    pub(super) file: File,
+    pub(super) target: Target,
+    pub(super) ranks: WorkerRanks,
+    /// Before each line.
+    pub(super) prefix: String,
+    /// Lines with one of these also go to `filtered`.
+    pub(super) needles: Vec<String>,
+    pub(super) filtered: Option<FilteredLog>,
+}
+
+/// A file that is being copied.
+#[derive(Debug)]
+pub(super) struct LogReader {
+    file: File,
+    offset: u64,
+    stream: LogStream,
+    lines: LineAssembler,
+    filter: Filter,
+    /// When the buffered beginning of a line is flushed.
+    flush_at: Option<Instant>,
+    /// When a line that was too long to be buffered began on the console.
+    long_since: Option<Instant>,
+    last_read: Instant,
+    /// All writers are gone: its end is final.
+    pub(super) last_round: bool,
+    /// There may be something to read.
+    pub(super) ready: bool,
+}
+
+impl LogReader {
+    pub(super) fn new(id: StreamId, tailed: TailedFile, output: &mut Output) -> Self {
+        let stream = LogStream {
+            id,
+            target: tailed.target,
+            ranks: tailed.ranks,
+            prefix: tailed.prefix.into_bytes(),
+        };
+        output.add(&stream);
+        Self {
+            file: tailed.file,
+            offset: 0,
+            stream,
+            lines: LineAssembler::default(),
+            filter: Filter::new(&tailed.needles, tailed.filtered),
+            flush_at: None,
+            long_since: None,
+            last_read: Instant::now(),
+            last_round: false,
+            ready: true,
+        }
+    }
+
+    /// Copies up to one buffer; false if there was nothing.
+    pub(super) fn copy(&mut self, buffer: &mut [u8], output: &mut Output) -> bool {
+        let read = match self.read(buffer) {
+            Ok(0) | Err(_) => {
+                self.ready = false;
+                return false;
+            }
+            Ok(read) => read,
+        };
+        let now = Instant::now();
+        let mut emitted = false;
+        let Self {
+            lines,
+            stream,
+            filter,
+            ..
+        } = self;
+        lines.take(&buffer[..read], |piece| {
+            emitted = true;
+            filter.feed(&stream.prefix, piece);
+            output.take(stream, piece, now);
+        });
+        output.flush(stream);
+        filter.write();
+        self.last_read = now;
+        self.long_since = match self.lines.has_begun() {
+            true if emitted => self.long_since.or(Some(now)),
+            true => self.long_since,
+            false => None,
+        };
+        self.flush_at = match self.flush_at {
+            _ if !self.lines.has_pending() => None,
+            Some(at) if !emitted => Some(at),
+            _ => Some(now + HOLD),
+        };
+        true
+    }
+
+    /// Time until which other streams leave the console to a long line of this file, if there is one:
+    /// its worker is about to write its end.
+    pub(super) fn has_console_until(&self) -> Option<Instant> {
+        let since = self.long_since?;
+        Some((self.last_read + HOLD).min(since + LONG_LINE))
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(buffer)?;
+        self.offset += read as u64;
+        if read == 0 && self.file.metadata()?.len() < self.offset {
+            // The worker emptied its log and began anew.
+            self.offset = self.file.seek(SeekFrom::Start(0))?;
+            return self.read(buffer);
+        }
+        Ok(read)
+    }
+
+    /// When [`LogReader::flush_if_due`] is due.
+    pub(super) fn flush_at(&self) -> Option<Instant> {
+        self.flush_at
+    }
+
+    /// Flushes the beginning of a line whose time is over.
+    pub(super) fn flush_if_due(&mut self, now: Instant, output: &mut Output) {
+        if self.flush_at.is_some_and(|at| at <= now) {
+            self.flush_at = None;
+            let (stream, filter) = (&self.stream, &mut self.filter);
+            self.lines.flush(|piece| {
+                filter.feed(&stream.prefix, piece);
+                output.take(stream, piece, now);
+            });
+            output.flush(stream);
+        }
+    }
+
+    /// Ends the last line.
+    pub(super) fn finish(&mut self, output: &mut Output) {
+        let (stream, filter) = (&self.stream, &mut self.filter);
+        self.lines.finish(|piece| {
+            filter.feed(&stream.prefix, piece);
+            output.take(stream, piece, Instant::now());
+        });
+        output.flush(stream);
+        output.end(stream);
+        filter.write();
+    }
+}

@@ -1,0 +1,202 @@
+//! The end of a stream that goes neither to the console nor to a log.
+//!
+//! `--local-ranks-filter` takes workers off the console; without a log file their output would be
+//! lost, and with it the reason of a failure. Therefore they write into a file whose beginning is
+//! released to the file system while it grows: a worker that writes straight into a file is never
+//! blocked, and about [`RETAINED`] bytes of it stay.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rdzv_core::rank::LocalRank;
+use rustix::fs::{FallocateFlags, fallocate};
+use tracing::debug;
+
+use super::log_reader::TailedFile;
+
+/// Size of the end that is retained, in bytes.
+pub(super) const RETAINED: u64 = 64 << 10;
+
+/// Delay before a file that grows is trimmed. Meanwhile its output takes disk space.
+const TRIM_AFTER: Duration = Duration::from_millis(250);
+
+/// A file of which only the end is retained.
+#[derive(Debug)]
+pub(super) struct RetainedFile {
+    /// The worker that writes it.
+    pub(super) local_rank: LocalRank,
+    /// For copying it to the console if its worker fails.
+    pub(super) tailed: TailedFile,
+    /// For releasing its beginning.
+    file: File,
+    released: u64,
+    trim_at: Option<Instant>,
+    /// The file system cannot release a part of a file.
+    refused: bool,
+}
+
+impl RetainedFile {
+    pub(super) fn new(local_rank: LocalRank, tailed: TailedFile) -> io::Result<Self> {
+        Ok(Self {
+            local_rank,
+            file: OpenOptions::new().write(true).open(&tailed.path)?,
+            tailed,
+            released: 0,
+            trim_at: None,
+            refused: false,
+        })
+    }
+
+    /// It has grown.
+    pub(super) fn changed(&mut self, now: Instant) {
+        if !self.refused {
+            self.trim_at.get_or_insert(now + TRIM_AFTER);
+        }
+    }
+
+    /// When [`RetainedFile::trim`] is due.
+    pub(super) fn trim_at(&self) -> Option<Instant> {
+        self.trim_at
+    }
+
+    /// Releases the part that is not retained.
+    pub(super) fn trim(&mut self) {
+        self.trim_at = None;
+        let length = self.file.metadata().map_or(0, |metadata| metadata.len());
+        // A file system releases whole blocks only.
+        let until = length.saturating_sub(RETAINED) / RETAINED * RETAINED;
+        if until < self.released + RETAINED {
+            return;
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match fallocate(&self.file, flags, self.released, until - self.released) {
+            Ok(()) => self.released = until,
+            Err(errno) => {
+                debug!("{} is kept whole: {errno}", self.tailed.path.display());
+                self.refused = true;
+            }
+        }
+    }
+
+    /// All writers are gone: leaves a file with the end and nothing else.
+    ///
+    /// It is another file, which replaces the first one: a reader of the first one goes on.
+    pub(super) fn finish(mut self) -> Self {
+        let length = self
+            .tailed
+            .file
+            .metadata()
+            .map_or(0, |metadata| metadata.len());
+        if length > RETAINED {
+            match shorten(&self.tailed.path, &self.tailed.file) {
+                Ok(file) => self.tailed.file = file,
+                // The hole stays, and is skipped by readers of the file.
+                Err(error) => debug!("{} stays as it is: {error}", self.tailed.path.display()),
+            }
+        }
+        self
+    }
+}
+
+/// Replaces a file by its end. Returns the new one, open for reading at its beginning.
+fn shorten(path: &Path, file: &File) -> io::Result<File> {
+    let length = file.metadata()?.len();
+    let start = length.saturating_sub(RETAINED);
+    let mut end = vec![0; usize::try_from(length - start).unwrap_or_default()];
+    file.read_exact_at(&mut end, start)?;
+    let cut = memchr::memchr(b'\n', &end).map_or(0, |at| at + 1);
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    let new = PathBuf::from(name);
+    let written = File::create(&new).and_then(|mut file| {
+        let lost = start + cut as u64;
+        writeln!(file, "(the first {lost} bytes were not kept)")?;
+        file.write_all(&end[cut..])?;
+        fs::rename(&new, path)?;
+        File::open(path)
+    });
+    if written.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use rdzv_agent_proto::group::WorkerRanks;
+    use rdzv_core::rank::{Rank, RoleRank};
+
+    use super::super::console::Target;
+    use super::*;
+
+    fn retained(path: &Path) -> RetainedFile {
+        let tailed = TailedFile {
+            path: path.to_owned(),
+            file: File::open(path).unwrap(),
+            target: Target::Stderr,
+            ranks: WorkerRanks {
+                local_rank: LocalRank(0),
+                rank: Rank(0),
+                world_size: 1,
+                role_rank: RoleRank(0),
+                role_world_size: 1,
+            },
+            prefix: String::new(),
+            needles: Vec::new(),
+            filtered: None,
+        };
+        RetainedFile::new(LocalRank(0), tailed).unwrap()
+    }
+
+    #[test]
+    fn of_a_flood_only_the_end_takes_space_and_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("kept_stderr.log");
+        let mut writer = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(&path)
+            .unwrap();
+        let mut retained = retained(&path);
+        let line = "x".repeat(99) + "\n";
+        for _ in 0..100 {
+            writer.write_all(line.repeat(1000).as_bytes()).unwrap();
+            retained.trim();
+        }
+        if !retained.refused {
+            let on_disk = path.metadata().unwrap().blocks() * 512;
+            assert!(on_disk < 4 * RETAINED, "{on_disk}");
+        }
+        let retained = retained.finish();
+        let text = fs::read_to_string(&path).unwrap();
+        if !retained.refused {
+            let (note, rest) = text.split_once('\n').unwrap();
+            assert_eq!(
+                note,
+                format!(
+                    "(the first {} bytes were not kept)",
+                    10_000_000 - rest.len()
+                )
+            );
+            assert!(rest.len() as u64 <= RETAINED && rest.len() as u64 > RETAINED - 200);
+            assert!(rest.lines().all(|kept| kept == line.trim_end()));
+        }
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn short_output_stays_as_it_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("kept_stderr.log");
+        fs::write(&path, "one\ntwo\n").unwrap();
+        let mut retained = retained(&path);
+        retained.trim();
+        retained.finish();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "one\ntwo\n");
+    }
+}

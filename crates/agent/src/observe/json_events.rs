@@ -1,0 +1,244 @@
+//! Every event as one JSON object, in a form of our own that stays as it is:
+//!
+//! ```text
+//! {"name": "worker_exited", "time": "2026-11-21T06:09:09.123456Z", "run_id": "job", "node": "host",
+//!  "fields": {"local_rank": 0, …}}
+//! ```
+//!
+//! Names and keys are never changed, only added to; `docs/events.md` lists them. Times are UTC,
+//! durations are seconds, an exit code below 0 is minus a signal.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rdzv_agent_proto::group::rfc3339;
+use serde_json::{Map, Value, json};
+
+use super::sink::RunFacts;
+use crate::{AgentEvent, Exit, WorkerIdentity};
+
+/// The JSON of one event (no newline).
+pub fn record(facts: &RunFacts, event: &AgentEvent) -> String {
+    let (name, fields) = fields(event);
+    // Written by hand, so that the keys come in a readable order.
+    format!(
+        r#"{{"name":{},"time":{},"run_id":{},"node":{},"fields":{fields}}}"#,
+        json!(name),
+        json!(rfc3339(event.at())),
+        json!(facts.run_id),
+        json!(facts.host),
+    )
+}
+
+/// The name of an event in this form, such as `worker_exited`.
+pub fn event_name(event: &AgentEvent) -> &'static str {
+    fields(event).0
+}
+
+/// The name of an event, and its fields.
+fn fields(event: &AgentEvent) -> (&'static str, Value) {
+    match event {
+        AgentEvent::RendezvousBegan { restart_count, .. } => (
+            "rendezvous_began",
+            json!({ "restart_count": restart_count }),
+        ),
+        AgentEvent::RendezvousNews {
+            state,
+            message,
+            endpoint,
+            rank,
+            error,
+            ..
+        } => (
+            "rendezvous_news",
+            json!({
+                "state": state.name(),
+                "message": message,
+                "endpoint": endpoint,
+                "group_rank": rank.map(|rank| rank.0),
+                "error": error,
+            }),
+        ),
+        AgentEvent::Rendezvous {
+            took,
+            result,
+            restart_count,
+            ..
+        } => {
+            let assigned = result.as_ref().ok();
+            (
+                "rendezvous",
+                json!({
+                    "seconds": seconds(*took),
+                    "group_rank": assigned.map(|(rank, _)| rank.0),
+                    "group_world_size": assigned.map(|(_, size)| size),
+                    "restart_count": restart_count,
+                    "error": result.as_ref().err(),
+                }),
+            )
+        }
+        AgentEvent::RanksAssigned {
+            took,
+            round,
+            group_rank,
+            group_world_size,
+            workers,
+            master_addr,
+            master_port,
+            restart_count,
+            ..
+        } => (
+            "ranks_assigned",
+            json!({
+                "seconds": seconds(*took),
+                "round": round,
+                "group_rank": group_rank.0,
+                "group_world_size": group_world_size,
+                "ranks": workers.iter().map(|worker| worker.rank.0).collect::<Vec<_>>(),
+                "world_size": workers.first().map(|worker| worker.world_size),
+                "master_addr": master_addr,
+                "master_port": master_port,
+                "restart_count": restart_count,
+            }),
+        ),
+        AgentEvent::WorkerStarted {
+            worker,
+            files,
+            restart_count,
+            ..
+        } => (
+            "worker_started",
+            about(
+                worker,
+                json!({
+                    "stdout": path(files.stdout.as_deref()),
+                    "stderr": path(files.stderr.as_deref()),
+                    "error_file": path(files.error_file.as_deref()),
+                    "restart_count": restart_count,
+                }),
+            ),
+        ),
+        AgentEvent::WorkerExited {
+            worker,
+            exit,
+            stopped_by_agent,
+            ..
+        } => (
+            "worker_exited",
+            about(
+                worker,
+                json!({
+                    "exit_code": exit.as_number(),
+                    "stopped_by_agent": stopped_by_agent,
+                }),
+            ),
+        ),
+        AgentEvent::WorkerSignalled {
+            pid,
+            signal,
+            forced,
+            ..
+        } => (
+            "worker_signalled",
+            json!({ "pid": pid, "signal": signal, "forced": forced }),
+        ),
+        AgentEvent::Hang { report, .. } => ("hang", report.record()),
+        AgentEvent::HangOver { .. } => ("hang_over", json!({})),
+        AgentEvent::Watchdog { action, timer, .. } => (
+            "watchdog",
+            json!({
+                "action": action.name(),
+                "pid": timer.as_ref().map(|timer| timer.pid),
+                "scope": timer.as_ref().map(|timer| &timer.scope),
+                "expiration": timer.as_ref().map(|timer| timer.expiration),
+                "signal": timer.as_ref().map(|timer| timer.signal),
+            }),
+        ),
+        AgentEvent::Restarting {
+            remaining, most, ..
+        } => (
+            "restarting",
+            json!({ "remaining": remaining, "max_restarts": most }),
+        ),
+        AgentEvent::Regrouping { reason, .. } => ("regrouping", json!({ "reason": reason })),
+        AgentEvent::StateChanged {
+            state,
+            restart_count,
+            ..
+        } => (
+            "state_changed",
+            json!({ "state": state.name(), "restart_count": restart_count }),
+        ),
+        AgentEvent::Verdict { verdict, .. } => (
+            "verdict",
+            json!({
+                "first_failure": verdict.first(),
+                "on_this_node": verdict.here,
+                "restart_count": verdict.restart_count,
+            }),
+        ),
+        AgentEvent::SignalReceived { signal, .. } => {
+            ("signal_received", json!({ "signal": signal }))
+        }
+        AgentEvent::WorkerFinal {
+            worker,
+            state,
+            exit,
+            cause,
+            raw_error,
+            ..
+        } => {
+            let cause = cause
+                .as_ref()
+                .map(|cause| json!({ "kind": cause.kind(), "text": cause.to_string() }));
+            (
+                "worker_final",
+                about(
+                    worker,
+                    json!({
+                        "state": state,
+                        "exit_code": exit.map(Exit::as_number),
+                        "cause": cause,
+                        "error": raw_error,
+                    }),
+                ),
+            )
+        }
+        AgentEvent::AgentFinal {
+            state,
+            took,
+            workers_succeeded,
+            raw_error,
+            ..
+        } => (
+            "agent_final",
+            json!({
+                "state": state,
+                "outcome": if *workers_succeeded { "SUCCEEDED" } else { "FAILED" },
+                "seconds": seconds(*took),
+                "error": raw_error,
+            }),
+        ),
+    }
+}
+
+/// The fields of a worker, and further ones.
+fn about(worker: &WorkerIdentity, more: Value) -> Value {
+    let mut fields = Map::new();
+    fields.insert("local_rank".to_owned(), worker.local_rank.0.into());
+    fields.insert("rank".to_owned(), worker.rank.0.into());
+    fields.insert("role_rank".to_owned(), worker.role_rank.0.into());
+    fields.insert("pid".to_owned(), worker.pid.into());
+    if let Value::Object(more) = more {
+        fields.extend(more);
+    }
+    Value::Object(fields)
+}
+
+fn path(path: Option<&Path>) -> Value {
+    path.map_or(Value::Null, |path| path.to_string_lossy().into())
+}
+
+fn seconds(took: Duration) -> f64 {
+    took.as_secs_f64()
+}

@@ -1,0 +1,163 @@
+//! Named numbers and their sinks: the metrics registry of torchelastic.
+//!
+//! A point is published in a group; each group has its own sink, or the default one, which drops
+//! everything. The names that the agent publishes are those of torchelastic, see
+//! [`AgentMetrics`](super::AgentMetrics).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::Write;
+
+use rdzv_core::time::Wall;
+
+/// The default group.
+pub const DEFAULT_GROUP: &str = "torchelastic";
+
+/// One value at one time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MetricPoint<'a> {
+    /// Time of the value.
+    pub at: Wall,
+    /// Its group.
+    pub group: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// A count, or milliseconds if the name ends with `.ms`.
+    pub value: i64,
+}
+
+/// A receiver of points.
+pub trait MetricsSink: Send {
+    /// Takes one point. Called between two decisions of the agent, so it must not block.
+    fn publish(&mut self, point: &MetricPoint<'_>);
+}
+
+/// Drops every point (`null`, the default).
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NullMetrics;
+
+impl MetricsSink for NullMetrics {
+    fn publish(&mut self, _point: &MetricPoint<'_>) {}
+}
+
+/// Writes every point on stdout (`console`): `[⟨epoch⟩][⟨group⟩]: ⟨name⟩=⟨value⟩`.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ConsoleMetrics;
+
+impl MetricsSink for ConsoleMetrics {
+    fn publish(&mut self, point: &MetricPoint<'_>) {
+        // Without a reader there is nothing to do.
+        let _ = std::io::stdout().write_all(line(point).as_bytes());
+    }
+}
+
+fn line(point: &MetricPoint<'_>) -> String {
+    let MetricPoint {
+        at,
+        group,
+        name,
+        value,
+    } = point;
+    let seconds = at.unix_seconds();
+    let micros = at.unix_micros().rem_euclid(1_000_000);
+    format!("[{seconds}.{micros:06}][{group}]: {name}={value}\n")
+}
+
+/// The sinks of points, by group.
+pub struct MetricsRegistry {
+    default: Box<dyn MetricsSink>,
+    groups: BTreeMap<String, Box<dyn MetricsSink>>,
+}
+
+impl MetricsRegistry {
+    /// Drops everything until it is configured.
+    pub fn new() -> Self {
+        Self {
+            default: Box::new(NullMetrics),
+            groups: BTreeMap::new(),
+        }
+    }
+
+    /// Chooses the sink of one group, or (`None`) of all that have none of their own.
+    pub fn configure(&mut self, sink: impl MetricsSink + 'static, group: Option<&str>) {
+        match group {
+            Some(group) => {
+                self.groups.insert(group.to_owned(), Box::new(sink));
+            }
+            None => self.default = Box::new(sink),
+        }
+    }
+
+    /// Publishes one value in a group.
+    pub fn publish(&mut self, at: Wall, group: &str, name: &str, value: i64) {
+        let sink = self.groups.get_mut(group).unwrap_or(&mut self.default);
+        sink.publish(&MetricPoint {
+            at,
+            group,
+            name,
+            value,
+        });
+    }
+}
+
+impl Default for MetricsRegistry {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for MetricsRegistry {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("MetricsRegistry")
+            .field("groups", &self.groups.keys())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+
+    use super::*;
+
+    struct Named(&'static str, Sender<String>);
+
+    impl MetricsSink for Named {
+        fn publish(&mut self, point: &MetricPoint<'_>) {
+            self.1
+                .send(format!("{} {}={}", self.0, point.name, point.value))
+                .unwrap();
+        }
+    }
+
+    #[test]
+    fn points_go_to_the_sink_of_their_group_or_to_the_default_one() {
+        let (sender, points) = channel();
+        let mut registry = MetricsRegistry::new();
+        registry.publish(Wall::default(), DEFAULT_GROUP, "dropped", 1);
+        registry.configure(Named("default", sender.clone()), None);
+        registry.configure(Named("mine", sender), Some("mine"));
+        registry.publish(Wall::default(), DEFAULT_GROUP, "a", 2);
+        registry.publish(Wall::default(), "mine", "b", 3);
+        drop(registry);
+        assert_eq!(
+            points.iter().collect::<Vec<_>>(),
+            ["default a=2", "mine b=3"]
+        );
+    }
+
+    #[test]
+    fn the_console_line_is_that_of_torchelastic() {
+        let point = MetricPoint {
+            at: Wall::from_unix_micros(1_790_000_123_000_450),
+            group: DEFAULT_GROUP,
+            name: "workers.default.run_total",
+            value: 1,
+        };
+        assert_eq!(
+            line(&point),
+            "[1790000123.000450][torchelastic]: workers.default.run_total=1\n"
+        );
+    }
+}

@@ -1,0 +1,173 @@
+//! The status of a node, from the events so far.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rdzv_agent_proto::group::GroupState;
+use rdzv_core::time::Wall;
+use serde::Serialize;
+
+use rdzv_agent_proto::group::rfc3339;
+
+use super::sink::{EventSink, RunFacts};
+use crate::{AgentEvent, Exit, WorkerIdentity};
+
+/// The worker group of this node.
+#[derive(Debug, Clone, Serialize)]
+pub struct NodeStatus {
+    /// The job's name.
+    pub run_id: String,
+    /// The full name of this host.
+    pub node: String,
+    /// The role of the workers.
+    pub role: String,
+    /// The state of the group, as torchelastic names it.
+    pub state: &'static str,
+    /// The number of the round, once there is one.
+    pub round: Option<u64>,
+    /// This agent's number.
+    pub group_rank: Option<u32>,
+    /// Number of agents that take part.
+    pub group_world_size: Option<u32>,
+    /// Address of the workers' store, as host and port.
+    pub master: Option<(String, u16)>,
+    /// Number of restarts that have been used.
+    pub restart_count: u32,
+    /// Number of restarts that the group may use.
+    pub max_restarts: u32,
+    /// The workers of the current attempt, by local rank.
+    pub workers: Vec<WorkerStatus>,
+}
+
+/// A status that is shared between threads.
+#[derive(Debug, Clone)]
+pub struct SharedStatus(pub Arc<Mutex<NodeStatus>>);
+
+impl EventSink for SharedStatus {
+    fn record(&mut self, event: &AgentEvent) {
+        let mut status = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        status.apply(event);
+    }
+}
+
+/// One worker of the current attempt.
+#[derive(Debug, Clone, Serialize)]
+pub struct WorkerStatus {
+    /// Rank within the node.
+    pub local_rank: u32,
+    /// Rank in the job.
+    pub rank: u32,
+    /// Number of workers in the job.
+    pub world_size: u32,
+    /// Rank among its role.
+    pub role_rank: u32,
+    /// Process id.
+    pub pid: u32,
+    /// Whether it runs.
+    pub running: bool,
+    /// Exit code, or minus the signal that ended it.
+    pub exit_code: Option<i32>,
+    /// When it was started (RFC 3339).
+    pub started: String,
+    /// When its end was seen.
+    pub ended: Option<String>,
+    /// The file of its standard output, if it has one.
+    pub stdout: Option<PathBuf>,
+    /// The file of its standard error, if it has one.
+    pub stderr: Option<PathBuf>,
+}
+
+impl NodeStatus {
+    /// Before anything has happened.
+    pub fn new(facts: &RunFacts) -> Self {
+        Self {
+            run_id: facts.run_id.clone(),
+            node: facts.host.clone(),
+            role: facts.role.clone(),
+            state: GroupState::Init.name(),
+            round: None,
+            group_rank: None,
+            group_world_size: None,
+            master: None,
+            restart_count: 0,
+            max_restarts: facts.max_restarts,
+            workers: Vec::new(),
+        }
+    }
+
+    /// Takes one more event into account.
+    pub fn apply(&mut self, event: &AgentEvent) {
+        match event {
+            AgentEvent::RendezvousBegan { restart_count, .. } => {
+                self.restart_count = *restart_count;
+                self.workers.clear();
+            }
+            AgentEvent::RanksAssigned {
+                round,
+                group_rank,
+                group_world_size,
+                master_addr,
+                master_port,
+                ..
+            } => {
+                self.round = Some(*round);
+                self.group_rank = Some(group_rank.0);
+                self.group_world_size = Some(*group_world_size);
+                self.master = Some((master_addr.clone(), *master_port));
+            }
+            AgentEvent::WorkerStarted {
+                at, worker, files, ..
+            } => {
+                let mut started = WorkerStatus::new(*at, worker);
+                started.stdout.clone_from(&files.stdout);
+                started.stderr.clone_from(&files.stderr);
+                self.workers.push(started);
+                self.workers.sort_by_key(|worker| worker.local_rank);
+            }
+            AgentEvent::WorkerExited {
+                at, worker, exit, ..
+            } => {
+                let ended = self
+                    .workers
+                    .iter_mut()
+                    .find(|known| known.pid == worker.pid);
+                if let Some(ended) = ended {
+                    ended.end(*at, *exit);
+                }
+            }
+            AgentEvent::StateChanged {
+                state,
+                restart_count,
+                ..
+            } => {
+                self.state = state.name();
+                self.restart_count = *restart_count;
+            }
+            _ => {}
+        }
+    }
+}
+
+impl WorkerStatus {
+    fn new(at: Wall, worker: &WorkerIdentity) -> Self {
+        Self {
+            local_rank: worker.local_rank.0,
+            rank: worker.rank.0,
+            world_size: worker.world_size,
+            role_rank: worker.role_rank.0,
+            pid: worker.pid,
+            running: true,
+            exit_code: None,
+            started: rfc3339(at),
+            ended: None,
+            stdout: None,
+            stderr: None,
+        }
+    }
+
+    fn end(&mut self, at: Wall, exit: Exit) {
+        self.running = false;
+        self.exit_code = Some(exit.as_number());
+        self.ended = Some(rfc3339(at));
+    }
+}

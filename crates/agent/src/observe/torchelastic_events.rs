@@ -1,0 +1,373 @@
+//! The milestones of a run as JSON in torchelastic's form (`--event-log-handler console`).
+//!
+//! Names, keys and the one-element arrays of the inner object are torchelastic's, because programs
+//! read them. Ours are: `timestamp` is a real time in milliseconds (torchelastic has 0), and the
+//! agent's last event has an `outcome`.
+
+use std::borrow::Cow;
+use std::io::Write;
+use std::time::Duration;
+
+use rdzv_core::time::Wall;
+use serde::Serialize;
+
+use super::sink::{EventSink, RunFacts};
+use crate::{AgentEvent, Exit, WatchdogTimer, WorkerIdentity};
+
+/// Writes the milestones on stderr, one JSON object per line.
+#[derive(Debug)]
+pub struct ConsoleEvents(TorchelasticEvents);
+
+impl ConsoleEvents {
+    /// For one run.
+    pub fn new(facts: RunFacts) -> Self {
+        Self(TorchelasticEvents::new(facts))
+    }
+}
+
+impl EventSink for ConsoleEvents {
+    fn record(&mut self, event: &AgentEvent) {
+        if let Some(line) = self.0.line(event) {
+            // In one piece; without a reader there is nothing to do.
+            let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
+        }
+    }
+}
+
+/// Puts events in torchelastic's form.
+#[derive(Debug)]
+pub struct TorchelasticEvents {
+    facts: RunFacts,
+    group: Option<(u32, u32)>,
+    restart_count: u32,
+    started: Option<Wall>,
+}
+
+#[derive(Serialize)]
+struct Event<'a> {
+    name: Cow<'a, str>,
+    source: &'static str,
+    timestamp: i64,
+    metadata: Metadata<'a>,
+}
+
+#[derive(Serialize)]
+struct Metadata<'a> {
+    run_id: &'a str,
+    global_rank: Option<u32>,
+    group_rank: Option<u32>,
+    worker_id: Option<String>,
+    role: &'a str,
+    hostname: &'a str,
+    state: &'a str,
+    total_run_time: u64,
+    rdzv_backend: &'a str,
+    raw_error: Option<String>,
+    /// JSON as text.
+    metadata: String,
+    agent_restarts: u32,
+    /// Null where it says nothing; watchdog events do not have it at all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    duration_ms: Option<Option<f64>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct Details<'a> {
+    group_world_size: Option<u32>,
+    entry_point: &'a str,
+    #[serde(flatten)]
+    worker: Option<WorkerDetails>,
+}
+
+#[derive(Serialize)]
+struct WorkerDetails {
+    local_rank: [u32; 1],
+    role_rank: [u32; 1],
+    role_world_size: [u32; 1],
+    exit_code: [Option<i32>; 1],
+    worker_pid: [Option<u32>; 1],
+}
+
+/// All of it text, as in torchelastic.
+#[derive(Serialize)]
+struct WatchdogDetails<'a> {
+    watchdog_event: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    worker_pid: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scope_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expiration_time: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<String>,
+}
+
+impl<'a> WatchdogDetails<'a> {
+    fn new(name: &'a str, timer: Option<&'a WatchdogTimer>) -> Self {
+        Self {
+            watchdog_event: name,
+            worker_pid: timer.map(|timer| timer.pid.to_string()),
+            scope_id: timer.map(|timer| timer.scope.as_str()),
+            // Debug keeps the `.0` of whole seconds, as Python does.
+            expiration_time: timer.map(|timer| format!("{:?}", timer.expiration)),
+            signal: timer.map(|timer| timer.signal.to_string()),
+        }
+    }
+}
+
+/// The parts that differ from event to event.
+struct Milestone<'a> {
+    at: Wall,
+    state: &'a str,
+    took: Option<Duration>,
+    total: Option<Duration>,
+    worker: Option<(&'a WorkerIdentity, Option<Exit>)>,
+    watchdog: Option<(&'static str, Option<&'a WatchdogTimer>)>,
+    raw_error: Option<String>,
+    outcome: Option<&'static str>,
+}
+
+impl TorchelasticEvents {
+    /// For one run.
+    pub fn new(facts: RunFacts) -> Self {
+        Self {
+            facts,
+            group: None,
+            restart_count: 0,
+            started: None,
+        }
+    }
+
+    /// The JSON of one event (no newline), if torchelastic has such an event.
+    pub fn line(&mut self, event: &AgentEvent) -> Option<String> {
+        let milestone = self.milestone(event)?;
+        Some(self.render(&milestone))
+    }
+
+    fn milestone<'a>(&mut self, event: &'a AgentEvent) -> Option<Milestone<'a>> {
+        let plain = |at: &Wall, state: &'a str| Milestone {
+            at: *at,
+            state,
+            took: None,
+            total: None,
+            worker: None,
+            watchdog: None,
+            raw_error: None,
+            outcome: None,
+        };
+        Some(match event {
+            AgentEvent::Rendezvous {
+                at,
+                took,
+                result,
+                restart_count,
+            } => {
+                self.restart_count = *restart_count;
+                self.started.get_or_insert(*at);
+                let mut milestone = plain(at, "RENDEZVOUS");
+                milestone.took = Some(*took);
+                match result {
+                    Ok((rank, size)) => self.group = Some((rank.0, *size)),
+                    Err(text) => milestone.raw_error = Some(text.clone()),
+                }
+                milestone
+            }
+            AgentEvent::RanksAssigned { at, took, .. } => {
+                let mut milestone = plain(at, "ASSIGN_WORKER_RANKS");
+                milestone.took = Some(*took);
+                milestone
+            }
+            AgentEvent::WorkerStarted { at, worker, .. } => {
+                let mut milestone = plain(at, "START");
+                milestone.worker = Some((worker, None));
+                milestone
+            }
+            AgentEvent::WorkerFinal {
+                at,
+                worker,
+                state,
+                exit,
+                raw_error,
+                ..
+            } => {
+                let mut milestone = plain(at, state);
+                milestone.worker = Some((worker, *exit));
+                milestone.total = self.since_start(*at);
+                milestone.raw_error = raw_error
+                    .clone()
+                    .or_else(|| (*state == "FAILED").then(|| without_file(*exit)));
+                milestone
+            }
+            AgentEvent::AgentFinal {
+                at,
+                state,
+                took,
+                workers_succeeded,
+                raw_error,
+            } => {
+                let mut milestone = plain(at, state);
+                milestone.total = Some(*took);
+                milestone.raw_error.clone_from(raw_error);
+                milestone.outcome = Some(if *workers_succeeded {
+                    "SUCCEEDED"
+                } else {
+                    "FAILED"
+                });
+                milestone
+            }
+            AgentEvent::Watchdog { at, action, timer } => {
+                let mut milestone = plain(at, "RUNNING");
+                milestone.total = self.since_start(*at);
+                milestone.watchdog = Some((action.name(), timer.as_ref()));
+                milestone
+            }
+            _ => return None,
+        })
+    }
+
+    fn since_start(&self, at: Wall) -> Option<Duration> {
+        let micros = at.unix_micros() - self.started?.unix_micros();
+        Some(Duration::from_micros(u64::try_from(micros).unwrap_or(0)))
+    }
+
+    fn render(&self, milestone: &Milestone<'_>) -> String {
+        let (worker, facts) = (milestone.worker, &self.facts);
+        let (name, metadata) = match milestone.watchdog {
+            Some((name, timer)) => (
+                Cow::Borrowed(name),
+                json(&WatchdogDetails::new(name, timer)),
+            ),
+            None => {
+                let name = format!("torchelastic.worker.status.{}", milestone.state);
+                (Cow::Owned(name), json(&self.details(worker)))
+            }
+        };
+        let event = Event {
+            name,
+            source: if worker.is_some() { "WORKER" } else { "AGENT" },
+            timestamp: milestone.at.unix_micros() / 1000,
+            metadata: Metadata {
+                run_id: &facts.run_id,
+                global_rank: worker.map(|(worker, _)| worker.rank.0),
+                group_rank: self.group.map(|(rank, _)| rank),
+                worker_id: worker.map(|(worker, _)| worker.pid.to_string()),
+                role: &facts.role,
+                hostname: &facts.host,
+                state: milestone.state,
+                total_run_time: milestone.total.unwrap_or_default().as_secs(),
+                rdzv_backend: &facts.backend,
+                raw_error: milestone.raw_error.clone(),
+                metadata,
+                agent_restarts: self.restart_count,
+                duration_ms: milestone
+                    .watchdog
+                    .is_none()
+                    .then(|| milestone.took.map(|took| took.as_secs_f64() * 1000.0)),
+                outcome: milestone.outcome,
+            },
+        };
+        json(&event)
+    }
+
+    fn details(&self, worker: Option<(&WorkerIdentity, Option<Exit>)>) -> Details<'_> {
+        Details {
+            group_world_size: self.group.map(|(_, size)| size),
+            entry_point: &self.facts.entry_point,
+            worker: worker.map(|(worker, exit)| WorkerDetails {
+                local_rank: [worker.local_rank.0],
+                role_rank: [worker.role_rank.0],
+                role_world_size: [worker.role_world_size],
+                exit_code: [exit.map(Exit::as_number)],
+                worker_pid: [exit.map(|_| worker.pid)],
+            }),
+        }
+    }
+}
+
+/// Torchelastic's text for a failure without an error file.
+fn without_file(exit: Option<Exit>) -> String {
+    match exit {
+        Some(Exit::Signal(_)) => r#"{"message": "<NONE>"}"#.to_owned(),
+        _ => concat!(
+            r#"{"message": "<NONE>", "errorTraits": "#,
+            r#"{"category": "system_terminated_error", "retryability": "False"}}"#
+        )
+        .to_owned(),
+    }
+}
+
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("these types have text keys only, so they are JSON")
+}
+
+/// The JSON of one event of the rendezvous (no newline); `None` for other events. For a sink that is
+/// registered under `dynamic_rendezvous`.
+///
+/// Keys are torchelastic's. `name` is a file and a function, of ours; `local_id` is null, because
+/// our nodes have none that the user could know.
+pub fn torchelastic_rendezvous(facts: &RunFacts, event: &AgentEvent) -> Option<String> {
+    let AgentEvent::RendezvousNews {
+        state,
+        message,
+        endpoint,
+        rank,
+        error,
+        ..
+    } = event
+    else {
+        return None;
+    };
+    let json = serde_json::json!({
+        "name": "news.rs:Agent.tell_news",
+        "run_id": facts.run_id,
+        "message": message,
+        "hostname": facts.host,
+        "pid": std::process::id(),
+        "node_state": state.name(),
+        "master_endpoint": endpoint,
+        "rank": rank.map(|rank| rank.0),
+        "local_id": null,
+        "error_trace": error.as_deref().unwrap_or_default(),
+    });
+    Some(json.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use rdzv_core::rank::GroupRank;
+    use rdzv_core::time::Wall;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::NodeState;
+    use crate::observe::tests::facts;
+
+    #[test]
+    fn rendezvous_events_have_torchelastics_keys() {
+        let event = AgentEvent::RendezvousNews {
+            at: Wall::default(),
+            state: NodeState::Running,
+            message: "joined".to_owned(),
+            endpoint: "host:29400".to_owned(),
+            rank: Some(GroupRank(1)),
+            error: None,
+        };
+        let json = torchelastic_rendezvous(&facts(), &event).unwrap();
+        let json: Value = serde_json::from_str(&json).unwrap();
+        let mut keys: Vec<&str> = json
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(String::as_str)
+            .collect();
+        keys.sort_unstable();
+        assert_eq!(
+            keys.join(" "),
+            "error_trace hostname local_id master_endpoint message name node_state pid rank run_id"
+        );
+        assert_eq!(json["node_state"], "RUNNING");
+        assert_eq!(json["rank"], 1);
+    }
+}

@@ -1,0 +1,187 @@
+//! The metrics that torchelastic's agent publishes, from our events.
+//!
+//! | name | value |
+//! |---|---|
+//! | `SimpleElasticAgent._rendezvous.success`, `.failure` | 1 |
+//! | `SimpleElasticAgent._assign_worker_ranks.success` | 1 |
+//! | `SimpleElasticAgent._initialize_workers.success`, the same with `_restart_workers` | 1 |
+//! | `LocalElasticAgent._start_workers.success`, `._stop_workers.success` | 1 |
+//! | `SimpleElasticAgent.run.success`, `.failure` | 1 |
+//! | each of these with `.duration.ms` | milliseconds |
+//! | `workers.⟨role⟩.remaining_restarts` | number that is left |
+//! | `workers.⟨role⟩.⟨state, lower case⟩` | 1 |
+//! | `workers.⟨role⟩.run_total`, `.run_{success,failed}_{with,no}_retries` | 0 or 1, at the end |
+//! | `workers.⟨role⟩.flakiness` | percent, at the end |
+//!
+//! Torchelastic publishes the state with every poll of its workers; here the state is published
+//! when it changes, and there is no `_monitor_workers`.
+
+use std::time::Duration;
+
+use rdzv_agent_proto::group::GroupState;
+use rdzv_core::time::Wall;
+
+use super::metrics_registry::{DEFAULT_GROUP, MetricsRegistry};
+use super::sink::{EventSink, RunFacts};
+use crate::AgentEvent;
+
+/// Publishes torchelastic's metrics.
+#[derive(Debug)]
+pub struct AgentMetrics {
+    registry: MetricsRegistry,
+    role: String,
+    local_world_size: u32,
+    max_restarts: u32,
+    restart_count: u32,
+    /// When the rendezvous of this attempt began.
+    began: Wall,
+    /// When the ranks of this attempt were known.
+    assigned: Wall,
+    /// Number of workers of this attempt that were started.
+    started: u32,
+    /// When the group began to be stopped, if it is.
+    stopping: Option<Wall>,
+    /// True from the second rendezvous on.
+    again: bool,
+}
+
+impl AgentMetrics {
+    /// Publishes to this registry.
+    pub fn new(facts: &RunFacts, registry: MetricsRegistry) -> Self {
+        Self {
+            registry,
+            role: facts.role.clone(),
+            local_world_size: facts.local_world_size,
+            max_restarts: facts.max_restarts,
+            restart_count: 0,
+            began: Wall::default(),
+            assigned: Wall::default(),
+            started: 0,
+            stopping: None,
+            again: false,
+        }
+    }
+
+    fn publish(&mut self, at: Wall, name: &str, value: i64) {
+        self.registry.publish(at, DEFAULT_GROUP, name, value);
+    }
+
+    /// One call of a function of torchelastic.
+    fn call(&mut self, at: Wall, function: &str, succeeded: bool, took: Duration) {
+        let result = if succeeded { "success" } else { "failure" };
+        self.publish(at, &format!("{function}.{result}"), 1);
+        let millis = i64::try_from(took.as_millis()).unwrap_or(i64::MAX);
+        self.publish(at, &format!("{function}.duration.ms"), millis);
+    }
+
+    fn of_workers(&mut self, at: Wall, name: &str, value: i64) {
+        let name = format!("workers.{}.{name}", self.role);
+        self.publish(at, &name, value);
+    }
+
+    fn remaining(&self) -> u32 {
+        self.max_restarts.saturating_sub(self.restart_count)
+    }
+
+    /// The last worker of an attempt was started.
+    fn all_started(&mut self, at: Wall) {
+        let (began, assigned) = (self.began, self.assigned);
+        self.call(
+            at,
+            "LocalElasticAgent._start_workers",
+            true,
+            at.since(assigned),
+        );
+        let function = "SimpleElasticAgent._initialize_workers";
+        self.call(at, function, true, at.since(began));
+        if self.again {
+            let function = "SimpleElasticAgent._restart_workers";
+            self.call(at, function, true, at.since(began));
+        }
+        self.again = true;
+    }
+
+    fn state(&mut self, at: Wall, state: GroupState) {
+        if state == GroupState::Stopped {
+            self.stopping.get_or_insert(at);
+        } else if let Some(stopping) = self.stopping.take() {
+            let function = "LocalElasticAgent._stop_workers";
+            self.call(at, function, true, at.since(stopping));
+        }
+        let remaining = i64::from(self.remaining());
+        self.of_workers(at, "remaining_restarts", remaining);
+        self.of_workers(at, &state.name().to_lowercase(), 1);
+    }
+
+    fn end(&mut self, at: Wall, returned: bool, succeeded: bool, took: Duration) {
+        self.call(at, "SimpleElasticAgent.run", returned, took);
+        if !returned {
+            return;
+        }
+        self.of_workers(at, "flakiness", self.flakiness(succeeded));
+        self.of_workers(at, "run_total", 1);
+        let restarted = self.restart_count > 0;
+        for (name, holds) in [
+            ("run_success_with_retries", succeeded && restarted),
+            ("run_success_no_retries", succeeded && !restarted),
+            ("run_failed_with_retries", !succeeded && restarted),
+            ("run_failed_no_retries", !succeeded && !restarted),
+        ] {
+            self.of_workers(at, name, holds.into());
+        }
+    }
+
+    /// 100 for a run that failed, else the share of its attempts that failed.
+    fn flakiness(&self, succeeded: bool) -> i64 {
+        if !succeeded {
+            return 100;
+        }
+        let left = f64::from(self.remaining()) + 1.0;
+        let most = f64::from(self.max_restarts) + 1.0;
+        // Both are small and positive; torchelastic cuts off as well.
+        (100.0 - 100.0 * left / most) as i64
+    }
+}
+
+impl EventSink for AgentMetrics {
+    fn record(&mut self, event: &AgentEvent) {
+        let at = event.at();
+        match event {
+            AgentEvent::RendezvousBegan { restart_count, .. } => {
+                self.restart_count = *restart_count;
+                (self.began, self.started) = (at, 0);
+            }
+            AgentEvent::Rendezvous { took, result, .. } => {
+                self.assigned = at;
+                let function = "SimpleElasticAgent._rendezvous";
+                self.call(at, function, result.is_ok(), *took);
+            }
+            AgentEvent::RanksAssigned { took, .. } => {
+                self.assigned = at;
+                let function = "SimpleElasticAgent._assign_worker_ranks";
+                self.call(at, function, true, *took);
+            }
+            AgentEvent::WorkerStarted { .. } => {
+                self.started += 1;
+                if self.started == self.local_world_size {
+                    self.all_started(at);
+                }
+            }
+            AgentEvent::StateChanged {
+                state,
+                restart_count,
+                ..
+            } => {
+                self.restart_count = *restart_count;
+                self.state(at, *state);
+            }
+            AgentEvent::AgentFinal {
+                state,
+                took,
+                workers_succeeded,
+                ..
+            } => self.end(at, *state == "SUCCEEDED", *workers_succeeded, *took),
+            _ => {}
+        }
+    }
+}

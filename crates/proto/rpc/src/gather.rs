@@ -1,0 +1,347 @@
+//! Gathers: which members have reported, and which are missing. Knows neither time nor connections.
+//!
+//! The leader of a gather collects one value from each member and answers all at once: with all values,
+//! or with an error that names who is missing.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::RpcErrorKind;
+use crate::worker::WorkerName;
+
+/// The number of errors that are kept for members that report late.
+const MAX_ERRORS: usize = 256;
+
+/// The number of lost members that are remembered.
+const MAX_LOST: usize = 1024;
+
+/// A member of a gather: a name, and which process of that name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Participant {
+    /// Its name.
+    pub name: WorkerName,
+    /// The random number that tells its process from earlier ones of that name.
+    pub incarnation: u64,
+}
+
+/// Identifies a gather.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct GatherKey {
+    /// All members, in the order of their names; the first one leads.
+    pub members: Vec<Participant>,
+    /// Number of gathers of these members before this one.
+    pub sequence: u64,
+}
+
+impl GatherKey {
+    /// Whether a worker of this name is a member.
+    pub fn has(&self, name: &WorkerName) -> bool {
+        self.members.iter().any(|member| member.name == *name)
+    }
+}
+
+/// The failure of a gather, with the same text for all members.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GatherError {
+    /// The kind of the failure.
+    pub kind: RpcErrorKind,
+    /// What happened.
+    pub message: String,
+}
+
+impl GatherError {
+    /// A failure with this text.
+    pub fn new(kind: RpcErrorKind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+        }
+    }
+}
+
+/// A gather that has ended, and the replies that wait for it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Finished<V, W> {
+    /// All values, or the failure.
+    pub result: Result<BTreeMap<WorkerName, V>, GatherError>,
+    /// The replies to send.
+    pub waiting: Vec<W>,
+}
+
+/// A gather in progress.
+#[derive(Debug)]
+struct Gather<V, W> {
+    values: BTreeMap<WorkerName, V>,
+    waiting: Vec<W>,
+}
+
+/// All gathers that this worker takes part in or leads. `V` is a value, `W` a reply that waits.
+#[derive(Debug)]
+pub struct GatherTable<V, W> {
+    open: BTreeMap<GatherKey, Gather<V, W>>,
+    failed: VecDeque<(GatherKey, GatherError)>,
+    lost: VecDeque<Participant>,
+    /// Members that were connected and are not any more.
+    disconnected: BTreeSet<Participant>,
+    begun: BTreeMap<Vec<Participant>, u64>,
+    stopped: bool,
+}
+
+impl<V, W> Default for GatherTable<V, W> {
+    fn default() -> Self {
+        Self {
+            open: BTreeMap::new(),
+            failed: VecDeque::new(),
+            lost: VecDeque::new(),
+            disconnected: BTreeSet::new(),
+            begun: BTreeMap::new(),
+            stopped: false,
+        }
+    }
+}
+
+impl<V, W> GatherTable<V, W> {
+    /// The next gather of these members that this worker takes part in.
+    pub fn next(&mut self, members: Vec<Participant>) -> GatherKey {
+        let begun = self.begun.entry(members.clone()).or_default();
+        let sequence = *begun;
+        *begun += 1;
+        GatherKey { members, sequence }
+    }
+
+    /// Takes the value of a member. Returns the gather if that ends it.
+    ///
+    /// # Errors
+    ///
+    /// The report is not expected; the gather goes on without it.
+    pub fn report(
+        &mut self,
+        key: &GatherKey,
+        from: &WorkerName,
+        value: V,
+        waiting: W,
+    ) -> Result<Option<Finished<V, W>>, GatherError> {
+        if self.stopped {
+            return Err(stopping());
+        }
+        if !key.has(from) {
+            let text = format!(
+                "{from} is not expected by the leader of a gather of {}",
+                names(key.members.iter().map(|member| &member.name))
+            );
+            return Err(GatherError::new(RpcErrorKind::InvalidArgument, text));
+        }
+        if let Some((_, error)) = self.failed.iter().find(|(of, _)| of == key) {
+            return Err(error.clone());
+        }
+        let gather = self.open.entry(key.clone()).or_insert_with(|| Gather {
+            values: BTreeMap::new(),
+            waiting: Vec::new(),
+        });
+        if gather.values.contains_key(from) {
+            let text = format!("{from} reported twice to gather {}", key.sequence);
+            return Err(GatherError::new(RpcErrorKind::InvalidArgument, text));
+        }
+        gather.values.insert(from.clone(), value);
+        gather.waiting.push(waiting);
+        if gather.values.len() == key.members.len() {
+            let whole = self.open.remove(key);
+            return Ok(whole.map(|gather| Finished {
+                result: Ok(gather.values),
+                waiting: gather.waiting,
+            }));
+        }
+        let gone = key
+            .members
+            .iter()
+            .find(|member| self.lost.contains(member) || self.disconnected.contains(member));
+        Ok(match gone.map(|member| member.name.clone()) {
+            Some(name) => self.end(key, lost(&name)),
+            None => None,
+        })
+    }
+
+    /// Ends a gather whose deadline has passed for one of its members.
+    pub fn expire(&mut self, key: &GatherKey, waited: &str) -> Option<Finished<V, W>> {
+        let gather = self.open.get(key)?;
+        let all = key.members.iter().map(|member| &member.name);
+        let missing = all.filter(|name| !gather.values.contains_key(name));
+        let text = format!(
+            "the gather was not over within {waited}: {} did not report ({} of {} did); every member \
+             has to take part, in the same order of gathers",
+            names(missing),
+            gather.values.len(),
+            key.members.len(),
+        );
+        self.end(key, GatherError::new(RpcErrorKind::Deadline, text))
+    }
+
+    /// The connection with a member is lost: its gathers fail, later ones too until it reconnects.
+    pub fn disconnected(&mut self, member: Participant) -> Vec<Finished<V, W>> {
+        let ended = self.end_with(&member);
+        self.disconnected.insert(member);
+        ended
+    }
+
+    /// A member has connected.
+    pub fn connected(&mut self, member: &Participant) {
+        self.disconnected.remove(member);
+    }
+
+    /// A member has left the group permanently.
+    pub fn left(&mut self, member: Participant) -> Vec<Finished<V, W>> {
+        self.begun.retain(|members, _| !members.contains(&member));
+        let ended = self.end_with(&member);
+        self.disconnected.remove(&member);
+        if self.lost.len() == MAX_LOST {
+            self.lost.pop_front();
+        }
+        self.lost.push_back(member);
+        ended
+    }
+
+    /// This worker stops.
+    pub fn stop(&mut self) -> Vec<Finished<V, W>> {
+        self.stopped = true;
+        let open: Vec<GatherKey> = self.open.keys().cloned().collect();
+        let ended = open.iter().map(|key| self.end(key, stopping()));
+        ended.flatten().collect()
+    }
+
+    fn end_with(&mut self, member: &Participant) -> Vec<Finished<V, W>> {
+        let with = self.open.keys().filter(|key| key.members.contains(member));
+        let with: Vec<GatherKey> = with.cloned().collect();
+        let ended = with.iter().map(|key| self.end(key, lost(&member.name)));
+        ended.flatten().collect()
+    }
+
+    fn end(&mut self, key: &GatherKey, error: GatherError) -> Option<Finished<V, W>> {
+        let gather = self.open.remove(key)?;
+        if self.failed.len() == MAX_ERRORS {
+            self.failed.pop_front();
+        }
+        self.failed.push_back((key.clone(), error.clone()));
+        Some(Finished {
+            result: Err(error),
+            waiting: gather.waiting,
+        })
+    }
+}
+
+fn lost(name: &WorkerName) -> GatherError {
+    let text = format!("{name} was lost during the gather: nobody gets any values");
+    GatherError::new(RpcErrorKind::PeerLost, text)
+}
+
+fn stopping() -> GatherError {
+    GatherError::new(RpcErrorKind::Stopping, "this worker is shutting down")
+}
+
+fn names<'a>(names: impl Iterator<Item = &'a WorkerName>) -> String {
+    let names: Vec<&str> = names.map(WorkerName::as_str).collect();
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn participant(name: &str) -> Participant {
+        Participant {
+            name: WorkerName::new(name).unwrap(),
+            incarnation: 1,
+        }
+    }
+
+    fn name(name: &str) -> WorkerName {
+        WorkerName::new(name).unwrap()
+    }
+
+    fn of(gathers: &mut GatherTable<u8, u8>, names: &[&str]) -> GatherKey {
+        gathers.next(names.iter().map(|name| participant(name)).collect())
+    }
+
+    #[test]
+    fn sets_whose_names_read_the_same_together_are_counted_apart() {
+        let mut gathers = GatherTable::default();
+        let one = of(&mut gathers, &["w0", "w10"]);
+        let other = of(&mut gathers, &["w0w1", "w0"]);
+        assert_ne!(one, other);
+        assert_eq!((one.sequence, other.sequence), (0, 0));
+        assert_eq!(of(&mut gathers, &["w0", "w10"]).sequence, 1);
+        // One of a new process of the same name begins anew.
+        let mut again = one.members;
+        again[1].incarnation = 2;
+        assert_eq!(gathers.next(again).sequence, 0);
+    }
+
+    #[test]
+    fn it_is_over_when_all_have_reported_once() {
+        let mut gathers = GatherTable::default();
+        let key = of(&mut gathers, &["a", "b"]);
+        assert_eq!(gathers.report(&key, &name("b"), 2, 20), Ok(None));
+        let twice = gathers.report(&key, &name("b"), 3, 30).unwrap_err();
+        assert!(twice.message.contains("b reported twice"), "{twice:?}");
+        let foreign = gathers.report(&key, &name("c"), 3, 30).unwrap_err();
+        assert!(
+            foreign.message.starts_with("c is not expected"),
+            "{foreign:?}"
+        );
+        let over = gathers.report(&key, &name("a"), 1, 10).unwrap().unwrap();
+        assert_eq!(over.waiting, [20, 10]);
+        let values = over.result.unwrap();
+        assert_eq!(
+            values.into_iter().collect::<Vec<_>>(),
+            [(name("a"), 1), (name("b"), 2)]
+        );
+    }
+
+    #[test]
+    fn who_comes_after_the_verdict_gets_the_verdict() {
+        let mut gathers = GatherTable::default();
+        let key = of(&mut gathers, &["a", "b", "c"]);
+        gathers.report(&key, &name("b"), 2, 20).unwrap();
+        let over = gathers.expire(&key, "1 s").unwrap();
+        let error = over.result.unwrap_err();
+        assert!(
+            error.message.contains("a, c did not report (1 of 3 did)"),
+            "{error:?}"
+        );
+        assert_eq!(gathers.report(&key, &name("a"), 1, 10), Err(error));
+        assert_eq!(gathers.expire(&key, "1 s"), None);
+    }
+
+    #[test]
+    fn a_lost_member_ends_its_gathers_and_no_others() {
+        let mut gathers = GatherTable::default();
+        let with = of(&mut gathers, &["a", "b", "c"]);
+        let without = of(&mut gathers, &["a", "b"]);
+        gathers.report(&with, &name("b"), 2, 20).unwrap();
+        gathers.report(&without, &name("b"), 2, 21).unwrap();
+        let over = gathers.disconnected(participant("c"));
+        assert_eq!(over.len(), 1);
+        assert_eq!(over[0].waiting, [20]);
+        // As long as it is away there is no use in waiting.
+        let next = of(&mut gathers, &["a", "b", "c"]);
+        assert!(gathers.report(&next, &name("a"), 1, 10).unwrap().is_some());
+        // It comes back, and to another gather; then it leaves for good.
+        gathers.connected(&participant("c"));
+        let next = of(&mut gathers, &["a", "b", "c"]);
+        assert_eq!(gathers.report(&next, &name("c"), 3, 30), Ok(None));
+        assert_eq!(gathers.left(participant("c")).len(), 1);
+        // Whoever does not know yet that it has left is told.
+        assert_eq!(
+            of(&mut gathers, &["a", "b", "c"]).sequence,
+            0,
+            "counted anew"
+        );
+        let later = GatherKey {
+            sequence: 9,
+            ..next
+        };
+        let over = gathers.report(&later, &name("a"), 1, 10).unwrap().unwrap();
+        assert_eq!(over.result.unwrap_err().kind, RpcErrorKind::PeerLost);
+        assert_eq!(gathers.stop().len(), 1, "the one without c");
+    }
+}

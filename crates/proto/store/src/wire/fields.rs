@@ -1,0 +1,293 @@
+//! The parts of a request's body: keys, values, numbers and lists, read without copies.
+
+use bytes::Bytes;
+
+use super::{LARGE_BODY, WireError};
+use crate::limits::Limits;
+
+/// One part of a request's body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Field {
+    /// `u32`.
+    U32,
+    /// `i64`.
+    I64,
+    /// `u64` length, bytes; bounded as a key.
+    Key,
+    /// `u64` length, bytes; bounded as a value.
+    Value,
+    /// `u64` length, bytes; bounded as the request of an extension.
+    Payload,
+    /// `u64` count, then keys.
+    Keys,
+    /// `i64` count, then pairs of key and value.
+    Pairs,
+}
+
+/// A type that stands in the body of a request.
+pub(super) trait Part<'a>: Sized {
+    const FIELD: Field;
+
+    fn read(reader: &mut Reader<'a, '_>) -> Result<Self, Stop>;
+
+    /// Shows each key in it.
+    fn each_key(&self, _show: &mut dyn FnMut(&'a [u8])) {}
+}
+
+impl Part<'_> for u32 {
+    const FIELD: Field = Field::U32;
+
+    #[inline]
+    fn read(reader: &mut Reader<'_, '_>) -> Result<Self, Stop> {
+        reader.array().map(Self::from_le_bytes)
+    }
+}
+
+impl Part<'_> for i64 {
+    const FIELD: Field = Field::I64;
+
+    #[inline]
+    fn read(reader: &mut Reader<'_, '_>) -> Result<Self, Stop> {
+        reader.array().map(Self::from_le_bytes)
+    }
+}
+
+/// A key.
+impl<'a> Part<'a> for &'a [u8] {
+    const FIELD: Field = Field::Key;
+
+    #[inline]
+    fn read(reader: &mut Reader<'a, '_>) -> Result<Self, Stop> {
+        reader.key()
+    }
+
+    fn each_key(&self, show: &mut dyn FnMut(&'a [u8])) {
+        show(self);
+    }
+}
+
+/// A value in a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Body<'a> {
+    /// Lies among the other bytes of the request; to be copied if it is kept.
+    Inline(&'a [u8]),
+    /// Was received into a buffer of its own; to be kept as it is.
+    Whole(Bytes),
+}
+
+impl AsRef<[u8]> for Body<'_> {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Inline(bytes) => bytes,
+            Self::Whole(bytes) => bytes,
+        }
+    }
+}
+
+impl<'a> Part<'a> for Body<'a> {
+    const FIELD: Field = Field::Value;
+
+    #[inline]
+    fn read(reader: &mut Reader<'a, '_>) -> Result<Self, Stop> {
+        reader.value()
+    }
+}
+
+/// The keys of a request, read as they are iterated over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Keys<'a> {
+    count: usize,
+    bytes: &'a [u8],
+}
+
+impl<'a> Iterator for Keys<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        self.count = self.count.checked_sub(1)?;
+        take_sized(&mut self.bytes)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.count, Some(self.count))
+    }
+}
+
+impl ExactSizeIterator for Keys<'_> {}
+
+impl<'a> Part<'a> for Keys<'a> {
+    const FIELD: Field = Field::Keys;
+
+    fn read(reader: &mut Reader<'a, '_>) -> Result<Self, Stop> {
+        let (count, bytes) = reader.list(Self::FIELD, |reader| reader.key().map(drop))?;
+        Ok(Keys { count, bytes })
+    }
+
+    fn each_key(&self, show: &mut dyn FnMut(&'a [u8])) {
+        self.clone().for_each(show);
+    }
+}
+
+/// The pairs of a `MULTI_SET`, read as they are iterated over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pairs<'a> {
+    count: usize,
+    bytes: &'a [u8],
+    bodies: Option<&'a [Bytes]>,
+}
+
+impl<'a> Iterator for Pairs<'a> {
+    type Item = (&'a [u8], Body<'a>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.count = self.count.checked_sub(1)?;
+        let key = take_sized(&mut self.bytes)?;
+        let body = take_body(&mut self.bytes, &mut self.bodies)?;
+        Some((key, body))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.count, Some(self.count))
+    }
+}
+
+impl ExactSizeIterator for Pairs<'_> {}
+
+impl<'a> Part<'a> for Pairs<'a> {
+    const FIELD: Field = Field::Pairs;
+
+    fn read(reader: &mut Reader<'a, '_>) -> Result<Self, Stop> {
+        let bodies = reader.bodies;
+        let (count, bytes) = reader.list(Self::FIELD, |reader| {
+            reader.key()?;
+            reader.value().map(drop)
+        })?;
+        Ok(Pairs {
+            count,
+            bytes,
+            bodies,
+        })
+    }
+
+    fn each_key(&self, show: &mut dyn FnMut(&'a [u8])) {
+        self.clone().for_each(|(key, _)| show(key));
+    }
+}
+
+/// The reason why reading ended before the request did.
+pub(super) enum Stop {
+    Incomplete,
+    Wrong(WireError),
+}
+
+pub(super) struct Reader<'a, 'l> {
+    pub(super) rest: &'a [u8],
+    pub(super) bodies: Option<&'a [Bytes]>,
+    pub(super) limits: &'l Limits,
+}
+
+impl<'a> Reader<'a, '_> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Stop> {
+        let (head, rest) = self.rest.split_first_chunk::<N>().ok_or(Stop::Incomplete)?;
+        self.rest = rest;
+        Ok(*head)
+    }
+
+    fn checked(&mut self, field: Field) -> Result<usize, Stop> {
+        let declared = self.array().map(u64::from_le_bytes)?;
+        within(field, declared, self.limits).map_err(Stop::Wrong)
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8], Stop> {
+        let (head, rest) = self.rest.split_at_checked(length).ok_or(Stop::Incomplete)?;
+        self.rest = rest;
+        Ok(head)
+    }
+
+    fn key(&mut self) -> Result<&'a [u8], Stop> {
+        let length = self.checked(Field::Key)?;
+        self.take(length)
+    }
+
+    fn value(&mut self) -> Result<Body<'a>, Stop> {
+        let length = self.checked(Field::Value)?;
+        if length >= LARGE_BODY
+            && let Some(bodies) = &mut self.bodies
+        {
+            let (body, rest) = bodies.split_first().ok_or(Stop::Incomplete)?;
+            *bodies = rest;
+            return Ok(Body::Whole(body.clone()));
+        }
+        self.take(length).map(Body::Inline)
+    }
+
+    pub(super) fn payload(&mut self) -> Result<&'a [u8], Stop> {
+        let length = self.checked(Field::Payload)?;
+        self.take(length)
+    }
+
+    /// Reads a count and that many entries; returns it and their bytes.
+    fn list(
+        &mut self,
+        field: Field,
+        mut entry: impl FnMut(&mut Self) -> Result<(), Stop>,
+    ) -> Result<(usize, &'a [u8]), Stop> {
+        let count = self.checked(field)?;
+        let start = self.rest;
+        for _ in 0..count {
+            entry(self)?;
+        }
+        Ok((count, &start[..start.len() - self.rest.len()]))
+    }
+}
+
+/// A declared length or count as a `usize`, if it is within its limit.
+///
+/// The count of a `MULTI_SET` is signed on the wire; a negative one reads as a huge one here, and
+/// is refused like it.
+#[inline]
+pub(super) fn within(field: Field, declared: u64, limits: &Limits) -> Result<usize, WireError> {
+    let limit = match field {
+        Field::Key => limits.max_key_bytes,
+        Field::Value => limits.max_value_bytes,
+        Field::Payload => limits.max_extension_bytes,
+        Field::Keys | Field::Pairs => limits.max_keys_per_request,
+        Field::U32 | Field::I64 => usize::MAX,
+    };
+    match usize::try_from(declared) {
+        Ok(length) if length <= limit => Ok(length),
+        _ => Err(match field {
+            Field::Key => WireError::KeyTooLong { declared, limit },
+            Field::Value | Field::Payload => WireError::ValueTooLong { declared, limit },
+            _ => WireError::TooManyKeys { declared, limit },
+        }),
+    }
+}
+
+/// Takes a length and that many bytes off the front.
+fn take_sized<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length = take_length(bytes)?;
+    let (head, rest) = bytes.split_at_checked(length)?;
+    *bytes = rest;
+    Some(head)
+}
+
+fn take_length(bytes: &mut &[u8]) -> Option<usize> {
+    let (head, rest) = bytes.split_first_chunk::<8>()?;
+    *bytes = rest;
+    usize::try_from(u64::from_le_bytes(*head)).ok()
+}
+
+fn take_body<'a>(bytes: &mut &'a [u8], bodies: &mut Option<&'a [Bytes]>) -> Option<Body<'a>> {
+    let length = take_length(bytes)?;
+    if length >= LARGE_BODY
+        && let Some(bodies) = bodies
+    {
+        let (body, rest) = bodies.split_first()?;
+        *bodies = rest;
+        return Some(Body::Whole(body.clone()));
+    }
+    let (head, rest) = bytes.split_at_checked(length)?;
+    *bytes = rest;
+    Some(Body::Inline(head))
+}

@@ -1,0 +1,160 @@
+//! Memory that one process writes and its peers read: for bytes that many of them need, or that are not
+//! read in the order in which they were written.
+//!
+//! Nothing in it says what is there. Who reads has to be told by other means, a ring for example, and who
+//! writes has to know when nobody reads any more.
+#![expect(
+    unsafe_code,
+    reason = "bytes that another process reads or writes can only be reached by raw pointers"
+)]
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::copy_nonoverlapping;
+
+use crate::error::ShmError;
+use crate::sealed::{self, Memory, Pages};
+
+/// Memory of this process that peers can read, and never write.
+#[derive(Debug)]
+pub struct SharedBuffer {
+    memory: Memory,
+    file: OwnedFd,
+    reserved: bool,
+}
+
+impl SharedBuffer {
+    /// A shared buffer of this many bytes, all zero. It takes no memory before [`SharedBuffer::reserve`].
+    ///
+    /// # Errors
+    ///
+    /// [`ShmError::System`] if the system refuses.
+    pub fn new(length: usize) -> Result<Self, ShmError> {
+        let (file, memory) = sealed::create("rdzv-board", length, Pages::OnDemandWrittenHere)?;
+        Ok(Self {
+            memory,
+            file,
+            reserved: false,
+        })
+    }
+
+    /// Takes the memory from the system, once: to be called before the first write, which would otherwise
+    /// end the process if there is none left.
+    ///
+    /// # Errors
+    ///
+    /// [`ShmError::System`] if there is none left.
+    pub fn reserve(&mut self) -> Result<(), ShmError> {
+        if !self.reserved {
+            sealed::reserve(&self.file, self.memory.length())?;
+            self.reserved = true;
+        }
+        Ok(())
+    }
+
+    /// What peers need to read it.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Writes bytes at a place.
+    ///
+    /// # Panics
+    ///
+    /// If they go beyond the end, or the memory was not reserved.
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) {
+        assert!(
+            self.reserved,
+            "a shared buffer is reserved before it is written"
+        );
+        let to = within(&self.memory, offset, bytes.len());
+        // SAFETY: `within` has compared the end with that of the mapping, which is writable and lives as
+        // long as `self`. Nothing has a reference into it, so the two do not overlap. Peers that read
+        // meanwhile, against the protocol, get wrong bytes and nothing else.
+        unsafe { copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    }
+}
+
+/// The buffer of a peer.
+#[derive(Debug)]
+pub struct PeerBuffer(Memory);
+
+impl PeerBuffer {
+    /// The buffer of this many bytes that a peer passed.
+    ///
+    /// # Errors
+    ///
+    /// [`ShmError::Refused`] if it is not sealed memory of that size.
+    pub fn open(descriptor: &OwnedFd, length: usize) -> Result<Self, ShmError> {
+        sealed::open_to_read(descriptor, length).map(Self)
+    }
+
+    /// Copies the bytes at a place.
+    ///
+    /// # Panics
+    ///
+    /// If they go beyond the end.
+    pub fn read(&self, offset: usize, into: &mut [u8]) {
+        let from = within(&self.0, offset, into.len());
+        // SAFETY: `within` has compared the end with that of the mapping, which lives as long as `self`
+        // and cannot shrink. Nothing has a reference into it, so the two do not overlap. If the peer
+        // writes there against the protocol, the copied bytes are wrong, and all values of bytes are
+        // valid.
+        unsafe { copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
+    }
+}
+
+/// Where a place in memory begins, all of which is there.
+fn within(memory: &Memory, offset: usize, length: usize) -> *mut u8 {
+    let end = offset.checked_add(length);
+    assert!(
+        end.is_some_and(|end| end <= memory.length()),
+        "{length} bytes at {offset} are not within the {} of the buffer",
+        memory.length()
+    );
+    // SAFETY: the end was just compared with that of the mapping.
+    unsafe { memory.start().add(offset) }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::dup;
+
+    use super::*;
+
+    fn pair(length: usize) -> (SharedBuffer, PeerBuffer) {
+        let mut mine = SharedBuffer::new(length).unwrap();
+        let theirs = PeerBuffer::open(&dup(mine.descriptor()).unwrap(), length).unwrap();
+        mine.reserve().unwrap();
+        (mine, theirs)
+    }
+
+    #[test]
+    fn what_is_written_is_read_at_the_same_place() {
+        let (mut mine, theirs) = pair(8192);
+        mine.write(5000, b"here");
+        let mut bytes = [9; 6];
+        theirs.read(4999, &mut bytes);
+        assert_eq!(&bytes, b"\0here\0");
+        theirs.read(8192, &mut []);
+    }
+
+    #[test]
+    fn a_buffer_of_another_size_is_refused() {
+        let mine = SharedBuffer::new(8192).unwrap();
+        let passed = dup(mine.descriptor()).unwrap();
+        let error = PeerBuffer::open(&passed, 4096).unwrap_err().to_string();
+        assert!(error.contains("8192 bytes instead of 4096"), "{error}");
+    }
+
+    #[test]
+    #[should_panic(expected = "2 bytes at 8191 are not within the 8192 of the buffer")]
+    fn nothing_is_read_beyond_the_end() {
+        pair(8192).1.read(8191, &mut [0; 2]);
+    }
+
+    #[test]
+    #[should_panic(expected = "are not within the 8192 of the buffer")]
+    fn nothing_is_written_beyond_the_end() {
+        pair(8192).0.write(usize::MAX, &[0; 2]);
+    }
+}

@@ -1,0 +1,359 @@
+//! Reading the memory of another process: one copy instead of two, where it is allowed.
+//!
+//! Whether it is depends on the user, on namespaces and on the security modules of the system, so it is
+//! tried: a process shows a peer a [`Witness`], and the peer reads it. Who reads takes the number of the
+//! process from the socket ([`pass::peer`](crate::pass::peer)), never from a message, so that a peer can
+//! show nothing but its own memory.
+//!
+//! A process that has ended may have left its number to another one: look after a read whether the socket
+//! is still open, before the bytes are used.
+
+use std::fs::{self, File};
+use std::io::{self, IoSliceMut, Read};
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, available_parallelism};
+
+use nix::errno::Errno;
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
+use rustix::process::{PTracer, geteuid, set_ptracer};
+
+use crate::error::ShmError;
+use crate::pass::Peer;
+
+/// The most that the system copies in one call.
+const MOST: usize = 0x7fff_f000;
+
+/// A thread is worth starting for this much.
+const EACH_THREAD: usize = 4 << 20;
+
+/// The most threads that share a read, unless the caller says another number.
+const MOST_THREADS: usize = 4;
+
+const PAGE: usize = 4096;
+
+/// Reads as many bytes of the process as there is space for. Large reads are shared between up to four
+/// threads, this one among them.
+///
+/// # Errors
+///
+/// [`ShmError::RemoteRead`] if it is not allowed, or the process does not have all of these bytes.
+pub fn read(process: u32, address: u64, into: &mut [u8]) -> Result<(), ShmError> {
+    let threads = if into.len() < 2 * EACH_THREAD {
+        1
+    } else {
+        available_parallelism().map_or(1, |processors| processors.get().min(MOST_THREADS))
+    };
+    read_by(threads, process, address, into)
+}
+
+/// Reads with at most this many threads, this one among them.
+///
+/// # Errors
+///
+/// Those of [`read`].
+pub fn read_by(
+    threads: usize,
+    process: u32,
+    address: u64,
+    into: &mut [u8],
+) -> Result<(), ShmError> {
+    let length = into.len();
+    let refused = |error: Errno| ShmError::RemoteRead {
+        process,
+        address,
+        length,
+        source: error.into(),
+    };
+    let number = i32::try_from(process).map_err(|_| refused(Errno::ESRCH))?;
+    let start = usize::try_from(address).map_err(|_| refused(Errno::EFAULT))?;
+    let threads = threads.min(length / EACH_THREAD).max(1);
+    let share = length.div_ceil(threads).next_multiple_of(PAGE).max(PAGE);
+    let begin = |at: usize| start.checked_add(at * share).ok_or(Errno::EFAULT);
+    let mut shares = into.chunks_mut(share).enumerate();
+    let own = shares.next();
+    let all = thread::scope(|scope| {
+        let others: Vec<_> = shares
+            .map(|(at, share)| scope.spawn(move || read_share(number, begin(at)?, share)))
+            .collect();
+        let mine = own.map_or(Ok(()), |(at, share)| read_share(number, begin(at)?, share));
+        others.into_iter().fold(mine, |so_far, other| {
+            so_far.and(other.join().expect("a copy does not panic"))
+        })
+    });
+    all.map_err(refused)
+}
+
+fn read_share(process: i32, mut from: usize, mut into: &mut [u8]) -> Result<(), Errno> {
+    while !into.is_empty() {
+        let length = into.len().min(MOST);
+        let piece = &mut into[..length];
+        let remote = [RemoteIoVec {
+            base: from,
+            len: length,
+        }];
+        let mut local = [IoSliceMut::new(piece)];
+        match process_vm_readv(Pid::from_raw(process), &mut local, &remote) {
+            Ok(0) => return Err(Errno::EFAULT),
+            Ok(read) => {
+                from = from.checked_add(read).ok_or(Errno::EFAULT)?;
+                into = &mut into[read..];
+            }
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// How many bytes a peer is shown.
+pub const NONCE: usize = 16;
+
+/// Random bytes in this process that a peer tries to read. They have to stay until it has.
+#[derive(Debug)]
+pub struct Witness(Box<[u8; NONCE]>);
+
+/// What the peer is told of a witness.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    /// Where it is.
+    pub address: u64,
+    /// What is there.
+    pub nonce: [u8; NONCE],
+}
+
+impl Witness {
+    /// A new one.
+    ///
+    /// # Errors
+    ///
+    /// [`ShmError::System`] if the system has no random numbers.
+    pub fn new() -> Result<Self, ShmError> {
+        let mut nonce = Box::new([0; NONCE]);
+        File::open("/dev/urandom")
+            .and_then(|mut random| random.read_exact(&mut *nonce))
+            .map_err(ShmError::system("draw random bytes"))?;
+        Ok(Self(nonce))
+    }
+
+    /// What to tell the peer.
+    pub fn claim(&self) -> Claim {
+        Claim {
+            address: self.0.as_ptr() as u64,
+            nonce: *self.0,
+        }
+    }
+}
+
+/// Why the memory of a peer cannot be read. Use rings instead.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Denied {
+    /// The peer runs as another user.
+    #[error("the peer runs as user {theirs}, this process as user {ours}")]
+    OtherUser {
+        /// The effective user of the peer.
+        theirs: u32,
+        /// Our own.
+        ours: u32,
+    },
+    /// The peer has no number here.
+    #[error("the peer is in a process namespace that is not visible from here")]
+    OtherNamespace,
+    /// Yama does not let processes read one another.
+    #[error(
+        "Yama denies it (/proc/sys/kernel/yama/ptrace_scope is {scope}); \
+         with 1 the peer has to permit it, with 0 it is permitted"
+    )]
+    Yama {
+        /// What is in that file.
+        scope: u32,
+    },
+    /// The number does not belong to the process that was shown: what was read is something else.
+    #[error("process {process} does not have what the peer has shown")]
+    WrongProcess {
+        /// Its number.
+        process: u32,
+    },
+    /// The system refuses for a reason of its own: a process that is not dumpable, a filter of calls, a
+    /// security module.
+    #[error("the system refuses: {0}")]
+    System(#[source] io::Error),
+}
+
+/// Whether the memory of this peer can be read: tries it with what the peer has shown.
+///
+/// # Errors
+///
+/// Why it cannot.
+pub fn probe(peer: &Peer, claim: &Claim) -> Result<(), Denied> {
+    let process = peer.process;
+    if process == 0 {
+        return Err(Denied::OtherNamespace);
+    }
+    let mut nonce = [0; NONCE];
+    let error = match read(process, claim.address, &mut nonce) {
+        Ok(()) if nonce == claim.nonce => return Ok(()),
+        Ok(()) => return Err(Denied::WrongProcess { process }),
+        Err(ShmError::RemoteRead { source, .. }) => source,
+        Err(error) => error.into(),
+    };
+    let ours = geteuid().as_raw();
+    Err(match error.raw_os_error() {
+        Some(code) if code == Errno::EFAULT as i32 => Denied::WrongProcess { process },
+        Some(code) if code == Errno::ESRCH as i32 => Denied::OtherNamespace,
+        Some(code) if code == Errno::EPERM as i32 => match yama() {
+            _ if peer.user != ours => Denied::OtherUser {
+                theirs: peer.user,
+                ours,
+            },
+            Some(scope) if scope > 0 => Denied::Yama { scope },
+            _ => Denied::System(error),
+        },
+        _ => Denied::System(error),
+    })
+}
+
+/// What Yama allows; nothing if there is no Yama.
+fn yama() -> Option<u32> {
+    let text = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok()?;
+    text.trim().parse().ok()
+}
+
+/// Permits this process of the same user to read this one, where Yama would not; those that were permitted
+/// before still may. Yama knows one permission per process, so if there are several readers it is for their
+/// nearest common ancestor and all that it has started; never for everybody.
+///
+/// # Errors
+///
+/// [`Denied::Yama`] if it cannot be permitted: Yama forbids all, or the readers have nothing in common.
+/// [`Denied::System`] if the call fails.
+pub fn permit(reader: u32) -> Result<(), Denied> {
+    static READERS: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+    match yama() {
+        None | Some(0) => Ok(()),
+        Some(1) => {
+            let mut readers = READERS.lock().unwrap_or_else(PoisonError::into_inner);
+            // Who has ended has no ancestors any more.
+            readers.retain(|known| *known != reader && parent(*known).is_some());
+            readers.push(reader);
+            let lines: Vec<_> = readers.iter().map(|reader| ancestors(*reader)).collect();
+            let reader = nearest_common(&lines)
+                .and_then(|reader| i32::try_from(reader).ok())
+                .and_then(rustix::process::Pid::from_raw)
+                .ok_or(Denied::Yama { scope: 1 })?;
+            set_ptracer(PTracer::ProcessID(reader)).map_err(|error| Denied::System(error.into()))
+        }
+        Some(scope) => Err(Denied::Yama { scope }),
+    }
+}
+
+/// The process, its parent, and so on, as far as that can be seen; the first process is not in it.
+fn ancestors(process: u32) -> Vec<u32> {
+    let mut line = Vec::new();
+    let mut process = Some(process);
+    while let Some(number) = process.filter(|number| *number > 1 && !line.contains(number)) {
+        line.push(number);
+        process = parent(number);
+    }
+    line
+}
+
+fn parent(process: u32) -> Option<u32> {
+    let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name, in brackets, may itself contain anything.
+    let (_, rest) = text.rsplit_once(')')?;
+    rest.split_whitespace().nth(1)?.parse().ok()
+}
+
+fn nearest_common(lines: &[Vec<u32>]) -> Option<u32> {
+    let (first, others) = lines.split_first()?;
+    let in_all = |process: &&u32| others.iter().all(|line| line.contains(process));
+    first.iter().find(in_all).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> Peer {
+        Peer {
+            process: std::process::id(),
+            user: geteuid().as_raw(),
+            group: 0,
+        }
+    }
+
+    #[test]
+    fn a_witness_is_believed_if_it_is_there() {
+        let witness = Witness::new().unwrap();
+        probe(&own(), &witness.claim()).unwrap();
+        let mut wrong = witness.claim();
+        wrong.nonce[3] ^= 1;
+        let denied = probe(&own(), &wrong).unwrap_err();
+        assert!(matches!(denied, Denied::WrongProcess { .. }), "{denied}");
+        for address in [0, 1, u64::MAX, u64::MAX / 2] {
+            let nowhere = Claim { address, ..wrong };
+            let denied = probe(&own(), &nowhere).unwrap_err();
+            assert!(matches!(denied, Denied::WrongProcess { .. }), "{denied}");
+        }
+    }
+
+    #[test]
+    fn a_process_without_a_number_is_in_another_namespace() {
+        let claim = Witness::new().unwrap().claim();
+        for process in [0, i32::MAX as u32] {
+            let denied = probe(&Peer { process, ..own() }, &claim).unwrap_err();
+            assert!(matches!(denied, Denied::OtherNamespace), "{denied}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_not_there_are_an_error() {
+        let mut into = [0; 100];
+        let error = read(std::process::id(), 4096, &mut into).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("100 bytes at 0x1000 of process"), "{text}");
+        read_by(4, std::process::id(), 4096, &mut []).unwrap();
+    }
+
+    #[test]
+    fn many_threads_read_what_one_would() {
+        let bytes: Vec<u8> = (0..20_000_003_u32)
+            .map(|at| (at ^ (at >> 9)) as u8)
+            .collect();
+        for threads in [0, 1, 3, 4] {
+            let mut into = vec![0; bytes.len()];
+            let address = bytes.as_ptr() as u64;
+            read_by(threads, std::process::id(), address, &mut into).unwrap();
+            assert!(into == bytes, "{threads} threads");
+        }
+    }
+
+    #[test]
+    fn the_nearest_ancestor_of_all_readers_is_permitted() {
+        let line = |text: &str| {
+            text.split(' ')
+                .map(|n| n.parse().unwrap())
+                .collect::<Vec<u32>>()
+        };
+        let nearest = |all: &[&str]| {
+            let lines: Vec<_> = all.iter().map(|text| line(text)).collect();
+            nearest_common(&lines)
+        };
+        assert_eq!(nearest(&["70 60 50"]), Some(70));
+        assert_eq!(nearest(&["70 60 50", "71 60 50"]), Some(60));
+        assert_eq!(nearest(&["70 60 50", "60 50"]), Some(60));
+        assert_eq!(nearest(&["70 60 50", "71 60 50", "82 50"]), Some(50));
+        assert_eq!(nearest(&["70 60", "71 61"]), None);
+        assert_eq!(nearest(&[]), None);
+    }
+
+    #[test]
+    fn ancestors_begin_with_the_process_and_its_parent() {
+        let line = ancestors(std::process::id());
+        assert_eq!(line[0], std::process::id());
+        let parent = rustix::process::getppid().map_or(0, |parent| parent.as_raw_nonzero().get());
+        assert!(parent <= 1 || line[1] == parent as u32, "{line:?}");
+    }
+}
