@@ -3,14 +3,14 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long waiting operations wait unless told otherwise.
+/// Default timeout of waiting operations.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The end of one blocking call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline {
     started: Instant,
-    /// `None` if the limit is beyond what the clock can express: for ever.
+    /// `None` if the limit is beyond what the clock can express: permanently.
     end: Option<Instant>,
 }
 
@@ -35,7 +35,7 @@ impl Deadline {
         self.remaining() == Some(Duration::ZERO)
     }
 
-    /// How long the call has been running.
+    /// Duration of the call so far.
     pub(crate) fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }

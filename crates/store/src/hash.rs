@@ -14,7 +14,7 @@ use crate::{Store, StoreError};
 /// A store that lives in this process. Clones share the data and the timeout.
 ///
 /// Semantics are those of the TCP store: every write wakes the waiters of its key, a non-empty
-/// queue counts as present for `check` and `wait`, a timeout of zero looks once, and
+/// queue counts as present for `check` and `wait`, a timeout of zero checks once, and
 /// `multi_set` is atomic.
 #[derive(Clone)]
 pub struct HashStore {

@@ -11,7 +11,7 @@ use crate::{Breaker, Store, StoreError};
 /// Another store, with `prefix/` put before every key.
 ///
 /// `num_keys` and the timeout are those of the wrapped store, shared with everybody who uses it.
-/// `barrier` is the general form, as in the reference, so that all members meet whatever they wrap.
+/// `barrier` is the general form, as in PyTorch, so that all members meet whatever they wrap.
 #[derive(Debug)]
 pub struct PrefixStore {
     prefix: String,

@@ -1,4 +1,4 @@
-//! The trait that all stores share: the reference's base API.
+//! The trait that all stores share: PyTorch's base API.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use bytes::Bytes;
 
 use crate::StoreError;
 
-/// What ends the calls of a store object from another thread.
+/// A function that ends the calls of a store object from another thread.
 pub type Breaker = Arc<dyn Fn() + Send + Sync>;
 
 /// A shared map from keys to bytes, with waiting, counting and queues.
 ///
 /// Every method may be called from several threads. Where nothing else is said, semantics are those
-/// of `torch.distributed.Store`. A `timeout` of `None` means [`Store::timeout`], zero means "look
-/// once", and a value too big for the clock means "for ever".
+/// of `torch.distributed.Store`. A `timeout` of `None` means [`Store::timeout`], zero means "check
+/// once", and a value too big for the clock means "permanently".
 pub trait Store: Send + Sync + Debug {
-    /// Stores a value, and wakes whoever waits for the key.
+    /// Stores a value, and wakes the waiters of the key.
     fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError>;
 
     /// The value of a key; waits for the key up to the store's timeout.
@@ -28,7 +28,7 @@ pub trait Store: Send + Sync + Debug {
 
     /// Stores `desired` if the key holds `expected` (or is absent and `expected` is empty), and
     /// returns what the key holds then. For an absent key and a non-empty `expected` nothing is
-    /// stored and `expected` is returned, as in the reference.
+    /// stored and `expected` is returned, as in PyTorch.
     fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Bytes, StoreError>;
 
     /// Whether all keys are there.
@@ -40,7 +40,7 @@ pub trait Store: Send + Sync + Debug {
     /// Removes a key; tells whether it was there (a file store always says yes).
     fn delete_key(&self, key: &str) -> Result<bool, StoreError>;
 
-    /// How many keys the store holds, its own bookkeeping keys included.
+    /// Number of keys in the store, its own bookkeeping keys included.
     fn num_keys(&self) -> Result<u64, StoreError>;
 
     /// All keys, in no order.
@@ -53,7 +53,7 @@ pub trait Store: Send + Sync + Debug {
 
     /// Appends to the value of a key, or creates it.
     ///
-    /// There is no general form on top of `compare_set`, as the reference has one: that answers
+    /// There is no general form on top of `compare_set`, as PyTorch has one: that answers
     /// "stored" as well when somebody else has just stored the same bytes, so one of two equal
     /// appends would be lost.
     fn append(&self, key: &str, value: &[u8]) -> Result<(), StoreError>;
@@ -94,7 +94,7 @@ pub trait Store: Send + Sync + Debug {
         })
     }
 
-    /// How many values wait in the queue.
+    /// Number of values in the queue.
     fn queue_len(&self, key: &str) -> Result<u64, StoreError> {
         let _ = key;
         Err(StoreError::Unsupported {
@@ -105,7 +105,7 @@ pub trait Store: Send + Sync + Debug {
 
     /// Waits until `world_size` callers have come. A key is good for one barrier.
     ///
-    /// This general form uses the reference's keys, so that its members and ours meet: a counter
+    /// This general form uses PyTorch's keys, so that its members and ours meet: a counter
     /// `key/num_members` and a flag `key/last_member`.
     fn barrier(
         &self,
@@ -133,13 +133,13 @@ pub trait Store: Send + Sync + Debug {
         }
     }
 
-    /// How long waiting operations wait (default 300 s).
+    /// Timeout of waiting operations (default 300 s).
     fn timeout(&self) -> Duration;
 
     /// Changes [`Store::timeout`]; whole milliseconds.
     fn set_timeout(&self, timeout: Duration);
 
-    /// What ends the call that is under way on this object in another thread, and makes all later
+    /// A function that ends the call in progress on this object in another thread, and makes all later
     /// ones fail; other handles to the same data are not touched. `None` if calls cannot be ended.
     fn breaker(&self) -> Option<Breaker> {
         None

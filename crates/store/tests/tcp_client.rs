@@ -65,7 +65,7 @@ fn scripted(scripts: Vec<fn(TcpStream)>, test: impl FnOnce(u16)) {
 }
 
 /// Answers the preamble.
-fn greet(stream: &mut TcpStream) {
+fn handshake(stream: &mut TcpStream) {
     let mut preamble = [0; 10];
     stream.read_exact(&mut preamble).unwrap();
     stream.write_all(&preamble[6..]).unwrap();
@@ -108,7 +108,7 @@ fn a_web_server_is_no_store_and_is_not_asked_again() {
 fn a_proxy_that_hangs_up_until_the_store_is_there_is_asked_again() {
     let hang_up = |stream| drop::<TcpStream>(stream);
     let work = |mut stream: TcpStream| {
-        greet(&mut stream);
+        handshake(&mut stream);
         wait_for_the_end(stream);
     };
     scripted(vec![hang_up, hang_up, work], |port| {
@@ -213,7 +213,7 @@ fn a_refused_size_is_remembered_until_it_shows() {
 #[test]
 fn an_answer_that_cannot_be_ends_the_use_of_the_connection() {
     let nonsense = |mut stream: TcpStream| {
-        greet(&mut stream);
+        handshake(&mut stream);
         stream.read_exact(&mut [0]).unwrap();
         stream.write_all(b"\x07").unwrap();
         wait_for_the_end(stream);
@@ -230,7 +230,7 @@ fn an_answer_that_cannot_be_ends_the_use_of_the_connection() {
 #[test]
 fn a_pop_that_lost_the_race_waits_again() {
     let race = |mut stream: TcpStream| {
-        greet(&mut stream);
+        handshake(&mut stream);
         let mut wait = [0; 1 + 8 + 8 + 2];
         let mut pop = [0; 1 + 8 + 2];
         for answer in [
@@ -402,7 +402,7 @@ fn a_wait_can_be_ended_from_outside_without_harm_to_other_handles() {
     let end = waiting.breaker().unwrap();
     thread::scope(|scope| {
         let wait = scope.spawn(|| waiting.wait(&["never"], Some(Duration::MAX)));
-        // A clone can be had while a call is under way.
+        // A clone can be had while a call is in progress.
         drop(waiting.try_clone().unwrap());
         end();
         let error = wait.join().unwrap().unwrap_err();

@@ -11,11 +11,11 @@
 //! ```
 //!
 //! The protocol has neither request ids nor error replies, so a connection on which anything went
-//! wrong cannot be used again: its later bytes could not be told apart. Only a wait that timed out
+//! wrong cannot be used again: its later bytes would be ambiguous. Only a wait that timed out
 //! and was cancelled in order leaves it usable.
 //!
 //! When the server's release and our cancelling cross on the way, both answers come. The keys were
-//! there then, and the operation goes on, where the reference calls it timed out.
+//! there then, and the operation goes on, where PyTorch calls it timed out.
 
 use std::time::Duration;
 
@@ -29,13 +29,13 @@ use rdzv_core::time::{Mono, Now};
 /// One call of the store's API, as bytes and what must come back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Operation {
-    /// The first request. The last value in it may be left for the shell to send behind it.
+    /// The first request. The last value in it may be left for the driver to send behind it.
     pub request: Vec<u8>,
-    /// What the server answers.
+    /// The answer of the server.
     pub expects: Expects,
 }
 
-/// What the server answers to an operation.
+/// The answer of the server to an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expects {
     /// Nothing.
@@ -44,7 +44,7 @@ pub enum Expects {
     Reply(Shape),
     /// One byte when the wait or barrier is over, which may take as long as `limit`.
     Release {
-        /// `Duration::ZERO` looks once.
+        /// `Duration::ZERO` checks once.
         limit: Duration,
         /// The request that follows then, and its reply.
         then: Option<(Vec<u8>, Shape)>,
@@ -68,15 +68,15 @@ pub enum Failure {
     NoStore(#[from] WireError),
 }
 
-/// What happened on the client's side of a connection.
+/// An event on the client's side of a connection.
 #[derive(Debug)]
 pub enum Input<'a> {
-    /// The user wants something. Nothing else may be under way.
+    /// The user starts an operation. Nothing else may be in progress.
     Start {
-        /// What.
+        /// The operation.
         operation: Operation,
-        /// How long a reply may take that should come at once.
-        patience: Duration,
+        /// Time limit of a reply that is due at once.
+        reply_timeout: Duration,
     },
     /// Bytes came.
     Received(&'a [u8]),
@@ -88,12 +88,12 @@ pub enum Input<'a> {
     Tick,
 }
 
-/// What the shell shall do.
+/// An action that the machine asks its driver for.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Output {
     /// Send these bytes.
     Send(Vec<u8>),
-    /// Tell the user; a reply is there if one was expected.
+    /// The operation is over; with a reply if one was expected.
     Done(Result<Option<Reply>, Failure>),
 }
 
@@ -105,7 +105,7 @@ enum State {
         then: Option<(Vec<u8>, Shape)>,
     },
     Cancelling {
-        /// The release came although we had cancelled: it was on its way.
+        /// The release came although we had cancelled: it was in flight.
         released: bool,
         then: Option<(Vec<u8>, Shape)>,
     },
@@ -118,8 +118,8 @@ enum State {
 pub struct ClientMachine {
     state: State,
     outbox: Outbox<Output>,
-    patience: Duration,
-    /// When the reply under way must be complete; not used while waiting.
+    reply_timeout: Duration,
+    /// When the reply in progress must be complete; not used while waiting.
     answer_by: Mono,
 }
 
@@ -128,7 +128,7 @@ impl Default for ClientMachine {
         Self {
             state: State::Idle,
             outbox: Outbox::default(),
-            patience: Duration::ZERO,
+            reply_timeout: Duration::ZERO,
             answer_by: Mono::ZERO,
         }
     }
@@ -143,8 +143,8 @@ impl Machine for ClientMachine {
         match input {
             Input::Start {
                 operation,
-                patience,
-            } => self.start(now.mono, operation, patience),
+                reply_timeout,
+            } => self.start(now.mono, operation, reply_timeout),
             Input::Received(bytes) => self.receive(now.mono, bytes),
             Input::Filled => self.receive(now.mono, &[]),
             Input::Closed => self.fail(Failure::Closed),
@@ -174,7 +174,7 @@ impl ClientMachine {
         }
     }
 
-    /// Where the shell may read the rest of a large value straight into (not more than its spare
+    /// Where the driver may read the rest of a large value straight into (not more than its spare
     /// capacity), followed by [`Input::Filled`]. `None`: read elsewhere, and [`Input::Received`].
     pub fn space(&mut self) -> Option<&mut Vec<u8>> {
         let State::Answering(reader) = &mut self.state else {
@@ -186,7 +186,7 @@ impl ClientMachine {
         (space.capacity() - space.len() <= missing).then_some(space)
     }
 
-    fn start(&mut self, now: Mono, operation: Operation, patience: Duration) {
+    fn start(&mut self, now: Mono, operation: Operation, reply_timeout: Duration) {
         match &self.state {
             State::Idle => {}
             State::Dead(failure) => {
@@ -199,7 +199,7 @@ impl ClientMachine {
                 return;
             }
         }
-        self.patience = patience;
+        self.reply_timeout = reply_timeout;
         let mut bytes = operation.request;
         match operation.expects {
             Expects::Nothing => {
@@ -210,7 +210,7 @@ impl ClientMachine {
             Expects::Release { limit, then } if limit.is_zero() => {
                 request::cancel_wait(&mut bytes);
                 self.outbox.push(Output::Send(bytes));
-                self.answer_by = now + patience;
+                self.answer_by = now + reply_timeout;
                 self.state = State::Cancelling {
                     released: false,
                     then,
@@ -226,7 +226,7 @@ impl ClientMachine {
 
     fn ask(&mut self, now: Mono, bytes: Vec<u8>, shape: Shape) {
         self.outbox.push(Output::Send(bytes));
-        self.answer_by = now + self.patience;
+        self.answer_by = now + self.reply_timeout;
         self.state = State::Answering(ReplyReader::new(shape));
         // A reply of no values is complete without a byte.
         self.receive(now, &[]);
@@ -296,7 +296,7 @@ impl ClientMachine {
         let mut bytes = Vec::new();
         request::cancel_wait(&mut bytes);
         self.outbox.push(Output::Send(bytes));
-        self.answer_by = now + self.patience;
+        self.answer_by = now + self.reply_timeout;
         self.state = State::Cancelling {
             released: false,
             then,
@@ -311,7 +311,7 @@ impl ClientMachine {
     fn fail(&mut self, failure: Failure) {
         let before = std::mem::replace(&mut self.state, State::Dead(failure.clone()));
         match before {
-            // Nobody waits for an answer; the next operation will be told.
+            // Nobody waits for an answer; the next operation fails with this.
             State::Idle => {}
             State::Dead(first) => self.state = State::Dead(first),
             _ => self.outbox.push(Output::Done(Err(failure))),
@@ -325,7 +325,7 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(10);
+    const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
     const LIMIT: Duration = Duration::from_secs(2);
 
     #[derive(Default)]
@@ -347,7 +347,7 @@ mod tests {
             };
             self.handle(Input::Start {
                 operation,
-                patience: PATIENCE,
+                reply_timeout: REPLY_TIMEOUT,
             })
         }
 
@@ -440,14 +440,14 @@ mod tests {
         client.start(b"add", Expects::Reply(Shape::Number));
         client.receive(&[0; 7]);
         assert_eq!(
-            client.tick_after(PATIENCE),
+            client.tick_after(REPLY_TIMEOUT),
             [Output::Done(Err(Failure::NoAnswer))]
         );
         let mut client = Client::default();
         client.get();
         client.tick_after(LIMIT);
         assert_eq!(
-            client.tick_after(PATIENCE),
+            client.tick_after(REPLY_TIMEOUT),
             [Output::Done(Err(Failure::NoAnswer))]
         );
         assert_eq!(client.get(), [Output::Done(Err(Failure::NoAnswer))]);

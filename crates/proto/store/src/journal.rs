@@ -15,7 +15,7 @@
 //! beginning of a record means that the file is not a store's at all ([`Tail::Foreign`]); it must
 //! then not be touched.
 //!
-//! This module never opens a file; the shell reads from [`Journal::offset`] on and feeds what it
+//! This module never opens a file; the driver reads from [`Journal::offset`] on and feeds what it
 //! found to [`Journal::replay`].
 
 use std::collections::BTreeMap;
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_told_from_torn_ones() {
+    fn other_files_are_distinguished_from_torn_ones() {
         for foreign in [
             &b"#!/bin/sh\necho hello\n"[..],
             b"127.0.0.1 localhost\n",

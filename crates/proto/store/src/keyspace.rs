@@ -176,7 +176,7 @@ impl Keyspace {
     }
 
     /// Adds to the number under a key (absent counts as 0), keeps the sum as decimal text and
-    /// returns it. Wraps around, as the reference does. On an error nothing is changed.
+    /// returns it. Wraps around, as PyTorch does. On an error nothing is changed.
     pub fn add(&mut self, key: &[u8], delta: i64) -> Result<i64, NotANumber> {
         let Some(value) = self.map.get_mut(key) else {
             self.insert(key, Body::Inline(delta.to_string().as_bytes()));

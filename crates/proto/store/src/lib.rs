@@ -3,10 +3,10 @@
 //! | module | what |
 //! |---|---|
 //! | [`keyspace`] | keys and queues, and the memory they take |
-//! | [`waiters`] | who waits for which keys |
-//! | [`ops`] | what each operation does, and whom it wakes |
+//! | [`waiters`] | waits for keys |
+//! | [`ops`] | the effect of each operation, and the waiters that it wakes |
 //! | [`server`] | the server machine: many connections, one store |
-//! | [`limits`] | how much a server accepts |
+//! | [`limits`] | the bounds of a server |
 //! | [`meter`] | counting the memory of large values |
 //! | [`wire`] | requests and replies as bytes, both directions |
 //! | [`client`] | machine: one connection of a client |

@@ -1,13 +1,13 @@
-//! How much a server accepts before it closes the connection that asks for more.
+//! The bounds of a server. It closes a connection that exceeds them.
 
 use std::time::Duration;
 
-/// Bounds of one server. Whoever exceeds one of them loses its own connection and nothing else.
+/// Bounds of one server. A client that exceeds one of them loses its connection and nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Longest key on the wire, its leading `/` included. Default 8192 B, as in the reference.
+    /// Longest key on the wire, its leading `/` included. Default 8192 B, as in PyTorch.
     pub max_key_bytes: usize,
-    /// Longest value of one request. Default 8 MiB, as in the reference.
+    /// Longest value of one request. Default 8 MiB, as in PyTorch.
     pub max_value_bytes: usize,
     /// Most keys in one `CHECK`, `WAIT`, `MULTI_GET` or `MULTI_SET`. Default 131072, as in the
     /// reference.

@@ -1,13 +1,13 @@
-//! The operations of a store: what each does to the keys, and whom it wakes.
+//! The operations of a store: their effect on the keys, and the waiters that they wake.
 //!
 //! | operation | wakes |
 //! |---|---|
 //! | set, append, add, multi_set, barrier | everyone who waits for the key's presence, and members of barriers under it if its number is enough for them |
 //! | compare_set | the same, if the key is there afterwards |
-//! | queue_push | the oldest waiter, one per entry (see [`Operations::settle`]) |
+//! | queue_push | the oldest waiter, one per entry (see [`Operations::release`]) |
 //! | get, check, delete_key, queue_pop … | nobody |
 //!
-//! Who is woken is collected in a list that the caller empties with [`Operations::woken`] after
+//! Woken connections are collected in a list that the caller empties with [`Operations::woken`] after
 //! each operation.
 
 use std::collections::BTreeMap;
@@ -27,22 +27,22 @@ pub struct Operations {
     keyspace: Keyspace,
     waiters: Waiters,
     woken: Vec<ConnId>,
-    /// The queue that a connection was told about and has not come for yet.
+    /// The queue of which a connection was promised an entry that it has not popped yet.
     promised: BTreeMap<ConnId, Promise>,
     /// How many promises there are per queue.
     promises: BTreeMap<Box<[u8]>, usize>,
 }
 
-/// A connection was told that a queue has an entry for it.
+/// An entry of a queue that a connection was woken for.
 #[derive(Debug)]
 pub struct Promise(Box<[u8]>);
 
-/// What a `COMPARE_SET` answers with.
+/// The answer to a `COMPARE_SET`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Compared<'a> {
     /// What the key holds now.
     Held(Held<'a>),
-    /// The key is absent and something was expected: the reference answers with what was
+    /// The key is absent and something was expected: PyTorch answers with what was
     /// expected.
     Expected,
 }
@@ -66,7 +66,7 @@ impl Operations {
         &self.waiters
     }
 
-    /// Takes the next connection that is to be told to stop waiting.
+    /// Takes the next connection whose wait is over.
     #[inline]
     pub fn woken(&mut self) -> impl Iterator<Item = ConnId> {
         self.woken.drain(..)
@@ -202,7 +202,7 @@ impl Operations {
         number::parse(self.keyspace.peek(key)?)
     }
 
-    /// Takes back what a connection was promised, before its next request is carried out.
+    /// Takes back what a connection was promised, before its next request is executed.
     #[inline]
     pub fn take_promise(&mut self, connection: ConnId) -> Option<Promise> {
         if self.promised.is_empty() {
@@ -216,7 +216,7 @@ impl Operations {
     ///
     /// So each entry of a queue wakes one waiter, and none is lost with a waiter that dies between
     /// being woken and popping.
-    pub fn settle(&mut self, promise: Promise) {
+    pub fn release(&mut self, promise: Promise) {
         if let Some(count) = self.promises.get_mut(&promise.0) {
             *count -= 1;
             if *count == 0 {
@@ -230,7 +230,7 @@ impl Operations {
     pub fn disconnect(&mut self, connection: ConnId) {
         self.waiters.cancel(connection);
         if let Some(promise) = self.take_promise(connection) {
-            self.settle(promise);
+            self.release(promise);
         }
     }
 
@@ -267,7 +267,7 @@ impl Operations {
     fn promise(&mut self, connection: ConnId, name: &[u8]) {
         *self.promises.entry(name.into()).or_default() += 1;
         if let Some(earlier) = self.promised.insert(connection, Promise(name.into())) {
-            self.settle(earlier);
+            self.release(earlier);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Who waits for which keys, and who is to be woken.
+//! Waits for keys: registration, and which of them an operation ends.
 //!
 //! A wait is registered on the keys that were absent when it came, and is over when each of them
 //! has been there once; a key that is deleted again meanwhile does not hold it back. Every
@@ -93,7 +93,7 @@ impl Waiters {
         );
     }
 
-    /// A key was written, and holds `number` now if it is one: wakes those who wait for its
+    /// A key was written, and holds `number` now if it is one: wakes the waits for its
     /// presence, and members of barriers that are complete with this.
     pub fn wake(&mut self, key: &[u8], number: Option<i64>, woken: &mut Vec<ConnId>) {
         self.take_off(key, woken, |wait, _| match wait.kind {

@@ -209,8 +209,8 @@ fn lock(file: File, shared: bool, deadline: &Deadline) -> io::Result<File> {
             };
             let _nobody_waits_any_more = sender.send(locked);
         })?;
-    let patience = deadline.remaining().unwrap_or(Duration::MAX);
-    receiver.recv_timeout(patience).unwrap_or_else(|_| {
+    let left = deadline.remaining().unwrap_or(Duration::MAX);
+    receiver.recv_timeout(left).unwrap_or_else(|_| {
         Err(io::Error::new(
             io::ErrorKind::TimedOut,
             format!(

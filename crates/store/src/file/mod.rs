@@ -2,11 +2,11 @@
 //!
 //! Each operation opens the file, locks it with flock, reads what was appended since the last time,
 //! acts, and closes it again; nothing is kept open. The format and its replay are
-//! [`rdzv_store_proto::journal`]. What differs from the reference, on the same file:
+//! [`rdzv_store_proto::journal`]. What differs from PyTorch, on the same file:
 //!
 //! * a record is written with one write; a record that somebody else left torn is skipped by readers
-//!   and cut off by the next writer, where the reference reads for ever;
-//! * a waiter sleeps until the file changes (see `watch.rs`) instead of looking 100 times a second;
+//!   and cut off by the next writer, where PyTorch reads permanently;
+//! * a waiter sleeps until the file changes (see `watch.rs`) instead of polling 100 times a second;
 //! * waiting for the lock ends with the timeout, with an error that says so;
 //! * the last one out removes the file while it holds the lock, and whoever was waiting for that
 //!   lock starts over with a new file;
@@ -33,10 +33,10 @@ use crate::{Store, StoreError};
 
 /// Least time that is allowed for getting the lock, however short the timeout: others hold it for
 /// microseconds all the time.
-const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Most time that closing a store may spend on getting the lock.
-const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A store in a file. Dropping the last of `world_size` objects removes the file.
 pub struct FileStore {
@@ -115,7 +115,7 @@ impl FileStore {
         &self,
         act: impl FnOnce(&LockedFile<'_>, &mut Seen) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let deadline = Deadline::after(self.timeout().max(LOCK_PATIENCE));
+        let deadline = Deadline::after(self.timeout().max(LOCK_TIMEOUT));
         let file = LockedFile::open(&self.path, Access::Write, &deadline)?;
         let file = file.expect("an open that creates the file does not miss it");
         // The mutex comes after the file's lock, never before: it is held for moments only.
@@ -124,16 +124,16 @@ impl FileStore {
         act(&file, &mut seen)
     }
 
-    /// Brings what is known up to date; runs `look` on it.
-    fn read<T>(&self, look: impl FnOnce(&Seen) -> T) -> Result<T, StoreError> {
-        let deadline = Deadline::after(self.timeout().max(LOCK_PATIENCE));
-        self.read_within(&deadline, look)
+    /// Brings the known state up to date; runs `inspect` on it.
+    fn read<T>(&self, inspect: impl FnOnce(&Seen) -> T) -> Result<T, StoreError> {
+        let deadline = Deadline::after(self.timeout().max(LOCK_TIMEOUT));
+        self.read_within(&deadline, inspect)
     }
 
     fn read_within<T>(
         &self,
         deadline: &Deadline,
-        look: impl FnOnce(&Seen) -> T,
+        inspect: impl FnOnce(&Seen) -> T,
     ) -> Result<T, StoreError> {
         let file = LockedFile::open(&self.path, Access::Read, deadline)?;
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -142,10 +142,10 @@ impl FileStore {
             // Somebody removed it: an empty store, until the next write makes a new one.
             None => *seen = Seen::default(),
         }
-        Ok(look(&seen))
+        Ok(inspect(&seen))
     }
 
-    /// Looks now and after every change until `take` yields something.
+    /// Checks now and after every change until `take` yields something.
     fn wait_for<T>(
         &self,
         keys: &[&str],
@@ -159,7 +159,7 @@ impl FileStore {
             let lock_deadline = Deadline::after(
                 deadline
                     .remaining()
-                    .map_or(Duration::MAX, |left| left.max(LOCK_PATIENCE)),
+                    .map_or(Duration::MAX, |left| left.max(LOCK_TIMEOUT)),
             );
             let (taken, identity, missing) = self.read_within(&lock_deadline, |seen| {
                 let missing = |raw: &Vec<u8>| seen.journal.get(raw).is_none();
@@ -183,7 +183,7 @@ impl FileStore {
             }
             match &watch {
                 Some(watch) if watch.is_on(identity) => watch.wait(deadline.remaining()),
-                // Look once more after the watch is set, for what came before it.
+                // Check once more after the watch is set, for what came before it.
                 _ => watch = Some(Watch::set(&self.path, identity)),
             }
         }
@@ -207,7 +207,7 @@ impl FileStore {
 
     /// Counts this object out, and removes the file if it was the last one.
     fn close(&self) -> Result<(), StoreError> {
-        let deadline = Deadline::after(self.timeout().clamp(LOCK_PATIENCE, CLOSE_PATIENCE));
+        let deadline = Deadline::after(self.timeout().clamp(LOCK_TIMEOUT, CLOSE_TIMEOUT));
         let Some(file) = LockedFile::open(&self.path, Access::WriteExisting, &deadline)? else {
             return Ok(());
         };
@@ -283,7 +283,7 @@ impl Store for FileStore {
         })
     }
 
-    /// Always appends a record and says yes, as the reference does.
+    /// Always appends a record and returns true, as PyTorch does.
     fn delete_key(&self, key: &str) -> Result<bool, StoreError> {
         let raw_key = journal::deletion_of(key);
         self.write(|file, seen| file.append(seen, &raw_key, b""))?;

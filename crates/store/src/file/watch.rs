@@ -14,10 +14,10 @@ use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 
 use super::locked::Identity;
 
-/// Between two looks where a notification is sure to come: a safety net, nothing else.
+/// Interval of checks where notifications are reliable: a safety net, nothing else.
 const NOTIFIED: Duration = Duration::from_secs(1);
 
-/// Between two looks where it may not come: the reference's own interval.
+/// Interval of checks where they are not: PyTorch's own.
 const UNNOTIFIED: Duration = Duration::from_millis(10);
 
 /// File systems (their magic numbers) that only this host writes to: ext2-4, xfs, btrfs, tmpfs,
@@ -75,7 +75,7 @@ impl Watch {
             .iter()
             .map(|inotify| PollFd::new(inotify, PollFlags::IN))
             .collect();
-        // An early end for whatever reason only means one look more.
+        // An early end for whatever reason only means one check more.
         let woken = poll(&mut sources, Some(&span));
         if let (Ok(1..), Some(inotify)) = (woken, &self.inotify) {
             // What happened does not matter, only that it is not reported again.

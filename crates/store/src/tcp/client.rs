@@ -21,7 +21,9 @@ use rdzv_store_proto::wire::reply::{CheckReply, Reply, Shape};
 use rdzv_store_proto::wire::request;
 
 use super::connect::connect;
-use super::connected::{ADD, BARRIER, Connected, Ended, LEAST_PATIENCE, MEASURE, POP, PUSH, text};
+use super::connected::{
+    ADD, BARRIER, Connected, Ended, LEAST_REPLY_TIMEOUT, MEASURE, POP, PUSH, text,
+};
 use super::link::Link;
 use super::options::TcpStoreOptions;
 use super::server::TcpStoreServer;
@@ -140,17 +142,18 @@ impl TcpStore {
             expects: Expects::Release { limit, then: None },
         };
         let mut connected = self.lock();
-        let elapsed = match connected.perform(BARRIER, wire_key, sent, &[], self.patience())? {
+        let elapsed = match connected.perform(BARRIER, wire_key, sent, &[], self.reply_timeout())? {
             Ended::Answered(_) => return Ok(Barrier::Passed),
             Ended::TimedOut(elapsed) => elapsed,
         };
         // The key is there: we were counted under it.
         let mut request = Vec::new();
         request::get(&mut request, wire_key);
-        let counted = match connected.ask("get", wire_key, request, Shape::Bytes, LEAST_PATIENCE)? {
-            Reply::Bytes(value) => number::parse(&value),
-            _ => None,
-        };
+        let counted =
+            match connected.ask("get", wire_key, request, Shape::Bytes, LEAST_REPLY_TIMEOUT)? {
+                Reply::Bytes(value) => number::parse(&value),
+                _ => None,
+            };
         Ok(Barrier::TimedOut {
             arrived: counted.unwrap_or(0),
             elapsed,
@@ -186,8 +189,8 @@ impl TcpStore {
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn patience(&self) -> Duration {
-        self.timeout().max(LEAST_PATIENCE)
+    fn reply_timeout(&self) -> Duration {
+        self.timeout().max(LEAST_REPLY_TIMEOUT)
     }
 
     /// One request with an answer that is due at once.
@@ -199,11 +202,11 @@ impl TcpStore {
         shape: Shape,
     ) -> Result<Reply, StoreError> {
         let mut connected = self.lock();
-        connected.ask(operation, key, request, shape, self.patience())
+        connected.ask(operation, key, request, shape, self.reply_timeout())
     }
 
     /// One request without an answer; `value` follows it.
-    fn tell(
+    fn send(
         &self,
         operation: &'static str,
         key: &[u8],
@@ -220,8 +223,8 @@ impl TcpStore {
         };
         let mut connected = self.lock();
         connected.suspect(operation, key, value.len());
-        let patience = self.patience();
-        connected.perform(operation, key, sent, payload, patience)?;
+        let reply_timeout = self.reply_timeout();
+        connected.perform(operation, key, sent, payload, reply_timeout)?;
         Ok(())
     }
 
@@ -242,7 +245,7 @@ impl TcpStore {
         };
         let shown = wire_keys.first().map_or(&b""[..], |key| key);
         let mut connected = self.lock();
-        match connected.perform(operation, shown, sent, &[], self.patience())? {
+        match connected.perform(operation, shown, sent, &[], self.reply_timeout())? {
             Ended::Answered(reply) => Ok(reply),
             Ended::TimedOut(elapsed) => Err(StoreError::WaitTimeout {
                 store: connected.peer().to_string(),
@@ -257,7 +260,7 @@ impl TcpStore {
         let mut request = Vec::new();
         request::add(&mut request, wire_key, delta);
         self.lock()
-            .ask_number(ADD, wire_key, request, self.patience())
+            .ask_number(ADD, wire_key, request, self.reply_timeout())
     }
 
     fn count(
@@ -267,7 +270,7 @@ impl TcpStore {
         request: Vec<u8>,
     ) -> Result<u64, StoreError> {
         let mut connected = self.lock();
-        let number = connected.ask_number(operation, key, request, self.patience())?;
+        let number = connected.ask_number(operation, key, request, self.reply_timeout())?;
         u64::try_from(number).map_err(|_| connected.corrupt(format!("a count of {number}")))
     }
 }
@@ -276,7 +279,7 @@ impl Store for TcpStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
         let (key, mut request) = (wire_key(key), Vec::new());
         request::set_head(&mut request, &key, value.len());
-        self.tell("set", &key, request, value)
+        self.send("set", &key, request, value)
     }
 
     fn get(&self, key: &str) -> Result<Bytes, StoreError> {
@@ -358,7 +361,7 @@ impl Store for TcpStore {
     fn append(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
         let (key, mut request) = (wire_key(key), Vec::new());
         request::append_head(&mut request, &key, value.len());
-        self.tell("append to", &key, request, value)
+        self.send("append to", &key, request, value)
     }
 
     fn multi_get(&self, keys: &[&str]) -> Result<Vec<Bytes>, StoreError> {
@@ -383,7 +386,7 @@ impl Store for TcpStore {
             self.lock().suspect("set", key, value.len());
         }
         let shown = pairs.first().map_or(&b""[..], |(key, _)| key);
-        self.tell("set", shown, request, b"")
+        self.send("set", shown, request, b"")
     }
 
     fn has_extended_api(&self) -> bool {
@@ -393,7 +396,7 @@ impl Store for TcpStore {
     fn queue_push(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
         let (key, mut request) = (wire_key(key), Vec::new());
         request::queue_push_head(&mut request, &key, value.len());
-        self.tell(PUSH, &key, request, value)
+        self.send(PUSH, &key, request, value)
     }
 
     fn queue_pop(&self, key: &str, block: bool) -> Result<Bytes, StoreError> {
@@ -411,8 +414,8 @@ impl Store for TcpStore {
             };
             match popped {
                 Some(Reply::Pop(Some(value))) => return Ok(value),
-                // Another client was faster after both had been told that something is there; the
-                // reference reports an empty queue then, although it was told to wait.
+                // Another client was faster after both were woken. PyTorch reports an empty queue
+                // then, although the caller asked it to wait.
                 Some(Reply::Pop(None)) if block && !deadline.has_passed() => {}
                 Some(Reply::Pop(None)) => {
                     return Err(StoreError::QueueEmpty {

@@ -15,7 +15,7 @@ use super::link::Link;
 use crate::StoreError;
 use crate::deadline::Deadline;
 
-/// First pause between two tries. The reference begins with half a second; a server on the same
+/// First pause between two tries. PyTorch begins with half a second; a server on the same
 /// host is there within milliseconds.
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 
@@ -126,7 +126,7 @@ fn try_once(endpoint: &Endpoint, deadline: &Deadline) -> Result<Link, Failed> {
         };
         match TcpStream::connect_timeout(&address, share) {
             Err(error) => failed.reason = Reason::Unreachable(error),
-            Ok(stream) => match greet(&stream, left()) {
+            Ok(stream) => match handshake(&stream, left()) {
                 Ok(()) => return Ok(Link::new(stream, address)),
                 Err(reason) => {
                     failed.reason = reason;
@@ -138,13 +138,13 @@ fn try_once(endpoint: &Endpoint, deadline: &Deadline) -> Result<Link, Failed> {
     Err(failed)
 }
 
-/// The host's addresses, IPv6 first. Only names are looked up, and not for longer than `within`.
+/// The host's addresses, IPv6 first. Only names are resolved, for at most `within`.
 fn resolve(endpoint: &Endpoint, within: Option<Duration>) -> io::Result<Vec<SocketAddr>> {
     let Endpoint { host, port } = endpoint.clone();
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);
     }
-    // A look-up cannot be interrupted, so it gets a thread that may stay behind.
+    // Name resolution cannot be interrupted, so it gets a thread that may stay behind.
     let (sender, receiver) = mpsc::sync_channel(1);
     thread::Builder::new()
         .name("rdzv-resolve".to_owned())
@@ -167,7 +167,7 @@ fn resolve(endpoint: &Endpoint, within: Option<Duration>) -> io::Result<Vec<Sock
 }
 
 /// Exchanges the preamble.
-fn greet(stream: &TcpStream, within: Option<Duration>) -> Result<(), Reason> {
+fn handshake(stream: &TcpStream, within: Option<Duration>) -> Result<(), Reason> {
     let nonce = std::process::id();
     let mut preamble = Vec::new();
     request::preamble(&mut preamble, nonce);

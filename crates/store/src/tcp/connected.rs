@@ -13,9 +13,9 @@ use super::link::{Broken, Link};
 use crate::StoreError;
 
 /// Least time that a server gets for an answer that is due at once, however short the timeout.
-pub(super) const LEAST_PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const LEAST_REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// After a wait for several keys has timed out: how many are looked at one by one for the error.
+/// After a wait for several keys has timed out: how many are checked one by one for the error.
 const MOST_EXAMINED: usize = 64;
 
 /// The operations that a server may have reasons to refuse, as they are called in errors.
@@ -63,10 +63,10 @@ impl Connected {
         key: &[u8],
         sent: Operation,
         payload: &[u8],
-        patience: Duration,
+        reply_timeout: Duration,
     ) -> Result<Ended, StoreError> {
         let started = Instant::now();
-        let Broken { failure, source } = match self.link.perform(sent, payload, patience) {
+        let Broken { failure, source } = match self.link.perform(sent, payload, reply_timeout) {
             Ok(reply) => return Ok(Ended::Answered(reply)),
             Err(broken) => broken,
         };
@@ -100,14 +100,14 @@ impl Connected {
         key: &[u8],
         request: Vec<u8>,
         shape: Shape,
-        patience: Duration,
+        reply_timeout: Duration,
     ) -> Result<Reply, StoreError> {
         self.suspect(operation, key, 0);
         let sent = Operation {
             request,
             expects: Expects::Reply(shape),
         };
-        match self.perform(operation, key, sent, &[], patience)? {
+        match self.perform(operation, key, sent, &[], reply_timeout)? {
             Ended::Answered(Some(reply)) => Ok(reply),
             Ended::Answered(None) | Ended::TimedOut(_) => {
                 Err(self.corrupt(format!("no reply to {operation}")))
@@ -121,9 +121,9 @@ impl Connected {
         operation: &'static str,
         key: &[u8],
         request: Vec<u8>,
-        patience: Duration,
+        reply_timeout: Duration,
     ) -> Result<i64, StoreError> {
-        match self.ask(operation, key, request, Shape::Number, patience)? {
+        match self.ask(operation, key, request, Shape::Number, reply_timeout)? {
             Reply::Number(number) => Ok(number),
             other => Err(self.corrupt(format!("{other:?} as the reply to {operation}"))),
         }
@@ -139,7 +139,7 @@ impl Connected {
         for key in keys.iter().take(MOST_EXAMINED) {
             let mut request = Vec::new();
             request::check(&mut request, &[key]);
-            let there = match self.ask("check", key, request, Shape::Byte, LEAST_PATIENCE) {
+            let there = match self.ask("check", key, request, Shape::Byte, LEAST_REPLY_TIMEOUT) {
                 Ok(Reply::Byte(byte)) => byte == CheckReply::Ready as u8,
                 _ => false,
             };
@@ -153,7 +153,7 @@ impl Connected {
         missing
     }
 
-    /// Remembers a request that is over the limits of the reference's server, which answers it by
+    /// Remembers a request that is over the limits of PyTorch's server, which answers it by
     /// closing the connection.
     pub(super) fn suspect(&mut self, operation: &'static str, key: &[u8], value_length: usize) {
         let limits = Limits::default();

@@ -17,7 +17,7 @@ use rustix::buffer::spare_capacity;
 /// Bytes read at a time, large values aside.
 const READ_AT_ONCE: usize = 16 << 10;
 
-/// Longest time between two looks at the clock when there is no deadline.
+/// Longest time between two reads of the clock when there is no deadline.
 const NO_END: Duration = Duration::from_secs(3600);
 
 /// A connection to a store.
@@ -62,7 +62,7 @@ impl Link {
         self.peer
     }
 
-    /// The socket, to be looked at or shut down by others.
+    /// The socket, for others to inspect or shut down.
     pub(super) fn socket(&self) -> Arc<TcpStream> {
         Arc::clone(&self.stream)
     }
@@ -73,20 +73,20 @@ impl Link {
     }
 
     /// Performs one operation. `payload` is sent right behind its first request; a reply that is
-    /// due at once may take `patience`.
+    /// due at once may take `reply_timeout`.
     pub(super) fn perform(
         &mut self,
         operation: Operation,
         payload: &[u8],
-        patience: Duration,
+        reply_timeout: Duration,
     ) -> Result<Option<Reply>, Broken> {
         let mut payload = payload;
-        let send_by = Instant::now().checked_add(patience);
+        let send_by = Instant::now().checked_add(reply_timeout);
         self.machine.handle(
             self.now(),
             Input::Start {
                 operation,
-                patience,
+                reply_timeout,
             },
         );
         loop {
@@ -231,7 +231,7 @@ enum Got {
     Nothing,
     /// Bytes in the machine's own space.
     Placed,
-    /// So many bytes in the buffer.
+    /// This many bytes in the buffer.
     Buffered(usize),
 }
 
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shorter_patience_is_kept_after_a_longer_one() {
+    fn a_shorter_timeout_is_kept_after_a_longer_one() {
         let (mut link, mut server) = pair();
         server.write_all(&[1]).unwrap();
         link.perform(ask(Shape::Byte), &[], LONG).unwrap();

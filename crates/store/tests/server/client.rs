@@ -50,7 +50,7 @@ impl Client {
         bytes
     }
 
-    /// Makes sure that the server has carried out everything that was sent, and answered nothing
+    /// Makes sure that the server has executed everything that was sent, and answered nothing
     /// that was not received.
     pub(crate) fn synchronize(&mut self) {
         self.send(|out| request::ping(out, 0xABCD));

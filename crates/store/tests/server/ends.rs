@@ -43,7 +43,7 @@ fn a_shutdown_ends_in_time_when_clients_stay_and_loses_no_reply() {
     let mut client = Client::join(server.local_addr());
     client.send(|out| request::set(out, b"/k", &[5; 100_000]));
     client.synchronize();
-    // The answer is under way, and the client has said more than the server will ever read.
+    // The answer is in progress, and the client has said more than the server will ever read.
     client.send(|out| request::get(out, b"/k"));
     client.send(|out| request::wait(out, &["/never"]));
     while server.stats().waits == 0 {

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use crate::wire::WireError;
 
-/// Why a connection is closed. Says what the peer did and, where it can be told, what the peer is.
+/// The reason why a connection is closed: the peer's act and, where its first bytes show it, its kind.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CloseReason {
     /// The first bytes are not those of a store client.
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn peers_are_told_apart_by_their_first_bytes() {
+    fn peers_are_distinguished_by_their_first_bytes() {
         for (first, word) in [
             (&b"GET /"[..], "HTTP"),
             (b"SSH-2", "SSH"),

@@ -39,9 +39,9 @@ pub(super) struct Connection {
 /// How far a connection has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// So many bytes of `VALIDATE` have come, all of them right.
+    /// This many bytes of `VALIDATE` have come, all of them right.
     Validating(usize),
-    /// Requests are carried out.
+    /// Requests are executed.
     Serving,
     /// It is being closed: what still comes is ignored.
     Closing,
@@ -182,7 +182,7 @@ impl Outgoing {
         })
     }
 
-    /// So many of the unsent bytes have been sent.
+    /// This many of the unsent bytes have been sent.
     #[inline]
     pub(super) fn advance(&mut self, mut sent: usize) {
         while let Some((position, bytes)) = self.large.front() {

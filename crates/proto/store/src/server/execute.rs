@@ -1,4 +1,4 @@
-//! Carrying out one request: operation, wake-ups, reply.
+//! Executing one request: operation, wake-ups, reply.
 
 use super::{CloseReason, ServerMachine};
 use crate::keyspace::{ENTRY_OVERHEAD, Held, NotANumber};
@@ -9,9 +9,9 @@ use crate::wire::request::Request;
 use rdzv_core::ident::ConnId;
 
 impl ServerMachine {
-    /// Carries out a request that took `size` bytes on the wire.
+    /// Executes a request that took `size` bytes on the wire.
     ///
-    /// Whoever is woken is answered before the request itself is, so that a connection that
+    /// Woken connections are answered before the request itself is, so that a connection that
     /// fulfils its own wait gets its replies in the order of its requests.
     #[inline]
     pub(super) fn execute(
@@ -23,31 +23,31 @@ impl ServerMachine {
         self.requests += 1;
         let promise = self.operations.take_promise(id);
         let result = match self.watching {
-            false => self.carry_out(id, request, size),
-            true => self.carry_out_shown(id, request, size),
+            false => self.perform(id, request, size),
+            true => self.perform_shown(id, request, size),
         };
         if let Some(promise) = promise {
-            self.operations.settle(promise);
+            self.operations.release(promise);
             self.wake();
         }
         result
     }
 
-    /// Like [`ServerMachine::carry_out`], with the extension looking on.
+    /// Like [`ServerMachine::perform`], with the extension looking on.
     #[cold]
-    fn carry_out_shown(
+    fn perform_shown(
         &mut self,
         id: ConnId,
         request: Request<'_>,
         size: usize,
     ) -> Result<(), CloseReason> {
         self.show_before(&request);
-        let result = self.carry_out(id, request.clone(), size);
+        let result = self.perform(id, request.clone(), size);
         self.show_after(&request);
         result
     }
 
-    fn carry_out(
+    fn perform(
         &mut self,
         id: ConnId,
         request: Request<'_>,
@@ -221,7 +221,7 @@ impl ServerMachine {
         Ok(())
     }
 
-    /// Checks that a request which may create `key` and takes `size` bytes may be carried out.
+    /// Checks that a request which may create `key` and takes `size` bytes may be executed.
     #[inline]
     fn admit(&self, key: &[u8], size: usize) -> Result<(), CloseReason> {
         let keyspace = self.operations.keyspace();

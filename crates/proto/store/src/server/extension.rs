@@ -4,7 +4,7 @@
 //!   0x13..=0x7f ──► Extension::request ─┐
 //!   closed, time passed ────────────────┼──► Reach: read and store keys, send to any connection
 //!   a request for one of its keys ──────┘
-//!         before: it may bring the value up to date      after: it is told what was stored
+//!         before: it may bring the value up to date      after: it sees the stored value
 //! ```
 //!
 //! An extension owns the keys under one prefix. As long as it watches none of them, a request costs
@@ -21,9 +21,9 @@ use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Outbox;
 use rdzv_core::time::{Mono, Now};
 
-/// What a server does besides being a store. All calls are made by the server's owner, one at a time.
+/// Requests that a server answers besides those of the store. All calls are made by the server's owner, one at a time.
 pub trait Extension: fmt::Debug + Send {
-    /// How the wire names of its keys begin.
+    /// The prefix of the wire names of its keys.
     fn prefix(&self) -> &[u8];
 
     /// The nonce by which a client finds out whether the extension is there, and the answer to it.
@@ -50,7 +50,7 @@ pub trait Extension: fmt::Debug + Send {
     /// after a comparison.
     fn before(&mut self, now: Now, key: &[u8], writes: bool, reach: &mut Reach<'_>);
 
-    /// A request that may have changed one of its keys has been carried out.
+    /// A request that may have changed one of its keys has been executed.
     fn after(&mut self, now: Now, key: &[u8], reach: &mut Reach<'_>);
 
     /// When it wants [`Extension::tick`] to be called.
@@ -60,7 +60,7 @@ pub trait Extension: fmt::Debug + Send {
     fn tick(&mut self, now: Now, reach: &mut Reach<'_>);
 }
 
-/// What an extension can do to the server.
+/// Access of an extension to the server.
 #[derive(Debug)]
 pub struct Reach<'a> {
     operations: &'a mut Operations,
@@ -71,12 +71,12 @@ pub struct Reach<'a> {
 }
 
 impl Reach<'_> {
-    /// What a key holds.
+    /// The value of a key.
     pub fn value(&self, key: &[u8]) -> Option<&[u8]> {
         self.operations.keyspace().peek(key)
     }
 
-    /// Stores a value and wakes whoever waits for the key.
+    /// Stores a value and wakes the waiters of the key.
     pub fn store(&mut self, key: &[u8], value: &[u8]) {
         self.operations.set(key, Body::Inline(value));
     }
@@ -112,7 +112,7 @@ impl Reach<'_> {
 }
 
 impl ServerMachine {
-    /// Calls the extension, if there is one, and carries out what it did.
+    /// Calls the extension, if there is one, and applies its effects.
     pub(super) fn extend(&mut self, call: impl FnOnce(&mut dyn Extension, Now, &mut Reach<'_>)) {
         let Some(extension) = &mut self.extension else {
             return;

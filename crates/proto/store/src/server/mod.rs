@@ -8,9 +8,9 @@
 //!                                        paused   (unsent < bound / 2: back)
 //! ```
 //!
-//! The shell reads a bounded piece from a connection that has something, hands it in, and carries
-//! out what comes back. Everything complete in the piece is carried out in place; so no connection
-//! gets more than one piece's worth of work before the others have their turn.
+//! The driver reads a bounded piece from a ready connection, hands it in, and applies the outputs.
+//! Every complete request in the piece is executed in place, so no connection gets more than one
+//! piece's worth of work before the others are served.
 //!
 //! | file | what |
 //! |---|---|
@@ -40,10 +40,10 @@ use rdzv_core::ident::ConnId;
 use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::time::{Mono, Now};
 
-/// With an extension, its requests may have at least so many bytes.
+/// With an extension, its requests may have at least this many bytes.
 const EXTENSION_BYTES: usize = 8 << 10;
 
-/// What happened to a server.
+/// An event that a server handles.
 #[derive(Debug)]
 pub enum Input<'a> {
     /// A connection was accepted. Its id is the smallest that is free, or thereabouts: the machine
@@ -53,11 +53,11 @@ pub enum Input<'a> {
     Bytes(ConnId, &'a [u8]),
     /// Bytes were read straight into [`ServerMachine::space`].
     Landed(ConnId),
-    /// So many bytes of [`ServerMachine::unsent`] were sent.
+    /// This many bytes of [`ServerMachine::unsent`] were sent.
     Sent(ConnId, usize),
-    /// The connection is gone: the peer left, or the shell has carried out [`Output::Close`].
+    /// The connection is gone: the peer left, or the driver has applied [`Output::Close`].
     Closed(ConnId),
-    /// Until the next [`Input::Purge`], requests are carried out however many replies are unsent:
+    /// Until the next [`Input::Purge`], requests are executed however many replies are unsent:
     /// whatever was sent before the purge must have happened before it.
     PreparePurge,
     /// Remove every key and queue whose wire name starts with none of these.
@@ -66,7 +66,7 @@ pub enum Input<'a> {
     Tick,
 }
 
-/// What a server wants done.
+/// An action that a server asks its driver for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
     /// Send what [`ServerMachine::unsent`] has, and again whenever the connection takes more.
@@ -92,7 +92,7 @@ pub struct ServerStats {
     pub waits: usize,
     /// Bytes of keys, values, waits and connection buffers.
     pub memory_bytes: usize,
-    /// Requests carried out since the start.
+    /// Requests executed since the start.
     pub requests: u64,
 }
 
@@ -103,7 +103,7 @@ pub struct ServerMachine {
     operations: Operations,
     connections: Vec<Option<Connection>>,
     open: usize,
-    /// Memory of all connections, as counted when each last had a turn.
+    /// Memory of all connections, as counted when each was last served.
     buffers: usize,
     /// Connections in order of their arrival, each with the time by which it must be validated.
     unvalidated: VecDeque<(Mono, ConnId, u64)>,
@@ -204,7 +204,7 @@ impl ServerMachine {
         connection.outgoing.in_one()
     }
 
-    /// Where the shell may read the rest of a large value straight into, if one is arriving: it
+    /// Where the driver may read the rest of a large value straight into, if one is arriving: it
     /// reads into the spare capacity and reports [`Input::Landed`].
     #[inline]
     pub fn space(&mut self, id: ConnId) -> Option<&mut Vec<u8>> {
@@ -235,7 +235,7 @@ impl ServerMachine {
         store + table + self.buffers
     }
 
-    /// Checks that so many more bytes may be used.
+    /// Checks that this many more bytes may be used.
     #[inline]
     fn make_room(&self, wanted: usize) -> Result<(), CloseReason> {
         let used = self.memory();
@@ -259,7 +259,7 @@ impl ServerMachine {
     fn outgoing(&mut self, id: ConnId) -> &mut Outgoing {
         &mut self
             .connection(id)
-            .expect("a request is carried out only for a connection that exists")
+            .expect("a request is executed only for a connection that exists")
             .outgoing
     }
 
@@ -309,7 +309,7 @@ impl ServerMachine {
         }
     }
 
-    /// Begins to close a connection: nothing it says is heard any more.
+    /// Begins to close a connection: its input is ignored from now on.
     fn close(&mut self, id: ConnId, reason: CloseReason) {
         let Some(connection) = self.connection(id) else {
             return;
@@ -375,7 +375,7 @@ impl ServerMachine {
         self.serve(id, input);
     }
 
-    /// Carries out what is complete, keeps the rest, and settles the accounts of the turn.
+    /// Executes complete requests, keeps the rest, and accounts for its memory.
     fn serve(&mut self, id: ConnId, input: &[u8]) {
         if let Err(reason) = self
             .serve_requests(id, input)
@@ -444,7 +444,7 @@ impl ServerMachine {
         {
             connection.paused = false;
             let held = std::mem::take(&mut connection.held);
-            // A pause that the held requests bring on again must reach the shell after this.
+            // A pause that the held requests bring on again must reach the driver after this.
             self.outbox.push(Output::ResumeReading(id));
             self.serve(id, &held);
         } else {

@@ -2,7 +2,7 @@
 //!
 //! The work per request is linear in its size however it is cut, and the memory held is what has
 //! arrived plus at most as much again (see `grow_towards`). A large value
-//! is collected in a buffer of its own, which a shell may even read into directly.
+//! is collected in a buffer of its own, which a driver may even read into directly.
 
 use bytes::Bytes;
 
@@ -26,7 +26,7 @@ pub struct Assembler {
     /// How many bytes from there on `step` is about.
     need: usize,
     step: Step,
-    /// The fields after the one under way.
+    /// The fields after the one in progress.
     fields: &'static [Field],
     list: List,
 }
@@ -47,7 +47,7 @@ enum Step {
     Length(Field),
 }
 
-/// What is left of the list under way.
+/// What is left of the list in progress.
 #[derive(Debug, Clone, Copy)]
 enum List {
     Keys(usize),
@@ -71,7 +71,7 @@ impl Default for Assembler {
 }
 
 impl Assembler {
-    /// Whether no request is under way.
+    /// Whether no request is in progress.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -82,7 +82,7 @@ impl Assembler {
         self.bytes.capacity() + arriving + self.bodies.capacity() * size_of::<Bytes>()
     }
 
-    /// The kind of the request under way, once its first byte is there.
+    /// The kind of the request in progress, once its first byte is there.
     pub fn opcode(&self) -> Option<Opcode> {
         self.bytes.first().copied().and_then(Opcode::from_byte)
     }
@@ -119,7 +119,7 @@ impl Assembler {
         }
     }
 
-    /// Where the shell may read more bytes of a large body straight into; never has room for much
+    /// Where the driver may read more bytes of a large body straight into; never has room for much
     /// more than is missing. Call [`Assembler::overshoot`] and then [`Assembler::feed`] afterwards.
     pub fn space(&mut self) -> Option<&mut Vec<u8>> {
         let body = self.body.as_mut()?;

@@ -1,4 +1,4 @@
-//! The c10d wire: how requests and replies look as bytes, for both ends of a connection.
+//! The c10d wire: the encoding of requests and replies, for both ends of a connection.
 //!
 //! There is no frame around anything. A connection is a stream of requests, each an opcode and
 //! the body that the opcode calls for; replies carry no opcode and come in the order of requests.

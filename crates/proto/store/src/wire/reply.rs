@@ -63,11 +63,11 @@ pub enum Shape {
     Number,
     /// A length and bytes: `GET`, `COMPARE_SET`.
     Bytes,
-    /// So many times a length and bytes: `MULTI_GET`.
+    /// This many times a length and bytes: `MULTI_GET`.
     Values(usize),
     /// A number and, if it is not 0, a length and bytes: `QUEUE_POP`.
     Pop,
-    /// A count, and so many times a length and bytes: `LIST_KEYS`.
+    /// A count, and this many times a length and bytes: `LIST_KEYS`.
     List,
 }
 
@@ -94,7 +94,7 @@ pub enum Reply {
 #[derive(Debug)]
 pub struct ReplyReader {
     shape: Shape,
-    /// The number, length or count under way.
+    /// The number, length or count in progress.
     head: [u8; 8],
     head_length: usize,
     body: Option<(Vec<u8>, usize)>,
@@ -164,7 +164,7 @@ impl ReplyReader {
         Some(buffer)
     }
 
-    /// How many bytes the body under way still lacks.
+    /// How many bytes the body in progress still lacks.
     pub fn missing(&self) -> usize {
         self.body
             .as_ref()

@@ -118,7 +118,7 @@ fn only_its_own_keys_are_shown_and_a_value_is_fresh_when_it_is_read() {
 }
 
 #[test]
-fn it_is_told_of_connections_that_are_gone_and_may_end_one() {
+fn it_is_notified_of_connections_that_are_gone_and_may_end_one() {
     let mut world = extended();
     let (one, two) = (world.client(), world.client());
     world.leave(two);

@@ -1,4 +1,4 @@
-//! A shell without a world: carries bytes between test code and a server machine.
+//! A driver without a world: carries bytes between test code and a server machine.
 
 use std::collections::BTreeMap;
 

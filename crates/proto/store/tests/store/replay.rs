@@ -36,7 +36,7 @@ pub(crate) trait Server {
     fn close(&mut self, connection: &str);
     /// The client sends; errors of a connection that the server has closed do not matter.
     fn send(&mut self, connection: &str, bytes: &[u8]);
-    /// The next so many bytes that the server sends.
+    /// The next this many bytes that the server sends.
     fn receive(&mut self, connection: &str, length: usize) -> Vec<u8>;
     /// Returns once the server has closed, and asserts that it sent nothing more.
     fn expect_close(&mut self, connection: &str);

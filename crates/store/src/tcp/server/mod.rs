@@ -54,11 +54,11 @@ pub struct TcpStoreServer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Asks a thread to say that it is alive: it sends one message when it comes round, and drops the
-/// sender without one if it has ended. Never waits.
+/// Checks that a thread is alive: the thread sends one message in its next iteration; the sender is
+/// dropped without one if the thread has ended. Never waits.
 pub type Pinger = Arc<dyn Fn(mpsc::Sender<()>) + Send + Sync>;
 
-/// What went through a server's connections since it was started.
+/// Bytes that went through a server's connections since it was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {
     /// Bytes of requests.
@@ -67,7 +67,7 @@ pub struct Traffic {
     pub sent_bytes: u64,
 }
 
-/// What the handle asks the thread for.
+/// A request of the handle to the thread.
 #[derive(Debug)]
 enum Command {
     /// Remove all keys that start with none of these; say when it is done.
@@ -75,7 +75,7 @@ enum Command {
         keep: Vec<Vec<u8>>,
         done: mpsc::SyncSender<()>,
     },
-    /// Say that the thread is alive.
+    /// Answer, which shows that the thread is alive.
     Ping(mpsc::Sender<()>),
     /// Accept nobody any more, and end when all are gone or after this time.
     Shutdown { linger: Duration },
@@ -104,7 +104,7 @@ impl TcpStoreServer {
     /// Serves on the calling thread, for a process that does nothing else: with a single thread, the
     /// kernel need not guard the table of descriptors against others, on every call.
     ///
-    /// `ready` is told the address. When `end` can be read from (a descriptor for signals, say), it
+    /// `ready` gets the address. When `end` can be read from (a descriptor for signals, say), it
     /// stops accepting, lets clients finish for up to `linger`, and returns.
     pub fn serve(
         options: ServerOptions,
@@ -132,12 +132,12 @@ impl TcpStoreServer {
         self.address.port()
     }
 
-    /// Figures as of the thread's last turn.
+    /// Figures as of the thread's last iteration.
     pub fn stats(&self) -> ServerStats {
         self.figures.load()
     }
 
-    /// What has gone through its connections so far, as of the thread's last turn.
+    /// Bytes that have gone through its connections so far, as of the thread's last iteration.
     pub fn traffic(&self) -> Traffic {
         Traffic {
             received_bytes: self.figures.received.load(Relaxed),
@@ -145,7 +145,7 @@ impl TcpStoreServer {
         }
     }
 
-    /// What finds out, at any time and from any thread, whether the server's thread is alive.
+    /// Checks, at any time and from any thread, whether the server's thread is alive.
     pub fn pinger(&self) -> Pinger {
         let commands = self.commands.clone();
         // Without a thread the sender is dropped, which the asking side sees.
@@ -155,7 +155,7 @@ impl TcpStoreServer {
     /// Removes every key and queue whose name on the wire (with the leading `/`) starts with none
     /// of `keep`. Returns when it is done.
     ///
-    /// Whatever clients had sent when this was called is carried out first, so that nothing that
+    /// Whatever clients had sent when this was called is executed first, so that nothing that
     /// ended processes left in their connections appears afterwards.
     pub fn purge(&self, keep: &[&str]) {
         let keep = keep.iter().map(|prefix| prefix.as_bytes().to_vec());

@@ -1,4 +1,4 @@
-//! The thread of the server: waits for whatever comes first, and lets the machine decide.
+//! The thread of the server: the epoll loop that drives the machine.
 //!
 //! ```text
 //!   epoll ──► listener   accept a batch                       traffic.rs
@@ -7,13 +7,13 @@
 //!         ──► time       the machine's deadline, the end of lingering, accepting again
 //! ```
 //!
-//! In a turn, every connection that the kernel reports is read from once; then all replies are
-//! sent. Doing all of one and then all of the other keeps each of the two long ways through the
+//! In one iteration, every connection that the kernel reports is read from once; then all replies
+//! are sent. Doing all of one and then all of the other keeps each of the two long ways through the
 //! kernel in the processor's caches.
 //!
-//! The kernel reports each arrival once (edge-triggered), which spares it looking at every
-//! connection again after every answer. A read that fills the buffer may have left something, so
-//! such a connection is read from again after all others have had their turn.
+//! The kernel reports each arrival once (edge-triggered), which spares it a check of every
+//! connection after every answer. A read that fills the buffer may have left something, so
+//! such a connection is read from again after all others.
 
 mod traffic;
 
@@ -39,17 +39,17 @@ const END: u64 = u64::MAX - 1;
 /// The first listening socket, the next, …; connections have small numbers.
 const LISTENERS: u64 = 1 << 32;
 
-/// With at most so many connections, the thread stays awake for a moment after each turn.
+/// With at most this many connections, the thread spins for a moment after each iteration.
 const FEW: usize = 32;
 
-/// How long that is. A client that asks in a loop, as PyTorch's do (twice for each `get`), comes
+/// The time that it spins. A client that asks in a loop, as PyTorch's do (twice for each `get`), comes
 /// back within it; waking up a thread, and the processor that it sleeps on, takes as long.
-const AWAKE: Duration = Duration::from_micros(50);
+const SPIN: Duration = Duration::from_micros(50);
 
-/// How many reports are taken from the kernel at a time.
+/// The number of reports taken from the kernel at a time.
 const REPORTS: usize = 256;
 
-/// Bytes read from a connection in one turn (a large value is read into its own buffer instead).
+/// Bytes read from a connection in one iteration (a large value is read into its own buffer instead).
 const SCRATCH_BYTES: usize = 32 << 10;
 
 /// After running out of descriptors, accepting is tried again when one is freed or after this.
@@ -62,14 +62,14 @@ pub(super) struct Service {
     sockets: Sockets,
     listeners: Vec<TcpListener>,
     scratch: Vec<u8>,
-    /// Outputs taken from the machine and not carried out yet.
+    /// Outputs taken from the machine and not applied yet.
     outputs: VecDeque<Output>,
     /// Connections that may have more to read than was read, and as what they were reported: the
-    /// kernel does not repeat that their end has come. Each has its next turn soon.
+    /// kernel does not repeat that their end has come. They are read from again in the same iteration.
     again: Vec<(ConnId, EventFlags)>,
-    /// Connections with replies to send at the end of this turn.
+    /// Connections with replies to send at the end of this iteration.
     flushes: Vec<ConnId>,
-    /// The time of this turn.
+    /// The time of this iteration.
     now: Now,
     /// When accepting is tried again, if it is suspended.
     accept_again: Option<Instant>,
@@ -121,14 +121,14 @@ impl Service {
         Ok(())
     }
 
-    /// Serves until it is told to end.
+    /// Serves until it is shut down.
     pub(super) fn run(mut self) {
         let mut reports: Vec<Event> = Vec::with_capacity(REPORTS);
-        // Until when the thread stays awake although nothing has come.
-        let mut awake: Option<Instant> = None;
+        // Until when the thread spins although nothing has come.
+        let mut spin_until: Option<Instant> = None;
         while !self.has_ended() {
             self.figures.store(self.machine.stats(), self.traffic);
-            let timeout = match awake {
+            let timeout = match spin_until {
                 Some(_) => Some(Duration::ZERO),
                 None => self.timeout(),
             };
@@ -137,15 +137,15 @@ impl Service {
                 break;
             }
             if reports.is_empty()
-                && let Some(until) = awake
+                && let Some(until) = spin_until
                 && self.again.is_empty()
             {
-                awake = (Instant::now() < until).then_some(until);
-                // Whoever shares the processor may be the one who is to come back.
+                spin_until = (Instant::now() < until).then_some(until);
+                // The client that is about to answer may share the processor.
                 rustix::thread::sched_yield();
                 continue;
             }
-            awake = (self.sockets.len() <= FEW).then(|| Instant::now() + AWAKE);
+            spin_until = (self.sockets.len() <= FEW).then(|| Instant::now() + SPIN);
             self.now = self.read_clock();
             for report in &reports {
                 match report.data.u64() {
@@ -165,17 +165,17 @@ impl Service {
         self.leave();
     }
 
-    /// Hands something to the machine and carries out what it wants done.
+    /// Hands an input to the machine and applies its outputs.
     #[inline]
     fn handle(&mut self, input: Input<'_>) {
         self.machine.handle(self.now, input);
-        self.carry_out();
+        self.apply_outputs();
     }
 
-    /// Takes the machine's outputs. They are carried out one after another; whatever that tells
-    /// the machine has its outputs taken before anything else is told.
+    /// Applies the machine's outputs, one after another. An input that this causes has its outputs
+    /// taken before the next input.
     #[inline]
-    fn carry_out(&mut self) {
+    fn apply_outputs(&mut self) {
         loop {
             while let Some(output) = self.machine.poll_output() {
                 match output {
@@ -195,14 +195,14 @@ impl Service {
         }
     }
 
-    /// Sends the replies of this turn.
+    /// Sends the replies of this iteration.
     fn flush_all(&mut self) {
         // Sending may make room for more requests of a connection, and so for more replies.
         while !self.flushes.is_empty() {
             let mut flushes = std::mem::take(&mut self.flushes);
             for id in flushes.drain(..) {
                 self.flush(id);
-                self.carry_out();
+                self.apply_outputs();
             }
             if self.flushes.is_empty() {
                 self.flushes = flushes;

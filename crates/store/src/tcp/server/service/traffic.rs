@@ -16,7 +16,7 @@ use rustix::net::{
 
 use super::Service;
 
-/// Connections accepted in one turn before those that are connected get theirs.
+/// Connections accepted in one iteration before the others are served.
 const ACCEPT_BATCH: usize = 256;
 
 /// Parts sent with one system call.
@@ -26,7 +26,7 @@ const SEND_PARTS: usize = 64;
 /// only come from a client that keeps sending, and that is not what a purge is about.
 const PURGE_READ_BYTES: usize = 64 << 20;
 
-/// How a read ended.
+/// The result of a read.
 enum Read {
     Some {
         count: usize,
@@ -91,7 +91,7 @@ impl Service {
     pub(super) fn ready(&mut self, id: ConnId, flags: EventFlags) {
         if flags.contains(EventFlags::OUT) {
             self.flush(id);
-            self.carry_out();
+            self.apply_outputs();
         }
         if self.sockets.is_reading(id) {
             let ends = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
@@ -104,7 +104,7 @@ impl Service {
         }
     }
 
-    /// Reads once and has what came carried out. `ending`: the peer's end will not be reported
+    /// Reads once and has the requests executed. `ending`: the peer's end will not be reported
     /// again, so reading goes on until it is there.
     #[inline]
     fn read(&mut self, id: ConnId, ending: bool) {
@@ -162,7 +162,7 @@ impl Service {
                     false => Input::Bytes(id, &self.scratch[..count]),
                 };
                 self.machine.handle(self.now, input);
-                self.carry_out();
+                self.apply_outputs();
                 Read::Some { count, filled }
             }
             Err(Errno::AGAIN) => Read::Nothing,
@@ -241,10 +241,10 @@ impl Service {
     /// The peer has left or the connection broke.
     fn forget(&mut self, id: ConnId) {
         self.forget_quietly(id);
-        self.carry_out();
+        self.apply_outputs();
     }
 
-    /// Like [`Service::forget`], for use while outputs are carried out.
+    /// Like [`Service::forget`], for use while outputs are applied.
     fn forget_quietly(&mut self, id: ConnId) {
         if self.sockets.remove(id).is_some() {
             self.machine.handle(self.now, Input::Closed(id));
