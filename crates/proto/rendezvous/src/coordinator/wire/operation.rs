@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use rdzv_store_proto::wire::request::{self, rendezvous as opcode};
+
 use super::fields::{Fields, text};
 use super::{VERSION, WireError};
 use crate::{NodeDesc, Settings};
@@ -64,24 +66,21 @@ impl Operation {
     /// The opcode that it is sent under.
     pub fn opcode(&self) -> u8 {
         match self {
-            Self::Join(_) => 0x20,
-            Self::Leave => 0x21,
-            Self::Close { .. } => 0x22,
-            Self::Heartbeat => 0x23,
-            Self::Failed { .. } => 0x24,
-            Self::Master { .. } => 0x25,
-            Self::Status { .. } => 0x26,
+            Self::Join(_) => opcode::JOIN,
+            Self::Leave => opcode::LEAVE,
+            Self::Close { .. } => opcode::CLOSE,
+            Self::Heartbeat => opcode::HEARTBEAT,
+            Self::Failed { .. } => opcode::FAILED,
+            Self::Master { .. } => opcode::MASTER,
+            Self::Status { .. } => opcode::STATUS,
         }
     }
 
     /// Adds the whole request, opcode and length included.
     pub fn write(&self, out: &mut Vec<u8>) {
-        out.push(self.opcode());
-        let length_at = out.len();
-        out.extend_from_slice(&[0; 8]);
-        self.write_fields(out);
-        let length = (out.len() - length_at - 8) as u64;
-        out[length_at..length_at + 8].copy_from_slice(&length.to_le_bytes());
+        let mut fields = Vec::new();
+        self.write_fields(&mut fields);
+        request::extension(out, self.opcode(), &fields);
     }
 
     fn write_fields(&self, out: &mut Vec<u8>) {
@@ -102,21 +101,21 @@ impl Operation {
     pub fn read(opcode: u8, payload: &[u8]) -> Result<Self, WireError> {
         let mut fields = Fields(payload);
         Ok(match opcode {
-            0x20 => Self::Join(Box::new(Join::read(&mut fields)?)),
-            0x21 => Self::Leave,
-            0x22 => Self::Close {
+            opcode::JOIN => Self::Join(Box::new(Join::read(&mut fields)?)),
+            opcode::LEAVE => Self::Leave,
+            opcode::CLOSE => Self::Close {
                 run: fields.text("the run id")?.to_owned(),
             },
-            0x23 => Self::Heartbeat,
-            0x24 => Self::Failed {
+            opcode::HEARTBEAT => Self::Heartbeat,
+            opcode::FAILED => Self::Failed {
                 reason: fields.text("the reason")?.to_owned(),
             },
-            0x25 => Self::Master {
+            opcode::MASTER => Self::Master {
                 round: fields.u64("the round")?,
                 addr: fields.text("the master address")?.to_owned(),
                 port: fields.u16("the master port")?,
             },
-            0x26 => Self::Status {
+            opcode::STATUS => Self::Status {
                 run: fields.text("the run id")?.to_owned(),
             },
             other => return Err(WireError::Unknown(other)),
