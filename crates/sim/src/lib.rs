@@ -17,7 +17,8 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | [`world`] | virtual time, events, what clients do; the shell around the machine |
+//! | [`scheduler`], [`trace`] | virtual time, events and what is shown of them, in all worlds |
+//! | [`world`] | virtual time, events, what clients do; the driver of the machine |
 //! | [`link`] | one connection's two directions |
 //! | [`client`] | what clients ask, and what they make of the answers |
 //! | [`ledger`] | what must be true of all answers together |
@@ -33,6 +34,8 @@ pub mod link;
 pub mod native;
 pub mod references;
 pub mod rendezvous;
+pub mod scheduler;
+pub mod trace;
 pub mod world;
 
 /// What is wrong with a run: the invariant and what was seen.

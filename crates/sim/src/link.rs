@@ -18,7 +18,7 @@ pub struct Link {
     /// Replies that the network and the client's kernel take before the client reads.
     window: usize,
     /// How much of the window is used.
-    under_way: usize,
+    in_flight: usize,
     /// What has arrived at a server that does not read.
     pub unread: VecDeque<Vec<u8>>,
     /// The server does not read.
@@ -39,7 +39,7 @@ impl Link {
             } else {
                 random.usize(1_000..200_000)
             },
-            under_way: 0,
+            in_flight: 0,
             unread: VecDeque::new(),
             paused: false,
             wants_room: false,
@@ -70,18 +70,18 @@ impl Link {
 
     /// How much the server can send at this moment.
     pub fn room(&self) -> usize {
-        self.window - self.under_way
+        self.window - self.in_flight
     }
 
     /// The server sends so much; returns when it arrives.
     pub fn to_client(&mut self, now: Nanos, length: usize, random: &mut Rng) -> Nanos {
-        self.under_way += length;
+        self.in_flight += length;
         self.client_busy = self.client_busy.max(now + self.latency) + random.u64(0..5_000);
         self.client_busy
     }
 
     /// The client has read so much.
     pub fn read(&mut self, length: usize) {
-        self.under_way -= length;
+        self.in_flight -= length;
     }
 }

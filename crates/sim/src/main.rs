@@ -14,7 +14,7 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::process::ExitCode;
 
-use rdzv_sim::rendezvous::trace::Trace;
+use rdzv_sim::trace::Trace;
 use rdzv_sim::{Violation, native, references, rendezvous};
 
 fn main() -> ExitCode {

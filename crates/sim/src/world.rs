@@ -2,16 +2,14 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `shell.rs` | the shell around the machine |
+//! | `driver.rs` | the driver of the machine |
 //! | `end.rs` | what must be true in the end |
 
+mod driver;
 mod end;
-mod shell;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use fastrand::Rng;
 use rdzv_core::ident::ConnId;
 use rdzv_store_proto::limits::Limits;
 use rdzv_store_proto::server::{Input, ServerMachine};
@@ -20,7 +18,9 @@ use rdzv_store_proto::wire::request;
 use crate::Violation;
 use crate::client::Client;
 use crate::ledger::Ledger;
-use crate::link::{Link, Nanos};
+use crate::link::Link;
+use crate::scheduler::Scheduler;
+use crate::trace::Trace;
 
 /// Things that clients begin in one run.
 const ACTS: usize = 400;
@@ -66,13 +66,8 @@ enum Event {
 /// The world of one seed.
 #[derive(Debug)]
 pub struct World {
-    random: Rng,
     trace: bool,
-    now: Nanos,
-    events: BTreeMap<(Nanos, u64), Event>,
-    sequence: u64,
-    /// Numbers what happens now, before everything else that happens now.
-    early: u64,
+    time: Scheduler<Event>,
     machine: ServerMachine,
     limits: Limits,
     clients: Vec<Client>,
@@ -86,20 +81,16 @@ pub struct World {
 impl World {
     /// A world in which nothing has happened yet.
     pub fn new(seed: u64, trace: bool) -> Self {
-        let mut random = Rng::with_seed(seed);
+        let mut time = Scheduler::new(seed, Trace::Nothing);
         let limits = Limits {
-            max_unsent_bytes: random.usize(100..200_000),
+            max_unsent_bytes: time.random.usize(100..200_000),
             max_memory_bytes: 8 << 20,
             ..Limits::default()
         };
-        let clients = random.usize(2..24);
+        let clients = time.random.usize(2..24);
         let mut world = Self {
-            random,
             trace,
-            now: 0,
-            events: BTreeMap::new(),
-            sequence: 1 << 32,
-            early: 0,
+            time,
             machine: ServerMachine::new(limits),
             limits,
             clients: (0..clients).map(Client::new).collect(),
@@ -124,11 +115,9 @@ impl World {
 
     /// Lets everything happen, and looks at what is left in the end.
     pub fn run(mut self) -> Result<Report, Violation> {
-        while let Some(((time, _), event)) = self.events.pop_first() {
-            self.now = time;
-            self.report.events += 1;
+        while let Some(event) = self.time.pop() {
             if self.trace {
-                println!("{:>12.6} ms  {}", time as f64 / 1e6, shown(&event));
+                println!("{:>12.6} ms  {}", self.time.now as f64 / 1e6, shown(&event));
             }
             self.happen(event)?;
             let memory = self.machine.stats().memory_bytes;
@@ -140,9 +129,10 @@ impl World {
                 )));
             }
         }
-        self.look_at_the_end()?;
+        self.check_end()?;
+        self.report.events = self.time.count;
         self.report.answers = self.ledger.answers;
-        self.report.elapsed = Duration::from_nanos(self.now);
+        self.report.elapsed = Duration::from_nanos(self.time.now);
         Ok(self.report)
     }
 
@@ -180,7 +170,7 @@ impl World {
                 }
                 if wants_room {
                     self.flush(client);
-                    self.carry_out();
+                    self.apply_outputs();
                 }
             }
             Event::Reset { client, generation } => {
@@ -206,7 +196,7 @@ impl World {
         }
         if self.clients[client].is_waiting() {
             // In the end nobody gives up: whoever can be answered has to be.
-            if !out_of_acts && self.random.u8(..) < 16 {
+            if !out_of_acts && self.time.random.u8(..) < 16 {
                 let bytes = self.clients[client].cancel();
                 self.send(client, &bytes);
             } else if !out_of_acts {
@@ -218,25 +208,24 @@ impl World {
             return;
         }
         self.acts_left -= 1;
-        let bytes = self.clients[client].act(&mut self.random);
+        let bytes = self.clients[client].act(&mut self.time.random);
         self.send(client, &bytes);
         self.turn_soon(client);
-        if self.random.u8(..) < 8 {
+        if self.time.random.u8(..) < 8 {
             let generation = self.generation(client);
-            let soon = self.now + self.random.u64(0..5_000_000);
-            self.at(soon, Event::Reset { client, generation });
+            let soon = self.time.now + self.time.random.u64(0..5_000_000);
+            self.time.at(soon, Event::Reset { client, generation });
         }
     }
 
     fn connect(&mut self, client: usize) {
-        self.sequence += 1;
-        let link = Link::new(&mut self.random);
-        self.links[client] = Some((self.sequence, link));
+        let link = Link::new(&mut self.time.random);
+        self.links[client] = Some((self.time.unique(), link));
         self.handle(Input::Connected(id(client)));
         let bytes = self.clients[client].join();
         self.send(client, &bytes);
         // Some connections begin with something else, and are closed for it.
-        if self.random.u8(..) < 4 {
+        if self.time.random.u8(..) < 4 {
             let mut wrong = Vec::new();
             request::preamble(&mut wrong, 1);
             self.send(client, &wrong);
@@ -244,13 +233,13 @@ impl World {
     }
 
     fn send(&mut self, client: usize, bytes: &[u8]) {
-        let (now, random) = (self.now, &mut self.random);
+        let (now, random) = (self.time.now, &mut self.time.random);
         let Some((generation, link)) = &mut self.links[client] else {
             return;
         };
         let generation = *generation;
         for (time, bytes) in link.to_server(now, bytes, random) {
-            self.at(
+            self.time.at(
                 time,
                 Event::AtServer {
                     client,
@@ -262,13 +251,8 @@ impl World {
     }
 
     fn turn_soon(&mut self, client: usize) {
-        let soon = self.now + self.random.u64(1_000..20_000_000);
-        self.at(soon, Event::Turn(client));
-    }
-
-    fn at(&mut self, time: Nanos, event: Event) {
-        self.sequence += 1;
-        self.events.insert((time, self.sequence), event);
+        let soon = self.time.now + self.time.random.u64(1_000..20_000_000);
+        self.time.at(soon, Event::Turn(client));
     }
 
     fn link(&mut self, client: usize, generation: u64) -> Option<&mut Link> {

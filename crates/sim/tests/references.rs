@@ -5,7 +5,7 @@ use std::ops::Range;
 use rdzv_sim::references::plan::Plan;
 use rdzv_sim::references::run;
 use rdzv_sim::references::world::Report;
-use rdzv_sim::rendezvous::trace::Trace;
+use rdzv_sim::trace::Trace;
 
 fn no_seed_breaks_an_invariant(seeds: Range<u64>) -> Vec<Report> {
     seeds

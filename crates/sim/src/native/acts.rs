@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use super::agent::{Doing, Input};
 use super::plan::Act;
-use super::world::{Event, World, nanos};
+use super::world::{Event, World};
 use crate::Violation;
+use crate::scheduler::nanos;
 
 impl World {
     pub(super) fn act(&mut self, agent: usize, act: Act) -> Result<(), Violation> {
         self.note(agent, || format!("{act:?}"));
-        let until = |time: Duration| self.now + nanos(time);
+        let until = |time: Duration| self.time.now + nanos(time);
         match act {
             Act::Start => {
                 self.agents[agent].wanted = true;
@@ -34,9 +35,9 @@ impl World {
                 if self.agents[agent].doing == Doing::Nothing {
                     return Ok(());
                 }
-                if self.agents[agent].stalled_until > self.now {
+                if self.agents[agent].stalled_until > self.time.now {
                     let until = self.agents[agent].stalled_until;
-                    self.at(until, Event::Act(agent, act));
+                    self.time.at(until, Event::Act(agent, act));
                     return Ok(());
                 }
                 self.agents[agent].doing = Doing::Nothing;
@@ -70,15 +71,16 @@ impl World {
     }
 
     pub(super) fn start(&mut self, agent: usize) -> Result<(), Violation> {
-        if self.agents[agent].cut_until > self.now {
+        if self.agents[agent].cut_until > self.time.now {
             let process = self.agents[agent].process;
             let until = self.agents[agent].cut_until;
-            self.at(until, Event::StartAgain { agent, process });
+            self.time.at(until, Event::StartAgain { agent, process });
             return Ok(());
         }
-        let seed = self.random.u64(..);
+        let seed = self.time.random.u64(..);
         let settings = self.plan.settings;
-        self.agents[agent].start(self.now, settings, seed);
+        let now = self.time.clocks(0);
+        self.agents[agent].start(now, settings, seed);
         if !self.agents[agent].is_stock() {
             self.connect(agent);
         }

@@ -3,22 +3,13 @@
 use std::time::Duration;
 
 use rdzv_core::machine::Machine as _;
-use rdzv_core::time::{Mono, Now, Wall};
+use rdzv_core::time::Now;
 use rdzv_rendezvous_proto::native_client::{self, Change, Failure, Joined, NativeClient};
 use rdzv_rendezvous_proto::participant;
 
 use rdzv_rendezvous_proto::{NodeDesc, Participant, RendezvousState, Settings};
 
-/// When the virtual world begins, in Unix seconds.
-const EPOCH: i64 = 1_800_000_000;
-
-/// The clocks at a virtual time.
-pub fn clocks(nanos: u64) -> Now {
-    Now {
-        mono: Mono::from_origin(Duration::from_nanos(nanos)),
-        wall: Wall::from_unix_micros(EPOCH * 1_000_000 + (nanos / 1_000) as i64),
-    }
-}
+use crate::scheduler::due;
 
 /// What an agent is doing.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -61,7 +52,7 @@ pub enum Input<'a> {
 
 /// What an agent wants from the world after something happened to it.
 #[derive(Debug)]
-pub enum Wish {
+pub enum Action {
     /// Send to the host.
     Send(Vec<u8>),
     /// A connection.
@@ -133,7 +124,7 @@ impl Agent {
     }
 
     /// Starts its process; a native one has a connection by now.
-    pub fn start(&mut self, nanos: u64, settings: Settings, seed: u64) {
+    pub fn start(&mut self, now: Now, settings: Settings, seed: u64) {
         self.process += 1;
         self.me.pid += 1;
         self.doing = Doing::Joining;
@@ -143,7 +134,7 @@ impl Agent {
                 Make::Stock(Box::new(participant.polling(Duration::from_secs(1))))
             }
             false => Make::Native(Box::new(NativeClient::new(
-                clocks(nanos),
+                now,
                 seed,
                 "run",
                 self.me.clone(),
@@ -166,17 +157,16 @@ impl Agent {
 
     /// When its machine wants to be called again.
     pub fn deadline(&self) -> Option<u64> {
-        let due = match self.machine.as_ref()? {
+        let deadline = match self.machine.as_ref()? {
             Make::Native(client) => client.deadline(),
             Make::Stock(participant) => participant.deadline(),
         };
-        u64::try_from(due?.since(Mono::ZERO).as_nanos()).ok()
+        due(deadline)
     }
 
     /// Hands something to its machine; what that wants done.
-    pub fn handle(&mut self, nanos: u64, input: Input<'_>) -> Vec<Wish> {
-        let now = clocks(nanos);
-        let mut wishes = Vec::new();
+    pub fn handle(&mut self, now: Now, input: Input<'_>) -> Vec<Action> {
+        let mut actions = Vec::new();
         match &mut self.machine {
             None => {}
             Some(Make::Native(client)) => {
@@ -195,7 +185,7 @@ impl Agent {
                 );
                 let outputs: Vec<_> = std::iter::from_fn(|| client.poll_output()).collect();
                 for output in outputs {
-                    self.native(output, &mut wishes);
+                    self.native(output, &mut actions);
                 }
             }
             Some(Make::Stock(participant)) => {
@@ -211,51 +201,51 @@ impl Agent {
                 );
                 let outputs: Vec<_> = std::iter::from_fn(|| participant.poll_output()).collect();
                 for output in outputs {
-                    self.stock(output, &mut wishes);
+                    self.stock(output, &mut actions);
                 }
             }
         }
-        wishes
+        actions
     }
 
-    fn native(&mut self, output: native_client::Output, wishes: &mut Vec<Wish>) {
+    fn native(&mut self, output: native_client::Output, actions: &mut Vec<Action>) {
         use native_client::Output;
         match output {
-            Output::Dial => wishes.push(Wish::Dial),
-            Output::HangUp => wishes.push(Wish::HangUp),
-            Output::Send(bytes) => wishes.push(Wish::Send(bytes)),
-            Output::Lead { round } => wishes.push(Wish::Lead(round)),
+            Output::Dial => actions.push(Action::Dial),
+            Output::HangUp => actions.push(Action::HangUp),
+            Output::Send(bytes) => actions.push(Action::Send(bytes)),
+            Output::Lead { round } => actions.push(Action::Lead(round)),
             Output::Joined(joined) => {
                 self.doing = Doing::Working(joined.round);
-                wishes.push(Wish::Joined(joined));
+                actions.push(Action::Joined(joined));
             }
             Output::NotJoined(failure) => self.not_joined(
                 matches!(failure, Failure::Refused(_)),
                 matches!(failure, Failure::Unreachable { .. }),
-                wishes,
+                actions,
             ),
             Output::Changed(Change::Membership { reason, .. }) => {
-                self.stop_workers(wishes);
+                self.stop_workers(actions);
                 if reason.contains("is lost") {
-                    wishes.push(Wish::Lost(reason));
+                    actions.push(Action::Lost(reason));
                 }
             }
             Output::Changed(Change::Closed) => self.end(),
-            Output::Changed(Change::Lost { .. }) => self.not_joined(false, true, wishes),
+            Output::Changed(Change::Lost { .. }) => self.not_joined(false, true, actions),
             Output::Changed(Change::PeerFailed { .. }) => {}
             Output::Closed | Output::NotClosed(_) => self.end(),
             Output::Status { .. } => {}
         }
     }
 
-    fn stock(&mut self, output: participant::Output, wishes: &mut Vec<Wish>) {
+    fn stock(&mut self, output: participant::Output, actions: &mut Vec<Action>) {
         use participant::{Change, Failure, Output};
         match output {
-            Output::Read => wishes.push(Wish::Read),
-            Output::Write(state) => wishes.push(Wish::Write(state)),
+            Output::Read => actions.push(Action::Read),
+            Output::Write(state) => actions.push(Action::Write(state)),
             Output::Joined(formed) => {
                 self.doing = Doing::Working(formed.round);
-                wishes.push(Wish::Joined(Joined {
+                actions.push(Action::Joined(Joined {
                     round: formed.round,
                     rank: formed.rank,
                     world_size: formed.participants.len() as u32,
@@ -265,9 +255,9 @@ impl Agent {
                 }));
             }
             Output::Changed(Change::Closed) => self.end(),
-            Output::Changed(_) => self.stop_workers(wishes),
+            Output::Changed(_) => self.stop_workers(actions),
             Output::Failed(Failure::Closed | Failure::NotNeeded) => self.end(),
-            Output::Failed(_) => self.not_joined(false, false, wishes),
+            Output::Failed(_) => self.not_joined(false, false, actions),
             Output::Left | Output::Closed => self.end(),
         }
     }
@@ -277,21 +267,21 @@ impl Agent {
         self.doing = Doing::Nothing;
     }
 
-    fn stop_workers(&mut self, wishes: &mut Vec<Wish>) {
+    fn stop_workers(&mut self, actions: &mut Vec<Action>) {
         if matches!(self.doing, Doing::Working(_)) {
             self.doing = Doing::Stopping;
-            wishes.push(Wish::JoinAgain(self.stop_takes));
+            actions.push(Action::JoinAgain(self.stop_takes));
         }
     }
 
-    fn not_joined(&mut self, refused: bool, unreachable: bool, wishes: &mut Vec<Wish>) {
+    fn not_joined(&mut self, refused: bool, unreachable: bool, actions: &mut Vec<Action>) {
         if refused {
             return self.end();
         }
         self.doing = Doing::Stopping;
-        wishes.push(match unreachable {
-            true => Wish::StartAgain(Duration::from_secs(1)),
-            false => Wish::JoinAgain(Duration::from_secs(1)),
+        actions.push(match unreachable {
+            true => Action::StartAgain(Duration::from_secs(1)),
+            false => Action::JoinAgain(Duration::from_secs(1)),
         });
     }
 }

@@ -41,7 +41,7 @@ impl Ledger {
     }
 
     /// The host tells `node` something.
-    pub fn told(&mut self, node: &NodeDesc, event: &Event) -> Result<(), Violation> {
+    pub fn announced(&mut self, node: &NodeDesc, event: &Event) -> Result<(), Violation> {
         match event {
             Event::Formed {
                 round,

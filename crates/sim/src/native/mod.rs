@@ -15,9 +15,9 @@
 //! | [`plan`] | what a seed lets happen |
 //! | [`world`] | virtual time, and what happens in it |
 //! | `acts.rs` | what the plan does to agents |
-//! | `wishes.rs` | what agents are told, and what they want done |
-//! | `links.rs` | the connections of native agents |
-//! | `hosting.rs` | the host and its keys |
+//! | `inputs.rs` | what agents are told, and what they want done |
+//! | `connections.rs` | the connections of native agents |
+//! | `store.rs` | the host and its keys |
 //! | [`agent`] | one agent around its machine, native or stock |
 //! | [`ledger`], `settled.rs` | what must be true after every step, and in the end |
 //!
@@ -26,16 +26,16 @@
 
 mod acts;
 pub mod agent;
-mod hosting;
+mod connections;
+mod inputs;
 pub mod ledger;
-mod links;
 pub mod plan;
 mod settled;
-mod wishes;
+mod store;
 pub mod world;
 
 use crate::Violation;
-use crate::rendezvous::trace::Trace;
+use crate::trace::Trace;
 
 use world::{Report, World};
 

@@ -1,18 +1,17 @@
 //! Virtual time, and what happens in it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use fastrand::Rng;
 use rdzv_rendezvous_proto::coordinator::Coordinator;
 use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, codec, native_client, participant};
 
 use super::agent::{Agent, Doing, Input};
 use super::ledger::Ledger;
-use super::links::Link;
 use super::plan::{Act, Plan};
 use crate::Violation;
-use crate::rendezvous::trace::{Teller, Trace};
+use crate::scheduler::{Scheduler, nanos};
+use crate::trace::Trace;
 
 /// How long after everything that is planned all must have come together again.
 const SETTLED_AFTER: Duration = Duration::from_secs(240);
@@ -93,15 +92,26 @@ pub(super) enum Ask {
     },
 }
 
+/// One connection. Whatever is in a queue arrives in its order.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) agent: usize,
+    pub(super) process: u64,
+    pub(super) node: NodeDesc,
+    pub(super) at_host: bool,
+    pub(super) at_agent: bool,
+    /// Nothing arrives any more, and nobody is told.
+    pub(super) cut: bool,
+    /// `None` is the end.
+    pub(super) to_host: VecDeque<Option<Vec<u8>>>,
+    pub(super) to_agent: VecDeque<Option<Vec<u8>>>,
+}
+
 /// The world of one seed.
 #[derive(Debug)]
 pub struct World {
     pub(super) plan: Plan,
-    pub(super) random: Rng,
-    pub(super) teller: Teller,
-    pub(super) now: u64,
-    pub(super) sequence: u64,
-    pub(super) events: BTreeMap<(u64, u64), Event>,
+    pub(super) time: Scheduler<Event>,
     pub(super) agents: Vec<Agent>,
     /// When each agent will be woken.
     pub(super) wakes: Vec<Option<u64>>,
@@ -120,11 +130,11 @@ pub struct World {
 impl World {
     /// A world in which nothing has happened yet.
     pub fn new(plan: Plan, seed: u64, trace: Trace) -> Self {
-        let mut random = Rng::with_seed(seed);
+        let mut time = Scheduler::new(seed, trace);
         let agents: Vec<Agent> = (0..)
             .zip(&plan.stock)
             .map(|(number, stock)| {
-                let stop_takes = Duration::from_millis(random.u64(0..3_000));
+                let stop_takes = Duration::from_millis(time.random.u64(0..3_000));
                 Agent::new(number, *stock, stop_takes)
             })
             .collect();
@@ -133,11 +143,7 @@ impl World {
         }
         let mut world = Self {
             ledger: Ledger::new(plan.settings),
-            random,
-            teller: Teller::new(trace),
-            now: 0,
-            sequence: 0,
-            events: BTreeMap::new(),
+            time,
             wakes: vec![None; agents.len()],
             host: Coordinator::default(),
             host_wakes: None,
@@ -154,7 +160,7 @@ impl World {
             plan,
         };
         for (at, agent, act) in world.plan.acts.clone() {
-            world.at(nanos(at), Event::Act(agent, act));
+            world.time.at(nanos(at), Event::Act(agent, act));
         }
         world
     }
@@ -162,48 +168,46 @@ impl World {
     /// Lets everything happen until nothing changes any more, and looks at what has come of it.
     pub fn run(mut self) -> Result<Report, Violation> {
         let result = self.go();
-        if result.is_err() {
-            self.teller.tell_last();
-        }
-        result
+        self.time.finish(result)
     }
 
     fn go(&mut self) -> Result<Report, Violation> {
         let end = nanos(self.plan.end);
         let deadline = end + nanos(SETTLED_AFTER) + 2 * nanos(self.plan.settings.last_call_timeout);
         let mut settled_since = None;
-        while let Some(((time, _), event)) = self.events.pop_first() {
-            self.now = time;
-            self.report.events += 1;
-            let bound = (self.now / 1_000_000_000 + 60) * BUSY * self.agents.len() as u64;
-            if self.report.events > bound {
+        while let Some(event) = self.time.pop() {
+            let bound = (self.time.now / 1_000_000_000 + 60) * BUSY * self.agents.len() as u64;
+            if self.time.count > bound {
                 return Err(Violation("the agents do something all the time".into()));
             }
             self.happen(event)?;
-            if self.now > end {
+            if self.time.now > end {
                 let settled = self.unsettled().is_none();
                 settled_since = settled_since.filter(|_| settled);
-                if settled && self.now - *settled_since.get_or_insert(self.now) > nanos(LONG) {
+                if settled
+                    && self.time.now - *settled_since.get_or_insert(self.time.now) > nanos(LONG)
+                {
                     break;
                 }
             }
-            if self.now > deadline {
+            if self.time.now > deadline {
                 break;
             }
         }
         if let Some(what) = self.unsettled() {
             return Err(Violation(format!("INV-R5: at the end, {what}")));
         }
+        self.report.events = self.time.count;
         self.report.rounds = self.ledger.rounds();
         Ok(self.report)
     }
 
     fn happen(&mut self, event: Event) -> Result<(), Violation> {
         if let Some(agent) = self.of(&event)
-            && self.agents[agent].stalled_until > self.now
+            && self.agents[agent].stalled_until > self.time.now
         {
             let until = self.agents[agent].stalled_until;
-            self.at(until, event);
+            self.time.at(until, event);
             return Ok(());
         }
         match event {
@@ -211,7 +215,7 @@ impl World {
             Event::Wake(agent) => {
                 self.wakes[agent] = None;
                 match self.agents[agent].deadline() {
-                    Some(due) if due <= self.now => self.tell(agent, Input::Tick),
+                    Some(due) if due <= self.time.now => self.tell(agent, Input::Tick),
                     _ => {
                         self.schedule(agent);
                         Ok(())
@@ -239,7 +243,7 @@ impl World {
                 if self.agents[agent].process != process {
                     return Ok(());
                 }
-                if self.agents[agent].cut_until > self.now {
+                if self.agents[agent].cut_until > self.time.now {
                     let why = "nobody answers".to_owned();
                     let input = native_client::Input::Disconnected(why);
                     return self.tell(agent, Input::Native(input));
@@ -290,42 +294,32 @@ impl World {
 
     pub(super) fn schedule(&mut self, agent: usize) {
         if let Some(due) = self.agents[agent].deadline() {
-            let due = due.max(self.now);
+            let due = due.max(self.time.now);
             if self.wakes[agent].is_none_or(|at| due < at) {
                 self.wakes[agent] = Some(due);
-                self.at(due, Event::Wake(agent));
+                self.time.at(due, Event::Wake(agent));
             }
         }
     }
 
     pub(super) fn latency(&mut self) -> u64 {
-        let (least, most) = self.plan.latency;
-        self.random.u64(nanos(least)..=nanos(most))
-    }
-
-    pub(super) fn at(&mut self, time: u64, event: Event) {
-        self.sequence += 1;
-        self.events.insert((time, self.sequence), event);
+        self.time.between(self.plan.latency)
     }
 
     /// Something happened to an agent.
     pub(super) fn note(&self, agent: usize, what: impl FnOnce() -> String) {
-        self.teller.tell(self.now, &self.agents[agent].me, what);
+        self.time.log(&self.agents[agent].me, what);
     }
 
     /// Something happened to the host.
     pub(super) fn note_host(&self, what: impl FnOnce() -> String) {
-        if self.teller.is_on() {
+        if self.time.is_traced() {
             let host = NodeDesc {
                 addr: "host".to_owned(),
                 pid: 0,
                 local_id: 0,
             };
-            self.teller.tell(self.now, &host, what);
+            self.time.log(&host, what);
         }
     }
-}
-
-pub(super) fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

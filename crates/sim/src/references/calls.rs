@@ -5,32 +5,11 @@ use rdzv_rpc_proto::rref::{
 };
 
 use super::model::{Fork, Stage, broken};
-use super::world::{Doing, Event, Notice, World};
+use super::world::{Call, Doing, Event, Notice, World};
 use crate::Violation;
 
 /// The most handles that a worker collects.
 const HANDLES: usize = 24;
-
-/// A call on its way.
-#[derive(Debug)]
-pub(super) enum Call {
-    /// F1: make a value.
-    Create {
-        from: Member,
-        to: Member,
-        rref: RRefId,
-        fork: ForkId,
-    },
-    /// F3 to F6: it has a reference inside.
-    Pass { to: Member, data: ForkData },
-    /// F8: give me the value.
-    Fetch {
-        to: Member,
-        fetch: FetchId,
-        rref: RRefId,
-        creator: Option<Member>,
-    },
-}
 
 impl World {
     /// A worker does something.
@@ -40,17 +19,17 @@ impl World {
         if able.is_empty() {
             return Ok(());
         }
-        let worker = able[self.random.usize(0..able.len())];
+        let worker = able[self.time.random.usize(0..able.len())];
         let handles = self.workers[worker].handles.len();
         if handles == 0 {
-            return match self.random.bool() {
+            return match self.time.random.bool() {
                 true => self.create(worker),
                 false => self.create_on(worker),
             };
         }
-        let place = self.random.usize(0..handles);
+        let place = self.time.random.usize(0..handles);
         let handle = self.workers[worker].handles[place];
-        match self.random.u32(0..100) {
+        match self.time.random.u32(0..100) {
             _ if handles > HANDLES => {
                 self.workers[worker].handles.swap_remove(place);
                 self.drop_handle(worker, handle)
@@ -67,7 +46,7 @@ impl World {
     }
 
     fn anybody(&mut self) -> Member {
-        let worker = self.random.usize(0..self.workers.len());
+        let worker = self.time.random.usize(0..self.workers.len());
         self.workers[worker].member
     }
 
@@ -103,11 +82,12 @@ impl World {
         self.note(worker, || {
             format!("creates {rref} on {to} with fork {fork}")
         });
-        let takes = self.random.u64(0..1_000_000_000);
+        let takes = self.time.random.u64(0..1_000_000_000);
         if to == me {
             self.model.known.insert(rref);
             self.holds(worker, Handle::Owner(rref));
-            self.at(self.now + takes, Event::Tell(me, Notice::Made(rref)));
+            self.time
+                .at(self.time.now + takes, Event::Tell(me, Notice::Made(rref)));
             return self.collect(worker);
         }
         self.model.creators.insert(rref, me);
@@ -125,8 +105,8 @@ impl World {
             },
         );
         self.holds(worker, Handle::User(rref, fork));
-        let (arrives, answered) = (self.now + self.latency(), self.now + takes);
-        let lost = self.chance(self.plan.bad_calls) || self.is_cut(me, to);
+        let (arrives, answered) = (self.time.now + self.latency(), self.time.now + takes);
+        let lost = self.time.chance(self.plan.bad_calls) || self.is_cut(me, to);
         if !lost {
             let from = me;
             let call = Call::Create {
@@ -135,11 +115,12 @@ impl World {
                 rref,
                 fork,
             };
-            self.at(arrives, Event::Call(call));
+            self.time.at(arrives, Event::Call(call));
         }
-        if lost || self.chance(self.plan.bad_calls) {
+        if lost || self.time.chance(self.plan.bad_calls) {
             // Lost, or the caller's patience ends, whatever becomes of the call.
-            self.at(answered, Event::Tell(me, Notice::CreationFailed(fork)));
+            self.time
+                .at(answered, Event::Tell(me, Notice::CreationFailed(fork)));
         }
         self.collect(worker)
     }
@@ -166,7 +147,7 @@ impl World {
     fn pass_on(&mut self, worker: usize, handle: Handle) -> Result<(), Violation> {
         let me = self.workers[worker].member;
         let to = self.anybody();
-        let now = self.clock();
+        let now = self.time.clocks(0);
         let data = match self.workers[worker].machine.fork(now, handle, to) {
             Ok(data) => data,
             Err(failure) => return self.model.refused(me, handle, &failure.to_string()),
@@ -189,19 +170,20 @@ impl World {
                 given_up: false,
             },
         );
-        let lost = self.chance(self.plan.bad_calls) || self.is_cut(me, to);
+        let lost = self.time.chance(self.plan.bad_calls) || self.is_cut(me, to);
         if lost {
             self.over(data.fork);
-            if self.random.u32(0..4) == 0 {
+            if self.time.random.u32(0..4) == 0 {
                 return self.tell(worker, Input::NotSent(data.fork));
             }
         } else {
-            let at = self.now + self.latency();
-            self.at(at, Event::Call(Call::Pass { to, data }));
+            let at = self.time.now + self.latency();
+            self.time.at(at, Event::Call(Call::Pass { to, data }));
         }
-        if lost && self.random.bool() || self.chance(self.plan.bad_calls) {
-            let at = self.now + self.random.u64(0..2_000_000_000);
-            self.at(at, Event::Tell(me, Notice::Strayed(data.fork)));
+        if lost && self.time.random.bool() || self.time.chance(self.plan.bad_calls) {
+            let at = self.time.now + self.time.random.u64(0..2_000_000_000);
+            self.time
+                .at(at, Event::Tell(me, Notice::Strayed(data.fork)));
         }
         self.collect(worker)
     }
@@ -234,25 +216,26 @@ impl World {
             Ok(question) => question,
             Err(failure) => return self.model.refused(me, handle, &failure.to_string()),
         };
-        let fetch = FetchId(self.report.events);
+        let fetch = FetchId(self.time.count);
         let (to, rref, creator) = (question.owner, question.rref, question.creator);
         self.note(worker, || format!("asks {to} for {rref}: {fetch:?}"));
-        if to != me && (self.chance(self.plan.bad_calls) || self.is_cut(me, to)) {
+        if to != me && (self.time.chance(self.plan.bad_calls) || self.is_cut(me, to)) {
             return Ok(());
         }
         self.questions.insert(fetch, (me, handle));
-        let arrives = self.now + self.latency();
+        let arrives = self.time.now + self.latency();
         let call = Call::Fetch {
             to,
             fetch,
             rref,
             creator,
         };
-        self.at(arrives, Event::Call(call));
+        self.time.at(arrives, Event::Call(call));
         // The asker's patience ends at last: its agent says so, or the connection breaks.
-        let patience = self.random.u64(3_000_000_000..10_000_000_000);
+        let patience = self.time.random.u64(3_000_000_000..10_000_000_000);
         let cancelled = Notice::Cancelled(rref, fetch);
-        self.at(self.now + patience, Event::Tell(to, cancelled));
+        self.time
+            .at(self.time.now + patience, Event::Tell(to, cancelled));
         Ok(())
     }
 
@@ -298,10 +281,10 @@ impl World {
         rref: RRefId,
         fork: ForkId,
     ) -> Result<(), Violation> {
-        let answer_at = self.now + self.latency();
+        let answer_at = self.time.now + self.latency();
         let failed = Event::Tell(from, Notice::CreationFailed(fork));
         let Some(worker) = self.running(to) else {
-            self.at(answer_at, failed);
+            self.time.at(answer_at, failed);
             return Ok(());
         };
         let machine = &mut self.workers[worker].machine;
@@ -310,13 +293,15 @@ impl World {
         match arrived {
             Ok(()) => {
                 self.model.known.insert(rref);
-                let takes = self.random.u64(0..1_000_000_000);
-                self.at(self.now + takes, Event::Tell(to, Notice::Made(rref)));
-                if self.chance(self.plan.bad_calls) {
+                let takes = self.time.random.u64(0..1_000_000_000);
+                self.time
+                    .at(self.time.now + takes, Event::Tell(to, Notice::Made(rref)));
+                if self.time.chance(self.plan.bad_calls) {
                     // The answer is lost.
-                    self.at(answer_at, failed);
+                    self.time.at(answer_at, failed);
                 } else {
-                    self.at(answer_at, Event::Tell(from, Notice::Accepted(fork)));
+                    self.time
+                        .at(answer_at, Event::Tell(from, Notice::Accepted(fork)));
                 }
             }
             Err(failure) => {
@@ -325,7 +310,7 @@ impl World {
                     self.model
                         .refused(from, Handle::User(rref, fork), &failure.to_string())?;
                 }
-                self.at(answer_at, failed);
+                self.time.at(answer_at, failed);
             }
         }
         self.collect(worker)
@@ -334,21 +319,22 @@ impl World {
     fn reference_arrives(&mut self, to: Member, data: ForkData) -> Result<(), Violation> {
         let Some(worker) = self.running(to) else {
             self.over(data.fork);
-            if self.random.bool() {
+            if self.time.random.bool() {
                 let strayed = Notice::Strayed(data.fork);
-                self.at(self.now + 1_000_000, Event::Tell(data.parent, strayed));
+                self.time
+                    .at(self.time.now + 1_000_000, Event::Tell(data.parent, strayed));
             }
             return Ok(());
         };
-        if self.chance(self.plan.bad_calls / 2) {
+        if self.time.chance(self.plan.bad_calls / 2) {
             // Thrown away unread, with or without a word.
             self.over(data.fork);
-            return match self.random.bool() {
+            return match self.time.random.bool() {
                 true => self.tell(worker, Input::Declined(data)),
                 false => Ok(()),
             };
         }
-        let now = self.clock();
+        let now = self.time.clocks(0);
         let adopted = self.workers[worker].machine.adopt(now, &data);
         self.note(worker, || format!("gets {data:?}: {adopted:?}"));
         let fork = Handle::User(data.rref, data.fork);

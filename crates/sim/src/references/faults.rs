@@ -6,8 +6,9 @@ use rdzv_rpc_proto::rref::{Input, Member, References};
 
 use super::model::Stage;
 use super::plan::Act;
-use super::world::{Doing, Event, Notice, World, nanos, pair};
+use super::world::{Doing, Event, Notice, World, pair};
 use crate::Violation;
+use crate::scheduler::nanos;
 
 impl World {
     pub(super) fn act(&mut self, worker: usize, act: Act) -> Result<(), Violation> {
@@ -20,8 +21,8 @@ impl World {
             }
             Act::Leave if doing == Doing::Working => {
                 let member = self.workers[worker].member;
-                let patience = self.random.u64(0..5_000_000_000);
-                self.at(self.now + patience, Event::Gone(member));
+                let patience = self.time.random.u64(0..5_000_000_000);
+                self.time.at(self.time.now + patience, Event::Gone(member));
                 self.shut_down(worker)?;
             }
             Act::Restart if doing == Doing::Nothing => {
@@ -33,7 +34,7 @@ impl World {
                     self.workers[worker].member.id,
                     self.workers[other].member.id,
                 );
-                self.cut.insert(ids, self.now + nanos(time));
+                self.cut.insert(ids, self.time.now + nanos(time));
                 for (one, another) in [(worker, other), (other, worker)] {
                     self.notice_cut(one, another, time);
                 }
@@ -46,19 +47,20 @@ impl World {
     /// One end notices that a line is cut, or does not; and that it is mended, or does not.
     fn notice_cut(&mut self, one: usize, another: usize, time: Duration) {
         let (me, other) = (self.workers[one].member, self.workers[another].member);
-        if self.random.bool() {
-            let at = self.now + self.random.u64(0..=nanos(time));
-            self.at(at, Event::Tell(me, Notice::Unreachable(other)));
+        if self.time.random.bool() {
+            let at = self.time.now + self.time.random.u64(0..=nanos(time));
+            self.time
+                .at(at, Event::Tell(me, Notice::Unreachable(other)));
         }
-        if self.random.bool() {
-            let at = self.now + nanos(time) + 1;
-            self.at(at, Event::Tell(me, Notice::Reachable(other)));
+        if self.time.random.bool() {
+            let at = self.time.now + nanos(time) + 1;
+            self.time.at(at, Event::Tell(me, Notice::Reachable(other)));
         }
     }
 
     pub(super) fn is_cut(&self, one: Member, other: Member) -> bool {
         let until = self.cut.get(&pair(one.id, other.id));
-        until.is_some_and(|until| *until > self.now)
+        until.is_some_and(|until| *until > self.time.now)
     }
 
     /// The process of a worker is over.
@@ -82,10 +84,10 @@ impl World {
     fn tell_others(&mut self, worker: usize, percent: u32, notice: fn(Member) -> Notice) {
         let member = self.workers[worker].member;
         for other in 0..self.workers.len() {
-            if other != worker && self.chance(percent) {
-                let at = self.now + self.random.u64(0..2_000_000_000);
+            if other != worker && self.time.chance(percent) {
+                let at = self.time.now + self.time.random.u64(0..2_000_000_000);
                 let to = self.workers[other].member;
-                self.at(at, Event::Tell(to, notice(member)));
+                self.time.at(at, Event::Tell(to, notice(member)));
             }
         }
     }

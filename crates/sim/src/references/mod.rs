@@ -31,7 +31,7 @@ pub mod plan;
 pub mod world;
 
 use crate::Violation;
-use crate::rendezvous::trace::Trace;
+use crate::trace::Trace;
 
 use world::{Report, World};
 

@@ -8,7 +8,7 @@ use super::world::{Doing, Event, World, pair};
 use crate::Violation;
 
 impl World {
-    /// Carries out what a machine wants done.
+    /// Applies what a machine wants done.
     pub(super) fn collect(&mut self, worker: usize) -> Result<(), Violation> {
         let machine = &mut self.workers[worker].machine;
         let outputs: Vec<_> = std::iter::from_fn(|| machine.poll_output()).collect();
@@ -31,13 +31,13 @@ impl World {
             if !matches!(output, Output::Lost { .. }) {
                 self.note(worker, || format!("  ► {output:?}"));
             }
-            self.carry_out(worker, me, output)?;
+            self.apply(worker, me, output)?;
         }
         self.schedule(worker);
         Ok(())
     }
 
-    fn carry_out(&mut self, worker: usize, me: Member, output: Output) -> Result<(), Violation> {
+    fn apply(&mut self, worker: usize, me: Member, output: Output) -> Result<(), Violation> {
         match output {
             Output::Send(batch) => self.send(batch),
             Output::Confirmed(fork) => return self.confirmed(fork),
@@ -118,13 +118,14 @@ impl World {
         self.report.messages += batch.messages.len() as u64;
         let asks = |message: &&Control| matches!(message, Control::CreationAsk { .. });
         self.report.awaited += batch.messages.iter().filter(asks).count() as u64;
-        let copies = 1 + u32::from(self.chance(self.plan.doubled));
+        let copies = 1 + u32::from(self.time.chance(self.plan.doubled));
         for _ in 0..copies {
-            if self.chance(self.plan.lost) || self.is_cut(batch.from, batch.to) {
+            if self.time.chance(self.plan.lost) || self.is_cut(batch.from, batch.to) {
                 continue;
             }
             let late = self.latency();
-            self.at(self.now + late, Event::Batch(batch.clone()));
+            self.time
+                .at(self.time.now + late, Event::Batch(batch.clone()));
         }
     }
 }

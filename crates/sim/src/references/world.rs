@@ -3,19 +3,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use fastrand::Rng;
 use rdzv_core::machine::Machine as _;
-use rdzv_core::time::{Mono, Now};
 use rdzv_rpc_proto::rref::{
-    Batch, Counters, FetchId, ForkId, Handle, Input, Member, RRefId, References,
+    Batch, Counters, FetchId, ForkData, ForkId, Handle, Input, Member, RRefId, References,
 };
 use rdzv_rpc_proto::worker::WorkerId;
 
-use super::calls::Call;
 use super::model::{Model, broken};
 use super::plan::{Act, End, Plan};
 use crate::Violation;
-use crate::rendezvous::trace::{Teller, Trace};
+use crate::scheduler::{Scheduler, due, nanos};
+use crate::trace::Trace;
 
 /// How long after the last handle was dropped nothing may be left.
 const DRAINED_AFTER: Duration = Duration::from_secs(200);
@@ -66,6 +64,27 @@ pub(super) enum Event {
     Ending,
 }
 
+/// A call on its way.
+#[derive(Debug)]
+pub(super) enum Call {
+    /// F1: make a value.
+    Create {
+        from: Member,
+        to: Member,
+        rref: RRefId,
+        fork: ForkId,
+    },
+    /// F3 to F6: it has a reference inside.
+    Pass { to: Member, data: ForkData },
+    /// F8: give me the value.
+    Fetch {
+        to: Member,
+        fetch: FetchId,
+        rref: RRefId,
+        creator: Option<Member>,
+    },
+}
+
 /// What a process is told.
 #[derive(Debug, Clone)]
 pub(super) enum Notice {
@@ -102,11 +121,7 @@ pub(super) struct Worker {
 #[derive(Debug)]
 pub struct World {
     pub(super) plan: Plan,
-    pub(super) random: Rng,
-    teller: Teller,
-    pub(super) now: u64,
-    sequence: u64,
-    events: BTreeMap<(u64, u64), Event>,
+    pub(super) time: Scheduler<Event>,
     pub(super) workers: Vec<Worker>,
     pub(super) model: Model,
     /// Until when nothing passes between two workers, and who was ever cut off from whom.
@@ -118,10 +133,6 @@ pub struct World {
     pub(super) report: Report,
 }
 
-pub(super) fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
 impl World {
     /// A world in which nothing has happened yet.
     pub fn new(plan: Plan, seed: u64, trace: Trace) -> Self {
@@ -129,11 +140,7 @@ impl World {
             println!("{plan:#?}");
         }
         let mut world = Self {
-            random: Rng::with_seed(seed),
-            teller: Teller::new(trace),
-            now: 0,
-            sequence: 0,
-            events: BTreeMap::new(),
+            time: Scheduler::new(seed, trace),
             workers: Vec::new(),
             model: Model::default(),
             cut: BTreeMap::new(),
@@ -158,43 +165,41 @@ impl World {
             });
         }
         for (at, worker, act) in world.plan.acts.clone() {
-            world.at(nanos(at), Event::Act(worker, act));
+            world.time.at(nanos(at), Event::Act(worker, act));
         }
-        world.at(0, Event::Operate);
+        world.time.at(0, Event::Operate);
         world
     }
 
     /// Lets everything happen until nothing is left to do, and looks at what has come of it.
     pub fn run(mut self) -> Result<Report, Violation> {
         let result = self.go();
-        if result.is_err() {
-            self.teller.tell_last();
-        }
-        result
+        self.time.finish(result)
     }
 
     fn go(&mut self) -> Result<Report, Violation> {
         let bound = BUSY * (self.plan.operations + 100);
         let mut ends_at = u64::MAX;
-        while let Some(((time, _), event)) = self.events.pop_first() {
-            if time > ends_at {
+        while let Some(event) = self.time.pop() {
+            if self.time.now > ends_at {
+                // It does not happen.
+                self.time.count -= 1;
                 break;
             }
-            self.now = time;
-            self.report.events += 1;
-            if self.report.events > bound {
+            if self.time.count > bound {
                 return broken("the workers do something all the time".into());
             }
             if matches!(event, Event::Ending) {
-                ends_at = self.now + nanos(DRAINED_AFTER);
+                ends_at = self.time.now + nanos(DRAINED_AFTER);
             }
             self.happen(event)?;
         }
-        self.look_at_the_end()?;
+        self.report.events = self.time.count;
+        self.check_end()?;
         Ok(self.report)
     }
 
-    fn look_at_the_end(&self) -> Result<(), Violation> {
+    fn check_end(&self) -> Result<(), Violation> {
         for worker in &self.workers {
             let (member, machine) = (worker.member, &worker.machine);
             match (worker.doing, self.plan.end) {
@@ -226,14 +231,14 @@ impl World {
             Event::Operate => {
                 if self.operations_left == 0 {
                     let last = self.plan.acts.iter().map(|(at, _, _)| nanos(*at)).max();
-                    let at = last.unwrap_or(0).max(self.now) + 1;
-                    self.at(at, Event::Ending);
+                    let at = last.unwrap_or(0).max(self.time.now) + 1;
+                    self.time.at(at, Event::Ending);
                     return Ok(());
                 }
                 self.operations_left -= 1;
                 self.report.operations += 1;
-                let pause = self.random.u64(0..=2 * nanos(self.plan.pause));
-                self.at(self.now + pause, Event::Operate);
+                let pause = self.time.random.u64(0..=2 * nanos(self.plan.pause));
+                self.time.at(self.time.now + pause, Event::Operate);
                 self.operate()
             }
             Event::Wake(worker) => {
@@ -301,7 +306,7 @@ impl World {
             Notice::Made(rref) => {
                 self.report.made += 1;
                 self.model.made.insert(rref, member);
-                let failed = self.random.u32(0..10) == 0;
+                let failed = self.time.random.u32(0..10) == 0;
                 Input::Made { rref, failed }
             }
             Notice::Cancelled(rref, fetch) => Input::FetchCancelled(rref, fetch),
@@ -309,14 +314,7 @@ impl World {
         self.tell(worker, input)
     }
 
-    pub(super) fn clock(&self) -> Now {
-        Now {
-            mono: Mono::from_origin(Duration::from_nanos(self.now)),
-            ..Now::default()
-        }
-    }
-
-    /// Tells a machine something, and carries out what it wants done.
+    /// Tells a machine something, and applies what it wants done.
     pub(super) fn tell(&mut self, worker: usize, input: Input<'_>) -> Result<(), Violation> {
         if self.workers[worker].doing == Doing::Nothing {
             return Ok(());
@@ -324,44 +322,34 @@ impl World {
         if !matches!(input, Input::Tick) {
             self.note(worker, || format!("◄ {input:?}"));
         }
-        let now = self.clock();
+        let now = self.time.clocks(0);
         self.workers[worker].machine.handle(now, input);
         self.collect(worker)
     }
 
-    pub(super) fn chance(&mut self, percent: u32) -> bool {
-        self.random.u32(0..100) < percent
-    }
-
     pub(super) fn latency(&mut self) -> u64 {
-        let (least, most) = self.plan.latency;
-        match self.chance(self.plan.late) {
-            true => self.random.u64(0..3_000_000_000),
-            false => self.random.u64(nanos(least)..=nanos(most)),
+        match self.time.chance(self.plan.late) {
+            true => self.time.random.u64(0..3_000_000_000),
+            false => self.time.between(self.plan.latency),
         }
     }
 
     pub(super) fn schedule(&mut self, worker: usize) {
-        let Some(due) = self.workers[worker].machine.deadline() else {
+        let Some(due) = due(self.workers[worker].machine.deadline()) else {
             return;
         };
-        let due = nanos(due.since(Mono::ZERO)).max(self.now);
+        let due = due.max(self.time.now);
         if self.workers[worker].wake.is_none_or(|at| due < at) {
             self.workers[worker].wake = Some(due);
-            self.at(due, Event::Wake(worker));
+            self.time.at(due, Event::Wake(worker));
         }
-    }
-
-    pub(super) fn at(&mut self, time: u64, event: Event) {
-        self.sequence += 1;
-        self.events.insert((time, self.sequence), event);
     }
 
     /// Something happened to a worker.
     pub(super) fn note(&self, worker: usize, what: impl FnOnce() -> String) {
         let member = self.workers[worker].member;
         let who = format!("{}.{}", member.id, member.incarnation);
-        self.teller.tell(self.now, who, what);
+        self.time.log(who, what);
     }
 }
 

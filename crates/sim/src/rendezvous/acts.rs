@@ -6,8 +6,9 @@ use rdzv_rendezvous_proto::participant::Input;
 
 use super::agent::Doing;
 use super::plan::Act;
-use super::world::{Event, World, nanos};
+use super::world::{Event, World};
 use crate::Violation;
+use crate::scheduler::nanos;
 
 impl World {
     pub(super) fn act(&mut self, number: usize, act: Act) -> Result<(), Violation> {
@@ -15,10 +16,11 @@ impl World {
         match act {
             Act::Start if !running => {
                 let poll = (!self.plan.notifies).then_some(Duration::from_secs(1));
-                let seed = self.random.u64(..);
+                let seed = self.time.random.u64(..);
+                let now = self.time.clocks(self.agents[number].skew);
                 let agent = &mut self.agents[number];
-                let wishes = agent.start(self.now, self.plan.settings, poll, seed);
-                return self.grant(number, wishes);
+                let actions = agent.start(now, self.plan.settings, poll, seed);
+                return self.grant(number, actions);
             }
             Act::Restart if matches!(self.agents[number].doing, Doing::Working(_)) => {
                 self.agents[number].doing = Doing::Joining;
@@ -39,11 +41,11 @@ impl World {
                 }
             }
             Act::Stall(duration) => {
-                self.agents[number].stalled_until = self.now + nanos(duration);
+                self.agents[number].stalled_until = self.time.now + nanos(duration);
                 self.fault_until(self.agents[number].stalled_until);
             }
             Act::Cut(duration) => {
-                self.agents[number].cut_until = self.now + nanos(duration);
+                self.agents[number].cut_until = self.time.now + nanos(duration);
                 self.fault_until(self.agents[number].cut_until);
                 // What the store notices need not be true.
                 if self.plan.notices_dead && duration > Duration::from_secs(10) && running {
@@ -52,7 +54,7 @@ impl World {
             }
             Act::ClockJump(seconds) => {
                 self.agents[number].skew += (seconds * 1e6) as i64;
-                self.fault_until(self.now);
+                self.fault_until(self.time.now);
             }
             _ => {}
         }
@@ -67,7 +69,7 @@ impl World {
         let dead = self.agents[number].me.clone();
         for other in 0..self.agents.len() {
             if other != number {
-                let at = self.now + self.random.u64(0..3_000_000_000);
+                let at = self.time.now + self.time.random.u64(0..3_000_000_000);
                 let process = self.agents[other].process;
                 let input = Input::Gone(vec![dead.clone()]);
                 self.at(at, other, Event::Notice { process, input });

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use rdzv_core::machine::Machine as _;
-use rdzv_core::time::{Mono, Now, Wall};
+use rdzv_core::time::Now;
 use rdzv_rendezvous_proto::participant::{Change, Failure, Formed, Input, Output};
 use rdzv_rendezvous_proto::{NodeDesc, Participant, RendezvousState, Settings};
 
-/// When the virtual world begins, in Unix seconds.
-const EPOCH: i64 = 1_800_000_000;
+use crate::scheduler::due;
 
 /// What an agent is doing.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,7 +35,7 @@ pub enum Ask {
 
 /// What an agent wants from the world after something happened to it.
 #[derive(Debug, Default)]
-pub struct Wishes {
+pub struct Actions {
     /// A question for the store.
     pub ask: Option<Ask>,
     /// To be woken after this time to join again.
@@ -112,11 +111,11 @@ impl Agent {
     /// Starts its process. It joins at once.
     pub fn start(
         &mut self,
-        nanos: u64,
+        now: Now,
         settings: Settings,
         poll: Option<Duration>,
         seed: u64,
-    ) -> Wishes {
+    ) -> Actions {
         self.process += 1;
         self.me.pid += 1;
         self.version = 0;
@@ -126,7 +125,7 @@ impl Agent {
             None => machine,
         };
         self.doing = Doing::Joining;
-        self.handle(nanos, Input::Join)
+        self.handle(now, Input::Join)
     }
 
     /// Ends its process at once.
@@ -137,8 +136,7 @@ impl Agent {
 
     /// When its machine wants to be called again.
     pub fn deadline(&self) -> Option<u64> {
-        let due = self.machine.deadline()?;
-        u64::try_from(due.since(Mono::ZERO).as_nanos()).ok()
+        due(self.machine.deadline())
     }
 
     /// The state as it sees it.
@@ -155,50 +153,45 @@ impl Agent {
     }
 
     /// Hands something to its machine and does what it says.
-    pub fn handle(&mut self, nanos: u64, input: Input) -> Wishes {
-        let wall = EPOCH * 1_000_000 + (nanos / 1_000) as i64 + self.skew;
-        let now = Now {
-            mono: Mono::from_origin(Duration::from_nanos(nanos)),
-            wall: Wall::from_unix_micros(wall),
-        };
+    pub fn handle(&mut self, now: Now, input: Input) -> Actions {
         self.machine.handle(now, input);
-        let mut wishes = Wishes::default();
+        let mut actions = Actions::default();
         while let Some(output) = self.machine.poll_output() {
-            self.carry_out(output, &mut wishes);
+            self.apply(output, &mut actions);
         }
-        wishes
+        actions
     }
 
-    fn carry_out(&mut self, output: Output, wishes: &mut Wishes) {
+    fn apply(&mut self, output: Output, actions: &mut Actions) {
         match output {
             Output::Read => {
                 self.reads += 1;
-                wishes.ask = Some(Ask::Read);
+                actions.ask = Some(Ask::Read);
             }
             Output::Write(state) => {
                 self.tried += 1;
-                wishes.ask = Some(Ask::Write(state, self.version));
+                actions.ask = Some(Ask::Write(state, self.version));
             }
             Output::Joined(formed) => {
                 self.doing = Doing::Working(formed.clone());
-                wishes.joined = Some(formed);
+                actions.joined = Some(formed);
             }
             Output::Changed(Change::Closed) => self.doing = Doing::Ending,
             Output::Changed(change) => {
                 match change {
-                    Change::NodesLost(nodes) => wishes.lost = nodes,
-                    Change::Dropped => wishes.dropped = true,
+                    Change::NodesLost(nodes) => actions.lost = nodes,
+                    Change::Dropped => actions.dropped = true,
                     Change::NodesWaiting(_) | Change::Closed => {}
                 }
                 if matches!(self.doing, Doing::Working(_)) {
                     self.doing = Doing::Stopping;
-                    wishes.join_again = Some(self.stop_takes);
+                    actions.join_again = Some(self.stop_takes);
                 }
             }
             Output::Failed(Failure::JoinTimeout { .. }) => {
-                wishes.timed_out = true;
+                actions.timed_out = true;
                 self.doing = Doing::Stopping;
-                wishes.join_again = Some(Duration::from_secs(1));
+                actions.join_again = Some(Duration::from_secs(1));
             }
             Output::Left | Output::Closed | Output::Failed(_) => self.doing = Doing::Nothing,
         }

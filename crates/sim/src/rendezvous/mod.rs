@@ -15,11 +15,10 @@
 //! | [`plan`] | what a seed lets happen |
 //! | [`world`] | virtual time, and what happens in it |
 //! | `acts.rs` | what the plan does to agents |
-//! | `wishes.rs` | what agents are told, and what they want done |
-//! | `asking.rs` | the network and the store |
+//! | `inputs.rs` | what agents are told, and what they want done |
+//! | `network.rs` | the network and the store |
 //! | [`agent`] | one agent around its machine |
 //! | [`ledger`], [`settled`] | what must be true after every step, and in the end |
-//! | [`trace`] | what of a run is shown |
 //!
 //! Invariants: **INV-R1** at most one rank assignment per round. **INV-R2** two nodes never hold the same
 //! rank in the same round. **INV-R3** a complete round has between min and max nodes. **INV-R4** a closed
@@ -29,17 +28,17 @@
 
 mod acts;
 pub mod agent;
-mod asking;
+mod inputs;
 pub mod ledger;
+mod network;
 pub mod plan;
+mod render;
 pub mod settled;
-pub mod trace;
-mod wishes;
 pub mod world;
 
 use crate::Violation;
 
-use trace::Trace;
+use crate::trace::Trace;
 use world::{Report, World};
 
 /// Runs the plan of a seed to its end.

@@ -1,10 +1,8 @@
 //! Virtual time, and what happens in it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fastrand::Rng;
 use rdzv_rendezvous_proto::RendezvousState;
 use rdzv_rendezvous_proto::participant::Input;
 
@@ -12,8 +10,9 @@ use super::agent::{Agent, Ask, Doing};
 use super::ledger::Ledger;
 use super::plan::{Act, Plan};
 use super::settled::unsettled;
-use super::trace::{Teller, Trace};
 use crate::Violation;
+use crate::scheduler::{Scheduler, nanos};
+use crate::trace::Trace;
 
 /// How long after everything that is planned all must have come together again: the last call, the
 /// time after which nodes are lost, stopping workers, and joining once more because of each.
@@ -87,11 +86,8 @@ pub(super) enum Event {
 #[derive(Debug)]
 pub struct World {
     pub(super) plan: Plan,
-    pub(super) random: Rng,
-    pub(super) teller: Teller,
-    pub(super) now: u64,
-    pub(super) sequence: u64,
-    pub(super) events: BTreeMap<(u64, u64), (usize, Event)>,
+    /// Events, each with its agent.
+    pub(super) time: Scheduler<(usize, Event)>,
     pub(super) agents: Vec<Agent>,
     /// What the store holds, and how often it was written.
     pub(super) stored: Option<Arc<RendezvousState>>,
@@ -105,20 +101,16 @@ pub struct World {
 impl World {
     /// A world in which nothing has happened yet.
     pub fn new(plan: Plan, seed: u64, trace: Trace) -> Self {
-        let mut random = Rng::with_seed(seed);
+        let mut time = Scheduler::new(seed, trace);
         let agents = (0..plan.agents)
             .map(|number| {
-                let stop_takes = Duration::from_millis(random.u64(0..3_000));
+                let stop_takes = Duration::from_millis(time.random.u64(0..3_000));
                 Agent::new(number, plan.settings, plan.skew[number], stop_takes)
             })
             .collect();
         let mut world = Self {
             ledger: Ledger::new(plan.settings),
-            random,
-            teller: Teller::new(trace),
-            now: 0,
-            sequence: 0,
-            events: BTreeMap::new(),
+            time,
             agents,
             stored: None,
             version: 0,
@@ -141,10 +133,7 @@ impl World {
     /// Lets everything happen until nothing changes any more, and looks at what has come of it.
     pub fn run(mut self) -> Result<Report, Violation> {
         let result = self.go();
-        if result.is_err() {
-            self.teller.tell_last();
-        }
-        result
+        self.time.finish(result)
     }
 
     fn go(&mut self) -> Result<Report, Violation> {
@@ -152,24 +141,24 @@ impl World {
         let deadline = end + nanos(SETTLED_AFTER) + 2 * nanos(self.plan.settings.last_call_timeout);
         let mut settled_since = None;
         let mut look_at = 0;
-        while let Some(((time, _), (agent, event))) = self.events.pop_first() {
-            self.now = time;
-            if self.now > deadline {
+        while let Some((agent, event)) = self.time.pop() {
+            if self.time.now > deadline {
+                // It does not happen.
+                self.time.count -= 1;
                 break;
             }
-            self.report.events += 1;
-            let bound = (self.now / 1_000_000_000 + 60) * BUSY * self.agents.len() as u64;
-            if self.report.events > bound {
+            let bound = (self.time.now / 1_000_000_000 + 60) * BUSY * self.agents.len() as u64;
+            if self.time.count > bound {
                 return Err(Violation("the agents do something all the time".into()));
             }
             self.happen(agent, event)?;
-            if self.now > end && self.now >= look_at {
-                look_at = self.now + 500_000_000;
+            if self.time.now > end && self.time.now >= look_at {
+                look_at = self.time.now + 500_000_000;
                 let settled = self.unsettled().is_none();
                 settled_since = settled_since.filter(|_| settled);
                 if settled {
-                    let since = *settled_since.get_or_insert(self.now);
-                    if self.now - since > 16_000_000_000 {
+                    let since = *settled_since.get_or_insert(self.time.now);
+                    if self.time.now - since > 16_000_000_000 {
                         break;
                     }
                 }
@@ -184,7 +173,8 @@ impl World {
         self.report.reads = self.agents.iter().map(|agent| agent.reads).sum();
         self.report.tried = self.agents.iter().map(|agent| agent.tried).sum();
         self.report.won = self.agents.iter().map(|agent| agent.won).sum();
-        self.report.elapsed = Duration::from_nanos(self.now);
+        self.report.events = self.time.count;
+        self.report.elapsed = Duration::from_nanos(self.time.now);
         Ok(self.report)
     }
 
@@ -193,14 +183,12 @@ impl World {
     }
 
     pub(super) fn at(&mut self, time: u64, agent: usize, event: Event) {
-        self.sequence += 1;
-        self.events
-            .insert((time.max(self.now), self.sequence), (agent, event));
+        self.time.at(time, (agent, event));
     }
 
     fn happen(&mut self, number: usize, event: Event) -> Result<(), Violation> {
         let agent = &self.agents[number];
-        let stalled = self.now < agent.stalled_until;
+        let stalled = self.time.now < agent.stalled_until;
         match event {
             Event::Act(act) => {
                 self.tell(number, || format!("{act:?}"));
@@ -222,7 +210,7 @@ impl World {
                 Ok(())
             }
             Event::Wake { process } => {
-                let due = agent.deadline().is_some_and(|due| due <= self.now);
+                let due = agent.deadline().is_some_and(|due| due <= self.time.now);
                 if process == agent.process && due && agent.doing != Doing::Nothing {
                     self.step(number, Input::Tick)?;
                 }
@@ -236,7 +224,7 @@ impl World {
                 Ok(())
             }
             Event::Notice { process, input } => {
-                let reachable = self.now >= agent.cut_until;
+                let reachable = self.time.now >= agent.cut_until;
                 if process == agent.process && reachable && agent.doing != Doing::Nothing {
                     self.step(number, input)?;
                 }
@@ -263,10 +251,6 @@ impl World {
     }
 
     pub(super) fn tell(&self, number: usize, text: impl FnOnce() -> String) {
-        self.teller.tell(self.now, &self.agents[number].me, text);
+        self.time.log(&self.agents[number].me, text);
     }
-}
-
-pub(super) fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -12,7 +12,7 @@ use crate::client::{Awaited, MEMBERS};
 
 impl World {
     /// In the end nobody waits for what is there.
-    pub(super) fn look_at_the_end(&mut self) -> Result<(), Violation> {
+    pub(super) fn check_end(&mut self) -> Result<(), Violation> {
         let probe = id(self.clients.len());
         self.handle(Input::Connected(probe));
         self.ask(probe, |out| request::preamble(out, 0));

@@ -5,45 +5,47 @@ use std::time::Duration;
 use rdzv_core::env::{MASTER_ADDR, MASTER_PORT};
 use rdzv_rendezvous_proto::native_client;
 
-use super::agent::{Input, Wish};
-use super::world::{Ask, Event, World, nanos};
+use super::agent::{Action, Input};
+use super::world::{Ask, Event, World};
 use crate::Violation;
+use crate::scheduler::nanos;
 
 /// How long it takes to notice that nobody answers.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl World {
-    /// Tells an agent something, and carries out what it wants done.
+    /// Tells an agent something, and applies what it wants done.
     pub(super) fn tell(&mut self, agent: usize, input: Input<'_>) -> Result<(), Violation> {
         self.note(agent, || format!("◄ {input:?}"));
-        let wishes = self.agents[agent].handle(self.now, input);
-        for wish in wishes {
-            self.note(agent, || format!("► {wish:?}"));
-            self.wish(agent, wish)?;
+        let actions = self.agents[agent].handle(self.time.clocks(0), input);
+        for action in actions {
+            self.note(agent, || format!("► {action:?}"));
+            self.apply(agent, action)?;
         }
         self.schedule(agent);
         Ok(())
     }
 
-    fn wish(&mut self, agent: usize, wish: Wish) -> Result<(), Violation> {
+    fn apply(&mut self, agent: usize, action: Action) -> Result<(), Violation> {
         let process = self.agents[agent].process;
         let late = self.latency();
         // A stock agent without a network asks again until it has one.
-        let arrives = (self.now + late).max(self.agents[agent].cut_until);
-        match wish {
-            Wish::Send(bytes) => {
+        let arrives = (self.time.now + late).max(self.agents[agent].cut_until);
+        match action {
+            Action::Send(bytes) => {
                 if let Some(link) = self.agents[agent].connection {
                     self.send(link, true, Some(bytes));
                 }
             }
-            Wish::Dial => {
-                let takes = match self.agents[agent].cut_until > self.now {
+            Action::Dial => {
+                let takes = match self.agents[agent].cut_until > self.time.now {
                     true => nanos(DIAL_TIMEOUT),
                     false => late,
                 };
-                self.at(self.now + takes, Event::Dialed { agent, process });
+                self.time
+                    .at(self.time.now + takes, Event::Dialed { agent, process });
             }
-            Wish::HangUp => {
+            Action::HangUp => {
                 if let Some(id) = self.agents[agent].connection.take() {
                     if let Some(link) = self.links.get_mut(&id) {
                         link.at_agent = false;
@@ -51,7 +53,7 @@ impl World {
                     self.end_link(id, true, false);
                 }
             }
-            Wish::Lead(round) => {
+            Action::Lead(round) => {
                 let addr = self.agents[agent].me.addr.clone();
                 let port = (self.agents[agent].me.pid * 100 + 1) as u16;
                 let publish = native_client::Input::Publish {
@@ -61,9 +63,9 @@ impl World {
                 };
                 return self.tell(agent, Input::Native(publish));
             }
-            Wish::Read => {
+            Action::Read => {
                 let ask = Ask::Read;
-                self.at(
+                self.time.at(
                     arrives,
                     Event::Asked {
                         agent,
@@ -72,10 +74,10 @@ impl World {
                     },
                 );
             }
-            Wish::Write(state) => {
+            Action::Write(state) => {
                 let expected = self.agents[agent].seen.clone();
                 let ask = Ask::Write { state, expected };
-                self.at(
+                self.time.at(
                     arrives,
                     Event::Asked {
                         agent,
@@ -84,24 +86,27 @@ impl World {
                     },
                 );
             }
-            Wish::JoinAgain(after) => {
-                self.at(self.now + nanos(after), Event::JoinAgain { agent, process });
+            Action::JoinAgain(after) => {
+                self.time.at(
+                    self.time.now + nanos(after),
+                    Event::JoinAgain { agent, process },
+                );
             }
-            Wish::StartAgain(after) => {
-                self.at(
-                    self.now + nanos(after),
+            Action::StartAgain(after) => {
+                self.time.at(
+                    self.time.now + nanos(after),
                     Event::StartAgain { agent, process },
                 );
             }
-            Wish::Joined(joined) => {
+            Action::Joined(joined) => {
                 self.report.joined += 1;
-                self.report.last_joined = Duration::from_nanos(self.now);
+                self.report.last_joined = Duration::from_nanos(self.time.now);
                 self.ledger.joined(&self.agents[agent].me, &joined)?;
                 if self.agents[agent].is_stock() && joined.rank == 0 {
                     self.lead_as_stock(agent, joined.round, arrives);
                 }
             }
-            Wish::Lost(reason) => {
+            Action::Lost(reason) => {
                 if !self.plan.faulty {
                     return Err(Violation(format!("INV-R5: nobody is lost, but {reason}")));
                 }
@@ -124,7 +129,7 @@ impl World {
             let key = format!("/torch.rendezvous.run.{round}/{key}").into_bytes();
             let value = value.into_bytes();
             let ask = Ask::Set { key, value };
-            self.at(
+            self.time.at(
                 arrives + place,
                 Event::Asked {
                     agent,

@@ -7,9 +7,10 @@ use rdzv_rendezvous_proto::RendezvousState;
 use rdzv_rendezvous_proto::participant::Input;
 
 use super::agent::{Ask, Doing};
-use super::trace::brief;
-use super::world::{Event, World, nanos};
+use super::render::brief;
+use super::world::{Event, World};
 use crate::Violation;
+use crate::scheduler::nanos;
 
 /// When a message is given up that no answer has come to.
 const GIVEN_UP: Duration = Duration::from_secs(2);
@@ -20,7 +21,7 @@ impl World {
         let agent = &mut self.agents[number];
         agent.asked += 1;
         let (process, asked) = (agent.process, agent.asked);
-        let cut = self.now < agent.cut_until;
+        let cut = self.time.now < agent.cut_until;
         let given_up = Event::GivenUp {
             process,
             number: asked,
@@ -36,20 +37,20 @@ impl World {
             blind: false,
         };
         if cut || self.is_lost() {
-            self.at(self.now + nanos(GIVEN_UP), number, given_up);
+            self.at(self.time.now + nanos(GIVEN_UP), number, given_up);
             // Sometimes it arrives nevertheless, when nobody counts on it any more.
-            if self.random.bool() {
+            if self.time.random.bool() {
                 return;
             }
             if let Event::AtStore { blind, .. } = &mut event {
                 *blind = true;
             }
-            let late = self.now + self.random.u64(0..2 * nanos(GIVEN_UP));
+            let late = self.time.now + self.time.random.u64(0..2 * nanos(GIVEN_UP));
             let late = late.max(self.agents[number].cut_until);
             self.at(late, number, event);
             return;
         }
-        let arrival = self.now + self.latency();
+        let arrival = self.time.now + self.latency();
         self.at(arrival, number, event);
     }
 
@@ -76,13 +77,13 @@ impl World {
             }
         }
         let agent = &self.agents[number];
-        let lost = blind || self.now < agent.cut_until || self.is_lost();
+        let lost = blind || self.time.now < agent.cut_until || self.is_lost();
         if lost && !blind {
             let event = Event::GivenUp {
                 process,
                 number: asked,
             };
-            self.at(self.now + nanos(GIVEN_UP), number, event);
+            self.at(self.time.now + nanos(GIVEN_UP), number, event);
         }
         if !lost {
             let event = Event::Answer {
@@ -92,7 +93,7 @@ impl World {
                 state: self.stored.clone(),
                 won,
             };
-            let arrival = self.now + self.latency();
+            let arrival = self.time.now + self.latency();
             self.at(arrival, number, event);
         }
         Ok(())
@@ -104,7 +105,7 @@ impl World {
             if self.agents[other].doing == Doing::Nothing {
                 continue;
             }
-            let arrival = self.now + self.latency();
+            let arrival = self.time.now + self.latency();
             let process = self.agents[other].process;
             let input = Input::Changed;
             self.at(arrival, other, Event::Notice { process, input });
@@ -138,14 +139,13 @@ impl World {
     }
 
     fn latency(&mut self) -> u64 {
-        let (least, most) = self.plan.latency;
-        self.random.u64(nanos(least)..=nanos(most))
+        self.time.between(self.plan.latency)
     }
 
     /// Whether the next message is lost. Faults end when the plan does.
     fn is_lost(&mut self) -> bool {
         self.plan.loses_one_of > 0
-            && self.now <= nanos(self.plan.end)
-            && self.random.u32(0..self.plan.loses_one_of) == 0
+            && self.time.now <= nanos(self.plan.end)
+            && self.time.random.u32(0..self.plan.loses_one_of) == 0
     }
 }

@@ -5,40 +5,42 @@ use std::time::Duration;
 use rdzv_rendezvous_proto::NodeDesc;
 use rdzv_rendezvous_proto::participant::Input;
 
-use super::agent::{Ask, Doing, Wishes};
+use super::agent::{Actions, Ask, Doing};
 use super::plan::Act;
-use super::trace::shown;
-use super::world::{Event, World, nanos};
+use super::render::shown;
+use super::world::{Event, World};
 use crate::Violation;
+use crate::scheduler::nanos;
 
 impl World {
     pub(super) fn step(&mut self, number: usize, input: Input) -> Result<(), Violation> {
-        let shown = if self.teller.is_on() {
+        let shown = if self.time.is_traced() {
             shown(&input)
         } else {
             String::new()
         };
-        let wishes = self.agents[number].handle(self.now, input);
+        let now = self.time.clocks(self.agents[number].skew);
+        let actions = self.agents[number].handle(now, input);
         self.tell(number, || {
             format!("{shown}: {}", self.agents[number].reason())
         });
-        self.grant(number, wishes)
+        self.grant(number, actions)
     }
 
-    pub(super) fn grant(&mut self, number: usize, wishes: Wishes) -> Result<(), Violation> {
+    pub(super) fn grant(&mut self, number: usize, actions: Actions) -> Result<(), Violation> {
         let process = self.agents[number].process;
-        if let Some(ask) = wishes.ask {
+        if let Some(ask) = actions.ask {
             self.agents[number].writing = matches!(ask, Ask::Write(..));
             self.send(number, ask);
         }
-        if let Some(formed) = wishes.joined {
+        if let Some(formed) = actions.joined {
             self.tell(number, || format!("joined {formed:?}"));
             self.report.joined += 1;
-            self.report.last_joined = Duration::from_nanos(self.now);
+            self.report.last_joined = Duration::from_nanos(self.time.now);
             let agent = &self.agents[number];
             self.ledger.joined(&agent.me, &formed, agent.state())?;
         }
-        if wishes.timed_out {
+        if actions.timed_out {
             self.tell(number, || "was not in time".into());
             let up = self
                 .agents
@@ -51,7 +53,7 @@ impl World {
         }
         if !self.plan.faulty {
             let me = &self.agents[number].me;
-            if wishes.dropped {
+            if actions.dropped {
                 return Err(Violation(format!("INV-R5: {me} was dropped")));
             }
             let alive = |node: &NodeDesc| {
@@ -59,7 +61,7 @@ impl World {
                     .iter()
                     .any(|agent| agent.me == *node && agent.doing != Doing::Nothing)
             };
-            if let Some(node) = wishes.lost.iter().find(|node| alive(node)) {
+            if let Some(node) = actions.lost.iter().find(|node| alive(node)) {
                 let leaves = self
                     .agents
                     .iter()
@@ -71,13 +73,13 @@ impl World {
                 }
             }
         }
-        if !wishes.lost.is_empty() || wishes.dropped {
+        if !actions.lost.is_empty() || actions.dropped {
             self.tell(number, || {
-                format!("lost {:?} dropped {}", wishes.lost, wishes.dropped)
+                format!("lost {:?} dropped {}", actions.lost, actions.dropped)
             });
         }
-        if let Some(after) = wishes.join_again {
-            let at = self.now + nanos(after);
+        if let Some(after) = actions.join_again {
+            let at = self.time.now + nanos(after);
             self.at(at, number, Event::JoinAgain { process });
         }
         let agent = &self.agents[number];

@@ -3,26 +3,11 @@
 use std::collections::VecDeque;
 
 use rdzv_core::ident::ConnId;
-use rdzv_rendezvous_proto::{NodeDesc, coordinator, native_client};
+use rdzv_rendezvous_proto::{coordinator, native_client};
 
 use super::agent::Input;
-use super::world::{Event, World};
+use super::world::{Event, Link, World};
 use crate::Violation;
-
-/// One connection. Whatever is in a queue arrives in its order.
-#[derive(Debug)]
-pub(super) struct Link {
-    pub(super) agent: usize,
-    pub(super) process: u64,
-    pub(super) node: NodeDesc,
-    pub(super) at_host: bool,
-    pub(super) at_agent: bool,
-    /// Nothing arrives any more, and nobody is told.
-    pub(super) cut: bool,
-    /// `None` is the end.
-    pub(super) to_host: VecDeque<Option<Vec<u8>>>,
-    pub(super) to_agent: VecDeque<Option<Vec<u8>>>,
-}
 
 impl World {
     pub(super) fn connect(&mut self, agent: usize) {
@@ -70,12 +55,12 @@ impl World {
         } else {
             Event::AtAgent(id)
         };
-        self.at(self.now + late, event);
+        self.time.at(self.time.now + late, event);
     }
 
     pub(super) fn at_host(&mut self, id: u32) -> Result<(), Violation> {
-        if self.host_stalled_until > self.now {
-            self.at(self.host_stalled_until, Event::AtHost(id));
+        if self.host_stalled_until > self.time.now {
+            self.time.at(self.host_stalled_until, Event::AtHost(id));
             return Ok(());
         }
         let Some(link) = self.links.get_mut(&id) else {

@@ -4,52 +4,51 @@ use std::collections::VecDeque;
 
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
-use rdzv_core::time::Mono;
 use rdzv_rendezvous_proto::codec;
 use rdzv_rendezvous_proto::coordinator;
-use rdzv_rendezvous_proto::coordinator::wire::{Event as Told, Refusal};
+use rdzv_rendezvous_proto::coordinator::wire::{Event as Announcement, Refusal};
 
-use super::agent::clocks;
-use super::world::{Ask, Event, World, nanos};
+use super::world::{Ask, Event, World};
 use crate::Violation;
+use crate::scheduler::due;
 
 const STATE: &[u8] = b"/torch.rendezvous.run";
 
 impl World {
     pub(super) fn wake_host(&mut self) -> Result<(), Violation> {
         self.host_wakes = None;
-        if self.host_stalled_until > self.now {
+        if self.host_stalled_until > self.time.now {
             // What waits to be read is read before time is looked at, as by the real server.
             let until = self.host_stalled_until + 1;
             self.host_wakes = Some(until);
-            self.at(until, Event::HostWakes);
+            self.time.at(until, Event::HostWakes);
             return Ok(());
         }
-        if self.host_due().is_some_and(|due| due <= self.now) {
+        if self.host_due().is_some_and(|due| due <= self.time.now) {
             return self.tell_host(coordinator::Input::Tick);
         }
         self.schedule_host();
         Ok(())
     }
 
-    /// Tells the host something, and carries out what it wants done.
+    /// Tells the host something, and applies what it wants done.
     pub(super) fn tell_host(&mut self, input: coordinator::Input<'_>) -> Result<(), Violation> {
         self.note_host(|| format!("◄ {input:?}"));
-        self.host.handle(clocks(self.now), input);
+        self.host.handle(self.time.clocks(0), input);
         let mut looks = VecDeque::new();
         let mut ended = VecDeque::new();
         loop {
             while let Some(output) = self.host.poll_output() {
-                self.carry_out(output, &mut looks, &mut ended)?;
+                self.apply_output(output, &mut looks, &mut ended)?;
             }
             if let Some(key) = looks.pop_front() {
                 let value: Option<Vec<u8>> = self.keys.get(&key).cloned();
                 let value = value.as_deref();
                 let found = coordinator::Input::Found { key: &key, value };
-                self.host.handle(clocks(self.now), found);
+                self.host.handle(self.time.clocks(0), found);
             } else if let Some(id) = ended.pop_front() {
                 self.host
-                    .handle(clocks(self.now), coordinator::Input::Closed(ConnId(id)));
+                    .handle(self.time.clocks(0), coordinator::Input::Closed(ConnId(id)));
             } else {
                 break;
             }
@@ -58,7 +57,7 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn carry_out(
+    pub(super) fn apply_output(
         &mut self,
         output: coordinator::Output,
         looks: &mut VecDeque<Vec<u8>>,
@@ -77,16 +76,16 @@ impl World {
                 self.end_link(id, false, true);
                 ended.push_back(id);
             }
-            coordinator::Output::Send(ConnId(id), told) => {
+            coordinator::Output::Send(ConnId(id), event) => {
                 if let Some(link) = self.links.get(&id) {
                     let node = link.node.clone();
-                    self.note_host(|| format!("► {node} {told:?}"));
-                    self.ledger.told(&node, &told)?;
-                    if let Told::Refused(Refusal::Unusable(why)) = &told {
+                    self.note_host(|| format!("► {node} {event:?}"));
+                    self.ledger.announced(&node, &event)?;
+                    if let Announcement::Refused(Refusal::Unusable(why)) = &event {
                         return Err(Violation(format!("{node} is refused: {why}")));
                     }
                     let mut bytes = Vec::new();
-                    told.write(&mut bytes);
+                    event.write(&mut bytes);
                     self.send(id, false, Some(bytes));
                 }
             }
@@ -96,8 +95,8 @@ impl World {
 
     /// A stock agent's question arrives.
     pub(super) fn asked(&mut self, agent: usize, process: u64, ask: Ask) -> Result<(), Violation> {
-        if self.host_stalled_until > self.now {
-            self.at(
+        if self.host_stalled_until > self.time.now {
+            self.time.at(
                 self.host_stalled_until,
                 Event::Asked {
                     agent,
@@ -140,7 +139,7 @@ impl World {
             value,
             won,
         };
-        self.at(self.now + late, answered);
+        self.time.at(self.time.now + late, answered);
         Ok(())
     }
 
@@ -152,16 +151,15 @@ impl World {
 
     pub(super) fn schedule_host(&mut self) {
         if let Some(due) = self.host_due() {
-            let due = due.max(self.now);
+            let due = due.max(self.time.now);
             if self.host_wakes.is_none_or(|at| due < at) {
                 self.host_wakes = Some(due);
-                self.at(due, Event::HostWakes);
+                self.time.at(due, Event::HostWakes);
             }
         }
     }
 
     pub(super) fn host_due(&self) -> Option<u64> {
-        let due = self.host.deadline()?.since(Mono::ZERO);
-        Some(nanos(due))
+        due(self.host.deadline())
     }
 }

@@ -1,10 +1,8 @@
-//! The shell around the machine: bytes to it, and what it wants done.
+//! The driver of the machine: bytes to it, and its outputs applied.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use rdzv_core::machine::Machine as _;
-use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_store_proto::server::{Input, Output};
 
 use super::{Event, World, id};
@@ -13,7 +11,7 @@ impl World {
     /// Gives bytes to the machine, large values sometimes straight to where they stay.
     pub(super) fn deliver(&mut self, client: usize, bytes: &[u8]) {
         let mut rest = bytes;
-        if self.random.bool()
+        if self.time.random.bool()
             && let Some(space) = self.machine.space(id(client))
         {
             let count = rest.len().min(space.capacity() - space.len());
@@ -27,12 +25,12 @@ impl World {
     }
 
     pub(super) fn handle(&mut self, input: Input<'_>) {
-        let now = self.clock();
+        let now = self.time.clocks(0);
         self.machine.handle(now, input);
-        self.carry_out();
+        self.apply_outputs();
     }
 
-    pub(super) fn carry_out(&mut self) {
+    pub(super) fn apply_outputs(&mut self) {
         let mut outputs = VecDeque::new();
         loop {
             outputs.extend(std::iter::from_fn(|| self.machine.poll_output()));
@@ -46,7 +44,7 @@ impl World {
                 Output::Flush(id) => self.flush(id.0 as usize),
                 Output::Close(id, _) => {
                     self.lose(id.0 as usize);
-                    let now = self.clock();
+                    let now = self.time.clocks(0);
                     self.machine.handle(now, Input::Closed(id));
                 }
                 Output::PauseReading(id) => self.pause(id.0 as usize, true),
@@ -57,7 +55,7 @@ impl World {
 
     /// Sends as much as there is room for.
     pub(super) fn flush(&mut self, client: usize) {
-        let (now, random) = (self.now, &mut self.random);
+        let (now, random) = (self.time.now, &mut self.time.random);
         let Some((generation, link)) = &mut self.links[client] else {
             return;
         };
@@ -75,7 +73,7 @@ impl World {
         }
         let count = bytes.len();
         let time = link.to_client(now, count, random);
-        self.at(
+        self.time.at(
             time,
             Event::AtClient {
                 client,
@@ -83,12 +81,11 @@ impl World {
                 bytes,
             },
         );
-        let now = self.clock();
+        let now = self.time.clocks(0);
         self.machine.handle(now, Input::Sent(id(client), count));
     }
 
     fn pause(&mut self, client: usize, paused: bool) {
-        let now = self.now;
         let Some((generation, link)) = &mut self.links[client] else {
             return;
         };
@@ -99,15 +96,11 @@ impl World {
             // It is read in its order, before what is still to come.
             let unread: Vec<u8> = link.unread.drain(..).flatten().collect();
             if !unread.is_empty() {
-                self.early += 1;
-                self.events.insert(
-                    (now, self.early),
-                    Event::AtServer {
-                        client,
-                        generation,
-                        bytes: unread,
-                    },
-                );
+                self.time.at_once(Event::AtServer {
+                    client,
+                    generation,
+                    bytes: unread,
+                });
             }
         }
     }
@@ -116,13 +109,6 @@ impl World {
         if self.links[client].take().is_some() {
             self.clients[client].lost();
             self.turn_soon(client);
-        }
-    }
-
-    fn clock(&self) -> Now {
-        Now {
-            mono: Mono::from_origin(Duration::from_nanos(self.now)),
-            wall: Wall::default(),
         }
     }
 }

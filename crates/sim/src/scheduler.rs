@@ -1,0 +1,119 @@
+//! Virtual time: the events of one seed, in their order.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::time::Duration;
+
+use fastrand::Rng;
+use rdzv_core::time::{Mono, Now, Wall};
+
+use crate::Violation;
+use crate::trace::{Log, Trace};
+
+/// When virtual time begins, in Unix seconds.
+const EPOCH: i64 = 1_800_000_000;
+
+/// Sequence numbers from here on; smaller ones precede all other events of their time.
+const FIRST: u64 = 1 << 32;
+
+/// Clock, random numbers, event queue and log of one seed.
+#[derive(Debug)]
+pub struct Scheduler<E> {
+    /// All that is random in this world.
+    pub random: Rng,
+    /// Nanoseconds since the beginning.
+    pub now: u64,
+    /// Events that have happened.
+    pub count: u64,
+    log: Log,
+    events: BTreeMap<(u64, u64), E>,
+    sequence: u64,
+    urgent: u64,
+}
+
+impl<E> Scheduler<E> {
+    /// A world in which nothing has happened yet.
+    pub fn new(seed: u64, trace: Trace) -> Self {
+        Self {
+            random: Rng::with_seed(seed),
+            now: 0,
+            count: 0,
+            log: Log::new(trace),
+            events: BTreeMap::new(),
+            sequence: FIRST,
+            urgent: 0,
+        }
+    }
+
+    /// A number that no event and no other caller has.
+    pub fn unique(&mut self) -> u64 {
+        self.sequence += 1;
+        self.sequence
+    }
+
+    /// Schedules an event, after all others of its time.
+    pub fn at(&mut self, time: u64, event: E) {
+        let number = self.unique();
+        self.events.insert((time.max(self.now), number), event);
+    }
+
+    /// Schedules an event for now, before the others of this time.
+    pub fn at_once(&mut self, event: E) {
+        self.urgent += 1;
+        self.events.insert((self.now, self.urgent), event);
+    }
+
+    /// Takes the next event, whose time begins.
+    pub fn pop(&mut self) -> Option<E> {
+        let ((time, _), event) = self.events.pop_first()?;
+        self.now = time;
+        self.count += 1;
+        Some(event)
+    }
+
+    /// The clocks of a process whose wall clock is ahead by `skew` microseconds.
+    pub fn clocks(&self, skew: i64) -> Now {
+        Now {
+            mono: Mono::from_origin(Duration::from_nanos(self.now)),
+            wall: Wall::from_unix_micros(EPOCH * 1_000_000 + (self.now / 1_000) as i64 + skew),
+        }
+    }
+
+    /// A random time between these two.
+    pub fn between(&mut self, (least, most): (Duration, Duration)) -> u64 {
+        self.random.u64(nanos(least)..=nanos(most))
+    }
+
+    /// True in so many of a hundred cases.
+    pub fn chance(&mut self, percent: u32) -> bool {
+        self.random.u32(0..100) < percent
+    }
+
+    /// Whether anything is traced.
+    pub fn is_traced(&self) -> bool {
+        self.log.is_on()
+    }
+
+    /// Traces what happens to `who`.
+    pub fn log(&self, who: impl Display, text: impl FnOnce() -> String) {
+        self.log.write(self.now, who, text);
+    }
+
+    /// Writes the last lines of the trace if the run has failed.
+    pub fn finish<R>(&self, result: Result<R, Violation>) -> Result<R, Violation> {
+        if result.is_err() {
+            self.log.write_last();
+        }
+        result
+    }
+}
+
+/// Nanoseconds of virtual time.
+pub fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// When a machine is due, in nanoseconds since the beginning.
+pub fn due(deadline: Option<Mono>) -> Option<u64> {
+    deadline.map(|due| nanos(due.since(Mono::ZERO)))
+}
