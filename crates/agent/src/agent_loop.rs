@@ -31,7 +31,7 @@ use crate::signals::{JobRequest, stop_this_process};
 use crate::supervisor::{StartRequest, Supervisor, Watch, WorkerEvent};
 use crate::worker::WorkerIdentity;
 use crate::{
-    AgentError, AgentEvent, Failure, LaunchPlan, NodeState, Outcome, RendezvousPlan, Verdict,
+    AgentConfig, AgentError, AgentEvent, Failure, NodeState, Outcome, RendezvousPlan, Verdict,
 };
 
 /// What workers that are no longer needed are asked to end by: SIGTERM.
@@ -49,7 +49,7 @@ const CONSOLE_AFTER_SIGNAL: Duration = Duration::from_secs(1);
 
 /// The agent of one node: one machine that decides, and what carries its decisions out.
 pub(crate) struct AgentLoop<'o, S> {
-    plan: Arc<LaunchPlan>,
+    config: Arc<AgentConfig>,
     observer: &'o mut dyn FnMut(&AgentEvent),
     clock: Clock,
     group: WorkerGroup,
@@ -75,17 +75,17 @@ pub(crate) struct AgentLoop<'o, S> {
 
 impl<'o, S: Supervisor> AgentLoop<'o, S> {
     pub(crate) fn new(
-        plan: Arc<LaunchPlan>,
+        config: Arc<AgentConfig>,
         supervisor: S,
         requests: Requests,
         observer: &'o mut dyn FnMut(&AgentEvent),
     ) -> Self {
-        let group = WorkerGroup::new(plan.group_spec());
+        let group = WorkerGroup::new(config.group_spec());
         let (sender, answers) = unbounded_channel();
-        let rendezvous = Meeting::new(&plan, sender);
+        let rendezvous = Meeting::new(&config, sender);
         Self {
-            failures: FailureAnalysis::new(&plan, rendezvous.group_rank()),
-            plan,
+            failures: FailureAnalysis::new(&config, rendezvous.group_rank()),
+            config,
             observer,
             clock: Clock::new(),
             emitted_state: group.state(),
@@ -177,7 +177,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
 
     /// Suspends the workers until the job is continued, or has to end.
     async fn suspend(&mut self) -> Option<GroupInput> {
-        let role = self.plan.role.clone();
+        let role = self.config.role.clone();
         warn!("[{role}] stopped; the workers stand still until SIGCONT");
         let since = self.clock.now().mono;
         self.supervisor.suspend();
@@ -241,7 +241,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         rank: Option<GroupRank>,
         error: Option<String>,
     ) {
-        let RendezvousPlan::Dynamic { parameters } = &self.plan.rendezvous else {
+        let RendezvousPlan::Dynamic { parameters } = &self.config.rendezvous else {
             return;
         };
         let event = AgentEvent::RendezvousNews {
@@ -307,7 +307,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 info!(
                     "[{}] Worker group FAILED. {remaining}/{most} attempts left; will restart \
                      worker group",
-                    self.plan.role
+                    self.config.role
                 );
                 self.emit(AgentEvent::Restarting {
                     at: clock.now().wall,
@@ -316,7 +316,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 });
             }
             GroupOutput::Regrouping { reason } => {
-                warn!("[{}] {reason}; will join the next round", self.plan.role);
+                warn!("[{}] {reason}; will join the next round", self.config.role);
                 let at = clock.now().wall;
                 self.emit(AgentEvent::Regrouping { at, reason });
             }
@@ -334,7 +334,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         });
         let message = format!(
             "The node joins the next round of the rendezvous '{}'.",
-            self.plan.run_id
+            self.config.run_id
         );
         self.emit_node_state(NodeState::Init, message, None, None);
         self.supervisor.forget();
@@ -374,8 +374,8 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
 
     fn unhealthy(&mut self, workers: &[LocalRank], last: bool) {
         let text = hang_sentence(workers, &self.supervisor);
-        error!("[{}] Worker group UNHEALTHY: {text}", self.plan.role);
-        if last && !matches!(self.plan.rendezvous, RendezvousPlan::Local) {
+        error!("[{}] Worker group UNHEALTHY: {text}", self.config.role);
+        if last && !matches!(self.config.rendezvous, RendezvousPlan::Local) {
             let now = self.clock.now().wall;
             let text = self
                 .failures
@@ -396,7 +396,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             Answer::Joined(joined) => self.joined(joined),
             Answer::NotNeeded(reason) => {
                 self.emit_node_state(NodeState::Succeeded, reason.clone(), None, None);
-                warn!("[{}] {reason}", self.plan.role);
+                warn!("[{}] {reason}", self.config.role);
                 GroupInput::NotNeeded
             }
             // The exchange of a round that was given up meanwhile.
@@ -424,7 +424,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 let (rank, size) = (round.group_rank, round.group_world_size);
                 let message = format!(
                     "The node has joined round {} of the rendezvous '{}' as rank {rank} of {size}.",
-                    round.number, self.plan.run_id
+                    round.number, self.config.run_id
                 );
                 (NodeState::Running, message, Some(rank), None)
             }
@@ -470,7 +470,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 GroupInput::PeerFailed { node, reason }
             }
             Change::Closed => {
-                let message = format!("The rendezvous '{}' was closed.", self.plan.run_id);
+                let message = format!("The rendezvous '{}' was closed.", self.config.run_id);
                 self.emit_node_state(NodeState::Running, message, None, None);
                 GroupInput::RunClosed
             }
@@ -499,7 +499,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         if let Ending::SucceededAlone { reason, .. } = &ending {
             warn!(
                 "[{}] {reason}; the workers here have succeeded, so this node leaves the others",
-                self.plan.role
+                self.config.role
             );
         }
         if let Ending::Succeeded { exits }
@@ -566,7 +566,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             Parting::Left => LEAVING,
             Parting::Succeeded | Parting::Failed { .. } => CLOSING,
         };
-        let message = format!("The node leaves the rendezvous '{}'.", self.plan.run_id);
+        let message = format!("The node leaves the rendezvous '{}'.", self.config.run_id);
         self.emit_node_state(NodeState::Succeeded, message, None, None);
         let Some(left) = self.rendezvous.leave(parting) else {
             return;
@@ -638,7 +638,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 reason: reason.clone(),
             },
             Ending::RunClosed => AgentError::RunClosed {
-                run_id: self.plan.run_id.as_str().to_owned(),
+                run_id: self.config.run_id.as_str().to_owned(),
             },
             Ending::KeeperLost => AgentError::KeeperLost,
             Ending::Devices(text) => AgentError::Plan(text.clone()),

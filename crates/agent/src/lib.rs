@@ -1,7 +1,7 @@
 //! The elastic agent of one node: starts the workers, watches them, restarts or stops the group,
 //! and says what happened.
 //!
-//! [`run`] takes a [`LaunchPlan`] and returns an [`Outcome`]; everything that happens in between is
+//! [`run`] takes a [`AgentConfig`] and returns an [`Outcome`]; everything that happens in between is
 //! one stream of [`AgentEvent`]s. [`keep`] is the process around it: whatever happens to the agent,
 //! nothing that it started is left behind.
 //!
@@ -21,6 +21,7 @@
 mod agent_loop;
 pub mod api;
 mod clock;
+mod config;
 mod control_group;
 mod error;
 mod error_file;
@@ -36,7 +37,7 @@ mod meeting;
 mod memory;
 pub mod observe;
 mod outcome;
-mod plan;
+
 mod processes;
 mod reap;
 mod requests;
@@ -48,6 +49,10 @@ pub mod topology;
 mod uninterruptible;
 mod worker;
 
+pub use config::{
+    AgentConfig, AgentConfigBuilder, Entrypoint, LogBase, LogPlan, MasterPort, RankSelection,
+    RendezvousPlan, StreamSelection, WorkerPreview, preview,
+};
 pub use error::{AgentError, SupervisorError};
 pub use error_file::{write_launcher_error_file, write_refusal_to_error_file};
 pub use event::{AgentEvent, EventSource, NodeState};
@@ -55,10 +60,6 @@ pub use hang::{HangAction, HangPlan, HangReport, HeartbeatPlan, WatchdogAction, 
 pub use keeper::{end_like, is_kept, keep, launcher_pid};
 pub use logs::write_own_lines;
 pub use outcome::{Outcome, Verdict};
-pub use plan::{
-    Entrypoint, LaunchPlan, LogBase, LogPlan, MasterPort, RankSelection, RendezvousPlan,
-    StreamSelection, WorkerPreview, preview,
-};
 pub use rdzv_agent_proto::group::{Cause, ErrorFile, Evidence, Exit, Failure};
 pub use run::run;
 pub use supervisor::StartRequest;

@@ -10,7 +10,7 @@ use crate::processes::ProcessSupervisor;
 use crate::requests::{Requests, StopHandle};
 use crate::signals::{JobControl, Signals};
 use crate::supervisor::Supervisor;
-use crate::{AgentError, AgentEvent, LaunchPlan, Outcome};
+use crate::{AgentConfig, AgentError, AgentEvent, Outcome};
 
 /// Runs the workers of one node to their end.
 ///
@@ -20,27 +20,27 @@ use crate::{AgentError, AgentEvent, LaunchPlan, Outcome};
 ///
 /// `observer` is called on this thread between two decisions, for each event as it happens. While
 /// it runs, nothing is supervised; it must not block (a write to a terminal or file is fine).
-pub fn run(plan: LaunchPlan, observer: &mut dyn FnMut(&AgentEvent)) -> Outcome {
-    run_processes(plan, &StopHandle::default(), observer)
+pub fn run(config: AgentConfig, observer: &mut dyn FnMut(&AgentEvent)) -> Outcome {
+    run_processes(config, &StopHandle::default(), observer)
 }
 
 /// The same, but may be stopped by a handle too.
 pub(crate) fn run_processes(
-    plan: LaunchPlan,
+    config: AgentConfig,
     stop: &StopHandle,
     observer: &mut dyn FnMut(&AgentEvent),
 ) -> Outcome {
     block_on(async {
-        let plan = Arc::new(plan);
+        let config = Arc::new(config);
         // Signals first: from here on none is lost.
         let signals =
-            Signals::new(plan.signals.iter().copied()).map_err(system("handle signals"))?;
+            Signals::new(config.signals.iter().copied()).map_err(system("handle signals"))?;
         let job_control = JobControl::new().map_err(system("handle SIGTSTP and SIGCONT"))?;
-        let supervisor = ProcessSupervisor::new(Arc::clone(&plan))?;
+        let supervisor = ProcessSupervisor::new(Arc::clone(&config))?;
         let keeper =
             KeeperWatch::new(supervisor.leftovers()).map_err(system("watch the keeper"))?;
-        let requests = Requests::new(signals, keeper, job_control, stop, &plan.liveness);
-        Ok(AgentLoop::new(plan, supervisor, requests, observer)
+        let requests = Requests::new(signals, keeper, job_control, stop, &config.liveness);
+        Ok(AgentLoop::new(config, supervisor, requests, observer)
             .run()
             .await)
     })
@@ -48,18 +48,18 @@ pub(crate) fn run_processes(
 
 /// Runs workers that a supervisor of any kind looks after. The process may have other purposes.
 pub(crate) fn run_supervised(
-    plan: LaunchPlan,
+    config: AgentConfig,
     supervisor: impl Supervisor,
     stop: &StopHandle,
     observer: &mut dyn FnMut(&AgentEvent),
 ) -> Outcome {
     block_on(async {
         let signals =
-            Signals::new(plan.signals.iter().copied()).map_err(system("handle signals"))?;
+            Signals::new(config.signals.iter().copied()).map_err(system("handle signals"))?;
         let (keeper, job_control) = (KeeperWatch::default(), JobControl::default());
-        let requests = Requests::new(signals, keeper, job_control, stop, &plan.liveness);
+        let requests = Requests::new(signals, keeper, job_control, stop, &config.liveness);
         Ok(
-            AgentLoop::new(Arc::new(plan), supervisor, requests, observer)
+            AgentLoop::new(Arc::new(config), supervisor, requests, observer)
                 .run()
                 .await,
         )

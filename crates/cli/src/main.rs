@@ -2,7 +2,7 @@
 //! calls it.
 //!
 //! ```text
-//! argv, PET_* ─ args ─► RunArgs ─ launch ─► LaunchPlan ─ rdzv-agent ─► Outcome ─ report ─► exit code
+//! argv, PET_* ─ args ─► RunArgs ─ launch ─► AgentConfig ─ rdzv-agent ─► Outcome ─ report ─► exit code
 //!                                                            │
 //!                                                            └─ events ─► observe
 //! ```

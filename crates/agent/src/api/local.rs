@@ -62,15 +62,15 @@ impl LocalElasticAgent {
     }
 
     fn run_group(&self) -> Result<RunResult, RunError> {
-        let mut plan = self.spec.plan()?;
+        let mut config = self.spec.process_config()?;
         let call = match self.spec.entrypoint() {
             WorkerEntrypoint::Function { name, input, .. } => Some(Call::prepare(name, input)?),
             _ => None,
         };
         if let Some(call) = &call {
-            plan.environment.extend([call.variable()]);
+            config.environment.extend([call.variable()]);
         }
-        let outcome = run_processes(plan, &self.stop, &mut |event| {
+        let outcome = run_processes(config, &self.stop, &mut |event| {
             self.view.record(&self.spec, event);
         });
         finish_handlers(&self.spec);

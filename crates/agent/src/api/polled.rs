@@ -380,7 +380,8 @@ impl Supervisor for &mut PolledSupervisor<'_> {
     }
 
     fn shutdown(&mut self, signal: i32) {
-        self.supervisor.shutdown(signal, self.spec.shutdown_timeout);
+        self.supervisor
+            .shutdown(signal, self.spec.config.shutdown_timeout);
     }
 
     async fn captured(&mut self) {}

@@ -13,11 +13,10 @@ use rdzv_core::ident::RunId;
 use thiserror::Error;
 
 use super::{DEFAULT_ROLE, Defaults, WorkerEntrypoint, WorkerSpecBuilder};
-use crate::HangPlan;
-use crate::host;
 use crate::observe::{EventSink, RunFacts};
+use crate::processes::signal_name;
 use crate::topology::{Hardware, PlacementError};
-use crate::{Entrypoint, LaunchPlan, LogBase, LogPlan, MasterPort, RendezvousPlan};
+use crate::{AgentConfig, Entrypoint, LogBase, LogPlan, RendezvousPlan};
 
 /// Who is told of everything that happens in a run, on the thread of the agent.
 pub type EventHandler = Arc<Mutex<Box<dyn EventSink + Send>>>;
@@ -30,26 +29,11 @@ pub type EventHandler = Arc<Mutex<Box<dyn EventSink + Send>>>;
 #[derive(Clone)]
 pub struct WorkerSpec {
     pub(super) entrypoint: WorkerEntrypoint,
-    pub(super) role: String,
-    pub(super) local_world_size: u32,
-    pub(super) run_id: RunId,
-    pub(super) max_restarts: u32,
+    /// Everything that the agent has to know but the command, its environment and its processors.
+    pub(super) config: AgentConfig,
     pub(super) monitor_interval: Duration,
-    pub(super) settle_delay: Duration,
-    pub(super) non_retryable: BTreeSet<i32>,
     pub(super) master_addr: Option<String>,
-    pub(super) master_port: MasterPort,
-    pub(super) local_addr: Option<String>,
-    pub(super) share_store: bool,
-    pub(super) identical_workers: bool,
-    pub(super) rendezvous: RendezvousPlan,
-    pub(super) backends: rdzv_rendezvous::BackendRegistry,
-    pub(super) shutdown_timeout: Duration,
-    pub(super) signals: Vec<i32>,
-    pub(super) logs: LogPlan,
-    pub(super) virtual_local_rank: bool,
     pub(super) numa_binding: Option<BindingMode>,
-    pub(super) hang: HangPlan,
     pub(super) environment: Option<BTreeMap<OsString, OsString>>,
     pub(super) event_handlers: Vec<EventHandler>,
 }
@@ -58,33 +42,16 @@ impl WorkerSpec {
     /// Begins a specification; everything but the entry point has a default:
     /// [`Defaults::LIBRARY`], role `default`, one worker, one node, output on the console.
     pub fn builder(entrypoint: WorkerEntrypoint) -> WorkerSpecBuilder {
-        let plain = LaunchPlan::new(Entrypoint {
-            program: OsString::new(),
-            arguments: Vec::new(),
-            name: String::new(),
-        });
+        let config = AgentConfig::builder(no_command(entrypoint.name()))
+            .role(DEFAULT_ROLE.to_owned())
+            .max_restarts(Defaults::LIBRARY.max_restarts)
+            .logs(LogPlan::new(LogBase::Temporary(std::env::temp_dir())));
         WorkerSpecBuilder::new(Self {
             entrypoint,
-            role: DEFAULT_ROLE.to_owned(),
-            local_world_size: 1,
-            run_id: plain.run_id,
-            max_restarts: Defaults::LIBRARY.max_restarts,
+            config: config.build(),
             monitor_interval: Defaults::LIBRARY.monitor_interval,
-            settle_delay: Duration::ZERO,
-            non_retryable: BTreeSet::new(),
             master_addr: None,
-            master_port: plain.master_port,
-            local_addr: None,
-            share_store: plain.share_store,
-            identical_workers: plain.identical_workers,
-            rendezvous: plain.rendezvous,
-            backends: plain.backends,
-            shutdown_timeout: plain.shutdown_timeout,
-            signals: plain.signals,
-            logs: LogPlan::new(LogBase::Temporary(std::env::temp_dir())),
-            virtual_local_rank: false,
             numa_binding: None,
-            hang: plain.hang,
             environment: None,
             event_handlers: Vec::new(),
         })
@@ -102,22 +69,22 @@ impl WorkerSpec {
 
     /// The label of all its workers.
     pub fn role(&self) -> &str {
-        &self.role
+        &self.config.role
     }
 
     /// How many workers the node starts.
     pub fn local_world_size(&self) -> u32 {
-        self.local_world_size
+        self.config.local_world_size
     }
 
     /// The name that all nodes of the job share.
     pub fn run_id(&self) -> &RunId {
-        &self.run_id
+        &self.config.run_id
     }
 
     /// How often the group may be restarted after a failure.
     pub fn max_restarts(&self) -> u32 {
-        self.max_restarts
+        self.config.max_restarts
     }
 
     /// How often a supervisor is asked.
@@ -127,104 +94,77 @@ impl WorkerSpec {
 
     /// How long the node rests between the end of its workers and the next rendezvous.
     pub fn settle_delay(&self) -> Duration {
-        self.settle_delay
+        self.config.settle_delay
     }
 
     /// The exit codes (minus the number for signals) after which no restart is tried.
     pub fn non_retryable(&self) -> &BTreeSet<i32> {
-        &self.non_retryable
+        &self.config.non_retryable
     }
 
     /// How the nodes find one another.
     pub fn rendezvous(&self) -> &RendezvousPlan {
-        &self.rendezvous
+        &self.config.rendezvous
     }
 
-    /// The plan that says the same in the agent's words.
-    pub(super) fn plan(&self) -> Result<LaunchPlan, SpecError> {
-        let mut plan = self.plan_without_command();
-        plan.entrypoint = self.entrypoint.resolve(&plan.environment)?;
+    /// The configuration of an agent with processes.
+    pub(super) fn process_config(&self) -> Result<AgentConfig, SpecError> {
+        let mut config = self.config();
+        config.entrypoint = self.entrypoint.resolve(&config.environment)?;
         if let Some(mode) = self.numa_binding {
-            let lists = visible_lists(&plan.environment);
-            let bound = Hardware::of_this_machine().bind(mode, &lists, self.local_world_size)?;
-            plan.processors = bound
+            let lists = visible_lists(&config.environment);
+            let bound = Hardware::of_this_machine().bind(mode, &lists, self.local_world_size())?;
+            config.processors = bound
                 .into_iter()
                 .map(|binding| binding.processors)
                 .collect();
         }
-        Ok(plan)
+        Ok(config)
     }
 
-    /// The same for workers that are no processes of ours.
-    pub(super) fn plan_without_command(&self) -> LaunchPlan {
-        let environment = match &self.environment {
+    /// The configuration of an agent whose workers are no processes of ours.
+    pub(super) fn config(&self) -> AgentConfig {
+        let mut config = self.config.clone();
+        config.environment = match &self.environment {
             Some(given) => given.clone(),
             None => std::env::vars_os().collect(),
         };
-        let entrypoint = Entrypoint {
-            program: OsString::new(),
-            arguments: Vec::new(),
-            name: self.entrypoint.name(),
-        };
-        let signals_text: Vec<String> = self
-            .signals
-            .iter()
-            .map(|number| crate::processes::signal_name(*number))
-            .collect();
-        let mut rendezvous = self.rendezvous.clone();
-        if let RendezvousPlan::Dynamic { parameters } = &mut rendezvous {
-            parameters.local_addr = self.address().or_else(|| parameters.local_addr.take());
+        let names = config.signals.iter().map(|number| signal_name(*number));
+        config.signals_text = names.collect::<Vec<_>>().join(",");
+        // Workers meet at the address of the agent with group rank 0.
+        config.local_addr = self.master_addr.clone().or(config.local_addr);
+        if let RendezvousPlan::Dynamic { parameters } = &mut config.rendezvous {
+            let given = config.local_addr.clone();
+            parameters.local_addr = given.or_else(|| parameters.local_addr.take());
         }
-        LaunchPlan {
-            role: self.role.clone(),
-            run_id: self.run_id.clone(),
-            local_world_size: self.local_world_size,
-            rendezvous,
-            backends: self.backends.clone(),
-            max_restarts: self.max_restarts,
-            shutdown_timeout: self.shutdown_timeout,
-            settle_delay: self.settle_delay,
-            non_retryable: self.non_retryable.clone(),
-            signals: self.signals.clone(),
-            signals_text: signals_text.join(","),
-            virtual_local_rank: self.virtual_local_rank,
-            share_store: self.share_store,
-            local_addr: self.address(),
-            identical_workers: self.identical_workers,
-            logs: self.logs.clone(),
-            environment,
-            rendezvous_backend: self.backend(),
-            master_port: self.master_port.clone(),
-            hang: self.hang.clone(),
-            ..LaunchPlan::new(entrypoint)
-        }
+        config.rendezvous_backend = self.backend();
+        config
     }
 
     /// What events and metrics of its runs have in common.
     pub(super) fn facts(&self) -> RunFacts {
         RunFacts {
-            run_id: self.run_id.to_string(),
-            role: self.role.clone(),
-            host: host::full_name(),
             backend: self.backend(),
             entry_point: self.entrypoint.name(),
-            max_restarts: self.max_restarts,
-            local_world_size: self.local_world_size,
+            ..RunFacts::new(&self.config)
         }
     }
 
     fn backend(&self) -> String {
-        match &self.rendezvous {
+        match &self.config.rendezvous {
             RendezvousPlan::Local => "c10d".to_owned(),
             RendezvousPlan::Static { .. } => "static".to_owned(),
             RendezvousPlan::Dynamic { parameters } => parameters.backend.clone(),
         }
     }
+}
 
-    /// The address that others should use for this node: workers meet at that of the agent with
-    /// group rank 0.
-    fn address(&self) -> Option<String> {
-        self.master_addr.clone().or_else(|| self.local_addr.clone())
+/// The entry point of workers that are no processes of ours.
+fn no_command(name: String) -> Entrypoint {
+    Entrypoint {
+        program: OsString::new(),
+        arguments: Vec::new(),
+        name,
     }
 }
 
@@ -244,11 +184,11 @@ impl fmt::Debug for WorkerSpec {
         formatter
             .debug_struct("WorkerSpec")
             .field("entrypoint", &self.entrypoint)
-            .field("role", &self.role)
-            .field("local_world_size", &self.local_world_size)
-            .field("run_id", &self.run_id)
-            .field("max_restarts", &self.max_restarts)
-            .field("rendezvous", &self.rendezvous)
+            .field("role", &self.config.role)
+            .field("local_world_size", &self.config.local_world_size)
+            .field("run_id", &self.config.run_id)
+            .field("max_restarts", &self.config.max_restarts)
+            .field("rendezvous", &self.config.rendezvous)
             .finish_non_exhaustive()
     }
 }

@@ -29,7 +29,7 @@ macro_rules! setters {
         $(
             $(#[doc = $doc])*
             pub fn $name(mut self, $name: $type) -> Self {
-                self.spec.$name = $name;
+                self.spec.config.$name = $name;
                 self
             }
         )*
@@ -51,8 +51,6 @@ impl WorkerSpecBuilder {
         local_world_size: u32;
         /// How often the group may be restarted after a failure; 3. None is legal.
         max_restarts: u32;
-        /// How often a [`SimpleElasticAgent`](super::SimpleElasticAgent) asks its supervisor; 0.1 s.
-        monitor_interval: Duration;
         /// How long the node rests between the end of its workers and the next rendezvous; not at
         /// all. For hardware or file systems that need a moment after a crash.
         settle_delay: Duration;
@@ -83,16 +81,22 @@ impl WorkerSpecBuilder {
         hang: HangPlan;
     }
 
+    /// How often a [`SimpleElasticAgent`](super::SimpleElasticAgent) asks its supervisor; 0.1 s.
+    pub fn monitor_interval(mut self, monitor_interval: Duration) -> Self {
+        self.spec.monitor_interval = monitor_interval;
+        self
+    }
+
     /// Restarts and interval of one of torchelastic's generations.
     pub fn defaults(mut self, defaults: Defaults) -> Self {
-        self.spec.max_restarts = defaults.max_restarts;
+        self.spec.config.max_restarts = defaults.max_restarts;
         self.spec.monitor_interval = defaults.monitor_interval;
         self
     }
 
     /// The label of all its workers; `default`.
     pub fn role(mut self, role: impl Into<String>) -> Self {
-        self.spec.role = role.into();
+        self.spec.config.role = role.into();
         self
     }
 
@@ -104,14 +108,14 @@ impl WorkerSpecBuilder {
 
     /// The name that all nodes of the job share; `none`.
     pub fn run_id(mut self, run_id: impl Into<String>) -> Self {
-        self.spec.run_id = RunId::new(run_id);
+        self.spec.config.run_id = RunId::new(run_id);
         self
     }
 
     /// Adds an exit code (minus the number for a signal) after which no restart is tried: a worker
     /// that ends with it by itself fails the run at once.
     pub fn non_retryable(mut self, code: i32) -> Self {
-        self.spec.non_retryable.insert(code);
+        self.spec.config.non_retryable.insert(code);
         self
     }
 
@@ -124,20 +128,20 @@ impl WorkerSpecBuilder {
 
     /// The address of this node that others should use; found out if nothing is said.
     pub fn local_addr(mut self, address: impl Into<String>) -> Self {
-        self.spec.local_addr = Some(address.into());
+        self.spec.config.local_addr = Some(address.into());
         self
     }
 
     /// Copies teed lines of standard output that contain one of these texts into one file for all
     /// workers.
     pub fn duplicate_stdout_filters(mut self, needles: Vec<String>) -> Self {
-        self.spec.logs.stdout_filters = needles;
+        self.spec.config.logs.stdout_filters = needles;
         self
     }
 
     /// The same for standard error.
     pub fn duplicate_stderr_filters(mut self, needles: Vec<String>) -> Self {
-        self.spec.logs.stderr_filters = needles;
+        self.spec.config.logs.stderr_filters = needles;
         self
     }
 
@@ -183,16 +187,16 @@ impl WorkerSpecBuilder {
     /// Checks the whole.
     pub fn build(self) -> Result<WorkerSpec, SpecError> {
         let mut spec = self.spec;
-        if spec.local_world_size == 0 {
+        if spec.config.local_world_size == 0 {
             return Err(SpecError::NoWorkers);
         }
         if spec.monitor_interval.is_zero() {
             return Err(SpecError::NoInterval);
         }
-        if spec.role.is_empty() {
+        if spec.config.role.is_empty() {
             return Err(SpecError::NoRole);
         }
-        if spec.non_retryable.contains(&0) {
+        if spec.config.non_retryable.contains(&0) {
             return Err(SpecError::RetriedSuccess);
         }
         let named = match &spec.entrypoint {
@@ -224,17 +228,17 @@ impl WorkerSpecBuilder {
 }
 
 fn check_rendezvous(spec: &WorkerSpec) -> Result<(), SpecError> {
-    if matches!(spec.master_port, MasterPort::Kept(_)) {
-        if !matches!(spec.rendezvous, RendezvousPlan::Local) {
+    if matches!(spec.config.master_port, MasterPort::Kept(_)) {
+        if !matches!(spec.config.rendezvous, RendezvousPlan::Local) {
             return Err(SpecError::KeptSocket("this job may have others"));
         }
-        if !spec.share_store {
+        if !spec.config.share_store {
             return Err(SpecError::KeptSocket(
                 "here the worker with rank 0 hosts it",
             ));
         }
     }
-    match &spec.rendezvous {
+    match &spec.config.rendezvous {
         RendezvousPlan::Local => Ok(()),
         RendezvousPlan::Static {
             node_rank, nodes, ..
@@ -243,16 +247,20 @@ fn check_rendezvous(spec: &WorkerSpec) -> Result<(), SpecError> {
             nodes.saturating_sub(1)
         ))),
         RendezvousPlan::Static { .. } => Ok(()),
-        RendezvousPlan::Dynamic { parameters } if !spec.backends.contains(&parameters.backend) => {
+        RendezvousPlan::Dynamic { parameters }
+            if !spec.config.backends.contains(&parameters.backend) =>
+        {
             Err(SpecError::Rendezvous(format!(
                 "there is no rendezvous backend '{}': the registry has {:?}",
-                parameters.backend, spec.backends
+                parameters.backend, spec.config.backends
             )))
         }
-        RendezvousPlan::Dynamic { parameters } if parameters.run_id != spec.run_id.as_str() => {
+        RendezvousPlan::Dynamic { parameters }
+            if parameters.run_id != spec.config.run_id.as_str() =>
+        {
             Err(SpecError::Rendezvous(format!(
                 "the rendezvous is for run '{}', the workers are of run '{}'",
-                parameters.run_id, spec.run_id
+                parameters.run_id, spec.config.run_id
             )))
         }
         RendezvousPlan::Dynamic { .. } => Ok(()),

@@ -23,7 +23,7 @@ use rdzv_rendezvous::RendezvousError;
 
 use crate::supervisor::Supervisor;
 use crate::worker::WorkerIdentity;
-use crate::{AgentError, LaunchPlan, Outcome, Verdict, host};
+use crate::{AgentConfig, AgentError, Outcome, Verdict, host};
 use judge::{Known, judge};
 use lost_node::LostNode;
 
@@ -71,9 +71,9 @@ pub(crate) struct FailureAnalysis {
 }
 
 impl FailureAnalysis {
-    pub(crate) fn new(plan: &LaunchPlan, group_rank: GroupRank) -> Self {
+    pub(crate) fn new(config: &AgentConfig, group_rank: GroupRank) -> Self {
         Self {
-            role: plan.role.clone(),
+            role: config.role.clone(),
             group_rank,
             not_started: None,
             peer_failure: None,

@@ -10,7 +10,7 @@ use rdzv_agent_proto::hang::heartbeat::HeartbeatLimits;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HangPlan {
     /// The named pipe of the reference's watchdog, made when the run begins and removed at its end.
-    /// Workers have to be told by `TORCHELASTIC_TIMER_FILE` in [`LaunchPlan`](crate::LaunchPlan)'s
+    /// Workers have to be told by `TORCHELASTIC_TIMER_FILE` in [`AgentConfig`](crate::AgentConfig)'s
     /// environment.
     pub watchdog: Option<PathBuf>,
     /// Heartbeats that workers send.

@@ -17,7 +17,7 @@ use super::log_reader::TailedFile;
 use super::output::Labels;
 use super::retained::{RETAINED, RetainedFile};
 use super::tail::Tail;
-use crate::{AgentError, LaunchPlan, LogBase, LogPlan, StreamSelection};
+use crate::{AgentConfig, AgentError, LogBase, LogPlan, StreamSelection};
 
 /// The output streams of one worker.
 #[derive(Debug, Default)]
@@ -64,15 +64,15 @@ pub(crate) struct Logs {
 
 impl Logs {
     /// Opens nothing yet.
-    pub(crate) fn new(plan: &LaunchPlan) -> Self {
+    pub(crate) fn new(config: &AgentConfig) -> Self {
         let node = rustix::system::uname();
         let node = node.nodename().to_string_lossy().into_owned();
         Self {
-            plan: plan.logs.clone(),
-            run_id: plan.run_id.as_str().to_owned(),
+            plan: config.logs.clone(),
+            run_id: config.run_id.as_str().to_owned(),
             labels: Labels {
-                template: plan.logs.prefix_template.clone(),
-                role: plan.role.clone(),
+                template: config.logs.prefix_template.clone(),
+                role: config.role.clone(),
                 hostname: node.split('.').next().unwrap_or_default().to_owned(),
             },
             run: None,

@@ -8,7 +8,7 @@ use rdzv_core::rank::GroupRank;
 use rdzv_rendezvous::dynamic::reserve_port;
 use rdzv_store::{Pinger, ServerOptions, TcpStoreServer};
 
-use crate::{AgentError, LaunchPlan, MasterPort};
+use crate::{AgentConfig, AgentError, MasterPort};
 
 /// The address of a node that nobody else needs to reach.
 const LOOPBACK: &str = "127.0.0.1";
@@ -28,11 +28,11 @@ pub(super) struct LocalMeeting {
 }
 
 impl LocalMeeting {
-    pub(super) fn new(plan: &LaunchPlan) -> Self {
+    pub(super) fn new(config: &AgentConfig) -> Self {
         Self {
-            address: plan.local_addr.clone(),
-            share_store: plan.share_store,
-            master_port: plan.master_port.clone(),
+            address: config.local_addr.clone(),
+            share_store: config.share_store,
+            master_port: config.master_port.clone(),
             rounds: 0,
             server: None,
             port: None,

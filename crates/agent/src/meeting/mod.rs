@@ -32,7 +32,7 @@ use tokio::sync::oneshot;
 use tracing::warn;
 
 use crate::health::{Liveness, Watched};
-use crate::{AgentError, LaunchPlan, MasterPort, RendezvousPlan};
+use crate::{AgentConfig, AgentError, MasterPort, RendezvousPlan};
 use dynamic::{DynamicMeeting, JoinedRound};
 use fixed::Met;
 use local::LocalMeeting;
@@ -109,16 +109,16 @@ pub(crate) struct Meeting {
 }
 
 impl Meeting {
-    pub(crate) fn new(plan: &LaunchPlan, answers: UnboundedSender<Answer>) -> Self {
-        let dynamic = match &plan.rendezvous {
+    pub(crate) fn new(config: &AgentConfig, answers: UnboundedSender<Answer>) -> Self {
+        let dynamic = match &config.rendezvous {
             RendezvousPlan::Dynamic { parameters } => Some(DynamicMeeting::new(
-                plan.backends.clone(),
+                config.backends.clone(),
                 parameters.clone(),
                 Member {
-                    role: plan.role.clone(),
-                    local_world_size: plan.local_world_size,
-                    share_store: plan.share_store,
-                    master_port: match plan.master_port {
+                    role: config.role.clone(),
+                    local_world_size: config.local_world_size,
+                    share_store: config.share_store,
+                    master_port: match config.master_port {
                         MasterPort::Fixed(port) => Some(port),
                         // A kept socket is for one node only, and not dynamic.
                         MasterPort::Free | MasterPort::Kept(_) => None,
@@ -128,7 +128,7 @@ impl Meeting {
             )),
             _ => None,
         };
-        let parameters = match &plan.rendezvous {
+        let parameters = match &config.rendezvous {
             RendezvousPlan::Local | RendezvousPlan::Dynamic { .. } => None,
             RendezvousPlan::Static {
                 endpoint,
@@ -140,19 +140,19 @@ impl Meeting {
                 node_rank: *node_rank,
                 nodes: *nodes,
                 timeout: *timeout,
-                run_id: plan.run_id.clone(),
+                run_id: config.run_id.clone(),
             }),
         };
         Self {
             us: RoleInfo {
-                role: plan.role.clone(),
+                role: config.role.clone(),
                 rank: parameters
                     .as_ref()
                     .map_or(GroupRank(0), |parameters| parameters.node_rank),
-                local_world_size: plan.local_world_size,
+                local_world_size: config.local_world_size,
             },
-            identical_workers: plan.identical_workers,
-            local: LocalMeeting::new(plan),
+            identical_workers: config.identical_workers,
+            local: LocalMeeting::new(config),
             parameters,
             met: None,
             news: None,
@@ -161,7 +161,7 @@ impl Meeting {
             // Alone, the agent talks to itself.
             store: Arc::new(HashStore::new()),
             answers,
-            liveness: plan.liveness.clone(),
+            liveness: config.liveness.clone(),
             watched: Vec::new(),
         }
     }

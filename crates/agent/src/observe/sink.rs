@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use crate::{AgentEvent, LaunchPlan, host};
+use crate::{AgentConfig, AgentEvent, host};
 
 /// A receiver of every event of a run, in order.
 ///
@@ -89,7 +89,7 @@ pub struct RunFacts {
 
 impl RunFacts {
     /// Those of a launch on this host.
-    pub fn new(plan: &LaunchPlan) -> Self {
+    pub fn new(plan: &AgentConfig) -> Self {
         let name = &plan.entrypoint.name;
         let entry_point = if name == RUN_PATH_NAME {
             name.clone()

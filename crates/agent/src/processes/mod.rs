@@ -28,7 +28,7 @@ use crate::reap::Leftovers;
 use crate::supervisor::{StartRequest, Supervisor, Watch, WorkerEvent};
 use crate::uninterruptible::KernelHolds;
 use crate::worker::{WorkerFiles, WorkerIdentity};
-use crate::{AgentError, AgentEvent, LaunchPlan, error_file, spawn};
+use crate::{AgentConfig, AgentError, AgentEvent, error_file, spawn};
 
 /// How many lines of a failed worker's stderr are evidence.
 const MOST_LINES: usize = 200;
@@ -53,7 +53,7 @@ struct Worker {
 
 /// Starts, watches and stops processes.
 pub(crate) struct ProcessSupervisor {
-    plan: Arc<LaunchPlan>,
+    config: Arc<AgentConfig>,
     workers: BTreeMap<LocalRank, Worker>,
     exits: Exits,
     children: unix::Signal,
@@ -79,7 +79,7 @@ enum Wakeup<H> {
 
 impl ProcessSupervisor {
     /// Orphans of workers come to this process from here on. To be called inside the runtime.
-    pub(crate) fn new(plan: Arc<LaunchPlan>) -> Result<Self, AgentError> {
+    pub(crate) fn new(config: Arc<AgentConfig>) -> Result<Self, AgentError> {
         let system = |what| move |source| AgentError::System { what, source };
         spawn::keep_descriptors_private().map_err(system("look at inherited descriptors"))?;
         let children = unix::signal(SignalKind::child())
@@ -87,20 +87,20 @@ impl ProcessSupervisor {
         let leftovers =
             Leftovers::adopt().map_err(system("adopt orphaned processes (subreaper)"))?;
         let exits = Exits::new().map_err(system("wait for ended workers (epoll)"))?;
-        let held_limit = plan.variable(env::TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT);
+        let held_limit = config.variable(env::TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT);
         Ok(Self {
             workers: BTreeMap::new(),
             exits,
             children,
             leftovers,
             clearing: false,
-            logs: Logs::new(&plan),
+            logs: Logs::new(&config),
             stderr: StderrCapture::default(),
-            hang: HangMonitor::new(&plan.hang, &plan.role, plan.local_world_size)?,
+            hang: HangMonitor::new(&config.hang, &config.role, config.local_world_size)?,
             kernel_holds: KernelHolds::new(held_limit.as_deref()),
             control_group: OnceCell::new(),
             oom_counters: OutOfMemoryCounters::find(),
-            plan,
+            config,
         })
     }
 
@@ -122,7 +122,7 @@ impl ProcessSupervisor {
         } = request;
         let local_rank = place.local_rank;
         environment.extend(self.hang.variables(local_rank));
-        if let Some(path) = self.plan.worker_socket(local_rank) {
+        if let Some(path) = self.config.worker_socket(local_rank) {
             // A server refuses a path that exists, and a worker that was killed leaves its own.
             let _ = std::fs::remove_file(&path);
             let path = path.to_string_lossy().into_owned();
@@ -132,7 +132,7 @@ impl ProcessSupervisor {
             self.logs.begin_attempt(restart_count)?;
         }
         let mut streams = self.logs.streams(&place)?;
-        if streams.stderr.is_none() && self.plan.overhear_stderr {
+        if streams.stderr.is_none() && self.config.capture_stderr {
             streams.stderr = self.stderr.stderr(local_rank);
         }
         let error_file = streams.error_file.clone();
@@ -140,7 +140,7 @@ impl ProcessSupervisor {
         let entrance = group.and_then(|group| group.entrance(local_rank));
         let counted = group.map(|group| group.memory_events(local_rank));
         let oom_kills = self.oom_counters.read(counted);
-        let spawned = spawn::spawn(&self.plan, &place, environment, streams, entrance);
+        let spawned = spawn::spawn(&self.config, &place, environment, streams, entrance);
         drop(port);
         let spawned = spawned?;
         let now = clock.now();
@@ -487,7 +487,7 @@ impl Supervisor for ProcessSupervisor {
         self.stderr.flush();
         let number = exit.exit.as_number();
         let (local_rank, pid) = (exit.local_rank, exit.pid);
-        let program = self.plan.entrypoint.program.to_string_lossy();
+        let program = self.config.entrypoint.program.to_string_lossy();
         error!(
             "failed (exitcode: {number}) local_rank: {local_rank} (pid: {pid}) of binary: {program}"
         );
@@ -521,7 +521,7 @@ impl Supervisor for ProcessSupervisor {
     fn probe(&self, exit: &WorkerExit) -> Option<Cause> {
         let worker = self.workers.get(&exit.local_rank)?;
         let logs = worker.error_file.as_deref().and_then(Path::parent);
-        probes::explain(exit.exit, Path::new(&self.plan.entrypoint.program), logs)
+        probes::explain(exit.exit, Path::new(&self.config.entrypoint.program), logs)
     }
 
     fn shutdown(&mut self, _signal: i32) {}

@@ -19,7 +19,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 pub(crate) use child::{bind, detach, enter, keep_descriptors_private, let_trace};
 
 use crate::logs::WorkerStreams;
-use crate::{AgentError, LaunchPlan};
+use crate::{AgentConfig, AgentError};
 
 /// A process that was just started.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(crate) struct Spawned {
 
 /// Starts one worker. To be called on the main thread.
 pub(crate) fn spawn(
-    launch: &LaunchPlan,
+    launch: &AgentConfig,
     ranks: &WorkerRanks,
     variables: Vec<(&'static str, String)>,
     streams: WorkerStreams,

@@ -8,7 +8,7 @@ use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
-use rdzv_agent::{AgentError, LaunchPlan, LogPlan, Outcome, Verdict, host};
+use rdzv_agent::{AgentConfig, AgentError, LogPlan, Outcome, Verdict, host};
 use rdzv_core::{env, signal};
 use tracing::error;
 
@@ -35,7 +35,7 @@ pub(super) struct Ended {
 
 impl Ended {
     /// Of a launch that is about to begin.
-    pub(super) fn new(plan: &LaunchPlan) -> Self {
+    pub(super) fn new(plan: &AgentConfig) -> Self {
         Self {
             run_id: plan.run_id.as_str().to_owned(),
             title: plan.entrypoint.name.clone(),

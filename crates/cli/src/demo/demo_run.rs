@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rdzv_agent::{
-    AgentEvent, Entrypoint, LaunchPlan, LogBase, LogPlan, Outcome, RankSelection, StreamSelection,
+    AgentConfig, AgentEvent, Entrypoint, LogBase, LogPlan, Outcome, RankSelection, StreamSelection,
 };
 use rdzv_core::ident::RunId;
 use rustix::process::{Pid, Signal, kill_process};
@@ -135,7 +135,7 @@ fn kill(pid: u32) {
     }
 }
 
-fn plan(args: &DemoArgs, directory: &Path, reports: &str) -> anyhow::Result<LaunchPlan> {
+fn plan(args: &DemoArgs, directory: &Path, reports: &str) -> anyhow::Result<AgentConfig> {
     let words: [OsString; 5] = [
         "demo-worker".into(),
         "--directory".into(),
@@ -153,7 +153,7 @@ fn plan(args: &DemoArgs, directory: &Path, reports: &str) -> anyhow::Result<Laun
         arguments: words.into(),
         name: "rdzv demo-worker".to_owned(),
     };
-    Ok(LaunchPlan {
+    Ok(AgentConfig {
         run_id: RunId::new("demo"),
         local_world_size: args.workers,
         max_restarts: 1,
@@ -166,7 +166,7 @@ fn plan(args: &DemoArgs, directory: &Path, reports: &str) -> anyhow::Result<Laun
         },
         environment: std::env::vars_os().collect(),
         rendezvous_backend: "static".to_owned(),
-        ..LaunchPlan::new(entrypoint)
+        ..AgentConfig::builder(entrypoint).build()
     })
 }
 

@@ -1,4 +1,4 @@
-//! The launch of workers: flags + environment + machine -> [`LaunchPlan`](rdzv_agent::LaunchPlan),
+//! The launch of workers: flags + environment + machine -> [`AgentConfig`](rdzv_agent::AgentConfig),
 //! and its explanation.
 //!
 //! Flags that belong together stand in one file with the function that resolves them and the one

@@ -1,7 +1,7 @@
 //! The lines of an explanation about rendezvous: the endpoint, the coordinator, and the store of the
 //! workers.
 
-use rdzv_agent::{LaunchPlan, MasterPort, RendezvousPlan};
+use rdzv_agent::{AgentConfig, MasterPort, RendezvousPlan};
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::env;
 
@@ -11,7 +11,7 @@ use crate::explanation::{Draft, Provenance};
 
 pub(super) fn explain(
     draft: &mut Draft,
-    plan: &LaunchPlan,
+    plan: &AgentConfig,
     reasons: &RendezvousReasons,
     machine: &dyn Machine,
 ) {
@@ -39,7 +39,7 @@ pub(super) fn explain(
     master(draft, plan, reasons);
 }
 
-fn settings(draft: &mut Draft, plan: &LaunchPlan) {
+fn settings(draft: &mut Draft, plan: &AgentConfig) {
     match &plan.rendezvous {
         RendezvousPlan::Local => {}
         RendezvousPlan::Static {
@@ -61,7 +61,7 @@ fn settings(draft: &mut Draft, plan: &LaunchPlan) {
 }
 
 /// The process that runs the coordinator, and the reason.
-fn coordinator(plan: &LaunchPlan, machine: &dyn Machine) -> (String, String) {
+fn coordinator(plan: &AgentConfig, machine: &dyn Machine) -> (String, String) {
     let here = "this node's agent".to_owned();
     let parameters = match &plan.rendezvous {
         RendezvousPlan::Local => return (here, "there is no other node".to_owned()),
@@ -116,7 +116,7 @@ fn endpoint(text: &str) -> Endpoint {
 }
 
 /// The address and port of the workers' store.
-fn master(draft: &mut Draft, plan: &LaunchPlan, reasons: &RendezvousReasons) {
+fn master(draft: &mut Draft, plan: &AgentConfig, reasons: &RendezvousReasons) {
     let (address, port) = (draft.given("master_addr"), draft.given("master_port"));
     let local = draft.given("local_addr");
     let decided = |why: &str| Provenance::decided(why);

@@ -1,8 +1,8 @@
-//! Resolves a whole command line: flags, environment and machine give a [`LaunchPlan`].
+//! Resolves a whole command line: flags, environment and machine give a [`AgentConfig`].
 
 use std::fmt::Display;
 
-use rdzv_agent::{LaunchPlan, LogBase, RendezvousPlan};
+use rdzv_agent::{AgentConfig, LogBase, RendezvousPlan};
 use rdzv_agent_proto::topology::Binding;
 use rdzv_core::env;
 use rdzv_rendezvous::BackendRegistry;
@@ -19,7 +19,7 @@ use crate::exit::{Raised, Refusal};
 #[derive(Debug)]
 pub(crate) struct Launch {
     /// For the agent.
-    pub(crate) plan: LaunchPlan,
+    pub(crate) plan: AgentConfig,
     /// The observers of the run.
     pub(crate) observers: Observers,
     /// For the user.
@@ -98,7 +98,7 @@ pub(crate) fn resolve(
         .hang
         .resolve(&entrypoint, &context, &mut workers_environment)?;
     let restarts = arguments.restart.resolve()?;
-    let plan = LaunchPlan {
+    let plan = AgentConfig {
         role: arguments.role.clone(),
         run_id: rendezvous.run_id,
         local_world_size,
@@ -115,7 +115,7 @@ pub(crate) fn resolve(
         logs,
         settle_delay: restarts.settle_delay,
         non_retryable: restarts.non_retryable,
-        overhear_stderr: !arguments.report.bare_stderr,
+        capture_stderr: !arguments.report.bare_stderr,
         environment: workers_environment,
         rendezvous_backend: rendezvous.backend,
         hang,
@@ -123,7 +123,7 @@ pub(crate) fn resolve(
             .iter()
             .map(|binding| binding.processors.clone())
             .collect(),
-        ..LaunchPlan::new(entrypoint)
+        ..AgentConfig::builder(entrypoint).build()
     };
     context.info(configuration(arguments, &nodes, &plan));
     Ok(Launch {
@@ -144,7 +144,7 @@ fn assertion(text: String) -> Refusal {
 
 /// The launch as text, for `LOGLEVEL=INFO`: the fields that `torchrun` lists, with the values in
 /// effect.
-fn configuration(arguments: &RunArgs, nodes: &Nodes, plan: &LaunchPlan) -> String {
+fn configuration(arguments: &RunArgs, nodes: &Nodes, plan: &AgentConfig) -> String {
     let (endpoint, settings) = match &plan.rendezvous {
         RendezvousPlan::Local => ("none needed".to_owned(), String::new()),
         RendezvousPlan::Static {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clap::Args;
-use rdzv_agent::LaunchPlan;
+use rdzv_agent::AgentConfig;
 use rdzv_core::env::TORCH_ELASTIC_SHUTDOWN_TIMEOUT;
 use rdzv_core::signal;
 use rustix::process::Signal;
@@ -147,7 +147,7 @@ impl StopArgs {
 }
 
 /// Adds restarts, grace and signals to an explanation.
-pub(super) fn explain(draft: &mut Draft, plan: &LaunchPlan, environment: &Environment) {
+pub(super) fn explain(draft: &mut Draft, plan: &AgentConfig, environment: &Environment) {
     draft.section("Restarts and ends");
     let restarts = plan.max_restarts.to_string();
     draft.setting("restarts after failures", "max_restarts", restarts, "");

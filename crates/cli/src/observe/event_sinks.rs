@@ -11,7 +11,7 @@ use rdzv_agent::observe::{
     EventFile, EventRegistry, EventSink, EventSinks, NodeStatus, RunFacts, SharedStatus,
     TorchelasticEvents,
 };
-use rdzv_agent::{AgentEvent, LaunchPlan, WorkerIdentity};
+use rdzv_agent::{AgentConfig, AgentEvent, WorkerIdentity};
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::env;
 use tempfile::{Builder, TempDir};
@@ -47,7 +47,7 @@ impl Watchers {
 
 /// Opens what the user asked for. `shown` is false if the log level hides events.
 pub(crate) fn open(
-    plan: &mut LaunchPlan,
+    plan: &mut AgentConfig,
     observers: &Observers,
     shown: bool,
 ) -> Result<Watchers, Raised> {

@@ -21,7 +21,7 @@ use std::process::{Command, exit};
 use std::time::Duration;
 
 use rdzv_agent::{
-    AgentEvent, Entrypoint, Exit, Failure, LaunchPlan, LogBase, LogPlan, Outcome, RankSelection,
+    AgentConfig, AgentEvent, Entrypoint, Exit, Failure, LogBase, LogPlan, Outcome, RankSelection,
     RendezvousPlan, StreamSelection, end_like, is_kept, keep, run, write_launcher_error_file,
 };
 use rdzv_agent_proto::topology::CpuList;
@@ -119,7 +119,7 @@ fn count_in_store(key: &str) {
     println!("{}", store.add(key, 1).expect("the store answers"));
 }
 
-fn plan(options: &BTreeMap<&str, &str>, command: &[String]) -> LaunchPlan {
+fn plan(options: &BTreeMap<&str, &str>, command: &[String]) -> AgentConfig {
     let number = |name: &str, default: u32| {
         options
             .get(name)
@@ -146,7 +146,7 @@ fn plan(options: &BTreeMap<&str, &str>, command: &[String]) -> LaunchPlan {
         arguments: command[1..].iter().map(Into::into).collect(),
         name: command[0].clone(),
     };
-    LaunchPlan {
+    AgentConfig {
         role: options.get("role").unwrap_or(&"default").to_string(),
         local_world_size: number("workers", 1),
         rendezvous: match (options.get("static"), options.get("scripted")) {
@@ -210,7 +210,7 @@ fn plan(options: &BTreeMap<&str, &str>, command: &[String]) -> LaunchPlan {
                 .map(|list| CpuList::parse(list).expect("a list of processors"))
                 .collect()
         }),
-        ..LaunchPlan::new(entrypoint)
+        ..AgentConfig::builder(entrypoint).build()
     }
 }
 

@@ -1,4 +1,5 @@
-//! What to run, fully resolved: nothing in here needs the command line or the environment again.
+//! The configuration of an agent, fully resolved: nothing in here needs the command line or the
+//! environment again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -19,99 +20,106 @@ use rdzv_rendezvous::{BackendRegistry, RendezvousParameters};
 use crate::AgentError;
 use crate::hang::HangPlan;
 
-/// One launch on this node.
-#[derive(Debug, Clone)]
-pub struct LaunchPlan {
-    /// What each worker executes.
-    pub entrypoint: Entrypoint,
-    /// `--role`.
-    pub role: String,
-    /// The job's name, as workers and log directories see it.
-    pub run_id: RunId,
-    /// How many workers this node starts; at least 1.
-    pub local_world_size: u32,
-    /// How the nodes find one another.
-    pub rendezvous: RendezvousPlan,
-    /// The dynamic rendezvous that there are, by name; open to more.
-    pub backends: BackendRegistry,
-    /// How often the group may be restarted after a failure.
-    pub max_restarts: u32,
-    /// How long workers have between the closing signal and SIGKILL, on every path.
-    pub shutdown_timeout: Duration,
-    /// How long the node rests between the end of its workers and the next rendezvous.
-    pub settle_delay: Duration,
-    /// The exit codes (minus the numbers of signals) of failures after which no restart is tried.
-    pub non_retryable: BTreeSet<i32>,
-    /// Signals (numbers) that end the run in order when the agent receives them.
-    pub signals: Vec<i32>,
+/// Defines the settings: one line each makes a field, its default and its setter.
+macro_rules! settings {
+    ($($(#[doc = $doc:literal])* $name:ident: $type:ty = $default:expr;)*) => {
+        /// The configuration of an agent: one run of workers on this node. Made by
+        /// [`AgentConfig::builder`].
+        #[derive(Debug, Clone)]
+        pub struct AgentConfig {
+            /// What each worker executes.
+            pub entrypoint: Entrypoint,
+            $($(#[doc = $doc])* pub $name: $type,)*
+        }
+
+        impl AgentConfigBuilder {
+            fn new(entrypoint: Entrypoint) -> Self {
+                Self(AgentConfig { entrypoint, $($name: $default,)* })
+            }
+
+            $($(#[doc = $doc])* pub fn $name(mut self, $name: $type) -> Self {
+                self.0.$name = $name;
+                self
+            })*
+        }
+    };
+}
+
+settings! {
+    /// The label of the workers (`--role`); `default`.
+    role: String = "default".to_owned();
+    /// The job's name, as workers and log directories see it; `none`.
+    run_id: RunId = RunId::new("none");
+    /// How many workers this node starts; 1, and never 0.
+    local_world_size: u32 = 1;
+    /// How the nodes find one another; there is only this one.
+    rendezvous: RendezvousPlan = RendezvousPlan::Local;
+    /// The dynamic rendezvous that there are, by name; those of rdzv.
+    backends: BackendRegistry = BackendRegistry::with_defaults();
+    /// How often the group may be restarted after a failure; not at all.
+    max_restarts: u32 = 0;
+    /// How long workers have between the closing signal and SIGKILL, on every path; 30 s.
+    shutdown_timeout: Duration = Duration::from_secs(30);
+    /// How long the node rests between the end of its workers and the next rendezvous; not at all.
+    settle_delay: Duration = Duration::ZERO;
+    /// The exit codes (minus the numbers of signals) of failures after which no restart is tried;
+    /// none.
+    non_retryable: BTreeSet<i32> = BTreeSet::new();
+    /// Signals (numbers) that end the run in order when the agent receives them; SIGTERM, SIGINT,
+    /// SIGHUP and SIGQUIT.
+    signals: Vec<i32> = vec![15, 2, 1, 3];
     /// `--signals-to-handle` as typed, for the workers' environment.
-    pub signals_text: String,
-    /// `--virtual-local-rank`.
-    pub virtual_local_rank: bool,
+    signals_text: String = "SIGTERM,SIGINT,SIGHUP,SIGQUIT".to_owned();
+    /// True gives every worker local rank 0 and the one device that is its own; false.
+    virtual_local_rank: bool = false;
     /// False leaves hosting the workers' store to the worker with rank 0
-    /// (`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`). Static rendezvous always shares; whether another
-    /// one can is its own business.
-    pub share_store: bool,
+    /// (`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`); true. Static rendezvous always shares; whether
+    /// another one can is its own business.
+    share_store: bool = true;
     /// The address of this node that others should use; `None` = found out.
-    pub local_addr: Option<String>,
-    /// True computes ranks without an exchange (`TORCH_ELASTIC_WORKER_IDENTICAL=1`).
-    pub identical_workers: bool,
-    /// Where the workers' output goes.
-    pub logs: LogPlan,
+    local_addr: Option<String> = None;
+    /// True computes ranks without an exchange (`TORCH_ELASTIC_WORKER_IDENTICAL=1`); false.
+    identical_workers: bool = false;
+    /// Where the workers' output goes; to the console, without files.
+    logs: LogPlan = LogPlan::new(LogBase::Discard);
     /// Whether the last lines of workers that share the agent's stderr are kept for the failure
-    /// report: unless it is a terminal, they then write to it through a pipe.
-    pub overhear_stderr: bool,
-    /// The environment that workers start from, before the variables of their ranks.
-    pub environment: BTreeMap<OsString, OsString>,
+    /// report: unless it is a terminal, they then write to it through a pipe. True.
+    capture_stderr: bool = true;
+    /// The environment that workers start from, before the variables of their ranks; empty.
+    environment: BTreeMap<OsString, OsString> = BTreeMap::new();
     /// Name of the rendezvous backend, as events show it.
-    pub rendezvous_backend: String,
-    /// The port of the workers' store.
-    pub master_port: MasterPort,
+    rendezvous_backend: String = "c10d".to_owned();
+    /// The port of the workers' store; one that is free.
+    master_port: MasterPort = MasterPort::Free;
     /// The processors that each worker may use, by local rank (`--numa-binding`; what
     /// [`Hardware::bind`](crate::topology::Hardware::bind) says). Workers beyond the list may use
     /// what the agent may; an empty list binds nobody.
-    pub processors: Vec<CpuList>,
-    /// How workers that hang are noticed, and what follows.
-    pub hang: HangPlan,
+    processors: Vec<CpuList> = Vec::new();
+    /// How workers that hang are noticed, and what follows; not at all.
+    hang: HangPlan = HangPlan::default();
     /// Watches the agent's own threads, for whoever keeps a clone of it.
-    pub liveness: Liveness,
+    liveness: Liveness = Liveness::new();
     /// A private directory for the workers' sockets (`TORCH_WORKER_SERVER_SOCKET`); `None` leaves
     /// the variable as it is. Its path is short: a socket's has 107 bytes at most.
-    pub worker_sockets: Option<PathBuf>,
+    worker_sockets: Option<PathBuf> = None;
 }
 
-impl LaunchPlan {
-    /// One worker on one node, with everything else at its default: role `default`, run id `none`,
-    /// no restarts, 30 s of grace, the four signals that end a run in order, output on the console
-    /// without files, and an empty environment.
-    pub fn new(entrypoint: Entrypoint) -> Self {
-        Self {
-            entrypoint,
-            role: "default".to_owned(),
-            run_id: RunId::new("none"),
-            local_world_size: 1,
-            rendezvous: RendezvousPlan::Local,
-            backends: BackendRegistry::with_defaults(),
-            max_restarts: 0,
-            shutdown_timeout: Duration::from_secs(30),
-            settle_delay: Duration::ZERO,
-            non_retryable: BTreeSet::new(),
-            signals: vec![15, 2, 1, 3],
-            signals_text: "SIGTERM,SIGINT,SIGHUP,SIGQUIT".to_owned(),
-            virtual_local_rank: false,
-            share_store: true,
-            local_addr: None,
-            identical_workers: false,
-            logs: LogPlan::new(LogBase::Discard),
-            overhear_stderr: true,
-            environment: BTreeMap::new(),
-            rendezvous_backend: "c10d".to_owned(),
-            master_port: MasterPort::Free,
-            processors: Vec::new(),
-            hang: HangPlan::default(),
-            liveness: Liveness::new(),
-            worker_sockets: None,
-        }
+/// An [`AgentConfig`] in the making.
+#[derive(Debug)]
+#[must_use = "a configuration is made by `build`"]
+pub struct AgentConfigBuilder(AgentConfig);
+
+impl AgentConfigBuilder {
+    /// The configuration.
+    pub fn build(self) -> AgentConfig {
+        self.0
+    }
+}
+
+impl AgentConfig {
+    /// Begins with one worker on one node, and every setting at its default.
+    pub fn builder(entrypoint: Entrypoint) -> AgentConfigBuilder {
+        AgentConfigBuilder::new(entrypoint)
     }
 
     /// The path of a worker's socket, if workers have any.
@@ -294,7 +302,7 @@ pub struct WorkerPreview {
     pub place: WorkerRanks,
     /// Its arguments, macros replaced.
     pub arguments: Vec<OsString>,
-    /// The variables that it gets beyond the environment of the plan, except
+    /// The variables that it gets beyond the environment of the configuration, except
     /// `TORCHELASTIC_ERROR_FILE`, whose directory is made when workers start.
     pub variables: Vec<(&'static str, String)>,
 }
@@ -306,12 +314,12 @@ pub struct WorkerPreview {
 ///
 /// If there are fewer devices than workers with `--virtual-local-rank`.
 pub fn preview(
-    plan: &LaunchPlan,
+    config: &AgentConfig,
     nodes: u32,
     group_rank: GroupRank,
     master: Master,
 ) -> Result<Vec<WorkerPreview>, AgentError> {
-    let size = plan.local_world_size;
+    let size = config.local_world_size;
     let (world, first) = (
         nodes.saturating_mul(size),
         group_rank.0.saturating_mul(size),
@@ -323,13 +331,13 @@ pub fn preview(
         master,
         losses_known_within: Duration::ZERO,
     };
-    let spec = plan.group_spec();
+    let spec = config.group_spec();
     WorkerRanks::of_node(Assignment::from((first, world, first, world)), size)
         .into_iter()
         .map(|place| {
             let variables = environment::variables(&spec, &round, &place, 0);
             Ok(WorkerPreview {
-                arguments: environment::arguments(&plan.entrypoint.arguments, place.local_rank),
+                arguments: environment::arguments(&config.entrypoint.arguments, place.local_rank),
                 variables: variables.map_err(AgentError::Plan)?,
                 place,
             })
