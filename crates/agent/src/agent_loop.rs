@@ -25,7 +25,7 @@ use tracing::{error, info, warn};
 
 use crate::clock::Clock;
 use crate::failure::{FailureAnalysis, hang_sentence};
-use crate::meeting::{Answer, Joined, Meeting, Parting};
+use crate::rendezvous::{Answer, Joined, LeaveReason, RendezvousHandle};
 use crate::requests::{Request, Requests};
 use crate::signals::{JobRequest, stop_this_process};
 use crate::supervisor::{StartRequest, Supervisor, Watch, WorkerEvent};
@@ -59,7 +59,7 @@ pub(crate) struct AgentLoop<'o, S> {
     inputs: VecDeque<GroupInput>,
     supervisor: S,
     requests: Requests,
-    rendezvous: Meeting,
+    rendezvous: RendezvousHandle,
     answers: UnboundedReceiver<Answer>,
     failures: FailureAnalysis,
     /// When the current rendezvous or exchange began.
@@ -82,7 +82,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
     ) -> Self {
         let group = WorkerGroup::new(config.group_spec());
         let (sender, answers) = unbounded_channel();
-        let rendezvous = Meeting::new(&config, sender);
+        let rendezvous = RendezvousHandle::new(&config, sender);
         Self {
             failures: FailureAnalysis::new(&config, rendezvous.group_rank()),
             config,
@@ -244,7 +244,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         let RendezvousPlan::Dynamic { parameters } = &self.config.rendezvous else {
             return;
         };
-        let event = AgentEvent::RendezvousNews {
+        let event = AgentEvent::RendezvousNotice {
             at: self.clock.now().wall,
             state,
             message,
@@ -387,7 +387,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
     /// Announces to the other nodes that this one has failed permanently.
     fn announce(&mut self, text: String) {
         self.announced = true;
-        self.rendezvous.tell_others(text);
+        self.rendezvous.announce(text);
     }
 
     /// An answer of the rendezvous, for the machine.
@@ -495,7 +495,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         let restart_count = self.group.restart_count();
         let now = self.clock.now().wall;
         let verdict = Box::new(self.failures.verdict(now, restart_count, &outcome));
-        let parting = self.parting(&ending, &outcome, &verdict);
+        let reason_to_leave = self.reason_to_leave(&ending, &outcome, &verdict);
         if let Ending::SucceededAlone { reason, .. } = &ending {
             warn!(
                 "[{}] {reason}; the workers here have succeeded, so this node leaves the others",
@@ -511,7 +511,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         self.drain_output().await;
         self.supervisor
             .remove_files(matches!(outcome, Outcome::Succeeded));
-        self.leave(parting).await;
+        self.leave(reason_to_leave).await;
         let events = self.supervisor.end(self.clock);
         self.take(events);
         let now = self.clock.now();
@@ -561,14 +561,14 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         }
     }
 
-    async fn leave(&mut self, parting: Parting) {
-        let limit = match parting {
-            Parting::Left => LEAVING,
-            Parting::Succeeded | Parting::Failed { .. } => CLOSING,
+    async fn leave(&mut self, reason_to_leave: LeaveReason) {
+        let limit = match reason_to_leave {
+            LeaveReason::Left => LEAVING,
+            LeaveReason::Succeeded | LeaveReason::Failed { .. } => CLOSING,
         };
         let message = format!("The node leaves the rendezvous '{}'.", self.config.run_id);
         self.emit_node_state(NodeState::Succeeded, message, None, None);
-        let Some(left) = self.rendezvous.leave(parting) else {
+        let Some(left) = self.rendezvous.leave(reason_to_leave) else {
             return;
         };
         tokio::select! {
@@ -582,25 +582,32 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
     }
 
     /// What the other nodes are left with.
-    fn parting(&self, ending: &Ending, outcome: &Outcome, verdict: &Verdict) -> Parting {
+    fn reason_to_leave(
+        &self,
+        ending: &Ending,
+        outcome: &Outcome,
+        verdict: &Verdict,
+    ) -> LeaveReason {
         let failed = |text: Option<String>| {
             let now = self.clock.now().wall;
             let workers = &self.supervisor;
             let reason = (!self.announced)
                 .then(|| FailureAnalysis::final_announcement(now, outcome, verdict, text, workers));
-            Parting::Failed { reason }
+            LeaveReason::Failed { reason }
         };
         match (ending, outcome) {
-            (Ending::Succeeded { .. }, _) => Parting::Succeeded,
+            (Ending::Succeeded { .. }, _) => LeaveReason::Succeeded,
             (Ending::Failed { unhealthy, .. }, _) if !unhealthy.is_empty() => {
                 failed(Some(hang_sentence(unhealthy, &self.supervisor)))
             }
             (Ending::Failed { .. }, _) => failed(None),
-            (Ending::PeerFailed { .. } | Ending::RunClosed, _) => Parting::Failed { reason: None },
+            (Ending::PeerFailed { .. } | Ending::RunClosed, _) => {
+                LeaveReason::Failed { reason: None }
+            }
             (Ending::Devices(text), _) => failed(Some(text.clone())),
             // A node that could not join, or has lost what the others meet at, does not speak for
             // them.
-            (Ending::Broken, Outcome::Error(AgentError::Rendezvous(_))) => Parting::Left,
+            (Ending::Broken, Outcome::Error(AgentError::Rendezvous(_))) => LeaveReason::Left,
             (Ending::Broken, Outcome::Error(error)) => failed(Some(error.to_string())),
             (
                 Ending::Broken
@@ -609,7 +616,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 | Ending::NotNeeded
                 | Ending::KeeperLost,
                 _,
-            ) => Parting::Left,
+            ) => LeaveReason::Left,
         }
     }
 

@@ -58,7 +58,7 @@ pub enum AgentEvent {
         restart_count: u32,
     },
     /// Something a dynamic rendezvous has to say about this node or another.
-    RendezvousNews {
+    RendezvousNotice {
         /// When.
         at: Wall,
         /// How far this node is.
@@ -232,7 +232,7 @@ impl AgentEvent {
     pub fn at(&self) -> Wall {
         match self {
             Self::RendezvousBegan { at, .. }
-            | Self::RendezvousNews { at, .. }
+            | Self::RendezvousNotice { at, .. }
             | Self::Watchdog { at, .. }
             | Self::Rendezvous { at, .. }
             | Self::RanksAssigned { at, .. }

@@ -15,7 +15,7 @@
 //!
 //! The decisions are made in `rdzv_agent_proto::group`; this crate applies them. Reading order:
 //! `run`, `agent_loop`, `supervisor` (the interface to workers), `processes` with `spawn`, `exits` and
-//! `reap`, `meeting` (rendezvous and ranks), `logs`, `failure`. What is made of the events is in
+//! `reap`, `rendezvous` (rendezvous and ranks), `logs`, `failure`. What is made of the events is in
 //! [`observe`].
 
 mod agent_loop;
@@ -33,10 +33,10 @@ pub mod health;
 pub mod host;
 mod keeper;
 mod logs;
-mod meeting;
 mod memory;
 pub mod observe;
 mod outcome;
+mod rendezvous;
 
 mod processes;
 mod reap;

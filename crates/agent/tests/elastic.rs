@@ -15,7 +15,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 /// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The other end of the scripted rendezvous.
 struct Script {
@@ -50,12 +50,12 @@ fn agent(options: &[&str], script: &str) -> (Harness, Script) {
     let socket = format!("scripted={}", path.display());
     let options = [&[&*socket, "nodes=2"], options].concat();
     let harness = start_after("mkfifo $DIR/told", &options, script);
-    let patience = Timespec::try_from(PATIENCE).unwrap();
+    let patience = Timespec::try_from(TIMEOUT).unwrap();
     let mut watched = [PollFd::new(&listener, PollFlags::IN)];
     let came = poll(&mut watched, Some(&patience)).unwrap();
     assert_eq!(came, 1, "the agent does not ask to join");
     let (stream, _) = listener.accept().unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let script = Script {
         lines: BufReader::new(stream.try_clone().unwrap()).lines(),
         stream,

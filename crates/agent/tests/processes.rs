@@ -52,7 +52,7 @@ fn the_failed_worker_is_named_and_the_others_are_stopped() {
 }
 
 #[test]
-fn a_crash_is_told_from_an_exit() {
+fn a_crash_is_distinguished_from_an_exit() {
     let ended = start(&[], "kill -SEGV $$").end();
     ended.assert_said("failure local_rank=0 exit=-11");
 }

@@ -42,7 +42,7 @@ fn fields(event: &AgentEvent) -> (&'static str, Value) {
             "rendezvous_began",
             json!({ "restart_count": restart_count }),
         ),
-        AgentEvent::RendezvousNews {
+        AgentEvent::RendezvousNotice {
             state,
             message,
             endpoint,

@@ -308,7 +308,7 @@ fn json(value: &impl Serialize) -> String {
 /// Keys are torchelastic's. `name` is a file and a function, of ours; `local_id` is null, because
 /// our nodes have none that the user could know.
 pub fn torchelastic_rendezvous(facts: &RunFacts, event: &AgentEvent) -> Option<String> {
-    let AgentEvent::RendezvousNews {
+    let AgentEvent::RendezvousNotice {
         state,
         message,
         endpoint,
@@ -346,7 +346,7 @@ mod tests {
 
     #[test]
     fn rendezvous_events_have_torchelastics_keys() {
-        let event = AgentEvent::RendezvousNews {
+        let event = AgentEvent::RendezvousNotice {
             at: Wall::default(),
             state: NodeState::Running,
             message: "joined".to_owned(),

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_for_another_processor_is_told_from_one_that_failed() {
+    fn a_program_for_another_processor_is_distinguished_from_one_that_failed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("program");
         // For IBM's mainframes.

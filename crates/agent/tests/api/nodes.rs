@@ -24,7 +24,7 @@ fn endpoint() -> String {
     format!("127.0.0.1:{}", free_port())
 }
 
-fn meeting_at(endpoint: &str) -> RendezvousPlan {
+fn rendezvous_at(endpoint: &str) -> RendezvousPlan {
     let parameters =
         RendezvousParameters::new("c10d", endpoint, "two", 2, 2, BTreeMap::new()).unwrap();
     RendezvousPlan::Dynamic { parameters }
@@ -38,7 +38,7 @@ fn node(endpoint: &str, role: &str, size: u32) -> rdzv_agent::api::WorkerSpecBui
         .local_addr("127.0.0.1")
         .max_restarts(0)
         .signals(Vec::new())
-        .rendezvous(meeting_at(endpoint))
+        .rendezvous(rendezvous_at(endpoint))
 }
 
 type Ran = (Result<RunResult, RunError>, WorkerGroup);
@@ -185,7 +185,7 @@ fn an_agent_with_processes_and_one_of_ones_own_share_a_job() {
     .run_id("two")
     .local_world_size(2)
     .local_addr("127.0.0.1")
-    .rendezvous(meeting_at(&endpoint));
+    .rendezvous(rendezvous_at(&endpoint));
     let mut processes = LocalElasticAgent::new(spec.build().unwrap());
     assert!(!processes.run("processes").unwrap().is_failed());
     assert_eq!(lines(&directory, "said"), ["0/2/3", "1/2/3"]);
@@ -211,7 +211,7 @@ fn a_failure_among_threads_is_the_cause_for_an_agent_with_processes() {
     let spec = shell("exec sleep 1000", &directory)
         .run_id("two")
         .local_addr("127.0.0.1")
-        .rendezvous(meeting_at(&endpoint))
+        .rendezvous(rendezvous_at(&endpoint))
         .event_handler(move |event: &AgentEvent| match event {
             AgentEvent::WorkerStarted { .. } => {
                 let _ = sender.send(());

@@ -8,7 +8,7 @@ const ALLOWED: &str =
     "echo $LOCAL_RANK $(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)";
 
 #[test]
-fn bound_workers_run_where_they_are_told_and_others_where_the_agent_may() {
+fn bound_workers_run_where_they_are_placed_and_others_where_the_agent_may() {
     let all = Hardware::of_this_machine().affinity();
     let (first, last) = (all.first().unwrap(), all.iter().last().unwrap());
     let processors = format!("processors={first};{last}");

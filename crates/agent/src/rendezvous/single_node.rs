@@ -13,9 +13,9 @@ use crate::{AgentConfig, AgentError, MasterPort};
 /// The address of a node that nobody else needs to reach.
 const LOOPBACK: &str = "127.0.0.1";
 
-/// The meeting of the workers of one node.
+/// The rendezvous of one node.
 #[derive(Debug)]
-pub(super) struct LocalMeeting {
+pub(super) struct LocalRendezvous {
     /// `--local-addr`: others may have to reach the store there.
     address: Option<String>,
     share_store: bool,
@@ -27,7 +27,7 @@ pub(super) struct LocalMeeting {
     port: Option<TcpListener>,
 }
 
-impl LocalMeeting {
+impl LocalRendezvous {
     pub(super) fn new(config: &AgentConfig) -> Self {
         Self {
             address: config.local_addr.clone(),

@@ -1,4 +1,4 @@
-//! Static nodes tell one another that one of them has failed for good.
+//! Static nodes announce to one another that one of them has failed permanently.
 //!
 //! Nothing in a static rendezvous says so: the others would go on, and hang in their collectives or
 //! at the exit barrier. So whoever fails for good writes that below a key of each other node, and
@@ -20,15 +20,15 @@ use tracing::{debug, warn};
 use super::Answer;
 use crate::host;
 
-/// How long it may take to reach the store when there is something to tell.
+/// How long it may take to reach the store when there is something to announce.
 const REACHED_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long one wait for news is. It begins anew until the run ends.
+/// How long one wait for a failure is. It begins anew until the run ends.
 const ONE_WAIT: Duration = Duration::from_hours(24);
 
-/// Where the news of one node is written and read.
+/// Where the failures of one node are written and read.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct ChannelAddress {
     /// Where the store is.
     pub(super) host: String,
     pub(super) port: u16,
@@ -39,7 +39,7 @@ pub(super) struct Place {
     pub(super) nodes: u32,
 }
 
-impl Place {
+impl ChannelAddress {
     fn key(&self, node: u32) -> String {
         join(&self.run_id, &format!("rdzv/news/{node}"))
     }
@@ -73,7 +73,7 @@ impl Place {
             }))
     }
 
-    fn tell(
+    fn write(
         &self,
         store: &OnceLock<TcpStore>,
         nodes: impl Iterator<Item = u32>,
@@ -96,16 +96,19 @@ impl Place {
 
 /// This node's part in it.
 #[derive(Debug)]
-pub(super) struct News {
-    place: Place,
+pub(super) struct FailureChannel {
+    place: ChannelAddress,
     /// The connection for what this node says, as soon as there is one.
     speaking: Arc<OnceLock<TcpStore>>,
     telling: Option<JoinHandle<()>>,
 }
 
-impl News {
-    /// Has a thread wait for news, which come as answers.
-    pub(super) fn listen(place: Place, answers: UnboundedSender<Answer>) -> io::Result<Self> {
+impl FailureChannel {
+    /// Has a thread wait for failures, which come as answers.
+    pub(super) fn listen(
+        place: ChannelAddress,
+        answers: UnboundedSender<Answer>,
+    ) -> io::Result<Self> {
         let listening = place.clone();
         let speaking: Arc<OnceLock<TcpStore>> = Arc::default();
         let spoken = Arc::clone(&speaking);
@@ -118,7 +121,9 @@ impl News {
                 }
                 Ok(None) => {}
                 // The node with the store has ended, which is no failure by itself.
-                Err(error) => debug!("no news of the other nodes any more: {error}"),
+                Err(error) => {
+                    debug!("failures of the other nodes are not noticed any more: {error}");
+                }
             })?;
         Ok(Self {
             place,
@@ -128,7 +133,7 @@ impl News {
     }
 
     /// Tells all other nodes that this one has failed for good, on a thread of its own.
-    pub(super) fn tell_others(&mut self, reason: &str) {
+    pub(super) fn announce(&mut self, reason: &str) {
         let place = self.place.clone();
         let speaking = Arc::clone(&self.speaking);
         let word = format!("{} (node rank {})\n{reason}", host::full_name(), place.us);
@@ -136,20 +141,20 @@ impl News {
             .name("static news".to_owned())
             .spawn(move || {
                 let others = (0..place.nodes).filter(|node| *node != place.us);
-                if let Err(error) = place.tell(&speaking, others, &word) {
+                if let Err(error) = place.write(&speaking, others, &word) {
                     warn!("the other nodes could not be told of the failure here: {error}");
                 }
             });
         self.telling = telling.ok();
     }
 
-    /// Waits until all is told, and ends the waiting for news. May take a few seconds.
+    /// Waits until all is announced, and ends the waiting for failures. May take a few seconds.
     pub(super) fn end(self) {
         if let Some(telling) = self.telling {
             let _ = telling.join();
         }
         let us = [self.place.us].into_iter();
-        if let Err(error) = self.place.tell(&self.speaking, us, "") {
+        if let Err(error) = self.place.write(&self.speaking, us, "") {
             debug!("the store has ended before this node: {error}");
         }
     }

@@ -8,24 +8,24 @@ use rdzv_agent_proto::group::{Master, Round};
 use rdzv_rendezvous::{RendezvousInfo, StaticParameters, StaticRendezvous};
 use rdzv_store::{Pinger, Store};
 
-use super::news::Place;
+use super::failure_channel::ChannelAddress;
 use crate::AgentError;
 
 /// How long the host of the store waits at the end until the other agents have read their last key.
 pub(super) const LINGER: Duration = Duration::from_secs(10);
 
-/// How long it waits until they have read that this node has failed, which they are told at once.
+/// How long it waits until they have read that this node has failed, which is announced at once.
 pub(super) const UNTIL_READ: Duration = Duration::from_secs(1);
 
 /// Where the nodes have met.
 #[derive(Debug)]
-pub(crate) struct Met {
+pub(crate) struct StaticNodes {
     rendezvous: StaticRendezvous,
     info: RendezvousInfo,
     run_id: String,
 }
 
-impl Met {
+impl StaticNodes {
     /// Meets the other nodes. Waits for them.
     pub(super) fn others(parameters: StaticParameters) -> Result<Self, AgentError> {
         let run_id = parameters.run_id.as_str().to_owned();
@@ -72,8 +72,8 @@ impl Met {
     }
 
     /// Where the nodes tell one another of failures.
-    pub(super) fn news_place(&self) -> Place {
-        Place {
+    pub(super) fn failure_address(&self) -> ChannelAddress {
+        ChannelAddress {
             host: self.info.master_addr.clone(),
             port: self.info.master_port,
             run_id: self.run_id.clone(),

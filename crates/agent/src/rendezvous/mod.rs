@@ -1,22 +1,23 @@
-//! Finding the other agents, exchanging ranks with them, and the store that the workers meet at.
+//! The agent's side of the rendezvous: joining the other agents, exchanging ranks with them, and the
+//! workers' store.
 //!
-//! | step | one node (`local`) | static (`fixed`) | nodes come and go (`dynamic`) |
+//! | step | one node (`single_node`) | static (`static_nodes`) | nodes come and go (`backend_thread`) |
 //! |---|---|---|---|
 //! | join | the agent's own server, from the first attempt on | node 0's store, joined once | a backend of the registry, a new round each time |
 //! | purge | every key | every key but the agents', if there is one node | the backend's business |
-//! | exchange | with itself, through a store in memory | through the store, keys below the run id (`exchange`) | none if the backend knows the ranks, else through the store of the round |
-//! | failures of others | – | a key per node that it waits for (`news`) | the backend tells |
+//! | exchange | with itself, through a store in memory | through the store, keys below the run id (`rank_exchange`) | none if the backend knows the ranks, else through the store of the round |
+//! | failures of others | – | a key per node that it waits for (`failure_channel`) | the backend reports |
 //! | exit barrier | – | through the store | through the store of the round |
 //! | end | – | waits for those who still read | closes the run, or leaves it to the others |
 //!
 //! Everything here that may wait for others does so on a thread of its own and answers through a
 //! channel, so that the agent's loop never waits for anything but events.
 
-mod dynamic;
-mod exchange;
-mod fixed;
-mod local;
-mod news;
+mod backend_thread;
+mod failure_channel;
+mod rank_exchange;
+mod single_node;
+mod static_nodes;
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -33,36 +34,36 @@ use tracing::warn;
 
 use crate::health::{Liveness, Watched};
 use crate::{AgentConfig, AgentError, MasterPort, RendezvousPlan};
-use dynamic::{DynamicMeeting, JoinedRound};
-use fixed::Met;
-use local::LocalMeeting;
-use news::{News, Place};
+use backend_thread::{DynamicRendezvous, JoinedRound};
+use failure_channel::{ChannelAddress, FailureChannel};
+use single_node::LocalRendezvous;
+use static_nodes::StaticNodes;
 
-/// What the health check calls the thread of the store that the workers meet at.
+/// The name of the thread of the workers' store in the health check.
 const STORE_SERVER: &str = "store server";
 
 /// What comes back, some time later.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// To [`Meeting::join`]: for [`Meeting::joined`].
+    /// To [`RendezvousHandle::join`]: for [`RendezvousHandle::joined`].
     Joined(Result<Joined, AgentError>),
-    /// To [`Meeting::join`]: the job has ended without this node; why, in words.
+    /// To [`RendezvousHandle::join`]: the job has ended without this node; why, in words.
     NotNeeded(String),
-    /// To [`Meeting::assign`].
+    /// To [`RendezvousHandle::assign`].
     Assigned {
         /// How many joins there had been.
         join: u64,
         result: Result<Assignment, AgentError>,
     },
-    /// To [`Meeting::wait_for_others`].
+    /// To [`RendezvousHandle::wait_for_others`].
     BarrierPassed(Result<(), StoreError>),
-    /// To nothing: news of the other nodes.
+    /// To nothing: a change among the other nodes.
     Changed(Change),
 }
 
 /// What the other nodes are left with.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Parting {
+pub(crate) enum LeaveReason {
     /// All nodes have succeeded: the run is over.
     Succeeded,
     /// The run is over for all; the reason is for those who do not know it yet.
@@ -75,29 +76,29 @@ pub(crate) enum Parting {
 #[derive(Debug)]
 pub(crate) struct Joined {
     pub(crate) round: Round,
-    brought: Brought,
+    state: JoinedState,
 }
 
 /// What there is to keep of a rendezvous.
 #[derive(Debug)]
-enum Brought {
+enum JoinedState {
     Nothing,
-    Static(Box<Met>),
+    Static(Box<StaticNodes>),
     Dynamic(Box<JoinedRound>),
 }
 
 /// The agent's side of the rendezvous.
 #[derive(Debug)]
-pub(crate) struct Meeting {
+pub(crate) struct RendezvousHandle {
     us: RoleInfo,
     identical_workers: bool,
-    local: LocalMeeting,
-    /// `None` if there is nobody to meet.
+    local: LocalRendezvous,
+    /// `None` without a static rendezvous.
     parameters: Option<StaticParameters>,
-    met: Option<Box<Met>>,
+    static_nodes: Option<Box<StaticNodes>>,
     /// With several static nodes: what they tell one another.
-    news: Option<News>,
-    dynamic: Option<DynamicMeeting>,
+    failure_channel: Option<FailureChannel>,
+    dynamic: Option<DynamicRendezvous>,
     /// How many joins there were.
     joins: u64,
     /// What agents exchange their ranks through.
@@ -108,10 +109,10 @@ pub(crate) struct Meeting {
     watched: Vec<Watched>,
 }
 
-impl Meeting {
+impl RendezvousHandle {
     pub(crate) fn new(config: &AgentConfig, answers: UnboundedSender<Answer>) -> Self {
         let dynamic = match &config.rendezvous {
-            RendezvousPlan::Dynamic { parameters } => Some(DynamicMeeting::new(
+            RendezvousPlan::Dynamic { parameters } => Some(DynamicRendezvous::new(
                 config.backends.clone(),
                 parameters.clone(),
                 Member {
@@ -152,10 +153,10 @@ impl Meeting {
                 local_world_size: config.local_world_size,
             },
             identical_workers: config.identical_workers,
-            local: LocalMeeting::new(config),
+            local: LocalRendezvous::new(config),
             parameters,
-            met: None,
-            news: None,
+            static_nodes: None,
+            failure_channel: None,
             dynamic,
             joins: 0,
             // Alone, the agent talks to itself.
@@ -179,15 +180,15 @@ impl Meeting {
             }
             return;
         }
-        let round = match (&self.parameters, &self.met) {
+        let round = match (&self.parameters, &self.static_nodes) {
             (None, _) => self.local.round(),
             (Some(_), Some(met)) => Ok(met.round()),
             (Some(parameters), None) => {
                 let parameters = parameters.clone();
                 self.apart("rendezvous", move || {
-                    Answer::Joined(Met::others(parameters).map(|met| Joined {
+                    Answer::Joined(StaticNodes::others(parameters).map(|met| Joined {
                         round: met.round(),
-                        brought: Brought::Static(Box::new(met)),
+                        state: JoinedState::Static(Box::new(met)),
                     }))
                 });
                 return;
@@ -195,20 +196,20 @@ impl Meeting {
         };
         self.answer(Answer::Joined(round.map(|round| Joined {
             round,
-            brought: Brought::Nothing,
+            state: JoinedState::Nothing,
         })));
     }
 
-    /// Keeps what a rendezvous brought, and returns its round.
+    /// Keeps what a rendezvous state, and returns its round.
     pub(crate) fn joined(&mut self, joined: Joined) -> Round {
-        match joined.brought {
-            Brought::Nothing => {}
-            Brought::Static(met) => {
+        match joined.state {
+            JoinedState::Nothing => {}
+            JoinedState::Static(met) => {
                 self.store = met.store();
-                self.listen(met.news_place());
-                self.met = Some(met);
+                self.listen(met.failure_address());
+                self.static_nodes = Some(met);
             }
-            Brought::Dynamic(round) => {
+            JoinedState::Dynamic(round) => {
                 self.store = round.store();
                 self.us.rank = round.rank();
                 if let Some(dynamic) = &mut self.dynamic {
@@ -229,7 +230,7 @@ impl Meeting {
         if let Some(dynamic) = &self.dynamic {
             return dynamic.threads();
         }
-        let pinger = match &self.met {
+        let pinger = match &self.static_nodes {
             Some(met) => met.pinger(),
             None => self.local.pinger(),
         };
@@ -248,7 +249,7 @@ impl Meeting {
 
     /// Empties the workers' store.
     pub(crate) fn purge(&mut self) {
-        match &self.met {
+        match &self.static_nodes {
             Some(met) => met.purge(),
             None => self.local.purge(),
         }
@@ -257,18 +258,21 @@ impl Meeting {
     /// Exchanges ranks.
     pub(crate) fn assign(&mut self, round: &Round) {
         let (agents, join) = (round.group_world_size, self.joins);
-        let given = self.dynamic.as_ref().and_then(DynamicMeeting::assignment);
+        let given = self
+            .dynamic
+            .as_ref()
+            .and_then(DynamicRendezvous::assignment);
         let result = if let Some(assignment) = given {
             Ok(assignment)
         } else if self.identical_workers {
-            Ok(exchange::without_store(&self.us, agents))
+            Ok(rank_exchange::without_store(&self.us, agents))
         } else if agents == 1 && self.dynamic.is_none() {
-            exchange::by_store(&*self.store, &self.us, agents)
+            rank_exchange::by_store(&*self.store, &self.us, agents)
         } else {
             let (store, us) = (Arc::clone(&self.store), self.us.clone());
             self.apart("ranks", move || Answer::Assigned {
                 join,
-                result: exchange::by_store(&*store, &us, agents),
+                result: rank_exchange::by_store(&*store, &us, agents),
             });
             return;
         };
@@ -285,19 +289,19 @@ impl Meeting {
         }
     }
 
-    /// Tells the other nodes that this one has failed for good, if they can be told.
-    pub(crate) fn tell_others(&mut self, reason: String) {
+    /// Announces to the other nodes that this one has failed permanently, if they can be reached.
+    pub(crate) fn announce(&mut self, reason: String) {
         if let Some(dynamic) = &self.dynamic {
-            dynamic.tell_others(reason);
-        } else if let Some(news) = &mut self.news {
-            news.tell_others(&reason);
+            dynamic.announce(reason);
+        } else if let Some(channel) = &mut self.failure_channel {
+            channel.announce(&reason);
         }
     }
 
-    /// Waits for news of the other static nodes, if there are any. The run can do without.
-    fn listen(&mut self, place: Place) {
+    /// Waits for failures of the other static nodes, if there are any. The run can do without.
+    fn listen(&mut self, place: ChannelAddress) {
         if place.nodes > 1 {
-            self.news = News::listen(place, self.answers.clone())
+            self.failure_channel = FailureChannel::listen(place, self.answers.clone())
                 .inspect_err(|error| warn!("failures of other nodes will not be noticed: {error}"))
                 .ok();
         }
@@ -314,21 +318,21 @@ impl Meeting {
 
     /// Leaves the others; the receiver hears when that is done. After success they may still have
     /// something to read from the store.
-    pub(crate) fn leave(&mut self, parting: Parting) -> Option<oneshot::Receiver<()>> {
+    pub(crate) fn leave(&mut self, reason_to_leave: LeaveReason) -> Option<oneshot::Receiver<()>> {
         self.store = Arc::new(HashStore::new());
         self.watched.clear();
         if let Some(dynamic) = &mut self.dynamic {
-            return dynamic.leave(parting);
+            return dynamic.leave(reason_to_leave);
         }
-        let met = self.met.take()?;
-        let mut news = self.news.take();
-        let stays = match &parting {
-            Parting::Succeeded if news.is_some() => fixed::LINGER,
-            Parting::Failed { reason } if news.is_some() => {
-                if let (Some(reason), Some(news)) = (reason, &mut news) {
-                    news.tell_others(reason);
+        let met = self.static_nodes.take()?;
+        let mut channel = self.failure_channel.take();
+        let stays = match &reason_to_leave {
+            LeaveReason::Succeeded if channel.is_some() => static_nodes::LINGER,
+            LeaveReason::Failed { reason } if channel.is_some() => {
+                if let (Some(reason), Some(channel)) = (reason, &mut channel) {
+                    channel.announce(reason);
                 }
-                fixed::UNTIL_READ
+                static_nodes::UNTIL_READ
             }
             _ => Duration::ZERO,
         };
@@ -336,8 +340,8 @@ impl Meeting {
         let leaving = thread::Builder::new()
             .name("leave".to_owned())
             .spawn(move || {
-                if let Some(news) = news {
-                    news.end();
+                if let Some(channel) = channel {
+                    channel.end();
                 }
                 met.leave(stays);
                 let _ = sender.send(());

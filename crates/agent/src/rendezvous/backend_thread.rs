@@ -1,13 +1,13 @@
-//! Dynamic rendezvous: a backend on a thread of its own, which is told what to do and answers
+//! Dynamic rendezvous: a backend on a thread of its own, which takes commands and answers
 //! through the agent's channel.
 //!
 //! ```text
-//!   agent's loop ── Join · TellOthers · Part ──► thread, owns the backend
+//!   agent's loop ── Join · Announce · Leave ──► thread, owns the backend
 //!                ◄── Joined · NotNeeded ────────┘
 //!                ◄── Changed ─────────────────── some thread of the backend's
 //! ```
 //!
-//! Only its interrupter is used from outside: an agent that is told to end must not wait for peers.
+//! Only its interrupter is used from outside: an agent that has to end must not wait for peers.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,21 +28,21 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use super::{Answer, Brought, Joined, Parting, STORE_SERVER};
+use super::{Answer, Joined, JoinedState, LeaveReason, STORE_SERVER};
 
-/// What the thread is told.
+/// A command to the thread.
 enum Command {
     Join,
-    TellOthers(String),
+    Announce(String),
     /// Say that the thread is alive.
     Ping(Sender<()>),
-    /// The last one; the sender is told when it is done.
-    Part(Parting, oneshot::Sender<()>),
+    /// The last one; the sender is signalled when it is done.
+    Leave(LeaveReason, oneshot::Sender<()>),
 }
 
 /// The agent's end.
 #[derive(Debug)]
-pub(super) struct DynamicMeeting {
+pub(super) struct DynamicRendezvous {
     /// Becomes the thread with the first join.
     idle: Option<Rendezvous>,
     commands: Option<Sender<Command>>,
@@ -99,7 +99,7 @@ impl Drop for JoinedRound {
     }
 }
 
-impl DynamicMeeting {
+impl DynamicRendezvous {
     pub(super) fn new(
         backends: BackendRegistry,
         parameters: RendezvousParameters,
@@ -138,7 +138,7 @@ impl DynamicMeeting {
         Ok(())
     }
 
-    /// Keeps what a rendezvous brought.
+    /// Keeps what a rendezvous state.
     pub(super) fn joined(&mut self, round: Box<JoinedRound>) {
         self.joining = false;
         self.round = Some(round);
@@ -166,7 +166,7 @@ impl DynamicMeeting {
         threads
     }
 
-    /// See [`super::Meeting::release_port`].
+    /// See [`super::RendezvousHandle::release_port`].
     pub(super) fn release_port(&mut self) -> Option<Arc<TcpListener>> {
         self.round
             .as_mut()
@@ -174,18 +174,20 @@ impl DynamicMeeting {
     }
 
     /// Tells the others that this node has failed for good.
-    pub(super) fn tell_others(&self, reason: String) {
-        self.send(Command::TellOthers(reason));
+    pub(super) fn announce(&self, reason: String) {
+        self.send(Command::Announce(reason));
     }
 
-    /// Parts from the others. `None` if there is nobody to part from, or nobody who could be told
+    /// Leaves the others. `None` if there is nobody to leave, or nobody who could be notified
     /// soon.
-    pub(super) fn leave(&mut self, parting: Parting) -> Option<oneshot::Receiver<()>> {
+    pub(super) fn leave(&mut self, reason_to_leave: LeaveReason) -> Option<oneshot::Receiver<()>> {
         self.round = None;
         let interrupted = !self.joining || self.interruption.interrupt();
         let (sender, left) = oneshot::channel();
         let commands = self.commands.take()?;
-        commands.send(Command::Part(parting, sender)).ok()?;
+        commands
+            .send(Command::Leave(reason_to_leave, sender))
+            .ok()?;
         interrupted.then_some(left)
     }
 
@@ -256,9 +258,9 @@ impl Rendezvous {
                 Command::Ping(alive) => {
                     let _ = alive.send(());
                 }
-                Command::TellOthers(reason) => self.tell_others(&reason),
-                Command::Part(parting, done) => {
-                    self.part(parting);
+                Command::Announce(reason) => self.announce(&reason),
+                Command::Leave(reason_to_leave, done) => {
+                    self.leave_rendezvous(reason_to_leave);
                     drop(self);
                     let _ = done.send(());
                     return;
@@ -280,7 +282,7 @@ impl Rendezvous {
         match joined {
             Ok(joined) => Answer::Joined(Ok(Joined {
                 round: round(&joined.info, self.member.share_store, within),
-                brought: Brought::Dynamic(Box::new(joined)),
+                state: JoinedState::Dynamic(Box::new(joined)),
             })),
             Err(error @ RendezvousError::NotNeeded { .. }) => Answer::NotNeeded(error.to_string()),
             Err(error) => Answer::Joined(Err(error.into())),
@@ -308,7 +310,7 @@ impl Rendezvous {
         backend.join(&self.member)
     }
 
-    fn tell_others(&mut self, reason: &str) {
+    fn announce(&mut self, reason: &str) {
         if let Some(backend) = &mut self.backend
             && let Err(error) = backend.report_failure(reason)
         {
@@ -316,23 +318,23 @@ impl Rendezvous {
         }
     }
 
-    fn part(&mut self, parting: Parting) {
-        if let Parting::Failed {
+    fn leave_rendezvous(&mut self, reason_to_leave: LeaveReason) {
+        if let LeaveReason::Failed {
             reason: Some(reason),
-        } = &parting
+        } = &reason_to_leave
         {
-            self.tell_others(reason);
+            self.announce(reason);
         }
         let Some(backend) = &mut self.backend else {
             return;
         };
-        match parting {
-            Parting::Succeeded | Parting::Failed { .. } => {
+        match reason_to_leave {
+            LeaveReason::Succeeded | LeaveReason::Failed { .. } => {
                 if !backend.shutdown() {
                     info!("the rendezvous could not be closed for the other nodes");
                 }
             }
-            Parting::Left => {
+            LeaveReason::Left => {
                 if let Err(error) = backend.leave() {
                     info!("the rendezvous could not be left in order: {error}");
                 }
