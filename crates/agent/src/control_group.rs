@@ -20,7 +20,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rdzv_agent_proto::topology::cgroup::{Version, directories_of};
+use rdzv_agent_proto::topology::cgroup::{Version, directories};
 use rdzv_core::rank::LocalRank;
 use rustix::process::{Pid, getpid};
 use tracing::debug;
@@ -131,7 +131,7 @@ fn kill(directory: &Path) {
 /// The directories of our own groups that count memory, and their ancestors.
 pub(crate) fn memory_directories() -> Vec<(Version, PathBuf)> {
     let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
-    directories_of(
+    directories(
         "memory",
         &read("/proc/self/cgroup"),
         &read("/proc/self/mountinfo"),

@@ -67,8 +67,9 @@ pub fn write_launcher_error_file(path: &Path, outcome: &Outcome) -> io::Result<(
                 launcher_pid()
             ),
             wall(),
-        ),
-        Outcome::Error(error) => own(&format!("{}: {error}", error.class()), wall()),
+        )
+        .to_string(),
+        Outcome::Error(error) => own(&format!("{}: {error}", error.class()), wall()).to_string(),
     };
     replace(path, &content)
 }
@@ -76,7 +77,7 @@ pub fn write_launcher_error_file(path: &Path, outcome: &Outcome) -> io::Result<(
 /// The same for a launch that was refused before there could be an outcome: `message` is the class
 /// and text of the error.
 pub fn write_refusal_to_error_file(path: &Path, message: &str) -> io::Result<()> {
-    replace(path, &own(message, wall()))
+    replace(path, &own(message, wall()).to_string())
 }
 
 fn replace(path: &Path, content: &str) -> io::Result<()> {
@@ -97,7 +98,7 @@ fn of_failure(failure: &Failure) -> String {
         path,
     }) = &failure.error_file
     else {
-        let mut own = own_value(
+        let mut own = own(
             &format!(
                 "ChildFailedError: rank {} (local_rank: {}) failed with exitcode {code} (pid: {})",
                 failure.rank.unwrap_or_default(),
@@ -127,11 +128,7 @@ fn add_code(content: &mut Value, code: i32) -> bool {
     object
 }
 
-fn own(message: &str, at: Wall) -> String {
-    own_value(message, at).to_string()
-}
-
-fn own_value(message: &str, at: Wall) -> Value {
+fn own(message: &str, at: Wall) -> Value {
     let mut extra = Map::new();
     extra.insert("py_callstack".to_owned(), json!(message));
     extra.insert("timestamp".to_owned(), json!(at.unix_seconds().to_string()));

@@ -35,25 +35,14 @@ impl Target {
         }
     }
 
-    pub(super) fn file_name(self) -> &'static str {
-        match self {
-            Self::Stdout => "stdout.log",
-            Self::Stderr => "stderr.log",
-        }
+    /// The log of one worker.
+    pub(super) fn file_name(self) -> String {
+        format!("{}.log", self.name())
     }
 
-    pub(super) fn filtered_name(self) -> &'static str {
-        match self {
-            Self::Stdout => "filtered_stdout.log",
-            Self::Stderr => "filtered_stderr.log",
-        }
-    }
-
-    pub(super) fn retained_name(self) -> &'static str {
-        match self {
-            Self::Stdout => "kept_stdout.log",
-            Self::Stderr => "kept_stderr.log",
-        }
+    /// The log of a worker that `--local-ranks-filter` hides.
+    pub(super) fn retained_name(self) -> String {
+        format!("kept_{}", self.file_name())
     }
 }
 

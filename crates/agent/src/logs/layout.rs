@@ -134,7 +134,7 @@ fn holds_output(directory: &Path, retained_counts: bool) -> bool {
     let is_retained = |name: &OsStr| {
         [Target::Stdout, Target::Stderr]
             .iter()
-            .any(|target| name == target.retained_name())
+            .any(|target| name == target.retained_name().as_str())
     };
     entries.flatten().any(|entry| match entry.metadata() {
         Ok(metadata) if metadata.is_dir() => holds_output(&entry.path(), retained_counts),

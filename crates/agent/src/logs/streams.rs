@@ -202,25 +202,23 @@ impl Logs {
             target,
             ranks: *ranks,
             prefix: self.labels.prefix(&[*ranks]),
-            needles: match (&filtered, target) {
-                (None, _) => Vec::new(),
-                (Some(_), Target::Stdout) => self.plan.stdout_filters.clone(),
-                (Some(_), Target::Stderr) => self.plan.stderr_filters.clone(),
-            },
+            needles: self.needles(target).clone(),
             filtered,
         })
     }
 
     fn filtered(&self, target: Target) -> Result<Option<FilteredLog>, AgentError> {
-        let needles = match target {
+        let name = format!("filtered_{}", target.file_name());
+        let attempt = self.attempt.as_ref();
+        let wanted = attempt.filter(|_| !self.needles(target).is_empty());
+        wanted.map(|attempt| attempt.filtered(&name)).transpose()
+    }
+
+    /// The texts whose lines are copied to the filtered log.
+    fn needles(&self, target: Target) -> &Vec<String> {
+        match target {
             Target::Stdout => &self.plan.stdout_filters,
             Target::Stderr => &self.plan.stderr_filters,
-        };
-        match &self.attempt {
-            Some(attempt) if !needles.is_empty() => {
-                attempt.filtered(target.filtered_name()).map(Some)
-            }
-            _ => Ok(None),
         }
     }
 

@@ -166,24 +166,23 @@ impl TorchelasticEvents {
             } => {
                 self.restart_count = *restart_count;
                 self.started.get_or_insert(*at);
-                let mut milestone = plain(at, "RENDEZVOUS");
-                milestone.took = Some(*took);
-                match result {
-                    Ok((rank, size)) => self.group = Some((rank.0, *size)),
-                    Err(text) => milestone.raw_error = Some(text.clone()),
+                if let Ok((rank, size)) = result {
+                    self.group = Some((rank.0, *size));
                 }
-                milestone
+                Milestone {
+                    took: Some(*took),
+                    raw_error: result.as_ref().err().cloned(),
+                    ..plain(at, "RENDEZVOUS")
+                }
             }
-            AgentEvent::RanksAssigned { at, took, .. } => {
-                let mut milestone = plain(at, "ASSIGN_WORKER_RANKS");
-                milestone.took = Some(*took);
-                milestone
-            }
-            AgentEvent::WorkerStarted { at, worker, .. } => {
-                let mut milestone = plain(at, "START");
-                milestone.worker = Some((worker, None));
-                milestone
-            }
+            AgentEvent::RanksAssigned { at, took, .. } => Milestone {
+                took: Some(*took),
+                ..plain(at, "ASSIGN_WORKER_RANKS")
+            },
+            AgentEvent::WorkerStarted { at, worker, .. } => Milestone {
+                worker: Some((worker, None)),
+                ..plain(at, "START")
+            },
             AgentEvent::WorkerFinal {
                 at,
                 worker,
@@ -192,13 +191,13 @@ impl TorchelasticEvents {
                 raw_error,
                 ..
             } => {
-                let mut milestone = plain(at, state);
-                milestone.worker = Some((worker, *exit));
-                milestone.total = self.since_start(*at);
-                milestone.raw_error = raw_error
-                    .clone()
-                    .or_else(|| (*state == "FAILED").then(|| without_file(*exit)));
-                milestone
+                let without_file = (*state == "FAILED").then(|| without_file(*exit));
+                Milestone {
+                    worker: Some((worker, *exit)),
+                    total: self.since_start(*at),
+                    raw_error: raw_error.clone().or(without_file),
+                    ..plain(at, state)
+                }
             }
             AgentEvent::AgentFinal {
                 at,
@@ -206,23 +205,20 @@ impl TorchelasticEvents {
                 took,
                 workers_succeeded,
                 raw_error,
-            } => {
-                let mut milestone = plain(at, state);
-                milestone.total = Some(*took);
-                milestone.raw_error.clone_from(raw_error);
-                milestone.outcome = Some(if *workers_succeeded {
-                    "SUCCEEDED"
-                } else {
-                    "FAILED"
-                });
-                milestone
-            }
-            AgentEvent::Watchdog { at, action, timer } => {
-                let mut milestone = plain(at, "RUNNING");
-                milestone.total = self.since_start(*at);
-                milestone.watchdog = Some((action.name(), timer.as_ref()));
-                milestone
-            }
+            } => Milestone {
+                total: Some(*took),
+                raw_error: raw_error.clone(),
+                outcome: Some(match workers_succeeded {
+                    true => "SUCCEEDED",
+                    false => "FAILED",
+                }),
+                ..plain(at, state)
+            },
+            AgentEvent::Watchdog { at, action, timer } => Milestone {
+                total: self.since_start(*at),
+                watchdog: Some((action.name(), timer.as_ref())),
+                ..plain(at, "RUNNING")
+            },
             _ => return None,
         })
     }

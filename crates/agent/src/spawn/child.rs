@@ -21,6 +21,17 @@ use rustix::process::{
 };
 use rustix::thread::{CpuSet, sched_setaffinity};
 
+/// Runs a closure that keeps the invariant at the top of this file between fork and exec.
+fn before_exec(
+    command: &mut Command,
+    prepare: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
+) {
+    // SAFETY: all callers are in this file, and their closures keep the invariant at its top.
+    unsafe {
+        command.pre_exec(prepare);
+    }
+}
+
 /// Makes the command start its process in a session and process group of its own, and receive
 /// `death_signal` when the calling thread ends.
 ///
@@ -39,10 +50,7 @@ pub(crate) fn detach(command: &mut Command, death_signal: Signal) {
         }
         Ok(())
     };
-    // SAFETY: the closure keeps the invariant at the top of this file.
-    unsafe {
-        command.pre_exec(prepare);
-    }
+    before_exec(command, prepare);
 }
 
 /// Lets this process, and what it starts, trace the command's process, where Yama allows that to
@@ -54,10 +62,7 @@ pub(crate) fn let_trace(command: &mut Command) {
         let _ = set_ptracer(tracer);
         Ok(())
     };
-    // SAFETY: the closure keeps the invariant at the top of this file.
-    unsafe {
-        command.pre_exec(prepare);
-    }
+    before_exec(command, prepare);
 }
 
 /// Makes the command's process go into a control group before anything else of it runs, through the
@@ -68,10 +73,7 @@ pub(crate) fn enter(command: &mut Command, entrance: File) {
         let _ = rustix::io::write(&entrance, b"0");
         Ok(())
     };
-    // SAFETY: the closure keeps the invariant at the top of this file.
-    unsafe {
-        command.pre_exec(prepare);
-    }
+    before_exec(command, prepare);
 }
 
 /// Makes the command's process run on these processors only, and all that it starts. Spawning fails
@@ -85,10 +87,7 @@ pub(crate) fn bind(command: &mut Command, processors: &CpuList) {
     }
     // The set is a plain array inside the closure: the child reads it, and the kernel copies it.
     let prepare = move || -> io::Result<()> { Ok(sched_setaffinity(None::<Pid>, &set)?) };
-    // SAFETY: the closure keeps the invariant at the top of this file.
-    unsafe {
-        command.pre_exec(prepare);
-    }
+    before_exec(command, prepare);
 }
 
 /// Keeps descriptors that this process inherited from being inherited further: workers get 0, 1

@@ -107,25 +107,26 @@ fn last_cache(tree: &Tree, directory: &str) -> Result<CpuList, PlacementError> {
 pub(super) fn cpu_limit(tree: &Tree) -> Option<CpuLimit> {
     let groups = tree.text("/proc/self/cgroup")?;
     let mounts = tree.text("/proc/self/mountinfo")?;
-    let limits = directories(&groups, &mounts)
-        .into_iter()
-        .filter_map(|(version, directory)| {
-            let (quota, file) = match version {
-                Version::V2 => {
-                    let file = directory.join("cpu.max");
-                    (Quota::from_cpu_max(&tree.text(&file)?)?, file)
-                }
-                Version::V1 => {
-                    let file = directory.join("cpu.cfs_quota_us");
-                    let period = tree.text(directory.join("cpu.cfs_period_us"))?;
-                    (Quota::from_cfs(&tree.text(&file)?, &period)?, file)
-                }
-            };
-            Some(CpuLimit {
-                quota,
-                file: file.display().to_string(),
-            })
-        });
+    let limits =
+        directories("cpu", &groups, &mounts)
+            .into_iter()
+            .filter_map(|(version, directory)| {
+                let (quota, file) = match version {
+                    Version::V2 => {
+                        let file = directory.join("cpu.max");
+                        (Quota::from_cpu_max(&tree.text(&file)?)?, file)
+                    }
+                    Version::V1 => {
+                        let file = directory.join("cpu.cfs_quota_us");
+                        let period = tree.text(directory.join("cpu.cfs_period_us"))?;
+                        (Quota::from_cfs(&tree.text(&file)?, &period)?, file)
+                    }
+                };
+                Some(CpuLimit {
+                    quota,
+                    file: file.display().to_string(),
+                })
+            });
     CpuLimit::tightest(limits)
 }
 

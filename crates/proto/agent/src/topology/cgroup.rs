@@ -16,21 +16,13 @@ pub enum Version {
     V2,
 }
 
-/// The directories of the groups that may limit this process's processor time: its own ones first,
-/// then each one's ancestors up to the mount point.
-///
-/// See [`directories_of`].
-pub fn directories(cgroup: &str, mountinfo: &str) -> Vec<(Version, PathBuf)> {
-    directories_of("cpu", cgroup, mountinfo)
-}
-
 /// The directories of the groups that this process is in as far as this controller goes: its own ones
 /// first, then each one's ancestors up to the mount point. The one of the unified hierarchy is among
 /// them whatever the controller.
 ///
 /// `cgroup` and `mountinfo` are the texts of the files of those names in `/proc/self`. Lines that
 /// cannot be read are skipped.
-pub fn directories_of(controller: &str, cgroup: &str, mountinfo: &str) -> Vec<(Version, PathBuf)> {
+pub fn directories(controller: &str, cgroup: &str, mountinfo: &str) -> Vec<(Version, PathBuf)> {
     let mounts: Vec<Mount> = mountinfo
         .lines()
         .filter_map(|line| Mount::read(controller, line))
@@ -141,7 +133,7 @@ mod tests {
 
     fn found(cgroup: &str, mountinfo: &str) -> Vec<String> {
         let word = |(version, path): (Version, PathBuf)| format!("{version:?} {}", path.display());
-        directories(cgroup, mountinfo)
+        directories("cpu", cgroup, mountinfo)
             .into_iter()
             .map(word)
             .collect()
@@ -186,7 +178,7 @@ mod tests {
         let mounts = "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
                       33 31 0:30 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory";
         assert_eq!(
-            directories_of("memory", "4:memory:/m\n1:cpu:/c\n", mounts),
+            directories("memory", "4:memory:/m\n1:cpu:/c\n", mounts),
             [
                 (Version::V1, "/sys/fs/cgroup/memory/m".into()),
                 (Version::V1, "/sys/fs/cgroup/memory".into()),

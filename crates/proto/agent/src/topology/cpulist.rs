@@ -103,21 +103,7 @@ impl Extend<u32> for CpuList {
 
 impl fmt::Display for CpuList {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut processors = self.iter().peekable();
-        let mut separator = "";
-        while let Some(first) = processors.next() {
-            let mut last = first;
-            while let Some(next) = processors.next_if(|next| *next == last + 1) {
-                last = next;
-            }
-            if first == last {
-                write!(formatter, "{separator}{first}")?;
-            } else {
-                write!(formatter, "{separator}{first}-{last}")?;
-            }
-            separator = ",";
-        }
-        Ok(())
+        formatter.write_str(&rdzv_core::rank::ranges(self.iter()))
     }
 }
 
