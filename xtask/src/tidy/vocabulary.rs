@@ -27,13 +27,21 @@ const NOT_IN_NAMES: [&str; 11] = [
 ];
 
 /// The process of `rdzv run` that clears what a dying agent leaves has the name of its own.
-const KEEPER_PROCESS: [&str; 3] = ["crates/agent/", "crates/cli/", "crates/testing/"];
+const KEEPER_PROCESS: [&str; 4] = [
+    "crates/agent/",
+    "crates/cli/",
+    "crates/proto/agent/",
+    "crates/testing/",
+];
 
 /// Written before these rules, and rewritten by an issue of their own; and the lists themselves.
-const EXEMPT: [&str; 5] = [
+const EXEMPT: [&str; 8] = [
     "crates/collective/",
     "crates/proto/rpc/",
     "crates/rpc/",
+    "crates/testing/programs/src/bin/group_member.rs",
+    "crates/testing/programs/src/bin/rpc_",
+    "crates/testing/programs/src/bin/transport.rs",
     "docs/rpc",
     "xtask/src/tidy/vocabulary.rs",
 ];
@@ -42,7 +50,7 @@ const EXEMPT: [&str; 5] = [
 const HEADLESS: [&str; 5] = ["How ", "So ", "What ", "Who ", "Whoever "];
 
 /// Lines of documentation that begin so, in all crates. The number only falls.
-const HEADLESS_LINES: usize = 1_511;
+const HEADLESS_LINES: usize = 1_196;
 
 /// Words of a source that a name or a sentence must not have.
 pub(crate) fn check(source: &Source, tokens: Option<&Tokens>) -> Vec<Finding> {
