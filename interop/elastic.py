@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 from launching import RDZV, TORCHRUN, Running, free_port, worker
 
-TOLD = worker("told.py")
+REPORT_WORLD = worker("report_world.py")
 
 # Heartbeats are missed soon, and rounds are complete soon.
 QUICK = "last_call_timeout=1,keep_alive_interval=2,keep_alive_max_attempt=3"
@@ -24,7 +24,7 @@ class Job:
         nodes: str,
         endpoint: str | None = None,
         options: str = QUICK,
-        program: str = TOLD,
+        program: str = REPORT_WORLD,
         restarts: int = 3,
     ):
         self.folder = folder
@@ -37,10 +37,10 @@ class Job:
         self.worlds: dict[str, int] = {}
         self.unread = b""
         self.finishing = ExitStack()
-        for pipe in ("told", "finish"):
+        for pipe in ("reports", "finish"):
             os.mkfifo(folder / pipe)
         # Open for both, so that it is never at its end.
-        self.told = os.open(folder / "told", os.O_RDWR | os.O_NONBLOCK)
+        self.reports = os.open(folder / "reports", os.O_RDWR | os.O_NONBLOCK)
 
     def __enter__(self):
         return self
@@ -48,7 +48,7 @@ class Job:
     def __exit__(self, *failure):
         for agent in self.agents.values():
             agent.clear()
-        os.close(self.told)
+        os.close(self.reports)
         self.finishing.close()
 
     def start(self, launcher: str, name: str, address: str, options: str = "", *flags):
@@ -70,9 +70,9 @@ class Job:
         until = time.monotonic() + PATIENCE
         while any(self.worlds.get(name) != size for name in names):
             left = until - time.monotonic()
-            ready, _, _ = select.select([self.told], [], [], max(left, 0))
+            ready, _, _ = select.select([self.reports], [], [], max(left, 0))
             assert ready, f"no world of {size} for {names}: {self.worlds} {self.outputs()}"
-            self.unread += os.read(self.told, 65536)
+            self.unread += os.read(self.reports, 65536)
             *lines, self.unread = self.unread.split(b"\n")
             for line in lines:
                 name, _, world = line.decode().split()

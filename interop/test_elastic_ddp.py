@@ -13,7 +13,7 @@ def test_the_others_train_on_without_a_killed_node_and_take_it_back(tmp_path):
     """Their workers fail with the lost connection; that is not their failure, so it costs none of
     the restarts, of which there are none."""
     options = "last_call_timeout=20"
-    with Job(tmp_path, "1:3", None, options, worker("ddp_told.py"), restarts=0) as job:
+    with Job(tmp_path, "1:3", None, options, worker("ddp_report_world.py"), restarts=0) as job:
         job.start("rdzv", "host", "127.0.0.1", "is_host=1")
         job.start("rdzv", "stays", "127.0.0.2", "is_host=0")
         job.start("rdzv", "goes-0", "127.0.0.3", "is_host=0")

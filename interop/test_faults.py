@@ -30,7 +30,7 @@ def test_who_raised_is_blamed_and_not_who_lost_the_connection(tmp_path):
     assert first["cause"]["text"] == "ValueError: loss is NaN at step 20", first
 
 
-def test_a_group_that_does_not_come_about_is_told_in_the_words_of_pytorch(tmp_path):
+def test_a_group_that_does_not_come_about_is_reported_in_the_words_of_pytorch(tmp_path):
     finished, first = first_failure(tmp_path, "absent")
     assert finished.code == 1, finished.all
     assert (first["rank"], first["cause"]["kind"]) == (0, "exception"), first

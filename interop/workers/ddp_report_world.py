@@ -1,6 +1,6 @@
-"""Trains with DDP in whatever world there is, until it is told to finish.
+"""Trains with DDP in whatever world there is, until `finish` is opened.
 
-As `told.py`, but all ranks are inside collectives all the time, so the loss of one is felt by all.
+As `report_world.py`, but all ranks are inside collectives all the time, so the loss of one is felt by all.
 """
 
 import os
@@ -33,8 +33,8 @@ def main() -> None:
         optimizer.step()
         steps += 1
         if steps == 3:
-            with open(os.path.join(folder, "told"), "w") as told:
-                told.write(f"{name} {rank} {size}\n")
+            with open(os.path.join(folder, "reports"), "w") as reports:
+                reports.write(f"{name} {rank} {size}\n")
         # All stop at the same step.
         finished[0] = float(os.path.exists(os.path.join(folder, "finished")))
         dist.all_reduce(finished)

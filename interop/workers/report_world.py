@@ -1,6 +1,6 @@
-"""Joins a group in every round, tells its size, and goes on until it is told to finish.
+"""Joins a group in every round, reports its size, and goes on until `finish` is opened.
 
-The folder has two named pipes: `told`, for a line `name rank world` per round, and `finish`, which
+The folder has two named pipes: `reports`, for a line `name rank world` per round, and `finish`, which
 is opened for writing when the job shall end.
 """
 
@@ -22,8 +22,8 @@ def main() -> None:
     assert total.item() == size * (size + 1) / 2, (total, size)
     # Nobody leaves before everybody has heard the sum.
     dist.barrier()
-    with open(os.path.join(folder, "told"), "w") as told:
-        told.write(f"{name} {rank} {size}\n")
+    with open(os.path.join(folder, "reports"), "w") as reports:
+        reports.write(f"{name} {rank} {size}\n")
     # Waits until somebody has it open for writing.
     open(os.path.join(folder, "finish")).close()
     dist.destroy_process_group()

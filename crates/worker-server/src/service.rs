@@ -34,10 +34,10 @@ const HANDLERS: &str = "/handler/";
 const LARGEST_BODY: usize = 1 << 20;
 
 /// How long a client may take to say what it wants.
-const HEADER_PATIENCE: Duration = Duration::from_secs(10);
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long it may take over the body.
-const BODY_PATIENCE: Duration = Duration::from_secs(60);
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long accepting rests after it failed, which is for want of descriptors.
 const REST: Duration = Duration::from_millis(250);
@@ -108,7 +108,7 @@ fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, handl
         // A client that breaks off, or speaks something else, is its own problem.
         let _ = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(HEADER_PATIENCE)
+            .header_read_timeout(HEADER_TIMEOUT)
             .serve_connection(TokioIo::new(stream), service)
             .await;
     });
@@ -154,7 +154,7 @@ async fn ask(name: &str, handler: Handler, request: hyper::Request<Incoming>) ->
         return too_large();
     }
     let body = Limited::new(request.into_body(), LARGEST_BODY).collect();
-    let Ok(body) = timeout(BODY_PATIENCE, body).await else {
+    let Ok(body) = timeout(BODY_TIMEOUT, body).await else {
         return Answer::new(408, "text/plain", "the body did not arrive");
     };
     let body = match body {

@@ -36,7 +36,7 @@ const ON_THEIR_WAY: usize = 32;
 const TURN: u64 = 256;
 
 /// How long a question may take.
-const PATIENCE: Timeout = Timeout::After(Duration::from_secs(20));
+const TIMEOUT: Timeout = Timeout::After(Duration::from_secs(20));
 
 /// How long after the last was dropped something may be left. What went astray is asked for after 5 s.
 const DRAINED: Duration = Duration::from_secs(90);
@@ -214,10 +214,10 @@ impl Worker {
     fn ask(&mut self, entry: &Entry) {
         let confirmed = entry.reference.confirmed_by_owner();
         let seen = if self.random.bool() {
-            let token = entry.reference.to_here(PATIENCE);
+            let token = entry.reference.to_here(TIMEOUT);
             token.map(|token| (token.owner.clone(), token.number))
         } else {
-            let number = entry.reference.rpc_sync(NUMBER, &(), PATIENCE);
+            let number = entry.reference.rpc_sync(NUMBER, &(), TIMEOUT);
             number.map(|number| (entry.owner.clone(), number))
         };
         match seen {

@@ -103,10 +103,10 @@ fn write_all(link: &mut Link, socket: &UnixStream, mut bytes: &[u8]) -> Result<b
     Ok(true)
 }
 
-/// Until the bell rings (true) or the socket ends (false).
-fn sleep(bell: impl AsFd, socket: &UnixStream) -> Result<bool> {
+/// Until the doorbell rings (true) or the socket ends (false).
+fn sleep(doorbell: impl AsFd, socket: &UnixStream) -> Result<bool> {
     let mut wait = [
-        PollFd::new(&bell, PollFlags::IN),
+        PollFd::new(&doorbell, PollFlags::IN),
         PollFd::new(socket, PollFlags::IN),
     ];
     match poll(&mut wait, None) {

@@ -59,17 +59,17 @@ use std::process::exit;
 fn main() {
     let steps: Vec<String> = env::args().skip(1).collect();
     for (index, step) in steps.iter().enumerate() {
-        if let Err(error) = carry_out(step, &steps[index + 1..]) {
+        if let Err(error) = run_step(step, &steps[index + 1..]) {
             eprintln!("fixture_worker: step {step:?}: {error}");
             exit(64);
         }
     }
 }
 
-fn carry_out(step: &str, rest: &[String]) -> io::Result<()> {
+fn run_step(step: &str, rest: &[String]) -> io::Result<()> {
     if let Some((condition, then)) = condition(step) {
         return if condition {
-            carry_out(then, rest)
+            run_step(then, rest)
         } else {
             Ok(())
         };
