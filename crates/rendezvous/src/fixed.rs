@@ -66,7 +66,7 @@ impl StaticRendezvous {
     /// (600); `max_nodes` is the number of nodes.
     pub fn from_parameters(parameters: &RendezvousParameters) -> Result<Self, RendezvousError> {
         let wrong = |what: String| Err(RendezvousError::Argument(what));
-        let Some(rank) = parameters.get_as_int("rank")? else {
+        let Some(rank) = parameters.config.get_as_int("rank")? else {
             return wrong(
                 "rank is absent in RendezvousParameters. Try add --node-rank to the cmd request"
                     .to_owned(),
@@ -85,7 +85,7 @@ impl StaticRendezvous {
                     .to_owned(),
             );
         }
-        let seconds = parameters.get_as_int("timeout")?;
+        let seconds = parameters.config.get_as_int("timeout")?;
         let timeout = match seconds.map(u64::try_from) {
             None => DEFAULT_TIMEOUT,
             Some(Ok(seconds)) => Duration::from_secs(seconds),

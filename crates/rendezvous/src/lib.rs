@@ -14,6 +14,7 @@ mod error;
 pub mod etcd;
 mod fixed;
 mod params;
+mod rdzv_conf;
 mod registry;
 pub mod url;
 
@@ -22,5 +23,6 @@ pub use dynamic::C10dRendezvous;
 pub use environment::Environment;
 pub use error::RendezvousError;
 pub use fixed::{StaticParameters, StaticRendezvous};
-pub use params::{RendezvousParameters, parse_config};
+pub use params::RendezvousParameters;
+pub use rdzv_conf::RendezvousConfig;
 pub use registry::{BackendConstructor, BackendRegistry};

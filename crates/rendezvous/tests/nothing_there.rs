@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rdzv_rendezvous::{
-    BackendRegistry, Member, RendezvousError, RendezvousParameters, parse_config,
+    BackendRegistry, Member, RendezvousConfig, RendezvousError, RendezvousParameters,
 };
 
 /// Far longer than anything here takes.
@@ -21,7 +21,7 @@ fn said(port: u16, config: &str) -> String {
 }
 
 fn said_at(host: &str, port: u16, config: &str) -> String {
-    let config = parse_config(&format!("read_timeout=1,{config}")).unwrap();
+    let config = RendezvousConfig::parse(&format!("read_timeout=1,{config}")).unwrap();
     let endpoint = format!("{host}:{port}");
     let parameters = RendezvousParameters::new("c10d", endpoint, "run", 1, 1, config).unwrap();
     let mut node = BackendRegistry::with_defaults()

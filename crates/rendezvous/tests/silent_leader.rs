@@ -6,8 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rdzv_rendezvous::{
-    BackendRegistry, Member, RendezvousBackend, RendezvousError, RendezvousInfo,
-    RendezvousParameters, parse_config,
+    BackendRegistry, Member, RendezvousBackend, RendezvousConfig, RendezvousError, RendezvousInfo,
+    RendezvousParameters,
 };
 use rdzv_rendezvous_proto::codec::{from_value, to_value};
 use rdzv_rendezvous_proto::{NodeDesc, RendezvousState};
@@ -47,7 +47,8 @@ impl Leader {
 
     /// A real node beside it, in rounds of two.
     fn node(&self, config: &str) -> Box<dyn RendezvousBackend> {
-        let config = parse_config(&format!("is_host=0,join_timeout=15,{config}")).unwrap();
+        let config =
+            RendezvousConfig::parse(&format!("is_host=0,join_timeout=15,{config}")).unwrap();
         let endpoint = format!("127.0.0.1:{}", self.server.port());
         let parameters = RendezvousParameters::new("c10d", endpoint, "run", 2, 2, config).unwrap();
         BackendRegistry::with_defaults()

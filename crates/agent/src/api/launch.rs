@@ -181,6 +181,7 @@ fn fixed(parameters: &RendezvousParameters) -> Result<RendezvousPlan, Rendezvous
     let wrong = |what: &str| RendezvousError::Argument(what.to_owned());
     let number = |key| {
         parameters
+            .config
             .get_as_int(key)
             .map(|number| number.and_then(unsigned))
     };

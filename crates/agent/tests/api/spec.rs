@@ -11,7 +11,7 @@ use rdzv_agent::api::{
 use rdzv_agent::{MasterPort, RendezvousPlan};
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::rank::GroupRank;
-use rdzv_rendezvous::RendezvousParameters;
+use rdzv_rendezvous::{RendezvousConfig, RendezvousParameters};
 
 fn plain() -> WorkerSpecBuilder {
     WorkerSpec::builder(WorkerEntrypoint::command("true"))
@@ -64,7 +64,8 @@ fn what_cannot_work_is_refused_with_a_reason() {
     };
     let backend = |name: &str, run_id: &str| {
         let parameters =
-            RendezvousParameters::new(name, "h:1", run_id, 1, 1, Default::default()).unwrap();
+            RendezvousParameters::new(name, "h:1", run_id, 1, 1, RendezvousConfig::default())
+                .unwrap();
         RendezvousPlan::Dynamic { parameters }
     };
     let kept = MasterPort::Kept(Arc::new(TcpListener::bind("127.0.0.1:0").unwrap()));

@@ -1,6 +1,5 @@
 //! The choice of the rendezvous and of the run id.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::Args;
@@ -8,7 +7,7 @@ use rdzv_agent::RendezvousPlan;
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
-use rdzv_rendezvous::{BackendRegistry, RendezvousError, RendezvousParameters};
+use rdzv_rendezvous::{BackendRegistry, RendezvousConfig, RendezvousError, RendezvousParameters};
 
 use super::context::Context;
 use super::worker_count::Nodes;
@@ -90,34 +89,10 @@ pub(crate) struct StaticArgs {
     pub(crate) local_addr: Option<String>,
 }
 
-/// The settings of `--rdzv-conf`.
-pub(super) type Settings = BTreeMap<String, String>;
-
 impl RendezvousArgs {
     /// Reads `--rdzv-conf`.
-    pub(super) fn settings(&self) -> Result<Settings, Raised> {
-        let mut settings = BTreeMap::new();
-        let text = self.rdzv_conf.trim();
-        if text.is_empty() {
-            return Ok(settings);
-        }
-        for pair in text.split(',') {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let (key, value) = (key.trim(), value.trim());
-            if key.is_empty() {
-                return Err(Raised::value_error(
-                    "The rendezvous configuration string must be in format \
-                     <key1>=<value1>,...,<keyN>=<valueN>.",
-                ));
-            }
-            if value.is_empty() {
-                return Err(Raised::value_error(format!(
-                    "The rendezvous configuration option '{key}' must have a value specified."
-                )));
-            }
-            settings.insert(key.to_owned(), value.to_owned());
-        }
-        Ok(settings)
+    pub(super) fn settings(&self) -> Result<RendezvousConfig, Raised> {
+        RendezvousConfig::parse(&self.rdzv_conf).map_err(|error| value_error(&error))
     }
 }
 
@@ -128,12 +103,6 @@ impl StaticArgs {
             .clone()
             .filter(|address| !address.is_empty())
     }
-}
-
-/// The settings as they were typed.
-pub(super) fn pairs(settings: &Settings) -> Vec<String> {
-    let pairs = settings.iter();
-    pairs.map(|(key, value)| format!("{key}={value}")).collect()
 }
 
 /// The rendezvous and the name of a run.
@@ -195,7 +164,7 @@ impl RendezvousChoice<'_> {
     /// Chooses the rendezvous.
     pub(super) fn choose(
         &self,
-        settings: &Settings,
+        settings: &RendezvousConfig,
         backends: &BackendRegistry,
         context: &mut Context<'_>,
     ) -> Result<Chosen, Refusal> {
@@ -286,7 +255,7 @@ impl RendezvousChoice<'_> {
     fn local(
         &self,
         run_id: &str,
-        settings: &Settings,
+        settings: &RendezvousConfig,
         context: &mut Context<'_>,
     ) -> Result<RendezvousPlan, Raised> {
         if self.arguments.standalone {
@@ -308,7 +277,7 @@ impl RendezvousChoice<'_> {
         &self,
         backend: &str,
         run_id: &str,
-        settings: &Settings,
+        settings: &RendezvousConfig,
         backends: &BackendRegistry,
     ) -> Result<RendezvousPlan, Raised> {
         let endpoint = self.arguments.rdzv_endpoint.as_str();
@@ -328,7 +297,7 @@ impl RendezvousChoice<'_> {
         backend: &str,
         endpoint: &str,
         run_id: &str,
-        settings: &Settings,
+        settings: &RendezvousConfig,
     ) -> Result<RendezvousParameters, Raised> {
         let (least, most) = (self.nodes.least, self.nodes.most);
         let mut parameters =
@@ -338,7 +307,7 @@ impl RendezvousChoice<'_> {
         Ok(parameters)
     }
 
-    fn fixed(&self, settings: &Settings) -> Result<RendezvousPlan, Raised> {
+    fn fixed(&self, settings: &RendezvousConfig) -> Result<RendezvousPlan, Raised> {
         let text = if self.arguments.rdzv_endpoint.is_empty() {
             let port = self.fixed.master_port.unwrap_or(MASTER_PORT);
             format!("{}:{port}", self.fixed.master_addr)

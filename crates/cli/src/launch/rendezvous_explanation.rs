@@ -6,7 +6,7 @@ use rdzv_core::endpoint::Endpoint;
 use rdzv_core::env;
 
 use super::context::Machine;
-use super::rendezvous_choice::{C10D_PORT, RendezvousReasons, pairs};
+use super::rendezvous_choice::{C10D_PORT, RendezvousReasons};
 use crate::explanation::{Draft, Provenance};
 
 pub(super) fn explain(
@@ -53,7 +53,7 @@ fn settings(draft: &mut Draft, plan: &AgentConfig) {
             let why = Provenance::decided("decided by the rendezvous, in every round anew");
             draft.line("this node's rank", "not known yet", why);
             if !parameters.config.is_empty() {
-                let options = pairs(&parameters.config).join(", ");
+                let options = parameters.config.pairs().join(", ");
                 draft.setting("settings", "rdzv_conf", options, "");
             }
         }
@@ -75,11 +75,11 @@ fn coordinator(plan: &AgentConfig, machine: &dyn Machine) -> (String, String) {
         RendezvousPlan::Dynamic { parameters } => parameters,
     };
     match parameters.backend.as_str() {
-        "c10d" if parameters.get("store_type") == Some("file") => {
+        "c10d" if parameters.config.get("store_type") == Some("file") => {
             ("nobody".to_owned(), "it is a file".to_owned())
         }
         "c10d" => match (
-            parameters.get_as_bool("is_host"),
+            parameters.config.get_as_bool("is_host"),
             endpoint(&parameters.endpoint),
         ) {
             (Ok(Some(true)), _) => (here, "--rdzv-conf is_host says so".to_owned()),

@@ -11,7 +11,7 @@ use super::context::{Context, Environment, Machine, Note};
 use super::entrypoint::{Called, Interpreter};
 use super::flags::RunArgs;
 use super::observers::Observers;
-use super::rendezvous_choice::{RendezvousChoice, RendezvousReasons, pairs};
+use super::rendezvous_choice::{RendezvousChoice, RendezvousReasons};
 use super::worker_count::{Nodes, WorkerCount, check_virtual_local_rank, numa_binding};
 use crate::exit::{Raised, Refusal};
 
@@ -155,7 +155,7 @@ fn configuration(arguments: &RunArgs, nodes: &Nodes, plan: &AgentConfig) -> Stri
         ),
         RendezvousPlan::Dynamic { parameters } => (
             parameters.endpoint.clone(),
-            pairs(&parameters.config).join(","),
+            parameters.config.pairs().join(","),
         ),
     };
     let log_dir = match &plan.logs.base {

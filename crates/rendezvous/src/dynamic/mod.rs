@@ -7,7 +7,6 @@
 //! | [`shared`] | where that state can be: to add a backend, begin there |
 //! | [`native`] | through a store server of ours, which runs the rendezvous itself |
 //! | [`bootstrap`] | the address of the workers' store, and its port |
-//! | [`settings`] | the options of `--rdzv-conf` |
 //! | [`node`] | what this node is called, and whether it is the one that an endpoint names |
 
 pub mod bootstrap;
@@ -15,7 +14,6 @@ mod c10d;
 pub mod driver;
 pub mod native;
 pub mod node;
-pub mod settings;
 pub mod shared;
 
 pub use bootstrap::reserve_port;

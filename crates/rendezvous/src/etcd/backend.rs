@@ -6,7 +6,7 @@ use super::options::EtcdOptions;
 use super::state::EtcdState;
 #[cfg(feature = "etcd-v2")]
 use super::v2::EtcdV2State;
-use crate::dynamic::{Driver, DriverOptions, SharedState, node, settings};
+use crate::dynamic::{Driver, DriverOptions, SharedState, node};
 use crate::{RendezvousBackend, RendezvousError, RendezvousParameters};
 
 /// The options that are not those of every dynamic rendezvous.
@@ -46,14 +46,15 @@ fn over(
     parameters: &RendezvousParameters,
     open: impl FnOnce(&EtcdOptions, &RunId) -> Result<Box<dyn SharedState>, RendezvousError>,
 ) -> Result<Box<dyn RendezvousBackend>, RendezvousError> {
-    settings::note_unknown(parameters, &OPTIONS);
+    let config = &parameters.config;
+    config.note_unknown(&parameters.backend, &OPTIONS);
     if parameters.run_id.is_empty() {
         let text = "The run id must be a non-empty string.";
         return Err(RendezvousError::Argument(text.to_owned()));
     }
-    let settings = settings::from_parameters(parameters)?;
+    let settings = config.settings(parameters.min_nodes, parameters.max_nodes)?;
     let mut options = EtcdOptions::from_parameters(parameters)?;
-    if parameters.get("lease_ttl").is_none() {
+    if config.get("lease_ttl").is_none() {
         // Who asks for quick heartbeats does not want to wait for the lease.
         options.shorten_lease(settings.lost_after());
     }

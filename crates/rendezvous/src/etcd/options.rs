@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rdzv_core::endpoint::{Endpoint, EndpointError};
 
-use crate::{RendezvousError, RendezvousParameters};
+use crate::{RendezvousConfig, RendezvousError, RendezvousParameters};
 
 /// Where etcd listens for clients unless told otherwise.
 const DEFAULT_PORT: u16 = 2379;
@@ -75,18 +75,19 @@ impl EtcdOptions {
     pub fn from_parameters(parameters: &RendezvousParameters) -> Result<Self, RendezvousError> {
         let endpoint = Endpoint::parse(&parameters.endpoint, DEFAULT_PORT)
             .map_err(|error: EndpointError| RendezvousError::Argument(error.to_string()))?;
+        let config = &parameters.config;
         let mut options = Self::new(endpoint);
-        if let Some(seconds) = parameters.get_as_int("read_timeout")? {
+        if let Some(seconds) = config.get_as_int("read_timeout")? {
             options.read_timeout = positive_seconds("read_timeout", seconds)?;
         }
-        if let Some(prefix) = parameters.get("etcd_prefix") {
+        if let Some(prefix) = config.get("etcd_prefix") {
             options.prefix = prefix.to_owned();
         }
-        if let Some(seconds) = parameters.get_as_int("lease_ttl")? {
+        if let Some(seconds) = config.get_as_int("lease_ttl")? {
             options.lease_time_to_live =
                 positive_seconds("lease_ttl", seconds)?.max(SHORTEST_LEASE);
         }
-        options.tls = tls_files(parameters)?;
+        options.tls = tls_files(config)?;
         Ok(options)
     }
 }
@@ -110,16 +111,16 @@ pub(crate) fn positive_seconds(name: &str, seconds: i64) -> Result<Duration, Ren
     }
 }
 
-fn tls_files(parameters: &RendezvousParameters) -> Result<Option<TlsFiles>, RendezvousError> {
+fn tls_files(config: &RendezvousConfig) -> Result<Option<TlsFiles>, RendezvousError> {
     let file = |names: [&str; 2]| {
-        let given = names.iter().find_map(|name| parameters.get(name));
+        let given = names.iter().find_map(|name| config.get(name));
         given.map(PathBuf::from)
     };
     let certificate = file(["cert", "ssl_cert"]);
     let key = file(["key", "ssl_cert_key"]);
     let authority = file(["cacert", "ca_cert"]);
     let wrong = |text: &str| Err(RendezvousError::Argument(text.to_owned()));
-    match parameters.get("protocol").unwrap_or("http") {
+    match config.get("protocol").unwrap_or("http") {
         "https" => {}
         "http" if certificate.is_none() && key.is_none() && authority.is_none() => return Ok(None),
         "http" => {
@@ -143,10 +144,9 @@ fn tls_files(parameters: &RendezvousParameters) -> Result<Option<TlsFiles>, Rend
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::params::parse_config;
 
     fn options(endpoint: &str, config: &str) -> Result<EtcdOptions, RendezvousError> {
-        let config = parse_config(config).unwrap();
+        let config = RendezvousConfig::parse(config).unwrap();
         let parameters = RendezvousParameters::new("etcd", endpoint, "run", 1, 2, config).unwrap();
         EtcdOptions::from_parameters(&parameters)
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rdzv_rendezvous::{BackendRegistry, RendezvousBackend, RendezvousParameters, parse_config};
+use rdzv_rendezvous::{BackendRegistry, RendezvousBackend, RendezvousConfig, RendezvousParameters};
 use rdzv_store::{ServerOptions, TcpStoreServer};
 use rdzv_testing::free_port;
 use tempfile::TempDir;
@@ -105,7 +105,7 @@ fn make(
         .copied()
         .filter(|part| !part.is_empty())
         .collect();
-    let config = parse_config(&config.join(",")).unwrap();
+    let config = RendezvousConfig::parse(&config.join(",")).unwrap();
     let parameters =
         RendezvousParameters::new(backend, endpoint, run_id, least, most, config).unwrap();
     BackendRegistry::with_defaults()

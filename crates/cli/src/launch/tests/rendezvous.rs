@@ -1,5 +1,6 @@
 //! Which rendezvous a line means.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rdzv_agent::RendezvousPlan;
@@ -114,7 +115,7 @@ fn several_nodes_or_an_endpoint_make_c10d_dynamic() {
     let options = [("is_host", "1"), ("join_timeout", "4")];
     let options = options.map(|(key, value)| (key.to_owned(), value.to_owned()));
     let mut expected =
-        RendezvousParameters::new("c10d", "h:7", "job", 1, 3, options.into()).unwrap();
+        RendezvousParameters::new("c10d", "h:7", "job", 1, 3, BTreeMap::from(options)).unwrap();
     expected.local_addr = Some("10.0.0.1".to_owned());
     assert_eq!(parameters, expected);
     let one_node = dynamic(&["--rdzv-backend=c10d", "--rdzv-endpoint=h"]);
@@ -138,5 +139,5 @@ fn standalone_with_several_nodes_waits_where_nobody_comes() {
         ),
         ("c10d", "localhost:0", "a-random-id")
     );
-    assert_eq!(parameters.get("join_timeout"), Some("4"));
+    assert_eq!(parameters.config.get("join_timeout"), Some("4"));
 }

@@ -7,7 +7,6 @@ use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::RunId;
 use rdzv_rendezvous_proto::Settings;
 
-use crate::dynamic::settings;
 use crate::{RendezvousError, RendezvousParameters};
 
 /// The port of an endpoint that names none.
@@ -44,13 +43,17 @@ impl Options {
         parameters: &RendezvousParameters,
     ) -> Result<Self, RendezvousError> {
         let wrong = |what: &str| Err(RendezvousError::Argument(what.to_owned()));
-        settings::note_unknown(parameters, &["store_type", "read_timeout", "is_host"]);
-        let store_type = parameters.get("store_type").unwrap_or("tcp");
+        let config = &parameters.config;
+        config.note_unknown(
+            &parameters.backend,
+            &["store_type", "read_timeout", "is_host"],
+        );
+        let store_type = config.get("store_type").unwrap_or("tcp");
         let medium = match store_type.trim().to_lowercase().as_str() {
             "tcp" => Medium::Tcp {
                 endpoint: Endpoint::parse(&parameters.endpoint, DEFAULT_PORT)
                     .map_err(|error| RendezvousError::Argument(error.to_string()))?,
-                is_host: parameters.get_as_bool("is_host")?,
+                is_host: config.get_as_bool("is_host")?,
             },
             "file" => Medium::File(match parameters.endpoint.as_str() {
                 "" => std::env::temp_dir().join(format!("rdzv-{:016x}", fastrand::u64(..))),
@@ -60,7 +63,7 @@ impl Options {
                 return wrong("Invalid store type given. Currently only supports file and tcp.");
             }
         };
-        let read_timeout = match parameters.get_as_int("read_timeout")? {
+        let read_timeout = match config.get_as_int("read_timeout")? {
             Some(..=0) => return wrong("The read timeout must be a positive integer."),
             given => given.unwrap_or(READ_TIMEOUT).unsigned_abs(),
         };
@@ -70,7 +73,7 @@ impl Options {
         Ok(Self {
             run_id: RunId::new(&parameters.run_id),
             medium,
-            settings: settings::from_parameters(parameters)?,
+            settings: config.settings(parameters.min_nodes, parameters.max_nodes)?,
             local_addr: parameters.local_addr.clone(),
             read_timeout: Duration::from_secs(read_timeout),
         })
@@ -88,10 +91,10 @@ impl Options {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parse_config;
+    use crate::RendezvousConfig;
 
     fn read(endpoint: &str, run_id: &str, config: &str) -> Result<Options, String> {
-        let config = parse_config(config).unwrap();
+        let config = RendezvousConfig::parse(config).unwrap();
         let parameters = RendezvousParameters::new("c10d", endpoint, run_id, 1, 1, config).unwrap();
         Options::from_parameters(&parameters).map_err(|error| error.to_string())
     }

@@ -20,8 +20,8 @@ use std::io::{BufRead, stdin};
 use std::sync::Arc;
 
 use rdzv_rendezvous::{
-    BackendRegistry, Change, Member, RendezvousBackend, RendezvousError, RendezvousParameters,
-    parse_config,
+    BackendRegistry, Change, Member, RendezvousBackend, RendezvousConfig, RendezvousError,
+    RendezvousParameters,
 };
 use rdzv_store::Store;
 
@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("usage: member BACKEND ENDPOINT RUN_ID MIN:MAX [OPTIONS] [LOCAL_ADDR]".into());
     };
     let (least, most) = nodes.split_once(':').ok_or("nodes are MIN:MAX")?;
-    let config = parse_config(more.first().map_or("", String::as_str))?;
+    let config = RendezvousConfig::parse(more.first().map_or("", String::as_str))?;
     let mut parameters = RendezvousParameters::new(
         backend,
         endpoint,

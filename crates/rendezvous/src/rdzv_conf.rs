@@ -1,0 +1,348 @@
+//! The options of `--rdzv-conf`: parsed once, and checked with torchelastic's texts.
+//!
+//! These are of every dynamic rendezvous; a backend may have more.
+//!
+//! | option | default | what |
+//! |---|---|---|
+//! | `join_timeout` | 600 s | how long to try to get into a round |
+//! | `last_call_timeout` | 30 s | how long to wait for more nodes once there are enough; 0 is allowed here |
+//! | `close_timeout` | 30 s | how long to try to close |
+//! | `heartbeat_timeout` | 5 s | how long to try one heartbeat |
+//! | `keep_alive_interval` | 5 s | time between heartbeats |
+//! | `keep_alive_max_attempt` | 3 | missed heartbeats after which a node is lost |
+//! | `cas_backoff_max_seconds` | 0 s | most that is slept after a lost write |
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rdzv_rendezvous_proto::Settings;
+
+use crate::RendezvousError;
+
+/// The names of the options above.
+const NAMES: [&str; 7] = [
+    "join_timeout",
+    "last_call_timeout",
+    "close_timeout",
+    "heartbeat_timeout",
+    "keep_alive_interval",
+    "keep_alive_max_attempt",
+    "cas_backoff_max_seconds",
+];
+
+/// Options that launchers add for all backends.
+const OF_LAUNCHER: [&str; 2] = ["timeout", "rank"];
+
+/// The options of a rendezvous, as `--rdzv-conf` gives them. Which of them there are, and what they
+/// may be, is the business of the backend.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RendezvousConfig {
+    options: BTreeMap<String, String>,
+}
+
+impl From<BTreeMap<String, String>> for RendezvousConfig {
+    fn from(options: BTreeMap<String, String>) -> Self {
+        Self { options }
+    }
+}
+
+impl RendezvousConfig {
+    /// Reads options written as `key=value,key=value`. Blank text is no options; a trailing comma is
+    /// an error.
+    pub fn parse(text: &str) -> Result<Self, RendezvousError> {
+        if text.trim().is_empty() {
+            return Ok(Self::default());
+        }
+        text.split(',')
+            .map(|option| {
+                let (key, value) = option.split_once('=').unwrap_or((option, ""));
+                let (key, value) = (key.trim(), value.trim());
+                if key.is_empty() {
+                    return Err(wrong(
+                        "The rendezvous configuration string must be in format \
+                         <key1>=<value1>,...,<keyN>=<valueN>.",
+                    ));
+                }
+                if value.is_empty() {
+                    return Err(wrong(format!(
+                        "The rendezvous configuration option '{key}' must have a value specified."
+                    )));
+                }
+                Ok((key.to_owned(), value.to_owned()))
+            })
+            .collect::<Result<BTreeMap<_, _>, _>>()
+            .map(Self::from)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.options.is_empty()
+    }
+
+    /// The options as `key=value`, in the order of their keys.
+    pub fn pairs(&self) -> Vec<String> {
+        let pairs = self.options.iter();
+        pairs.map(|(key, value)| format!("{key}={value}")).collect()
+    }
+
+    /// An option as it was given.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.options.get(key).map(String::as_str)
+    }
+
+    /// An option as yes or no; the words are `1 true t yes y` and `0 false f no n`, in any case.
+    pub fn get_as_bool(&self, key: &str) -> Result<Option<bool>, RendezvousError> {
+        let Some(text) = self.get(key) else {
+            return Ok(None);
+        };
+        match text.to_lowercase().as_str() {
+            "1" | "true" | "t" | "yes" | "y" => Ok(Some(true)),
+            "0" | "false" | "f" | "no" | "n" => Ok(Some(false)),
+            _ => Err(wrong(format!(
+                "The rendezvous configuration option '{key}' does not represent a valid boolean \
+                 value."
+            ))),
+        }
+    }
+
+    /// An option as a whole number.
+    pub fn get_as_int(&self, key: &str) -> Result<Option<i64>, RendezvousError> {
+        let Some(text) = self.get(key) else {
+            return Ok(None);
+        };
+        text.trim().parse().map(Some).map_err(|_| {
+            wrong(format!(
+                "The rendezvous configuration option '{key}' does not represent a valid integer \
+                 value."
+            ))
+        })
+    }
+
+    /// Reads the options of a dynamic rendezvous. Those that nobody knows are passed over, as
+    /// torchelastic does; [`Self::note_unknown`] says so.
+    pub fn settings(&self, min_nodes: u32, max_nodes: u32) -> Result<Settings, RendezvousError> {
+        let defaults = Settings::new(min_nodes, max_nodes);
+        let timeout = |name: &str, least: i64, default: Duration| {
+            let option = format!("{name}_timeout");
+            let Some(seconds) = self.get_as_int(&option)? else {
+                return Ok(default);
+            };
+            match u64::try_from(seconds) {
+                Ok(given) if seconds >= least => Ok(Duration::from_secs(given)),
+                _ => Err(wrong(format!(
+                    "The {name} timeout ({}) must be positive.",
+                    as_shown_by_torchelastic(seconds)
+                ))),
+            }
+        };
+        let positive = |option: &str, default: u64| match self.get_as_int(option)? {
+            None => Ok(default),
+            Some(given @ 1..) => Ok(given.unsigned_abs()),
+            Some(given) => Err(wrong(format!(
+                "The rendezvous configuration option '{option}' must be greater than zero, but was \
+                 {given}."
+            ))),
+        };
+        let attempts = u64::from(defaults.keep_alive_max_attempt);
+        let attempts = positive("keep_alive_max_attempt", attempts)?;
+        let interval = defaults.keep_alive_interval.as_secs();
+        Ok(Settings {
+            join_timeout: timeout("join", 1, defaults.join_timeout)?,
+            last_call_timeout: timeout("last_call", 0, defaults.last_call_timeout)?,
+            close_timeout: timeout("close", 1, defaults.close_timeout)?,
+            heartbeat_timeout: timeout("heartbeat", 1, defaults.heartbeat_timeout)?,
+            keep_alive_interval: Duration::from_secs(positive("keep_alive_interval", interval)?),
+            keep_alive_max_attempt: u32::try_from(attempts).unwrap_or(u32::MAX),
+            cas_backoff_max: self.backoff()?,
+            ..defaults
+        })
+    }
+
+    /// Says (at debug level) which options neither this module nor the backend, which knows `also`,
+    /// does anything with.
+    pub fn note_unknown(&self, backend: &str, also: &[&str]) {
+        for option in self.options.keys().map(String::as_str) {
+            if ![&NAMES, &OF_LAUNCHER[..], also].concat().contains(&option) {
+                tracing::debug!(
+                    option,
+                    backend,
+                    "this option of --rdzv-conf is not known and has no effect"
+                );
+            }
+        }
+    }
+
+    fn backoff(&self) -> Result<Duration, RendezvousError> {
+        let option = "cas_backoff_max_seconds";
+        let Some(text) = self.get(option) else {
+            return Ok(Duration::ZERO);
+        };
+        let seconds: f64 = text
+            .trim()
+            .parse()
+            .map_err(|_| wrong(format!("{option}('{text}') is not a valid float value.")))?;
+        Duration::try_from_secs_f64(seconds).map_err(|_| {
+            wrong(format!(
+                "{option} ({text}) must be finite and non-negative."
+            ))
+        })
+    }
+}
+
+fn wrong(what: impl Into<String>) -> RendezvousError {
+    RendezvousError::Argument(what.into())
+}
+
+/// Seconds as days and hours, minutes, seconds, the way its messages show them.
+fn as_shown_by_torchelastic(seconds: i64) -> String {
+    const DAY: i64 = 24 * 60 * 60;
+    let (days, rest) = (seconds.div_euclid(DAY), seconds.rem_euclid(DAY));
+    let clock = format!("{}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60);
+    match days {
+        0 => clock,
+        1 | -1 => format!("{days} day, {clock}"),
+        _ => format!("{days} days, {clock}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(config: &str) -> RendezvousConfig {
+        RendezvousConfig::parse(config).unwrap()
+    }
+
+    #[test]
+    fn options_are_split_at_the_first_equals_sign() {
+        let parameters = with(" a = 1 , b=x=y ");
+        assert_eq!(parameters.get("a"), Some("1"));
+        assert_eq!(parameters.get("b"), Some("x=y"));
+        assert_eq!(parameters.get("c"), None);
+        assert!(RendezvousConfig::parse(" ").unwrap().is_empty());
+    }
+
+    #[test]
+    fn malformed_options_are_refused_with_the_texts_of_the_reference() {
+        let text = |config| RendezvousConfig::parse(config).unwrap_err().to_string();
+        let format = "The rendezvous configuration string must be in format \
+                      <key1>=<value1>,...,<keyN>=<valueN>.";
+        assert_eq!(text("a=1,"), format);
+        assert_eq!(text("=1"), format);
+        for config in ["a", "a=", "a= "] {
+            assert_eq!(
+                text(config),
+                "The rendezvous configuration option 'a' must have a value specified."
+            );
+        }
+    }
+
+    #[test]
+    fn options_have_types() {
+        let parameters = with("yes=T,no=No,number= 42,word=apple,float=1.5");
+        assert_eq!(parameters.get_as_bool("yes").unwrap(), Some(true));
+        assert_eq!(parameters.get_as_bool("no").unwrap(), Some(false));
+        assert_eq!(parameters.get_as_bool("absent").unwrap(), None);
+        assert_eq!(parameters.get_as_int("number").unwrap(), Some(42));
+        assert_eq!(parameters.get_as_int("absent").unwrap(), None);
+        assert_eq!(
+            parameters.get_as_bool("word").unwrap_err().to_string(),
+            "The rendezvous configuration option 'word' does not represent a valid boolean value."
+        );
+        assert_eq!(
+            parameters.get_as_int("float").unwrap_err().to_string(),
+            "The rendezvous configuration option 'float' does not represent a valid integer value."
+        );
+    }
+
+    fn read(config: &str) -> Result<Settings, String> {
+        let config = RendezvousConfig::parse(config).unwrap();
+        config.settings(2, 3).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_is_not_given_is_as_in_the_reference() {
+        assert_eq!(read("").unwrap(), Settings::new(2, 3));
+        assert_eq!(read("timeout=900,zeus=1").unwrap(), Settings::new(2, 3));
+    }
+
+    #[test]
+    fn every_option_is_read() {
+        let settings = read(
+            "join_timeout=1,last_call_timeout=2,close_timeout=3,heartbeat_timeout=4,\
+             keep_alive_interval=6,keep_alive_max_attempt=7,cas_backoff_max_seconds=0.5",
+        );
+        let seconds = Duration::from_secs;
+        assert_eq!(
+            settings.unwrap(),
+            Settings {
+                min_nodes: 2,
+                max_nodes: 3,
+                join_timeout: seconds(1),
+                last_call_timeout: seconds(2),
+                close_timeout: seconds(3),
+                heartbeat_timeout: seconds(4),
+                keep_alive_interval: seconds(6),
+                keep_alive_max_attempt: 7,
+                cas_backoff_max: Duration::from_millis(500),
+            }
+        );
+        assert_eq!(
+            read("last_call_timeout=0").unwrap().last_call_timeout,
+            Duration::ZERO,
+            "a job that needs no more nodes need not wait for any"
+        );
+    }
+
+    #[test]
+    fn impossible_values_are_refused_with_the_texts_of_the_reference() {
+        for (config, text) in [
+            (
+                "join_timeout=0",
+                "The join timeout (0:00:00) must be positive.",
+            ),
+            (
+                "last_call_timeout=-1",
+                "The last_call timeout (-1 day, 23:59:59) must be positive.",
+            ),
+            (
+                "close_timeout=0",
+                "The close timeout (0:00:00) must be positive.",
+            ),
+            (
+                "heartbeat_timeout=-90000",
+                "The heartbeat timeout (-2 days, 23:00:00) must be positive.",
+            ),
+            (
+                "join_timeout=x",
+                "The rendezvous configuration option 'join_timeout' does not represent a valid \
+                 integer value.",
+            ),
+            (
+                "cas_backoff_max_seconds=x",
+                "cas_backoff_max_seconds('x') is not a valid float value.",
+            ),
+            (
+                "cas_backoff_max_seconds=nan",
+                "cas_backoff_max_seconds (nan) must be finite and non-negative.",
+            ),
+            (
+                "cas_backoff_max_seconds=-1.0",
+                "cas_backoff_max_seconds (-1.0) must be finite and non-negative.",
+            ),
+            // Nonsense that torchelastic lets pass: with it, every node is lost at once.
+            (
+                "keep_alive_interval=0",
+                "The rendezvous configuration option 'keep_alive_interval' must be greater than \
+                 zero, but was 0.",
+            ),
+            (
+                "keep_alive_max_attempt=-1",
+                "The rendezvous configuration option 'keep_alive_max_attempt' must be greater \
+                 than zero, but was -1.",
+            ),
+        ] {
+            assert_eq!(read(config).unwrap_err(), text, "{config}");
+        }
+    }
+}
