@@ -38,21 +38,17 @@ use thiserror::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
     /// The work was done.
-    Success,
+    Success = 0,
     /// It was not.
-    Failure,
+    Failure = 1,
     /// The command line is wrong.
-    Usage,
+    Usage = 2,
 }
 
 impl Exit {
     /// The number that the caller of the program sees.
-    pub(crate) fn code(self) -> u8 {
-        match self {
-            Self::Success => 0,
-            Self::Failure => 1,
-            Self::Usage => 2,
-        }
+    pub(crate) const fn code(self) -> u8 {
+        self as u8
     }
 }
 

@@ -46,7 +46,7 @@ pub(crate) struct CommandArgs {
     /// Wins over --no-python and --module. An uncaught exception is written to the worker's error
     /// file, so the failure report shows its traceback.
     #[arg(long)]
-    pub(crate) run_path: bool,
+    run_path: bool,
 }
 
 /// The name that the launcher was called by, as far as that changes a launch.

@@ -37,7 +37,7 @@ pub(crate) struct RunArgs {
     ///
     /// rdzv waits for exits instead of polling for them.
     #[arg(long, value_name = "SECONDS", default_value = "0.1", value_parser = number::float)]
-    pub(crate) monitor_interval: f64,
+    pub(super) monitor_interval: f64,
 
     /// How function workers are started; accepted, but without meaning for programs
     #[arg(
@@ -46,13 +46,13 @@ pub(crate) struct RunArgs {
         default_value = "spawn",
         value_parser = PossibleValuesParser::new(["spawn", "fork", "forkserver"])
     )]
-    pub(crate) start_method: String,
+    start_method: String,
 
     /// Where events go: null, console or dynamic_rendezvous
     ///
     /// `console` prints one JSON object per event on stderr.
     #[arg(long, value_name = "HANDLER", default_value = "null")]
-    pub(crate) event_log_handler: String,
+    pub(super) event_log_handler: String,
 
     /// Role of this node's workers, in ROLE_NAME and in log prefixes
     #[arg(long, value_name = "ROLE", default_value = "default")]
@@ -65,11 +65,11 @@ pub(crate) struct RunArgs {
     pub(crate) output: OutputArgs,
 
     #[command(flatten)]
-    pub(crate) fixed: StaticArgs,
+    pub(super) fixed: StaticArgs,
 
     /// Plug-in that decides where output goes; rdzv has `default` only
     #[arg(long, value_name = "NAME")]
-    pub(crate) logs_specs: Option<String>,
+    pub(super) logs_specs: Option<String>,
 
     /// Bind workers to the processors near their device
     ///
@@ -82,14 +82,14 @@ pub(crate) struct RunArgs {
         value_name = "MODE",
         value_parser = PossibleValuesParser::new(["node", "socket", "exclusive", "core-complex"])
     )]
-    pub(crate) numa_binding: Option<String>,
+    pub(super) numa_binding: Option<String>,
 
     #[command(flatten)]
-    pub(crate) stop: StopArgs,
+    pub(super) stop: StopArgs,
 
     /// Give every worker LOCAL_RANK 0 and one visible device
     #[arg(long)]
-    pub(crate) virtual_local_rank: bool,
+    pub(super) virtual_local_rank: bool,
 
     /// Print a completion script for torchrun and exit
     #[arg(
@@ -100,7 +100,7 @@ pub(crate) struct RunArgs {
     pub(crate) print_completion: Option<String>,
 
     #[command(flatten)]
-    pub(crate) observe: ObserveArgs,
+    pub(super) observe: ObserveArgs,
 
     /// Print what would be started, and where every value comes from; start nothing
     ///
@@ -117,7 +117,7 @@ pub(crate) struct RunArgs {
     pub(crate) explain: Option<String>,
 
     #[command(flatten)]
-    pub(crate) hang: HangArgs,
+    pub(super) hang: HangArgs,
 
     /// Show equal lines of several workers once, as in `[default0-3,5]:text`
     ///
@@ -125,10 +125,10 @@ pub(crate) struct RunArgs {
     /// one, whose label names all ranks; the others stay as they are, and in the order of their
     /// worker, up to 100 ms later.
     #[arg(long)]
-    pub(crate) collapse: bool,
+    pub(super) collapse: bool,
 
     #[command(flatten)]
-    pub(crate) restart: RestartArgs,
+    pub(super) restart: RestartArgs,
 
     #[command(flatten)]
     pub(crate) report: ReportArgs,

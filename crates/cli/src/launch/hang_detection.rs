@@ -36,7 +36,7 @@ pub(crate) struct HangArgs {
         value_parser = number::float,
         help_heading = HEADING
     )]
-    pub(crate) hang_timeout: f64,
+    hang_timeout: f64,
 
     /// Seconds between the heartbeats that workers send: 30, or init=600,step=30,checkpoint=300
     ///
@@ -45,7 +45,7 @@ pub(crate) struct HangArgs {
     /// all phases that are not named, but `init` (before the first line) and `done` have no limit
     /// unless they are named.
     #[arg(long, value_name = "LIMITS", help_heading = HEADING)]
-    pub(crate) heartbeat_timeout: Option<String>,
+    heartbeat_timeout: Option<String>,
 
     /// What follows when workers hang: report, restart or fail
     ///
@@ -57,7 +57,7 @@ pub(crate) struct HangArgs {
         default_value = "report",
         help_heading = HEADING
     )]
-    pub(crate) hang_action: String,
+    hang_action: String,
 }
 
 impl HangArgs {

@@ -30,7 +30,7 @@ pub(crate) struct ObserveArgs {
     /// appends atomically. The names and keys are in docs/events.md; unlike those of
     /// --event-log-handler, they are all that happens.
     #[arg(long, value_name = "FILE", help_heading = HEADING)]
-    pub(crate) events_file: Option<OsString>,
+    events_file: Option<OsString>,
 
     /// Serve health, metrics and status over HTTP here
     ///
@@ -39,7 +39,7 @@ pub(crate) struct ObserveArgs {
     /// free one, told with LOGLEVEL=INFO. TORCHELASTIC_HEALTH_CHECK_PORT serves `/` alone, on all
     /// addresses.
     #[arg(long, value_name = "[HOST:]PORT", help_heading = HEADING)]
-    pub(crate) status_addr: Option<String>,
+    status_addr: Option<String>,
 
     /// Give every worker a socket for its control plane
     ///
@@ -47,7 +47,7 @@ pub(crate) struct ObserveArgs {
     /// PyTorch's `worker_main` answer requests. With --status-addr they can be reached as
     /// `/workers/LOCAL_RANK/handler/NAME`.
     #[arg(long, help_heading = HEADING)]
-    pub(crate) worker_server: bool,
+    worker_server: bool,
 }
 
 /// The observers of a run.

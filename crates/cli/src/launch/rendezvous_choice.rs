@@ -30,7 +30,7 @@ pub(crate) struct RendezvousArgs {
     ///
     /// `static` with neither an endpoint nor a master port on one node needs no rendezvous at all.
     #[arg(long, value_name = "BACKEND", default_value = "static")]
-    pub(crate) rdzv_backend: String,
+    rdzv_backend: String,
 
     /// Where the rendezvous is: a host, and usually a port
     ///
@@ -38,7 +38,7 @@ pub(crate) struct RendezvousArgs {
     /// default port of c10d is 29400, of etcd 2379. The agent that runs on the endpoint's host hosts
     /// c10d, unless a store (`rdzv store`, say) is there already.
     #[arg(long, value_name = "HOST[:PORT]", default_value = "")]
-    pub(crate) rdzv_endpoint: String,
+    rdzv_endpoint: String,
 
     /// Name of the job, the same on all its nodes
     ///
@@ -58,13 +58,13 @@ pub(crate) struct RendezvousArgs {
     /// `read_timeout` (60). etcd: `protocol` (`http` or `https`), `cert`, `key`, `cacert`,
     /// `etcd_prefix`, `lease_ttl` (5: a node that is gone is noticed after it).
     #[arg(long, value_name = "K=V,...", default_value = "")]
-    pub(crate) rdzv_conf: String,
+    rdzv_conf: String,
 
     /// Run on this node alone, on a free port
     ///
     /// Overrides backend and endpoint.
     #[arg(long)]
-    pub(crate) standalone: bool,
+    standalone: bool,
 }
 
 /// Addresses of static rendezvous.
@@ -72,21 +72,21 @@ pub(crate) struct RendezvousArgs {
 pub(crate) struct StaticArgs {
     /// This node's rank; static rendezvous only
     #[arg(long, value_name = "N", default_value = "0", value_parser = number::int)]
-    pub(crate) node_rank: i64,
+    node_rank: i64,
 
     /// Address of node 0; static rendezvous only
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
-    pub(crate) master_addr: String,
+    master_addr: String,
 
     /// Port on node 0; static rendezvous only (default 29500)
     ///
     /// Given on a single node, it makes that node rendezvous statically, at that port.
     #[arg(long, value_name = "PORT", value_parser = number::int)]
-    pub(crate) master_port: Option<i64>,
+    master_port: Option<i64>,
 
     /// Address of this node that others should use
     #[arg(long, value_name = "HOST")]
-    pub(crate) local_addr: Option<String>,
+    local_addr: Option<String>,
 }
 
 impl RendezvousArgs {

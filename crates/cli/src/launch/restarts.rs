@@ -34,7 +34,7 @@ pub(crate) struct RestartArgs {
         allow_hyphen_values = true,
         help_heading = HEADING
     )]
-    pub(crate) final_exit_codes: Option<String>,
+    final_exit_codes: Option<String>,
 
     /// Seconds to rest between the end of the workers and the next rendezvous
     #[arg(
@@ -44,7 +44,7 @@ pub(crate) struct RestartArgs {
         value_parser = number::float,
         help_heading = HEADING
     )]
-    pub(crate) settle_delay: f64,
+    settle_delay: f64,
 }
 
 /// How a run is ended by a signal.
@@ -63,7 +63,7 @@ pub(crate) struct StopArgs {
     /// Not given: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30. Unlike in torchrun it holds on every
     /// path: signals, restarts and failures of a sibling.
     #[arg(long, value_name = "SECONDS", value_parser = number::int)]
-    pub(crate) shutdown_timeout: Option<i64>,
+    shutdown_timeout: Option<i64>,
 }
 
 /// The failures that lead to another attempt, and the time before it.

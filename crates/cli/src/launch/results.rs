@@ -22,7 +22,7 @@ pub(crate) struct ReportArgs {
     /// ends, and in one step: whoever reads the file finds all of it. The keys are in
     /// docs/report.md.
     #[arg(long, value_name = "FILE", help_heading = HEADING)]
-    pub(crate) report: Option<OsString>,
+    report: Option<OsString>,
 
     /// Whose exit code to end with: launcher or worker
     ///
@@ -36,7 +36,7 @@ pub(crate) struct ReportArgs {
         default_value = "launcher",
         help_heading = HEADING
     )]
-    pub(crate) exit_code: String,
+    exit_code: String,
 
     /// Let workers write to rdzv's own stderr with nothing in between
     ///

@@ -20,7 +20,7 @@ pub(crate) struct CountArgs {
     /// `N` means `N:N`; both must be positive, and MIN at most MAX. With static rendezvous only MAX
     /// counts.
     #[arg(long, value_name = "N|MIN:MAX", default_value = "1:1")]
-    pub(crate) nnodes: String,
+    nnodes: String,
 
     /// Workers per node: a number, cpu, gpu, xpu or auto
     ///

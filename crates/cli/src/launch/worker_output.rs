@@ -26,13 +26,13 @@ pub(crate) struct OutputArgs {
     /// A new directory named after the run id is made in it for each run. Not given, it is below
     /// TMPDIR. `/dev/null` turns all files off, and with them -r, -t and --local-ranks-filter.
     #[arg(long, value_name = "DIR")]
-    pub(crate) log_dir: Option<OsString>,
+    log_dir: Option<OsString>,
 
     /// Streams that go to files only: 0 none, 1 stdout, 2 stderr, 3 both
     ///
     /// One digit for all workers, or by local rank: `0:3,12:1`.
     #[arg(short, long, value_name = "STREAMS", default_value = "0")]
-    pub(crate) redirects: String,
+    redirects: String,
 
     /// Streams that go to files and, prefixed, to the console; written as for -r
     #[arg(short, long, value_name = "STREAMS", default_value = "0")]
@@ -43,26 +43,26 @@ pub(crate) struct OutputArgs {
     /// Macros: ${role_name}, ${local_rank}, ${rank}, ${hostname}. Empty: the value of
     /// TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, else `[${role_name}${local_rank}]:`.
     #[arg(long, value_name = "TEMPLATE", default_value = "")]
-    pub(crate) log_line_prefix_template: String,
+    log_line_prefix_template: String,
 
     /// Local ranks whose output may reach the console: 0,2,3 (default: all)
     ///
     /// Output of the others is in their files, if they have any. Else its end (64 KiB of each stream)
     /// is kept, and shown if the worker fails.
     #[arg(long, value_name = "RANKS", default_value = "")]
-    pub(crate) local_ranks_filter: String,
+    local_ranks_filter: String,
 
     /// Copy teed stdout lines with one of these texts to filtered_stdout.log
     ///
     /// Separated by commas; a double comma is a comma.
     #[arg(long, value_name = "TEXT,...")]
-    pub(crate) duplicate_stdout_filters: Option<String>,
+    duplicate_stdout_filters: Option<String>,
 
     /// Copy teed stderr lines with one of these texts to filtered_stderr.log
     ///
     /// Separated by commas; a double comma is a comma.
     #[arg(long, value_name = "TEXT,...")]
-    pub(crate) duplicate_stderr_filters: Option<String>,
+    duplicate_stderr_filters: Option<String>,
 }
 
 impl OutputArgs {

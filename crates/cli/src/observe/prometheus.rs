@@ -127,25 +127,40 @@ impl Collector for Standing {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let status = self.status.lock();
         let status = status.unwrap_or_else(PoisonError::into_inner).clone();
-        let mut plain = Plain(&mut encoder);
-        plain.gauge(
-            "uptime_seconds",
-            "How long the agent has been running.",
-            self.started.elapsed().as_secs_f64(),
-        )?;
         let used = f64::from(status.restart_count);
-        plain.gauge("restarts_used", "Restarts that were used.", used)?;
-        let left = f64::from(status.max_restarts) - used;
-        plain.gauge("restarts_remaining", "Restarts that are left.", left)?;
-        if let Some(size) = status.group_world_size {
-            let agents = "Agents in the current round.";
-            plain.gauge("group_world_size", agents, f64::from(size))?;
-        }
-        if let Some(rank) = status.group_rank {
-            plain.gauge("group_rank", "This agent's number.", f64::from(rank))?;
-        }
-        if let Some(round) = status.round {
-            plain.gauge("round", "Number of the current round.", round as f64)?;
+        let gauges = [
+            (
+                "uptime_seconds",
+                "How long the agent has been running.",
+                Some(self.started.elapsed().as_secs_f64()),
+            ),
+            ("restarts_used", "Restarts that were used.", Some(used)),
+            (
+                "restarts_remaining",
+                "Restarts that are left.",
+                Some(f64::from(status.max_restarts) - used),
+            ),
+            (
+                "group_world_size",
+                "Agents in the current round.",
+                status.group_world_size.map(f64::from),
+            ),
+            (
+                "group_rank",
+                "This agent's number.",
+                status.group_rank.map(f64::from),
+            ),
+            (
+                "round",
+                "Number of the current round.",
+                status.round.map(|round| round as f64),
+            ),
+        ];
+        let mut plain = Plain(&mut encoder);
+        for (name, help, value) in gauges {
+            if let Some(value) = value {
+                plain.gauge(name, help, value)?;
+            }
         }
         plain.states(&status)?;
         plain.workers(&status)
@@ -158,10 +173,8 @@ struct Plain<'e, 'd>(&'e mut DescriptorEncoder<'d>);
 impl Plain<'_, '_> {
     fn gauge(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
         let gauge = ConstGauge::new(value);
-        let encoder = self
-            .0
-            .encode_descriptor(name, help, None, gauge.metric_type())?;
-        gauge.encode(encoder)
+        let kind = gauge.metric_type();
+        gauge.encode(self.0.encode_descriptor(name, help, None, kind)?)
     }
 
     /// One line per label; nothing if there are none.
