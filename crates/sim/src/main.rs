@@ -37,49 +37,35 @@ fn main() -> ExitCode {
     };
     let calm = value_of("--seed").is_none() && value_of("--seeds").is_none();
     let everything = arguments.iter().any(|argument| argument == "--trace");
-    match (arguments.first().map(String::as_str), agents) {
-        (Some("rendezvous"), Some(agents)) if calm => run(
-            seeds,
-            everything,
-            |_| format!("rendezvous --agents {agents}"),
-            |seed, trace| rendezvous::run_many(agents, seed, trace),
-        ),
-        (Some("rendezvous"), Some(agents)) => run(
-            seeds,
-            everything,
-            |seed| format!("rendezvous --agents {agents} --seed {seed}"),
-            |seed, trace| rendezvous::run_with(agents, seed, trace),
-        ),
-        (Some("rendezvous"), None) => run(
-            seeds,
-            everything,
-            |seed| format!("rendezvous --seed {seed}"),
-            rendezvous::run,
-        ),
-        (Some("native"), Some(agents)) => run(
-            seeds,
-            everything,
-            |_| format!("native --agents {agents}"),
-            |seed, trace| native::run_many(agents, seed, trace),
-        ),
-        (Some("native"), None) => run(
-            seeds,
-            everything,
-            |seed| format!("native --seed {seed}"),
-            native::run,
-        ),
-        (Some("references"), _) => run(
-            seeds,
-            everything,
-            |seed| format!("references --seed {seed}"),
-            references::run,
-        ),
-        _ => run(
-            seeds,
-            everything,
-            |seed| format!("--seed {seed}"),
-            |seed, trace| rdzv_sim::run(seed, trace != Trace::Nothing),
-        ),
+    let world = arguments.first().map(String::as_str);
+    let replay = |seed: u64| match (world, agents) {
+        (Some(world @ ("rendezvous" | "native")), Some(agents)) if calm || world == "native" => {
+            format!("{world} --agents {agents}")
+        }
+        (Some("rendezvous"), Some(agents)) => format!("rendezvous --agents {agents} --seed {seed}"),
+        (Some(world @ ("rendezvous" | "native" | "references")), _) => {
+            format!("{world} --seed {seed}")
+        }
+        _ => format!("--seed {seed}"),
+    };
+    match (world, agents) {
+        (Some("rendezvous"), Some(agents)) if calm => {
+            run(seeds, everything, replay, |seed, trace| {
+                rendezvous::run_many(agents, seed, trace)
+            })
+        }
+        (Some("rendezvous"), Some(agents)) => run(seeds, everything, replay, |seed, trace| {
+            rendezvous::run_with(agents, seed, trace)
+        }),
+        (Some("rendezvous"), None) => run(seeds, everything, replay, rendezvous::run),
+        (Some("native"), Some(agents)) => run(seeds, everything, replay, |seed, trace| {
+            native::run_many(agents, seed, trace)
+        }),
+        (Some("native"), None) => run(seeds, everything, replay, native::run),
+        (Some("references"), _) => run(seeds, everything, replay, references::run),
+        _ => run(seeds, everything, replay, |seed, trace| {
+            rdzv_sim::run(seed, trace != Trace::Nothing)
+        }),
     }
 }
 

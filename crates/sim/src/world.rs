@@ -48,17 +48,9 @@ enum Event {
     /// A client that is idle does something, one that waits may give up.
     Turn(usize),
     /// Bytes arrive at the server.
-    AtServer {
-        client: usize,
-        generation: u64,
-        bytes: Vec<u8>,
-    },
+    AtServer(usize, u64, Vec<u8>),
     /// Bytes arrive at the client, who reads them later.
-    AtClient {
-        client: usize,
-        generation: u64,
-        bytes: Vec<u8>,
-    },
+    AtClient(usize, u64, Vec<u8>),
     /// The connection breaks.
     Reset { client: usize, generation: u64 },
 }
@@ -139,11 +131,7 @@ impl World {
     fn happen(&mut self, event: Event) -> Result<(), Violation> {
         match event {
             Event::Turn(client) => self.turn(client),
-            Event::AtServer {
-                client,
-                generation,
-                bytes,
-            } => {
+            Event::AtServer(client, generation, bytes) => {
                 let Some(link) = self.link(client, generation) else {
                     return Ok(());
                 };
@@ -153,11 +141,7 @@ impl World {
                     self.deliver(client, &bytes);
                 }
             }
-            Event::AtClient {
-                client,
-                generation,
-                bytes,
-            } => {
+            Event::AtClient(client, generation, bytes) => {
                 let Some(link) = self.link(client, generation) else {
                     return Ok(());
                 };
@@ -239,14 +223,8 @@ impl World {
         };
         let generation = *generation;
         for (time, bytes) in link.to_server(now, bytes, random) {
-            self.time.at(
-                time,
-                Event::AtServer {
-                    client,
-                    generation,
-                    bytes,
-                },
-            );
+            self.time
+                .at(time, Event::AtServer(client, generation, bytes));
         }
     }
 
@@ -279,16 +257,8 @@ fn shown(event: &Event) -> String {
         format!("{} bytes {}", bytes.len(), start.escape_ascii())
     };
     match event {
-        Event::AtServer {
-            client,
-            bytes: sent,
-            ..
-        } => format!("{client} -> server  {}", bytes(sent)),
-        Event::AtClient {
-            client,
-            bytes: sent,
-            ..
-        } => format!("server -> {client}  {}", bytes(sent)),
+        Event::AtServer(client, _, sent) => format!("{client} -> server  {}", bytes(sent)),
+        Event::AtClient(client, _, sent) => format!("server -> {client}  {}", bytes(sent)),
         other => format!("{other:?}"),
     }
 }

@@ -74,7 +74,7 @@ impl World {
         if self.agents[agent].cut_until > self.time.now {
             let process = self.agents[agent].process;
             let until = self.agents[agent].cut_until;
-            self.time.at(until, Event::StartAgain { agent, process });
+            self.time.at(until, Event::StartAgain(agent, process));
             return Ok(());
         }
         let seed = self.time.random.u64(..);

@@ -43,7 +43,7 @@ impl World {
                     false => late,
                 };
                 self.time
-                    .at(self.time.now + takes, Event::Dialed { agent, process });
+                    .at(self.time.now + takes, Event::Dialed(agent, process));
             }
             Action::HangUp => {
                 if let Some(id) = self.agents[agent].connection.take() {
@@ -64,38 +64,24 @@ impl World {
                 return self.tell(agent, Input::Native(publish));
             }
             Action::Read => {
-                let ask = Ask::Read;
-                self.time.at(
-                    arrives,
-                    Event::Asked {
-                        agent,
-                        process,
-                        ask,
-                    },
-                );
+                self.time
+                    .at(arrives, Event::Asked(agent, process, Ask::Read));
             }
             Action::Write(state) => {
                 let expected = self.agents[agent].seen.clone();
                 let ask = Ask::Write { state, expected };
-                self.time.at(
-                    arrives,
-                    Event::Asked {
-                        agent,
-                        process,
-                        ask,
-                    },
-                );
+                self.time.at(arrives, Event::Asked(agent, process, ask));
             }
             Action::JoinAgain(after) => {
                 self.time.at(
                     self.time.now + nanos(after),
-                    Event::JoinAgain { agent, process },
+                    Event::JoinAgain(agent, process),
                 );
             }
             Action::StartAgain(after) => {
                 self.time.at(
                     self.time.now + nanos(after),
-                    Event::StartAgain { agent, process },
+                    Event::StartAgain(agent, process),
                 );
             }
             Action::Joined(joined) => {
@@ -129,14 +115,8 @@ impl World {
             let key = format!("/torch.rendezvous.run.{round}/{key}").into_bytes();
             let value = value.into_bytes();
             let ask = Ask::Set { key, value };
-            self.time.at(
-                arrives + place,
-                Event::Asked {
-                    agent,
-                    process,
-                    ask,
-                },
-            );
+            self.time
+                .at(arrives + place, Event::Asked(agent, process, ask));
         }
     }
 }

@@ -96,14 +96,8 @@ impl World {
     /// A stock agent's question arrives.
     pub(super) fn asked(&mut self, agent: usize, process: u64, ask: Ask) -> Result<(), Violation> {
         if self.host_stalled_until > self.time.now {
-            self.time.at(
-                self.host_stalled_until,
-                Event::Asked {
-                    agent,
-                    process,
-                    ask,
-                },
-            );
+            self.time
+                .at(self.host_stalled_until, Event::Asked(agent, process, ask));
             return Ok(());
         }
         let won = match ask {
@@ -133,12 +127,7 @@ impl World {
         };
         let value = self.keys.get(STATE).cloned().unwrap_or_default();
         let late = self.latency();
-        let answered = Event::Answered {
-            agent,
-            process,
-            value,
-            won,
-        };
+        let answered = Event::Answered(agent, process, value, won);
         self.time.at(self.time.now + late, answered);
         Ok(())
     }

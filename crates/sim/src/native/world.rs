@@ -43,39 +43,22 @@ pub struct Report {
     pub last_joined: Duration,
 }
 
-/// Something that happens at a time. `process` tells a process of an agent from its successors.
+/// Something that happens at a time; of an agent, in this process of it.
 #[derive(Debug)]
 pub(super) enum Event {
     Act(usize, Act),
     Wake(usize),
     HostWakes,
-    JoinAgain {
-        agent: usize,
-        process: u64,
-    },
-    StartAgain {
-        agent: usize,
-        process: u64,
-    },
-    Dialed {
-        agent: usize,
-        process: u64,
-    },
+    JoinAgain(usize, u64),
+    StartAgain(usize, u64),
+    Dialed(usize, u64),
     /// The next thing on the way to the host, or back, arrives.
     AtHost(u32),
     AtAgent(u32),
     /// What a stock agent asks arrives at the store.
-    Asked {
-        agent: usize,
-        process: u64,
-        ask: Ask,
-    },
-    Answered {
-        agent: usize,
-        process: u64,
-        value: Vec<u8>,
-        won: Option<bool>,
-    },
+    Asked(usize, u64, Ask),
+    /// With the value of the key, and whether a write won.
+    Answered(usize, u64, Vec<u8>, Option<bool>),
 }
 
 /// What a stock agent asks.
@@ -223,7 +206,7 @@ impl World {
                 }
             }
             Event::HostWakes => self.wake_host(),
-            Event::JoinAgain { agent, process } => {
+            Event::JoinAgain(agent, process) => {
                 let alive = self.agents[agent].process == process;
                 if !alive || self.agents[agent].doing != Doing::Stopping {
                     return Ok(());
@@ -231,7 +214,7 @@ impl World {
                 self.agents[agent].doing = Doing::Joining;
                 self.tell(agent, Input::Join)
             }
-            Event::StartAgain { agent, process } => {
+            Event::StartAgain(agent, process) => {
                 if self.agents[agent].process == process && self.agents[agent].wanted {
                     self.crash(agent, false);
                     self.agents[agent].wanted = true;
@@ -239,7 +222,7 @@ impl World {
                 }
                 Ok(())
             }
-            Event::Dialed { agent, process } => {
+            Event::Dialed(agent, process) => {
                 if self.agents[agent].process != process {
                     return Ok(());
                 }
@@ -253,17 +236,8 @@ impl World {
             }
             Event::AtHost(link) => self.at_host(link),
             Event::AtAgent(link) => self.at_agent(link),
-            Event::Asked {
-                agent,
-                process,
-                ask,
-            } => self.asked(agent, process, ask),
-            Event::Answered {
-                agent,
-                process,
-                value,
-                won,
-            } => {
+            Event::Asked(agent, process, ask) => self.asked(agent, process, ask),
+            Event::Answered(agent, process, value, won) => {
                 if self.agents[agent].process != process {
                     return Ok(());
                 }
@@ -284,9 +258,9 @@ impl World {
     fn of(&self, event: &Event) -> Option<usize> {
         match event {
             Event::Wake(agent)
-            | Event::JoinAgain { agent, .. }
-            | Event::Dialed { agent, .. }
-            | Event::Answered { agent, .. } => Some(*agent),
+            | Event::JoinAgain(agent, _)
+            | Event::Dialed(agent, _)
+            | Event::Answered(agent, ..) => Some(*agent),
             Event::AtAgent(link) => self.links.get(link).map(|link| link.agent),
             _ => None,
         }

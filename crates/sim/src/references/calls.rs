@@ -108,13 +108,7 @@ impl World {
         let (arrives, answered) = (self.time.now + self.latency(), self.time.now + takes);
         let lost = self.time.chance(self.plan.bad_calls) || self.is_cut(me, to);
         if !lost {
-            let from = me;
-            let call = Call::Create {
-                from,
-                to,
-                rref,
-                fork,
-            };
+            let call = Call::Create(me, to, rref, fork);
             self.time.at(arrives, Event::Call(call));
         }
         if lost || self.time.chance(self.plan.bad_calls) {
@@ -178,7 +172,7 @@ impl World {
             }
         } else {
             let at = self.time.now + self.latency();
-            self.time.at(at, Event::Call(Call::Pass { to, data }));
+            self.time.at(at, Event::Call(Call::Pass(to, data)));
         }
         if lost && self.time.random.bool() || self.time.chance(self.plan.bad_calls) {
             let at = self.time.now + self.time.random.u64(0..2_000_000_000);
@@ -224,12 +218,7 @@ impl World {
         }
         self.questions.insert(fetch, (me, handle));
         let arrives = self.time.now + self.latency();
-        let call = Call::Fetch {
-            to,
-            fetch,
-            rref,
-            creator,
-        };
+        let call = Call::Fetch(to, fetch, rref, creator);
         self.time.at(arrives, Event::Call(call));
         // The asker's patience ends at last: its agent says so, or the connection breaks.
         let patience = self.time.random.u64(3_000_000_000..10_000_000_000);
@@ -241,19 +230,9 @@ impl World {
 
     pub(super) fn call_arrives(&mut self, call: Call) -> Result<(), Violation> {
         match call {
-            Call::Create {
-                from,
-                to,
-                rref,
-                fork,
-            } => self.creation_arrives(from, to, rref, fork),
-            Call::Pass { to, data } => self.reference_arrives(to, data),
-            Call::Fetch {
-                to,
-                fetch,
-                rref,
-                creator,
-            } => {
+            Call::Create(from, to, rref, fork) => self.creation_arrives(from, to, rref, fork),
+            Call::Pass(to, data) => self.reference_arrives(to, data),
+            Call::Fetch(to, fetch, rref, creator) => {
                 // Whoever has the owner's place now gets it.
                 let worker = to.id.0 as usize;
                 if self.workers[worker].doing == Doing::Nothing {

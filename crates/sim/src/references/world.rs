@@ -68,21 +68,11 @@ pub(super) enum Event {
 #[derive(Debug)]
 pub(super) enum Call {
     /// F1: make a value.
-    Create {
-        from: Member,
-        to: Member,
-        rref: RRefId,
-        fork: ForkId,
-    },
+    Create(Member, Member, RRefId, ForkId),
     /// F3 to F6: it has a reference inside.
-    Pass { to: Member, data: ForkData },
+    Pass(Member, ForkData),
     /// F8: give me the value.
-    Fetch {
-        to: Member,
-        fetch: FetchId,
-        rref: RRefId,
-        creator: Option<Member>,
-    },
+    Fetch(Member, FetchId, RRefId, Option<Member>),
 }
 
 /// What a process is told.

@@ -72,7 +72,7 @@ impl World {
                 let at = self.time.now + self.time.random.u64(0..3_000_000_000);
                 let process = self.agents[other].process;
                 let input = Input::Gone(vec![dead.clone()]);
-                self.at(at, other, Event::Notice { process, input });
+                self.at(at, other, Event::Notice(process, input));
             }
         }
     }

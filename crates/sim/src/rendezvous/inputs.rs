@@ -80,14 +80,14 @@ impl World {
         }
         if let Some(after) = actions.join_again {
             let at = self.time.now + nanos(after);
-            self.at(at, number, Event::JoinAgain { process });
+            self.at(at, number, Event::JoinAgain(process));
         }
         let agent = &self.agents[number];
         // An agent whose run was closed has nothing more to do.
         if agent.doing == Doing::Ending && agent.state().is_some_and(|state| state.closed) {
             self.agents[number].crash();
         } else if let Some(due) = agent.deadline() {
-            self.at(due, number, Event::Wake { process });
+            self.at(due, number, Event::Wake(process));
         }
         Ok(())
     }

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdzv_rendezvous_proto::RendezvousState;
 use rdzv_rendezvous_proto::participant::Input;
 
 use super::agent::{Ask, Doing};
 use super::render::brief;
-use super::world::{Event, World};
+use super::world::{Answer, Event, World};
 use crate::Violation;
 use crate::scheduler::nanos;
 
@@ -22,36 +21,24 @@ impl World {
         agent.asked += 1;
         let (process, asked) = (agent.process, agent.asked);
         let cut = self.time.now < agent.cut_until;
-        let given_up = Event::GivenUp {
-            process,
-            number: asked,
-        };
+        let given_up = Event::GivenUp(process, asked);
         self.tell(number, || match &ask {
             Ask::Read => "asks".into(),
             Ask::Write(state, version) => format!("writes after {version}: {}", brief(state)),
         });
-        let mut event = Event::AtStore {
-            process,
-            number: asked,
-            ask,
-            blind: false,
-        };
         if cut || self.is_lost() {
             self.at(self.time.now + nanos(GIVEN_UP), number, given_up);
             // Sometimes it arrives nevertheless, when nobody counts on it any more.
             if self.time.random.bool() {
                 return;
             }
-            if let Event::AtStore { blind, .. } = &mut event {
-                *blind = true;
-            }
             let late = self.time.now + self.time.random.u64(0..2 * nanos(GIVEN_UP));
             let late = late.max(self.agents[number].cut_until);
-            self.at(late, number, event);
+            self.at(late, number, Event::AtStore(process, asked, ask, true));
             return;
         }
         let arrival = self.time.now + self.latency();
-        self.at(arrival, number, event);
+        self.at(arrival, number, Event::AtStore(process, asked, ask, false));
     }
 
     pub(super) fn at_store(
@@ -73,34 +60,29 @@ impl World {
             self.version += 1;
             self.agents[number].won += 1;
             if self.plan.notifies {
-                self.notify(number);
+                self.notify();
             }
         }
         let agent = &self.agents[number];
         let lost = blind || self.time.now < agent.cut_until || self.is_lost();
         if lost && !blind {
-            let event = Event::GivenUp {
-                process,
-                number: asked,
-            };
+            let event = Event::GivenUp(process, asked);
             self.at(self.time.now + nanos(GIVEN_UP), number, event);
         }
         if !lost {
-            let event = Event::Answer {
-                process,
-                number: asked,
+            let answer = Answer {
                 version: self.version,
                 state: self.stored.clone(),
                 won,
             };
             let arrival = self.time.now + self.latency();
-            self.at(arrival, number, event);
+            self.at(arrival, number, Event::Answer(process, asked, answer));
         }
         Ok(())
     }
 
     /// Tells everybody, the writer too, that something was written.
-    fn notify(&mut self, _writer: usize) {
+    fn notify(&mut self) {
         for other in 0..self.agents.len() {
             if self.agents[other].doing == Doing::Nothing {
                 continue;
@@ -108,7 +90,7 @@ impl World {
             let arrival = self.time.now + self.latency();
             let process = self.agents[other].process;
             let input = Input::Changed;
-            self.at(arrival, other, Event::Notice { process, input });
+            self.at(arrival, other, Event::Notice(process, input));
         }
     }
 
@@ -117,14 +99,17 @@ impl World {
         number: usize,
         process: u64,
         asked: u64,
-        version: u64,
-        state: Option<Arc<RendezvousState>>,
-        won: bool,
+        answer: Answer,
     ) -> Result<(), Violation> {
         let agent = &mut self.agents[number];
         if process != agent.process || asked != agent.asked || agent.doing == Doing::Nothing {
             return Ok(());
         }
+        let Answer {
+            version,
+            state,
+            won,
+        } = answer;
         agent.version = version;
         // Answered: nothing that is on its way now is waited for.
         agent.asked += 1;

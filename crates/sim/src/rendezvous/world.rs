@@ -44,42 +44,29 @@ pub struct Report {
     pub elapsed: Duration,
 }
 
-/// Something that happens at a time. `process` tells a process of an agent from its successors.
+/// What the store answers.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) version: u64,
+    pub(super) state: Option<Arc<RendezvousState>>,
+    pub(super) won: bool,
+}
+
+/// Something that happens at a time, in this process of the agent; questions have a number as well.
 #[derive(Debug)]
 pub(super) enum Event {
     Act(Act),
     /// The machine asked to be called, or the agent wants to join again.
-    Wake {
-        process: u64,
-    },
-    JoinAgain {
-        process: u64,
-    },
-    /// A question arrives at the store. `blind`: nobody waits for the answer any more.
-    AtStore {
-        process: u64,
-        number: u64,
-        ask: Ask,
-        blind: bool,
-    },
+    Wake(u64),
+    JoinAgain(u64),
+    /// A question arrives at the store. True: nobody waits for the answer any more.
+    AtStore(u64, u64, Ask, bool),
     /// An answer arrives.
-    Answer {
-        process: u64,
-        number: u64,
-        version: u64,
-        state: Option<Arc<RendezvousState>>,
-        won: bool,
-    },
+    Answer(u64, u64, Answer),
     /// No answer came in time: the shell connects anew, and asks what the store holds.
-    GivenUp {
-        process: u64,
-        number: u64,
-    },
+    GivenUp(u64, u64),
     /// The store says something by itself.
-    Notice {
-        process: u64,
-        input: Input,
-    },
+    Notice(u64, Input),
 }
 
 /// The world of one seed.
@@ -194,14 +181,8 @@ impl World {
                 self.tell(number, || format!("{act:?}"));
                 self.act(number, act)
             }
-            Event::AtStore {
-                process,
-                number: asked,
-                ask,
-                blind,
-            } => {
-                self.at_store(number, process, asked, ask, blind)?;
-                Ok(())
+            Event::AtStore(process, asked, ask, blind) => {
+                self.at_store(number, process, asked, ask, blind)
             }
             // A process that stands still finds everything later.
             event if stalled => {
@@ -209,38 +190,29 @@ impl World {
                 self.at(until, number, event);
                 Ok(())
             }
-            Event::Wake { process } => {
+            Event::Wake(process) => {
                 let due = agent.deadline().is_some_and(|due| due <= self.time.now);
                 if process == agent.process && due && agent.doing != Doing::Nothing {
                     self.step(number, Input::Tick)?;
                 }
                 Ok(())
             }
-            Event::JoinAgain { process } => {
+            Event::JoinAgain(process) => {
                 if process == agent.process && agent.doing == Doing::Stopping {
                     self.agents[number].doing = Doing::Joining;
                     self.step(number, Input::Join)?;
                 }
                 Ok(())
             }
-            Event::Notice { process, input } => {
+            Event::Notice(process, input) => {
                 let reachable = self.time.now >= agent.cut_until;
                 if process == agent.process && reachable && agent.doing != Doing::Nothing {
                     self.step(number, input)?;
                 }
                 Ok(())
             }
-            Event::Answer {
-                process,
-                number: asked,
-                version,
-                state,
-                won,
-            } => self.answer(number, process, asked, version, state, won),
-            Event::GivenUp {
-                process,
-                number: asked,
-            } => {
+            Event::Answer(process, asked, answer) => self.answer(number, process, asked, answer),
+            Event::GivenUp(process, asked) => {
                 if process == agent.process && asked == agent.asked {
                     self.tell(number, || "asks again".into());
                     self.send(number, Ask::Read);

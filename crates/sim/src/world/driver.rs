@@ -73,14 +73,8 @@ impl World {
         }
         let count = bytes.len();
         let time = link.to_client(now, count, random);
-        self.time.at(
-            time,
-            Event::AtClient {
-                client,
-                generation,
-                bytes,
-            },
-        );
+        self.time
+            .at(time, Event::AtClient(client, generation, bytes));
         let now = self.time.clocks(0);
         self.machine.handle(now, Input::Sent(id(client), count));
     }
@@ -96,11 +90,8 @@ impl World {
             // It is read in its order, before what is still to come.
             let unread: Vec<u8> = link.unread.drain(..).flatten().collect();
             if !unread.is_empty() {
-                self.time.at_once(Event::AtServer {
-                    client,
-                    generation,
-                    bytes: unread,
-                });
+                self.time
+                    .at_once(Event::AtServer(client, generation, unread));
             }
         }
     }
