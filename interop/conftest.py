@@ -16,7 +16,7 @@ import launching
 
 # Collective work needs nothing of the network; on a machine without any it must not look for it.
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-# The reference prints a native stack for every error that a test provokes.
+# PyTorch prints a native stack for every error that a test provokes.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import torch  # noqa: E402  (after its environment)
@@ -27,7 +27,7 @@ assert torch.__version__.split("+")[0] == "2.15.0", torch.__version__
 # Longer than any test needs on a slow machine. Calls into C++ cannot be interrupted from Python, so
 # at the end of it the whole run ends, with the stacks of all threads.
 LIMIT_SECONDS = 300
-PATIENCE = timedelta(seconds=30)
+TIMEOUT = timedelta(seconds=30)
 
 
 @pytest.fixture(autouse=True)
@@ -63,12 +63,12 @@ class RdzvServer:
 
 
 class TorchServer:
-    """PyTorch's own server, in this process: the reference that the expectations come from."""
+    """PyTorch's own server, in this process, from which the expectations come."""
 
     def __init__(self, libuv: bool):
         self.make = "pytorch" if libuv else "pytorch-legacy"
         self.store = dist.TCPStore(
-            "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=PATIENCE, use_libuv=libuv
+            "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=TIMEOUT, use_libuv=libuv
         )
         self.host = "127.0.0.1"
         self.port = self.store.port
@@ -109,7 +109,7 @@ def torch_server(request):
     server.stop()
 
 
-def connect(server, timeout=PATIENCE, **options):
+def connect(server, timeout=TIMEOUT, **options):
     """PyTorch's client, connected to `server`."""
     options.setdefault("wait_for_workers", False)
     return dist.TCPStore(server.host, server.port, is_master=False, timeout=timeout, **options)

@@ -7,7 +7,7 @@ import time
 
 from launching import MEMBER, environment
 
-PATIENCE = 60
+TIMEOUT = 60
 
 
 class OurNode:
@@ -39,7 +39,7 @@ class OurNode:
         self.process.stdin.flush()
 
     def collect(self):
-        return self.answers.get(timeout=PATIENCE)
+        return self.answers.get(timeout=TIMEOUT)
 
     def call(self, command):
         self.begin(command)
@@ -54,7 +54,7 @@ class OurNode:
 
     def hears(self, beginning):
         """Waits for a change that begins so."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while True:
             change = self.changes.get(timeout=max(0.1, end - time.monotonic()))
             if change.startswith(beginning):

@@ -1,6 +1,6 @@
 """Agents of both makes in one job, with a real process group over the workers of all.
 
-What the reference's agents cannot do even among themselves is left out: they keep the first address
+Not covered is what torchrun's agents cannot do even among themselves: they keep the first address
 that they were told, so the node with rank 0 has to stay, and they do not tell newcomers where the
 workers meet unless they are new themselves.
 """

@@ -20,7 +20,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handl
 from conftest import RdzvServer
 from launching import MEMBER, environment
 
-PATIENCE = 60
+TIMEOUT = 60
 CONFIG = {"last_call_timeout": "2"}
 
 
@@ -48,8 +48,8 @@ class Run:
     def native(self, address, nodes="1:4"):
         return self._kept(NativeAgent(self.endpoint, self.name, address, nodes))
 
-    def stock(self, address, nodes="1:4"):
-        return self._kept(StockAgent(self.endpoint, self.name, address, nodes))
+    def pytorch(self, address, nodes="1:4"):
+        return self._kept(PyTorchAgent(self.endpoint, self.name, address, nodes))
 
     def _kept(self, agent):
         self.agents.append(agent)
@@ -88,14 +88,14 @@ class NativeAgent:
     def answer(self):
         """The next line that is no change; changes are kept."""
         while True:
-            line = self.lines.get(timeout=PATIENCE)
+            line = self.lines.get(timeout=TIMEOUT)
             if line.split(" ")[0] in ("membership", "peer-failed", "closed-by-other", "lost"):
                 self.changes.append(line)
             else:
                 return line
 
     def change(self):
-        return self.changes.pop(0) if self.changes else self.lines.get(timeout=PATIENCE)
+        return self.changes.pop(0) if self.changes else self.lines.get(timeout=TIMEOUT)
 
     def begin_join(self):
         self.ask("join")
@@ -131,7 +131,7 @@ class NativeAgent:
         self.process.stdout.close()
 
 
-class StockAgent:
+class PyTorchAgent:
     """PyTorch's handler; a join waits in a thread."""
 
     def __init__(self, endpoint, run, address, nodes):
@@ -149,7 +149,7 @@ class StockAgent:
         self.joining = self.threads.submit(self.handler.next_rendezvous)
 
     def joined(self):
-        self.info = self.joining.result(PATIENCE)
+        self.info = self.joining.result(TIMEOUT)
         boot = self.info.bootstrap_store_info
         return Joined(
             self.handler._state_holder.state.round,
@@ -167,13 +167,13 @@ class StockAgent:
 
     def await_waiting(self):
         """What PyTorch's agent does once a second or so while its workers run."""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT
         while self.handler.num_nodes_waiting() == 0:
             assert time.monotonic() < until, "nobody waits"
             time.sleep(0.1)
 
     def await_closed(self):
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT
         while not self.handler.is_closed():
             assert time.monotonic() < until, "the run is not closed"
             time.sleep(0.1)
@@ -215,7 +215,7 @@ def exchange(one, other):
 
 @pytest.mark.parametrize("first", ["stock", "native"])
 def test_one_of_each_form_a_round_in_either_order_of_ranks(run, first):
-    make = {"stock": run.stock, "native": run.native}
+    make = {"stock": run.pytorch, "native": run.native}
     second = "native" if first == "stock" else "stock"
     agents = [make[first]("127.0.0.2", "2:2"), make[second]("127.0.0.3", "2:2")]
     round_ = form(*agents)
@@ -226,9 +226,9 @@ def test_one_of_each_form_a_round_in_either_order_of_ranks(run, first):
 
 def test_four_agents_of_both_kinds_form_a_round(run):
     agents = [
-        run.stock("127.0.0.2", "4:4"),
+        run.pytorch("127.0.0.2", "4:4"),
         run.native("127.0.0.3", "4:4"),
-        run.stock("127.0.0.4", "4:4"),
+        run.pytorch("127.0.0.4", "4:4"),
         run.native("127.0.0.5", "4:4"),
     ]
     form(*agents)
@@ -236,20 +236,20 @@ def test_four_agents_of_both_kinds_form_a_round(run):
 
 
 def test_a_native_agent_dies_and_another_comes(run):
-    first, stock, third = (
+    first, pytorch, third = (
         run.native("127.0.0.2", "1:3"),
-        run.stock("127.0.0.3", "1:3"),
+        run.pytorch("127.0.0.3", "1:3"),
         run.native("127.0.0.4", "1:3"),
     )
-    before = form(first, stock, third)
+    before = form(first, pytorch, third)
     third.kill()
     # Only the host knows of connections.
     change = first.change()
     assert "127.0.0.4" in change and "its connection closed" in change
     first.begin_join()
-    stock.await_waiting()
-    stock.begin_join()
-    after = formed(first, stock)
+    pytorch.await_waiting()
+    pytorch.begin_join()
+    after = formed(first, pytorch)
     assert after.round == before.round + 1
     # The leader has not changed, and PyTorch's agents keep its address.
     assert after.master == before.master
@@ -257,14 +257,14 @@ def test_a_native_agent_dies_and_another_comes(run):
     fourth.begin_join()
     assert "127.0.0.5" in first.change()
     first.begin_join()
-    stock.await_waiting()
-    stock.begin_join()
-    again = formed(first, stock, fourth)
+    pytorch.await_waiting()
+    pytorch.begin_join()
+    again = formed(first, pytorch, fourth)
     assert again.master == before.master
 
 
 def test_a_stock_leader_that_says_nothing_again_is_found_where_it_was(run):
-    leader, native = run.stock("127.0.0.2", "2:3"), run.native("127.0.0.3", "2:3")
+    leader, native = run.pytorch("127.0.0.2", "2:3"), run.native("127.0.0.3", "2:3")
     before = form(leader, native)
     # The native agent restarts its workers.
     native.begin_join()
@@ -281,37 +281,37 @@ def test_a_stock_leader_that_says_nothing_again_is_found_where_it_was(run):
 def test_a_stock_agent_joins_native_ones(run):
     natives = [run.native("127.0.0.2", "2:3"), run.native("127.0.0.3", "2:3")]
     form(*natives)
-    stock = run.stock("127.0.0.4", "2:3")
-    stock.begin_join()
+    pytorch = run.pytorch("127.0.0.4", "2:3")
+    pytorch.begin_join()
     for native in natives:
         assert "127.0.0.4" in native.change()
         native.begin_join()
-    formed(*natives, stock)
-    exchange(natives[1], stock)
+    formed(*natives, pytorch)
+    exchange(natives[1], pytorch)
 
 
 def test_a_run_closed_by_either_is_over_for_both(run):
-    native, stock = run.native("127.0.0.2", "2:2"), run.stock("127.0.0.3", "2:2")
-    form(native, stock)
-    stock.handler.set_closed()
+    native, pytorch = run.native("127.0.0.2", "2:2"), run.pytorch("127.0.0.3", "2:2")
+    form(native, pytorch)
+    pytorch.handler.set_closed()
     assert native.change() == "closed-by-other"
 
 
 def test_a_run_closed_by_a_native_agent_is_closed_for_a_stock_one(run):
-    native, stock = run.native("127.0.0.2", "2:2"), run.stock("127.0.0.3", "2:2")
-    form(native, stock)
+    native, pytorch = run.native("127.0.0.2", "2:2"), run.pytorch("127.0.0.3", "2:2")
+    form(native, pytorch)
     native.ask("close")
     assert native.answer() == "closed"
-    stock.await_closed()
+    pytorch.await_closed()
 
 
 def test_native_agents_stay_alive_in_the_eyes_of_stock_ones(run):
-    native, stock = run.native("127.0.0.2", "2:2"), run.stock("127.0.0.3", "2:2")
-    form(native, stock)
+    native, pytorch = run.native("127.0.0.2", "2:2"), run.pytorch("127.0.0.3", "2:2")
+    form(native, pytorch)
     # Longer than it takes to be held for dead.
     until = time.monotonic() + 18
     while time.monotonic() < until:
-        assert stock.handler.num_nodes_waiting() == 0
+        assert pytorch.handler.num_nodes_waiting() == 0
         time.sleep(1)
-    nodes = [node.addr for node in stock.handler._state_holder.state.participants]
+    nodes = [node.addr for node in pytorch.handler._state_holder.state.participants]
     assert sorted(nodes) == ["127.0.0.2", "127.0.0.3"]

@@ -1,4 +1,4 @@
-"""What can be seen of a run: events beside the reference's, and PyTorch's worker server behind ours."""
+"""What can be seen of a run: events beside torchrun's, and PyTorch's worker server behind ours."""
 
 import http.client
 import json

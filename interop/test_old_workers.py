@@ -100,9 +100,9 @@ def test_an_old_waiter_is_woken_by_a_new_client(rdzv_server):
     ids=["set of 2.1", "add of 2.1", "wrong magic", "a browser"],
 )
 def test_what_is_no_such_client_is_refused_at_once_and_changes_nothing(rdzv_server, opening):
-    with Raw(rdzv_server) as stranger:
-        stranger.send(opening)
-        assert stranger.is_closed_by_server()
+    with Raw(rdzv_server) as other:
+        other.send(opening)
+        assert other.is_closed_by_server()
     assert connect(rdzv_server).num_keys() == 0
 
 

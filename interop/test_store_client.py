@@ -278,7 +278,7 @@ def test_a_prefix_store_on_top(client):
 
 
 def test_many_clients_meet(server, pool):
-    # The reference looks up the name of every client that connects, which can take seconds each.
+    # PyTorch's server looks up the name of every client that connects, which can take seconds each.
     count = 64 if server.make == "rdzv" else 16
     clients = [connect(server) for _ in range(count)]
     for n, client in enumerate(clients):

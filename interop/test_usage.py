@@ -84,7 +84,7 @@ ROWS = [
 def reference():
     rows = [{"arguments": row.arguments, "environment": row.environment} for row in ROWS]
     finished = subprocess.run(
-        [sys.executable, worker("reference_rows.py")],
+        [sys.executable, worker("torchrun_rows.py")],
         input=json.dumps(rows),
         env=environment(),
         capture_output=True,
