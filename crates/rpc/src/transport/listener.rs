@@ -9,7 +9,7 @@ use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use rdzv_event::{EventFlags, Poller, Timer};
-use rdzv_rpc_proto::frame::header::MAGIC;
+use rdzv_rpc_proto::frame::MAGIC;
 use rdzv_shm::pass;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};

@@ -4,25 +4,23 @@
 //! works, all its members check the maps of all, by the same rules in the same order, so that each
 //! comes to the same verdict with the same words.
 //!
-//! * [`place`]: a device; [`map`]: a map between the devices of two workers.
-//! * [`mod@check`]: the rules V1 to V8; [`fault`]: what is said of a breach.
+//! * [`spec`]: a device; [`map`]: a map between the devices of two workers.
+//! * [`mod@check`]: the rules V1 to V8, and the errors for a breach.
 //! * [`reverse`]: the maps for replies, and the devices that a worker uses in all.
 
 pub mod check;
-pub mod fault;
 pub mod map;
-pub mod place;
 pub mod reverse;
+pub mod spec;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use check::{GroupKind, Node, check};
-pub use fault::DeviceFault;
+pub use check::{DeviceFault, GroupKind, Node, check};
 pub use map::{DeviceMap, NotOneToOne};
-pub use place::{BadDevice, Device, DeviceType};
 pub use reverse::{device_list, reverse_maps};
+pub use spec::{BadDevice, Device, DeviceType};
 
 /// What one worker has told of its devices.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -24,6 +24,17 @@ pub struct Member {
     pub device: DeviceData,
 }
 
+/// Somebody who is gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Departure {
+    /// Who it was.
+    pub info: WorkerInfo,
+    /// In which life.
+    pub incarnation: u64,
+    /// Whether its lease ran out; else it said good-bye.
+    pub lost: bool,
+}
+
 /// A value in the store that is not what it should be.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(

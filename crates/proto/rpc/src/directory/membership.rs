@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::member::{BadRecord, Member, read, written};
+use super::member::{BadRecord, Departure, Member, read, written};
 use super::view::{GroupView, NotUnique};
 use crate::device::{DeviceFault, GroupKind, Node, check};
 use crate::worker::{WorkerId, WorkerInfo};
@@ -16,17 +16,6 @@ const FORMAT: u32 = 1;
 
 /// So many departures are remembered, for members that were slow to look.
 const REMEMBERED: usize = 64;
-
-/// Somebody who is gone.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Departure {
-    /// Who it was.
-    pub info: WorkerInfo,
-    /// In which life.
-    pub incarnation: u64,
-    /// Whether its lease ran out; else it said good-bye.
-    pub lost: bool,
-}
 
 /// Why somebody cannot join.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

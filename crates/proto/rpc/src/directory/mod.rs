@@ -17,7 +17,7 @@ pub mod round;
 pub mod view;
 
 pub use lease::LeaseWatch;
-pub use member::{BadRecord, Member};
-pub use membership::{Departure, JoinRefusal, Membership};
+pub use member::{BadRecord, Departure, Member};
+pub use membership::{JoinRefusal, Membership};
 pub use round::{Meeting, Mismatch, Round, RoundKind};
 pub use view::{Change, GroupView, NotUnique, UnknownWorker};

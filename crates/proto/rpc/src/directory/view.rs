@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::member::Member;
-use super::membership::Departure;
+use super::member::{Departure, Member};
 use crate::device::{
     Device, DeviceFault, DeviceMap, GroupKind, Node, check, device_list, reverse_maps,
 };

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::header::VERSION;
+use super::VERSION;
 
 /// Bytes that are no frame, or a frame that is refused. The connection they came over cannot be
 /// used any more, because nobody knows where the next frame begins.

@@ -1,12 +1,7 @@
 //! The first 64 bytes of a frame.
 
 use super::error::FrameError;
-
-/// What every frame begins with: `rdzc` in the order of the bytes.
-pub const MAGIC: u32 = u32::from_le_bytes(*b"rdzc");
-
-/// The version of the frame format. A peer with another one is refused.
-pub const VERSION: u8 = 1;
+use super::{MAGIC, VERSION};
 
 /// How long a header is, in bytes.
 pub const HEADER_LENGTH: usize = 64;

@@ -19,7 +19,6 @@
 //! [`refusal`] (what they say last).
 
 pub mod decoder;
-pub mod encode;
 pub mod error;
 pub mod header;
 pub mod hello;
@@ -31,9 +30,14 @@ pub mod release;
 mod staging;
 
 pub use decoder::{Decoder, Supply};
-pub use encode::encode;
 pub use error::FrameError;
 pub use header::{FrameKind, Header};
 pub use limits::Limits;
 pub use method::method_hash;
-pub use part::{Frame, Part, PartHead, PartPlace};
+pub use part::{Frame, Part, PartHead, PartPlace, encode};
+
+/// What every frame begins with: `rdzc` in the order of the bytes.
+pub const MAGIC: u32 = u32::from_le_bytes(*b"rdzc");
+
+/// The version of the frame format. A peer with another one is refused.
+pub const VERSION: u8 = 1;

@@ -1,7 +1,7 @@
 //! The last frame of a connection: why it is closed.
 
-use super::encode::encode;
 use super::header::{FrameKind, Header};
+use super::part::encode;
 
 /// The longest reason, in bytes. It fits what a stranger may send.
 const LONGEST: usize = 2 << 10;

@@ -18,7 +18,7 @@
 //! | F9 | a reference is an argument | the function starts when its fork is confirmed |
 //!
 //! The messages between two workers are numbered, acknowledged and sent again until they are
-//! ([`link`]), so each is seen exactly once and in order, whatever the network does. What may be lost
+//! ([`reliable`]), so each is seen exactly once and in order, whatever the network does. What may be lost
 //! is a *call* and the forks inside of it. Whoever made a fork therefore asks its receiver about it
 //! when it stays silent ([`Control::ForkAsk`]); a receiver that does not have it refuses it from then
 //! on, should it still come.
@@ -35,31 +35,20 @@
 //! |---|---|
 //! | [`ident`] | members, ids, what travels |
 //! | [`message`] | control messages and batches |
-//! | [`failure`] | why a reference cannot be used |
-//! | [`link`] | the numbered messages to and from one member |
-//! | `words` | what happens to the machine, what it wants done, how patient it is |
-//! | `machine` | the machine: its state, and who does what with it |
-//! | `owner`, `user`, `child` | its three parts: values here, forks here, forks on their way |
-//! | `ending` | members that are lost, shutdown, leaks |
+//! | [`io`] | inputs, outputs, settings and errors of the machine |
+//! | [`reliable`] | the numbered messages to and from one member |
+//! | `references` | the machine; below it `owner` (values here), `user` (forks here), `child` (forks in flight), `shutdown` (lost members, shutdown, leaks) |
 
-mod child;
-mod ending;
-pub mod failure;
 pub mod ident;
-pub mod link;
-mod machine;
+pub mod io;
 pub mod message;
-mod owner;
-mod user;
-mod words;
+mod references;
+pub mod reliable;
 
 #[cfg(test)]
 mod tests;
 
-pub use ending::Leak;
-pub use failure::Failure;
 pub use ident::{FetchId, ForkData, ForkId, GlobalId, Handle, Member, RRefId};
-pub use machine::References;
+pub use io::{Adopted, Counters, Failure, Fetch, Input, Leak, Output, Settings, UserInfo};
 pub use message::{Batch, Control};
-pub use user::{Fetch, UserInfo};
-pub use words::{Adopted, Counters, Input, Output, Settings};
+pub use references::References;

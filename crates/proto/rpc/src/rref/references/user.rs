@@ -1,10 +1,9 @@
 //! Forks here: asked for, confirmed, dropped.
 
-use super::failure::Failure;
-use super::ident::{ForkData, ForkId, Handle, Member, RRefId};
-use super::machine::References;
-use super::message::Control;
-use super::words::{Adopted, Output};
+use super::References;
+use crate::rref::ident::{ForkData, ForkId, Handle, Member, RRefId};
+use crate::rref::io::{Adopted, Failure, Fetch, Output, UserInfo};
+use crate::rref::message::Control;
 use rdzv_core::time::Now;
 
 /// How far a fork is.
@@ -43,35 +42,11 @@ impl User {
     }
 }
 
-/// What can be said of a fork.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UserInfo {
-    /// Who has the value.
-    pub owner: Member,
-    /// Whether the owner knows of this fork.
-    pub confirmed: bool,
-    /// Why it cannot be used any more, if so: it will not be confirmed then.
-    pub broken: Option<Failure>,
-    /// Whether the function that makes the value is known to have ended. Only its creator hears.
-    pub completed: bool,
-}
-
-/// A question for a value, as it is sent to the owner.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fetch {
-    /// Who has the value.
-    pub owner: Member,
-    /// The value.
-    pub rref: RRefId,
-    /// Who asked for the value, if the owner may not have heard of that yet.
-    pub creator: Option<Member>,
-}
-
 impl References {
     /// F1, F2: ids for a value that `owner` is to make. The shell holds the fork, or the value, once.
-    /// It sends the call, and tells [`Input::Accepted`](super::Input::Accepted) or
-    /// [`Input::CreationFailed`](super::Input::CreationFailed); on the owner itself it runs the
-    /// function, and tells [`Input::Made`](super::Input::Made).
+    /// It sends the call, and tells [`Input::Accepted`](crate::rref::Input::Accepted) or
+    /// [`Input::CreationFailed`](crate::rref::Input::CreationFailed); on the owner itself it runs the
+    /// function, and tells [`Input::Made`](crate::rref::Input::Made).
     ///
     /// # Errors
     ///

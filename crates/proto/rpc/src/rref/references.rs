@@ -1,22 +1,42 @@
-//! The machine: what it knows, and who does what with it.
+//! The machine: its state, its timers, and which part of it handles what.
+
+mod child;
+mod owner;
+mod shutdown;
+mod user;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::child::Child;
-use super::ending::Phase;
 use super::ident::{ForkId, GlobalId, Member, RRefId};
-use super::link::Link;
+use super::io::{Counters, Input, Output, Settings};
 use super::message::{Batch, Control};
-use super::owner::Owned;
-use super::user::User;
-use super::words::{Counters, Input, Output, Settings};
+use super::reliable::Link;
 use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::time::{Mono, Now};
 
+use child::Child;
+use owner::Owned;
+use user::User;
+
+/// How far the machine is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// It works.
+    Working,
+    /// It has released what it held, and waits until those who have to know do.
+    Draining,
+    /// It keeps what it holds, for others, and waits until nothing is under way.
+    Resting,
+    /// They know. What is left is used by others.
+    Drained,
+    /// It does nothing any more.
+    Ended,
+}
+
 /// What happens at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Timer {
+enum Timer {
     /// A link has something to do.
     Link(Member),
     /// Ask about a fork.
@@ -30,33 +50,33 @@ pub(super) enum Timer {
 /// The references of one agent. See the [module](super).
 #[derive(Debug)]
 pub struct References {
-    pub(super) me: Member,
-    pub(super) settings: Settings,
+    me: Member,
+    settings: Settings,
     next_id: GlobalId,
-    pub(super) phase: Phase,
+    phase: Phase,
     /// Values here.
-    pub(super) owned: BTreeMap<RRefId, Owned>,
+    owned: BTreeMap<RRefId, Owned>,
     /// Forks here.
-    pub(super) users: BTreeMap<ForkId, User>,
+    users: BTreeMap<ForkId, User>,
     /// Forks that were made here and may be on their way.
-    pub(super) children: BTreeMap<ForkId, Child>,
+    children: BTreeMap<ForkId, Child>,
     /// Values that this member has asked for, and not heard of yet.
-    pub(super) creations: BTreeMap<RRefId, ForkId>,
+    creations: BTreeMap<RRefId, ForkId>,
     /// Forks that are refused if they come.
-    pub(super) refused: BTreeSet<ForkId>,
+    refused: BTreeSet<ForkId>,
     /// Members that are lost.
-    pub(super) lost: BTreeSet<Member>,
-    pub(super) links: BTreeMap<Member, Link>,
+    lost: BTreeSet<Member>,
+    links: BTreeMap<Member, Link>,
     /// When the deadline of each link is in `timers`.
     link_timers: BTreeMap<Member, Mono>,
-    pub(super) timers: BTreeSet<(Mono, Timer)>,
+    timers: BTreeSet<(Mono, Timer)>,
     /// Links with something new.
     touched: BTreeSet<Member>,
     /// [`Timer::Leases`] is in `timers`.
     leases_watched: bool,
     /// What this member has to say to itself.
     to_self: VecDeque<Control>,
-    pub(super) outbox: Outbox<Output>,
+    outbox: Outbox<Output>,
 }
 
 impl References {
@@ -111,19 +131,19 @@ impl References {
     }
 
     /// A new id.
-    pub(super) fn id(&mut self) -> GlobalId {
+    fn id(&mut self) -> GlobalId {
         let id = self.next_id;
         self.next_id.local_id = self.next_id.local_id.wrapping_add(1);
         id
     }
 
     /// Says something that somebody waits for.
-    pub(super) fn tell(&mut self, now: Now, member: Member, message: Control) {
+    fn tell(&mut self, now: Now, member: Member, message: Control) {
         self.tell_by(now.mono, member, message);
     }
 
     /// Says something that can wait for others to go with.
-    pub(super) fn mention(&mut self, now: Now, member: Member, message: Control) {
+    fn mention(&mut self, now: Now, member: Member, message: Control) {
         let linger = match self.phase {
             Phase::Working => self.settings.linger,
             _ => Duration::ZERO,
@@ -141,12 +161,12 @@ impl References {
     }
 
     /// Something about this link has changed.
-    pub(super) fn touch(&mut self, member: Member) {
+    fn touch(&mut self, member: Member) {
         self.touched.insert(member);
     }
 
     /// To be called at the end of everything: what the links and timers make of it.
-    pub(super) fn settle(&mut self, now: Now) {
+    fn settle(&mut self, now: Now) {
         while let Some(message) = self.to_self.pop_front() {
             self.hear(now, self.me, message);
         }

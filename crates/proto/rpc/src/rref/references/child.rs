@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use super::ending::Phase;
-use super::failure::Failure;
-use super::ident::{ForkData, ForkId, Handle, Member, RRefId};
-use super::machine::{References, Timer};
-use super::message::Control;
 use super::user::State;
+use super::{Phase, References, Timer};
+use crate::rref::ident::{ForkData, ForkId, Handle, Member, RRefId};
+use crate::rref::io::Failure;
+use crate::rref::message::Control;
 use rdzv_core::time::{Mono, Now};
 
 /// Questions about a fork come ever more rarely, but at least this often.
@@ -37,8 +36,8 @@ impl Child {
 
 impl References {
     /// Makes a fork for whoever receives a message (F3 to F6). It is to be put into that message; what
-    /// becomes of the message is told with [`Input::NotSent`](super::Input::NotSent) or
-    /// [`Input::Strayed`](super::Input::Strayed), which save waiting.
+    /// becomes of the message is told with [`Input::NotSent`](crate::rref::Input::NotSent) or
+    /// [`Input::Strayed`](crate::rref::Input::Strayed), which save waiting.
     ///
     /// # Errors
     ///

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::failure::Failure;
-use super::ident::{FetchId, ForkId, Member, RRefId};
-use super::machine::References;
-use super::message::Control;
-use super::words::Output;
+use super::References;
+use crate::rref::ident::{FetchId, ForkId, Member, RRefId};
+use crate::rref::io::{Failure, Output};
+use crate::rref::message::Control;
 use rdzv_core::time::Now;
 
 /// What has become of a value.
@@ -84,7 +83,7 @@ impl References {
     }
 
     /// F2: enters a value that a function is going to make here. The shell holds it once, and tells
-    /// [`Input::Made`](super::Input::Made) later.
+    /// [`Input::Made`](crate::rref::Input::Made) later.
     pub(super) fn create_here(&mut self) -> (RRefId, ForkId) {
         let rref = RRefId(self.id());
         let fork = ForkId(rref.0);

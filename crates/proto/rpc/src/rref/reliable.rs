@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::ident::Member;
+use super::io::Settings;
 use super::message::{Batch, Control};
-use super::words::Settings;
 use rdzv_core::time::Mono;
 
 /// The most messages in one batch.

@@ -1,58 +1,19 @@
 //! Members that are lost, shutdown, and what is left at the end.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::time::Duration;
 
 use super::child::Child;
-use super::failure::Failure;
-use super::ident::{ForkId, Member, RRefId};
-use super::link::Link;
-use super::machine::References;
-use super::message::{Batch, Control};
 use super::owner::Owned;
-use super::words::Output;
+use super::{Phase, References};
+use crate::rref::ident::{ForkId, Member, RRefId};
+use crate::rref::io::{Failure, Leak, Output};
+use crate::rref::message::{Batch, Control};
+use crate::rref::reliable::Link;
 use rdzv_core::time::Now;
 
 /// How long one waits for the answers about forks on their way, in a shutdown.
 const ASK_IN_SHUTDOWN_AFTER: Duration = Duration::from_millis(500);
-
-/// How far the machine is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// It works.
-    Working,
-    /// It has released what it held, and waits until those who have to know do.
-    Draining,
-    /// It keeps what it holds, for others, and waits until nothing is under way.
-    Resting,
-    /// They know. What is left is used by others.
-    Drained,
-    /// It does nothing any more.
-    Ended,
-}
-
-/// A fork that was left at the end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Leak {
-    /// The value.
-    pub rref: RRefId,
-    /// The fork.
-    pub fork: ForkId,
-    /// Who has it.
-    pub holder: Member,
-}
-
-/// As the reference prints it.
-impl fmt::Display for Leak {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            formatter,
-            "Leaking RRef {} with fork Id {}",
-            self.rref, self.fork
-        )
-    }
-}
 
 impl References {
     pub(super) fn must_work(&self) -> Result<(), Failure> {

@@ -1,9 +1,10 @@
-//! What happens to the machine, what it wants done, and how patient it is.
+//! Inputs, outputs, settings and errors of the machine.
 
+use std::fmt;
 use std::time::Duration;
 
-use super::ending::Leak;
-use super::failure::Failure;
+use thiserror::Error;
+
 use super::ident::{FetchId, ForkData, ForkId, Handle, Member, RRefId};
 use super::message::Batch;
 
@@ -161,4 +162,89 @@ pub struct Counters {
     pub num_pending_users: usize,
     /// Control messages that were not acknowledged.
     pub num_pending_futures: usize,
+}
+
+/// What can be said of a fork.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UserInfo {
+    /// Who has the value.
+    pub owner: Member,
+    /// Whether the owner knows of this fork.
+    pub confirmed: bool,
+    /// Why it cannot be used any more, if so: it will not be confirmed then.
+    pub broken: Option<Failure>,
+    /// Whether the function that makes the value is known to have ended. Only its creator hears.
+    pub completed: bool,
+}
+
+/// A question for a value, as it is sent to the owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fetch {
+    /// Who has the value.
+    pub owner: Member,
+    /// The value.
+    pub rref: RRefId,
+    /// Who asked for the value, if the owner may not have heard of that yet.
+    pub creator: Option<Member>,
+}
+
+/// A fork that was left at the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Leak {
+    /// The value.
+    pub rref: RRefId,
+    /// The fork.
+    pub fork: ForkId,
+    /// Who has it.
+    pub holder: Member,
+}
+
+/// As the reference prints it.
+impl fmt::Display for Leak {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            formatter,
+            "Leaking RRef {} with fork Id {}",
+            self.rref, self.fork
+        )
+    }
+}
+
+/// Why a reference cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Failure {
+    /// The call that should have made the value failed. The text is the reference's.
+    #[error(
+        "RRef creation via rpc.remote() timed out, and it is possible that the RRef on the owner node does not exist."
+    )]
+    CreationFailed,
+    /// It was released by the shutdown of the agent. The text is the reference's.
+    #[error("{handle} has been deleted. Cannot call {operation} on it after deletion.")]
+    Deleted {
+        /// The reference.
+        handle: Handle,
+        /// What was to be done with it.
+        operation: &'static str,
+    },
+    /// The agent has stopped.
+    #[error("the agent of this worker has stopped: there are no remote references any more")]
+    Stopping,
+    /// The owner is dead, cut off, has left, or was started again.
+    #[error("the owner of {rref}, {owner}, is lost and its values with it: create it anew")]
+    OwnerLost {
+        /// The value.
+        rref: RRefId,
+        /// Who had it.
+        owner: Member,
+    },
+    /// The owner does not have it: whoever passed it on, or asked for it, was lost before the owner
+    /// knew, or gave up.
+    #[error("the owner does not have {0}: who passed it on, or asked for it, was lost or gave up")]
+    Gone(RRefId),
+    /// It came after its sender had given it up, or twice.
+    #[error("{0} came too late: its sender has given it up")]
+    GivenUp(RRefId),
+    /// A peer said something impossible.
+    #[error("{0} cannot be created so: {1}")]
+    Refused(RRefId, &'static str),
 }
