@@ -42,8 +42,8 @@ impl Pattern {
     }
 }
 
-fn wait(bell: BorrowedFd<'_>) {
-    let mut wait = [PollFd::from_borrowed_fd(bell, PollFlags::IN)];
+fn wait(doorbell: BorrowedFd<'_>) {
+    let mut wait = [PollFd::from_borrowed_fd(doorbell, PollFlags::IN)];
     let woken = poll(&mut wait, Some(&LONG)).unwrap();
     assert_eq!(woken, 1, "a wake-up was lost");
 }
@@ -194,7 +194,10 @@ fn a_peer_that_was_killed_is_noticed_by_its_socket() {
         PollFd::new(&peer.socket, PollFlags::IN),
     ];
     poll(&mut wait, Some(&LONG)).unwrap();
-    let (bell, socket) = (wait[0].revents(), wait[1].revents());
-    assert!(bell.is_empty() && !socket.is_empty(), "{bell:?} {socket:?}");
+    let (doorbell, socket) = (wait[0].revents(), wait[1].revents());
+    assert!(
+        doorbell.is_empty() && !socket.is_empty(),
+        "{doorbell:?} {socket:?}"
+    );
     assert_eq!(peer.socket.read(&mut [0]).unwrap(), 0);
 }

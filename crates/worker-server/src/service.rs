@@ -33,14 +33,14 @@ const HANDLERS: &str = "/handler/";
 /// The largest body of a request, in bytes.
 const LARGEST_BODY: usize = 1 << 20;
 
-/// How long a client may take to say what it wants.
+/// The time that a client has for the header of a request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long it may take over the body.
+/// The time that it has for the body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long accepting rests after it failed, which is for want of descriptors.
-const REST: Duration = Duration::from_millis(250);
+/// The pause after accepting failed for want of descriptors.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(250);
 
 type Handlers = Arc<BTreeMap<String, Handler>>;
 
@@ -81,7 +81,7 @@ async fn serve(socket: Socket, handlers: Handlers) -> io::Result<()> {
             loop {
                 match listener.accept().await {
                     Ok((stream, _)) => converse(stream, &handlers),
-                    Err(_) => sleep(REST).await,
+                    Err(_) => sleep(ACCEPT_BACKOFF).await,
                 }
             }
         }
@@ -90,7 +90,7 @@ async fn serve(socket: Socket, handlers: Handlers) -> io::Result<()> {
             loop {
                 match listener.accept().await {
                     Ok((stream, _)) => converse(stream, &handlers),
-                    Err(_) => sleep(REST).await,
+                    Err(_) => sleep(ACCEPT_BACKOFF).await,
                 }
             }
         }

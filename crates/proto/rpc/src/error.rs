@@ -34,7 +34,7 @@ pub enum RpcErrorKind {
     Cancelled,
     /// The connection closed, or the worker was declared dead. Trying again may help.
     PeerLost,
-    /// More is on its way than the limits allow. Trying again later helps.
+    /// More is in flight than the limits allow. Trying again later helps.
     Overloaded,
     /// An agent is shutting down.
     Stopping,

@@ -4,7 +4,7 @@
 //! does: a worker that is busy, stopped or in a debugger is not dead. A host without power, or behind
 //! a cut link, acknowledges nothing, and says nothing else either.
 //!
-//! The system sends *probes*, if nothing else is on its way, and this counts what comes of them and of
+//! The system sends *probes*, if nothing else is in flight, and this counts what comes of them and of
 //! everything else that was sent. A verdict needs that something was sent, that it was unanswered at
 //! more than one look, and that nothing was heard for the whole limit.
 

@@ -20,7 +20,7 @@ impl fmt::Display for WorkerId {
     }
 }
 
-/// A name that no worker can have. The text is the reference's.
+/// A name that no worker can have. The text is PyTorch's.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
     "Worker name must match ^[A-Za-z0-9-_:]*$, and must be non-empty and shorter than 128 chars, but got {0}"

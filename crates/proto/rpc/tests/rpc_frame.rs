@@ -10,7 +10,7 @@ use rdzv_rpc_proto::frame::decoder::{FromHeap, SMALL};
 use rdzv_rpc_proto::frame::header::HEADER_LENGTH;
 use rdzv_rpc_proto::frame::part::SECTION_LENGTH;
 use rdzv_rpc_proto::frame::{
-    Decoder, Frame, FrameError, FrameKind, Header, Limits, Part, PartHead, PartPlace, Supply,
+    Decoder, Frame, FrameError, FrameKind, Header, Limits, Part, PartHead, PartLocation, Supply,
     encode,
 };
 
@@ -83,12 +83,12 @@ fn content() -> impl Strategy<Value = Bytes> {
 
 fn part() -> impl Strategy<Value = Part> {
     let process = (any::<u64>(), 0..1000_u64).prop_map(|(address, length)| PartHead {
-        place: PartPlace::Process { address },
+        location: PartLocation::Process { address },
         length,
     });
     let arena = (any::<u32>(), any::<u32>(), any::<u64>(), 0..1000_u64).prop_map(
         |(arena, generation, offset, length)| PartHead {
-            place: PartPlace::Arena {
+            location: PartLocation::Arena {
                 arena,
                 generation,
                 offset,
@@ -226,7 +226,7 @@ fn limits_are_kept_before_anything_is_reserved() {
     };
     let over_total = [PartHead::inline(1 << 19), PartHead::inline(u64::MAX)];
     let elsewhere = PartHead {
-        place: PartPlace::Process { address: 0 },
+        location: PartLocation::Process { address: 0 },
         length: (1 << 20) + 1,
     };
     let cases: [(&[u8], &[PartHead], &str); 4] = [
@@ -265,8 +265,8 @@ fn limits_are_kept_before_anything_is_reserved() {
 }
 
 #[test]
-fn a_stranger_may_say_little_and_a_known_peer_more() {
-    let mut decoder = Decoder::new(Limits::STRANGER, FromHeap);
+fn an_unauthenticated_peer_may_say_little_and_a_known_peer_more() {
+    let mut decoder = Decoder::new(Limits::UNAUTHENTICATED, FromHeap);
     let wire = [request(b"hello", &[]), request(&[1; 5000], &[])].concat();
     decoder.room()[..wire.len()].copy_from_slice(&wire);
     decoder.filled(wire.len());

@@ -99,7 +99,7 @@ fn is_stranger(server: &Weak<Server>) -> bool {
 
 fn welcome(core: &Arc<Core>, carrier: Carrier) -> Result<Arc<Server>, RpcError> {
     let greeting = Greeting::acceptor(core.hello(), core.token.clone(), carrier.credentials());
-    let ends = ends(core, carrier, Limits::STRANGER);
+    let ends = ends(core, carrier, Limits::UNAUTHENTICATED);
     let link = Link::new(Arc::clone(&core.poller), ends).map_err(|error| {
         let text = format!("this worker cannot look after another connection: {error}");
         RpcError::new(RpcErrorKind::Internal, text)

@@ -47,7 +47,7 @@ pub(crate) fn connect(core: &Arc<Core>, member: &Member) -> Result<Arc<Client>, 
     carrier
         .check_name(member.info.name.as_str())
         .map_err(|error| RpcError::new(RpcErrorKind::Protocol, error.to_string()))?;
-    let mut ends = ends(core, carrier, Limits::STRANGER);
+    let mut ends = ends(core, carrier, Limits::UNAUTHENTICATED);
     let peer = greet(core, member, &mut ends, until)?;
     if peer.incarnation != member.incarnation {
         let text = "another worker of the same name answers at its address: it was restarted, \

@@ -123,7 +123,7 @@ impl RpcAgent {
         let contact = listener.contact().map_err(refused)?;
         let published = Published {
             info: me.clone(),
-            contact: postcard::to_stdvec(&contact).map_err(|error| {
+            address: postcard::to_stdvec(&contact).map_err(|error| {
                 RpcError::new(
                     RpcErrorKind::Internal,
                     format!("cannot write the contact: {error}"),
@@ -253,7 +253,7 @@ impl Core {
     fn see(&self, view: &Arc<GroupView>) {
         let mut members = super::core::Members::new();
         for member in view.members() {
-            match postcard::from_bytes::<Contact>(&member.contact) {
+            match postcard::from_bytes::<Contact>(&member.address) {
                 Ok(contact) => {
                     let member = Member {
                         info: member.info.clone(),

@@ -7,8 +7,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
-use rdzv_rpc_proto::frame::release::{self, Returned};
-use rdzv_rpc_proto::frame::{Frame, Part, PartHead, PartPlace};
+use rdzv_rpc_proto::frame::release::{self, ReleasedPart};
+use rdzv_rpc_proto::frame::{Frame, Part, PartHead, PartLocation};
 use rdzv_shm::{Leases, Location};
 
 use crate::agent::poller::{LinkId, Poller};
@@ -25,7 +25,7 @@ pub(crate) struct Arenas {
 struct Returns {
     link: LinkId,
     poller: Weak<Poller>,
-    noted: Mutex<Vec<Returned>>,
+    noted: Mutex<Vec<ReleasedPart>>,
 }
 
 impl Arenas {
@@ -41,9 +41,9 @@ impl Arenas {
     }
 
     /// Lends a part, if it lies in an arena of this process: where the peer finds it.
-    pub(crate) fn lend(&self, bytes: &Bytes) -> Option<PartPlace> {
+    pub(crate) fn lend(&self, bytes: &Bytes) -> Option<PartLocation> {
         let location = self.leases.as_ref()?.grant(bytes)?;
-        Some(PartPlace::Arena {
+        Some(PartLocation::Arena {
             arena: location.arena,
             generation: location.generation,
             offset: location.offset,
@@ -83,7 +83,7 @@ impl Arenas {
             ));
         };
         let returns = Arc::clone(&self.returns);
-        let returned = Returned {
+        let returned = ReleasedPart {
             arena: location.arena,
             generation: location.generation,
         };
@@ -130,11 +130,11 @@ impl Arenas {
 }
 
 impl Returns {
-    fn noted(&self) -> MutexGuard<'_, Vec<Returned>> {
+    fn noted(&self) -> MutexGuard<'_, Vec<ReleasedPart>> {
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note(&self, returned: Returned) {
+    fn note(&self, returned: ReleasedPart) {
         let mut noted = self.noted();
         let first = noted.is_empty();
         noted.push(returned);
@@ -148,11 +148,11 @@ impl Returns {
 
 /// Where a part is, if it is in an arena.
 fn location(head: &PartHead) -> Option<Location> {
-    let PartPlace::Arena {
+    let PartLocation::Arena {
         arena,
         generation,
         offset,
-    } = head.place
+    } = head.location
     else {
         return None;
     };

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use rdzv_rpc_proto::frame::{Frame, Part as Received, PartPlace};
+use rdzv_rpc_proto::frame::{Frame, Part as Received, PartLocation};
 use rdzv_shm::Pool;
 use rdzv_shm::pass::Peer;
 use rdzv_shm::remote_read::{self, Claim, Witness};
@@ -148,19 +148,19 @@ fn permit(process: &Peer) {
 pub(crate) fn placed(parts: Vec<Bytes>, lend: bool, arenas: &Arenas) -> Vec<Part> {
     let place = |bytes: &Bytes| {
         if bytes.len() < WORTH_LENDING {
-            return PartPlace::Inline;
+            return PartLocation::Inline;
         }
         arenas.lend(bytes).unwrap_or_else(|| match lend {
-            true => PartPlace::Process {
+            true => PartLocation::Process {
                 address: bytes.as_ptr().addr() as u64,
             },
-            false => PartPlace::Inline,
+            false => PartLocation::Inline,
         })
     };
     parts
         .into_iter()
         .map(|bytes| Part {
-            place: place(&bytes),
+            location: place(&bytes),
             bytes,
         })
         .collect()
@@ -170,7 +170,7 @@ pub(crate) fn placed(parts: Vec<Bytes>, lend: bool, arenas: &Arenas) -> Vec<Part
 pub(crate) fn kept(parts: &[Part]) -> Vec<Bytes> {
     let lent = parts
         .iter()
-        .filter(|part| matches!(part.place, PartPlace::Process { .. }));
+        .filter(|part| matches!(part.location, PartLocation::Process { .. }));
     lent.map(|part| part.bytes.clone()).collect()
 }
 
@@ -239,8 +239,8 @@ pub(crate) fn gathered(frame: Frame, lending: &Lending) -> Answer {
 
 impl Lending {
     fn read(&self, head: &rdzv_rpc_proto::frame::PartHead) -> Result<Bytes, RpcError> {
-        let (PartPlace::Process { address }, Some(process), true) =
-            (head.place, &self.process, self.reads_theirs())
+        let (PartLocation::Process { address }, Some(process), true) =
+            (head.location, &self.process, self.reads_theirs())
         else {
             let text = "a part of the message is in memory that this process cannot read";
             return Err(RpcError::new(RpcErrorKind::Protocol, text));

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 
 use bytes::{Buf, Bytes};
-use rdzv_rpc_proto::frame::{self, Header, PartHead, PartPlace};
+use rdzv_rpc_proto::frame::{self, Header, PartHead, PartLocation};
 
 use crate::transport::WriteHalf;
 
@@ -16,7 +16,7 @@ const ENOUGH: usize = 64 * 1024;
 
 /// One part of a frame that is about to be sent.
 pub(crate) struct Part {
-    pub(crate) place: PartPlace,
+    pub(crate) location: PartLocation,
     pub(crate) bytes: Bytes,
 }
 
@@ -104,14 +104,14 @@ impl Writer {
         let heads: Vec<PartHead> = parts
             .iter()
             .map(|part| PartHead {
-                place: part.place,
+                location: part.location,
                 length: part.bytes.len() as u64,
             })
             .collect();
         frame::encode(header, body, &heads, &mut self.held);
         let mut inline = parts
             .into_iter()
-            .filter(|part| matches!(part.place, PartPlace::Inline) && !part.bytes.is_empty())
+            .filter(|part| matches!(part.location, PartLocation::Inline) && !part.bytes.is_empty())
             .peekable();
         if inline.peek().is_some() {
             self.settle_held();

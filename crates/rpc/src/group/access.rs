@@ -1,7 +1,7 @@
 //! The steps of a group in its store.
 
 use bytes::Bytes;
-use rdzv_rpc_proto::directory::{Meeting, Membership, Round, RoundKind};
+use rdzv_rpc_proto::directory::{Membership, Round, RoundDecision, RoundKind};
 use rdzv_store::Store;
 
 use super::failure::store_failed;
@@ -56,7 +56,7 @@ pub(super) struct Found {
     /// As the store holds it.
     pub(super) held: Bytes,
     /// What to do about it; never to open another one.
-    pub(super) meeting: Meeting,
+    pub(super) meeting: RoundDecision,
 }
 
 /// The round that a worker of this kind of group meets the others in, opened if need be.
@@ -64,14 +64,16 @@ pub(super) fn find_round(store: &dyn Store, kind: RoundKind) -> Result<Found, Rp
     let mut held = claim(store, ROUND, &Round::first(kind).encode())?;
     loop {
         let round = Round::decode(&held)?;
-        let next = match round.meet(kind) {
-            Meeting::Open(next) => next,
+        let next = match round.decide(kind) {
+            RoundDecision::Open(next) => next,
             // A dynamic group whose members are all gone can be ended.
-            Meeting::Refuse(_) if round.kind == RoundKind::Dynamic && end(store, round.epoch)? => {
+            RoundDecision::Refuse(_)
+                if round.kind == RoundKind::Dynamic && end(store, round.epoch)? =>
+            {
                 round.ended()
             }
             // Nobody is in a static group whose forming has failed.
-            Meeting::Refuse(_) if kind == RoundKind::Dynamic && has_failed(store, round)? => {
+            RoundDecision::Refuse(_) if kind == RoundKind::Dynamic && has_failed(store, round)? => {
                 round.next(kind)
             }
             meeting => {

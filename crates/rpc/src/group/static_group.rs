@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rdzv_rpc_proto::device::GroupKind;
-use rdzv_rpc_proto::directory::{GroupView, Meeting, Member, Mismatch, Round, RoundKind};
+use rdzv_rpc_proto::directory::{GroupView, Member, Mismatch, Round, RoundDecision, RoundKind};
 use rdzv_rpc_proto::worker::WorkerId;
 use rdzv_store::{Store, StoreError};
 
@@ -107,8 +107,10 @@ impl Forming<'_> {
             epoch: found.round.epoch,
         };
         let disagreement = match found.meeting {
-            Meeting::Refuse(mismatch @ Mismatch::WorldSize { .. }) => Some(self.differ(mismatch)),
-            Meeting::Refuse(mismatch) => return Err(mismatch.into()),
+            RoundDecision::Refuse(mismatch @ Mismatch::WorldSize { .. }) => {
+                Some(self.differ(mismatch))
+            }
+            RoundDecision::Refuse(mismatch) => return Err(mismatch.into()),
             _ => None,
         };
         let bid = match &disagreement {

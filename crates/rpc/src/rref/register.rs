@@ -261,7 +261,7 @@ impl Register {
     /// Waits until nothing is under way, and keeps what is held for functions that others call. Says
     /// whether that was in time.
     pub(crate) fn rest(&self, core: &Core, until: Instant) -> bool {
-        self.drain(core, Input::Rest, until)
+        self.drain(core, Input::Quiesce, until)
     }
 
     fn drain(&self, core: &Core, how: Input<'_>, until: Instant) -> bool {

@@ -43,7 +43,7 @@ pub(crate) fn worker(name: &str, id: u32) -> Member {
             id: WorkerId(id),
             name: WorkerName::new(name).unwrap(),
         },
-        contact: format!("contact of {name}").into_bytes(),
+        address: format!("contact of {name}").into_bytes(),
         incarnation: new_incarnation(),
         device: DeviceData::default(),
     }

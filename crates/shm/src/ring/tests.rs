@@ -29,9 +29,9 @@ fn ring(capacity: usize) -> Ends {
     }
 }
 
-fn rings(bell: BorrowedFd<'_>) -> bool {
+fn rings(doorbell: BorrowedFd<'_>) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let mut wait = [PollFd::from_borrowed_fd(bell, PollFlags::IN)];
+    let mut wait = [PollFd::from_borrowed_fd(doorbell, PollFlags::IN)];
     poll(&mut wait, Some(&Timespec::default())).unwrap() == 1
 }
 

@@ -95,7 +95,7 @@ impl World {
     /// A worker keeps everything and waits.
     pub(super) fn rest(&mut self, worker: usize) -> Result<(), Violation> {
         self.wait_for_the_end(worker);
-        self.tell(worker, Input::Rest)
+        self.tell(worker, Input::Quiesce)
     }
 
     fn wait_for_the_end(&mut self, worker: usize) {

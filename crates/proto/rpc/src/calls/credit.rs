@@ -1,6 +1,6 @@
-//! How much may be on its way to a peer at once.
+//! How much may be in flight to a peer at once.
 
-/// How much may be on its way to one peer.
+/// How much may be in flight to one peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CreditLimits {
     /// The most calls that were sent and have not ended. Default: 256.
@@ -18,10 +18,10 @@ impl Default for CreditLimits {
     }
 }
 
-/// What is on its way to one peer, and whether more may be.
+/// What is in flight to one peer, and whether more may be.
 ///
-/// A message that alone is over the limit of bytes passes when nothing else is on its way, and
-/// nothing else passes until it has ended. Who waits in which order is up to the shell: as long as it
+/// A message that alone is over the limit of bytes passes when nothing else is in flight, and
+/// nothing else passes until it has ended. Who waits in which order is up to the driver: as long as it
 /// asks for the first in its queue only, a large message is not overtaken for ever.
 #[derive(Debug, Clone, Default)]
 pub struct Credit {
@@ -31,7 +31,7 @@ pub struct Credit {
 }
 
 impl Credit {
-    /// Nothing on its way.
+    /// Nothing in flight.
     pub fn new(limits: CreditLimits) -> Self {
         Self {
             limits,
@@ -62,12 +62,12 @@ impl Credit {
         self.bytes = self.bytes.saturating_sub(bytes);
     }
 
-    /// How many calls are on their way.
+    /// How many calls are in flight.
     pub fn calls(&self) -> u32 {
         self.calls
     }
 
-    /// How many bytes are on their way.
+    /// How many bytes are in flight.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -77,7 +77,7 @@ impl Credit {
         self.limits
     }
 
-    /// Other limits. What is on its way already stays so, even if it is more.
+    /// Other limits. What is in flight already stays so, even if it is more.
     pub fn set_limits(&mut self, limits: CreditLimits) {
         self.limits = limits;
     }

@@ -6,13 +6,13 @@ use rdzv_core::time::Mono;
 
 /// Deadlines of calls, ordered.
 ///
-/// The shell sleeps until what [`arm`](Self::arm) told it. Only a deadline before that is worth
+/// The driver sleeps until what [`arm`](Self::arm) told it. Only a deadline before that is worth
 /// waking it for; when calls end, it is not woken at all and finds nothing to do once. So calls that
 /// follow one another and have the same time to end cost one wake in that time, not one each.
 #[derive(Debug, Clone)]
 pub struct Deadlines<K> {
     ordered: BTreeSet<(Mono, K)>,
-    /// When the shell will wake by itself.
+    /// When the driver will wake by itself.
     armed: Option<Mono>,
 }
 
@@ -31,14 +31,14 @@ impl<K: Ord + Copy> Deadlines<K> {
         Self::default()
     }
 
-    /// Adds the deadline of a call. Returns whether the shell has to be woken, because it sleeps
+    /// Adds the deadline of a call. Returns whether the driver has to be woken, because it sleeps
     /// for longer than until then; it calls [`arm`](Self::arm) next.
     #[must_use]
     pub fn insert(&mut self, at: Mono, call: K) -> bool {
         self.ordered.insert((at, call));
         let too_late = self.armed.is_none_or(|armed| at < armed);
         if too_late {
-            // The shell is being told: no second wake for a later one.
+            // The driver is being told: no second wake for a later one.
             self.armed = Some(at);
         }
         too_late
@@ -58,7 +58,7 @@ impl<K: Ord + Copy> Deadlines<K> {
         self.ordered.pop_first().map(|(_, call)| call)
     }
 
-    /// The first deadline: until then the shell is going to sleep, or for ever if there is none.
+    /// The first deadline: until then the driver is going to sleep, or for ever if there is none.
     pub fn arm(&mut self) -> Option<Mono> {
         self.armed = self.ordered.first().map(|(at, _)| *at);
         self.armed

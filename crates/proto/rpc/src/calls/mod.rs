@@ -1,6 +1,6 @@
-//! Calls that wait for their end, and how much may be on its way to a peer.
+//! Calls that wait for their end, and how much may be in flight to a peer.
 //!
-//! Reading order: [`deadlines`] (which comes first, and when the shell has to wake up for it),
+//! Reading order: [`deadlines`] (which comes first, and when the driver has to wake up for it),
 //! [`table`] (calls that wait, with their deadlines), [`pending`] (the same for calls that this
 //! worker numbers), [`credit`].
 

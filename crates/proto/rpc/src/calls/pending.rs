@@ -64,7 +64,7 @@ impl<T> Pending<T> {
         self.calls.expire(now)
     }
 
-    /// The first deadline, until which the shell is going to sleep; for ever if there is none.
+    /// The first deadline, until which the driver is going to sleep; for ever if there is none.
     pub fn arm(&mut self) -> Option<Mono> {
         self.calls.arm()
     }

@@ -35,7 +35,7 @@ impl<K: Ord + Copy, T> CallTable<K, T> {
         Self::default()
     }
 
-    /// Adds a call. Returns whether the shell sleeps for longer than until its deadline and has to
+    /// Adds a call. Returns whether the driver sleeps for longer than until its deadline and has to
     /// be woken, see [`Deadlines::insert`].
     ///
     /// # Errors
@@ -83,7 +83,7 @@ impl<K: Ord + Copy, T> CallTable<K, T> {
         })
     }
 
-    /// The first deadline, until which the shell is going to sleep: see [`Deadlines::arm`].
+    /// The first deadline, until which the driver is going to sleep: see [`Deadlines::arm`].
     pub fn arm(&mut self) -> Option<Mono> {
         self.deadlines.arm()
     }
@@ -196,7 +196,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a plain list. Every call leaves once, at the right time, and the shell, which
+        /// Against a plain list. Every call leaves once, at the right time, and the driver, which
         /// only looks when it is woken or when its sleep ends, never oversleeps.
         #[test]
         fn it_does_what_a_list_does(steps in prop::collection::vec(any::<(u8, u8)>(), 1..200)) {

@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::Device;
 
-/// Why a map was refused when it was given. The texts are the reference's.
+/// Why a map was refused when it was given. The texts are PyTorch's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum NotOneToOne {
     /// Two devices appear as the same one of the callee.

@@ -1,8 +1,8 @@
-//! Who has been silent for too long.
+//! Expiry of leases: members that have been silent for too long.
 //!
-//! Each member counts up a number of its own in the store. Whoever looks at it remembers when it saw
+//! Each member counts up a number of its own in the store. An observer remembers when it saw
 //! the number change; if it has not for the length of the lease, the member is gone. Only the
-//! looker's own clock counts, and only while it is looking.
+//! observer's own clock counts, and only while it observes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use rdzv_core::time::Mono;
 #[derive(Debug, Clone)]
 pub struct LeaseWatch {
     lease: Duration,
-    last_look: Option<Mono>,
+    last_check: Option<Mono>,
     seen: BTreeMap<u64, Seen>,
 }
 
@@ -28,7 +28,7 @@ impl LeaseWatch {
     pub fn new(lease: Duration) -> Self {
         Self {
             lease,
-            last_look: None,
+            last_check: None,
             seen: BTreeMap::new(),
         }
     }
@@ -38,11 +38,11 @@ impl LeaseWatch {
     ///
     /// If there was no look for half a lease (this process was stopped, or the store was away), the
     /// others may have been unable to renew too: all leases start again.
-    pub fn look(&mut self, now: Mono, readings: &[(u64, i64)]) -> Vec<u64> {
+    pub fn expired(&mut self, now: Mono, readings: &[(u64, i64)]) -> Vec<u64> {
         let blind = self
-            .last_look
+            .last_check
             .is_some_and(|last| now.since(last) > self.lease / 2);
-        self.last_look = Some(now);
+        self.last_check = Some(now);
         let before = std::mem::take(&mut self.seen);
         for &(incarnation, beats) in readings {
             let held = before.get(&incarnation);
@@ -69,33 +69,33 @@ mod tests {
     #[test]
     fn a_number_that_stands_still_for_the_lease_is_noticed() {
         let mut watch = LeaseWatch::new(Duration::from_secs(1));
-        assert_eq!(watch.look(at(0), &[(1, 5), (2, 5)]), NOBODY);
-        assert_eq!(watch.look(at(400), &[(1, 5), (2, 6)]), NOBODY);
-        assert_eq!(watch.look(at(800), &[(1, 5), (2, 6)]), NOBODY);
-        assert_eq!(watch.look(at(1000), &[(1, 5), (2, 6)]), [1]);
-        assert_eq!(watch.look(at(1399), &[(2, 6)]), NOBODY);
-        assert_eq!(watch.look(at(1400), &[(2, 6)]), [2]);
+        assert_eq!(watch.expired(at(0), &[(1, 5), (2, 5)]), NOBODY);
+        assert_eq!(watch.expired(at(400), &[(1, 5), (2, 6)]), NOBODY);
+        assert_eq!(watch.expired(at(800), &[(1, 5), (2, 6)]), NOBODY);
+        assert_eq!(watch.expired(at(1000), &[(1, 5), (2, 6)]), [1]);
+        assert_eq!(watch.expired(at(1399), &[(2, 6)]), NOBODY);
+        assert_eq!(watch.expired(at(1400), &[(2, 6)]), [2]);
     }
 
     #[test]
     fn a_new_life_starts_with_a_whole_lease() {
         let mut watch = LeaseWatch::new(Duration::from_secs(1));
         for millis in [0, 500, 900] {
-            assert_eq!(watch.look(at(millis), &[(1, 0)]), NOBODY);
+            assert_eq!(watch.expired(at(millis), &[(1, 0)]), NOBODY);
         }
         // Forgotten and back.
-        assert_eq!(watch.look(at(950), &[]), NOBODY);
-        assert_eq!(watch.look(at(1200), &[(1, 0)]), NOBODY);
+        assert_eq!(watch.expired(at(950), &[]), NOBODY);
+        assert_eq!(watch.expired(at(1200), &[(1, 0)]), NOBODY);
     }
 
     #[test]
     fn who_was_blind_blames_nobody() {
         let mut watch = LeaseWatch::new(Duration::from_secs(1));
-        watch.look(at(0), &[(1, 5)]);
-        watch.look(at(500), &[(1, 5)]);
+        watch.expired(at(0), &[(1, 5)]);
+        watch.expired(at(500), &[(1, 5)]);
         // Stopped for ten seconds.
-        assert_eq!(watch.look(at(10_500), &[(1, 5)]), NOBODY);
-        assert_eq!(watch.look(at(11_000), &[(1, 5)]), NOBODY);
-        assert_eq!(watch.look(at(11_500), &[(1, 5)]), [1]);
+        assert_eq!(watch.expired(at(10_500), &[(1, 5)]), NOBODY);
+        assert_eq!(watch.expired(at(11_000), &[(1, 5)]), NOBODY);
+        assert_eq!(watch.expired(at(11_500), &[(1, 5)]), [1]);
     }
 }

@@ -14,9 +14,9 @@ use crate::worker::WorkerInfo;
 pub struct Member {
     /// Its name and id.
     pub info: WorkerInfo,
-    /// Where it can be reached, in the words of its transports.
-    #[serde(with = "as_base64")]
-    pub contact: Vec<u8>,
+    /// Its address, as its transports encode it.
+    #[serde(rename = "contact", with = "as_base64")]
+    pub address: Vec<u8>,
     /// Tells this life of the worker from an earlier one of the same name and id; drawn at random.
     pub incarnation: u64,
     /// Its devices.
@@ -107,7 +107,7 @@ pub(super) mod tests {
                 id: WorkerId(id),
                 name: WorkerName::new(name).unwrap(),
             },
-            contact: vec![0, 255, 7],
+            address: vec![0, 255, 7],
             incarnation: u64::from(id) + 1000,
             device: DeviceData::default(),
         }

@@ -4,7 +4,7 @@
 //! * [`view`]: the group as one member sees it: never changed, only replaced.
 //! * [`round`]: one store may serve several groups one after the other; which of them is this?
 //! * [`membership`]: the record of a dynamic group, that its members change by compare-and-set.
-//! * [`lease`]: who has been silent for too long.
+//! * [`lease`]: expiry: members that have been silent for too long.
 //!
 //! A change of a dynamic group is one new version of one record: whoever writes it first has decided.
 //! A worker is in the group exactly if it is in the record, so there is nothing to clean up if it
@@ -19,5 +19,5 @@ pub mod view;
 pub use lease::LeaseWatch;
 pub use member::{BadRecord, Departure, Member};
 pub use membership::{JoinRefusal, Membership};
-pub use round::{Meeting, Mismatch, Round, RoundKind};
+pub use round::{Mismatch, Round, RoundDecision, RoundKind};
 pub use view::{Change, GroupView, NotUnique, UnknownWorker};

@@ -37,7 +37,7 @@ pub struct Round {
 /// Why a worker has no place in a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Mismatch {
-    /// The group is of the other kind. The first sentence is the reference's.
+    /// The group is of the other kind. The first sentence is PyTorch's.
     #[error(
         "RPC group mixes statically and dynamically initialized members which is not supported. \
          The group in this store is {theirs}, this worker is {mine}: give all of them a world size, \
@@ -64,7 +64,7 @@ pub enum Mismatch {
 
 /// What a worker does about the round that it found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Meeting {
+pub enum RoundDecision {
     /// Take part.
     Enter,
     /// Open this one instead.
@@ -100,22 +100,22 @@ impl Round {
     }
 
     /// What a worker that wants a group of a kind does about this round.
-    pub fn meet(&self, mine: RoundKind) -> Meeting {
+    pub fn decide(&self, mine: RoundKind) -> RoundDecision {
         use RoundKind::{Dynamic, Static};
         if self.over {
-            return Meeting::Open(self.next(mine));
+            return RoundDecision::Open(self.next(mine));
         }
         match (self.kind, mine) {
             (Static { world_size: theirs }, Static { world_size: mine }) if theirs != mine => {
-                Meeting::Refuse(Mismatch::WorldSize { mine, theirs })
+                RoundDecision::Refuse(Mismatch::WorldSize { mine, theirs })
             }
             (Static { .. }, Dynamic) | (Dynamic, Static { .. }) => {
-                Meeting::Refuse(Mismatch::Kind {
+                RoundDecision::Refuse(Mismatch::Kind {
                     theirs: self.kind.word(),
                     mine: mine.word(),
                 })
             }
-            _ => Meeting::Enter,
+            _ => RoundDecision::Enter,
         }
     }
 
@@ -153,9 +153,9 @@ mod tests {
     #[test]
     fn a_round_that_fits_is_entered_and_one_that_is_over_is_followed() {
         let round = Round::first(PAIR);
-        assert_eq!(round.meet(PAIR), Meeting::Enter);
+        assert_eq!(round.decide(PAIR), RoundDecision::Enter);
         for kind in [PAIR, THREE, RoundKind::Dynamic] {
-            let Meeting::Open(next) = round.ended().meet(kind) else {
+            let RoundDecision::Open(next) = round.ended().decide(kind) else {
                 panic!("a round that is over cannot be entered");
             };
             assert_eq!((next.epoch, next.kind, next.over), (2, kind, false));
@@ -164,8 +164,8 @@ mod tests {
 
     #[test]
     fn disagreement_names_both_sides() {
-        let text = |round: RoundKind, mine| match Round::first(round).meet(mine) {
-            Meeting::Refuse(mismatch) => mismatch.to_string(),
+        let text = |round: RoundKind, mine| match Round::first(round).decide(mine) {
+            RoundDecision::Refuse(mismatch) => mismatch.to_string(),
             other => panic!("{other:?}"),
         };
         let sizes = text(PAIR, THREE);

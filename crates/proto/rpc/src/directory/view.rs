@@ -11,7 +11,7 @@ use crate::device::{
 };
 use crate::worker::{WorkerId, WorkerName};
 
-/// Two workers that cannot be in one group. The texts are the reference's.
+/// Two workers that cannot be in one group. The texts are PyTorch's.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NotUnique {
     /// They have the same name.
@@ -40,7 +40,7 @@ pub enum NotUnique {
     },
 }
 
-/// Nobody in the group is called so. The texts are the reference's.
+/// Nobody in the group is called so. The texts are PyTorch's.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum UnknownWorker {
     /// No member has this name.

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::error::FrameError;
 use super::header::{HEADER_LENGTH, Header};
 use super::limits::Limits;
-use super::part::{Frame, Part, PartHead, PartPlace, SECTION_LENGTH};
+use super::part::{Frame, Part, PartHead, PartLocation, SECTION_LENGTH};
 use super::staging::{LEAST_ROOM, Staging};
 
 /// Bodies and parts that are shorter, in bytes, are received in the staging buffer; others straight
@@ -44,7 +44,7 @@ impl Supply for FromHeap {
 ///
 /// Its owner reads into [`room`](Self::room), says with [`filled`](Self::filled) how much came, and
 /// calls [`next`](Self::next) until there is no frame any more. Bytes of large parts are so read
-/// straight to where they stay. At most one frame is under way, and of that only what was announced
+/// straight to where they stay. At most one frame is in flight, and of that only what was announced
 /// within the limits is reserved, a part when its turn comes.
 #[derive(Debug)]
 pub struct Decoder<S: Supply> {
@@ -240,7 +240,7 @@ impl<S: Supply> Decoder<S> {
         let Some(head) = frame.heads.get(frame.parts.len()).copied() else {
             return Ok(false);
         };
-        if head.place != PartPlace::Inline {
+        if head.location != PartLocation::Inline {
             frame.parts.push(Part::Elsewhere(head));
             return Ok(true);
         }

@@ -30,7 +30,7 @@ pub enum FrameError {
     Reserved(&'static str),
     /// A part is said to be at a kind of place that does not exist.
     #[error("a part cannot be at a place of kind {0}")]
-    Place(u16),
+    Location(u16),
     /// The body is too long.
     #[error("a body of {announced} bytes is more than the limit of {limit}")]
     Body {

@@ -20,7 +20,7 @@ pub enum FrameKind {
     Error = 4,
     /// The caller does not want the result any more.
     Cancel = 5,
-    /// The receiver may have more calls and bytes on their way.
+    /// The receiver may have more calls and bytes in flight.
     Credit = 6,
     /// Are you there?
     Ping = 7,
@@ -142,10 +142,10 @@ impl Header {
     }
 }
 
-/// The `N` bytes at a place in a header or a section.
-pub(super) fn at<const N: usize>(bytes: &[u8], place: usize) -> [u8; N] {
+/// The `N` bytes at a offset in a header or a section.
+pub(super) fn at<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
     let mut taken = [0; N];
-    taken.copy_from_slice(&bytes[place..place + N]);
+    taken.copy_from_slice(&bytes[offset..offset + N]);
     taken
 }
 
@@ -189,11 +189,11 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_is_none_is_refused_and_told_why() {
+    fn a_header_that_is_none_is_refused_with_the_reason() {
         let good = FULL.to_bytes(1, 1);
-        let changed = |place: usize, value: u8| {
+        let changed = |offset: usize, value: u8| {
             let mut bytes = good;
-            bytes[place] = value;
+            bytes[offset] = value;
             Header::from_bytes(&bytes).unwrap_err().to_string()
         };
         assert_eq!(

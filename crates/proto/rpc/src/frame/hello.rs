@@ -12,7 +12,7 @@
 //!
 //! The token of a job is never sent. A proof is a keyed hash of the role of who proves and of both
 //! hellos byte by byte, so it is of no use on another connection or in the other direction, and
-//! nobody on the way can change a word of a hello. The hash itself is made by the shell.
+//! nobody on the way can change a word of a hello. The hash itself is made by the driver.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -285,12 +285,12 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_hello_is_within_the_limits_for_strangers() {
+    fn the_longest_hello_is_within_the_limits_for_unauthenticated_peers() {
         let mut longest = hello(u32::MAX);
         longest.worker.name = WorkerName::new("x".repeat(127)).unwrap();
         longest.host = "h".repeat(1024);
         assert_eq!(
-            Limits::STRANGER.check(longest.to_bytes().len(), &[]),
+            Limits::UNAUTHENTICATED.check(longest.to_bytes().len(), &[]),
             Ok(())
         );
     }
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_told_with_both_sides() {
+    fn what_does_not_fit_names_both_sides() {
         assert_eq!(refusal(|_| {}), "welcome");
         assert_eq!(
             refusal(|peer| peer.group = 8),

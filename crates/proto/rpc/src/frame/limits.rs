@@ -26,7 +26,7 @@ impl Default for Limits {
 
 impl Limits {
     /// For a peer that has not said yet who it is.
-    pub const STRANGER: Self = Self {
+    pub const UNAUTHENTICATED: Self = Self {
         body: 4 << 10,
         sections: 0,
         total: 4 << 10,
@@ -77,7 +77,7 @@ impl Limits {
 
 #[cfg(test)]
 mod tests {
-    use super::super::part::PartPlace;
+    use super::super::part::PartLocation;
     use super::*;
 
     #[test]
@@ -88,7 +88,7 @@ mod tests {
             total: 100,
         };
         let part = |length| PartHead {
-            place: PartPlace::Inline,
+            location: PartLocation::Inline,
             length,
         };
         let said = |body, parts: &[PartHead]| limits.check(body, parts).map_err(|e| e.to_string());

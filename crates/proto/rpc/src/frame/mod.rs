@@ -34,7 +34,7 @@ pub use error::FrameError;
 pub use header::{FrameKind, Header};
 pub use limits::Limits;
 pub use method::method_hash;
-pub use part::{Frame, Part, PartHead, PartPlace, encode};
+pub use part::{Frame, Part, PartHead, PartLocation, encode};
 
 /// What every frame begins with: `rdzc` in the order of the bytes.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"rdzc");

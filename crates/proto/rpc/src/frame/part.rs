@@ -10,7 +10,7 @@ pub const SECTION_LENGTH: usize = 32;
 
 /// Where the bytes of a part are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum PartPlace {
+pub enum PartLocation {
     /// In the frame, after the body.
     Inline,
     /// In the memory of the process that sent the frame.
@@ -34,7 +34,7 @@ pub enum PartPlace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PartHead {
     /// Where its bytes are.
-    pub place: PartPlace,
+    pub location: PartLocation,
     /// How many there are.
     pub length: u64,
 }
@@ -67,24 +67,24 @@ impl PartHead {
     /// A part whose bytes follow the body.
     pub fn inline(length: u64) -> Self {
         Self {
-            place: PartPlace::Inline,
+            location: PartLocation::Inline,
             length,
         }
     }
 
     /// place u16, 0 u16, arena u32, length u64, address or offset u64, generation u32, 0 u32
     pub(super) fn to_bytes(self) -> [u8; SECTION_LENGTH] {
-        let (place, arena, generation, offset) = match self.place {
-            PartPlace::Inline => (INLINE, 0, 0, 0),
-            PartPlace::Process { address } => (PROCESS, 0, 0, address),
-            PartPlace::Arena {
+        let (location, arena, generation, offset) = match self.location {
+            PartLocation::Inline => (INLINE, 0, 0, 0),
+            PartLocation::Process { address } => (PROCESS, 0, 0, address),
+            PartLocation::Arena {
                 arena,
                 generation,
                 offset,
             } => (ARENA, arena, generation, offset),
         };
         let mut bytes = [0; SECTION_LENGTH];
-        bytes[0..2].copy_from_slice(&place.to_le_bytes());
+        bytes[0..2].copy_from_slice(&location.to_le_bytes());
         bytes[4..8].copy_from_slice(&arena.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.length.to_le_bytes());
         bytes[16..24].copy_from_slice(&offset.to_le_bytes());
@@ -96,18 +96,18 @@ impl PartHead {
         let arena = u32::from_le_bytes(at(bytes, 4));
         let offset = u64::from_le_bytes(at(bytes, 16));
         let generation = u32::from_le_bytes(at(bytes, 24));
-        let place = match u16::from_le_bytes(at(bytes, 0)) {
-            INLINE => PartPlace::Inline,
-            PROCESS => PartPlace::Process { address: offset },
-            ARENA => PartPlace::Arena {
+        let location = match u16::from_le_bytes(at(bytes, 0)) {
+            INLINE => PartLocation::Inline,
+            PROCESS => PartLocation::Process { address: offset },
+            ARENA => PartLocation::Arena {
                 arena,
                 generation,
                 offset,
             },
-            other => return Err(FrameError::Place(other)),
+            other => return Err(FrameError::Location(other)),
         };
         let head = Self {
-            place,
+            location,
             length: u64::from_le_bytes(at(bytes, 8)),
         };
         // One way to write each section: whatever else is set would be lost unseen.
@@ -142,17 +142,17 @@ mod tests {
 
     #[test]
     fn a_section_is_read_as_it_was_written() {
-        let process = PartPlace::Process {
+        let process = PartLocation::Process {
             address: 0x7fff_0000_1000,
         };
-        let arena = PartPlace::Arena {
+        let arena = PartLocation::Arena {
             arena: 1,
             generation: u32::MAX,
             offset: 1 << 40,
         };
-        for place in [PartPlace::Inline, process, arena] {
+        for location in [PartLocation::Inline, process, arena] {
             for length in [0, 1, u64::MAX] {
-                let head = PartHead { place, length };
+                let head = PartHead { location, length };
                 assert_eq!(PartHead::from_bytes(&head.to_bytes()), Ok(head));
             }
         }
@@ -162,7 +162,7 @@ mod tests {
     fn a_section_with_anything_else_set_is_refused() {
         let inline = PartHead::inline(5).to_bytes();
         for (at, error) in [
-            (0, FrameError::Place(255)),
+            (0, FrameError::Location(255)),
             (2, FrameError::Reserved("a section")),
             (4, FrameError::Reserved("a section")),
             (16, FrameError::Reserved("a section")),

@@ -34,10 +34,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stranger_can_be_told_why() {
+    fn an_unauthenticated_peer_gets_the_reason() {
         for text in ["the token is wrong", "é", &"é".repeat(5000)] {
             let wire = go_away(text);
-            let mut decoder = Decoder::new(Limits::STRANGER, FromHeap);
+            let mut decoder = Decoder::new(Limits::UNAUTHENTICATED, FromHeap);
             decoder.room()[..wire.len()].copy_from_slice(&wire);
             decoder.filled(wire.len());
             let frame = decoder.next().unwrap().unwrap();

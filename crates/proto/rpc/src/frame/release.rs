@@ -6,9 +6,9 @@ use super::header::at;
 /// How long one of them is, in bytes.
 const LENGTH: usize = 8;
 
-/// The end of one loan of a part that was at [`PartPlace::Arena`](super::PartPlace::Arena).
+/// The end of one loan of a part that was at [`PartLocation::Arena`](super::PartLocation::Arena).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Returned {
+pub struct ReleasedPart {
     /// Which of the lender's arenas.
     pub arena: u32,
     /// The generation that the part came with.
@@ -16,7 +16,7 @@ pub struct Returned {
 }
 
 /// The body of a frame that gives all of these back. One that is given back twice was lent twice.
-pub fn to_bytes(returned: &[Returned]) -> Vec<u8> {
+pub fn to_bytes(returned: &[ReleasedPart]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(returned.len() * LENGTH);
     for one in returned {
         bytes.extend_from_slice(&one.arena.to_le_bytes());
@@ -30,12 +30,12 @@ pub fn to_bytes(returned: &[Returned]) -> Vec<u8> {
 /// # Errors
 ///
 /// [`FrameError::Release`] if it ends in the middle of one.
-pub fn from_bytes(body: &[u8]) -> Result<impl Iterator<Item = Returned> + '_, FrameError> {
+pub fn from_bytes(body: &[u8]) -> Result<impl Iterator<Item = ReleasedPart> + '_, FrameError> {
     let (all, rest) = body.as_chunks::<LENGTH>();
     if !rest.is_empty() {
         return Err(FrameError::Release(body.len()));
     }
-    Ok(all.iter().map(|bytes| Returned {
+    Ok(all.iter().map(|bytes| ReleasedPart {
         arena: u32::from_le_bytes(at(bytes, 0)),
         generation: u32::from_le_bytes(at(bytes, 4)),
     }))
@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn what_is_given_back_is_read_as_it_was_written() {
         let returned = [(0, 1), (7, u32::MAX), (7, u32::MAX)]
-            .map(|(arena, generation)| Returned { arena, generation });
+            .map(|(arena, generation)| ReleasedPart { arena, generation });
         let bytes = to_bytes(&returned);
         assert_eq!(bytes.len(), 24);
         assert_eq!(&bytes[8..12], 7_u32.to_le_bytes());

@@ -84,7 +84,7 @@ fn a_host_that_vanishes_with_calls_on_their_way_is_noticed_at_the_limit() {
 
 #[test]
 fn a_call_that_comes_late_gives_the_dead_no_time() {
-    // Calls on their way before, and one more at 4.5 s: from then on the system retransmits, and its
+    // Calls in flight before, and one more at 4.5 s: from then on the system retransmits, and its
     // own count of probes begins anew.
     let found = followed(default(), 60.0, &|now| match now {
         now if now < 4.5 => seen(now, now + 1.0, false, probes(now)),

@@ -91,7 +91,7 @@ impl Handle {
     }
 }
 
-/// As the reference prints them: `OwnerRRef(…)`, `UserRRef(RRefId = …, ForkId = …)`.
+/// As PyTorch prints them: `OwnerRRef(…)`, `UserRRef(RRefId = …, ForkId = …)`.
 impl fmt::Display for Handle {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -103,7 +103,7 @@ impl fmt::Display for Handle {
     }
 }
 
-/// A reference on its way to another worker, inside of a call or of its result.
+/// A reference in flight to another worker, inside of a call or of its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ForkData {
     /// Who has the value.
@@ -118,6 +118,6 @@ pub struct ForkData {
     pub creator: Option<Member>,
 }
 
-/// A question for a value, named by the shell.
+/// A question for a value, named by the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FetchId(pub u64);

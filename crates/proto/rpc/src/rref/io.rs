@@ -20,7 +20,7 @@ pub struct Settings {
     /// How long an acknowledgement waits for a message to go with. Default: 100 ms.
     pub acknowledge_within: Duration,
     /// How long a fork may be silent before its receiver is asked about it. It has to be longer than
-    /// a call or result may be on its way. Default: 30 s.
+    /// a call or result may be in flight. Default: 30 s.
     pub ask_after: Duration,
     /// How long a member that has forks or values of ours may be silent before it is asked whether it
     /// is there; between half of this and one and a half. If it is not, nobody else need notice.
@@ -61,7 +61,7 @@ pub enum Input<'a> {
     Dropped(Handle),
     /// F8, on the owner: somebody asks for a value.
     Fetch {
-        /// The shell's name for the question.
+        /// The driver's name for the question.
         fetch: FetchId,
         /// Whom the question is for: this member, or a former life of this worker.
         owner: Member,
@@ -76,7 +76,7 @@ pub enum Input<'a> {
     Received(&'a Batch),
     /// The message that a fork was in was certainly not sent.
     NotSent(ForkId),
-    /// The message that a fork was in has failed on its way: if its receiver has not got the fork by
+    /// The message that a fork was in has failed in flight: if its receiver has not got the fork by
     /// now, it is not to get it any more. (Of a message that arrives, nothing need be told.)
     Strayed(ForkId),
     /// A message was thrown away unread, with this in it.
@@ -87,13 +87,13 @@ pub enum Input<'a> {
     Unreachable(Member),
     /// This member has left the group, or is certainly dead.
     Left(Member),
-    /// Release everything that the shell holds, and say when all have heard of it:
+    /// Release everything that the driver holds, and say when all have heard of it:
     /// [`Output::Drained`] follows. What others use here stays, and they are still answered; when all
     /// members have drained, nothing is left anywhere.
     Shutdown,
-    /// The shell makes no more calls, and goes on to serve others who may use what is held here. Say when
-    /// nothing is under way: [`Output::Drained`] follows. What is held stays held until the end.
-    Rest,
+    /// The driver makes no more calls, and goes on to serve others who may use what is held here. Say when
+    /// nothing is in flight: [`Output::Drained`] follows. What is held stays held until the end.
+    Quiesce,
     /// The end, drained or not. [`Output::Ended`] follows.
     End,
     /// Time has passed.
@@ -128,9 +128,9 @@ pub enum Output {
         released: usize,
     },
     /// After [`Input::Shutdown`]: all is released, and those who had to hear of it have. After
-    /// [`Input::Rest`]: nobody has to hear of anything.
+    /// [`Input::Quiesce`]: nobody has to hear of anything.
     Drained,
-    /// After [`Input::End`]: these forks were left. Each prints as a line of the reference's report.
+    /// After [`Input::End`]: these forks were left. Each prints as a line of PyTorch's report.
     Ended(Vec<Leak>),
 }
 
@@ -151,7 +151,7 @@ pub enum Adopted {
     },
 }
 
-/// The reference's debug counters.
+/// PyTorch's debug counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Values here that others refer to, or that are being made.
@@ -199,7 +199,7 @@ pub struct Leak {
     pub holder: Member,
 }
 
-/// As the reference prints it.
+/// As PyTorch prints it.
 impl fmt::Display for Leak {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -213,12 +213,12 @@ impl fmt::Display for Leak {
 /// Why a reference cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Failure {
-    /// The call that should have made the value failed. The text is the reference's.
+    /// The call that should have made the value failed. The text is PyTorch's.
     #[error(
         "RRef creation via rpc.remote() timed out, and it is possible that the RRef on the owner node does not exist."
     )]
     CreationFailed,
-    /// It was released by the shutdown of the agent. The text is the reference's.
+    /// It was released by the shutdown of the agent. The text is PyTorch's.
     #[error("{handle} has been deleted. Cannot call {operation} on it after deletion.")]
     Deleted {
         /// The reference.

@@ -68,7 +68,7 @@ pub enum Control {
         fork: ForkId,
     },
     /// Receiver to parent: it has.
-    ForkHeld {
+    ForkPresent {
         /// The fork.
         fork: ForkId,
     },
@@ -91,7 +91,7 @@ pub struct Batch {
     /// The number of the first message; the others follow.
     pub first: u64,
     /// All messages with lower numbers have come from the other side.
-    pub heard: u64,
+    pub received: u64,
     /// The sender waits for the acknowledgement.
     pub urgent: bool,
     /// The receiver was taken for lost: none of its forks, and none of its values, is valid here.

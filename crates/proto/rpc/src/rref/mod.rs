@@ -3,7 +3,7 @@
 //! A value lives on its **owner**. Every other worker that may use it holds a **fork**: a share that
 //! the owner knows by a [`ForkId`]. The owner keeps the value as long as it has a fork in its books or
 //! holds the value itself. [`References`] is the machine of one agent; it decides what is said to whom
-//! and when a value may go. Values, calls and bytes belong to the shell.
+//! and when a value may go. Values, calls and bytes belong to the driver.
 //!
 //! | flow | situation | what is said |
 //! |---|---|---|

@@ -24,10 +24,10 @@ use user::User;
 enum Phase {
     /// It works.
     Working,
-    /// It has released what it held, and waits until those who have to know do.
+    /// It has released what it retained, and waits until those who have to know do.
     Draining,
-    /// It keeps what it holds, for others, and waits until nothing is under way.
-    Resting,
+    /// It keeps what it holds, for others, and waits until nothing is in flight.
+    Quiescing,
     /// They know. What is left is used by others.
     Drained,
     /// It does nothing any more.
@@ -58,7 +58,7 @@ pub struct References {
     owned: BTreeMap<RRefId, Owned>,
     /// Forks here.
     users: BTreeMap<ForkId, User>,
-    /// Forks that were made here and may be on their way.
+    /// Forks that were made here and may be in flight.
     children: BTreeMap<ForkId, Child>,
     /// Values that this member has asked for, and not heard of yet.
     creations: BTreeMap<RRefId, ForkId>,
@@ -108,7 +108,7 @@ impl References {
         self.me
     }
 
-    /// The reference's debug counters.
+    /// PyTorch's debug counters.
     pub fn counters(&self) -> Counters {
         Counters {
             num_owner_rrefs: self
@@ -122,7 +122,7 @@ impl References {
         }
     }
 
-    /// Whether nothing is left: no value, no fork, nothing on its way.
+    /// Whether nothing is left: no value, no fork, nothing in flight.
     pub fn is_empty(&self) -> bool {
         self.owned.is_empty()
             && self.users.is_empty()
@@ -138,20 +138,20 @@ impl References {
     }
 
     /// Says something that somebody waits for.
-    fn tell(&mut self, now: Now, member: Member, message: Control) {
-        self.tell_by(now.mono, member, message);
+    fn send(&mut self, now: Now, member: Member, message: Control) {
+        self.send_by(now.mono, member, message);
     }
 
     /// Says something that can wait for others to go with.
-    fn mention(&mut self, now: Now, member: Member, message: Control) {
+    fn send_later(&mut self, now: Now, member: Member, message: Control) {
         let linger = match self.phase {
             Phase::Working => self.settings.linger,
             _ => Duration::ZERO,
         };
-        self.tell_by(now.mono + linger, member, message);
+        self.send_by(now.mono + linger, member, message);
     }
 
-    fn tell_by(&mut self, at: Mono, member: Member, message: Control) {
+    fn send_by(&mut self, at: Mono, member: Member, message: Control) {
         if member == self.me {
             self.to_self.push_back(message);
         } else if !self.lost.contains(&member) {
@@ -166,9 +166,9 @@ impl References {
     }
 
     /// To be called at the end of everything: what the links and timers make of it.
-    fn settle(&mut self, now: Now) {
+    fn flush(&mut self, now: Now) {
         while let Some(message) = self.to_self.pop_front() {
-            self.hear(now, self.me, message);
+            self.apply(now, self.me, message);
         }
         let urgent = self.phase != Phase::Working;
         while let Some(member) = self.touched.pop_first() {
@@ -192,7 +192,7 @@ impl References {
             let at = now.mono + self.settings.renew_after;
             self.timers.insert((at, Timer::Leases));
         }
-        self.look_whether_drained();
+        self.check_drained();
     }
 
     fn due(&mut self, now: Now) {
@@ -241,11 +241,11 @@ impl References {
         let messages = link.receive(now.mono, batch, &self.settings);
         self.touch(batch.from);
         for message in messages {
-            self.hear(now, batch.from, message);
+            self.apply(now, batch.from, message);
         }
     }
 
-    fn hear(&mut self, now: Now, from: Member, message: Control) {
+    fn apply(&mut self, now: Now, from: Member, message: Control) {
         match message {
             Control::ForkRequest {
                 rref,
@@ -261,7 +261,7 @@ impl References {
             Control::CreationAsk { rref } => self.creation_asked(now, from, rref),
             Control::CreationOver { rref } => self.creation_over(from, rref),
             Control::ForkAsk { fork } => self.fork_asked(now, from, fork),
-            Control::ForkHeld { fork } => self.fork_held(from, fork),
+            Control::ForkPresent { fork } => self.fork_present(from, fork),
             Control::ForkUnknown { fork } => self.fork_unknown(now, from, fork),
             Control::Probe => {}
         }
@@ -297,12 +297,12 @@ impl Machine for References {
             Input::Unreachable(member) => self.unreachable(now, member),
             Input::Left(member) => self.lose(now, member),
             Input::Shutdown => self.shut_down(now),
-            Input::Rest => self.rest(now),
+            Input::Quiesce => self.quiesce(now),
             Input::End => return self.end(),
             Input::Tick => {}
         }
         self.due(now);
-        self.settle(now);
+        self.flush(now);
     }
 
     fn poll_output(&mut self) -> Option<Output> {

@@ -18,7 +18,7 @@ const WINDOW: u64 = 65_536;
 /// How often a message is sent again before the member counts as unreachable.
 const MAX_RETRIES: u32 = 5;
 
-/// The time between a send and the next one, after so many sends (the reference's retries).
+/// The time between a send and the next one, after so many sends (PyTorch's retries).
 fn gap(sends: u32) -> Duration {
     let growth = i32::try_from(sends.clamp(2, MAX_RETRIES) - 2).unwrap_or(0);
     Duration::from_secs_f64(1.5_f64.powi(growth))
@@ -34,7 +34,7 @@ pub struct Link {
     /// What it has not acknowledged, the last of them `next - 1`.
     unacknowledged: VecDeque<Control>,
     /// All with lower numbers have come from it.
-    heard: u64,
+    received: u64,
     /// What has come too early.
     early: BTreeMap<u64, Control>,
     send_at: Option<Mono>,
@@ -42,7 +42,7 @@ pub struct Link {
     retry_at: Option<Mono>,
     sends: u32,
     /// When something came from it last.
-    heard_at: Mono,
+    received_at: Mono,
     /// Since when it is not to be reached.
     unreachable_since: Option<Mono>,
 }
@@ -67,7 +67,7 @@ impl Link {
 
     /// How long nothing has come from it.
     pub(super) fn silent_for(&self, now: Mono) -> Duration {
-        now - self.heard_at
+        now - self.received_at
     }
 
     /// Takes what has come; returns the messages whose turn it is.
@@ -78,8 +78,8 @@ impl Link {
         settings: &Settings,
     ) -> Vec<Control> {
         self.unreachable_since = None;
-        self.heard_at = now;
-        self.acknowledged(now, batch.heard);
+        self.received_at = now;
+        self.acknowledged(now, batch.received);
         let mut ready = Vec::new();
         if batch
             .first
@@ -89,11 +89,11 @@ impl Link {
             return ready;
         }
         for (number, message) in (batch.first..).zip(&batch.messages) {
-            if number >= self.heard && number - self.heard < WINDOW {
+            if number >= self.received && number - self.received < WINDOW {
                 self.early.insert(number, *message);
             }
-            while let Some(message) = self.early.remove(&self.heard) {
-                self.heard += 1;
+            while let Some(message) = self.early.remove(&self.received) {
+                self.received += 1;
                 ready.push(message);
             }
         }
@@ -108,16 +108,16 @@ impl Link {
         ready
     }
 
-    fn acknowledged(&mut self, now: Mono, heard: u64) {
+    fn acknowledged(&mut self, now: Mono, received: u64) {
         let oldest = self.next - self.unacknowledged.len() as u64;
-        if heard <= oldest || heard > self.sent {
+        if received <= oldest || received > self.sent {
             return;
         }
-        for _ in oldest..heard {
+        for _ in oldest..received {
             self.unacknowledged.pop_front();
         }
         self.sends = 1;
-        self.retry_at = (self.sent > heard).then(|| now + gap(1));
+        self.retry_at = (self.sent > received).then(|| now + gap(1));
     }
 
     /// It cannot be reached since now.
@@ -134,7 +134,7 @@ impl Link {
     }
 
     /// Nothing is to wait for others to go with, and what was sent is to be acknowledged soon.
-    pub(super) fn hurry(&mut self, now: Mono) {
+    pub(super) fn expedite(&mut self, now: Mono) {
         if !self.unacknowledged.is_empty() {
             self.retry_at = Some(now);
         }
@@ -184,7 +184,7 @@ impl Link {
             from: ends.0,
             to: ends.1,
             first,
-            heard: self.heard,
+            received: self.received,
             urgent,
             disowned: false,
             messages: messages.to_vec(),

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Instant;
 
 use proptest::prelude::*;
-use rdzv_rpc_proto::frame::{FrameKind, Header, PartHead, PartPlace, encode, method_hash};
+use rdzv_rpc_proto::frame::{FrameKind, Header, PartHead, PartLocation, encode, method_hash};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
@@ -86,7 +86,7 @@ impl Piece {
                 };
                 encode(&header, body, parts, into);
                 for part in parts {
-                    if part.place == PartPlace::Inline {
+                    if part.location == PartLocation::Inline {
                         let length = usize::try_from(part.length).unwrap();
                         into.resize(into.len() + length, 7);
                     }
@@ -99,12 +99,12 @@ impl Piece {
 fn part() -> impl Strategy<Value = PartHead> {
     let inline = (0..200_u64).prop_map(PartHead::inline);
     let process = (any::<u64>(), 0..1_000_000_u64).prop_map(|(address, length)| PartHead {
-        place: PartPlace::Process { address },
+        location: PartLocation::Process { address },
         length,
     });
     let arena = (0..3_u32, 0..3_u32, any::<u64>(), 0..1_000_000_u64).prop_map(
         |(arena, generation, offset, length)| PartHead {
-            place: PartPlace::Arena {
+            location: PartLocation::Arena {
                 arena,
                 generation,
                 offset,

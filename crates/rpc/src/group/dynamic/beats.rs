@@ -54,7 +54,7 @@ fn beat(
         readings.push((member.incarnation, beats.unwrap_or(0)));
     }
     let now = Mono::from_origin(started.elapsed());
-    let silent = watch.look(now, &readings);
+    let silent = watch.expired(now, &readings);
     if !silent.is_empty() {
         for incarnation in &silent {
             remove(store, &keys.beat(*incarnation))?;

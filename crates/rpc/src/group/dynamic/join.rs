@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use rdzv_rpc_proto::directory::{
-    GroupView, JoinRefusal, Meeting, Member, Membership, NotUnique, RoundKind,
+    GroupView, JoinRefusal, Member, Membership, NotUnique, RoundDecision, RoundKind,
 };
 use rdzv_store::{Store, StoreError};
 
@@ -46,7 +46,7 @@ pub(super) fn join(
     let limit = Limit::of(deadline);
     loop {
         let found = find_round(store, RoundKind::Dynamic)?;
-        if let Meeting::Refuse(mismatch) = found.meeting {
+        if let RoundDecision::Refuse(mismatch) = found.meeting {
             return Err(mismatch.into());
         }
         let keys = Keys {

@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             id: WorkerId(rank.parse()?),
             name: WorkerName::new(*name)?,
         },
-        contact: Vec::new(),
+        address: Vec::new(),
         incarnation: new_incarnation(),
         device: DeviceData::default(),
     };

@@ -118,7 +118,7 @@ fn views_tell_who_came_who_left_and_who_was_lost() {
     again.incarnation = 7;
     let after = after.join(&again).unwrap();
     let view = |record: &Membership| record.view(1000).unwrap();
-    let told: Vec<String> = view(&after)
+    let reported: Vec<String> = view(&after)
         .changes_since(&view(&before))
         .iter()
         .map(|change| match change {
@@ -127,7 +127,7 @@ fn views_tell_who_came_who_left_and_who_was_lost() {
             Change::Lost(member) => format!("!{} {}", member.info.name, member.incarnation),
         })
         .collect();
-    assert_eq!(told, ["-b 1001", "!c 1002", "+c 7"]);
+    assert_eq!(reported, ["-b 1001", "!c 1002", "+c 7"]);
     assert_eq!(view(&after).changes_since(&view(&after)), []);
     assert_eq!(after.view(1001), None);
 }

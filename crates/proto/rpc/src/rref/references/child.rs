@@ -1,4 +1,4 @@
-//! Forks on their way: made here, and not yet known to have arrived.
+//! Forks in flight: made here, and not yet known to have arrived.
 
 use std::time::Duration;
 
@@ -100,7 +100,7 @@ impl References {
     }
 
     /// A fork need not be waited for: its parent may go.
-    pub(super) fn child_settled(&mut self, now: Now, fork: ForkId) {
+    pub(super) fn child_done(&mut self, now: Now, fork: ForkId) {
         let Some(child) = self.remove_child(fork) else {
             return;
         };
@@ -108,7 +108,7 @@ impl References {
             if let Some(user) = self.users.get_mut(&parent) {
                 user.children -= 1;
             }
-            self.let_go(now, parent);
+            self.release_fork(now, parent);
         }
     }
 
@@ -120,7 +120,7 @@ impl References {
         if child.parent.is_none() {
             self.remove_fork(child.rref, fork, child.to);
         }
-        self.child_settled(now, fork);
+        self.child_done(now, fork);
     }
 
     fn is_child_of(&self, fork: ForkId, to: Member) -> bool {
@@ -133,7 +133,7 @@ impl References {
 
     pub(super) fn child_accepted(&mut self, now: Now, from: Member, fork: ForkId) {
         if self.is_child_of(fork, from) {
-            self.child_settled(now, fork);
+            self.child_done(now, fork);
         }
     }
 
@@ -154,21 +154,21 @@ impl References {
         let after = child.ask_again_after;
         child.ask_again_after = (after * 2).min(ASK_AT_LEAST_EVERY.max(self.settings.ask_after));
         self.ask_soon(now, fork, after);
-        self.mention(now, to, Control::ForkAsk { fork });
+        self.send_later(now, to, Control::ForkAsk { fork });
     }
 
     pub(super) fn fork_asked(&mut self, now: Now, from: Member, fork: ForkId) {
         let holds = |user: &super::user::User| !matches!(user.state, State::Broken(_));
         let answer = if self.users.get(&fork).is_some_and(holds) {
-            Control::ForkHeld { fork }
+            Control::ForkPresent { fork }
         } else {
             self.refuse(now, fork);
             Control::ForkUnknown { fork }
         };
-        self.mention(now, from, answer);
+        self.send_later(now, from, answer);
     }
 
-    pub(super) fn fork_held(&mut self, from: Member, fork: ForkId) {
+    pub(super) fn fork_present(&mut self, from: Member, fork: ForkId) {
         // A fork of a user's is waited for until the owner knows of it.
         let is_owners = |child: &Child| child.to == from && child.parent.is_none();
         if self.children.get(&fork).is_some_and(is_owners) {
@@ -185,7 +185,7 @@ impl References {
     /// Tells the sender of a reference that it is of no use here.
     pub(super) fn decline(&mut self, now: Now, data: &ForkData) {
         if !self.users.contains_key(&data.fork) {
-            self.tell(now, data.parent, Control::ForkUnknown { fork: data.fork });
+            self.send(now, data.parent, Control::ForkUnknown { fork: data.fork });
         }
     }
 

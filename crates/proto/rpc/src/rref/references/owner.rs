@@ -25,9 +25,9 @@ enum Value {
 #[derive(Debug)]
 pub(super) struct Owned {
     value: Value,
-    /// Shares of others, and those on their way to this member itself.
+    /// Shares of others, and those in flight to this member itself.
     pub(super) forks: BTreeMap<ForkId, Member>,
-    /// How often the shell holds it.
+    /// How often the driver holds it.
     pub(super) handles: usize,
     /// Who waits for it.
     waiting: Vec<FetchId>,
@@ -46,12 +46,12 @@ impl Owned {
         }
     }
 
-    /// Whether the reference would count it among its owners.
+    /// Whether PyTorch would count it among its owners.
     pub(super) fn is_shared(&self) -> bool {
         !self.forks.is_empty() || self.is_running()
     }
 
-    /// Whether the shell has something to free.
+    /// Whether the driver has something to free.
     pub(super) fn is_made(&self) -> bool {
         self.value == Value::Made
     }
@@ -67,7 +67,7 @@ impl Owned {
 }
 
 impl References {
-    /// Enters a value that exists already. The shell holds it once.
+    /// Enters a value that exists already. The driver holds it once.
     ///
     /// # Errors
     ///
@@ -82,7 +82,7 @@ impl References {
         Ok(rref)
     }
 
-    /// F2: enters a value that a function is going to make here. The shell holds it once, and tells
+    /// F2: enters a value that a function is going to make here. The driver holds it once, and tells
     /// [`Input::Made`](crate::rref::Input::Made) later.
     pub(super) fn create_here(&mut self) -> (RRefId, ForkId) {
         let rref = RRefId(self.id());
@@ -143,7 +143,7 @@ impl References {
         if let Some((creator, fork)) = owned.creator.take()
             && owned.forks.contains_key(&fork)
         {
-            self.mention(now, creator, Control::Completed { fork, failed });
+            self.send_later(now, creator, Control::Completed { fork, failed });
         }
         self.release(rref);
     }
@@ -158,7 +158,7 @@ impl References {
         }
     }
 
-    /// A handle of the shell is gone.
+    /// A handle of the driver is gone.
     pub(super) fn owner_dropped(&mut self, rref: RRefId) {
         if let Some(owned) = self.owned.get_mut(&rref) {
             owned.handles = owned.handles.saturating_sub(1);
@@ -196,7 +196,7 @@ impl References {
             self.must_work()?;
             self.owned
                 .insert(rref, Owned::new(Value::Awaited { creator }));
-            self.tell(now, creator, Control::CreationAsk { rref });
+            self.send(now, creator, Control::CreationAsk { rref });
         }
         self.owned.get_mut(&rref).ok_or(Failure::Gone(rref))
     }
@@ -216,7 +216,7 @@ impl References {
             true => Control::ForkAck { fork },
             false => Control::ForkRefused { fork },
         };
-        self.tell(now, from, answer);
+        self.send(now, from, answer);
     }
 
     pub(super) fn user_deleted(&mut self, from: Member, rref: RRefId, fork: ForkId) {

@@ -12,7 +12,7 @@ use crate::rref::message::{Batch, Control};
 use crate::rref::reliable::Link;
 use rdzv_core::time::Now;
 
-/// How long one waits for the answers about forks on their way, in a shutdown.
+/// How long one waits for the answers about forks in flight, in a shutdown.
 const ASK_IN_SHUTDOWN_AFTER: Duration = Duration::from_millis(500);
 
 impl References {
@@ -45,7 +45,7 @@ impl References {
         for member in self.others() {
             let link = self.links.entry(member).or_default();
             if link.in_flight() == 0 && link.silent_for(now.mono) >= silent_for {
-                self.tell(now, member, Control::Probe);
+                self.send(now, member, Control::Probe);
             }
         }
     }
@@ -57,7 +57,7 @@ impl References {
         let silent = |link: &Link| link.in_flight() == 0;
         if self.links.get(&member).is_none_or(silent) {
             // Something has to be sent, or nobody would notice that it is back.
-            self.tell(now, member, Control::Probe);
+            self.send(now, member, Control::Probe);
         }
         if let Some(link) = self.links.get_mut(&member) {
             link.unreachable(now.mono);
@@ -87,14 +87,14 @@ impl References {
             from: self.me,
             to: member,
             first: 0,
-            heard: 0,
+            received: 0,
             urgent: false,
             disowned: true,
             messages: Vec::new(),
         }));
     }
 
-    /// A member is gone for good: so are its forks, its values and whatever was on its way there.
+    /// A member is gone for good: so are its forks, its values and whatever was in flight there.
     pub(super) fn lose(&mut self, now: Now, member: Member) {
         if member == self.me || !self.lost.insert(member) {
             return;
@@ -112,11 +112,11 @@ impl References {
             self.never(rref, member, Failure::CreationFailed);
             self.release(rref);
         }
-        let on_their_way = self.children.iter();
-        let on_their_way = on_their_way.filter(|(_, child)| child.to == member);
-        let on_their_way: Vec<ForkId> = on_their_way.map(|(fork, _)| *fork).collect();
-        for fork in on_their_way {
-            self.child_settled(now, fork);
+        let in_flight_forks = self.children.iter();
+        let in_flight_forks = in_flight_forks.filter(|(_, child)| child.to == member);
+        let in_flight_forks: Vec<ForkId> = in_flight_forks.map(|(fork, _)| *fork).collect();
+        for fork in in_flight_forks {
+            self.child_done(now, fork);
         }
         let of_its_values = self.users.iter().filter(|(_, user)| user.owner == member);
         let of_its_values: Vec<_> = of_its_values
@@ -137,9 +137,9 @@ impl References {
         let forks: Vec<ForkId> = self.users.keys().copied().collect();
         for fork in forks {
             if let Some(user) = self.users.get_mut(&fork) {
-                user.held = false;
+                user.retained = false;
             }
-            self.let_go(now, fork);
+            self.release_fork(now, fork);
         }
         let values: Vec<RRefId> = self.owned.keys().copied().collect();
         for rref in values {
@@ -148,36 +148,36 @@ impl References {
             }
             self.release(rref);
         }
-        self.hurry(now);
+        self.expedite(now);
     }
 
-    pub(super) fn rest(&mut self, now: Now) {
+    pub(super) fn quiesce(&mut self, now: Now) {
         if self.phase == Phase::Working {
-            self.phase = Phase::Resting;
-            self.hurry(now);
+            self.phase = Phase::Quiescing;
+            self.expedite(now);
         }
     }
 
-    /// Has everything that is under way come to its end soon.
-    fn hurry(&mut self, now: Now) {
-        let on_their_way: Vec<ForkId> = self.children.keys().copied().collect();
-        for fork in on_their_way {
+    /// Has everything that is in flight come to its end soon.
+    fn expedite(&mut self, now: Now) {
+        let in_flight_forks: Vec<ForkId> = self.children.keys().copied().collect();
+        for fork in in_flight_forks {
             self.ask_soon(now, fork, ASK_IN_SHUTDOWN_AFTER);
         }
         self.renew_leases(now, Duration::ZERO);
         let members: Vec<Member> = self.links.keys().copied().collect();
         for member in members {
             if let Some(link) = self.links.get_mut(&member) {
-                link.hurry(now.mono);
+                link.expedite(now.mono);
                 self.touch(member);
             }
         }
     }
 
-    pub(super) fn look_whether_drained(&mut self) {
+    pub(super) fn check_drained(&mut self) {
         let is_drained = match self.phase {
-            Phase::Draining => self.users.is_empty() && self.is_at_rest(),
-            Phase::Resting => self.is_at_rest(),
+            Phase::Draining => self.users.is_empty() && self.is_idle(),
+            Phase::Quiescing => self.is_idle(),
             _ => false,
         };
         if is_drained {
@@ -188,7 +188,7 @@ impl References {
 
     /// Whether nobody is waited for: no function that makes a value, no owner that has to hear of a
     /// fork's end, no child that has to become known. Who cannot be reached is not waited for.
-    fn is_at_rest(&self) -> bool {
+    fn is_idle(&self) -> bool {
         !self.children.values().any(Child::is_users)
             && !self.owned.values().any(Owned::is_running)
             && self.links.values().all(Link::is_quiet)

@@ -25,8 +25,8 @@ pub(super) struct User {
     pub(super) rref: RRefId,
     pub(super) owner: Member,
     pub(super) state: State,
-    /// The shell holds it.
-    pub(super) held: bool,
+    /// The driver holds it.
+    pub(super) retained: bool,
     /// Forks of it that the owner may not know of.
     pub(super) children: usize,
     /// Who asked for the value, if the owner may not have heard of that yet.
@@ -43,7 +43,7 @@ impl User {
 }
 
 impl References {
-    /// F1, F2: ids for a value that `owner` is to make. The shell holds the fork, or the value, once.
+    /// F1, F2: ids for a value that `owner` is to make. The driver holds the fork, or the value, once.
     /// It sends the call, and tells [`Input::Accepted`](crate::rref::Input::Accepted) or
     /// [`Input::CreationFailed`](crate::rref::Input::CreationFailed); on the owner itself it runs the
     /// function, and tells [`Input::Made`](crate::rref::Input::Made).
@@ -68,7 +68,7 @@ impl References {
                 rref,
                 owner,
                 state: State::Creating,
-                held: true,
+                retained: true,
                 children: 0,
                 creator: Some(self.me),
                 completed: false,
@@ -79,7 +79,7 @@ impl References {
     }
 
     /// A reference has come inside of a call or a result. If it is a fork of a value elsewhere, the
-    /// shell holds it from now on; if the value is here, the shell holds that once more.
+    /// shell holds it from now on; if the value is here, the driver holds that once more.
     ///
     /// # Errors
     ///
@@ -90,7 +90,7 @@ impl References {
         if adopted.is_err() {
             self.decline(now, data);
         }
-        self.settle(now);
+        self.flush(now);
         adopted
     }
 
@@ -123,7 +123,7 @@ impl References {
                 rref,
                 owner,
                 state,
-                held: true,
+                retained: true,
                 children: 0,
                 creator,
                 completed: false,
@@ -135,7 +135,7 @@ impl References {
                 fork,
                 creator,
             };
-            self.tell(now, owner, request);
+            self.send(now, owner, request);
         }
         Ok(Adopted::User {
             rref,
@@ -152,7 +152,7 @@ impl References {
         let owned = self.known_or_awaited(now, rref, data.creator)?;
         if parent != me {
             owned.handles += 1;
-            self.tell(now, parent, Control::ChildAccept { fork });
+            self.send(now, parent, Control::ChildAccept { fork });
         } else if owned.forks.get(&fork) == Some(&me) {
             owned.handles += 1;
             owned.forks.remove(&fork);
@@ -212,26 +212,26 @@ impl References {
             Handle::Owner(rref) => self.owner_dropped(rref),
             Handle::User(_, fork) => {
                 if let Some(user) = self.users.get_mut(&fork) {
-                    user.held = false;
-                    self.let_go(now, fork);
+                    user.retained = false;
+                    self.release_fork(now, fork);
                 }
             }
         }
     }
 
     /// F7: gives up a fork that nobody holds and nothing depends on.
-    pub(super) fn let_go(&mut self, now: Now, fork: ForkId) {
+    pub(super) fn release_fork(&mut self, now: Now, fork: ForkId) {
         let Some(user) = self.users.get(&fork) else {
             return;
         };
-        if user.held {
+        if user.retained {
             return;
         }
         match user.state {
             State::Confirmed if user.children == 0 => {
                 let (owner, rref) = (user.owner, user.rref);
                 self.users.remove(&fork);
-                self.mention(now, owner, Control::UserDelete { rref, fork });
+                self.send_later(now, owner, Control::UserDelete { rref, fork });
             }
             State::Broken(_) => {
                 self.users.remove(&fork);
@@ -251,7 +251,9 @@ impl References {
                 let rref = user.rref;
                 self.creations.remove(&rref);
             }
-            State::Requested { parent } => self.mention(now, parent, Control::ChildAccept { fork }),
+            State::Requested { parent } => {
+                self.send_later(now, parent, Control::ChildAccept { fork });
+            }
             State::Confirmed => return,
             State::Broken(failure) => {
                 user.state = State::Broken(failure);
@@ -259,7 +261,7 @@ impl References {
             }
         }
         self.outbox.push(Output::Confirmed(fork));
-        self.let_go(now, fork);
+        self.release_fork(now, fork);
     }
 
     /// A fork cannot be used any more.
@@ -274,11 +276,13 @@ impl References {
                 self.creations.remove(&rref);
             }
             // Whatever becomes of it, its parent need not wait.
-            State::Requested { parent } => self.mention(now, parent, Control::ChildAccept { fork }),
+            State::Requested { parent } => {
+                self.send_later(now, parent, Control::ChildAccept { fork });
+            }
             State::Confirmed | State::Broken(_) => {}
         }
         self.outbox.push(Output::Broken(fork, failure));
-        self.let_go(now, fork);
+        self.release_fork(now, fork);
     }
 
     fn is(&self, fork: ForkId, owner: Member, state: impl Fn(&State) -> bool) -> bool {
@@ -315,13 +319,13 @@ impl References {
             return;
         }
         let (owner, rref) = (user.owner, user.rref);
-        self.tell(now, owner, Control::Abandon { rref, fork });
+        self.send(now, owner, Control::Abandon { rref, fork });
         self.break_fork(now, fork, Failure::CreationFailed);
     }
 
     pub(super) fn creation_asked(&mut self, now: Now, from: Member, rref: RRefId) {
         if !self.creations.contains_key(&rref) {
-            self.tell(now, from, Control::CreationOver { rref });
+            self.send(now, from, Control::CreationOver { rref });
         }
     }
 

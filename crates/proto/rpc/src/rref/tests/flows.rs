@@ -10,7 +10,7 @@ fn f1_a_remote_creation_is_confirmed_before_its_function_ends() {
     assert!(town.members[1].user(fork).unwrap().confirmed);
     town.soon();
     assert!(town.said().is_empty());
-    town.tell(
+    town.send(
         0,
         Input::Made {
             rref,
@@ -20,7 +20,7 @@ fn f1_a_remote_creation_is_confirmed_before_its_function_ends() {
     town.soon();
     assert_eq!(town.said(), ["0→1 Completed"]);
     assert!(town.members[1].user(fork).unwrap().completed);
-    town.tell(1, Input::Dropped(Handle::User(rref, fork)));
+    town.send(1, Input::Dropped(Handle::User(rref, fork)));
     town.soon();
     assert_eq!(town.said(), ["1→0 UserDelete"]);
     assert!(town.has(0, &Output::Free(rref)));
@@ -34,7 +34,7 @@ fn f2_a_creation_on_oneself_says_nothing() {
     let (rref, fork) = town.members[0].create_on(me).unwrap();
     assert_eq!(rref.0, fork.0);
     assert_eq!(town.members[0].counters().num_forks, 1);
-    town.tell(
+    town.send(
         0,
         Input::Made {
             rref,
@@ -43,7 +43,7 @@ fn f2_a_creation_on_oneself_says_nothing() {
     );
     assert_eq!(town.members[0].counters().num_forks, 0);
     assert!(!town.has(0, &Output::Free(rref)));
-    town.tell(0, Input::Dropped(Handle::Owner(rref)));
+    town.send(0, Input::Dropped(Handle::Owner(rref)));
     assert!(town.has(0, &Output::Free(rref)));
     assert!(town.said().is_empty());
     town.is_empty_soon();
@@ -57,11 +57,11 @@ fn f3_an_owner_gives_a_fork_and_says_nothing() {
     let (user, confirmed) = town.pass_on(0, Handle::Owner(rref), 1);
     assert!(confirmed);
     assert_eq!(town.members[0].counters().num_owner_rrefs, 1);
-    town.tell(0, Input::Dropped(Handle::Owner(rref)));
+    town.send(0, Input::Dropped(Handle::Owner(rref)));
     town.soon();
     assert!(town.said().is_empty());
     assert!(!town.has(0, &Output::Free(rref)));
-    town.tell(1, Input::Dropped(user));
+    town.send(1, Input::Dropped(user));
     town.soon();
     assert_eq!(town.said(), ["1→0 UserDelete"]);
     assert!(town.has(0, &Output::Free(rref)));
@@ -73,7 +73,7 @@ fn f4_a_user_gives_a_fork_and_holds_on_until_the_owner_knows() {
     let mut town = Town::of(3);
     let (rref, first) = town.value_used_by_1();
     let data = town.fork(1, first, 2);
-    town.tell(1, Input::Dropped(first));
+    town.send(1, Input::Dropped(first));
     town.soon();
     assert!(
         town.said().is_empty(),
@@ -102,7 +102,7 @@ fn f4_a_user_gives_a_fork_and_holds_on_until_the_owner_knows() {
         ]
     );
     assert!(!town.has(0, &Output::Free(rref)));
-    town.tell(2, Input::Dropped(Handle::User(rref, fork)));
+    town.send(2, Input::Dropped(Handle::User(rref, fork)));
     town.soon();
     assert_eq!(town.said(), ["2→0 UserDelete"]);
     assert!(town.has(0, &Output::Free(rref)));
@@ -114,12 +114,12 @@ fn f5_a_user_gives_a_fork_back_to_the_owner() {
     let mut town = Town::of(2);
     let (rref, user) = town.value_used_by_1();
     let data = town.fork(1, user, 0);
-    town.tell(1, Input::Dropped(user));
+    town.send(1, Input::Dropped(user));
     assert_eq!(town.adopt(0, &data).unwrap(), Adopted::Owner(rref));
     town.soon();
     assert_eq!(town.said(), ["0→1 ChildAccept", "1→0 UserDelete"]);
     assert!(!town.has(0, &Output::Free(rref)));
-    town.tell(0, Input::Dropped(Handle::Owner(rref)));
+    town.send(0, Input::Dropped(Handle::Owner(rref)));
     assert!(town.has(0, &Output::Free(rref)));
     town.is_empty_soon();
 }
@@ -129,11 +129,11 @@ fn f6_an_owner_gives_a_fork_to_itself() {
     let mut town = Town::of(1);
     let rref = town.members[0].create().unwrap();
     let data = town.fork(0, Handle::Owner(rref), 0);
-    town.tell(0, Input::Dropped(Handle::Owner(rref)));
+    town.send(0, Input::Dropped(Handle::Owner(rref)));
     assert_eq!(town.members[0].counters().num_forks, 1);
     assert_eq!(town.adopt(0, &data).unwrap(), Adopted::Owner(rref));
     assert_eq!(town.members[0].counters().num_forks, 0);
-    town.tell(0, Input::Dropped(Handle::Owner(rref)));
+    town.send(0, Input::Dropped(Handle::Owner(rref)));
     assert!(town.has(0, &Output::Free(rref)));
     assert!(town.said().is_empty());
     town.is_empty_soon();
@@ -144,11 +144,11 @@ fn f7_many_deletes_go_in_one_batch() {
     let mut town = Town::of(2);
     let users: Vec<_> = (0..100).map(|_| town.value_used_by_1().1).collect();
     for user in users {
-        town.tell(1, Input::Dropped(user));
+        town.send(1, Input::Dropped(user));
     }
     assert!(town.network.is_empty());
     town.now.mono = town.now.mono + Duration::from_millis(1);
-    town.tell(1, Input::Tick);
+    town.send(1, Input::Tick);
     assert_eq!(town.network.len(), 1);
     assert_eq!(town.network[0].messages.len(), 100);
     town.is_empty_soon();
@@ -172,12 +172,12 @@ fn f8_a_question_is_answered_when_the_value_exists() {
         rref: question.rref,
         creator: question.creator,
     };
-    town.tell(0, ask(1));
-    town.tell(0, ask(2));
-    town.tell(0, Input::FetchCancelled(rref, FetchId(2)));
+    town.send(0, ask(1));
+    town.send(0, ask(2));
+    town.send(0, Input::FetchCancelled(rref, FetchId(2)));
     assert!(town.outputs.iter().all(|(who, _)| *who != 0));
-    town.tell(0, Input::Made { rref, failed: true });
-    town.tell(0, ask(3));
+    town.send(0, Input::Made { rref, failed: true });
+    town.send(0, ask(3));
     let answers: Vec<_> = town.outputs.iter().filter(|(who, _)| *who == 0).collect();
     assert_eq!(
         answers,
@@ -197,11 +197,11 @@ fn what_is_made_of_a_creation_that_is_on_its_way_waits_for_it() {
     // Its creator passes it on to 2 and back to the owner; both are faster than the call.
     let (second, _) = town.pass_on(1, first, 2);
     let (back, _) = town.pass_on(1, first, 0);
-    town.tell(1, Input::Dropped(first));
+    town.send(1, Input::Dropped(first));
     town.soon();
     assert!(town.said().contains(&"0→1 CreationAsk".to_owned()));
     let creator = Some(town.me(1));
-    town.tell(
+    town.send(
         0,
         Input::Fetch {
             fetch: FetchId(1),
@@ -212,8 +212,8 @@ fn what_is_made_of_a_creation_that_is_on_its_way_waits_for_it() {
     );
     let from = town.me(1);
     town.members[0].creation_arrived(from, rref, fork).unwrap();
-    town.tell(1, Input::Accepted(fork));
-    town.tell(
+    town.send(1, Input::Accepted(fork));
+    town.send(
         0,
         Input::Made {
             rref,
@@ -222,10 +222,10 @@ fn what_is_made_of_a_creation_that_is_on_its_way_waits_for_it() {
     );
     assert!(town.has(0, &Output::Fetched(FetchId(1), Ok(()))));
     town.soon();
-    town.tell(2, Input::Dropped(second));
+    town.send(2, Input::Dropped(second));
     town.soon();
     assert!(!town.has(0, &Output::Free(rref)));
-    town.tell(0, Input::Dropped(back));
+    town.send(0, Input::Dropped(back));
     assert!(town.has(0, &Output::Free(rref)));
     town.is_empty_soon();
 }

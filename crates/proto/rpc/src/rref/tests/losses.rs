@@ -15,7 +15,7 @@ fn a_failed_creation_is_abandoned_and_its_late_call_refused() {
     let (owner, caller) = (town.me(0), town.me(1));
     let (rref, fork) = town.members[1].create_on(owner).unwrap();
     let user = Handle::User(rref, fork);
-    town.tell(1, Input::CreationFailed(fork));
+    town.send(1, Input::CreationFailed(fork));
     let why = "RRef creation via rpc.remote() timed out, and it is possible that the RRef on the \
                owner node does not exist.";
     let error = town.members[1].question(user, "to_here()").unwrap_err();
@@ -25,7 +25,7 @@ fn a_failed_creation_is_abandoned_and_its_late_call_refused() {
     town.soon();
     let refused = town.members[0].creation_arrived(caller, rref, fork);
     assert_eq!(refused, Err(Failure::GivenUp(rref)));
-    town.tell(1, Input::Dropped(user));
+    town.send(1, Input::Dropped(user));
     town.is_empty_soon();
 }
 
@@ -37,15 +37,15 @@ fn a_creation_whose_answer_is_lost_leaves_nothing() {
     town.members[0]
         .creation_arrived(caller, rref, fork)
         .unwrap();
-    town.tell(1, Input::CreationFailed(fork));
+    town.send(1, Input::CreationFailed(fork));
     town.soon();
     let made = Input::Made {
         rref,
         failed: false,
     };
-    town.tell(0, made);
+    town.send(0, made);
     assert!(town.has(0, &Output::Free(rref)));
-    town.tell(1, Input::Dropped(Handle::User(rref, fork)));
+    town.send(1, Input::Dropped(Handle::User(rref, fork)));
     town.is_empty_soon();
 }
 
@@ -54,8 +54,8 @@ fn a_fork_in_a_message_that_was_not_sent_is_undone() {
     let mut town = Town::of(3);
     let (rref, user) = town.value_used_by_1();
     let data = town.fork(1, user, 2);
-    town.tell(1, Input::NotSent(data.fork));
-    town.tell(1, Input::Dropped(user));
+    town.send(1, Input::NotSent(data.fork));
+    town.send(1, Input::Dropped(user));
     town.soon();
     assert!(town.has(0, &Output::Free(rref)));
     town.is_empty_soon();
@@ -67,9 +67,9 @@ fn a_fork_in_a_lost_message_is_asked_about_and_refused_later() {
         let mut town = Town::of(2);
         let rref = town.members[0].create().unwrap();
         let data = town.fork(0, Handle::Owner(rref), 1);
-        town.tell(0, Input::Dropped(Handle::Owner(rref)));
+        town.send(0, Input::Dropped(Handle::Owner(rref)));
         let patience = if told {
-            town.tell(0, Input::Strayed(data.fork));
+            town.send(0, Input::Strayed(data.fork));
             Duration::from_millis(10)
         } else {
             town.pass(Duration::from_secs(29));
@@ -91,9 +91,9 @@ fn a_fork_that_has_arrived_is_asked_about_once() {
     town.pass(Duration::from_secs(3600));
     let mut said = town.said();
     said.retain(|message| !message.ends_with("Probe"));
-    assert_eq!(said, ["0→1 ForkAsk", "1→0 ForkHeld"]);
+    assert_eq!(said, ["0→1 ForkAsk", "1→0 ForkPresent"]);
     assert!(!town.has(0, &Output::Free(rref)));
-    town.tell(1, Input::Dropped(user));
+    town.send(1, Input::Dropped(user));
     town.is_empty_soon();
 }
 
@@ -102,8 +102,8 @@ fn a_message_that_is_thrown_away_unread_gives_its_forks_back() {
     let mut town = Town::of(3);
     let (rref, user) = town.value_used_by_1();
     let data = town.fork(1, user, 2);
-    town.tell(2, Input::Declined(data));
-    town.tell(1, Input::Dropped(user));
+    town.send(2, Input::Declined(data));
+    town.send(1, Input::Dropped(user));
     town.soon();
     assert!(town.has(0, &Output::Free(rref)));
     town.is_empty_soon();
@@ -115,7 +115,7 @@ fn the_forks_of_a_dead_user_are_released_after_the_grace_period() {
     let (rref, _) = town.value_used_by_1();
     let dead = town.me(1);
     town.cut.insert(dead);
-    town.tell(0, Input::Unreachable(dead));
+    town.send(0, Input::Unreachable(dead));
     town.pass(Duration::from_millis(9_990));
     assert!(!town.has(0, &Output::Free(rref)));
     town.pass(Duration::from_millis(20));
@@ -134,12 +134,12 @@ fn an_unreachable_user_that_is_back_in_time_keeps_its_forks() {
     let (rref, user) = town.value_used_by_1();
     let away = town.me(1);
     town.cut.insert(away);
-    town.tell(0, Input::Unreachable(away));
+    town.send(0, Input::Unreachable(away));
     town.pass(Duration::from_secs(6));
     town.cut.clear();
     town.pass(Duration::from_secs(60));
     assert!(!town.has(0, &Output::Free(rref)));
-    town.tell(1, Input::Dropped(user));
+    town.send(1, Input::Dropped(user));
     town.is_empty_soon();
     assert!(town.has(0, &Output::Free(rref)));
 }
@@ -150,7 +150,7 @@ fn a_member_that_never_acknowledges_is_lost() {
     let (_, user) = town.value_used_by_1();
     let gone = town.me(0);
     town.cut.insert(gone);
-    town.tell(1, Input::Dropped(user));
+    town.send(1, Input::Dropped(user));
     town.pass(Duration::from_secs(23));
     let lost = Output::Lost {
         member: gone,
@@ -181,17 +181,17 @@ fn an_acknowledgement_takes_with_it_what_was_kept_back() {
         from: there,
         to: here,
         first: 0,
-        heard: 0,
+        received: 0,
         urgent: false,
         disowned: false,
         messages: vec![Control::Probe],
     };
-    town.tell(1, Input::Received(&probe));
+    town.send(1, Input::Received(&probe));
     town.now.mono = town.now.mono + Settings::default().acknowledge_within;
-    town.tell(1, Input::Dropped(user));
+    town.send(1, Input::Dropped(user));
     let sent: Vec<_> = town.network.drain(..).collect();
     assert_eq!(sent.len(), 1, "{sent:?}");
-    assert_eq!((sent[0].heard, sent[0].messages.len()), (1, 1));
+    assert_eq!((sent[0].received, sent[0].messages.len()), (1, 1));
 }
 
 #[test]
@@ -201,14 +201,14 @@ fn references_to_the_values_of_a_lost_owner_fail() {
     let (second, _) = town.pass_on(1, user, 2);
     let owner = town.me(0);
     for who in [1, 2] {
-        town.tell(who, Input::Left(owner));
+        town.send(who, Input::Left(owner));
     }
     let lost = Failure::OwnerLost { rref, owner };
     for (who, handle) in [(1, user), (2, second)] {
         assert!(town.has(who, &Output::Broken(fork_of(handle), lost.clone())));
         let error = town.members[who].question(handle, "to_here()").unwrap_err();
         assert_eq!(error, lost);
-        town.tell(who, Input::Dropped(handle));
+        town.send(who, Input::Dropped(handle));
     }
     let refused = town.members[1].create_on(owner).unwrap_err();
     assert!(matches!(refused, Failure::OwnerLost { .. }));
@@ -223,7 +223,7 @@ fn a_worker_that_starts_again_has_nothing_of_its_former_life() {
     let (rref, user) = town.value_used_by_1();
     let (former, again) = (town.me(1), member(1, 2));
     town.members[1] = References::new(again, Settings::default());
-    town.tell(0, Input::Reachable(again));
+    town.send(0, Input::Reachable(again));
     assert!(town.has(0, &Output::Free(rref)));
     assert!(town.members[0].is_empty());
     // What its former life has sent comes late.
@@ -231,7 +231,7 @@ fn a_worker_that_starts_again_has_nothing_of_its_former_life() {
         from: former,
         to: town.me(0),
         first: 0,
-        heard: 0,
+        received: 0,
         urgent: false,
         disowned: false,
         messages: vec![Control::ForkRequest {
@@ -240,10 +240,10 @@ fn a_worker_that_starts_again_has_nothing_of_its_former_life() {
             creator: Some(former),
         }],
     };
-    town.tell(0, Input::Received(&late));
+    town.send(0, Input::Received(&late));
     assert!(town.members[0].is_empty());
     // And values of that life are asked for.
-    town.tell(
+    town.send(
         1,
         Input::Fetch {
             fetch: FetchId(1),
@@ -264,9 +264,9 @@ fn a_member_that_was_wrongly_taken_for_lost_learns_it() {
     let mut town = Town::of(2);
     let (rref, user) = town.value_used_by_1();
     let (owner, away) = (town.me(0), town.me(1));
-    town.tell(0, Input::Left(away));
+    town.send(0, Input::Left(away));
     assert!(town.has(0, &Output::Free(rref)));
-    town.tell(0, Input::Reachable(away));
+    town.send(0, Input::Reachable(away));
     town.soon();
     let lost = Failure::OwnerLost { rref, owner };
     assert!(town.has(1, &Output::Broken(fork_of(user), lost)));
@@ -278,12 +278,12 @@ fn a_child_whose_parent_and_value_are_gone_is_refused() {
     let (rref, user) = town.value_used_by_1();
     let data = town.fork(1, user, 2);
     let parent = town.me(1);
-    town.tell(0, Input::Left(parent));
+    town.send(0, Input::Left(parent));
     town.adopt(2, &data).unwrap();
     town.soon();
     assert!(town.has(2, &Output::Broken(data.fork, Failure::Gone(rref))));
-    town.tell(2, Input::Dropped(Handle::User(rref, data.fork)));
-    town.tell(2, Input::Left(parent));
+    town.send(2, Input::Dropped(Handle::User(rref, data.fork)));
+    town.send(2, Input::Left(parent));
     town.pass(Duration::from_secs(1));
     assert!(town.members[2].is_empty());
 }
@@ -296,7 +296,7 @@ fn a_value_that_is_awaited_from_a_lost_creator_never_comes() {
     let (second, _) = town.pass_on(1, Handle::User(rref, fork), 2);
     town.soon();
     let creator = town.me(1);
-    town.tell(
+    town.send(
         0,
         Input::Fetch {
             fetch: FetchId(1),
@@ -305,11 +305,11 @@ fn a_value_that_is_awaited_from_a_lost_creator_never_comes() {
             creator: Some(creator),
         },
     );
-    town.tell(0, Input::Left(creator));
+    town.send(0, Input::Left(creator));
     let never = Output::Fetched(FetchId(1), Err(Failure::CreationFailed));
     assert!(town.has(0, &never));
-    town.tell(2, Input::Dropped(second));
-    town.tell(2, Input::Left(creator));
+    town.send(2, Input::Dropped(second));
+    town.send(2, Input::Left(creator));
     town.pass(Duration::from_secs(1));
     assert!(town.members[0].is_empty() && town.members[2].is_empty());
 }
@@ -318,17 +318,17 @@ fn a_value_that_is_awaited_from_a_lost_creator_never_comes() {
 fn a_value_that_nobody_will_ask_for_again_is_not_awaited_for_ever() {
     let mut town = Town::of(2);
     let (rref, fork) = town.create_on(1, 0);
-    town.tell(
+    town.send(
         0,
         Input::Made {
             rref,
             failed: false,
         },
     );
-    town.tell(1, Input::Dropped(Handle::User(rref, fork)));
+    town.send(1, Input::Dropped(Handle::User(rref, fork)));
     town.soon();
     let (owner, creator) = (town.me(0), Some(town.me(1)));
-    town.tell(
+    town.send(
         0,
         Input::Fetch {
             fetch: FetchId(1),
@@ -349,7 +349,7 @@ fn a_shutdown_releases_everything_and_says_when_it_is_done() {
     let (_, user) = town.value_used_by_1();
     town.pass_on(1, user, 2);
     let (made, _) = town.create_on(2, 1);
-    town.tell(
+    town.send(
         1,
         Input::Made {
             rref: made,
@@ -357,14 +357,14 @@ fn a_shutdown_releases_everything_and_says_when_it_is_done() {
         },
     );
     for who in 0..3 {
-        town.tell(who, Input::Shutdown);
+        town.send(who, Input::Shutdown);
     }
     // Not even the acknowledgements are waited for.
     town.pass(Duration::from_millis(2));
     for who in 0..3 {
         assert!(town.has(who, &Output::Drained), "worker {who}");
         assert!(town.members[who].is_empty(), "worker {who}");
-        town.tell(who, Input::End);
+        town.send(who, Input::End);
         assert!(town.has(who, &Output::Ended(Vec::new())));
     }
     let error = town.members[1].question(user, "to_here()").unwrap_err();
@@ -382,7 +382,7 @@ fn who_rests_keeps_what_it_holds_for_others_until_the_end() {
     let (rref, user) = town.value_used_by_1();
     let (made, _) = town.create_on(2, 1);
     for who in 0..3 {
-        town.tell(who, Input::Rest);
+        town.send(who, Input::Quiesce);
     }
     town.soon();
     for who in [0, 2] {
@@ -394,7 +394,7 @@ fn who_rests_keeps_what_it_holds_for_others_until_the_end() {
     let (passed, _) = town.pass_on(1, user, 2);
     assert!(town.members[2].question(passed, "to_here()").is_ok());
     assert!(!town.has(0, &Output::Free(rref)));
-    town.tell(
+    town.send(
         1,
         Input::Made {
             rref: made,
@@ -404,7 +404,7 @@ fn who_rests_keeps_what_it_holds_for_others_until_the_end() {
     town.soon();
     assert!(town.has(1, &Output::Drained));
     for who in 0..3 {
-        town.tell(who, Input::End);
+        town.send(who, Input::End);
         assert!(town.members[who].is_empty(), "worker {who}");
     }
     assert!(town.has(0, &Output::Free(rref)) && town.has(1, &Output::Free(made)));
@@ -414,12 +414,12 @@ fn who_rests_keeps_what_it_holds_for_others_until_the_end() {
 fn what_is_left_at_the_end_is_listed() {
     let mut town = Town::of(2);
     let (rref, user) = town.value_used_by_1();
-    town.tell(0, Input::Shutdown);
+    town.send(0, Input::Shutdown);
     town.soon();
     // It waits for nobody else, and goes on to serve others.
     assert!(town.has(0, &Output::Drained));
     assert!(!town.has(0, &Output::Free(rref)));
-    town.tell(0, Input::End);
+    town.send(0, Input::End);
     let Some((0, Output::Ended(leaks))) = town.outputs.last() else {
         panic!("{:?}", town.outputs.last())
     };

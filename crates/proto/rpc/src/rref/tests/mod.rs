@@ -72,7 +72,7 @@ impl Town {
         }
     }
 
-    fn tell(&mut self, who: usize, input: Input<'_>) {
+    fn send(&mut self, who: usize, input: Input<'_>) {
         self.members[who].handle(self.now, input);
         self.collect(who);
     }
@@ -110,7 +110,7 @@ impl Town {
         self.members[owner]
             .creation_arrived(from, rref, fork)
             .unwrap();
-        self.tell(caller, Input::Accepted(fork));
+        self.send(caller, Input::Accepted(fork));
         (rref, fork)
     }
 
@@ -118,7 +118,7 @@ impl Town {
     fn value_used_by_1(&mut self) -> (RRefId, Handle) {
         let rref = self.members[0].create().unwrap();
         let (user, _) = self.pass_on(0, Handle::Owner(rref), 1);
-        self.tell(0, Input::Dropped(Handle::Owner(rref)));
+        self.send(0, Input::Dropped(Handle::Owner(rref)));
         (rref, user)
     }
 
@@ -131,7 +131,7 @@ impl Town {
                 let to = (0..self.members.len()).find(|who| self.me(*who) == batch.to);
                 let is_cut = self.cut.contains(&batch.to) || self.cut.contains(&batch.from);
                 if let (Some(who), false) = (to, is_cut) {
-                    self.tell(who, Input::Received(&batch));
+                    self.send(who, Input::Received(&batch));
                 }
             }
             let deadlines = self.members.iter().filter_map(References::deadline);
@@ -142,7 +142,7 @@ impl Town {
                     .deadline()
                     .is_some_and(|at| at <= self.now.mono)
                 {
-                    self.tell(who, Input::Tick);
+                    self.send(who, Input::Tick);
                 }
             }
             if next >= end && self.network.is_empty() {
@@ -212,25 +212,25 @@ fn a_batch_of_another_life_or_with_impossible_numbers_is_ignored() {
         from: member(1, 1),
         to: member(0, 7),
         first: 0,
-        heard: 0,
+        received: 0,
         urgent: false,
         disowned: false,
         messages: vec![Control::UserDelete { rref, fork }; 2],
     };
-    town.tell(0, Input::Received(&delete));
+    town.send(0, Input::Received(&delete));
     let ends = Batch {
         to: member(0, 1),
         first: u64::MAX,
-        heard: 99,
+        received: 99,
         ..delete.clone()
     };
-    town.tell(0, Input::Received(&ends));
+    town.send(0, Input::Received(&ends));
     let stranger = Batch {
         from: member(2, 1),
         to: member(0, 1),
         ..delete
     };
-    town.tell(0, Input::Received(&stranger));
+    town.send(0, Input::Received(&stranger));
     assert!(!town.has(0, &Output::Free(rref)));
     assert_eq!(town.members[0].counters().num_forks, 1);
 }
@@ -242,7 +242,7 @@ fn what_overtakes_is_put_in_order_and_what_comes_twice_counts_once() {
     // Worker 2 asks for its fork and deletes it again; the messages come in the wrong order.
     let (second, _) = town.pass_on(1, user, 2);
     let request = town.network.pop().unwrap();
-    town.tell(2, Input::Dropped(second));
+    town.send(2, Input::Dropped(second));
     let Handle::User(_, fork) = second else {
         panic!("{second}")
     };
@@ -251,11 +251,11 @@ fn what_overtakes_is_put_in_order_and_what_comes_twice_counts_once() {
         messages: vec![Control::UserDelete { rref, fork }],
         ..request.clone()
     };
-    town.tell(0, Input::Received(&delete));
-    town.tell(0, Input::Received(&delete));
-    town.tell(0, Input::Received(&request));
+    town.send(0, Input::Received(&delete));
+    town.send(0, Input::Received(&delete));
+    town.send(0, Input::Received(&request));
     assert_eq!(town.members[0].counters().num_forks, 1, "that of worker 1");
-    town.tell(0, Input::Received(&request));
+    town.send(0, Input::Received(&request));
     assert_eq!(town.members[0].counters().num_forks, 1);
     assert!(Mono::ZERO == town.now.mono);
 }
