@@ -24,7 +24,7 @@ impl Deadline {
         }
     }
 
-    /// What is left; zero if the end has passed, `None` if there is none.
+    /// The time left; zero if the end has passed, `None` if there is none.
     pub(crate) fn remaining(&self) -> Option<Duration> {
         self.end
             .map(|end| end.saturating_duration_since(Instant::now()))

@@ -1,4 +1,4 @@
-//! What can go wrong with a store. Every error names the peer or file, the key and the time spent.
+//! Errors of a store. Every error names the peer or file, the key and the time spent.
 
 use std::io;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub enum StoreError {
         keys: Vec<String>,
         /// Those of them that were still absent at the end.
         missing: Vec<String>,
-        /// How long was waited.
+        /// Time waited.
         elapsed: Duration,
     },
     /// Not all members came to a barrier in time.
@@ -35,11 +35,11 @@ pub enum StoreError {
         store: String,
         /// The barrier's key.
         key: String,
-        /// How many members had come, as far as the store says.
+        /// Number of members that had come, according to the store.
         arrived: i64,
-        /// How many were expected.
+        /// Number expected.
         world_size: i64,
-        /// How long was waited.
+        /// Time waited.
         elapsed: Duration,
     },
     /// No connection could be made in time.
@@ -51,11 +51,11 @@ pub enum StoreError {
     Connect {
         /// `host:port` as asked for, and the numeric address last tried.
         peer: String,
-        /// How many connections were tried.
+        /// Number of attempts to connect.
         attempts: u32,
-        /// What the last one failed with.
+        /// Error of the last attempt.
         reason: String,
-        /// How long it was tried.
+        /// Duration of the attempts.
         elapsed: Duration,
     },
     /// The peer is there but does not speak the store protocol.
@@ -63,7 +63,7 @@ pub enum StoreError {
     NotAStore {
         /// Address of the peer.
         peer: String,
-        /// What it said or did instead.
+        /// Its answer or act instead.
         found: String,
     },
     /// The connection broke. The client object is dead from here on.
@@ -78,9 +78,9 @@ pub enum StoreError {
         operation: &'static str,
         /// The key it was about; empty if about none.
         key: String,
-        /// How long the operation had been running.
+        /// Duration of the operation so far.
         elapsed: Duration,
-        /// What has probably happened.
+        /// The probable cause.
         cause: String,
         /// The error of the socket.
         #[source]
@@ -98,7 +98,7 @@ pub enum StoreError {
         operation: &'static str,
         /// The key it was about; empty if about none.
         key: String,
-        /// How long was waited.
+        /// Time waited.
         elapsed: Duration,
     },
     /// The server could not be started.
@@ -118,11 +118,11 @@ pub enum StoreError {
         .elapsed.as_secs()
     )]
     Join {
-        /// How many clients had joined.
+        /// Number of clients that had joined.
         joined: i64,
-        /// How many were expected.
+        /// Number expected.
         expected: i64,
-        /// How long was waited.
+        /// Time waited.
         elapsed: Duration,
     },
     /// A pop found nothing.
@@ -155,7 +155,7 @@ pub enum StoreError {
     File {
         /// Path of the file.
         path: String,
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
         /// Why it failed.
         #[source]
@@ -168,13 +168,13 @@ pub enum StoreError {
         operation: &'static str,
         /// The key it was about; empty if about none.
         key: String,
-        /// What was wrong.
+        /// The problem.
         what: String,
         /// Kind and address of the service.
         place: String,
-        /// How long it was tried.
+        /// Duration of the attempts.
         elapsed: Duration,
-        /// What to try.
+        /// A remedy.
         remedy: &'static str,
     },
     /// The store holds or sent something that cannot be.
@@ -182,7 +182,7 @@ pub enum StoreError {
     Corrupt {
         /// The store's address or path.
         store: String,
-        /// What is wrong.
+        /// The problem.
         what: String,
     },
 }

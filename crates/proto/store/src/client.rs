@@ -63,7 +63,7 @@ pub enum Failure {
     /// The connection was closed or broke.
     #[error("the connection was closed")]
     Closed,
-    /// What came is no answer to what was asked.
+    /// The bytes received are no answer to the request.
     #[error(transparent)]
     NoStore(#[from] WireError),
 }

@@ -23,10 +23,10 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use thiserror::Error;
 
-/// How many store objects are open on the file.
+/// Number of store objects open on the file.
 pub const OPEN_COUNT: &[u8] = b"refcount/";
 
-/// How many store objects have been closed.
+/// Number of store objects that have been closed.
 pub const CLOSED_COUNT: &[u8] = b"cleanup/";
 
 /// Longest key that a record may have. No store has such keys; text or a program read as a record
@@ -72,7 +72,7 @@ fn length_field(what: &'static str, length: usize, most: usize) -> Result<[u8; 4
     }
 }
 
-/// What is left of a file behind its last whole record.
+/// The rest of a file behind its last whole record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tail {
     /// Nothing.
@@ -83,12 +83,12 @@ pub enum Tail {
     Foreign,
 }
 
-/// What a replay found.
+/// The result of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Replayed {
-    /// How many of the bytes were whole records.
+    /// Number of bytes in whole records.
     pub consumed: usize,
-    /// What the rest is.
+    /// The kind of the rest.
     pub tail: Tail,
 }
 

@@ -13,7 +13,7 @@ use super::number;
 use super::wire::LARGE_BODY;
 use super::wire::fields::Body;
 
-/// What one key or queue entry takes besides its bytes: map node, allocation headers.
+/// Memory of one key or queue entry besides its bytes: map node, allocation headers.
 pub const ENTRY_OVERHEAD: usize = 96;
 
 /// The data of one store.
@@ -78,7 +78,7 @@ impl Keyspace {
         self.memory + self.meter.bytes()
     }
 
-    /// How many keys there are; queues do not count.
+    /// Number of keys; queues do not count.
     pub fn len(&self) -> usize {
         self.map.len()
     }
@@ -88,7 +88,7 @@ impl Keyspace {
         self.map.is_empty()
     }
 
-    /// How many queues are not empty.
+    /// Number of queues that are not empty.
     pub fn queue_count(&self) -> usize {
         self.queues.len()
     }

@@ -25,7 +25,7 @@ pub struct Limits {
     /// Longest request of an extension; 0, the default, makes its opcodes unknown ones. A server
     /// with an extension accepts at least 8 KiB.
     pub max_extension_bytes: usize,
-    /// How long a new connection may take to say `VALIDATE`. Default 30 s.
+    /// Time limit of a new connection to send `VALIDATE`. Default 30 s.
     pub validation_timeout: Duration,
 }
 

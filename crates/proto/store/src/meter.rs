@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 
-/// How many bytes of large values are alive: in the store, in requests in progress, in replies that
+/// Number of bytes of large values alive: in the store, in requests in progress, in replies that
 /// slow readers have not taken yet. A value that is held in several places counts once.
 #[derive(Debug, Clone, Default)]
 pub struct Meter(Arc<AtomicUsize>);

@@ -29,7 +29,7 @@ pub struct Operations {
     woken: Vec<ConnId>,
     /// The queue of which a connection was promised an entry that it has not popped yet.
     promised: BTreeMap<ConnId, Promise>,
-    /// How many promises there are per queue.
+    /// Number of promises per queue.
     promises: BTreeMap<Box<[u8]>, usize>,
 }
 
@@ -40,7 +40,7 @@ pub struct Promise(Box<[u8]>);
 /// The answer to a `COMPARE_SET`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Compared<'a> {
-    /// What the key holds now.
+    /// The value of the key now.
     Held(Held<'a>),
     /// The key is absent and something was expected: PyTorch answers with what was
     /// expected.
@@ -214,7 +214,7 @@ impl Operations {
     /// The holder of a promise has come, for the entry or for something else, or is gone. If the
     /// entry is still there, the next waiter is woken for it.
     ///
-    /// So each entry of a queue wakes one waiter, and none is lost with a waiter that dies between
+    /// Thus each entry of a queue wakes one waiter, and none is lost with a waiter that dies between
     /// being woken and popping.
     pub fn release(&mut self, promise: Promise) {
         if let Some(count) = self.promises.get_mut(&promise.0) {

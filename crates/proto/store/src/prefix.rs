@@ -1,4 +1,4 @@
-//! How a prefix store names its keys inside the store that it wraps: `prefix/key`.
+//! Names of the keys of a prefix store inside the store that it wraps: `prefix/key`.
 //!
 //! The innermost wrapper's prefix comes first: "outer" around "inner" around a TCP store turns
 //! `a` into `/inner/outer/a` on the wire.

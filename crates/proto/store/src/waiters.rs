@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::keyspace::ENTRY_OVERHEAD;
 use rdzv_core::ident::ConnId;
 
-/// What a wait is about.
+/// The condition of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitKind {
     /// `WAIT`: the keys shall be there.
@@ -42,7 +42,7 @@ struct Wait {
 }
 
 impl Waiters {
-    /// How many waits there are.
+    /// Number of waits.
     pub fn len(&self) -> usize {
         self.waits.len()
     }

@@ -16,7 +16,7 @@ use crate::deadline::Deadline;
 /// Most bytes that are read from the file at a time.
 const READ_AT_ONCE: u64 = 1 << 20;
 
-/// How the file is opened and locked.
+/// Flags of opening and locking the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
     /// To read, with the shared lock.
@@ -30,7 +30,7 @@ pub(super) enum Access {
 /// Which file a path led to: device and inode.
 pub(super) type Identity = (u64, u64);
 
-/// What one store object knows of its file.
+/// The state of the file as one store object knows it.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     /// The file that was read; `None` if there was none.

@@ -49,7 +49,7 @@ pub struct TcpStore {
     server: Option<Arc<TcpStoreServer>>,
 }
 
-/// How a barrier ended.
+/// The end of a barrier.
 enum Barrier {
     Passed,
     TimedOut { arrived: i64, elapsed: Duration },

@@ -25,7 +25,7 @@ pub(super) const PUSH: &str = "push to the queue";
 pub(super) const POP: &str = "pop from the queue";
 pub(super) const MEASURE: &str = "measure the queue";
 
-/// How an operation on the wire ended, errors aside.
+/// The end of an operation on the wire, errors aside.
 pub(super) enum Ended {
     Answered(Option<Reply>),
     TimedOut(Duration),

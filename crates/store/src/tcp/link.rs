@@ -26,12 +26,12 @@ pub(super) struct Link {
     stream: Arc<TcpStream>,
     peer: SocketAddr,
     machine: ClientMachine,
-    /// What the machine's monotonic time counts from.
+    /// Origin of the machine's monotonic time.
     origin: Instant,
     buffer: Box<[u8]>,
     receive_timeout: Option<Duration>,
     send_timeout: Option<Duration>,
-    /// What the socket said when it broke.
+    /// The error of the socket when it broke.
     broken: Option<io::Error>,
 }
 
@@ -225,7 +225,7 @@ impl Link {
     }
 }
 
-/// What a read brought.
+/// The result of a read.
 enum Got {
     /// The end of the stream.
     Nothing,

@@ -14,14 +14,14 @@ use crate::deadline::DEFAULT_TIMEOUT;
 /// The shared servers of this process, by port. The table does not keep them alive.
 static SHARED: LazyLock<Mutex<HashMap<u16, Weak<TcpStoreServer>>>> = LazyLock::new(Mutex::default);
 
-/// What [`TcpStore::connect`](crate::TcpStore::connect) needs to know.
+/// Options of [`TcpStore::connect`](crate::TcpStore::connect).
 #[derive(Debug)]
 pub struct TcpStoreOptions {
     /// Name or address of the server's host; an IPv6 address without brackets.
     pub host: String,
     /// Its port. A master may give 0: the system chooses.
     pub port: u16,
-    /// How many clients the job has; `None` if that is not known.
+    /// Number of clients of the job; `None` if it is not known.
     pub world_size: Option<u32>,
     /// Whether to start the server, in this process. It ends when the last store object of this
     /// process that belongs to it is dropped. Default false.

@@ -16,7 +16,7 @@ pub enum CloseReason {
     NotAStoreClient {
         /// The bytes, at most [`PREAMBLE_LENGTH`](super::PREAMBLE_LENGTH).
         first: Vec<u8>,
-        /// What sends such bytes.
+        /// The kind of peer that sends such bytes.
         looks_like: &'static str,
     },
     /// A second `VALIDATE`.
@@ -62,16 +62,16 @@ pub enum CloseReason {
          raise the memory limit, delete keys, or read replies faster"
     )]
     OutOfMemory {
-        /// What was asked for.
+        /// Bytes requested.
         wanted: usize,
-        /// What is in use.
+        /// Bytes in use.
         used: usize,
         /// The limit.
         limit: usize,
     },
 }
 
-/// What kind of peer sends these first bytes.
+/// The kind of peer that sends these first bytes.
 pub(super) fn looks_like(first: &[u8]) -> &'static str {
     const HTTP: [&[u8]; 8] = [
         b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"DELE", b"CONN", b"PRI ",

@@ -32,11 +32,11 @@ pub(super) struct Connection {
     pub(super) outgoing: Outgoing,
     /// A `Flush` is among the outputs already.
     pub(super) flushing: bool,
-    /// What of this connection is included in the server's sum of memory.
+    /// Memory of this connection that the server's sum includes.
     pub(super) counted: usize,
 }
 
-/// How far a connection has come.
+/// The stage of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     /// This many bytes of `VALIDATE` have come, all of them right.
@@ -98,11 +98,11 @@ const KEPT_CAPACITY: usize = 4 << 10;
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     small: Vec<u8>,
-    /// How much of `small` has been sent.
+    /// Bytes of `small` that have been sent.
     small_sent: usize,
     /// Large values, each with the position in `small` before which it is sent.
     large: VecDeque<(usize, Bytes)>,
-    /// How much of the first large value has been sent.
+    /// Bytes of the first large value that have been sent.
     large_sent: usize,
     large_unsent: usize,
 }
@@ -135,7 +135,7 @@ impl Outgoing {
         }
     }
 
-    /// How many bytes wait to be sent.
+    /// Number of bytes not sent yet.
     #[inline]
     pub(super) fn unsent(&self) -> usize {
         self.small.len() - self.small_sent + self.large_unsent

@@ -21,9 +21,9 @@ pub struct Assembler {
     bodies: Vec<Bytes>,
     /// The large body that is arriving.
     body: Option<ArrivingBody>,
-    /// How much of `bytes` has been understood.
+    /// Bytes of `bytes` that have been parsed.
     scanned: usize,
-    /// How many bytes from there on `step` is about.
+    /// Bytes from there on that `step` needs.
     need: usize,
     step: Step,
     /// The fields after the one in progress.
@@ -37,7 +37,7 @@ struct ArrivingBody {
     target: usize,
 }
 
-/// What the next `need` bytes are.
+/// The content of the next `need` bytes.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Opcode,
@@ -47,7 +47,7 @@ enum Step {
     Length(Field),
 }
 
-/// What is left of the list in progress.
+/// The rest of the list in progress.
 #[derive(Debug, Clone, Copy)]
 enum List {
     Keys(usize),
@@ -127,7 +127,7 @@ impl Assembler {
         Some(&mut body.buffer)
     }
 
-    /// What was read into [`Assembler::space`] beyond the end of the body. It belongs to the next
+    /// Bytes read into [`Assembler::space`] beyond the end of the body. It belongs to the next
     /// field. (Only possible if the allocator gave more than was asked for.)
     pub fn overshoot(&mut self) -> Vec<u8> {
         match &mut self.body {

@@ -75,9 +75,9 @@ pub enum WireError {
     /// A byte of a reply is none of those that can stand there.
     #[error("reply byte 0x{found:02x} where {expected} was expected")]
     UnexpectedReply {
-        /// What came.
+        /// The byte received.
         found: u8,
-        /// What could have come.
+        /// The bytes expected.
         expected: &'static str,
     },
     /// A count or length in a reply cannot be.

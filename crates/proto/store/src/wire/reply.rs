@@ -52,7 +52,7 @@ pub fn length(out: &mut Vec<u8>, length: usize) {
     out.extend_from_slice(&(length as u64).to_le_bytes());
 }
 
-/// What kind of reply a request calls for.
+/// The kind of reply that a request calls for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// One byte: `CHECK`, `WAIT`, `BARRIER`, `CANCEL_WAIT`.
@@ -99,7 +99,7 @@ pub struct ReplyReader {
     head_length: usize,
     body: Option<(Vec<u8>, usize)>,
     collected: Vec<Bytes>,
-    /// How many bodies are still to come, once that is known.
+    /// Number of bodies still to come, once it is known.
     left: Option<usize>,
 }
 
@@ -164,7 +164,7 @@ impl ReplyReader {
         Some(buffer)
     }
 
-    /// How many bytes the body in progress still lacks.
+    /// Number of bytes that the body in progress still lacks.
     pub fn missing(&self) -> usize {
         self.body
             .as_ref()

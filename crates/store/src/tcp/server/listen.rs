@@ -11,7 +11,7 @@ use crate::StoreError;
 /// Asks for the longest queue of pending connections that the kernel allows (`somaxconn`).
 const BACKLOG: i32 = i32::MAX;
 
-/// How often a free port is looked for that is free for both families.
+/// Attempts to find a port that is free for both address families.
 const PORT_ATTEMPTS: usize = 16;
 
 /// Listens on `port` of `host`, non-blocking.

@@ -41,7 +41,7 @@ pub struct ServerOptions {
     pub listener: Option<TcpListener>,
     /// Bounds; exceeding one closes the connection that does.
     pub limits: Limits,
-    /// What answers requests that a store does not know.
+    /// Answers requests that a store does not know.
     pub extension: Option<Box<dyn Extension>>,
 }
 

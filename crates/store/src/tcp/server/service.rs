@@ -79,7 +79,7 @@ pub(super) struct Service {
     traffic: Traffic,
     /// When to end even if clients are still connected; set by a shutdown.
     end: Option<Instant>,
-    /// What ends the server when it is readable, and the time that clients have then.
+    /// A descriptor that shuts the server down when it is readable, and the linger time then.
     end_when: Option<(OwnedFd, Duration)>,
 }
 

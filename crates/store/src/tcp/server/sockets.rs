@@ -12,7 +12,7 @@ use rdzv_event::{EventFlags, Poller};
 pub(super) struct Socket {
     pub(super) descriptor: OwnedFd,
     pub(super) peer: Option<SocketAddr>,
-    /// What the kernel reports now.
+    /// The events that the kernel reports.
     interest: EventFlags,
 }
 
