@@ -93,12 +93,12 @@ impl World {
             self.group.handle(now, input);
             while let Some(output) = self.group.poll_output() {
                 assert!(self.ending.is_none(), "{output:?} after finish");
-                self.carry_out(output);
+                self.apply(output);
             }
         }
     }
 
-    fn carry_out(&mut self, output: GroupOutput) {
+    fn apply(&mut self, output: GroupOutput) {
         match output {
             GroupOutput::Join { restart_count } => {
                 assert!(

@@ -37,7 +37,7 @@ fn a_worker_that_the_kernel_holds_forfeits_the_restarts() {
 }
 
 #[test]
-fn a_run_with_a_hang_fails_even_if_all_workers_end_well_when_they_are_told_to() {
+fn a_run_with_a_hang_fails_even_if_all_workers_end_well_when_they_are_stopped() {
     started_then(
         3,
         "10 hang 1!            -> unhealthy 1 for good | signal 15 to 0 1
@@ -59,7 +59,7 @@ fn who_has_ended_meanwhile_does_not_hang() {
 }
 
 #[test]
-fn a_hang_while_the_group_is_stopped_is_no_news() {
+fn a_hang_while_the_group_is_stopped_changes_nothing() {
     let group = started_then(
         1,
         "10 exited 1=7  -> failure 1 | signal 15 to 0 1

@@ -24,7 +24,7 @@ fn a_change_of_membership_leads_to_the_next_round_and_costs_no_restart() {
 }
 
 #[test]
-fn late_news_of_an_earlier_round_is_no_news() {
+fn a_late_notice_of_an_earlier_round_changes_nothing() {
     of_two_then(
         0,
         "10 changed 2               ->
@@ -106,7 +106,7 @@ fn a_last_failure_that_the_loss_of_a_node_explains_is_not_final() {
 }
 
 #[test]
-fn the_others_are_told_of_a_last_failure_that_nothing_explains() {
+fn a_last_failure_that_nothing_explains_is_announced_to_the_others() {
     of_two_then(
         0,
         "10 exited 1=7    -> failure 1 | signal 15 to 0 1
@@ -397,7 +397,7 @@ fn a_surplus_node_ends_with_the_job() {
 }
 
 #[test]
-fn static_nodes_are_told_at_once_of_a_failure_that_is_final() {
+fn a_failure_that_is_final_is_announced_to_static_nodes_at_once() {
     static_two_then(
         0,
         "10 exited 1=7    -> failure 1 | announce 1 | signal 15 to 0 1
