@@ -47,6 +47,8 @@ impl Scenario {
             host: Some(HERE.to_owned()),
             ..ServerOptions::default()
         };
+        // Building it is no part of the time that a scenario takes.
+        rdzv_testing::program("rpc_scenario");
         Self {
             begun: Instant::now(),
             server: TcpStoreServer::start(options).unwrap(),
