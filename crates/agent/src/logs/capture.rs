@@ -18,7 +18,6 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IsTerminal};
 use std::os::fd::OwnedFd;
-use std::process::Stdio;
 use std::sync::mpsc::{TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -63,7 +62,7 @@ pub(crate) struct StderrCapture {
 impl StderrCapture {
     /// Creates the pipe used as a worker's stderr. `None` if the agent's stderr is a terminal, or no pipe
     /// can be created; the worker then inherits it.
-    pub(crate) fn stderr(&mut self, local_rank: LocalRank) -> Option<Stdio> {
+    pub(crate) fn stderr(&mut self, local_rank: LocalRank) -> Option<OwnedFd> {
         if io::stderr().is_terminal() {
             return None;
         }
@@ -72,7 +71,7 @@ impl StderrCapture {
             .ok()
     }
 
-    fn pipe(&mut self, local_rank: LocalRank) -> io::Result<Stdio> {
+    fn pipe(&mut self, local_rank: LocalRank) -> io::Result<OwnedFd> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
         // Only this end: the mode of the worker's end is its own.
         fcntl_setfl(&reader, fcntl_getfl(&reader)? | OFlags::NONBLOCK)?;
@@ -81,7 +80,7 @@ impl StderrCapture {
             none => none.insert(start(Arc::clone(&self.tails))?),
         };
         thread.send(Command::Add(local_rank, reader));
-        Ok(writer.into())
+        Ok(writer)
     }
 
     /// Waits until everything that ended workers have written is copied. May be dropped while

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -19,13 +20,31 @@ use super::retained::{RETAINED, RetainedFile};
 use super::tail::Tail;
 use crate::{AgentConfig, AgentError, LogBase, LogPlan, StreamSelection};
 
+/// What one output stream of a worker goes to.
+#[derive(Debug)]
+pub(crate) enum WorkerOutput {
+    /// A log file.
+    File(File),
+    /// A pipe that the agent reads.
+    Pipe(OwnedFd),
+}
+
+impl From<WorkerOutput> for Stdio {
+    fn from(output: WorkerOutput) -> Self {
+        match output {
+            WorkerOutput::File(file) => file.into(),
+            WorkerOutput::Pipe(pipe) => pipe.into(),
+        }
+    }
+}
+
 /// The output streams of one worker.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerStreams {
     /// `None`: the agent's own.
-    pub(crate) stdout: Option<Stdio>,
+    pub(crate) stdout: Option<WorkerOutput>,
     /// `None`: the agent's own.
-    pub(crate) stderr: Option<Stdio>,
+    pub(crate) stderr: Option<WorkerOutput>,
     /// `None`: there is no log directory.
     pub(crate) error_file: Option<PathBuf>,
 }
@@ -143,7 +162,7 @@ impl Logs {
         directory: &Path,
         ranks: &WorkerRanks,
         target: Target,
-    ) -> Result<Option<Stdio>, AgentError> {
+    ) -> Result<Option<WorkerOutput>, AgentError> {
         let destination = self.destination(ranks.local_rank, target);
         let name = match destination {
             Destination::Inherited => return Ok(None),
@@ -168,7 +187,7 @@ impl Logs {
             Destination::Redirected | Destination::Inherited => {}
         }
         self.files.insert((ranks.local_rank, target), path);
-        Ok(Some(Stdio::from(file)))
+        Ok(Some(WorkerOutput::File(file)))
     }
 
     fn destination(&self, local_rank: LocalRank, target: Target) -> Destination {

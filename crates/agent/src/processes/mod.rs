@@ -22,7 +22,7 @@ use crate::clock::Clock;
 use crate::control_group::ControlGroup;
 use crate::exits::Exits;
 use crate::hang::{HangMonitor, HangOutput, WatchdogAction};
-use crate::logs::{Logs, StderrCapture, Target};
+use crate::logs::{Logs, StderrCapture, Target, WorkerOutput};
 use crate::memory::{OutOfMemoryCounters, OutOfMemoryKills};
 use crate::reap::Leftovers;
 use crate::supervisor::{StartRequest, Supervisor, Watch, WorkerEvent};
@@ -133,7 +133,7 @@ impl ProcessSupervisor {
         }
         let mut streams = self.logs.streams(&place)?;
         if streams.stderr.is_none() && self.config.capture_stderr {
-            streams.stderr = self.stderr.stderr(local_rank);
+            streams.stderr = self.stderr.stderr(local_rank).map(WorkerOutput::Pipe);
         }
         let error_file = streams.error_file.clone();
         let group = self.control_group.get_or_init(ControlGroup::make).as_ref();

@@ -8,44 +8,31 @@
 //!                     └──────► FailureAnalysis ─► Outcome, Verdict
 //! ```
 
+mod ending;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rdzv_agent_proto::group::{
-    Ending, GroupInput, GroupOutput, GroupState, Round, WorkerExit, WorkerGroup, WorkerRanks,
+    Ending, GroupInput, GroupOutput, GroupState, Round, WorkerGroup, WorkerRanks,
 };
 use rdzv_core::machine::Machine;
 use rdzv_core::rank::{GroupRank, LocalRank};
 use rdzv_core::time::Mono;
 use rdzv_rendezvous::Change;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::time::{sleep, sleep_until};
+use tokio::time::sleep_until;
 use tracing::{error, info, warn};
 
 use crate::clock::Clock;
 use crate::failure::{FailureAnalysis, hang_sentence};
-use crate::rendezvous::{Answer, Joined, LeaveReason, RendezvousHandle};
+use crate::rendezvous::{Answer, Joined, RendezvousHandle};
 use crate::requests::{Request, Requests};
 use crate::signals::{JobRequest, stop_this_process};
 use crate::supervisor::{StartRequest, Supervisor, Watch, WorkerEvent};
 use crate::worker::WorkerIdentity;
-use crate::{
-    AgentConfig, AgentError, AgentEvent, Failure, NodeState, Outcome, RendezvousPlan, Verdict,
-};
-
-/// What workers that are no longer needed are asked to end by: SIGTERM.
-const CLOSING_SIGNAL: i32 = 15;
-
-/// How long a node that leaves the others waits until they know. They notice anyhow, if later.
-const LEAVING: Duration = Duration::from_secs(5);
-
-/// How long the end of the run may take to be agreed with the others; backends end sooner.
-const CLOSING: Duration = Duration::from_secs(60);
-
-/// How long the console has to take what is left for it once a signal has ended the run. All of it
-/// is in the log files.
-const CONSOLE_AFTER_SIGNAL: Duration = Duration::from_secs(1);
+use crate::{AgentConfig, AgentError, AgentEvent, NodeState, Outcome, RendezvousPlan};
 
 /// The agent of one node: one machine that decides, and what carries its decisions out.
 pub(crate) struct AgentLoop<'o, S> {
@@ -481,210 +468,6 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 let _ = self.broken(error.into());
                 GroupInput::RendezvousLost
             }
-        }
-    }
-
-    /// Ends the run. The workers are gone already, unless their supervisor knows better.
-    async fn end(mut self, ending: Ending) -> Outcome {
-        self.supervisor.shutdown(match ending {
-            Ending::Signalled { signal, .. } => signal,
-            _ => CLOSING_SIGNAL,
-        });
-        self.capture_output().await;
-        let outcome = self.outcome(&ending);
-        let restart_count = self.group.restart_count();
-        let now = self.clock.now().wall;
-        let verdict = Box::new(self.failures.verdict(now, restart_count, &outcome));
-        let reason_to_leave = self.reason_to_leave(&ending, &outcome, &verdict);
-        if let Ending::SucceededAlone { reason, .. } = &ending {
-            warn!(
-                "[{}] {reason}; the workers here have succeeded, so this node leaves the others",
-                self.config.role
-            );
-        }
-        if let Ending::Succeeded { exits }
-        | Ending::SucceededAlone { exits, .. }
-        | Ending::Failed { exits, .. } = &ending
-        {
-            self.emit_finals(exits, &outcome);
-        }
-        self.drain_output().await;
-        self.supervisor
-            .remove_files(matches!(outcome, Outcome::Succeeded));
-        self.leave(reason_to_leave).await;
-        let events = self.supervisor.end(self.clock);
-        self.take(events);
-        let now = self.clock.now();
-        self.emit(AgentEvent::Verdict {
-            at: now.wall,
-            verdict,
-        });
-        let returned = matches!(outcome, Outcome::Succeeded | Outcome::Failed { .. });
-        self.emit(AgentEvent::AgentFinal {
-            at: now.wall,
-            state: if returned { "SUCCEEDED" } else { "FAILED" },
-            took: now.mono.since(Mono::ZERO),
-            workers_succeeded: matches!(outcome, Outcome::Succeeded),
-            raw_error: match &outcome {
-                Outcome::Error(error) => Some(error.to_string()),
-                Outcome::Signalled { signal, .. } => Some(format!(
-                    "SignalException: Process {} got signal: {signal}",
-                    std::process::id()
-                )),
-                _ => None,
-            },
-        });
-        outcome
-    }
-
-    /// Waits until what workers have written to our stderr is captured. As long as for the other
-    /// output.
-    async fn capture_output(&mut self) {
-        let stop_requested = self.stop_requested;
-        tokio::select! {
-            () = self.supervisor.captured() => {}
-            request = self.requests.stop() => {
-                self.stop_requested |= matches!(request, Request::Stop(_));
-            }
-            () = sleep(CONSOLE_AFTER_SIGNAL), if stop_requested => {}
-        }
-    }
-
-    /// Waits until all output is on the console. A signal, or the loss of the keeper, ends the
-    /// waiting: a console that nobody reads any more must not hold the agent. Nor may it for long if
-    /// a signal has told the agent to stop before, even if the run had failed already.
-    async fn drain_output(&mut self) {
-        tokio::select! {
-            () = self.supervisor.drained() => {}
-            _ = self.requests.stop() => {}
-            () = sleep(CONSOLE_AFTER_SIGNAL), if self.stop_requested => {}
-        }
-    }
-
-    async fn leave(&mut self, reason_to_leave: LeaveReason) {
-        let limit = match reason_to_leave {
-            LeaveReason::Left => LEAVING,
-            LeaveReason::Succeeded | LeaveReason::Failed { .. } => CLOSING,
-        };
-        let message = format!("The node leaves the rendezvous '{}'.", self.config.run_id);
-        self.emit_node_state(NodeState::Succeeded, message, None, None);
-        let Some(left) = self.rendezvous.leave(reason_to_leave) else {
-            return;
-        };
-        tokio::select! {
-            _ = left => {}
-            _ = self.requests.stop() => {}
-            () = sleep(limit) => warn!(
-                "the rendezvous did not let go of this node within {} s",
-                limit.as_secs()
-            ),
-        }
-    }
-
-    /// What the other nodes are left with.
-    fn reason_to_leave(
-        &self,
-        ending: &Ending,
-        outcome: &Outcome,
-        verdict: &Verdict,
-    ) -> LeaveReason {
-        let failed = |text: Option<String>| {
-            let now = self.clock.now().wall;
-            let workers = &self.supervisor;
-            let reason = (!self.announced)
-                .then(|| FailureAnalysis::final_announcement(now, outcome, verdict, text, workers));
-            LeaveReason::Failed { reason }
-        };
-        match (ending, outcome) {
-            (Ending::Succeeded { .. }, _) => LeaveReason::Succeeded,
-            (Ending::Failed { unhealthy, .. }, _) if !unhealthy.is_empty() => {
-                failed(Some(hang_sentence(unhealthy, &self.supervisor)))
-            }
-            (Ending::Failed { .. }, _) => failed(None),
-            (Ending::PeerFailed { .. } | Ending::RunClosed, _) => {
-                LeaveReason::Failed { reason: None }
-            }
-            (Ending::Devices(text), _) => failed(Some(text.clone())),
-            // A node that could not join, or has lost what the others meet at, does not speak for
-            // them.
-            (Ending::Broken, Outcome::Error(AgentError::Rendezvous(_))) => LeaveReason::Left,
-            (Ending::Broken, Outcome::Error(error)) => failed(Some(error.to_string())),
-            (
-                Ending::Broken
-                | Ending::SucceededAlone { .. }
-                | Ending::Signalled { .. }
-                | Ending::NotNeeded
-                | Ending::KeeperLost,
-                _,
-            ) => LeaveReason::Left,
-        }
-    }
-
-    fn outcome(&mut self, ending: &Ending) -> Outcome {
-        Outcome::Error(match ending {
-            Ending::Succeeded { .. } | Ending::SucceededAlone { .. } | Ending::NotNeeded => {
-                return Outcome::Succeeded;
-            }
-            Ending::Failed { exits, unhealthy } => {
-                let now = self.clock.now().wall;
-                return self
-                    .failures
-                    .outcome(now, exits, unhealthy, &self.supervisor);
-            }
-            Ending::Signalled {
-                signal,
-                workers_started,
-            } => {
-                return Outcome::Signalled {
-                    signal: *signal,
-                    workers_started: *workers_started,
-                };
-            }
-            Ending::PeerFailed { node, reason } => AgentError::PeerFailed {
-                node: node.clone(),
-                reason: reason.clone(),
-            },
-            Ending::RunClosed => AgentError::RunClosed {
-                run_id: self.config.run_id.as_str().to_owned(),
-            },
-            Ending::KeeperLost => AgentError::KeeperLost,
-            Ending::Devices(text) => AgentError::Plan(text.clone()),
-            Ending::Broken => self
-                .error
-                .take()
-                .expect("`broken` keeps the error before the machine knows of it"),
-        })
-    }
-
-    /// One event per worker: how the run ended for it.
-    fn emit_finals(&mut self, exits: &[WorkerExit], outcome: &Outcome) {
-        let at = self.clock.now().wall;
-        let failures: &[Failure] = match outcome {
-            Outcome::Failed { failures, .. } => failures,
-            _ => &[],
-        };
-        for worker in self.supervisor.workers() {
-            let local_rank = worker.local_rank;
-            let failure = failures
-                .iter()
-                .find(|failure| failure.evidence.local_rank == Some(local_rank));
-            let exit = exits.iter().find(|exit| exit.local_rank == local_rank);
-            self.emit(AgentEvent::WorkerFinal {
-                at,
-                worker,
-                state: match (outcome, failure) {
-                    (Outcome::Succeeded, _) => "SUCCEEDED",
-                    (_, Some(_)) => "FAILED",
-                    // It has ended well, or as the agent told it: nothing failed here.
-                    (_, None) => "TERMINATED",
-                },
-                exit: exit.map(|exit| exit.exit),
-                cause: failure.map(|failure| failure.cause.clone()),
-                raw_error: failure
-                    .and_then(|failure| failure.evidence.error_file.as_ref())
-                    .and_then(|file| file.content.as_ref().ok())
-                    .map(ToString::to_string),
-            });
         }
     }
 }
