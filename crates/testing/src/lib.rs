@@ -19,9 +19,14 @@ mod process;
 mod programs;
 mod stream;
 
+use std::time::Duration;
+
 pub use certificates::Authority;
 pub use marker::Marker;
 pub use port::free_port;
-pub use process::{DEADLINE, Process};
+pub use process::Process;
 pub use programs::{example, program};
 pub use stream::{NoLine, Stream};
+
+/// No step of a test takes longer on a busy machine; reaching it is a failure.
+pub const DEADLINE: Duration = Duration::from_secs(60);

@@ -7,10 +7,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::{NoLine, Stream, pids};
-
-/// No step of a test takes longer on a busy machine; reaching it is a failure.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+use crate::{DEADLINE, NoLine, Stream, pids};
 
 /// A running program. It is killed and reaped on drop.
 pub struct Process {
