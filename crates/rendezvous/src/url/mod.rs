@@ -20,9 +20,9 @@ use std::time::Duration;
 use rdzv_core::rank::Rank;
 use rdzv_store::{PrefixStore, Store};
 
-pub use handlers::{EnvHandler, FileHandler, TcpHandler};
+pub use handlers::{EnvHandler, FileHandler, TcpHandler, UrlHandler};
 pub use parse::Url;
-pub use registry::{Registry, UrlHandler, UrlRendezvous, open, register_handler, rendezvous};
+pub use registry::{Registry, UrlRendezvous, open, register_handler, rendezvous};
 
 use crate::{Environment, RendezvousError};
 

@@ -4,44 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use super::{EnvHandler, FileHandler, Joined, Opened, TcpHandler, Url, UrlOptions};
+use super::handlers::{EnvHandler, FileHandler, TcpHandler, UrlHandler};
+use super::{Joined, Opened, Url, UrlOptions};
 use crate::RendezvousError;
-
-/// Makes rendezvous out of the URLs of one scheme.
-///
-/// Closures `Fn(&Url, &UrlOptions) -> Result<Joined, RendezvousError>` are handlers.
-pub trait UrlHandler: Send + Sync {
-    /// Takes part: returns once there is a store, a rank and a world size.
-    fn join(&self, url: &Url, options: &UrlOptions) -> Result<Joined, RendezvousError>;
-
-    /// Opens the store and waits for nobody: for groups that find out themselves who is there.
-    ///
-    /// Of the query, `rank` is needed, and `world_size` only says how many will come in the end.
-    fn open(&self, url: &Url, _options: &UrlOptions) -> Result<Opened, RendezvousError> {
-        Err(RendezvousError::Argument(format!(
-            "the rendezvous handler for {}:// cannot open a store without waiting for all workers; \
-             use env://, tcp:// or file://",
-            url.scheme
-        )))
-    }
-
-    /// What to say to somebody who asks the same rendezvous for a second result.
-    fn refuse_again(&self, url: &Url) -> String {
-        format!(
-            "Unable to perform re-rendezvous using {}:// method",
-            url.scheme
-        )
-    }
-}
-
-impl<F> UrlHandler for F
-where
-    F: Fn(&Url, &UrlOptions) -> Result<Joined, RendezvousError> + Send + Sync,
-{
-    fn join(&self, url: &Url, options: &UrlOptions) -> Result<Joined, RendezvousError> {
-        self(url, options)
-    }
-}
 
 /// A set of handlers.
 #[derive(Default, Clone)]

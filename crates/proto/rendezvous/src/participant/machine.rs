@@ -9,10 +9,12 @@ use crate::{NodeDesc, RendezvousState, Settings, ranks};
 use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::time::{Mono, Now, Wall};
 
+use self::schedule::{FRESH, Task};
 use super::membership::{Gone, Membership};
 use super::pace::Pace;
-use super::schedule::{FRESH, Task};
 use super::{Change, Failure, Formed, Input, Output};
+
+mod schedule;
 
 /// Most decisions that go into one write. More than three do not follow from one another.
 const CHAIN: usize = 8;
@@ -20,40 +22,40 @@ const CHAIN: usize = 8;
 /// One agent's part in a rendezvous. The drawing is in [the module](super).
 #[derive(Debug)]
 pub struct Participant {
-    pub(super) me: NodeDesc,
-    pub(super) settings: Settings,
+    me: NodeDesc,
+    settings: Settings,
     /// How often to ask a store that cannot tell of changes.
-    pub(super) poll: Option<Duration>,
+    poll: Option<Duration>,
     pace: Pace,
-    pub(super) task: Task,
-    pub(super) membership: Option<Membership>,
-    pub(super) expected: Expected,
+    task: Task,
+    membership: Option<Membership>,
+    expected: Expected,
     /// The state as last seen, without the nodes that are lost.
-    pub(super) copy: Option<Copy>,
+    copy: Option<Copy>,
     /// Whether the store has said since the copy was asked for that it changed.
-    pub(super) changed: bool,
+    changed: bool,
     /// Whether the copy must not be used without asking again.
-    pub(super) outdated: bool,
+    outdated: bool,
     /// What was asked and is not answered yet.
     asked: Option<Asked>,
     /// Nothing is asked or written before this time.
-    pub(super) pause: Option<Mono>,
+    pause: Option<Mono>,
     /// The step for which a random place among many writers was taken.
     placed: Option<(u64, bool, Action)>,
     /// When the heartbeat in the state was written.
-    pub(super) beaten: Option<Mono>,
+    beaten: Option<Mono>,
     gone: Gone,
     reason: Option<Reason>,
-    pub(super) wake: Option<Mono>,
+    wake: Option<Mono>,
     outbox: Outbox<Output>,
 }
 
 #[derive(Debug)]
-pub(super) struct Copy {
-    pub(super) state: RendezvousState,
+struct Copy {
+    state: RendezvousState,
     /// The oldest heartbeat of another node.
-    pub(super) oldest: Option<Wall>,
-    pub(super) at: Mono,
+    oldest: Option<Wall>,
+    at: Mono,
 }
 
 /// What was asked of the store.

@@ -19,14 +19,13 @@
 //! be too old, and, if the store cannot tell of changes, at intervals. A new request replaces the
 //! current one, which is not answered any more.
 //!
-//! * `machine`: the drawing as code; `schedule`: the current request, and what is due when; `pace`:
+//! * `machine`: the drawing as code, with the current request and the times at which something is due; `pace`:
 //!   how not to do it all at once; `membership`: the changes of a complete round, and who is known
 //!   to be gone by other means than heartbeats.
 
 mod machine;
 mod membership;
 mod pace;
-mod schedule;
 
 use std::time::Duration;
 

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rdzv_store::Breaker;
 
-use super::thread::Event;
+use super::command::Event;
 
 /// Shared by the handle, its interrupters and the thread.
 #[derive(Default)]

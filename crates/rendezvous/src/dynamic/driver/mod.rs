@@ -10,14 +10,16 @@
 //! | file | what |
 //! |---|---|
 //! | `mod.rs` | the handle: what the agent calls, and what it does besides the machine |
-//! | `thread.rs` | the thread: waiting, handling, carrying out |
+//! | `command.rs` | the commands to the thread, and the events of a join |
+//! | `thread.rs` | the thread: waits, handles, applies |
 //! | `interruption.rs` | how a join ends from outside |
-//! | `failures.rs` | hearing that a participant has failed for good |
+//! | `peer_failures.rs` | notices that a participant has failed for good |
 //! | `messages.rs` | changes and errors in words |
 //!
 //! The heartbeats of this node depend on the thread alone: it does nothing that waits for other
 //! agents. What does wait (for rank 0 to say where the workers meet) is done by the caller of join.
 
+mod command;
 mod interruption;
 mod messages;
 mod peer_failures;
@@ -34,9 +36,10 @@ use rdzv_rendezvous_proto::participant::Formed;
 use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, Settings};
 use rdzv_store::{Breaker, Pinger, Store, StoreError};
 
+use self::command::{Command, Event};
 use self::interruption::Interruption;
 use self::peer_failures::FailureWatch;
-use self::thread::{Command, Event, Thread};
+use self::thread::Thread;
 use super::SharedState;
 use super::bootstrap::{self, Master, Reading, WorkersStore};
 use crate::{Interrupter, Member, Observer, RendezvousBackend, RendezvousError, RendezvousInfo};

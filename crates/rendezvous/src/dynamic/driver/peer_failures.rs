@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rdzv_store::{Breaker, Store, StoreError};
 
-use super::thread::Command;
+use super::command::Command;
 use crate::RendezvousError;
 
 /// Holds the node that failed first and, after a line break, its reason.

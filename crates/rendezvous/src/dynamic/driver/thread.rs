@@ -10,12 +10,13 @@ use bytes::Bytes;
 use rdzv_core::machine::Machine;
 use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_rendezvous_proto::last_call::LastCall;
-use rdzv_rendezvous_proto::participant::{self, Formed, Input, Output};
+use rdzv_rendezvous_proto::participant::{self, Input, Output};
 use rdzv_rendezvous_proto::{NodeDesc, Participant, RendezvousState, codec};
 use rdzv_store::Store;
 use tracing::warn;
 
 use super::DriverOptions;
+use super::command::{Command, Event};
 use super::interruption::Interruption;
 use super::messages::{self, Messages};
 use super::peer_failures;
@@ -24,41 +25,6 @@ use crate::{Change, Observer, RendezvousError};
 
 /// How often a state is read whose backend does not notify of changes: as often as torchelastic does.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-
-/// A command to the thread.
-pub(super) enum Command {
-    /// Take part; the events go to the sender.
-    Join(Sender<Event>),
-    /// End the join under way, and begin no other.
-    Interrupt,
-    /// Do not take part any more.
-    Leave(SyncSender<Result<(), RendezvousError>>),
-    /// End it for everybody.
-    Close(SyncSender<Result<(), RendezvousError>>),
-    /// Read the state, without consequences.
-    ReadState(SyncSender<Result<Option<RendezvousState>, RendezvousError>>),
-    /// Make the store of another round.
-    RoundStore(u64, SyncSender<Result<Arc<dyn Store>, RendezvousError>>),
-    /// Notify this one of changes.
-    Observe(Observer),
-    /// The backend has noticed something.
-    Notice(Notice),
-    /// A participant has failed for good.
-    PeerFailed { node: String, reason: String },
-    /// Say that the thread is alive.
-    Ping(Sender<()>),
-    /// End.
-    End,
-}
-
-/// What becomes of a join.
-pub(super) enum Event {
-    /// The round is complete; with its store.
-    Formed(Formed, Arc<dyn Store>),
-    Failed(RendezvousError),
-    /// Somebody interrupts it; the node is about to leave.
-    Interrupted,
-}
 
 pub(super) struct Thread {
     machine: Participant,

@@ -7,8 +7,8 @@ use crate::expected::is_listed;
 use crate::{NodeDesc, RendezvousState};
 use rdzv_core::time::{Mono, Now, Wall};
 
-use super::machine::{Copy, Participant};
-use super::pace;
+use super::{Copy, Participant};
+use crate::participant::pace;
 
 /// How long a copy is taken for the state without asking, if nobody says that it changed.
 pub(super) const FRESH: Duration = Duration::from_secs(1);
