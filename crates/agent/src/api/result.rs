@@ -1,12 +1,17 @@
-//! How a run, or one look at the workers, came out.
+//! How a run, or one look at the workers, came out: values, or the failures of workers.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
 
-use rdzv_core::rank::Rank;
+use rdzv_core::rank::{LocalRank, Rank};
+use rdzv_core::time::Wall;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use thiserror::Error;
 
-use super::{ProcessFailure, WorkerGroupFailure, WorkerState};
+use super::{WorkerId, WorkerState};
+use crate::{Cause, Exit, Failure};
 
 /// How a run came out, or how a supervisor finds its workers: a state, and what belongs to it.
 #[derive(Debug, Clone, PartialEq)]
@@ -92,6 +97,132 @@ impl RunResult {
             Err(WorkerGroupFailure::new(name, self))
         } else {
             Ok(self.return_values)
+        }
+    }
+}
+
+/// How one worker failed. Named as in torchelastic, although a worker need not be a process.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProcessFailure {
+    /// Its global rank.
+    pub rank: Rank,
+    /// Its local rank.
+    pub local_rank: LocalRank,
+    /// Where it ran, if it was ever started.
+    pub id: Option<WorkerId>,
+    /// How it ended.
+    pub exit: Exit,
+    /// When: what its error file says, else when its end was seen.
+    pub time: Wall,
+    /// True if the agent had told it to stop before it ended.
+    pub stopped_by_agent: bool,
+    /// Why, as far as that can be known; its text is one line.
+    pub cause: Cause,
+    /// The error file that it left.
+    pub error_file: Option<PathBuf>,
+    /// What is in that file, if that is JSON of the known forms.
+    pub error: Option<Value>,
+}
+
+impl ProcessFailure {
+    /// A failure of which nothing is known but who, how and when.
+    pub fn new(rank: Rank, local_rank: LocalRank, exit: Exit, time: Wall) -> Self {
+        Self {
+            rank,
+            local_rank,
+            id: None,
+            exit,
+            time,
+            stopped_by_agent: false,
+            cause: match exit {
+                Exit::Code(code) => Cause::ExitCode {
+                    code,
+                    last_line: None,
+                },
+                Exit::Signal(signal) => Cause::Signal { signal },
+            },
+            error_file: None,
+            error: None,
+        }
+    }
+}
+
+impl From<&Failure> for ProcessFailure {
+    fn from(failure: &Failure) -> Self {
+        let evidence = &failure.evidence;
+        let file = evidence.error_file.as_ref();
+        Self {
+            rank: evidence.rank.unwrap_or_default(),
+            local_rank: evidence.local_rank.unwrap_or_default(),
+            id: evidence.pid.map(WorkerId::Process),
+            exit: evidence.exit.unwrap_or(Exit::Code(0)),
+            time: evidence.time(),
+            stopped_by_agent: evidence.stopped_by_agent,
+            cause: failure.cause.clone(),
+            error_file: file.map(|file| file.path.clone()),
+            error: file.and_then(|file| file.content.clone().ok()),
+        }
+    }
+}
+
+impl fmt::Display for ProcessFailure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let local_rank = self.local_rank;
+        write!(formatter, "rank {} (local rank {local_rank}", self.rank)?;
+        match &self.id {
+            Some(WorkerId::Process(pid)) => write!(formatter, ", pid {pid}")?,
+            Some(WorkerId::Remote(name)) => write!(formatter, ", at {name}")?,
+            None => {}
+        }
+        write!(formatter, "): {}", self.cause)
+    }
+}
+
+/// The workers of a group failed, and no restart was left (or the failure was of a kind that no
+/// restart helps).
+#[derive(Debug, Clone, Error)]
+#[error("{name} failed: {}", self.summary())]
+pub struct WorkerGroupFailure {
+    /// What ran: the name of the entry point.
+    pub name: String,
+    /// How the run came out.
+    result: RunResult,
+}
+
+impl WorkerGroupFailure {
+    /// From the result of a run that failed.
+    pub fn new(name: impl Into<String>, result: RunResult) -> Self {
+        Self {
+            name: name.into(),
+            result,
+        }
+    }
+
+    /// The failures by global rank.
+    pub fn failures(&self) -> &BTreeMap<Rank, ProcessFailure> {
+        &self.result.failures
+    }
+
+    /// The failure that came first: the root cause. `None` only if the agent that made the result
+    /// gave no failure at all.
+    #[doc(alias = "get_first_failure")]
+    pub fn first_failure(&self) -> Option<&ProcessFailure> {
+        self.result.first_failure()
+    }
+
+    /// The failures as one text per global rank, as the first torchelastic gave them.
+    #[doc(alias = "get_worker_exceptions")]
+    pub fn worker_exceptions(&self) -> BTreeMap<Rank, String> {
+        self.result.exceptions()
+    }
+
+    fn summary(&self) -> String {
+        let Some(first) = self.first_failure() else {
+            return "no worker is named".to_owned();
+        };
+        match self.result.failures.len() {
+            0 | 1 => first.to_string(),
+            all => format!("{first} (the first of {all} failures)"),
         }
     }
 }

@@ -1,22 +1,21 @@
-//! What the workers of one node are.
+//! What the workers of one node are; making that, and checking it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rdzv_agent_proto::topology::{BindingMode, VisibleLists};
 use rdzv_core::env::{CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES};
 use rdzv_core::ident::RunId;
-use thiserror::Error;
+use rdzv_rendezvous::BackendRegistry;
 
-use super::{DEFAULT_ROLE, Defaults, WorkerEntrypoint, WorkerSpecBuilder};
-use crate::observe::{EventSink, RunFacts};
+use super::{DEFAULT_ROLE, Defaults, SpecError, WorkerEntrypoint};
+use crate::observe::{AgentMetrics, EventRegistry, EventSink, MetricsRegistry, RunFacts};
 use crate::processes::signal_name;
-use crate::topology::{Hardware, PlacementError};
-use crate::{AgentConfig, Entrypoint, LogBase, LogPlan, RendezvousPlan};
+use crate::topology::Hardware;
+use crate::{AgentConfig, Entrypoint, HangPlan, LogBase, LogPlan, MasterPort, RendezvousPlan};
 
 /// Who is told of everything that happens in a run, on the thread of the agent.
 pub type EventHandler = Arc<Mutex<Box<dyn EventSink + Send>>>;
@@ -193,51 +192,255 @@ impl fmt::Debug for WorkerSpec {
     }
 }
 
-/// A specification that cannot be used.
-#[derive(Debug, Error)]
-pub enum SpecError {
-    /// There would be no workers.
-    #[error("local_world_size is 0: a node has at least one worker")]
-    NoWorkers,
-    /// There would be no time between two looks.
-    #[error("monitor_interval is 0: it has to be more, such as 100 ms")]
-    NoInterval,
-    /// A role without a name.
-    #[error("the role is empty: give the workers one, such as '{DEFAULT_ROLE}'")]
-    NoRole,
-    /// The entry point names nothing.
-    #[error("the entry point is empty: name a program, a script, a module or a function")]
-    NoEntrypoint,
-    /// A socket was given where none can be used.
-    #[error(
-        "a kept socket for the master port can be used where the agent of a single node hosts the \
-         workers' store; {0}"
-    )]
-    KeptSocket(&'static str),
-    /// A success cannot be a failure.
-    #[error("exit code 0 is a success, so it cannot be among those that are not retried")]
-    RetriedSuccess,
-    /// The text says what is wrong with the rendezvous.
-    #[error("{0}")]
-    Rendezvous(String),
-    /// There is no Python for a script or module.
-    #[error(
-        "no Python interpreter: none in VIRTUAL_ENV and no python3 or python in PATH; activate an \
-         environment, set PYTHON_EXEC, or use a command"
-    )]
-    NoPython,
-    /// Workers cannot be bound to processors.
-    #[error(transparent)]
-    Placement(#[from] PlacementError),
-    /// An event handler was named that there is not.
-    #[error("there is no event handler '{name}': the registry has {known}")]
-    NoEventHandler {
-        /// The name.
-        name: String,
-        /// Those that there are.
-        known: String,
-    },
-    /// A function runs in a copy of this program, which was not found.
-    #[error("find this program, to run a function in a copy of it: {0}")]
-    OwnProgram(#[source] io::Error),
+/// A specification in the making.
+#[derive(Debug)]
+#[must_use = "a specification is made by `build`"]
+pub struct WorkerSpecBuilder {
+    spec: WorkerSpec,
+    event_registry: EventRegistry,
+    event_handler_names: Vec<String>,
+    metrics: Option<MetricsRegistry>,
+}
+
+macro_rules! setters {
+    ($($(#[doc = $doc:literal])* $name:ident: $type:ty;)*) => {
+        $(
+            $(#[doc = $doc])*
+            pub fn $name(mut self, $name: $type) -> Self {
+                self.spec.config.$name = $name;
+                self
+            }
+        )*
+    };
+}
+
+impl WorkerSpecBuilder {
+    pub(super) fn new(spec: WorkerSpec) -> Self {
+        Self {
+            spec,
+            event_registry: EventRegistry::with_defaults(),
+            event_handler_names: Vec::new(),
+            metrics: None,
+        }
+    }
+
+    setters! {
+        /// How many workers the node starts; 1 if nothing is said.
+        local_world_size: u32;
+        /// How often the group may be restarted after a failure; 3. None is legal.
+        max_restarts: u32;
+        /// How long the node rests between the end of its workers and the next rendezvous; not at
+        /// all. For hardware or file systems that need a moment after a crash.
+        settle_delay: Duration;
+        /// How the nodes find one another; there is only this one.
+        rendezvous: RendezvousPlan;
+        /// The dynamic rendezvous that there are, by name; those of rdzv.
+        backends: BackendRegistry;
+        /// The port of the workers' store; one that is free. With several nodes that of the agent
+        /// with group rank 0 counts.
+        master_port: MasterPort;
+        /// False leaves hosting the workers' store to the worker with rank 0, at a port that is kept
+        /// free until it starts. Static rendezvous always shares.
+        share_store: bool;
+        /// True computes ranks without an exchange, as the first torchelastic did: group rank ×
+        /// local world size + local rank. All nodes must have the same role and size.
+        identical_workers: bool;
+        /// How long workers have between the closing signal and SIGKILL, on every path; 30 s.
+        shutdown_timeout: Duration;
+        /// Signals (numbers) that end the run in order when this process receives them; SIGTERM,
+        /// SIGINT, SIGHUP and SIGQUIT. This process goes on handling them after the run, so give none
+        /// if it should not.
+        signals: Vec<i32>;
+        /// Where the workers' output goes; to the console, with error files in a temporary directory.
+        logs: LogPlan;
+        /// True gives every worker local rank 0 and the one device that is its own.
+        virtual_local_rank: bool;
+        /// How workers that hang are noticed, and what follows; not at all. For processes only.
+        hang: HangPlan;
+    }
+
+    /// How often a [`SimpleElasticAgent`](super::SimpleElasticAgent) asks its supervisor; 0.1 s.
+    pub fn monitor_interval(mut self, monitor_interval: Duration) -> Self {
+        self.spec.monitor_interval = monitor_interval;
+        self
+    }
+
+    /// Restarts and interval of one of torchelastic's generations.
+    pub fn defaults(mut self, defaults: Defaults) -> Self {
+        self.spec.config.max_restarts = defaults.max_restarts;
+        self.spec.monitor_interval = defaults.monitor_interval;
+        self
+    }
+
+    /// The label of all its workers; `default`.
+    pub fn role(mut self, role: impl Into<String>) -> Self {
+        self.spec.config.role = role.into();
+        self
+    }
+
+    /// Adds arguments to the entry point.
+    pub fn args<A: Into<OsString>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
+        self.spec.entrypoint = self.spec.entrypoint.args(arguments);
+        self
+    }
+
+    /// The name that all nodes of the job share; `none`.
+    pub fn run_id(mut self, run_id: impl Into<String>) -> Self {
+        self.spec.config.run_id = RunId::new(run_id);
+        self
+    }
+
+    /// Adds an exit code (minus the number for a signal) after which no restart is tried: a worker
+    /// that ends with it by itself fails the run at once.
+    pub fn non_retryable(mut self, code: i32) -> Self {
+        self.spec.config.non_retryable.insert(code);
+        self
+    }
+
+    /// The address that workers find the store at, if this agent hosts it; else
+    /// [`local_addr`](Self::local_addr).
+    pub fn master_addr(mut self, address: impl Into<String>) -> Self {
+        self.spec.master_addr = Some(address.into());
+        self
+    }
+
+    /// The address of this node that others should use; found out if nothing is said.
+    pub fn local_addr(mut self, address: impl Into<String>) -> Self {
+        self.spec.config.local_addr = Some(address.into());
+        self
+    }
+
+    /// Copies teed lines of standard output that contain one of these texts into one file for all
+    /// workers.
+    pub fn duplicate_stdout_filters(mut self, needles: Vec<String>) -> Self {
+        self.spec.config.logs.stdout_filters = needles;
+        self
+    }
+
+    /// The same for standard error.
+    pub fn duplicate_stderr_filters(mut self, needles: Vec<String>) -> Self {
+        self.spec.config.logs.stderr_filters = needles;
+        self
+    }
+
+    /// The environment that workers start from, instead of that of this process.
+    pub fn environment(mut self, environment: BTreeMap<OsString, OsString>) -> Self {
+        self.spec.environment = Some(environment);
+        self
+    }
+
+    /// Adds someone who is told of everything that happens, on the thread of the agent: a closure, or
+    /// any other sink of events. It must not block.
+    pub fn event_handler(mut self, handler: impl EventSink + Send + 'static) -> Self {
+        self.spec
+            .event_handlers
+            .push(Arc::new(Mutex::new(Box::new(handler))));
+        self
+    }
+
+    /// Adds the handler of that name in the registry, such as `console` or `null`.
+    pub fn event_log_handler(mut self, name: impl Into<String>) -> Self {
+        self.event_handler_names.push(name.into());
+        self
+    }
+
+    /// The event handlers that have names; those of the reference.
+    pub fn event_registry(mut self, registry: EventRegistry) -> Self {
+        self.event_registry = registry;
+        self
+    }
+
+    /// Who receives the metrics of a run, under torchelastic's names; nobody.
+    pub fn metrics(mut self, registry: MetricsRegistry) -> Self {
+        self.metrics = Some(registry);
+        self
+    }
+
+    /// Binds each worker to processors near its device; none is bound. For processes only.
+    pub fn numa_binding(mut self, mode: BindingMode) -> Self {
+        self.spec.numa_binding = Some(mode);
+        self
+    }
+
+    /// Checks the whole.
+    pub fn build(self) -> Result<WorkerSpec, SpecError> {
+        let mut spec = self.spec;
+        if spec.config.local_world_size == 0 {
+            return Err(SpecError::NoWorkers);
+        }
+        if spec.monitor_interval.is_zero() {
+            return Err(SpecError::NoInterval);
+        }
+        if spec.config.role.is_empty() {
+            return Err(SpecError::NoRole);
+        }
+        if spec.config.non_retryable.contains(&0) {
+            return Err(SpecError::RetriedSuccess);
+        }
+        let named = match &spec.entrypoint {
+            WorkerEntrypoint::Command { program, .. } => !program.is_empty(),
+            WorkerEntrypoint::Script { path, .. } => !path.as_os_str().is_empty(),
+            WorkerEntrypoint::Module { name, .. } | WorkerEntrypoint::Function { name, .. } => {
+                !name.is_empty()
+            }
+        };
+        if !named {
+            return Err(SpecError::NoEntrypoint);
+        }
+        check_rendezvous(&spec)?;
+        let facts = spec.facts();
+        for name in self.event_handler_names {
+            let handler = self.event_registry.create(&name, &facts).ok_or_else(|| {
+                let known: Vec<&str> = self.event_registry.names().collect();
+                let known = known.join(", ");
+                SpecError::NoEventHandler { name, known }
+            })?;
+            spec.event_handlers.push(Arc::new(Mutex::new(handler)));
+        }
+        if let Some(registry) = self.metrics {
+            let metrics: Box<dyn EventSink + Send> = Box::new(AgentMetrics::new(&facts, registry));
+            spec.event_handlers.push(Arc::new(Mutex::new(metrics)));
+        }
+        Ok(spec)
+    }
+}
+
+fn check_rendezvous(spec: &WorkerSpec) -> Result<(), SpecError> {
+    if matches!(spec.config.master_port, MasterPort::Kept(_)) {
+        if !matches!(spec.config.rendezvous, RendezvousPlan::Local) {
+            return Err(SpecError::KeptSocket("this job may have others"));
+        }
+        if !spec.config.share_store {
+            return Err(SpecError::KeptSocket(
+                "here the worker with rank 0 hosts it",
+            ));
+        }
+    }
+    match &spec.config.rendezvous {
+        RendezvousPlan::Local => Ok(()),
+        RendezvousPlan::Static {
+            node_rank, nodes, ..
+        } if node_rank.0 >= *nodes => Err(SpecError::Rendezvous(format!(
+            "node rank {node_rank} of {nodes} nodes: ranks are 0 to {}",
+            nodes.saturating_sub(1)
+        ))),
+        RendezvousPlan::Static { .. } => Ok(()),
+        RendezvousPlan::Dynamic { parameters }
+            if !spec.config.backends.contains(&parameters.backend) =>
+        {
+            Err(SpecError::Rendezvous(format!(
+                "there is no rendezvous backend '{}': the registry has {:?}",
+                parameters.backend, spec.config.backends
+            )))
+        }
+        RendezvousPlan::Dynamic { parameters }
+            if parameters.run_id != spec.config.run_id.as_str() =>
+        {
+            Err(SpecError::Rendezvous(format!(
+                "the rendezvous is for run '{}', the workers are of run '{}'",
+                parameters.run_id, spec.config.run_id
+            )))
+        }
+        RendezvousPlan::Dynamic { .. } => Ok(()),
+    }
 }
