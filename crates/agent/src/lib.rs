@@ -1,7 +1,7 @@
 //! The elastic agent of one node: starts the workers, watches them, restarts or stops the group,
 //! and says what happened.
 //!
-//! [`run`] takes a [`AgentConfig`] and returns an [`Outcome`]; everything that happens in between is
+//! [`run()`] takes an [`AgentConfig`] and returns an [`Outcome`]; everything that happens in between is
 //! one stream of [`AgentEvent`]s. [`keep`] is the process around it: whatever happens to the agent,
 //! nothing that it started is left behind.
 //!

@@ -58,7 +58,8 @@ pub enum SpecError {
     OwnProgram(#[source] io::Error),
 }
 
-/// What kept an agent from its work. Failures of workers are no errors; they are a [`RunResult`].
+/// The error that kept an agent from its work. Failures of workers are no errors; they are a
+/// [`RunResult`](super::RunResult).
 #[derive(Debug, Error)]
 pub enum RunError {
     /// The agent was told to stop.

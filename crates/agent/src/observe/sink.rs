@@ -38,7 +38,7 @@ impl EventSinks {
         self.add_boxed(Box::new(sink))
     }
 
-    /// Adds one that has a name ([`EventRegistry::create`]).
+    /// Adds one that has a name ([`EventRegistry::create`](super::EventRegistry::create)).
     pub fn add_boxed(&mut self, sink: Box<dyn EventSink>) -> &mut Self {
         self.0.push(sink);
         self

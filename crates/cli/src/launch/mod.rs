@@ -2,7 +2,7 @@
 //! and its explanation.
 //!
 //! Flags that belong together stand in one file with the function that resolves them and the one
-//! that explains them. [`resolve`] reads no clock, no variable and no file by itself. It asks a
+//! that explains them. [`resolve()`] reads no clock, no variable and no file by itself. It asks a
 //! [`Machine`] for the facts about the host, so tests choose the machine they are on.
 //!
 //! | file | holds |

@@ -10,7 +10,7 @@ use super::failure::Failure;
 /// The index of the failure that came first, of failures in the order in which they were seen; 0 of
 /// none.
 ///
-/// [`earliest`] decides. If that failure is only the loss of a peer, the first one with another
+/// `earliest` decides. If that failure is only the loss of a peer, the first one with another
 /// cause counts; then the last words of workers that the agent stopped are read as well, and become
 /// their causes.
 pub fn first_failure(failures: &mut [Failure]) -> usize {

@@ -194,7 +194,7 @@ pub fn decode<'a>(
     decode_parts(bytes, None, limits)
 }
 
-/// Like [`decode`]; with `bodies`, the bodies of at least [`LARGE_BODY`] bytes lie there instead
+/// Like [`decode`]; with `bodies`, the bodies of at least [`LARGE_BODY`](super::LARGE_BODY) bytes lie there instead
 /// of among the bytes.
 #[inline]
 pub(super) fn decode_parts<'a>(
