@@ -15,7 +15,7 @@
 //! | `event_handlers` | sinks by name |
 //! | `torchelastic_events` | events in torchelastic's JSON |
 //! | `json_events`, `event_file` | every event in JSON of our own, and a file of that |
-//! | `node_status` | the status of the node, from the events so far |
+//! | `node_report` | the status of the node, from the events so far |
 //! | `metrics_registry` | named numbers and their sinks |
 //! | `torchelastic_metrics` | torchelastic's metrics from our events |
 
@@ -23,7 +23,7 @@ mod event_file;
 mod event_handlers;
 mod json_events;
 mod metrics_registry;
-mod node_status;
+mod node_report;
 mod sink;
 #[cfg(test)]
 mod tests;
@@ -36,7 +36,7 @@ pub use json_events::{event_name, record};
 pub use metrics_registry::{
     ConsoleMetrics, DEFAULT_GROUP, MetricPoint, MetricsRegistry, MetricsSink, NullMetrics,
 };
-pub use node_status::{NodeStatus, SharedStatus, WorkerStatus};
+pub use node_report::{NodeReport, SharedReport, WorkerStatus};
 pub use rdzv_agent_proto::group::rfc3339;
 pub use sink::{EventSink, EventSinks, RunFacts};
 pub use torchelastic_events::{ConsoleEvents, TorchelasticEvents, torchelastic_rendezvous};

@@ -174,7 +174,7 @@ fn the_references_metrics_come_out_of_a_run() {
 
 #[test]
 fn the_status_is_what_the_events_add_up_to() {
-    let mut status = NodeStatus::new(&facts());
+    let mut status = NodeReport::new(&facts());
     assert_eq!((status.state, status.round), ("INIT", None));
     let events = run();
     for event in &events[..6] {

@@ -8,7 +8,8 @@ use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
-use rdzv_agent::{AgentConfig, AgentError, LogPlan, Outcome, Verdict, host};
+use rdzv_agent::observe::NodeReport;
+use rdzv_agent::{AgentError, LogPlan, Outcome, host};
 use rdzv_core::{env, signal};
 use tracing::error;
 
@@ -26,25 +27,13 @@ const NODE_LOST: &str = "node_lost";
 
 /// A run that is over.
 pub(super) struct Ended {
-    run_id: String,
-    title: String,
-    logs: LogPlan,
+    pub(super) report: NodeReport,
+    pub(super) title: String,
+    pub(super) logs: LogPlan,
     pub(super) outcome: Outcome,
-    pub(super) verdict: Verdict,
 }
 
 impl Ended {
-    /// Of a launch that is about to begin.
-    pub(super) fn new(plan: &AgentConfig) -> Self {
-        Self {
-            run_id: plan.run_id.as_str().to_owned(),
-            title: plan.entrypoint.name.clone(),
-            logs: plan.logs.clone(),
-            outcome: Outcome::Succeeded,
-            verdict: Verdict::default(),
-        }
-    }
-
     /// Whether the stderr of a worker was on the console.
     fn stderr_was_seen(&self, local_rank: u32) -> bool {
         let logs = &self.logs;
@@ -100,7 +89,7 @@ impl Report {
 }
 
 fn print_verdict(ended: &Ended) {
-    let lines = verdict_lines::render(&ended.verdict, &|local_rank| {
+    let lines = verdict_lines::render(&ended.report.verdict, &|local_rank| {
         ended.stderr_was_seen(local_rank)
     });
     if !lines.is_empty() {
@@ -111,10 +100,11 @@ fn print_verdict(ended: &Ended) {
 /// Reports the end of the run.
 pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment) -> ExitCode {
     let outcome = &ended.outcome;
-    let code = exit::of_launch(report.exit_codes, outcome, &ended.verdict);
+    let verdict = &ended.report.verdict;
+    let code = exit::of_launch(report.exit_codes, outcome, verdict);
     report.write(|| {
-        let (run_id, title) = (&ended.run_id, &ended.title);
-        Document::of_run(run_id, title, outcome, &ended.verdict, code)
+        let run_id = &ended.report.run_id;
+        Document::of_run(run_id, &ended.title, outcome, verdict, code)
     });
     if let Some(path) = error_file(environment)
         && let Err(error) = rdzv_agent::write_launcher_error_file(&path, outcome)
@@ -147,9 +137,9 @@ pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment
             ));
         }
         Outcome::Error(error) => {
-            let first = ended.verdict.first();
+            let first = verdict.first();
             let more_than_this = first.is_some_and(|first| first.cause.kind() == NODE_LOST);
-            if more_than_this || !ended.verdict.here {
+            if more_than_this || !verdict.here {
                 print_verdict(ended);
             }
             complain(&format!("{}: {error}", error.class()));

@@ -116,17 +116,15 @@ fn run(launch: Launch, events_shown: bool) -> Result<Ended, Refusal> {
         observers,
         ..
     } = launch;
-    let mut ended = Ended::new(&plan);
+    let (title, logs) = (plan.entrypoint.name.clone(), plan.logs.clone());
     let mut sinks = event_sinks::open(&mut plan, &observers, events_shown)?;
-    let outcome = rdzv_agent::run(plan, &mut |event: &AgentEvent| {
-        if let AgentEvent::Verdict { verdict, .. } = event {
-            ended.verdict = (**verdict).clone();
-        }
-        sinks.record(event);
-    });
-    sinks.finish();
-    ended.outcome = outcome;
-    Ok(ended)
+    let outcome = rdzv_agent::run(plan, &mut |event: &AgentEvent| sinks.record(event));
+    Ok(Ended {
+        report: sinks.finish(),
+        title,
+        logs,
+        outcome,
+    })
 }
 
 const DEPRECATED: &str = "\

@@ -5,10 +5,10 @@ use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rdzv_agent::observe::{
-    EventFile, EventRegistry, EventSink, EventSinks, NodeStatus, RunFacts, SharedStatus,
+    EventFile, EventRegistry, EventSink, EventSinks, NodeReport, RunFacts, SharedReport,
     TorchelasticEvents,
 };
 use rdzv_agent::{AgentConfig, AgentEvent, WorkerIdentity};
@@ -27,6 +27,8 @@ use crate::terminal::complain;
 #[derive(Debug)]
 pub(crate) struct Watchers {
     sinks: EventSinks,
+    /// The run as `/status`, the metrics and the failure report show it.
+    report: Arc<Mutex<NodeReport>>,
     /// The workers' sockets are in it.
     sockets: Option<TempDir>,
 }
@@ -37,11 +39,13 @@ impl Watchers {
         self.sinks.record(event);
     }
 
-    /// The run is over.
-    pub(crate) fn finish(&mut self) {
+    /// The run is over. Returns its report.
+    pub(crate) fn finish(&mut self) -> NodeReport {
         self.sinks.finish();
         // Now, because the program may end without dropping anything.
         self.sockets = None;
+        let report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
+        report.clone()
     }
 }
 
@@ -69,21 +73,26 @@ pub(crate) fn open(
             file.map_err(|error| refused(&format!("--events-file {}", path.display()), &error))?,
         );
     }
+    let report = Arc::new(Mutex::new(NodeReport::new(&facts)));
+    sinks.add(SharedReport(Arc::clone(&report)));
     let listeners = listeners(observers)?;
     if !listeners.is_empty() {
-        let status = Arc::new(Mutex::new(NodeStatus::new(&facts)));
-        let (metrics, counters) = prometheus::metrics(&facts, Arc::clone(&status));
-        sinks.add(SharedStatus(Arc::clone(&status))).add(counters);
+        let (metrics, counters) = prometheus::metrics(&facts, Arc::clone(&report));
+        sinks.add(counters);
         let sources = Sources {
             liveness: plan.liveness.clone(),
             metrics,
-            status,
+            status: Arc::clone(&report),
             worker_sockets: plan.worker_sockets.clone(),
         };
         status_server::start(listeners, sources)
             .map_err(|error| refused("serve the status", &error))?;
     }
-    Ok(Watchers { sinks, sockets })
+    Ok(Watchers {
+        sinks,
+        report,
+        sockets,
+    })
 }
 
 /// Bound before anything else happens, so that early requests are answered.

@@ -12,7 +12,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-use rdzv_agent::observe::{EventSink, NodeStatus, RunFacts, event_name};
+use rdzv_agent::observe::{EventSink, NodeReport, RunFacts, event_name};
 use rdzv_agent::{AgentEvent, Exit};
 use rdzv_agent_proto::group::GroupState;
 
@@ -29,7 +29,7 @@ pub(crate) struct Counters {
 }
 
 /// A registry with everything in it, and the sink that feeds it.
-pub(crate) fn metrics(facts: &RunFacts, status: Arc<Mutex<NodeStatus>>) -> (Registry, Counters) {
+pub(crate) fn metrics(facts: &RunFacts, status: Arc<Mutex<NodeReport>>) -> (Registry, Counters) {
     let labels = [("run_id", &facts.run_id), ("role", &facts.role)];
     let labels = labels.map(|(name, value)| (name.into(), value.clone().into()));
     let mut registry = Registry::with_prefix_and_labels("rdzv", labels.into_iter());
@@ -113,7 +113,7 @@ fn cause(exit: Exit, stopped_by_agent: bool) -> &'static str {
 
 /// What is, at the time of the question.
 struct Standing {
-    status: Arc<Mutex<NodeStatus>>,
+    status: Arc<Mutex<NodeReport>>,
     started: Instant,
 }
 
@@ -196,7 +196,7 @@ impl Plain<'_, '_> {
         Ok(())
     }
 
-    fn states(&mut self, status: &NodeStatus) -> fmt::Result {
+    fn states(&mut self, status: &NodeReport) -> fmt::Result {
         let states = [
             GroupState::Unknown,
             GroupState::Init,
@@ -214,7 +214,7 @@ impl Plain<'_, '_> {
         self.family("worker_group_state", "1 for the state that holds.", &lines)
     }
 
-    fn workers(&mut self, status: &NodeStatus) -> fmt::Result {
+    fn workers(&mut self, status: &NodeReport) -> fmt::Result {
         let running: Vec<_> = status
             .workers
             .iter()

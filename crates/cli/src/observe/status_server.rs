@@ -27,7 +27,7 @@ use hyper_util::rt::TokioIo;
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 use rdzv_agent::health::{Liveness, SILENCE};
-use rdzv_agent::observe::NodeStatus;
+use rdzv_agent::observe::NodeReport;
 use tokio::net::UnixStream;
 use tokio::runtime::Builder;
 use tokio::time::timeout;
@@ -43,7 +43,7 @@ pub(crate) struct Sources {
     /// Everything for Prometheus.
     pub(crate) metrics: Registry,
     /// The worker group.
-    pub(crate) status: Arc<Mutex<NodeStatus>>,
+    pub(crate) status: Arc<Mutex<NodeReport>>,
     /// Where the workers' sockets are, if they have any.
     pub(crate) worker_sockets: Option<PathBuf>,
 }

@@ -16,7 +16,7 @@ fn health_of(liveness: &Liveness) -> (u16, String) {
     let sources = Sources {
         liveness: liveness.clone(),
         metrics: Registry::default(),
-        status: Arc::new(Mutex::new(NodeStatus::new(&facts))),
+        status: Arc::new(Mutex::new(NodeReport::new(&facts))),
         worker_sockets: None,
     };
     let runtime = Builder::new_current_thread().build().unwrap();

@@ -1,4 +1,4 @@
-//! The status of a node, from the events so far.
+//! The report of a node, from the events so far: `/status`, the metrics and the failure report read it.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,11 +10,11 @@ use serde::Serialize;
 use rdzv_agent_proto::group::rfc3339;
 
 use super::sink::{EventSink, RunFacts};
-use crate::{AgentEvent, Exit, WorkerIdentity};
+use crate::{AgentEvent, Exit, Verdict, WorkerIdentity};
 
-/// The worker group of this node.
+/// The worker group of this node, and the verdict once the run has ended.
 #[derive(Debug, Clone, Serialize)]
-pub struct NodeStatus {
+pub struct NodeReport {
     /// The job's name.
     pub run_id: String,
     /// The full name of this host.
@@ -37,16 +37,21 @@ pub struct NodeStatus {
     pub max_restarts: u32,
     /// The workers of the current attempt, by local rank.
     pub workers: Vec<WorkerStatus>,
+    /// The first failure of the job and those of this node; empty while the run goes on. No part of `/status`.
+    #[serde(skip)]
+    pub verdict: Verdict,
 }
 
-/// A status that is shared between threads.
+/// A report that is shared between threads.
 #[derive(Debug, Clone)]
-pub struct SharedStatus(pub Arc<Mutex<NodeStatus>>);
+pub struct SharedReport(pub Arc<Mutex<NodeReport>>);
 
-impl EventSink for SharedStatus {
+impl EventSink for SharedReport {
     fn record(&mut self, event: &AgentEvent) {
-        let mut status = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        status.apply(event);
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .apply(event);
     }
 }
 
@@ -77,7 +82,7 @@ pub struct WorkerStatus {
     pub stderr: Option<PathBuf>,
 }
 
-impl NodeStatus {
+impl NodeReport {
     /// Before anything has happened.
     pub fn new(facts: &RunFacts) -> Self {
         Self {
@@ -92,6 +97,7 @@ impl NodeStatus {
             restart_count: 0,
             max_restarts: facts.max_restarts,
             workers: Vec::new(),
+            verdict: Verdict::default(),
         }
     }
 
@@ -143,6 +149,7 @@ impl NodeStatus {
                 self.state = state.name();
                 self.restart_count = *restart_count;
             }
+            AgentEvent::Verdict { verdict, .. } => self.verdict.clone_from(verdict),
             _ => {}
         }
     }
