@@ -330,7 +330,9 @@ impl ConnectionThread {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let mut room = [PollFd::new(&*stream, PollFlags::OUT)];
-                    if poll(&mut room, Some(ONE_ATTEMPT))? == 0 {
+                    let began = Instant::now();
+                    // A signal ends the wait early; the next write says whether there is room.
+                    if poll(&mut room, Some(ONE_ATTEMPT))? == 0 && began.elapsed() >= ONE_ATTEMPT {
                         let what = "it takes nothing any more";
                         return Err(io::Error::new(io::ErrorKind::TimedOut, what));
                     }
