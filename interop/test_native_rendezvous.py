@@ -213,10 +213,10 @@ def exchange(one, other):
     assert one.get("of-other") == "2"
 
 
-@pytest.mark.parametrize("first", ["stock", "native"])
+@pytest.mark.parametrize("first", ["torchrun", "native"])
 def test_one_of_each_form_a_round_in_either_order_of_ranks(run, first):
-    make = {"stock": run.pytorch, "native": run.native}
-    second = "native" if first == "stock" else "stock"
+    make = {"torchrun": run.pytorch, "native": run.native}
+    second = "native" if first == "torchrun" else "torchrun"
     agents = [make[first]("127.0.0.2", "2:2"), make[second]("127.0.0.3", "2:2")]
     round_ = form(*agents)
     assert round_.round == 0

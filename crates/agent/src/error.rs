@@ -104,7 +104,7 @@ pub enum AgentError {
 }
 
 impl AgentError {
-    /// What the reference's exception would be called.
+    /// The name of torchelastic's exception for it.
     pub fn class(&self) -> &'static str {
         match self {
             Self::ProgramNotFound { .. } => "FileNotFoundError",

@@ -33,7 +33,7 @@ pub enum NodeState {
 }
 
 impl NodeState {
-    /// Its name in the reference's events.
+    /// Its name in torchelastic's events.
     pub fn name(self) -> &'static str {
         match self {
             Self::Init => "INIT",

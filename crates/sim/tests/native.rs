@@ -32,7 +32,7 @@ fn seeds_0_to_100_break_no_invariant() {
 fn seeds_100_to_200_break_no_invariant() {
     let reports = no_seed_breaks_an_invariant(100..200);
     let won: u64 = reports.iter().map(|report| report.won).sum();
-    assert!(won > 1000, "stock agents wrote only {won} times");
+    assert!(won > 1000, "torchrun agents wrote only {won} times");
 }
 
 #[test]

@@ -344,7 +344,7 @@ impl WorkerSpecBuilder {
         self
     }
 
-    /// The event handlers that have names; those of the reference.
+    /// The event handlers that have names; those of torchelastic.
     pub fn event_registry(mut self, registry: EventRegistry) -> Self {
         self.event_registry = registry;
         self

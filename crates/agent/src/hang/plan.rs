@@ -9,7 +9,7 @@ use rdzv_agent_proto::hang::heartbeat::HeartbeatLimits;
 /// is off and costs nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HangPlan {
-    /// The named pipe of the reference's watchdog, made when the run begins and removed at its end.
+    /// The named pipe of torchelastic's watchdog, made when the run begins and removed at its end.
     /// Workers have to be told by `TORCHELASTIC_TIMER_FILE` in [`AgentConfig`](crate::AgentConfig)'s
     /// environment.
     pub watchdog: Option<PathBuf>,

@@ -13,7 +13,7 @@ pub struct Endpoint {
     pub port: u16,
 }
 
-/// Why a text is no endpoint. The texts are the reference's.
+/// Why a text is no endpoint. The texts are PyTorch's.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum EndpointError {
     /// The part after the last colon is not a port.
@@ -32,7 +32,7 @@ impl Endpoint {
     /// Reads an endpoint; blank text means `localhost` with the default port.
     ///
     /// An IPv6 address needs brackets if a port follows (`[::1]:29500`); without them the text
-    /// after the last colon is taken for the port, as the reference does.
+    /// after the last colon is taken for the port, as PyTorch does.
     pub fn parse(text: &str, default_port: u16) -> Result<Self, EndpointError> {
         let trimmed = text.trim();
         if trimmed.is_empty() {

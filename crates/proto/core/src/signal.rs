@@ -48,7 +48,7 @@ pub fn number(name: &str) -> Option<i32> {
     Some(*number)
 }
 
-/// The name of a signal; none for most real-time signals, as in the reference.
+/// The name of a signal; none for most real-time signals, as in Python.
 pub fn name(number: i32) -> Option<&'static str> {
     let (name, _) = SIGNALS.iter().find(|(_, known)| *known == number)?;
     Some(name)

@@ -73,7 +73,7 @@ impl fmt::Display for WorkerName {
     }
 }
 
-/// A worker of the group: its name and its id. Printed as the reference prints it.
+/// A worker of the group: its name and its id. Printed as PyTorch prints it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct WorkerInfo {
     /// The id: the rank in the group.

@@ -38,7 +38,7 @@ pub enum Make {
 pub enum Input<'a> {
     /// To a native one.
     Native(native_client::Input<'a>),
-    /// To a stock one.
+    /// To a torchrun agent.
     Stock(participant::Input),
     /// To either.
     Join,
@@ -94,16 +94,16 @@ pub struct Agent {
     pub stalled_until: u64,
     /// It has no network before this time.
     pub cut_until: u64,
-    /// What the key held when a stock one last saw it.
+    /// What the key held when a torchrun agent last saw it.
     pub seen: Vec<u8>,
-    stock: bool,
+    torchrun: bool,
     /// How long it takes to stop its workers.
     stop_takes: Duration,
 }
 
 impl Agent {
     /// An agent whose process does not run yet.
-    pub fn new(number: usize, stock: bool, stop_takes: Duration) -> Self {
+    pub fn new(number: usize, torchrun: bool, stop_takes: Duration) -> Self {
         Self {
             me: NodeDesc {
                 addr: format!("node{number:05}"),
@@ -118,7 +118,7 @@ impl Agent {
             stalled_until: 0,
             cut_until: 0,
             seen: Vec::new(),
-            stock,
+            torchrun,
             stop_takes,
         }
     }
@@ -128,7 +128,7 @@ impl Agent {
         self.process += 1;
         self.me.pid += 1;
         self.doing = Doing::Joining;
-        self.machine = Some(match self.stock {
+        self.machine = Some(match self.torchrun {
             true => {
                 let participant = Participant::new(self.me.clone(), settings, seed);
                 Make::Stock(Box::new(participant.polling(Duration::from_secs(1))))
@@ -152,7 +152,7 @@ impl Agent {
 
     /// Whether it is one that knows only the key.
     pub fn is_stock(&self) -> bool {
-        self.stock
+        self.torchrun
     }
 
     /// When its machine wants to be called again.
@@ -201,7 +201,7 @@ impl Agent {
                 );
                 let outputs: Vec<_> = std::iter::from_fn(|| participant.poll_output()).collect();
                 for output in outputs {
-                    self.stock(output, &mut actions);
+                    self.torchrun(output, &mut actions);
                 }
             }
         }
@@ -238,7 +238,7 @@ impl Agent {
         }
     }
 
-    fn stock(&mut self, output: participant::Output, actions: &mut Vec<Action>) {
+    fn torchrun(&mut self, output: participant::Output, actions: &mut Vec<Action>) {
         use participant::{Change, Failure, Output};
         match output {
             Output::Read => actions.push(Action::Read),

@@ -29,7 +29,7 @@ impl World {
     fn apply(&mut self, agent: usize, action: Action) -> Result<(), Violation> {
         let process = self.agents[agent].process;
         let late = self.latency();
-        // A stock agent without a network asks again until it has one.
+        // A torchrun agent without a network asks again until it has one.
         let arrives = (self.time.now + late).max(self.agents[agent].cut_until);
         match action {
             Action::Send(bytes) => {
@@ -101,7 +101,7 @@ impl World {
         Ok(())
     }
 
-    /// A stock agent says where workers meet when it leads for the first time, and then its role.
+    /// A torchrun agent says where workers meet when it leads for the first time, and then its role.
     fn lead_as_stock(&mut self, agent: usize, round: u64, arrives: u64) {
         let process = self.agents[agent].process;
         let mut pairs = Vec::new();

@@ -69,8 +69,8 @@ impl Ledger {
         }
     }
 
-    /// `looked`: a stock agent, which was not told but has looked. If it does so late, it sees the
-    /// round without those who have left it since, as in the reference, and that it does not hold.
+    /// `looked`: a torchrun agent, which was not told but has looked. If it does so late, it sees the
+    /// round without those who have left it since, as in PyTorch, and that it does not hold.
     fn formed(
         &mut self,
         node: &NodeDesc,

@@ -4,7 +4,7 @@
 //! ```text
 //!   native agents ──operations──► links ──late, cut, reset──► host ── keys
 //!                 ◄──events────── links ◄──────────────────── host     ▲
-//!   stock agents ──read, write if unchanged──────────────────────────┘
+//!   torchrun agents ──read, write if unchanged──────────────────────────┘
 //! ```
 //!
 //! The plan of a seed lets agents start, restart their workers, leave, crash with and without a word,
@@ -18,7 +18,7 @@
 //! | `inputs.rs` | what agents are told, and what they want done |
 //! | `connections.rs` | the connections of native agents |
 //! | `store.rs` | the host and its keys |
-//! | [`agent`] | one agent around its machine, native or stock |
+//! | [`agent`] | one agent around its machine, native or of torchrun |
 //! | [`ledger`], `settled.rs` | what must be true after every step, and in the end |
 //!
 //! Invariants: INV-R1 to INV-R5 as in [`crate::rendezvous`]. **INV-N1** all native agents of a round are told the

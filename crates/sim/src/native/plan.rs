@@ -35,8 +35,8 @@ pub enum Act {
 pub struct Plan {
     /// What the agents agree on.
     pub settings: Settings,
-    /// Which agents there are: whether each is a stock one.
-    pub stock: Vec<bool>,
+    /// Which agents there are: whether each is one of torchrun.
+    pub torchrun: Vec<bool>,
     /// How long a message takes.
     pub latency: (Duration, Duration),
     /// What happens, in no order: when, to which agent.
@@ -53,7 +53,7 @@ impl Plan {
         let count = u32::try_from(agents).unwrap_or(u32::MAX);
         Self {
             settings: Settings::new(count, count),
-            stock: vec![false; agents],
+            torchrun: vec![false; agents],
             latency: (Duration::from_micros(50), Duration::from_micros(200)),
             acts: (0..agents)
                 .map(|agent| (Duration::ZERO, agent, Act::Start))
@@ -80,7 +80,7 @@ impl Plan {
         let slow = random.u32(0..3) == 0;
         let mut plan = Self {
             settings,
-            stock: (0..agents)
+            torchrun: (0..agents)
                 .map(|_| mixed && random.u32(0..3) == 0)
                 .collect(),
             latency: if slow {
@@ -97,7 +97,7 @@ impl Plan {
     }
 
     fn draw_acts(&mut self, random: &mut Rng) {
-        let agents = self.stock.len();
+        let agents = self.torchrun.len();
         let together = random.bool();
         for agent in 0..agents {
             let at = match together {

@@ -93,7 +93,7 @@ impl World {
         Ok(())
     }
 
-    /// A stock agent's question arrives.
+    /// A torchrun agent's question arrives.
     pub(super) fn asked(&mut self, agent: usize, process: u64, ask: Ask) -> Result<(), Violation> {
         if self.host_stalled_until > self.time.now {
             self.time

@@ -35,7 +35,7 @@ pub struct Report {
     pub joined: u64,
     /// Operations that arrived at the host.
     pub operations: u64,
-    /// Writes of stock agents that were tried, and that won.
+    /// Writes of torchrun agents that were tried, and that won.
     pub tried: u64,
     /// Writes that won.
     pub won: u64,
@@ -55,13 +55,13 @@ pub(super) enum Event {
     /// The next thing on the way to the host, or back, arrives.
     AtHost(u32),
     AtAgent(u32),
-    /// What a stock agent asks arrives at the store.
+    /// What a torchrun agent asks arrives at the store.
     Asked(usize, u64, Ask),
     /// With the value of the key, and whether a write won.
     Answered(usize, u64, Vec<u8>, Option<bool>),
 }
 
-/// What a stock agent asks.
+/// What a torchrun agent asks.
 #[derive(Debug)]
 pub(super) enum Ask {
     Read,
@@ -104,7 +104,7 @@ pub struct World {
     pub(super) keys: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(super) links: BTreeMap<u32, Link>,
     pub(super) next_link: u32,
-    /// The process of each stock agent that has said where workers meet.
+    /// The process of each torchrun agent that has said where workers meet.
     pub(super) leaders: BTreeMap<usize, u64>,
     pub(super) ledger: Ledger,
     pub(super) report: Report,
@@ -115,10 +115,10 @@ impl World {
     pub fn new(plan: Plan, seed: u64, trace: Trace) -> Self {
         let mut time = Scheduler::new(seed, trace);
         let agents: Vec<Agent> = (0..)
-            .zip(&plan.stock)
-            .map(|(number, stock)| {
+            .zip(&plan.torchrun)
+            .map(|(number, torchrun)| {
                 let stop_takes = Duration::from_millis(time.random.u64(0..3_000));
-                Agent::new(number, *stock, stop_takes)
+                Agent::new(number, *torchrun, stop_takes)
             })
             .collect();
         if trace == Trace::All {

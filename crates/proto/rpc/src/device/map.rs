@@ -52,7 +52,7 @@ pub enum NotOneToOne {
 /// My device → the callee's device. Printed as `{cuda:0: cuda:1}`, in the order of the keys.
 ///
 /// A map that was given as a whole maps to each device once. Adding maps to one another may break
-/// that, which is found when the group is formed, as in the reference.
+/// that, which is found when the group is formed, as in PyTorch.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct DeviceMap(BTreeMap<Device, Device>);

@@ -22,7 +22,7 @@ fn path() -> io::Result<OsString> {
         .ok_or_else(|| io::Error::other("TORCHELASTIC_ERROR_FILE names no file"))
 }
 
-/// What the reference's recorder writes for an exception.
+/// The document that torchelastic's recorder writes for an exception.
 fn recorded(message: &str) -> String {
     let seconds = SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -39,7 +39,7 @@
 //! | `as-session-leader` | makes a session of its own (a started child may; a worker has one) | |
 //! | `error-file:TEXT` | writes TEXT, as it is, to `$TORCHELASTIC_ERROR_FILE` | `error_file` |
 //! | `error-folder` | makes a folder of that name | |
-//! | `error:MESSAGE` | writes a structured error file, as the reference's recorder does | |
+//! | `error:MESSAGE` | writes a structured error file, as torchelastic's recorder does | |
 //!
 //! `rank=N?STEP`, `local=N?STEP`, `node=N?STEP`, `round=N?STEP` and `attempt=N?STEP` do the step only
 //! for the worker with that `RANK`, `LOCAL_RANK` or `GROUP_RANK`, or in the round with that
