@@ -17,6 +17,7 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | [`report`] | the totals of a run of agents |
 //! | [`scheduler`], [`trace`] | virtual time, events and what is shown of them, in all worlds |
 //! | [`world`] | virtual time, events, what clients do; the driver of the machine |
 //! | [`link`] | one connection's two directions |
@@ -34,6 +35,7 @@ pub mod link;
 pub mod native;
 pub mod references;
 pub mod rendezvous;
+pub mod report;
 pub mod scheduler;
 pub mod trace;
 pub mod world;

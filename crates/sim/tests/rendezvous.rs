@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use rdzv_sim::rendezvous::plan::Plan;
-use rdzv_sim::rendezvous::world::Report;
 use rdzv_sim::rendezvous::{run, run_many};
+use rdzv_sim::report::Report;
 use rdzv_sim::trace::Trace;
 
 fn no_seed_breaks_an_invariant(seeds: Range<u64>) -> Vec<Report> {

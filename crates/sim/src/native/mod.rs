@@ -37,7 +37,9 @@ pub mod world;
 use crate::Violation;
 use crate::trace::Trace;
 
-use world::{Report, World};
+use world::World;
+
+use crate::report::Report;
 
 /// Runs the plan of a seed to its end.
 pub fn run(seed: u64, trace: Trace) -> Result<Report, Violation> {

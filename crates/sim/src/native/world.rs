@@ -10,38 +10,12 @@ use super::agent::{Agent, Doing, Input};
 use super::ledger::Ledger;
 use super::plan::{Act, Plan};
 use crate::Violation;
+use crate::report::{BUSY, Report, SETTLED_AFTER};
 use crate::scheduler::{Scheduler, nanos};
 use crate::trace::Trace;
 
-/// How long after everything that is planned all must have come together again.
-const SETTLED_AFTER: Duration = Duration::from_secs(240);
-
 /// How long everything must stay settled.
 const LONG: Duration = Duration::from_secs(16);
-
-/// Things that happen to one agent in a second of virtual time, on average; more is a busy loop.
-const BUSY: u64 = 400;
-
-/// What a run amounted to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Report {
-    /// Agents.
-    pub agents: u64,
-    /// Events that happened.
-    pub events: u64,
-    /// Rounds that were completed.
-    pub rounds: u64,
-    /// Times that an agent joined.
-    pub joined: u64,
-    /// Operations that arrived at the host.
-    pub operations: u64,
-    /// Writes of torchrun agents that were tried, and that won.
-    pub tried: u64,
-    /// Writes that won.
-    pub won: u64,
-    /// When the last agent joined.
-    pub last_joined: Duration,
-}
 
 /// Something that happens at a time; of an agent, in this process of it.
 #[derive(Debug)]

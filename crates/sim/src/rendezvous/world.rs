@@ -11,38 +11,9 @@ use super::ledger::Ledger;
 use super::plan::{Act, Plan};
 use super::settled::unsettled;
 use crate::Violation;
+use crate::report::{BUSY, Report, SETTLED_AFTER};
 use crate::scheduler::{Scheduler, nanos};
 use crate::trace::Trace;
-
-/// How long after everything that is planned all must have come together again: the last call, the
-/// time after which nodes are lost, stopping workers, and joining once more because of each.
-const SETTLED_AFTER: Duration = Duration::from_secs(240);
-
-/// Things that happen to one agent in a second of virtual time, on average; more is a busy loop.
-const BUSY: u64 = 400;
-
-/// What a run amounted to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Report {
-    /// Agents.
-    pub agents: u64,
-    /// Events that happened.
-    pub events: u64,
-    /// Rounds that were completed.
-    pub rounds: u64,
-    /// Times that an agent joined.
-    pub joined: u64,
-    /// Reads of the store.
-    pub reads: u64,
-    /// Writes that were tried.
-    pub tried: u64,
-    /// Writes that won.
-    pub won: u64,
-    /// When the last agent joined.
-    pub last_joined: Duration,
-    /// Virtual time that passed.
-    pub elapsed: Duration,
-}
 
 /// What the store answers.
 #[derive(Debug)]
