@@ -27,7 +27,7 @@ pub enum Doing {
 /// Its machine.
 #[derive(Debug)]
 pub enum Make {
-    /// Speaks to the host.
+    /// Speaks to the coordinator.
     Native(Box<NativeClient>),
     /// Knows only the key.
     Stock(Box<Participant>),
@@ -53,7 +53,7 @@ pub enum Input<'a> {
 /// What an agent wants from the world after something happened to it.
 #[derive(Debug)]
 pub enum Action {
-    /// Send to the host.
+    /// Send to the coordinator.
     Send(Vec<u8>),
     /// A connection.
     Dial,

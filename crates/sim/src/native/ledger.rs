@@ -40,7 +40,7 @@ impl Ledger {
         self.sizes.len() as u64
     }
 
-    /// The host tells `node` something.
+    /// The coordinator tells `node` something.
     pub fn announced(&mut self, node: &NodeDesc, event: &Event) -> Result<(), Violation> {
         match event {
             Event::Formed {

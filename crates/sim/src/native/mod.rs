@@ -1,4 +1,4 @@
-//! Agents that meet through a host: the machines of `rdzv_rendezvous_proto::{coordinator, native_client}`,
+//! Agents that meet through a coordinator: the machines of `rdzv_rendezvous_proto::{coordinator, native_client}`,
 //! with agents among them that know only the state under its key.
 //!
 //! ```text
@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The plan of a seed lets agents start, restart their workers, leave, crash with and without a word,
-//! stall, lose the network without noticing, have connections reset; and lets the host itself stall.
+//! stall, lose the network without noticing, have connections reset; and lets the coordinator itself stall.
 //!
 //! | file | what |
 //! |---|---|
@@ -17,7 +17,7 @@
 //! | `acts.rs` | what the plan does to agents |
 //! | `inputs.rs` | what agents are told, and what they want done |
 //! | `connections.rs` | the connections of native agents |
-//! | `store.rs` | the host and its keys |
+//! | `store.rs` | the coordinator and its keys |
 //! | [`agent`] | one agent around its machine, native or of torchrun |
 //! | [`ledger`], `settled.rs` | what must be true after every step, and in the end |
 //!

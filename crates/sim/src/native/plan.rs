@@ -26,7 +26,7 @@ pub enum Act {
     Cut(Duration),
     /// Its connection is reset.
     Reset,
-    /// The host stands still for a while.
+    /// The coordinator stands still for a while.
     HostStalls(Duration),
 }
 

@@ -1,4 +1,4 @@
-//! The host and its keys: what reaches them, and what comes of it.
+//! The coordinator and its keys: what reaches them, and what comes of it.
 
 use std::collections::VecDeque;
 
@@ -31,7 +31,7 @@ impl World {
         Ok(())
     }
 
-    /// Tells the host something, and applies what it wants done.
+    /// Tells the coordinator something, and applies what it wants done.
     pub(super) fn tell_host(&mut self, input: coordinator::Input<'_>) -> Result<(), Violation> {
         self.note_host(|| format!("◄ {input:?}"));
         self.host.handle(self.time.clocks(0), input);

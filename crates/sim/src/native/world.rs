@@ -26,7 +26,7 @@ pub(super) enum Event {
     JoinAgain(usize, u64),
     StartAgain(usize, u64),
     Dialed(usize, u64),
-    /// The next thing on the way to the host, or back, arrives.
+    /// The next thing on the way to the coordinator, or back, arrives.
     AtHost(u32),
     AtAgent(u32),
     /// What a torchrun agent asks arrives at the store.
@@ -259,7 +259,7 @@ impl World {
         self.time.log(&self.agents[agent].me, what);
     }
 
-    /// Something happened to the host.
+    /// Something happened to the coordinator.
     pub(super) fn note_host(&self, what: impl FnOnce() -> String) {
         if self.time.is_traced() {
             let host = NodeDesc {

@@ -1,4 +1,4 @@
-//! One agent's side of native rendezvous: what it says to the host, and what it makes of the answers.
+//! One agent's side of native rendezvous: what it says to the coordinator, and what it makes of the answers.
 //!
 //! ```text
 //!                 Join                Formed               Master
@@ -7,7 +7,7 @@
 //!          └── Leave, refused ┘     idle           └──► joining ◄──────┘
 //! ```
 //!
-//! The host takes an agent whose connection breaks for lost. A join that is under way is then
+//! The coordinator takes an agent whose connection breaks for lost. A join that is under way is then
 //! repeated over a new connection; a member is told that its round does not hold any more. If no new
 //! connection can be made for a while, what the rendezvous stands on is gone.
 
@@ -49,7 +49,7 @@ pub enum Input<'a> {
     },
     /// The agent wants to know how the run stands.
     Ask,
-    /// Bytes came from the host.
+    /// Bytes came from the coordinator.
     Bytes(&'a [u8]),
     /// A connection is there.
     Connected,
@@ -66,7 +66,7 @@ pub enum Output {
     Dial,
     /// Close the connection.
     HangUp,
-    /// Send to the host.
+    /// Send to the coordinator.
     Send(Vec<u8>),
     /// This agent has rank 0 of the round, and says where the workers meet ([`Input::Publish`]).
     Lead {
@@ -81,7 +81,7 @@ pub enum Output {
     Changed(Change),
     /// Answer to [`Input::Close`].
     Closed,
-    /// Answer to [`Input::Close`]: the host cannot be told.
+    /// Answer to [`Input::Close`]: the coordinator cannot be told.
     NotClosed(Failure),
     /// Answer to [`Input::Ask`].
     Status {
@@ -112,11 +112,11 @@ pub struct Joined {
 /// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
-    /// The host does not let the agent in.
+    /// The coordinator does not let the agent in.
     Refused(Refusal),
     /// [`Input::Interrupt`].
     Interrupted,
-    /// The host cannot be reached, or does not do what it should.
+    /// The coordinator cannot be reached, or does not do what it should.
     Unreachable {
         /// What was found there.
         what: String,
@@ -144,7 +144,7 @@ pub enum Change {
     },
     /// The run is over.
     Closed,
-    /// The host is gone.
+    /// The coordinator is gone.
     Lost {
         /// What was found in its place.
         what: String,

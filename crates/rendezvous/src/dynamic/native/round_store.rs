@@ -1,4 +1,4 @@
-//! The agents' store of a round: the host's own store, connected to when it is first used. With
+//! The agents' store of a round: the coordinator's own store, connected to when it is first used. With
 //! native agents only, it is used for little more than the exit barrier, if at all.
 
 use std::net::SocketAddr;

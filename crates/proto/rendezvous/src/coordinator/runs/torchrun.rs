@@ -2,7 +2,7 @@
 //!
 //! Native agents keep no heartbeats in the state: whoever looks sees those that are connected as
 //! just heard of. Agents of torchrun are held for lost when the heartbeat that they write has not changed
-//! for long enough by the host's clock, so that it does not matter what their clocks say.
+//! for long enough by the coordinator's clock, so that it does not matter what their clocks say.
 
 use super::{Effect, Phase, Run};
 use crate::coordinator::keys;

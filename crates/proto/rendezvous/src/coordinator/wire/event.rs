@@ -1,4 +1,4 @@
-//! What a host tells an agent.
+//! Events from the coordinator to an agent.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub const MAX_EVENT_BYTES: u32 = 1 << 20;
 /// Length of kind and length.
 const HEAD: usize = 5;
 
-/// What a host tells an agent.
+/// An event from the coordinator to an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// The round is complete, and the agent takes part.
@@ -57,7 +57,7 @@ pub enum Event {
     Refused(Refusal),
     /// The agent does not take part any more, as it asked for.
     Left,
-    /// The host lives.
+    /// The coordinator lives.
     Alive,
     /// What there is to know about a run.
     Status {

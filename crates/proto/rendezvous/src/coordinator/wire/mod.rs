@@ -1,4 +1,4 @@
-//! The native wire: what an agent asks a host for, and what the host tells its agents.
+//! The native wire: operations from an agent to its coordinator, and events back.
 //!
 //! A native connection begins like any other of the store, and then carries nothing but this.
 //! Operations are requests of an extension of the store; events come whenever there is something to
@@ -54,7 +54,7 @@ pub const VERSION: u8 = 1;
 /// as large, and those are what store clients use.
 pub const PROBE: u32 = 0x767A_6452;
 
-/// What a host answers to [`PROBE`]; others echo it.
+/// The answer of a coordinator to [`PROBE`]; others echo it.
 pub const PROBE_ANSWER: u32 = 0x317A_6452;
 
 /// Why bytes are no operation or event of this wire.
@@ -75,7 +75,7 @@ pub enum WireError {
     /// A join of another version.
     #[error("it speaks version {0} of the native rendezvous, this host version {VERSION}")]
     Version(u8),
-    /// An event is longer than any that a host sends.
+    /// An event is longer than any that a coordinator sends.
     #[error("an event of {0} bytes, at most {MAX_EVENT_BYTES} are accepted")]
     TooLong(u32),
 }

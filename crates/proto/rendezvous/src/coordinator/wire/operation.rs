@@ -53,7 +53,7 @@ pub struct Join {
     pub run: String,
     /// The agent.
     pub node: NodeDesc,
-    /// What it was told about the run. Only what the host needs is on the wire; the rest are the
+    /// What it was told about the run. Only what the coordinator needs is on the wire; the rest are the
     /// defaults on the other side.
     pub settings: Settings,
     /// The role of its workers.
