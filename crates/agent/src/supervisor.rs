@@ -50,10 +50,13 @@ pub(crate) struct Watch {
     pub(crate) within: Option<Duration>,
 }
 
-/// Starts, watches and stops the workers of one node.
+/// Starts, watches and stops the workers of one node. What has a default is for workers that are
+/// processes: those of others leave nothing behind and have no output here.
 pub(crate) trait Supervisor {
     /// The first call of a run.
-    fn begin(&mut self, clock: Clock) -> Vec<WorkerEvent>;
+    fn begin(&mut self, _clock: Clock) -> Vec<WorkerEvent> {
+        Vec::new()
+    }
 
     /// Forgets the workers of the last attempt, which are gone.
     fn forget(&mut self);
@@ -83,25 +86,29 @@ pub(crate) trait Supervisor {
     ) -> Vec<WorkerEvent>;
 
     /// Kills workers whose grace is over.
-    fn kill(&mut self, clock: Clock, workers: &[LocalRank]) -> Vec<WorkerEvent>;
+    fn kill(&mut self, _clock: Clock, _workers: &[LocalRank]) -> Vec<WorkerEvent> {
+        Vec::new()
+    }
 
     /// Gives up workers that do not end although they were killed.
-    fn abandon(&mut self, workers: &[LocalRank]);
+    fn abandon(&mut self, _workers: &[LocalRank]) {}
 
     /// Kills whatever workers have left behind. [`GroupInput::Cleared`] follows, here or later.
-    fn kill_leftovers(&mut self) -> Vec<WorkerEvent>;
+    fn kill_leftovers(&mut self) -> Vec<WorkerEvent> {
+        vec![GroupInput::Cleared.into()]
+    }
 
     /// Gives up leftovers that do not end although they were killed.
-    fn abandon_leftovers(&mut self);
+    fn abandon_leftovers(&mut self) {}
 
     /// Suspends all workers (SIGSTOP).
-    fn suspend(&mut self);
+    fn suspend(&mut self) {}
 
     /// Continues all workers (SIGCONT).
-    fn resume(&mut self);
+    fn resume(&mut self) {}
 
     /// The first failure of an attempt.
-    fn report_failure(&mut self, exit: &WorkerExit);
+    fn report_failure(&mut self, _exit: &WorkerExit) {}
 
     /// The workers of the attempt, by local rank.
     fn workers(&self) -> Vec<WorkerIdentity>;
@@ -126,16 +133,18 @@ pub(crate) trait Supervisor {
     fn shutdown(&mut self, signal: i32);
 
     /// Waits until everything that ended workers have written to the agent's stderr is captured.
-    async fn captured(&mut self);
+    async fn captured(&mut self) {}
 
     /// Waits until the output of all workers is on the console.
-    async fn drained(&mut self);
+    async fn drained(&mut self) {}
 
     /// Removes what the run does not leave behind.
-    fn remove_files(&mut self, succeeded: bool);
+    fn remove_files(&mut self, _succeeded: bool) {}
 
     /// The last call of a run.
-    fn end(&mut self, clock: Clock) -> Vec<WorkerEvent>;
+    fn end(&mut self, _clock: Clock) -> Vec<WorkerEvent> {
+        Vec::new()
+    }
 }
 
 impl From<AgentEvent> for WorkerEvent {

@@ -264,10 +264,6 @@ fn in_order(found: RunResult) -> Vec<ProcessFailure> {
 }
 
 impl Supervisor for &mut PolledSupervisor<'_> {
-    fn begin(&mut self, _clock: Clock) -> Vec<WorkerEvent> {
-        Vec::new()
-    }
-
     fn forget(&mut self) {
         self.workers.clear();
     }
@@ -328,25 +324,6 @@ impl Supervisor for &mut PolledSupervisor<'_> {
         Vec::new()
     }
 
-    /// None is left when [`WorkerSupervisor::stop_workers`] has returned.
-    fn kill(&mut self, _clock: Clock, _workers: &[LocalRank]) -> Vec<WorkerEvent> {
-        Vec::new()
-    }
-
-    fn abandon(&mut self, _workers: &[LocalRank]) {}
-
-    fn kill_leftovers(&mut self) -> Vec<WorkerEvent> {
-        vec![GroupInput::Cleared.into()]
-    }
-
-    fn abandon_leftovers(&mut self) {}
-
-    fn suspend(&mut self) {}
-
-    fn resume(&mut self) {}
-
-    fn report_failure(&mut self, _exit: &WorkerExit) {}
-
     fn workers(&self) -> Vec<WorkerIdentity> {
         let workers = self.workers.values();
         workers.map(|worker| worker.identity.clone()).collect()
@@ -382,15 +359,5 @@ impl Supervisor for &mut PolledSupervisor<'_> {
     fn shutdown(&mut self, signal: i32) {
         self.supervisor
             .shutdown(signal, self.spec.config.shutdown_timeout);
-    }
-
-    async fn captured(&mut self) {}
-
-    async fn drained(&mut self) {}
-
-    fn remove_files(&mut self, _succeeded: bool) {}
-
-    fn end(&mut self, _clock: Clock) -> Vec<WorkerEvent> {
-        Vec::new()
     }
 }

@@ -1,11 +1,10 @@
 //! Where all workers are, found out beside the loop: a stack takes a tenth of a second, or for ever.
 
-use std::future::poll_fn;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::task::Poll;
 
 use rdzv_agent_proto::hang::stacks::WorkerStack;
+use tokio::task::JoinSet;
 
 use super::{look, stack};
 use crate::worker::WorkerIdentity;
@@ -13,29 +12,14 @@ use crate::worker::WorkerIdentity;
 /// An inspection under way.
 pub(crate) type Inspection = Pin<Box<dyn Future<Output = Vec<WorkerStack>>>>;
 
-/// Looks at these workers, all at the same time.
-pub(crate) fn begin(workers: Vec<WorkerIdentity>, tool: Option<PathBuf>) -> Inspection {
+/// Looks at these workers, all at the same time. To be called inside the runtime.
+pub(crate) fn begin(workers: Vec<WorkerIdentity>, tool: Option<&PathBuf>) -> Inspection {
+    let looks = workers.into_iter().map(|worker| inspect(worker, tool.cloned()));
+    let looks: JoinSet<WorkerStack> = looks.collect();
     Box::pin(async move {
-        let mut looks: Vec<Pin<Box<dyn Future<Output = WorkerStack>>>> = Vec::new();
-        for worker in workers {
-            looks.push(Box::pin(inspect(worker, tool.clone())));
-        }
-        let mut places: Vec<Option<WorkerStack>> = looks.iter().map(|_| None).collect();
-        poll_fn(|context| {
-            for (look, place) in looks.iter_mut().zip(&mut places) {
-                if place.is_none()
-                    && let Poll::Ready(found) = look.as_mut().poll(context)
-                {
-                    *place = Some(found);
-                }
-            }
-            match places.iter().all(Option::is_some) {
-                true => Poll::Ready(()),
-                false => Poll::Pending,
-            }
-        })
-        .await;
-        places.into_iter().flatten().collect()
+        let mut stacks = looks.join_all().await;
+        stacks.sort_by_key(|stack| stack.local_rank);
+        stacks
     })
 }
 

@@ -200,7 +200,7 @@ impl HangMonitor {
             None => {}
         }
         if !self.troubles.is_empty() && self.inspection.is_none() {
-            let tool = self.plan.stack_tool.clone();
+            let tool = self.plan.stack_tool.as_ref();
             self.inspection = Some(inspect::begin(running(), tool));
         }
         outputs

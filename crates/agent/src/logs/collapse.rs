@@ -29,12 +29,8 @@ const EACH: usize = 32;
 /// Number of one stream of one worker.
 pub(super) type StreamId = u64;
 
-/// A text that waits in at least one queue.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Text {
-    bytes: Rc<[u8]>,
-    number: u64,
-}
+/// A text that waits in at least one queue. Equal texts that wait are one allocation.
+type Text = Rc<[u8]>;
 
 #[derive(Debug)]
 struct Waiting {
@@ -56,7 +52,7 @@ struct Queue {
 pub(super) struct Fold {
     queues: BTreeMap<StreamId, Queue>,
     /// Each text that waits, and the number of queues that it waits in.
-    texts: HashMap<Rc<[u8]>, (Text, usize)>,
+    texts: HashMap<Text, usize>,
     bytes: usize,
     arrived: u64,
     /// The streams of the line that left last.
@@ -69,7 +65,7 @@ pub(super) struct Folded {
     /// Its streams, in ascending order.
     pub(super) streams: Vec<StreamId>,
     /// The line, without its end.
-    pub(super) text: Rc<[u8]>,
+    pub(super) text: Text,
 }
 
 impl Fold {
@@ -135,7 +131,7 @@ impl Fold {
         let mut common: Option<&Text> = None;
         for queue in self.queues.values() {
             let head = &queue.lines.front()?.text;
-            if common.is_some_and(|common| common.number != head.number) {
+            if common.is_some_and(|common| !Rc::ptr_eq(common, head)) {
                 return None;
             }
             common = Some(head);
@@ -164,8 +160,8 @@ impl Fold {
         let mut line = line;
         let mut seen = Vec::new();
         while let Some(ahead) = self.ahead_of(&line) {
-            seen.push(line.number);
-            if seen.contains(&ahead.number) {
+            seen.push(Rc::clone(&line));
+            if seen.iter().any(|seen| Rc::ptr_eq(seen, &ahead)) {
                 // Two workers have the same lines in another order.
                 break;
             }
@@ -176,20 +172,17 @@ impl Fold {
 
     /// The head of a queue in which this line waits further back.
     fn ahead_of(&self, line: &Text) -> Option<Text> {
-        let waiting = self.texts.get(&line.bytes).map_or(0, |(_, count)| *count);
-        let at_heads = self
-            .heads()
-            .filter(|(_, head)| head.text.number == line.number)
-            .count();
+        let waiting = self.texts.get(line).copied().unwrap_or(0);
+        let at_heads = self.streams(line).len();
         // Empty lines and rulers are everywhere; they align nothing.
-        if waiting == at_heads || !line.bytes.iter().any(u8::is_ascii_alphanumeric) {
+        if waiting == at_heads || !line.iter().any(u8::is_ascii_alphanumeric) {
             return None;
         }
         self.queues.values().find_map(|queue| {
             let mut lines = queue.lines.iter().take(FURTHEST);
             let head = &lines.next()?.text;
-            let behind = head.number != line.number
-                && lines.any(|waiting| waiting.text.number == line.number);
+            let behind = !Rc::ptr_eq(head, line)
+                && lines.any(|waiting| Rc::ptr_eq(&waiting.text, line));
             behind.then(|| head.clone())
         })
     }
@@ -207,7 +200,7 @@ impl Fold {
     /// The streams that have this line at the head.
     fn streams(&self, line: &Text) -> Vec<StreamId> {
         self.heads()
-            .filter(|(_, head)| head.text.number == line.number)
+            .filter(|(_, head)| Rc::ptr_eq(&head.text, line))
             .map(|(stream, _)| stream)
             .collect()
     }
@@ -221,33 +214,29 @@ impl Fold {
                 self.bytes -= EACH;
             }
         }
-        if let Some((_, count)) = self.texts.get_mut(&line.bytes) {
+        if let Some(count) = self.texts.get_mut(line) {
             *count -= streams.len();
             if *count == 0 {
-                self.texts.remove(&line.bytes);
-                self.bytes -= size(&line.bytes);
+                self.texts.remove(line);
+                self.bytes -= size(line);
             }
         }
         self.forget_ended();
         self.last.clone_from(&streams);
         Folded {
             streams,
-            text: Rc::clone(&line.bytes),
+            text: Rc::clone(line),
         }
     }
 
     fn intern(&mut self, text: &[u8]) -> Text {
-        if let Some((text, count)) = self.texts.get_mut(text) {
-            *count += 1;
-            return text.clone();
+        let known = self.texts.get_key_value(text);
+        let text = known.map_or_else(|| text.into(), |(known, _)| Rc::clone(known));
+        let count = self.texts.entry(Rc::clone(&text)).or_default();
+        if *count == 0 {
+            self.bytes += size(&text);
         }
-        let text = Text {
-            bytes: text.into(),
-            number: self.arrived,
-        };
-        self.bytes += size(&text.bytes);
-        let key = Rc::clone(&text.bytes);
-        self.texts.insert(key, (text.clone(), 1));
+        *count += 1;
         text
     }
 

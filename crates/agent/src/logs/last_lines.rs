@@ -1,8 +1,7 @@
 //! The last lines that a worker wrote into a file.
 
 use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
 /// Number of bytes that are read from the end of a file.
@@ -48,18 +47,10 @@ fn begin_of_line(file: &File, position: u64) -> io::Result<Option<u64>> {
 }
 
 /// The bytes of a file between two positions, or fewer if it has become shorter.
-fn part(file: &File, start: u64, end: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; usize::try_from(end - start).unwrap_or_default()];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        match file.read_at(&mut bytes[filled..], start + filled as u64) {
-            Ok(0) => break,
-            Ok(read) => filled += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    bytes.truncate(filled);
+fn part(mut file: &File, start: u64, end: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(start))?;
+    file.take(end - start).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

@@ -131,22 +131,12 @@ fn cleaned(text: &[u8]) -> Cow<'_, [u8]> {
 
 /// Number of bytes up to a character whose end is still missing.
 fn complete_length(bytes: &[u8]) -> usize {
-    let tail = bytes.len().saturating_sub(3);
-    for start in (tail..bytes.len()).rev() {
-        let needed = match bytes[start] {
-            0xc2..=0xdf => 2,
-            0xe0..=0xef => 3,
-            0xf0..=0xf4 => 4,
-            0x80..=0xbf => continue,
-            _ => return bytes.len(),
-        };
-        return if bytes.len() - start < needed {
-            start
-        } else {
-            bytes.len()
-        };
+    let last = bytes.utf8_chunks().last();
+    let rest = last.map_or(&[][..], |chunk| chunk.invalid());
+    match str::from_utf8(rest) {
+        Err(error) if error.error_len().is_none() => bytes.len() - rest.len(),
+        _ => bytes.len(),
     }
-    bytes.len()
 }
 
 #[cfg(test)]

@@ -41,7 +41,6 @@ enum Command {
 }
 
 /// The agent's end.
-#[derive(Debug)]
 pub(super) struct DynamicRendezvous {
     /// Becomes the thread with the first join.
     idle: Option<Rendezvous>,
@@ -60,12 +59,6 @@ pub(super) struct JoinedRound {
     store: Arc<dyn Store>,
     /// The threads of the backend, by name.
     threads: Threads,
-}
-
-impl std::fmt::Debug for JoinedRound {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.info.fmt(formatter)
-    }
 }
 
 type Threads = Vec<(&'static str, Pinger)>;
@@ -206,15 +199,6 @@ struct Interruption {
     how: OnceLock<Interrupter>,
 }
 
-impl std::fmt::Debug for Interruption {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter
-            .debug_struct("Interruption")
-            .field("wanted", &self.wanted)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Interruption {
     /// Ends the join; false if it has not come to where it can be ended.
     fn interrupt(&self) -> bool {
@@ -235,15 +219,6 @@ struct Rendezvous {
     answers: UnboundedSender<Answer>,
     interruption: Arc<Interruption>,
     backend: Option<Box<dyn RendezvousBackend>>,
-}
-
-impl std::fmt::Debug for Rendezvous {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter
-            .debug_struct("Rendezvous")
-            .field("parameters", &self.parameters)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Rendezvous {

@@ -43,7 +43,6 @@ use static_nodes::StaticNodes;
 const STORE_SERVER: &str = "store server";
 
 /// What comes back, some time later.
-#[derive(Debug)]
 pub(crate) enum Answer {
     /// To [`RendezvousHandle::join`]: for [`RendezvousHandle::joined`].
     Joined(Result<Joined, AgentError>),
@@ -73,14 +72,12 @@ pub(crate) enum LeaveReason {
 }
 
 /// A rendezvous that is complete.
-#[derive(Debug)]
 pub(crate) struct Joined {
     pub(crate) round: Round,
     state: JoinedState,
 }
 
 /// What there is to keep of a rendezvous.
-#[derive(Debug)]
 enum JoinedState {
     Nothing,
     Static(Box<StaticNodes>),
@@ -88,7 +85,6 @@ enum JoinedState {
 }
 
 /// The agent's side of the rendezvous.
-#[derive(Debug)]
 pub(crate) struct RendezvousHandle {
     us: RoleInfo,
     identical_workers: bool,
