@@ -1,87 +1,108 @@
 //! From what happened here, and what other nodes have said, to the verdict.
 
+use std::io::ErrorKind;
+
+use rdzv_agent_proto::group::diagnosis::is_loss_of_a_peer;
 use rdzv_agent_proto::group::{Cause, Evidence, Failure};
-use rdzv_core::rank::GroupRank;
 use rdzv_core::time::Wall;
 
-use crate::worker::WorkerIdentity;
-use crate::{AgentError, Outcome, Verdict};
+use super::lost_node::LostNode;
+use super::{FailureAnalysis, PeerFailure, root_cause};
+use crate::{AgentError, Outcome, Verdict, host};
 
-/// What a verdict rests on besides the outcome.
-#[derive(Debug)]
-pub(super) struct Known<'a> {
-    /// The full name of this node.
-    pub(super) host: &'a str,
-    /// Its rank among the agents.
-    pub(super) group_rank: GroupRank,
-    /// Its role.
-    pub(super) role: &'a str,
-    /// The worker that could not be started, if that is what ended the run.
-    pub(super) not_started: Option<&'a WorkerIdentity>,
-    /// The first failure of the job, if that was on another node.
-    pub(super) elsewhere: Option<Failure>,
-    /// How many restarts were used.
-    pub(super) restart_count: u32,
-    /// Now.
-    pub(super) at: Wall,
-}
-
-/// Puts the failures in order.
-pub(super) fn judge(outcome: &Outcome, known: Known<'_>) -> Verdict {
-    let here = match outcome {
-        Outcome::Succeeded | Outcome::Signalled { .. } => {
-            return Verdict {
-                restart_count: known.restart_count,
-                ..Verdict::default()
-            };
+impl PeerFailure {
+    /// Whether it came before the first failure of this node: by time, unless only one of the two
+    /// is the loss of a peer.
+    fn came_before(&self, own: &Failure) -> bool {
+        if matches!(own.cause, Cause::StoppedByAgent { .. }) {
+            return true;
         }
-        Outcome::Failed {
-            failures,
-            root_cause,
-        } => {
-            let mut failures = failures.clone();
-            if *root_cause < failures.len() {
-                failures[..=*root_cause].rotate_right(1);
-            }
-            failures
+        let losses = [&self.failure.cause, &own.cause].map(is_loss_of_a_peer);
+        match losses {
+            [false, true] => true,
+            [true, false] => false,
+            _ => own.evidence.seen.is_some_and(|seen| self.at < seen),
         }
-        // Another node's failure is not one of this node, if that node is known.
-        Outcome::Error(AgentError::PeerFailed { .. }) if known.elsewhere.is_some() => Vec::new(),
-        Outcome::Error(error) => vec![of_agent(error, &known)],
-    };
-    Verdict {
-        here: known.elsewhere.is_none(),
-        failures: known.elsewhere.into_iter().chain(here).collect(),
-        restart_count: known.restart_count,
     }
 }
 
-/// The failure of an agent that could not go on.
-fn of_agent(error: &AgentError, known: &Known<'_>) -> Failure {
-    let cause = match error {
-        AgentError::ProgramNotFound { .. } | AgentError::Spawn { .. } => Cause::NotStarted {
-            reason: error.to_string(),
-        },
-        AgentError::Logs { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
-            Cause::DiskFull {
-                text: error.to_string(),
+impl FailureAnalysis {
+    /// The verdict on the run: the failures in order.
+    pub(crate) fn verdict(&self, now: Wall, restart_count: u32, outcome: &Outcome) -> Verdict {
+        let elsewhere = self.elsewhere(outcome);
+        let here = match outcome {
+            Outcome::Succeeded | Outcome::Signalled { .. } => {
+                return Verdict {
+                    restart_count,
+                    ..Verdict::default()
+                };
             }
+            Outcome::Failed {
+                failures,
+                root_cause,
+            } => {
+                let mut failures = failures.clone();
+                if *root_cause < failures.len() {
+                    failures[..=*root_cause].rotate_right(1);
+                }
+                failures
+            }
+            // Another node's failure is not one of this node, if that node is known.
+            Outcome::Error(AgentError::PeerFailed { .. }) if elsewhere.is_some() => Vec::new(),
+            Outcome::Error(error) => vec![self.of_agent(now, error)],
+        };
+        Verdict {
+            here: elsewhere.is_none(),
+            failures: elsewhere.into_iter().chain(here).collect(),
+            restart_count,
         }
-        error => Cause::Agent {
-            text: format!("{}: {error}", error.class()),
-        },
-    };
-    let worker = known.not_started;
-    Failure {
-        cause,
-        evidence: Evidence {
-            host: known.host.to_owned(),
-            group_rank: Some(known.group_rank),
-            role: known.role.to_owned(),
-            rank: worker.map(|worker| worker.rank),
-            local_rank: worker.map(|worker| worker.local_rank),
-            seen: Some(known.at),
-            ..Evidence::default()
-        },
+    }
+
+    /// The first failure of the job, if that was on another node.
+    fn elsewhere(&self, outcome: &Outcome) -> Option<Failure> {
+        let peer_failure = self.peer_failure.as_ref().filter(|peer_failure| {
+            root_cause(outcome).is_none_or(|first| peer_failure.came_before(first))
+        });
+        // What ended the run is that the nodes could not meet (again): because of that node.
+        let without_others = matches!(
+            outcome,
+            Outcome::Error(
+                AgentError::Rendezvous(_) | AgentError::Store(_) | AgentError::RunClosed { .. }
+            )
+        );
+        let lost = self.lost_node.as_ref().filter(|_| without_others);
+        peer_failure
+            .map(|peer| peer.failure.clone())
+            .or_else(|| lost.map(LostNode::failure))
+    }
+
+    /// The failure of an agent that could not go on.
+    fn of_agent(&self, now: Wall, error: &AgentError) -> Failure {
+        let cause = match error {
+            AgentError::ProgramNotFound { .. } | AgentError::Spawn { .. } => Cause::NotStarted {
+                reason: error.to_string(),
+            },
+            AgentError::Logs { source, .. } if source.kind() == ErrorKind::StorageFull => {
+                Cause::DiskFull {
+                    text: error.to_string(),
+                }
+            }
+            error => Cause::Agent {
+                text: format!("{}: {error}", error.class()),
+            },
+        };
+        let worker = self.not_started.as_ref();
+        Failure {
+            cause,
+            evidence: Evidence {
+                host: host::full_name(),
+                group_rank: Some(self.group_rank),
+                role: self.role.clone(),
+                rank: worker.map(|worker| worker.rank),
+                local_rank: worker.map(|worker| worker.local_rank),
+                seen: Some(now),
+                ..Evidence::default()
+            },
+        }
     }
 }

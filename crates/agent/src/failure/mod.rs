@@ -15,7 +15,6 @@
 mod judge;
 mod lost_node;
 
-use rdzv_agent_proto::group::diagnosis::is_loss_of_a_peer;
 use rdzv_agent_proto::group::{Cause, Evidence, Exit, Failure, WorkerExit, first_failure};
 use rdzv_core::rank::{GroupRank, LocalRank};
 use rdzv_core::time::Wall;
@@ -24,7 +23,6 @@ use rdzv_rendezvous::RendezvousError;
 use crate::supervisor::Supervisor;
 use crate::worker::WorkerIdentity;
 use crate::{AgentConfig, AgentError, Outcome, Verdict, host};
-use judge::{Known, judge};
 use lost_node::LostNode;
 
 /// SIGKILL's number, the same on all architectures.
@@ -39,22 +37,6 @@ struct PeerFailure {
     failure: Failure,
     /// When it happened, by the clock of this node.
     at: Wall,
-}
-
-impl PeerFailure {
-    /// Whether it came before the first failure of this node: by time, unless only one of the two
-    /// is the loss of a peer.
-    fn came_before(&self, own: &Failure) -> bool {
-        if matches!(own.cause, Cause::StoppedByAgent { .. }) {
-            return true;
-        }
-        let losses = [&self.failure.cause, &own.cause].map(is_loss_of_a_peer);
-        match losses {
-            [false, true] => true,
-            [true, false] => false,
-            _ => own.evidence.seen.is_some_and(|seen| self.at < seen),
-        }
-    }
 }
 
 /// Collects what is known of failures, and says what follows.
@@ -215,36 +197,6 @@ impl FailureAnalysis {
             Some(failure) if verdict.here => failure.encode(&text, now, MOST_ANNOUNCED),
             _ => text,
         }
-    }
-
-    /// The verdict on the run.
-    pub(crate) fn verdict(&mut self, now: Wall, restart_count: u32, outcome: &Outcome) -> Verdict {
-        let peer_failure = self.peer_failure.take().filter(|peer_failure| {
-            root_cause(outcome).is_none_or(|first| peer_failure.came_before(first))
-        });
-        // What ended the run is that the nodes could not meet (again): because of that node.
-        let without_others = matches!(
-            outcome,
-            Outcome::Error(
-                AgentError::Rendezvous(_) | AgentError::Store(_) | AgentError::RunClosed { .. }
-            )
-        );
-        let lost = || {
-            let lost = self.lost_node.as_ref().filter(|_| without_others)?;
-            Some(lost.failure())
-        };
-        judge(
-            outcome,
-            Known {
-                host: &host::full_name(),
-                group_rank: self.group_rank,
-                role: &self.role,
-                not_started: self.not_started.as_ref(),
-                elsewhere: peer_failure.map(|peer| peer.failure).or_else(lost),
-                restart_count,
-                at: now,
-            },
-        )
     }
 }
 

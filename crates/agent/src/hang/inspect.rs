@@ -14,7 +14,9 @@ pub(crate) type Inspection = Pin<Box<dyn Future<Output = Vec<WorkerStack>>>>;
 
 /// Looks at these workers, all at the same time. To be called inside the runtime.
 pub(crate) fn begin(workers: Vec<WorkerIdentity>, tool: Option<&PathBuf>) -> Inspection {
-    let looks = workers.into_iter().map(|worker| inspect(worker, tool.cloned()));
+    let looks = workers
+        .into_iter()
+        .map(|worker| inspect(worker, tool.cloned()));
     let looks: JoinSet<WorkerStack> = looks.collect();
     Box::pin(async move {
         let mut stacks = looks.join_all().await;

@@ -181,8 +181,8 @@ impl Fold {
         self.queues.values().find_map(|queue| {
             let mut lines = queue.lines.iter().take(FURTHEST);
             let head = &lines.next()?.text;
-            let behind = !Rc::ptr_eq(head, line)
-                && lines.any(|waiting| Rc::ptr_eq(&waiting.text, line));
+            let behind =
+                !Rc::ptr_eq(head, line) && lines.any(|waiting| Rc::ptr_eq(&waiting.text, line));
             behind.then(|| head.clone())
         })
     }

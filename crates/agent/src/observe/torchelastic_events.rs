@@ -4,7 +4,6 @@
 //! read them. Ours are: `timestamp` is a real time in milliseconds (torchelastic has 0), and the
 //! agent's last event has an `outcome`.
 
-use std::borrow::Cow;
 use std::io::Write;
 use std::time::Duration;
 
@@ -45,7 +44,7 @@ pub struct TorchelasticEvents {
 
 #[derive(Serialize)]
 struct Event<'a> {
-    name: Cow<'a, str>,
+    name: String,
     source: &'static str,
     timestamp: i64,
     metadata: Metadata<'a>,
@@ -117,18 +116,6 @@ impl<'a> WatchdogDetails<'a> {
     }
 }
 
-/// The parts that differ from event to event.
-struct Milestone<'a> {
-    at: Wall,
-    state: &'a str,
-    took: Option<Duration>,
-    total: Option<Duration>,
-    worker: Option<(&'a WorkerIdentity, Option<Exit>)>,
-    watchdog: Option<(&'static str, Option<&'a WatchdogTimer>)>,
-    raw_error: Option<String>,
-    outcome: Option<&'static str>,
-}
-
 impl TorchelasticEvents {
     /// For one run.
     pub fn new(facts: RunFacts) -> Self {
@@ -142,47 +129,40 @@ impl TorchelasticEvents {
 
     /// The JSON of one event (no newline), if torchelastic has such an event.
     pub fn line(&mut self, event: &AgentEvent) -> Option<String> {
-        let milestone = self.milestone(event)?;
-        Some(self.render(&milestone))
+        if let AgentEvent::Rendezvous {
+            at,
+            result,
+            restart_count,
+            ..
+        } = event
+        {
+            self.restart_count = *restart_count;
+            self.started.get_or_insert(*at);
+            if let Ok((rank, size)) = result {
+                self.group = Some((rank.0, *size));
+            }
+        }
+        Some(json(&self.event(event)?))
     }
 
-    fn milestone<'a>(&mut self, event: &'a AgentEvent) -> Option<Milestone<'a>> {
-        let plain = |at: &Wall, state: &'a str| Milestone {
-            at: *at,
-            state,
-            took: None,
-            total: None,
-            worker: None,
-            watchdog: None,
-            raw_error: None,
-            outcome: None,
-        };
+    fn event<'a>(&'a self, event: &'a AgentEvent) -> Option<Event<'a>> {
         Some(match event {
             AgentEvent::Rendezvous {
-                at,
-                took,
-                result,
-                restart_count,
+                at, took, result, ..
             } => {
-                self.restart_count = *restart_count;
-                self.started.get_or_insert(*at);
-                if let Ok((rank, size)) = result {
-                    self.group = Some((rank.0, *size));
-                }
-                Milestone {
-                    took: Some(*took),
-                    raw_error: result.as_ref().err().cloned(),
-                    ..plain(at, "RENDEZVOUS")
-                }
+                let mut rendezvous = self.milestone(*at, "RENDEZVOUS", None);
+                rendezvous.metadata.duration_ms = Some(Some(millis(*took)));
+                rendezvous.metadata.raw_error = result.as_ref().err().cloned();
+                rendezvous
             }
-            AgentEvent::RanksAssigned { at, took, .. } => Milestone {
-                took: Some(*took),
-                ..plain(at, "ASSIGN_WORKER_RANKS")
-            },
-            AgentEvent::WorkerStarted { at, worker, .. } => Milestone {
-                worker: Some((worker, None)),
-                ..plain(at, "START")
-            },
+            AgentEvent::RanksAssigned { at, took, .. } => {
+                let mut assigned = self.milestone(*at, "ASSIGN_WORKER_RANKS", None);
+                assigned.metadata.duration_ms = Some(Some(millis(*took)));
+                assigned
+            }
+            AgentEvent::WorkerStarted { at, worker, .. } => {
+                self.milestone(*at, "START", Some((worker, None)))
+            }
             AgentEvent::WorkerFinal {
                 at,
                 worker,
@@ -191,13 +171,11 @@ impl TorchelasticEvents {
                 raw_error,
                 ..
             } => {
+                let mut ended = self.milestone(*at, state, Some((worker, *exit)));
                 let without_file = (*state == "FAILED").then(|| without_file(*exit));
-                Milestone {
-                    worker: Some((worker, *exit)),
-                    total: self.since_start(*at),
-                    raw_error: raw_error.clone().or(without_file),
-                    ..plain(at, state)
-                }
+                ended.metadata.total_run_time = self.since_start(*at);
+                ended.metadata.raw_error = raw_error.clone().or(without_file);
+                ended
             }
             AgentEvent::AgentFinal {
                 at,
@@ -205,45 +183,47 @@ impl TorchelasticEvents {
                 took,
                 workers_succeeded,
                 raw_error,
-            } => Milestone {
-                total: Some(*took),
-                raw_error: raw_error.clone(),
-                outcome: Some(match workers_succeeded {
+            } => {
+                let mut ended = self.milestone(*at, state, None);
+                ended.metadata.total_run_time = took.as_secs();
+                ended.metadata.raw_error.clone_from(raw_error);
+                ended.metadata.outcome = Some(match workers_succeeded {
                     true => "SUCCEEDED",
                     false => "FAILED",
-                }),
-                ..plain(at, state)
-            },
-            AgentEvent::Watchdog { at, action, timer } => Milestone {
-                total: self.since_start(*at),
-                watchdog: Some((action.name(), timer.as_ref())),
-                ..plain(at, "RUNNING")
-            },
+                });
+                ended
+            }
+            AgentEvent::Watchdog { at, action, timer } => {
+                let mut watchdog = self.milestone(*at, "RUNNING", None);
+                watchdog.name = action.name().to_owned();
+                watchdog.metadata.total_run_time = self.since_start(*at);
+                watchdog.metadata.metadata =
+                    json(&WatchdogDetails::new(action.name(), timer.as_ref()));
+                watchdog.metadata.duration_ms = None;
+                watchdog
+            }
             _ => return None,
         })
     }
 
-    fn since_start(&self, at: Wall) -> Option<Duration> {
-        let micros = at.unix_micros() - self.started?.unix_micros();
-        Some(Duration::from_micros(u64::try_from(micros).unwrap_or(0)))
+    /// Whole seconds since the first rendezvous.
+    fn since_start(&self, at: Wall) -> u64 {
+        let started = self.started.unwrap_or(at);
+        at.since(started).as_secs()
     }
 
-    fn render(&self, milestone: &Milestone<'_>) -> String {
-        let (worker, facts) = (milestone.worker, &self.facts);
-        let (name, metadata) = match milestone.watchdog {
-            Some((name, timer)) => (
-                Cow::Borrowed(name),
-                json(&WatchdogDetails::new(name, timer)),
-            ),
-            None => {
-                let name = format!("torchelastic.worker.status.{}", milestone.state);
-                (Cow::Owned(name), json(&self.details(worker)))
-            }
-        };
-        let event = Event {
-            name,
+    /// What all events of a state have in common.
+    fn milestone<'a>(
+        &'a self,
+        at: Wall,
+        state: &'a str,
+        worker: Option<(&WorkerIdentity, Option<Exit>)>,
+    ) -> Event<'a> {
+        let facts = &self.facts;
+        Event {
+            name: format!("torchelastic.worker.status.{state}"),
             source: if worker.is_some() { "WORKER" } else { "AGENT" },
-            timestamp: milestone.at.unix_micros() / 1000,
+            timestamp: at.unix_micros() / 1000,
             metadata: Metadata {
                 run_id: &facts.run_id,
                 global_rank: worker.map(|(worker, _)| worker.rank.0),
@@ -251,20 +231,16 @@ impl TorchelasticEvents {
                 worker_id: worker.map(|(worker, _)| worker.pid.to_string()),
                 role: &facts.role,
                 hostname: &facts.host,
-                state: milestone.state,
-                total_run_time: milestone.total.unwrap_or_default().as_secs(),
+                state,
+                total_run_time: 0,
                 rdzv_backend: &facts.backend,
-                raw_error: milestone.raw_error.clone(),
-                metadata,
+                raw_error: None,
+                metadata: json(&self.details(worker)),
                 agent_restarts: self.restart_count,
-                duration_ms: milestone
-                    .watchdog
-                    .is_none()
-                    .then(|| milestone.took.map(|took| took.as_secs_f64() * 1000.0)),
-                outcome: milestone.outcome,
+                duration_ms: Some(None),
+                outcome: None,
             },
-        };
-        json(&event)
+        }
     }
 
     fn details(&self, worker: Option<(&WorkerIdentity, Option<Exit>)>) -> Details<'_> {
@@ -292,6 +268,10 @@ fn without_file(exit: Option<Exit>) -> String {
         )
         .to_owned(),
     }
+}
+
+fn millis(took: Duration) -> f64 {
+    took.as_secs_f64() * 1000.0
 }
 
 fn json(value: &impl Serialize) -> String {
