@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::health::Liveness;
-use rdzv_agent_proto::group::{GroupSpec, Master, Round, VisibleDevices, WorkerRanks, environment};
-use rdzv_agent_proto::topology::CpuList;
+use rdzv_agent_proto::group::{GroupSpec, Master, Round, WorkerRanks, environment};
+use rdzv_agent_proto::topology::{CpuList, VisibleLists};
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::env;
 use rdzv_core::ident::RunId;
@@ -134,6 +134,14 @@ impl AgentConfig {
         Some(value.to_string_lossy().into_owned())
     }
 
+    /// What restricts the devices that workers see.
+    pub(crate) fn visible_lists(&self) -> VisibleLists {
+        VisibleLists {
+            cuda: self.variable(env::CUDA_VISIBLE_DEVICES),
+            hip: self.variable(env::HIP_VISIBLE_DEVICES),
+        }
+    }
+
     /// The part that the worker-group machine has to know.
     pub(crate) fn group_spec(&self) -> GroupSpec {
         let dynamic = matches!(self.rendezvous, RendezvousPlan::Dynamic { .. });
@@ -150,10 +158,7 @@ impl AgentConfig {
             dynamic,
             signals_text: self.signals_text.clone(),
             nccl_error_handling: self.variable(env::TORCH_NCCL_ASYNC_ERROR_HANDLING),
-            virtual_local_rank: self.virtual_local_rank.then(|| VisibleDevices {
-                hip: self.variable(env::HIP_VISIBLE_DEVICES),
-                cuda: self.variable(env::CUDA_VISIBLE_DEVICES),
-            }),
+            virtual_local_rank: self.virtual_local_rank.then(|| self.visible_lists()),
         }
     }
 }

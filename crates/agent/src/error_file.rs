@@ -128,7 +128,8 @@ fn add_code(content: &mut Value, code: i32) -> bool {
     object
 }
 
-fn own(message: &str, at: Wall) -> Value {
+/// The object form, as recorders of torchelastic write it.
+pub(crate) fn own(message: &str, at: Wall) -> Value {
     let mut extra = Map::new();
     extra.insert("py_callstack".to_owned(), json!(message));
     extra.insert("timestamp".to_owned(), json!(at.unix_seconds().to_string()));

@@ -10,15 +10,6 @@ use crate::hang::{HangReport, WatchdogAction, WatchdogTimer};
 use crate::worker::{WorkerFiles, WorkerIdentity};
 use crate::{Cause, Exit, Verdict};
 
-/// Who an event is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EventSource {
-    /// The agent itself.
-    Agent,
-    /// One worker.
-    Worker,
-}
-
 /// How far a node is with its rendezvous.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeState {

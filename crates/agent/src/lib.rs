@@ -36,6 +36,7 @@ mod logs;
 mod memory;
 pub mod observe;
 mod outcome;
+mod private_directory;
 mod rendezvous;
 
 mod processes;
@@ -55,7 +56,7 @@ pub use config::{
 };
 pub use error::{AgentError, SupervisorError};
 pub use error_file::{write_launcher_error_file, write_refusal_to_error_file};
-pub use event::{AgentEvent, EventSource, NodeState};
+pub use event::{AgentEvent, NodeState};
 pub use hang::{HangAction, HangPlan, HangReport, HeartbeatPlan, WatchdogAction, WatchdogTimer};
 pub use keeper::{end_like, is_kept, keep, launcher_pid};
 pub use logs::write_own_lines;

@@ -8,14 +8,15 @@ use std::future::pending;
 use std::path::PathBuf;
 
 use rdzv_agent_proto::group::Cause;
-use rdzv_agent_proto::hang::uninterruptible::{
-    Sighting, UninterruptibleWatch, limit, state_letter,
-};
+use rdzv_agent_proto::hang::stacks::KernelState;
+use rdzv_agent_proto::hang::uninterruptible::{Sighting, UninterruptibleWatch, limit};
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Mono;
 use rustix::process::Pid;
 use tokio::time::{Instant, sleep_until};
 use tracing::warn;
+
+use crate::hang::kernel_place_in;
 
 /// Watches for workers in an uninterruptible sleep.
 #[derive(Debug)]
@@ -86,10 +87,7 @@ impl KernelHolds {
     fn read_states(&mut self, now: Mono, workers: &[(LocalRank, Pid)]) -> Vec<Sighting> {
         let letters: Vec<(LocalRank, char)> = workers
             .iter()
-            .filter_map(|(local_rank, pid)| {
-                let stat = self.read(*pid, "stat")?;
-                Some((*local_rank, state_letter(&stat)?))
-            })
+            .filter_map(|(local_rank, pid)| Some((*local_rank, self.seen(*pid).state?)))
             .collect();
         self.watch
             .as_mut()
@@ -98,15 +96,11 @@ impl KernelHolds {
 
     /// The kernel function that a process waits in; none if the kernel does not report it.
     fn wait_channel(&self, pid: Pid) -> Option<String> {
-        let channel = self.read(pid, "wchan")?;
-        let channel = channel.trim();
-        (!channel.is_empty() && channel != "0").then(|| channel.to_owned())
+        self.seen(pid).wait_channel
     }
 
-    fn read(&self, pid: Pid, file: &str) -> Option<String> {
-        let process = self.proc.join(pid.as_raw_nonzero().to_string());
-        let bytes = std::fs::read(process.join(file)).ok()?;
-        Some(String::from_utf8_lossy(&bytes).into_owned())
+    fn seen(&self, pid: Pid) -> KernelState {
+        kernel_place_in(&self.proc.join(pid.as_raw_nonzero().to_string()))
     }
 }
 

@@ -5,37 +5,15 @@ use std::io;
 
 use thiserror::Error;
 
-use super::{DEFAULT_ROLE, SupervisorError};
 use crate::AgentError;
 use crate::topology::PlacementError;
 
 /// A specification that cannot be used.
 #[derive(Debug, Error)]
 pub enum SpecError {
-    /// There would be no workers.
-    #[error("local_world_size is 0: a node has at least one worker")]
-    NoWorkers,
-    /// There would be no time between two looks.
-    #[error("monitor_interval is 0: it has to be more, such as 100 ms")]
-    NoInterval,
-    /// A role without a name.
-    #[error("the role is empty: give the workers one, such as '{DEFAULT_ROLE}'")]
-    NoRole,
-    /// The entry point names nothing.
-    #[error("the entry point is empty: name a program, a script, a module or a function")]
-    NoEntrypoint,
-    /// A socket was given where none can be used.
-    #[error(
-        "a kept socket for the master port can be used where the agent of a single node hosts the \
-         workers' store; {0}"
-    )]
-    KeptSocket(&'static str),
-    /// A success cannot be a failure.
-    #[error("exit code 0 is a success, so it cannot be among those that are not retried")]
-    RetriedSuccess,
-    /// The text says what is wrong with the rendezvous.
+    /// A setting cannot be used; the text says which and why.
     #[error("{0}")]
-    Rendezvous(String),
+    Setting(String),
     /// There is no Python for a script or module.
     #[error(
         "no Python interpreter: none in VIRTUAL_ENV and no python3 or python in PATH; activate an \
@@ -45,14 +23,6 @@ pub enum SpecError {
     /// Workers cannot be bound to processors.
     #[error(transparent)]
     Placement(#[from] PlacementError),
-    /// An event handler was named that there is not.
-    #[error("there is no event handler '{name}': the registry has {known}")]
-    NoEventHandler {
-        /// The name.
-        name: String,
-        /// Those that there are.
-        known: String,
-    },
     /// A function runs in a copy of this program, which was not found.
     #[error("find this program, to run a function in a copy of it: {0}")]
     OwnProgram(#[source] io::Error),
@@ -96,9 +66,6 @@ pub enum RunError {
     /// The specification cannot be carried out here.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// A supervisor could not do what it was asked for.
-    #[error(transparent)]
-    Supervisor(#[from] SupervisorError),
     /// A supervisor does not know how its workers are. Such a group cannot be recovered; its agent
     /// should end.
     #[error("[{role}] Worker group in {state} state")]
@@ -116,7 +83,6 @@ pub enum RunError {
 impl From<AgentError> for RunError {
     fn from(error: AgentError) -> Self {
         match error {
-            AgentError::Supervisor(error) => Self::Supervisor(error),
             AgentError::Unrecoverable { role, state } => Self::Unrecoverable { role, state },
             error => Self::Agent(Box::new(error)),
         }

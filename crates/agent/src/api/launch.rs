@@ -16,7 +16,7 @@ use super::{
     WorkerEntrypoint, WorkerGroupFailure, WorkerSpec,
 };
 use crate::observe::EventSink;
-use crate::{AgentError, LogBase, LogPlan, RendezvousPlan};
+use crate::{LogBase, LogPlan, RendezvousPlan};
 
 /// The port of a static endpoint that names none.
 const STATIC_PORT: u16 = 29_500;
@@ -209,7 +209,7 @@ fn unsigned(number: i64) -> Option<u32> {
 }
 
 fn refused(error: RendezvousError) -> SpecError {
-    SpecError::Rendezvous(error.to_string())
+    SpecError::Setting(error.to_string())
 }
 
 /// The number of a random UUID (version 4), in decimal, as torchelastic makes one.
@@ -238,12 +238,6 @@ pub enum LaunchError {
 
 impl From<SpecError> for LaunchError {
     fn from(error: SpecError) -> Self {
-        Self::Run(error.into())
-    }
-}
-
-impl From<AgentError> for LaunchError {
-    fn from(error: AgentError) -> Self {
         Self::Run(error.into())
     }
 }

@@ -1,13 +1,12 @@
 //! What the workers of one node are; making that, and checking it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rdzv_agent_proto::topology::{BindingMode, VisibleLists};
-use rdzv_core::env::{CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES};
+use rdzv_agent_proto::topology::BindingMode;
 use rdzv_core::ident::RunId;
 use rdzv_rendezvous::BackendRegistry;
 
@@ -111,7 +110,7 @@ impl WorkerSpec {
         let mut config = self.config();
         config.entrypoint = self.entrypoint.resolve(&config.environment)?;
         if let Some(mode) = self.numa_binding {
-            let lists = visible_lists(&config.environment);
+            let lists = config.visible_lists();
             let bound = Hardware::of_this_machine().bind(mode, &lists, self.local_world_size())?;
             config.processors = bound
                 .into_iter()
@@ -164,17 +163,6 @@ fn no_command(name: String) -> Entrypoint {
         program: OsString::new(),
         arguments: Vec::new(),
         name,
-    }
-}
-
-fn visible_lists(environment: &BTreeMap<OsString, OsString>) -> VisibleLists {
-    let text = |name: &str| {
-        let held = environment.get(OsStr::new(name))?;
-        Some(held.to_string_lossy().into_owned())
-    };
-    VisibleLists {
-        cuda: text(CUDA_VISIBLE_DEVICES),
-        hip: text(HIP_VISIBLE_DEVICES),
     }
 }
 
@@ -365,17 +353,20 @@ impl WorkerSpecBuilder {
     /// Checks the whole.
     pub fn build(self) -> Result<WorkerSpec, SpecError> {
         let mut spec = self.spec;
+        let refused = |why: &str| Err(SpecError::Setting(why.to_owned()));
         if spec.config.local_world_size == 0 {
-            return Err(SpecError::NoWorkers);
+            return refused("local_world_size is 0: a node has at least one worker");
         }
         if spec.monitor_interval.is_zero() {
-            return Err(SpecError::NoInterval);
+            return refused("monitor_interval is 0: it has to be more, such as 100 ms");
         }
         if spec.config.role.is_empty() {
-            return Err(SpecError::NoRole);
+            return refused("the role is empty: give the workers one, such as 'default'");
         }
         if spec.config.non_retryable.contains(&0) {
-            return Err(SpecError::RetriedSuccess);
+            return refused(
+                "exit code 0 is a success, so it cannot be among those that are not retried",
+            );
         }
         let named = match &spec.entrypoint {
             WorkerEntrypoint::Command { program, .. } => !program.is_empty(),
@@ -385,15 +376,19 @@ impl WorkerSpecBuilder {
             }
         };
         if !named {
-            return Err(SpecError::NoEntrypoint);
+            return refused(
+                "the entry point is empty: name a program, a script, a module or a function",
+            );
         }
         check_rendezvous(&spec)?;
         let facts = spec.facts();
         for name in self.event_handler_names {
             let handler = self.event_registry.create(&name, &facts).ok_or_else(|| {
                 let known: Vec<&str> = self.event_registry.names().collect();
-                let known = known.join(", ");
-                SpecError::NoEventHandler { name, known }
+                SpecError::Setting(format!(
+                    "there is no event handler '{name}': the registry has {}",
+                    known.join(", ")
+                ))
             })?;
             spec.event_handlers.push(Arc::new(Mutex::new(handler)));
         }
@@ -407,40 +402,40 @@ impl WorkerSpecBuilder {
 
 fn check_rendezvous(spec: &WorkerSpec) -> Result<(), SpecError> {
     if matches!(spec.config.master_port, MasterPort::Kept(_)) {
-        if !matches!(spec.config.rendezvous, RendezvousPlan::Local) {
-            return Err(SpecError::KeptSocket("this job may have others"));
-        }
-        if !spec.config.share_store {
-            return Err(SpecError::KeptSocket(
-                "here the worker with rank 0 hosts it",
-            ));
-        }
+        let why = if !matches!(spec.config.rendezvous, RendezvousPlan::Local) {
+            "this job may have others"
+        } else if !spec.config.share_store {
+            "here the worker with rank 0 hosts it"
+        } else {
+            return Ok(());
+        };
+        return Err(SpecError::Setting(format!(
+            "a kept socket for the master port can be used where the agent of a single node hosts              the workers' store; {why}"
+        )));
     }
-    match &spec.config.rendezvous {
-        RendezvousPlan::Local => Ok(()),
+    Err(SpecError::Setting(match &spec.config.rendezvous {
         RendezvousPlan::Static {
             node_rank, nodes, ..
-        } if node_rank.0 >= *nodes => Err(SpecError::Rendezvous(format!(
+        } if node_rank.0 >= *nodes => format!(
             "node rank {node_rank} of {nodes} nodes: ranks are 0 to {}",
             nodes.saturating_sub(1)
-        ))),
-        RendezvousPlan::Static { .. } => Ok(()),
+        ),
         RendezvousPlan::Dynamic { parameters }
             if !spec.config.backends.contains(&parameters.backend) =>
         {
-            Err(SpecError::Rendezvous(format!(
+            format!(
                 "there is no rendezvous backend '{}': the registry has {:?}",
                 parameters.backend, spec.config.backends
-            )))
+            )
         }
         RendezvousPlan::Dynamic { parameters }
             if parameters.run_id != spec.config.run_id.as_str() =>
         {
-            Err(SpecError::Rendezvous(format!(
+            format!(
                 "the rendezvous is for run '{}', the workers are of run '{}'",
                 parameters.run_id, spec.config.run_id
-            )))
+            )
         }
-        RendezvousPlan::Dynamic { .. } => Ok(()),
-    }
+        _ => return Ok(()),
+    }))
 }

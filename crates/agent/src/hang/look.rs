@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use rdzv_agent_proto::hang::progress::Usage;
 use rdzv_agent_proto::hang::stacks::KernelState;
+use rdzv_agent_proto::hang::uninterruptible::state_letter;
 
 use super::syscall;
 
@@ -18,7 +20,6 @@ const GENERATIONS: usize = 64;
 /// What `/proc/PID/stat` says.
 #[derive(Debug)]
 pub(crate) struct Stat {
-    state: Option<char>,
     parent: u32,
     session: u32,
     /// Its own processor time and that of its children that have ended.
@@ -26,24 +27,25 @@ pub(crate) struct Stat {
 }
 
 impl Stat {
-    fn of(path: &str) -> Option<Self> {
-        let stat = fs::read_to_string(format!("{path}/stat")).ok()?;
+    fn of_process(pid: u32) -> Option<Self> {
+        let stat = text(Path::new(&format!("/proc/{pid}/stat")))?;
         // The name in brackets may hold anything; the state comes after it.
         let (_, after_name) = stat.rsplit_once(')')?;
         let words: Vec<&str> = after_name.split_whitespace().collect();
         let number = |index: usize| words.get(index)?.parse::<u64>().ok();
         let ticks: u64 = (11..15).filter_map(number).sum();
         Some(Self {
-            state: words.first()?.chars().next(),
             parent: words.get(1)?.parse().ok()?,
             session: words.get(3)?.parse().ok()?,
             cpu: TICK.saturating_mul(u32::try_from(ticks).unwrap_or(u32::MAX)),
         })
     }
+}
 
-    fn of_process(pid: u32) -> Option<Self> {
-        Self::of(&format!("/proc/{pid}"))
-    }
+/// A file of the kernel's. Names in it are chosen by programs and need not be text.
+fn text(path: &Path) -> Option<String> {
+    let bytes = fs::read(path).ok()?;
+    Some(String::from_utf8_lossy(&bytes).trim_end().to_owned())
 }
 
 /// What a process has used; `None` if it is gone. What only its owner may see counts as nothing.
@@ -107,13 +109,14 @@ pub(crate) fn worker_of(pid: u32, workers: &[u32]) -> Option<u32> {
 
 /// Where the kernel sees the main thread of a process.
 pub(crate) fn kernel_place(pid: u32) -> KernelState {
-    place_of(&format!("/proc/{pid}"))
+    kernel_place_in(Path::new(&format!("/proc/{pid}")))
 }
 
-fn place_of(path: &str) -> KernelState {
-    let read = |name: &str| fs::read_to_string(format!("{path}/{name}")).ok();
+/// The same of the process or thread with this directory.
+pub(crate) fn kernel_place_in(directory: &Path) -> KernelState {
+    let read = |name: &str| text(&directory.join(name));
     KernelState {
-        state: Stat::of(path).and_then(|stat| stat.state),
+        state: read("stat").and_then(|stat| state_letter(&stat)),
         // `0` is no function: it is running, or this is not for us to know.
         wait_channel: read("wchan").filter(|text| !text.is_empty() && text != "0"),
         syscall: read("syscall").and_then(|text| syscall::name(&text)),
@@ -130,12 +133,9 @@ pub(crate) fn threads(pid: u32) -> Vec<(String, u32)> {
             continue;
         }
         let path = task.path();
-        let name = fs::read(path.join("comm")).unwrap_or_default();
-        // Chosen by the program, at most 15 bytes.
-        let name = String::from_utf8_lossy(&name)
-            .trim_end()
-            .replace(char::is_control, "?");
-        let place = place_of(&path.to_string_lossy());
+        let name = text(&path.join("comm")).unwrap_or_default();
+        let name = name.replace(char::is_control, "?");
+        let place = kernel_place_in(&path);
         let kind = match (place.wait_channel, place.state) {
             (Some(channel), _) => format!("{name} in {channel}"),
             (None, Some('R')) => format!("{name} running"),

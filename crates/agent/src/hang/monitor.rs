@@ -13,20 +13,11 @@ use tracing::{error, info, warn};
 
 use super::inspect::{self, Inspection};
 use super::report::resumed;
-use super::watches::{Trouble, WatchEvent, Watches};
+use super::watches::{HangEvent, Trouble, Watches};
 use super::{HangAction, HangPlan, HangReport, WatchdogAction, WatchdogTimer};
 use crate::AgentError;
 use crate::clock::Clock;
 use crate::worker::WorkerIdentity;
-
-/// Something that the monitor waits for.
-#[derive(Debug)]
-pub(crate) enum HangEvent {
-    /// Of the watches.
-    Watch(WatchEvent),
-    /// Where all workers are.
-    Inspected(Vec<WorkerStack>),
-}
 
 /// What the monitor wants done or said, in this order.
 #[derive(Debug)]
@@ -117,7 +108,7 @@ impl HangMonitor {
         };
         tokio::select! {
             biased;
-            event = self.watches.next(clock, healthy) => HangEvent::Watch(event),
+            event = self.watches.next(clock, healthy) => event,
             places = inspected => HangEvent::Inspected(places),
         }
     }
@@ -131,16 +122,16 @@ impl HangMonitor {
         healthy: bool,
     ) -> Vec<HangOutput> {
         match event {
-            HangEvent::Watch(WatchEvent::Lines(lines)) => {
+            HangEvent::Lines(lines) => {
                 for remark in self.watches.read(now, lines) {
                     warn!("{remark}");
                 }
             }
-            HangEvent::Watch(WatchEvent::Broken(error)) => {
+            HangEvent::Broken(error) => {
                 error!("what workers write about themselves cannot be read any more: {error}");
                 self.watches.close();
             }
-            HangEvent::Watch(WatchEvent::Due) => return self.expire(now, running),
+            HangEvent::Due => return self.expire(now, running),
             HangEvent::Inspected(places) => {
                 self.inspection = None;
                 let troubles = std::mem::take(&mut self.troubles);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use rdzv_agent_proto::hang::heartbeat::{Heartbeats, Missed};
 use rdzv_agent_proto::hang::line_splitter::Line;
 use rdzv_agent_proto::hang::progress::{ProgressChange, ProgressWatch, Usage};
+use rdzv_agent_proto::hang::stacks::WorkerStack;
 use rdzv_agent_proto::hang::timers::{Expiry, FileTimer, TimerRequest, Timers};
 use rdzv_core::env;
 use rdzv_core::rank::LocalRank;
@@ -23,15 +24,17 @@ use crate::{AgentError, HangPlan};
 /// How many lines that nobody understands are complained about per attempt.
 const MOST_COMPLAINTS: u32 = 20;
 
-/// Something that the watches wait for.
+/// Something that the monitor of hangs waits for.
 #[derive(Debug)]
-pub(crate) enum WatchEvent {
+pub(crate) enum HangEvent {
     /// Workers wrote lines.
     Lines(Vec<(Source, Line)>),
     /// The pipes cannot be waited for any more.
     Broken(io::Error),
     /// A deadline of a watch has come.
     Due,
+    /// Where all workers are.
+    Inspected(Vec<WorkerStack>),
 }
 
 /// One worker that hangs.
@@ -80,20 +83,15 @@ impl Watches {
             what: "wait for what workers write (epoll)",
             source,
         })?;
+        let failed = |path: &PathBuf| {
+            let path = path.clone();
+            |source| AgentError::Pipe { path, source }
+        };
         if let Some(path) = &plan.watchdog {
-            pipes
-                .make(Source::Watchdog, path)
-                .map_err(|source| AgentError::Pipe {
-                    path: path.clone(),
-                    source,
-                })?;
+            pipes.make(Source::Watchdog, path).map_err(failed(path))?;
         }
         if let Some(heartbeat) = &plan.heartbeat {
             let directory = &heartbeat.directory;
-            let failed = |path: &PathBuf| {
-                let path = path.clone();
-                |source| AgentError::Pipe { path, source }
-            };
             fs::create_dir_all(directory).map_err(failed(directory))?;
             watches.directory = Some(directory.clone());
             for local_rank in 0..workers {
@@ -167,7 +165,7 @@ impl Watches {
 
     /// Waits for the next event. Deadlines count only while the workers are `healthy`. May be dropped
     /// while waiting.
-    pub(super) async fn next(&mut self, clock: Clock, healthy: bool) -> WatchEvent {
+    pub(super) async fn next(&mut self, clock: Clock, healthy: bool) -> HangEvent {
         let deadline = healthy.then(|| self.deadline()).flatten();
         let due = async {
             match deadline {
@@ -185,10 +183,10 @@ impl Watches {
         tokio::select! {
             biased;
             lines = lines => match lines {
-                Ok(lines) => WatchEvent::Lines(lines),
-                Err(error) => WatchEvent::Broken(error),
+                Ok(lines) => HangEvent::Lines(lines),
+                Err(error) => HangEvent::Broken(error),
             },
-            () = due => WatchEvent::Due,
+            () = due => HangEvent::Due,
         }
     }
 

@@ -10,9 +10,8 @@
 //! ```
 
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use rdzv_core::rank::LocalRank;
@@ -20,6 +19,7 @@ use tracing::debug;
 
 use super::console::Target;
 use super::filter::FilteredLog;
+use crate::private_directory::unique;
 use crate::{AgentError, LogBase};
 
 /// The directory of one agent's run.
@@ -44,13 +44,13 @@ impl RunDirectory {
                 (base.clone(), None)
             }
             LogBase::Temporary(base) => {
-                let made = unique(base, "torchelastic")?;
+                let made = unique(base, "torchelastic").map_err(failed(base))?;
                 (made.clone(), Some(made))
             }
             LogBase::Discard => unreachable!("without a log directory nothing is made"),
         };
         // A run id is any text; as a name it has to stay within the directory.
-        let path = unique(&base, &run_id.replace('/', "_"))?;
+        let path = unique(&base, &run_id.replace('/', "_")).map_err(failed(&base))?;
         Ok(Self { path, temporary })
     }
 
@@ -108,23 +108,6 @@ pub(super) fn create_log(path: &Path) -> Result<File, AgentError> {
     let mut options = OpenOptions::new();
     let opened = options.append(true).create(true).open(path);
     opened.map_err(failed(path))
-}
-
-/// Makes a directory `⟨name⟩_⟨8 random characters⟩`, for this user only.
-fn unique(base: &Path, name: &str) -> Result<PathBuf, AgentError> {
-    loop {
-        let random: String = std::iter::repeat_with(|| match fastrand::u8(0..36) {
-            digit @ 0..10 => char::from(b'0' + digit),
-            letter => char::from(b'a' + letter - 10),
-        })
-        .take(8)
-        .collect();
-        let path = base.join(format!("{name}_{random}"));
-        match DirBuilder::new().mode(0o700).create(&path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            made => return made.map(|()| path.clone()).map_err(failed(&path)),
-        }
-    }
 }
 
 fn holds_output(directory: &Path, retained_counts: bool) -> bool {

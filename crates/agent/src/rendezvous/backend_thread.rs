@@ -13,11 +13,9 @@ use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 use std::{io, thread};
 
 use rdzv_agent_proto::group::policy::EXPLAINED_WITHIN;
-use rdzv_agent_proto::group::{Master, Round};
 use rdzv_core::rank::{Assignment, GroupRank};
 use rdzv_rendezvous::{
     BackendRegistry, Interrupter, Member, RendezvousBackend, RendezvousError, RendezvousInfo,
@@ -28,7 +26,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use super::{Answer, Joined, JoinedState, LeaveReason, STORE_SERVER};
+use super::{Answer, Joined, JoinedState, LeaveReason, STORE_SERVER, round};
 
 /// A command to the thread.
 enum Command {
@@ -139,7 +137,7 @@ impl DynamicRendezvous {
 
     /// The ranks of this node's workers, if the rendezvous knows them.
     pub(super) fn assignment(&self) -> Option<Assignment> {
-        self.round.as_ref().and_then(|round| round.info.assignment)
+        self.round.as_ref()?.info.assignment
     }
 
     /// The threads that the current round needs.
@@ -161,9 +159,7 @@ impl DynamicRendezvous {
 
     /// See [`super::RendezvousHandle::release_port`].
     pub(super) fn release_port(&mut self) -> Option<Arc<TcpListener>> {
-        self.round
-            .as_mut()
-            .and_then(|round| round.info.reserved_port.take())
+        self.round.as_mut()?.info.reserved_port.take()
     }
 
     /// Tells the others that this node has failed for good.
@@ -315,19 +311,5 @@ impl Rendezvous {
                 }
             }
         }
-    }
-}
-
-fn round(info: &RendezvousInfo, share_store: bool, losses_known_within: Duration) -> Round {
-    Round {
-        number: info.round,
-        group_rank: info.rank,
-        group_world_size: info.world_size,
-        master: Master {
-            addr: info.master_addr.clone(),
-            port: info.master_port,
-            hosted_by_agent: share_store,
-        },
-        losses_known_within,
     }
 }

@@ -24,9 +24,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use rdzv_agent_proto::group::{Round, WorkerRanks, barrier};
+use rdzv_agent_proto::group::{Master, Round, WorkerRanks, barrier};
 use rdzv_core::rank::{Assignment, GroupRank, RoleInfo};
-use rdzv_rendezvous::{Change, Member, StaticParameters};
+use rdzv_rendezvous::{Change, Member, RendezvousInfo, StaticParameters};
 use rdzv_store::{HashStore, Pinger, Store, StoreError};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
@@ -125,7 +125,7 @@ impl RendezvousHandle {
             )),
             _ => None,
         };
-        let parameters = match &config.rendezvous {
+        let parameters = match config.rendezvous.clone() {
             RendezvousPlan::Local | RendezvousPlan::Dynamic { .. } => None,
             RendezvousPlan::Static {
                 endpoint,
@@ -133,10 +133,10 @@ impl RendezvousHandle {
                 nodes,
                 timeout,
             } => Some(StaticParameters {
-                endpoint: endpoint.clone(),
-                node_rank: *node_rank,
-                nodes: *nodes,
-                timeout: *timeout,
+                endpoint,
+                node_rank,
+                nodes,
+                timeout,
                 run_id: config.run_id.clone(),
             }),
         };
@@ -254,10 +254,8 @@ impl RendezvousHandle {
     /// Exchanges ranks.
     pub(crate) fn assign(&mut self, round: &Round) {
         let (agents, join) = (round.group_world_size, self.joins);
-        let given = self
-            .dynamic
-            .as_ref()
-            .and_then(DynamicRendezvous::assignment);
+        let dynamic = self.dynamic.as_ref();
+        let given = dynamic.and_then(DynamicRendezvous::assignment);
         let result = if let Some(assignment) = given {
             Ok(assignment)
         } else if self.identical_workers {
@@ -366,5 +364,20 @@ fn no_thread(source: std::io::Error) -> AgentError {
     AgentError::System {
         what: "start a thread for the rendezvous",
         source,
+    }
+}
+
+/// A round of a rendezvous, as the worker group has to know it.
+fn round(info: &RendezvousInfo, share_store: bool, losses_known_within: Duration) -> Round {
+    Round {
+        number: info.round,
+        group_rank: info.rank,
+        group_world_size: info.world_size,
+        master: Master {
+            addr: info.master_addr.clone(),
+            port: info.master_port,
+            hosted_by_agent: share_store,
+        },
+        losses_known_within,
     }
 }

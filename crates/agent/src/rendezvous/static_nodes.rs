@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rdzv_agent_proto::group::Round;
 use rdzv_agent_proto::group::policy::EXPLAINED_WITHIN;
-use rdzv_agent_proto::group::{Master, Round};
 use rdzv_rendezvous::{RendezvousInfo, StaticParameters, StaticRendezvous};
 use rdzv_store::{Pinger, Store};
 
 use super::failure_channel::ChannelAddress;
+use super::round;
 use crate::AgentError;
 
 /// How long the host of the store waits at the end until the other agents have read their last key.
@@ -40,17 +41,7 @@ impl StaticNodes {
 
     /// The one round that there is.
     pub(super) fn round(&self) -> Round {
-        Round {
-            number: self.info.round,
-            group_rank: self.info.rank,
-            group_world_size: self.info.world_size,
-            master: Master {
-                addr: self.info.master_addr.clone(),
-                port: self.info.master_port,
-                hosted_by_agent: true,
-            },
-            losses_known_within: EXPLAINED_WITHIN,
-        }
+        round(&self.info, true, EXPLAINED_WITHIN)
     }
 
     /// The agents' part of the store.

@@ -1,9 +1,8 @@
 //! The directory of one call: what the function is called with, and what it returned.
 
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use rdzv_core::env::RDZV_FUNCTION_CALL;
@@ -11,9 +10,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::super::RunError;
+use crate::private_directory::unique;
 
 /// How the name of a call's directory begins; the agent's process id follows.
-const PREFIX: &str = "rdzv_call_";
+const PREFIX: &str = "rdzv_call";
 
 /// What the agent writes for its workers.
 #[derive(Debug, Serialize, Deserialize)]
@@ -34,7 +34,9 @@ pub(in super::super) struct Call {
 impl Call {
     /// Writes down what the function is called with.
     pub(in super::super) fn prepare(function: &str, input: &Value) -> Result<Self, RunError> {
-        let directory = private_directory().map_err(failed(function, "make a directory for it"))?;
+        let name = format!("{PREFIX}_{}", std::process::id());
+        let directory = unique(&std::env::temp_dir(), &name)
+            .map_err(failed(function, "make a directory for it"))?;
         let call = Self {
             function: function.to_owned(),
             directory,
@@ -88,22 +90,7 @@ pub(super) fn return_path(directory: &Path, pid: u32) -> PathBuf {
 /// The process id of the agent that made this directory: only its own children are its workers.
 pub(super) fn agent_of(directory: &Path) -> Option<u32> {
     let name = directory.file_name()?.to_str()?.strip_prefix(PREFIX)?;
-    name.split('_').next()?.parse().ok()
-}
-
-/// A directory that nobody else may look into.
-fn private_directory() -> io::Result<PathBuf> {
-    let parent = std::env::temp_dir();
-    loop {
-        let suffix: String = std::iter::repeat_with(fastrand::alphanumeric)
-            .take(8)
-            .collect();
-        let path = parent.join(format!("{PREFIX}{}_{suffix}", std::process::id()));
-        match DirBuilder::new().mode(0o700).create(&path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            made => return made.map(|()| path),
-        }
-    }
+    name.split('_').nth(1)?.parse().ok()
 }
 
 fn failed(function: &str, what: &'static str) -> impl FnOnce(io::Error) -> RunError {

@@ -8,15 +8,16 @@ use std::os::unix::process::parent_id;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{exit, id};
-use std::time::{SystemTime, UNIX_EPOCH};
 use std::{env, fs, io};
 
 use rdzv_core::env::{RDZV_FUNCTION_CALL, TORCHELASTIC_ERROR_FILE};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::call::{Request, agent_of, request_path, return_path};
+use crate::clock::wall;
+use crate::error_file::own;
 
 type Function = Box<dyn Fn(Value) -> Result<Value, String>>;
 
@@ -127,12 +128,7 @@ fn text_of(payload: &(dyn Any + Send)) -> &str {
 fn fail(text: &str) -> ! {
     let _ = writeln!(io::stderr(), "{text}");
     if let Some(path) = env::var_os(TORCHELASTIC_ERROR_FILE).filter(|path| !path.is_empty()) {
-        let seconds = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_secs());
-        let extra = json!({"py_callstack": text, "timestamp": seconds.to_string()});
-        let content = json!({"message": {"message": text, "extraInfo": extra}});
-        if let Err(error) = fs::write(&path, content.to_string()) {
+        if let Err(error) = fs::write(&path, own(text, wall()).to_string()) {
             let _ = writeln!(io::stderr(), "{}: {error}", Path::new(&path).display());
         }
     }
@@ -146,6 +142,8 @@ fn end(code: i32) -> ! {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn call(function: &str, input: Value) -> Result<Value, String> {

@@ -3,7 +3,8 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use super::types::{GroupSpec, Round, VisibleDevices, WorkerRanks};
+use super::types::{GroupSpec, Round, WorkerRanks};
+use crate::topology::VisibleLists;
 use rdzv_core::env;
 use rdzv_core::rank::{LocalRank, ranges};
 
@@ -69,7 +70,7 @@ pub fn variables(
 /// The one device that a worker sees with `--virtual-local-rank`: the entry of the list at its
 /// local rank, or the local rank itself where there is no list.
 fn device_of(
-    devices: &VisibleDevices,
+    devices: &VisibleLists,
     local_rank: LocalRank,
 ) -> Result<Vec<(&'static str, String)>, String> {
     let hip = devices.hip.as_deref().filter(|list| !list.is_empty());
@@ -184,7 +185,7 @@ mod tests {
     use rdzv_core::ident::RunId;
     use rdzv_core::rank::{Assignment, GroupRank};
 
-    fn spec(virtual_local_rank: Option<VisibleDevices>) -> GroupSpec {
+    fn spec(virtual_local_rank: Option<VisibleLists>) -> GroupSpec {
         GroupSpec {
             role: "trn".into(),
             run_id: RunId::new("jobX"),
@@ -253,7 +254,7 @@ mod tests {
     #[test]
     fn virtual_local_ranks_divide_the_devices() {
         let devices = |hip: Option<&str>, cuda: Option<&str>| {
-            let list = VisibleDevices {
+            let list = VisibleLists {
                 hip: hip.map(str::to_owned),
                 cuda: cuda.map(str::to_owned),
             };

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::WorkerExit;
+use crate::topology::VisibleLists;
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::{Assignment, GroupRank, LocalRank, Rank, RoleRank};
 
@@ -34,16 +35,7 @@ pub struct GroupSpec {
     /// Value of the workers' `TORCH_NCCL_ASYNC_ERROR_HANDLING`, if the environment has one.
     pub nccl_error_handling: Option<String>,
     /// With `--virtual-local-rank`: the devices that are divided among the workers.
-    pub virtual_local_rank: Option<VisibleDevices>,
-}
-
-/// The device lists of the agent's environment.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct VisibleDevices {
-    /// `HIP_VISIBLE_DEVICES`.
-    pub hip: Option<String>,
-    /// `CUDA_VISIBLE_DEVICES`.
-    pub cuda: Option<String>,
+    pub virtual_local_rank: Option<VisibleLists>,
 }
 
 /// Result of the rendezvous.

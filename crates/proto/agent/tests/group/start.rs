@@ -60,7 +60,7 @@ fn a_failed_rendezvous_ends_the_run() {
 #[test]
 fn too_few_devices_end_the_run_before_any_worker() {
     let mut spec = spec(3);
-    spec.virtual_local_rank = Some(rdzv_agent_proto::group::VisibleDevices {
+    spec.virtual_local_rank = Some(rdzv_agent_proto::topology::VisibleLists {
         hip: None,
         cuda: Some("4".into()),
     });
