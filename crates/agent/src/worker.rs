@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use rdzv_agent_proto::group::WorkerRanks;
 use rdzv_core::rank::{LocalRank, Rank, RoleRank};
+use serde::Serialize;
 
 /// A worker's place in the job.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WorkerIdentity {
     /// Rank within the node.
     pub local_rank: LocalRank,
@@ -18,6 +19,7 @@ pub struct WorkerIdentity {
     /// Rank among its role.
     pub role_rank: RoleRank,
     /// Number of workers of its role.
+    #[serde(skip)]
     pub role_world_size: u32,
     /// Process id; 0 before it was started.
     pub pid: u32,

@@ -4,85 +4,36 @@
 /// none, or that is not for us to know.
 pub(crate) fn name(text: &str) -> Option<String> {
     let number: u32 = text.split_whitespace().next()?.parse().ok()?;
-    let known = WAITING.iter().find(|(known, _)| *known == number);
-    Some(known.map_or_else(|| number.to_string(), |(_, name)| (*name).to_owned()))
+    let mut known = EVERYWHERE.iter().chain(OLDER);
+    let known = known.find(|(known, _)| *known == libc::c_long::from(number));
+    let name = known.and_then(|(_, name)| name.strip_prefix("SYS_"));
+    Some(name.map_or_else(|| number.to_string(), str::to_owned))
 }
 
-#[cfg(target_arch = "x86_64")]
-const WAITING: &[(u32, &str)] = &[
-    (0, "read"),
-    (1, "write"),
-    (7, "poll"),
-    (16, "ioctl"),
-    (17, "pread64"),
-    (18, "pwrite64"),
-    (19, "readv"),
-    (20, "writev"),
-    (23, "select"),
-    (24, "sched_yield"),
-    (34, "pause"),
-    (35, "nanosleep"),
-    (42, "connect"),
-    (43, "accept"),
-    (44, "sendto"),
-    (45, "recvfrom"),
-    (46, "sendmsg"),
-    (47, "recvmsg"),
-    (61, "wait4"),
-    (72, "fcntl"),
-    (73, "flock"),
-    (74, "fsync"),
-    (75, "fdatasync"),
-    (128, "rt_sigtimedwait"),
-    (130, "rt_sigsuspend"),
-    (202, "futex"),
-    (230, "clock_nanosleep"),
-    (232, "epoll_wait"),
-    (247, "waitid"),
-    (257, "openat"),
-    (270, "pselect6"),
-    (271, "ppoll"),
-    (281, "epoll_pwait"),
-    (288, "accept4"),
-    (441, "epoll_pwait2"),
-    (449, "futex_waitv"),
-];
+/// A table of these calls of the C library, by number and name.
+macro_rules! calls {
+    ($($call:ident,)*) => {
+        &[$((libc::$call, stringify!($call)),)*]
+    };
+}
 
+/// Calls that every architecture has.
+const EVERYWHERE: &[(libc::c_long, &str)] = calls! {
+    SYS_accept, SYS_accept4, SYS_clock_nanosleep, SYS_connect, SYS_epoll_pwait,
+    SYS_epoll_pwait2, SYS_fcntl, SYS_fdatasync, SYS_flock, SYS_fsync, SYS_futex,
+    SYS_futex_waitv, SYS_ioctl, SYS_nanosleep, SYS_openat, SYS_ppoll, SYS_pread64, SYS_pselect6,
+    SYS_pwrite64, SYS_read, SYS_readv, SYS_recvfrom, SYS_recvmsg, SYS_rt_sigsuspend,
+    SYS_rt_sigtimedwait, SYS_sched_yield, SYS_sendmsg, SYS_sendto, SYS_wait4, SYS_waitid,
+    SYS_write, SYS_writev,
+};
+
+/// Calls that newer architectures have under another name only.
+#[cfg(target_arch = "x86_64")]
+const OLDER: &[(libc::c_long, &str)] = calls! {
+    SYS_epoll_wait, SYS_pause, SYS_poll, SYS_select,
+};
 #[cfg(not(target_arch = "x86_64"))]
-const WAITING: &[(u32, &str)] = &[
-    (22, "epoll_pwait"),
-    (25, "fcntl"),
-    (29, "ioctl"),
-    (32, "flock"),
-    (56, "openat"),
-    (63, "read"),
-    (64, "write"),
-    (65, "readv"),
-    (66, "writev"),
-    (67, "pread64"),
-    (68, "pwrite64"),
-    (72, "pselect6"),
-    (73, "ppoll"),
-    (82, "fsync"),
-    (83, "fdatasync"),
-    (95, "waitid"),
-    (98, "futex"),
-    (101, "nanosleep"),
-    (115, "clock_nanosleep"),
-    (124, "sched_yield"),
-    (133, "rt_sigsuspend"),
-    (137, "rt_sigtimedwait"),
-    (202, "accept"),
-    (203, "connect"),
-    (206, "sendto"),
-    (207, "recvfrom"),
-    (211, "sendmsg"),
-    (212, "recvmsg"),
-    (242, "accept4"),
-    (260, "wait4"),
-    (441, "epoll_pwait2"),
-    (449, "futex_waitv"),
-];
+const OLDER: &[(libc::c_long, &str)] = &[];
 
 #[cfg(test)]
 mod tests {

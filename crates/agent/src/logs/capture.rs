@@ -86,24 +86,27 @@ impl StderrCapture {
     /// Waits until everything that ended workers have written is copied. May be dropped while
     /// waiting.
     pub(crate) async fn drained(&self) {
-        if let Some(thread) = &self.thread {
-            let (answer, drained) = oneshot::channel();
-            thread.send(Command::Drain(Box::new(|| {
-                let _ = answer.send(());
-            })));
-            let _ = drained.await;
-        }
+        let (answer, drained) = oneshot::channel();
+        self.drain(|| {
+            let _ = answer.send(());
+        });
+        let _ = drained.await;
     }
 
     /// Blocks until then, with a short timeout, so that log lines about a worker's end follow the
     /// worker's own output.
     pub(crate) fn flush(&self) {
+        let (answer, flushed) = channel();
+        self.drain(move || {
+            let _ = answer.send(());
+        });
+        let _ = flushed.recv_timeout(FLUSH_TIMEOUT);
+    }
+
+    /// Calls `done` when all output so far has been copied; drops it if there is no thread.
+    fn drain(&self, done: impl FnOnce() + Send + 'static) {
         if let Some(thread) = &self.thread {
-            let (answer, flushed) = channel();
-            thread.send(Command::Drain(Box::new(move || {
-                let _ = answer.send(());
-            })));
-            let _ = flushed.recv_timeout(FLUSH_TIMEOUT);
+            thread.send(Command::Drain(Box::new(done)));
         }
     }
 

@@ -2,14 +2,10 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rdzv_agent_proto::group::WorkerRanks;
-
-use super::collapse::StreamId;
-use super::console::Target;
-use super::filter::{Filter, FilteredLog};
+use super::filter::Filter;
 use super::line_assembler::LineAssembler;
 use super::output::{LogStream, Output};
 
@@ -19,28 +15,15 @@ const HOLD: Duration = Duration::from_millis(150);
 /// Limit of the time that other streams wait for the end of a line that is too long to be buffered.
 const LONG_LINE: Duration = Duration::from_millis(500);
 
-/// A file that is to be copied.
+/// A file that is copied.
 #[derive(Debug)]
-pub(super) struct TailedFile {
+pub(super) struct LogReader {
     /// For the watch on it.
     pub(super) path: PathBuf,
     /// Open for reading, at its beginning.
     pub(super) file: File,
-    pub(super) target: Target,
-    pub(super) ranks: WorkerRanks,
-    /// Before each line.
-    pub(super) prefix: String,
-    /// Lines with one of these also go to `filtered`.
-    pub(super) needles: Vec<String>,
-    pub(super) filtered: Option<FilteredLog>,
-}
-
-/// A file that is being copied.
-#[derive(Debug)]
-pub(super) struct LogReader {
-    file: File,
     offset: u64,
-    stream: LogStream,
+    pub(super) stream: LogStream,
     lines: LineAssembler,
     filter: Filter,
     /// When the buffered beginning of a line is flushed.
@@ -55,26 +38,21 @@ pub(super) struct LogReader {
 }
 
 impl LogReader {
-    pub(super) fn new(id: StreamId, tailed: TailedFile, output: &mut Output) -> Self {
-        let stream = LogStream {
-            id,
-            target: tailed.target,
-            ranks: tailed.ranks,
-            prefix: tailed.prefix.into_bytes(),
-        };
-        output.add(&stream);
-        Self {
-            file: tailed.file,
+    /// Nothing of the file at this path is copied yet.
+    pub(super) fn open(path: &Path, stream: LogStream, filter: Filter) -> io::Result<Self> {
+        Ok(Self {
+            path: path.to_owned(),
+            file: File::open(path)?,
             offset: 0,
             stream,
             lines: LineAssembler::default(),
-            filter: Filter::new(&tailed.needles, tailed.filtered),
+            filter,
             flush_at: None,
             long_since: None,
             last_read: Instant::now(),
             last_round: false,
             ready: true,
-        }
+        })
     }
 
     /// Copies up to one buffer; false if there was nothing.

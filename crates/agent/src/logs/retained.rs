@@ -11,11 +11,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rdzv_core::rank::LocalRank;
 use rustix::fs::{FallocateFlags, fallocate};
 use tracing::debug;
 
-use super::log_reader::TailedFile;
+use super::log_reader::LogReader;
 
 /// Size of the end that is retained, in bytes.
 pub(super) const RETAINED: u64 = 64 << 10;
@@ -26,10 +25,8 @@ const TRIM_AFTER: Duration = Duration::from_millis(250);
 /// A file of which only the end is retained.
 #[derive(Debug)]
 pub(super) struct RetainedFile {
-    /// The worker that writes it.
-    pub(super) local_rank: LocalRank,
     /// For copying it to the console if its worker fails.
-    pub(super) tailed: TailedFile,
+    pub(super) reader: LogReader,
     /// For releasing its beginning.
     file: File,
     released: u64,
@@ -39,11 +36,10 @@ pub(super) struct RetainedFile {
 }
 
 impl RetainedFile {
-    pub(super) fn new(local_rank: LocalRank, tailed: TailedFile) -> io::Result<Self> {
+    pub(super) fn new(reader: LogReader) -> io::Result<Self> {
         Ok(Self {
-            local_rank,
-            file: OpenOptions::new().write(true).open(&tailed.path)?,
-            tailed,
+            file: OpenOptions::new().write(true).open(&reader.path)?,
+            reader,
             released: 0,
             trim_at: None,
             refused: false,
@@ -75,7 +71,7 @@ impl RetainedFile {
         match fallocate(&self.file, flags, self.released, until - self.released) {
             Ok(()) => self.released = until,
             Err(errno) => {
-                debug!("{} is kept whole: {errno}", self.tailed.path.display());
+                debug!("{} is kept whole: {errno}", self.reader.path.display());
                 self.refused = true;
             }
         }
@@ -84,20 +80,17 @@ impl RetainedFile {
     /// All writers are gone: leaves a file with the end and nothing else.
     ///
     /// It is another file, which replaces the first one: a reader of the first one goes on.
-    pub(super) fn finish(mut self) -> Self {
-        let length = self
-            .tailed
-            .file
-            .metadata()
-            .map_or(0, |metadata| metadata.len());
+    pub(super) fn finish(self) -> LogReader {
+        let mut reader = self.reader;
+        let length = reader.file.metadata().map_or(0, |file| file.len());
         if length > RETAINED {
-            match shorten(&self.tailed.path, &self.tailed.file) {
-                Ok(file) => self.tailed.file = file,
+            match shorten(&reader.path, &reader.file) {
+                Ok(file) => reader.file = file,
                 // The hole stays, and is skipped by readers of the file.
-                Err(error) => debug!("{} stays as it is: {error}", self.tailed.path.display()),
+                Err(error) => debug!("{} stays as it is: {error}", reader.path.display()),
             }
         }
-        self
+        reader
     }
 }
 
@@ -129,15 +122,16 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use rdzv_agent_proto::group::WorkerRanks;
-    use rdzv_core::rank::{Rank, RoleRank};
+    use rdzv_core::rank::{LocalRank, Rank, RoleRank};
 
     use super::super::console::Target;
+    use super::super::filter::Filter;
+    use super::super::output::LogStream;
     use super::*;
 
     fn retained(path: &Path) -> RetainedFile {
-        let tailed = TailedFile {
-            path: path.to_owned(),
-            file: File::open(path).unwrap(),
+        let stream = LogStream {
+            id: 0,
             target: Target::Stderr,
             ranks: WorkerRanks {
                 local_rank: LocalRank(0),
@@ -146,11 +140,10 @@ mod tests {
                 role_rank: RoleRank(0),
                 role_world_size: 1,
             },
-            prefix: String::new(),
-            needles: Vec::new(),
-            filtered: None,
+            prefix: Vec::new(),
         };
-        RetainedFile::new(LocalRank(0), tailed).unwrap()
+        let reader = LogReader::open(path, stream, Filter::new(&[], None)).unwrap();
+        RetainedFile::new(reader).unwrap()
     }
 
     #[test]
@@ -172,9 +165,10 @@ mod tests {
             let on_disk = path.metadata().unwrap().blocks() * 512;
             assert!(on_disk < 4 * RETAINED, "{on_disk}");
         }
-        let retained = retained.finish();
+        let refused = retained.refused;
+        retained.finish();
         let text = fs::read_to_string(&path).unwrap();
-        if !retained.refused {
+        if !refused {
             let (note, rest) = text.split_once('\n').unwrap();
             assert_eq!(
                 note,

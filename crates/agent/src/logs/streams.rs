@@ -11,13 +11,13 @@ use rdzv_core::rank::LocalRank;
 use tracing::warn;
 
 use super::console::Target;
-use super::filter::FilteredLog;
+use super::filter::{Filter, FilteredLog};
 use super::last_lines;
 use super::layout::{AttemptDirectory, RunDirectory, create_log, failed};
-use super::log_reader::TailedFile;
-use super::output::Labels;
+use super::log_reader::LogReader;
+use super::output::{Labels, LogStream};
 use super::retained::{RETAINED, RetainedFile};
-use super::tail::Tail;
+use super::tail::{Command, Tail};
 use crate::{AgentConfig, AgentError, LogBase, LogPlan, StreamSelection};
 
 /// What one output stream of a worker goes to.
@@ -174,14 +174,13 @@ impl Logs {
         match destination {
             Destination::Teed => {
                 let filtered = self.filtered(target)?;
-                let tailed = self.tailed(&path, ranks, target, filtered)?;
-                self.thread(&path)?.add(tailed);
+                let reader = self.reader(&path, ranks, target, filtered)?;
+                self.thread(&path)?.send(Command::Add(reader));
             }
             Destination::Retained => {
-                let tailed = self.tailed(&path, ranks, target, None)?;
-                let retained =
-                    RetainedFile::new(ranks.local_rank, tailed).map_err(failed(&path))?;
-                self.thread(&path)?.retain(retained);
+                let reader = self.reader(&path, ranks, target, None)?;
+                let retained = RetainedFile::new(reader).map_err(failed(&path))?;
+                self.thread(&path)?.send(Command::Retain(retained));
                 self.retained.insert((ranks.local_rank, target));
             }
             Destination::Redirected | Destination::Inherited => {}
@@ -208,22 +207,22 @@ impl Logs {
         }
     }
 
-    fn tailed(
+    fn reader(
         &self,
         path: &Path,
         ranks: &WorkerRanks,
         target: Target,
         filtered: Option<FilteredLog>,
-    ) -> Result<TailedFile, AgentError> {
-        Ok(TailedFile {
-            path: path.to_owned(),
-            file: File::open(path).map_err(failed(path))?,
+    ) -> Result<LogReader, AgentError> {
+        let stream = LogStream {
+            // The thread that copies numbers its streams.
+            id: 0,
             target,
             ranks: *ranks,
-            prefix: self.labels.prefix(&[*ranks]),
-            needles: self.needles(target).clone(),
-            filtered,
-        })
+            prefix: self.labels.prefix(&[*ranks]).into_bytes(),
+        };
+        let filter = Filter::new(self.needles(target), filtered);
+        LogReader::open(path, stream, filter).map_err(failed(path))
     }
 
     fn filtered(&self, target: Target) -> Result<Option<FilteredLog>, AgentError> {
@@ -273,7 +272,8 @@ impl Logs {
                 );
             }
         }
-        thread.writers_are_gone(std::mem::take(&mut self.failed));
+        let failed = std::mem::take(&mut self.failed);
+        thread.send(Command::WritersAreGone(failed));
     }
 
     /// Waits until everything that was written is on the console. May be dropped while waiting.

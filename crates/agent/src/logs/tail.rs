@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use tokio::sync::oneshot;
 
 use super::collapse::StreamId;
-use super::log_reader::{LogReader, TailedFile};
+use super::log_reader::LogReader;
 use super::output::{Labels, Output};
 use super::retained::RetainedFile;
 
@@ -33,10 +33,13 @@ const BUFFER: usize = 64 << 10;
 const WITHOUT_WATCHES: Duration = Duration::from_millis(100);
 
 /// A command of the agent to the thread.
-enum Command {
-    Add(TailedFile),
+pub(super) enum Command {
+    /// Copy a file from its beginning on.
+    Add(LogReader),
+    /// Retain the end of a file.
     Retain(RetainedFile),
-    /// The retained output of these workers is copied to the console.
+    /// All writers of the files so far are gone. The retained output of these workers, which have
+    /// failed, is copied to the console.
     WritersAreGone(BTreeSet<LocalRank>),
     /// Answer when all files have been closed.
     Drain(oneshot::Sender<()>),
@@ -66,20 +69,8 @@ impl Tail {
         Ok(Self(commands))
     }
 
-    /// Copies a file from its beginning on.
-    pub(super) fn add(&self, file: TailedFile) {
-        self.0.send(Command::Add(file));
-    }
-
-    /// Retains the end of a file.
-    pub(super) fn retain(&self, file: RetainedFile) {
-        self.0.send(Command::Retain(file));
-    }
-
-    /// All writers of the files so far are gone. The retained output of the workers that `failed` is
-    /// copied to the console.
-    pub(super) fn writers_are_gone(&self, failed: BTreeSet<LocalRank>) {
-        self.0.send(Command::WritersAreGone(failed));
+    pub(super) fn send(&self, command: Command) {
+        self.0.send(command);
     }
 
     /// Waits until all files have been copied to their ends, which needs that their writers are
@@ -138,14 +129,14 @@ impl Copier {
         loop {
             let id = self.next;
             match self.commands.try_recv() {
-                Ok(Command::Add(file)) => {
+                Ok(Command::Add(reader)) => {
                     self.watches
-                        .add(id, &file.path, inotify::WatchFlags::MODIFY);
-                    self.readers.insert(id, LogReader::new(id, file, output));
+                        .add(id, &reader.path, inotify::WatchFlags::MODIFY);
+                    self.begin(id, reader, output);
                     self.next += 1;
                 }
                 Ok(Command::Retain(file)) => {
-                    self.watches.add(id, &file.tailed.path, ONCE);
+                    self.watches.add(id, &file.reader.path, ONCE);
                     self.retained.insert(id, file);
                     self.next += 1;
                 }
@@ -160,13 +151,19 @@ impl Copier {
         }
     }
 
+    /// Copies a file from here on.
+    fn begin(&mut self, id: StreamId, mut reader: LogReader, output: &mut Output) {
+        reader.stream.id = id;
+        output.add(&reader.stream);
+        self.readers.insert(id, reader);
+    }
+
     fn writers_are_gone(&mut self, failed: &BTreeSet<LocalRank>, output: &mut Output) {
         for (id, retained) in std::mem::take(&mut self.retained) {
             self.watches.remove(id);
-            let retained = retained.finish();
-            if failed.contains(&retained.local_rank) {
-                let reader = LogReader::new(id, retained.tailed, output);
-                self.readers.insert(id, reader);
+            let reader = retained.finish();
+            if failed.contains(&reader.stream.ranks.local_rank) {
+                self.begin(id, reader, output);
             }
         }
         for reader in self.readers.values_mut() {
@@ -207,7 +204,7 @@ impl Copier {
         for (id, retained) in &mut self.retained {
             if retained.trim_at().is_some_and(|at| at <= now) {
                 // Watched first: what is written meanwhile is not missed.
-                self.watches.add(*id, &retained.tailed.path, ONCE);
+                self.watches.add(*id, &retained.reader.path, ONCE);
                 retained.trim();
             }
         }

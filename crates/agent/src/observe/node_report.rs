@@ -58,16 +58,9 @@ impl EventSink for SharedReport {
 /// One worker of the current attempt.
 #[derive(Debug, Clone, Serialize)]
 pub struct WorkerStatus {
-    /// Rank within the node.
-    pub local_rank: u32,
-    /// Rank in the job.
-    pub rank: u32,
-    /// Number of workers in the job.
-    pub world_size: u32,
-    /// Rank among its role.
-    pub role_rank: u32,
-    /// Process id.
-    pub pid: u32,
+    /// Its place in the job, and its process id.
+    #[serde(flatten)]
+    pub identity: WorkerIdentity,
     /// Whether it runs.
     pub running: bool,
     /// Exit code, or minus the signal that ended it.
@@ -128,7 +121,8 @@ impl NodeReport {
                 started.stdout.clone_from(&files.stdout);
                 started.stderr.clone_from(&files.stderr);
                 self.workers.push(started);
-                self.workers.sort_by_key(|worker| worker.local_rank);
+                self.workers
+                    .sort_by_key(|status| status.identity.local_rank);
             }
             AgentEvent::WorkerExited {
                 at, worker, exit, ..
@@ -136,7 +130,7 @@ impl NodeReport {
                 let ended = self
                     .workers
                     .iter_mut()
-                    .find(|known| known.pid == worker.pid);
+                    .find(|known| known.identity.pid == worker.pid);
                 if let Some(ended) = ended {
                     ended.end(*at, *exit);
                 }
@@ -158,11 +152,7 @@ impl NodeReport {
 impl WorkerStatus {
     fn new(at: Wall, worker: &WorkerIdentity) -> Self {
         Self {
-            local_rank: worker.local_rank.0,
-            rank: worker.rank.0,
-            world_size: worker.world_size,
-            role_rank: worker.role_rank.0,
-            pid: worker.pid,
+            identity: worker.clone(),
             running: true,
             exit_code: None,
             started: rfc3339(at),

@@ -187,7 +187,7 @@ fn the_status_is_what_the_events_add_up_to() {
     assert_eq!((status.state, status.round), ("SUCCEEDED", Some(1)));
     assert_eq!((status.restart_count, status.workers.len()), (1, 1));
     let worker = &status.workers[0];
-    assert_eq!((worker.pid, worker.running), (41, false));
+    assert_eq!((worker.identity.pid, worker.running), (41, false));
     assert_eq!(worker.ended.as_deref(), Some("2023-11-14T22:13:20.200000Z"));
 }
 

@@ -220,8 +220,8 @@ impl Plain<'_, '_> {
             .iter()
             .map(|worker| {
                 let labels = [
-                    ("local_rank", worker.local_rank.to_string()),
-                    ("rank", worker.rank.to_string()),
+                    ("local_rank", worker.identity.local_rank.to_string()),
+                    ("rank", worker.identity.rank.to_string()),
                 ];
                 (labels, f64::from(u8::from(worker.running)))
             })
@@ -233,7 +233,7 @@ impl Plain<'_, '_> {
                 let held = path.as_ref().and_then(|path| path.metadata().ok());
                 if let Some(held) = held {
                     let labels = [
-                        ("local_rank", worker.local_rank.to_string()),
+                        ("local_rank", worker.identity.local_rank.to_string()),
                         ("stream", stream.to_owned()),
                     ];
                     sizes.push((labels, held.len() as f64));
