@@ -127,10 +127,10 @@ fn text_of(payload: &(dyn Any + Send)) -> &str {
 /// Leaves an error file as recorders of torchelastic do, says it on stderr, and exits with 1.
 fn fail(text: &str) -> ! {
     let _ = writeln!(io::stderr(), "{text}");
-    if let Some(path) = env::var_os(TORCHELASTIC_ERROR_FILE).filter(|path| !path.is_empty()) {
-        if let Err(error) = fs::write(&path, own(text, wall()).to_string()) {
-            let _ = writeln!(io::stderr(), "{}: {error}", Path::new(&path).display());
-        }
+    if let Some(path) = env::var_os(TORCHELASTIC_ERROR_FILE).filter(|path| !path.is_empty())
+        && let Err(error) = fs::write(&path, own(text, wall()).to_string())
+    {
+        let _ = writeln!(io::stderr(), "{}: {error}", Path::new(&path).display());
     }
     end(1)
 }
