@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
+use serde::Deserialize;
 
 /// The root of the workspace, whatever the current directory is.
 pub(crate) fn root() -> PathBuf {
@@ -20,6 +21,37 @@ pub(crate) fn cargo() -> Command {
     let mut command = Command::new(program);
     command.current_dir(root());
     command
+}
+
+/// The part of what cargo knows about the workspace that tasks use.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Metadata {
+    pub(crate) packages: Vec<Package>,
+    pub(crate) workspace_root: PathBuf,
+    /// Where cargo puts what it builds.
+    pub(crate) target_directory: PathBuf,
+}
+
+/// A package of the workspace.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Package {
+    pub(crate) name: String,
+    pub(crate) manifest_path: PathBuf,
+    pub(crate) dependencies: Vec<Dependency>,
+}
+
+/// A line of its manifest.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Dependency {
+    pub(crate) name: String,
+    /// `dev` for tests.
+    pub(crate) kind: Option<String>,
+}
+
+/// What cargo knows about the workspace.
+pub(crate) fn metadata() -> anyhow::Result<Metadata> {
+    let text = output(cargo().args(["metadata", "--format-version", "1", "--no-deps"]))?;
+    serde_json::from_str(&text).context("cargo metadata printed something else than expected")
 }
 
 /// The command as one line, for messages.

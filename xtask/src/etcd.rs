@@ -4,14 +4,14 @@
 //! without being installed: that needs no root, and no service is started. Whoever has a server
 //! already, or no `apt-get`, names its program in `RDZV_ETCD`.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, ensure};
 
 use crate::command::{output, step};
-use crate::venv::cache_folder;
+use crate::venv::{cache_folder, make_once};
 
 /// Names the server's program, for us and for the tests.
 pub(crate) const VARIABLE: &str = "RDZV_ETCD";
@@ -32,22 +32,9 @@ pub(crate) fn server() -> anyhow::Result<PathBuf> {
         );
         return Ok(program);
     }
-    let cache = cache_folder()?;
-    let folder = cache.join("etcd");
+    let folder = cache_folder()?.join("etcd");
     let program = folder.join("usr").join("bin").join("etcd");
-    if program.is_file() {
-        return Ok(program);
-    }
-    fs::create_dir_all(&cache).with_context(|| format!("failed to create {}", cache.display()))?;
-    let lock_path = cache.join("etcd.lock");
-    let lock = File::create(&lock_path)
-        .and_then(|lock| lock.lock().map(|()| lock))
-        .with_context(|| format!("failed to lock {}", lock_path.display()))?;
-    // Another run may have fetched it while this one waited for the lock.
-    if !program.is_file() {
-        fetch(&folder).context(BY_HAND)?;
-    }
-    drop(lock);
+    make_once(&folder, &program, || fetch(&folder).context(BY_HAND))?;
     Ok(program)
 }
 

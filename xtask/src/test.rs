@@ -8,10 +8,21 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 
-use crate::command::{cargo, output, root, step};
+use crate::command::{cargo, metadata, root, step};
 use crate::{etcd, venv};
+
+/// The programs that the interop suite starts, by the variables that name them.
+const PROGRAMS: [(&str, &str); 7] = [
+    ("RDZV_BINARY", "rdzv"),
+    ("RDZV_STORE_CLIENT", "store_client"),
+    ("RDZV_STATE_CODEC", "state_codec"),
+    ("RDZV_MEMBER", "member"),
+    ("RDZV_PLAIN_STORE", "serve"),
+    ("RDZV_PLACEMENT", "placement"),
+    ("RDZV_DLPACK_BORDER", "libdlpack_border.so"),
+];
 
 /// Extra arguments go to pytest, e.g. `-k queue`.
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
@@ -37,48 +48,21 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     )?;
 
     let built = target_folder()?.join("debug");
-    let launcher = built.join("rdzv");
-    let store_client = built.join("store_client");
-    let state_codec = built.join("state_codec");
-    let member = built.join("member");
-    let plain_store = built.join("serve");
-    let placement = built.join("placement");
-    let dlpack_border = built.join("libdlpack_border.so");
-    for program in [
-        &launcher,
-        &store_client,
-        &state_codec,
-        &member,
-        &plain_store,
-        &placement,
-        &dlpack_border,
-    ] {
+    let mut pytest = Command::new(python);
+    pytest
+        .current_dir(root())
+        .args(["-m", "pytest", "interop"])
+        .args(arguments)
+        .env(etcd::VARIABLE, server);
+    for (variable, name) in PROGRAMS {
+        let program = built.join(name);
         ensure!(program.is_file(), "{} was not built", program.display());
+        pytest.env(variable, program);
     }
-    step(
-        "interop tests with PyTorch",
-        Command::new(python)
-            .current_dir(root())
-            .args(["-m", "pytest", "interop"])
-            .args(arguments)
-            .env(etcd::VARIABLE, server)
-            .env("RDZV_BINARY", launcher)
-            .env("RDZV_STORE_CLIENT", store_client)
-            .env("RDZV_STATE_CODEC", state_codec)
-            .env("RDZV_MEMBER", member)
-            .env("RDZV_PLAIN_STORE", plain_store)
-            .env("RDZV_PLACEMENT", placement)
-            .env("RDZV_DLPACK_BORDER", dlpack_border),
-    )
+    step("interop tests with PyTorch", &mut pytest)
 }
 
 /// Where cargo puts what it builds.
 pub(crate) fn target_folder() -> anyhow::Result<PathBuf> {
-    let text = output(cargo().args(["metadata", "--format-version", "1", "--no-deps"]))?;
-    let metadata: serde_json::Value =
-        serde_json::from_str(&text).context("cargo metadata printed no JSON")?;
-    let folder = metadata["target_directory"].as_str();
-    Ok(PathBuf::from(
-        folder.context("cargo metadata names no target directory")?,
-    ))
+    Ok(metadata()?.target_directory)
 }

@@ -26,23 +26,32 @@ pub(crate) fn torch_python() -> anyhow::Result<PathBuf> {
     let base = base_python()?;
     let requirements = requirements()?;
     let folder = cache_folder()?.join(folder_name(&base.version, &requirements));
-    let python = folder.join("bin").join("python");
-    if folder.join(MARKER).is_file() {
-        return Ok(python);
-    }
+    make_once(&folder, &folder.join(MARKER), || {
+        build(&base, &folder, &requirements)
+    })?;
+    Ok(folder.join("bin").join("python"))
+}
 
-    let parent = folder.parent().expect("the cache folder has a name");
-    fs::create_dir_all(parent).with_context(|| format!("failed to create {}", parent.display()))?;
-    let lock_path = folder.with_extension("lock");
-    let lock = File::create(&lock_path)
-        .with_context(|| format!("failed to create {}", lock_path.display()))?;
-    lock.lock()
-        .with_context(|| format!("failed to lock {}", lock_path.display()))?;
-    // Another run may have finished it while this one waited for the lock.
-    if !folder.join(MARKER).is_file() {
-        build(&base, &folder, &requirements)?;
+/// Makes a folder of the cache, unless it has the file that is made last.
+pub(crate) fn make_once(
+    folder: &Path,
+    last: &Path,
+    make: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    if last.is_file() {
+        return Ok(());
     }
-    Ok(python)
+    let cache = folder.parent().expect("the cache folder has a name");
+    fs::create_dir_all(cache).with_context(|| format!("failed to create {}", cache.display()))?;
+    let lock_path = folder.with_extension("lock");
+    let _lock = File::create(&lock_path)
+        .and_then(|lock| lock.lock().map(|()| lock))
+        .with_context(|| format!("failed to lock {}", lock_path.display()))?;
+    // Another run may have made it while this one waited for the lock.
+    match last.is_file() {
+        true => Ok(()),
+        false => make(),
+    }
 }
 
 struct BasePython {

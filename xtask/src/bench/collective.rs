@@ -4,17 +4,16 @@
 //! store`), a group of its own for each measurement. The figure of a run is the median time of one
 //! `all_reduce` at rank 0.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
-use super::server::Server;
+use super::peer::Server;
 use super::stolen::Processors;
 use super::table::{self, Better, Comparison};
-use super::{arguments, release_binary};
-use crate::command::{cargo, step};
+use super::{arguments, release_binary, test_program};
 use crate::venv;
 
 const DEFAULT_RUNS: usize = 5;
@@ -37,7 +36,7 @@ const FASTER: f64 = 1.5;
 pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
     let runs = arguments::runs("collective", words, DEFAULT_RUNS)?;
     let python = venv::torch_python()?;
-    let rank = rank_program()?;
+    let rank = test_program("rank")?;
     let store = Server::start(Command::new(release_binary()?).args(["store", "--port", "0"]))?;
     let address = store.address();
     let mut cases = CASES.map(|(_, _, name)| Comparison::new(name, "us", Better::Less, 1.0));
@@ -77,16 +76,6 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
     println!("asked for: never slower, and {FASTER} times faster at two of three sizes");
     ensure!(met, "a target was missed");
     Ok(())
-}
-
-fn rank_program() -> anyhow::Result<PathBuf> {
-    let package = ["--package", "rdzv-test-programs", "--bin", "rank"];
-    step(
-        "build a rank optimised",
-        cargo().args(["build", "--release"]).args(package),
-    )?;
-    let folder = crate::test::target_folder()?;
-    Ok(folder.join("release").join("rank"))
 }
 
 fn python_rank(python: &Path) -> Command {

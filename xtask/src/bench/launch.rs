@@ -9,16 +9,14 @@
 //! | tee | a worker begins to write to its labelled stdout | the console has the last byte |
 
 use std::io::Read;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::process::Stdio;
 
 use anyhow::{Context, ensure};
 
-use super::arguments;
+use super::launcher::{Launcher, Running, labelled};
 use super::measure::measure;
 use super::table::{self, Better, Comparison};
-use super::{release_binary, this_program, worker};
+use super::{arguments, worker};
 use crate::venv;
 
 const DEFAULT_RUNS: usize = 7;
@@ -29,12 +27,7 @@ const FLOOD_LINES: usize = 600_000;
 pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let runs = arguments::runs("launch", arguments, DEFAULT_RUNS)?;
     let python = venv::torch_python()?;
-    let ours = Launcher {
-        words: vec![text(&release_binary()?)?, "run".into()],
-    };
-    let theirs = Launcher {
-        words: vec![text(&python.with_file_name("torchrun"))?],
-    };
+    let [ours, theirs] = Launcher::both(&python)?;
 
     let mut wall = Comparison::new("start of two workers", "ms", Better::Less, 50.0);
     let mut memory = Comparison::new("peak memory", "MB", Better::Less, 25.0);
@@ -44,11 +37,11 @@ pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
         println!("    run {run} of {runs}");
         for (launcher, is_ours) in [(&ours, true), (&theirs, false)] {
             let side = |comparison: &mut Comparison, value| comparison.add(is_ours, value);
-            let usage = launcher.start()?;
+            let usage = measure(launcher.launch(&["--nproc-per-node", "2"]).arg("/bin/true"))?;
             side(&mut wall, usage.wall_seconds * 1e3);
             side(&mut memory, usage.peak_megabytes);
-            side(&mut replacement, launcher.replace()?);
-            side(&mut tee, launcher.tee()?);
+            side(&mut replacement, replace(launcher)?);
+            side(&mut tee, labelled_output(launcher)?);
         }
     }
     let met = table::print(
@@ -60,106 +53,40 @@ pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn text(path: &Path) -> anyhow::Result<String> {
-    Ok(path
-        .to_str()
-        .with_context(|| format!("{} is no UTF-8", path.display()))?
-        .to_owned())
-}
-
 /// What either launcher puts before each line by default.
 const LABEL: &str = "[default0]:";
 
-/// One side.
-struct Launcher {
-    words: Vec<String>,
-}
-
-impl Launcher {
-    fn line(&self, arguments: &[&str]) -> Vec<String> {
-        let own = self.words.iter().cloned();
-        own.chain(arguments.iter().map(|&word| word.to_owned()))
-            .collect()
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let line = self.line(arguments);
-        let mut command = Command::new(&line[0]);
-        command
-            .args(&line[1..])
-            .stdin(Stdio::null())
-            .stderr(Stdio::null());
-        command
-    }
-
-    fn start(&self) -> anyhow::Result<super::measure::Usage> {
-        measure(&self.line(&["--nproc-per-node", "2", "--no-python", "/bin/true"]))
-    }
-
-    /// Milliseconds from the death of a worker to the start of the next attempt.
-    fn replace(&self) -> anyhow::Result<f64> {
-        let (folder, notes) = notes()?;
-        let program = text(&this_program()?)?;
-        let arguments = [
-            "--nproc-per-node",
-            "2",
-            "--max-restarts",
-            "1",
-            "--no-python",
-            &program,
-        ];
-        let status = self
-            .command(&arguments)
-            .args(["bench", worker::NAME, "die-once"])
-            .arg(&notes)
-            .stdout(Stdio::null())
-            .status()?;
-        ensure!(
-            status.success(),
-            "{} did not replace a dead worker ({status})",
-            self.words[0]
-        );
-        let nanoseconds = worker::noted(&notes, "replaced")? - worker::noted(&notes, "died")?;
-        folder.close()?;
-        Ok(nanoseconds as f64 / 1e6)
-    }
-
-    /// Megabytes of worker output per second that reach the console with a label.
-    fn tee(&self) -> anyhow::Result<f64> {
-        let (folder, notes) = notes()?;
-        let program = text(&this_program()?)?;
-        let logs = text(&folder.path().join("logs"))?;
-        let arguments = ["--tee", "3", "--log-dir", &logs, "--no-python", &program];
-        let mut child = self
-            .command(&arguments)
-            .args(["bench", worker::NAME, "flood"])
-            .arg(&notes)
-            .arg(FLOOD_LINES.to_string())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let console = child.stdout.take().expect("stdout was asked for");
-        let (bytes, last_byte) = drain(console)?;
-        let status = child.wait()?;
-        ensure!(
-            status.success(),
-            "{} failed to tee ({status})",
-            self.words[0]
-        );
-        let expected = FLOOD_LINES * (LABEL.len() + worker::LINE);
-        ensure!(
-            bytes == expected,
-            "{bytes} bytes of {expected} reached the console"
-        );
-        let nanoseconds = last_byte - worker::noted(&notes, "began")?;
-        folder.close()?;
-        Ok((FLOOD_LINES * worker::LINE) as f64 * 1e3 / nanoseconds as f64)
-    }
-}
-
-fn notes() -> anyhow::Result<(tempfile::TempDir, PathBuf)> {
-    let folder = tempfile::tempdir().context("failed to make a folder for the worker's notes")?;
+/// Milliseconds from the death of a worker to the start of the next attempt.
+fn replace(launcher: &Launcher) -> anyhow::Result<f64> {
+    let folder = tempfile::tempdir()?;
     let notes = folder.path().join("notes");
-    Ok((folder, notes))
+    let flags = ["--nproc-per-node", "2", "--max-restarts", "1"];
+    let status = launcher.play(&flags, "die-once")?.arg(&notes).status()?;
+    ensure!(
+        status.success(),
+        "a dead worker was not replaced ({status})"
+    );
+    let nanoseconds = worker::noted(&notes, "replaced")? - worker::noted(&notes, "died")?;
+    Ok(nanoseconds as f64 / 1e6)
+}
+
+/// Megabytes of worker output per second that reach the console with a label.
+fn labelled_output(launcher: &Launcher) -> anyhow::Result<f64> {
+    let folder = tempfile::tempdir()?;
+    let notes = folder.path().join("notes");
+    let mut command = launcher.play(&labelled(1, folder.path()), "flood")?;
+    command.arg(&notes).arg(FLOOD_LINES.to_string());
+    let mut launch = Running::start(command.stdout(Stdio::piped()))?;
+    let (bytes, last_byte) = drain(launch.0.stdout.take().expect("it is piped"))?;
+    let status = launch.0.wait()?;
+    ensure!(status.success(), "the flood ended with {status}");
+    let expected = FLOOD_LINES * (LABEL.len() + worker::LINE);
+    ensure!(
+        bytes == expected,
+        "{bytes} bytes of {expected} reached the console"
+    );
+    let nanoseconds = last_byte - worker::noted(&notes, "began")?;
+    Ok((FLOOD_LINES * worker::LINE) as f64 * 1e3 / nanoseconds as f64)
 }
 
 /// Reads to the end: the number of bytes, and when the last one came, in nanoseconds since the
@@ -176,6 +103,6 @@ fn drain(mut console: impl Read) -> anyhow::Result<(usize, u128)> {
             return Ok((bytes, last_byte));
         }
         bytes += length;
-        last_byte = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
+        last_byte = worker::now();
     }
 }

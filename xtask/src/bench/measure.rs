@@ -23,13 +23,11 @@ pub(super) struct Usage {
     pub(super) peak_megabytes: f64,
 }
 
-/// Runs `words` under a fresh measuring parent.
-pub(super) fn measure(words: &[String]) -> anyhow::Result<Usage> {
-    let text = output(
-        Command::new(this_program()?)
-            .args(["bench", NAME])
-            .args(words),
-    )?;
+/// Runs a command under a fresh measuring parent.
+pub(super) fn measure(measured: &Command) -> anyhow::Result<Usage> {
+    let mut command = Command::new(this_program()?);
+    command.args(["bench", NAME]).arg(measured.get_program());
+    let text = output(command.args(measured.get_args()))?;
     parse(&text).with_context(|| format!("failed to read the measurement '{}'", text.trim()))
 }
 

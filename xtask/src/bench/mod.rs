@@ -8,10 +8,11 @@ mod agent;
 mod arguments;
 mod collective;
 mod launch;
+mod launcher;
 mod measure;
+mod peer;
 mod rendezvous;
 mod rpc;
-mod server;
 mod stolen;
 mod store;
 mod table;
@@ -50,11 +51,20 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
 
 /// The optimised `rdzv`, built now if it is not up to date.
 fn release_binary() -> anyhow::Result<PathBuf> {
+    optimised("rdzv", "rdzv")
+}
+
+/// One of the programs that tests start, optimised.
+fn test_program(name: &str) -> anyhow::Result<PathBuf> {
+    optimised("rdzv-test-programs", name)
+}
+
+fn optimised(package: &str, name: &str) -> anyhow::Result<PathBuf> {
     step(
-        "build rdzv optimised",
-        cargo().args(["build", "--release", "--package", "rdzv"]),
+        &format!("build {name} optimised"),
+        cargo().args(["build", "--release", "--package", package, "--bin", name]),
     )?;
-    let binary = crate::test::target_folder()?.join("release").join("rdzv");
+    let binary = crate::test::target_folder()?.join("release").join(name);
     ensure!(binary.is_file(), "{} was not built", binary.display());
     Ok(binary)
 }

@@ -7,16 +7,16 @@
 //! side. PyTorch's agents are given up after a minute; their figures are lower bounds then, and said
 //! to be. Agents are connected before the clock starts, except where both times are given.
 
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
-use super::arguments;
+use super::peer::Server;
 use super::table::{self, Better, Comparison, median};
-use crate::command::{cargo, output, step};
+use super::{arguments, test_program};
+use crate::command::output;
 use crate::venv;
 
 const DEFAULT_RUNS: usize = 3;
@@ -46,8 +46,9 @@ const SECONDS: f64 = 10.0;
 pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
     let runs = arguments::runs("rendezvous", words, DEFAULT_RUNS)?;
     let python = venv::torch_python()?;
-    let crowd = crowd()?;
-    let mut ours = Ours::start(&crowd)?;
+    let crowd = test_program("crowd")?;
+    let host = Server::start(Command::new(&crowd).arg("serve"))?;
+    let mut ours = Ours { crowd, host };
 
     let mut times = BESIDE.map(|(agents, name)| {
         let target = if agents == 64 { FASTER } else { 1.0 };
@@ -115,39 +116,18 @@ struct Round {
     bytes: f64,
 }
 
-fn crowd() -> anyhow::Result<PathBuf> {
-    let package = ["--package", "rdzv-test-programs", "--bin", "crowd"];
-    step(
-        "build the crowd of agents optimised",
-        cargo().args(["build", "--release"]).args(package),
-    )?;
-    let folder = crate::test::target_folder()?;
-    Ok(folder.join("release").join("crowd"))
-}
-
 /// Our host, and the program of which each crowd is a process.
 struct Ours {
     crowd: PathBuf,
-    host: Talk,
-    address: String,
+    host: Server,
 }
 
 impl Ours {
-    fn start(crowd: &Path) -> anyhow::Result<Self> {
-        let mut host = Talk::start(Command::new(crowd).arg("serve"))?;
-        let port = host.listen()?;
-        Ok(Self {
-            crowd: crowd.to_owned(),
-            host,
-            address: format!("127.0.0.1:{}", port.trim()),
-        })
-    }
-
     fn round(&mut self, how: &str, agents: u32) -> anyhow::Result<Round> {
-        let before = self.figures()?;
-        let text =
-            output(Command::new(&self.crowd).args([how, &self.address, &agents.to_string()]))?;
-        let after = self.figures()?;
+        let before = self.host.peer.ask("")?;
+        let words = [how, &self.host.address(), &agents.to_string()];
+        let text = output(Command::new(&self.crowd).args(words))?;
+        let after = self.host.peer.ask("")?;
         let value: Value = serde_json::from_str(&text)?;
         let grown =
             |name: &str| Ok::<_, anyhow::Error>(number(&after, name)? - number(&before, name)?);
@@ -157,10 +137,6 @@ impl Ours {
             operations: grown("requests")?,
             bytes: grown("received")? + grown("sent")?,
         })
-    }
-
-    fn figures(&mut self) -> anyhow::Result<Value> {
-        Ok(serde_json::from_str(&self.host.ask("")?)?)
     }
 }
 
@@ -183,45 +159,4 @@ fn theirs(python: &Path, agents: u32) -> anyhow::Result<Round> {
 fn number(value: &Value, name: &str) -> anyhow::Result<f64> {
     let number = value[name].as_f64();
     number.with_context(|| format!("'{name}' is missing in {value}"))
-}
-
-/// A process that answers lines with lines, and runs until this is dropped.
-struct Talk {
-    process: Child,
-    questions: ChildStdin,
-    answers: BufReader<ChildStdout>,
-}
-
-impl Talk {
-    fn start(command: &mut Command) -> anyhow::Result<Self> {
-        let mut process = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("failed to start {:?}", command.get_program()))?;
-        Ok(Self {
-            questions: process.stdin.take().expect("it is piped"),
-            answers: BufReader::new(process.stdout.take().expect("it is piped")),
-            process,
-        })
-    }
-
-    fn ask(&mut self, question: &str) -> anyhow::Result<String> {
-        writeln!(self.questions, "{question}")?;
-        self.listen()
-    }
-
-    fn listen(&mut self) -> anyhow::Result<String> {
-        let mut line = String::new();
-        self.answers.read_line(&mut line)?;
-        Ok(line)
-    }
-}
-
-impl Drop for Talk {
-    fn drop(&mut self) {
-        // Both fail only when it has ended already.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
 }

@@ -12,17 +12,16 @@
 //! | connections | opened, validated and pinged per second |
 //! | calls | median time of one call of PyTorch's client, alone |
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
-use super::server::Server;
+use super::peer::{Peer, Server};
 use super::table::{self, Better, Comparison, median};
-use super::{arguments, release_binary};
-use crate::command::{cargo, output, step};
+use super::{arguments, release_binary, test_program};
+use crate::command::output;
 use crate::venv;
 
 const DEFAULT_RUNS: usize = 5;
@@ -56,10 +55,10 @@ const CALLS: [&str; 7] = [
 pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let runs = arguments::runs("store", arguments, DEFAULT_RUNS)?;
     let python = venv::torch_python()?;
-    let generator = load_generator()?;
+    let generator = test_program("load")?;
     let ours = Server::start(Command::new(release_binary()?).args(["store", "--port", "0"]))?;
     let theirs = Server::start(Command::new(&python).args(["-c", SERVE]))?;
-    let mut client = Client::start(&python)?;
+    let mut client = Peer::start(Command::new(&python).args(["-c", CLIENT]))?;
 
     let mut pipelined = Comparison::new("pipelined", "1000/s", Better::More, 3.0);
     let mut unpipelined = Comparison::new("unpipelined", "1000/s", Better::More, 1.0);
@@ -81,7 +80,7 @@ pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
             };
             let figures = load(server, &generator, "connections", &[count])?;
             side(&mut connections, figures.per_second / 1e3);
-            let times = client.ask(server.port())?;
+            let times = client.ask(&server.port.to_string())?;
             for (comparison, call) in calls.iter_mut().zip(CALLS) {
                 let time = times[call].as_f64();
                 side(comparison, time.context("the client left a call out")?);
@@ -101,16 +100,6 @@ pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
         "a target was missed"
     );
     Ok(())
-}
-
-fn load_generator() -> anyhow::Result<PathBuf> {
-    let package = ["--package", "rdzv-test-programs", "--bin", "load"];
-    step(
-        "build the load generator optimised",
-        cargo().args(["build", "--release"]).args(package),
-    )?;
-    let folder = crate::test::target_folder()?;
-    Ok(folder.join("release").join("load"))
 }
 
 /// What one measurement of the load generator found.
@@ -134,45 +123,6 @@ fn figures(text: &str) -> Option<Figures> {
         per_second: done / value["wall_seconds"].as_f64()?,
         processor_seconds_each: value["server_cpu_seconds"].as_f64()? / done,
     })
-}
-
-/// PyTorch's client in a process of its own.
-struct Client {
-    process: Child,
-    ports: ChildStdin,
-    times: BufReader<ChildStdout>,
-}
-
-impl Client {
-    fn start(python: &Path) -> anyhow::Result<Self> {
-        let mut process = Command::new(python)
-            .args(["-c", CLIENT])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("failed to start {}", python.display()))?;
-        Ok(Self {
-            ports: process.stdin.take().expect("it is piped"),
-            times: BufReader::new(process.stdout.take().expect("it is piped")),
-            process,
-        })
-    }
-
-    /// Call -> microseconds, at the server on this port.
-    fn ask(&mut self, port: u16) -> anyhow::Result<Value> {
-        writeln!(self.ports, "{port}")?;
-        let mut line = String::new();
-        self.times.read_line(&mut line)?;
-        serde_json::from_str(&line).context("PyTorch's client ended; its output says why")
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        // Both fail only when it has ended already.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! The worker that is started by either launcher. What it saw it leaves in a file, one line per
 //! event: a word and the time in nanoseconds since the epoch.
 
+use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -14,6 +15,9 @@ pub(super) const NAME: &str = "worker";
 
 /// Length of a line of the flood, with its end: an ordinary log line.
 pub(super) const LINE: usize = 100;
+
+/// No step takes longer; torchrun starts within a few seconds.
+const STEP_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let started = now();
@@ -89,6 +93,33 @@ impl Start {
             pid: words.next()?.parse().ok()?,
             rank: words.next()?.parse().ok()?,
         })
+    }
+}
+
+/// Where workers say that they have started.
+pub(super) struct Starts(UnixDatagram);
+
+impl Starts {
+    pub(super) fn bind(path: &Path) -> anyhow::Result<Self> {
+        let socket = UnixDatagram::bind(path)?;
+        socket.set_read_timeout(Some(STEP_TIMEOUT))?;
+        Ok(Self(socket))
+    }
+
+    /// By rank, once each of a world has started after this time.
+    pub(super) fn of_all(&self, world: usize, after: u128) -> anyhow::Result<BTreeMap<u32, Start>> {
+        let mut started = BTreeMap::new();
+        let mut message = [0; 200];
+        while started.len() < world {
+            let length = self.0.recv(&mut message).with_context(|| {
+                format!("only {} of {world} workers have started", started.len())
+            })?;
+            let start = Start::read(&message[..length]).context("a worker said nonsense")?;
+            if start.time > after {
+                started.insert(start.rank, start);
+            }
+        }
+        Ok(started)
     }
 }
 

@@ -4,12 +4,11 @@
 use std::path::Path;
 
 use anyhow::Context;
-use serde_json::Value;
 
 use super::source::Source;
 use super::tokens::{Tokens, words};
 use super::{Finding, cycles};
-use crate::command::{cargo, output};
+use crate::command::{Dependency, Metadata, Package};
 
 /// All that the kernel and the protocol crates may link: formats and data, nothing that touches the
 /// world. Base64 and civil dates (jiff without its clock and time zone files) are how the state of a
@@ -54,12 +53,6 @@ const IMPURE_NAMES: [&str; 10] = [
 /// Package, and the packages of ours that it may use; bottom up.
 type Layers = Vec<(String, Vec<String>)>;
 
-/// What cargo knows about the workspace.
-pub(crate) fn metadata() -> anyhow::Result<Value> {
-    let text = output(cargo().args(["metadata", "--format-version", "1", "--no-deps"]))?;
-    serde_json::from_str(&text).context("cargo metadata printed no JSON")
-}
-
 /// The table of crates in `ARCHITECTURE.md`: `core` there is the package `rdzv-core`.
 pub(crate) fn layers(architecture: &str) -> anyhow::Result<Layers> {
     let (_, table) = architecture
@@ -84,56 +77,43 @@ fn package_name(short: &str) -> String {
     }
 }
 
-pub(crate) fn check(
-    metadata: &Value,
-    layers: &Layers,
-    sources: &[Source],
-) -> anyhow::Result<Vec<Finding>> {
-    let packages = metadata["packages"]
-        .as_array()
-        .context("cargo metadata lists no packages")?;
-    let root = metadata["workspace_root"].as_str().unwrap_or_default();
+pub(crate) fn check(metadata: &Metadata, layers: &Layers, sources: &[Source]) -> Vec<Finding> {
     let mut findings = order(layers);
-    findings.extend(superfluous(layers, packages));
-    for package in packages {
-        let name = text(package, "name")?;
-        let manifest = text(package, "manifest_path")?;
-        let manifest = manifest.strip_prefix(root).unwrap_or(manifest);
-        let folder = manifest
-            .trim_start_matches('/')
-            .trim_end_matches("/Cargo.toml");
+    findings.extend(superfluous(layers, &metadata.packages));
+    for package in &metadata.packages {
+        let name = &package.name;
+        let folder = folder(metadata, package);
         let Some((_, allowed)) = layers.iter().find(|(known, _)| known == name) else {
             let rule = "this crate has no row in the table of ARCHITECTURE.md";
             findings.push(Finding::new(name, rule));
             continue;
         };
-        let dependencies = package["dependencies"]
-            .as_array()
-            .context("no dependency list")?;
-        for dependency in dependencies {
-            let used = text(dependency, "name")?;
-            let in_tests = dependency["kind"].as_str() == Some("dev");
+        for Dependency { name: used, kind } in &package.dependencies {
+            let in_tests = kind.as_deref() == Some("dev");
             let ours = layers.iter().any(|(known, _)| known == used);
             if let Some(rule) = breach(name, allowed, used, ours, in_tests) {
                 findings.push(Finding::new(name, rule));
-            } else if ours && !in_tests && !names(sources, folder, &used.replace('-', "_")) {
+            } else if ours && !in_tests && !names(sources, &folder, &used.replace('-', "_")) {
                 let rule = format!("depends on {used}, which no code uses");
                 findings.push(Finding::new(name, rule));
             }
         }
         if is_pure(name) {
-            findings.extend(fence(name, folder, metadata["workspace_root"].as_str()));
-            findings.extend(impurities(sources, folder, ""));
+            findings.extend(fence(name, &folder, &metadata.workspace_root));
+            findings.extend(impurities(sources, &folder, ""));
         }
     }
     let (folder, module) = PURE_MODULE;
     findings.extend(impurities(sources, folder, module));
-    Ok(findings)
+    findings
 }
 
-fn text<'a>(value: &'a Value, key: &str) -> anyhow::Result<&'a str> {
-    let text = value[key].as_str();
-    text.with_context(|| format!("cargo metadata has an entry without a {key}"))
+/// The folder of a package, from the root of the workspace.
+fn folder(metadata: &Metadata, package: &Package) -> String {
+    let folder = package.manifest_path.parent().unwrap_or(Path::new(""));
+    let folder = folder.strip_prefix(&metadata.workspace_root);
+    let folder = folder.unwrap_or(Path::new(""));
+    folder.display().to_string()
 }
 
 /// Whether the table itself goes down only.
@@ -151,24 +131,17 @@ fn order(layers: &Layers) -> Vec<Finding> {
 }
 
 /// Rows and edges of the table that no manifest has.
-fn superfluous(layers: &Layers, packages: &[Value]) -> Vec<Finding> {
+fn superfluous(layers: &Layers, packages: &[Package]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (name, allowed) in layers {
-        let has = |used: &&String| {
-            let mut of_this = packages
-                .iter()
-                .filter(|package| package["name"] == name.as_str());
-            let list = of_this
-                .next()
-                .and_then(|package| package["dependencies"].as_array());
-            list.is_some_and(|list| {
-                list.iter()
-                    .any(|dependency| dependency["name"] == used.as_str())
-            })
+        let package = packages.iter().find(|package| package.name == *name);
+        let has = |used: &str| {
+            package.is_some_and(|it| it.dependencies.iter().any(|other| other.name == used))
         };
-        let rule = |used: &String| format!("{name} does not depend on {used}, as the table says");
-        let missing = allowed.iter().filter(|used| !has(used)).map(rule);
-        findings.extend(missing.map(|rule| Finding::new("ARCHITECTURE.md", rule)));
+        for used in allowed.iter().filter(|used| !has(used)) {
+            let rule = format!("{name} does not depend on {used}, as the table says");
+            findings.push(Finding::new("ARCHITECTURE.md", rule));
+        }
     }
     findings
 }
@@ -212,11 +185,11 @@ fn is_pure(name: &str) -> bool {
     name == "rdzv-core" || name.ends_with("-proto")
 }
 
-fn fence(name: &str, folder: &str, root: Option<&str>) -> Option<Finding> {
+fn fence(name: &str, folder: &str, root: &Path) -> Option<Finding> {
     let behind = folder
         .strip_prefix("crates/proto/")
         .is_some_and(|rest| !rest.contains('/'));
-    let own = Path::new(root?).join(folder).join("clippy.toml");
+    let own = root.join(folder).join("clippy.toml");
     let rule = format!("a pure crate stands under {FENCE}, without a clippy.toml of its own");
     (!behind || own.exists()).then(|| Finding::new(name, rule))
 }
@@ -225,29 +198,26 @@ fn fence(name: &str, folder: &str, root: Option<&str>) -> Option<Finding> {
 fn impurities(sources: &[Source], folder: &str, module: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     for tree in cycles::trees(sources, folder) {
-        let inside = tree
-            .modules
-            .iter()
-            .filter(|inside| inside.name.starts_with(module));
-        for module in inside {
-            for (path, line) in module.paths() {
-                let part = path.first().is_some_and(|first| first == "std")
-                    && path
-                        .get(1)
-                        .is_some_and(|part| IMPURE_PARTS.contains(&part.as_str()));
-                if part
-                    || path
-                        .iter()
-                        .any(|name| IMPURE_NAMES.contains(&name.as_str()))
-                {
-                    let place = format!("{}:{line}", module.file);
-                    let rule = format!("{} in pure code", path.join("::"));
-                    findings.push(Finding::new(place, rule));
-                }
-            }
+        let modules = tree.modules.iter();
+        for module in modules.filter(|inside| inside.name.starts_with(module)) {
+            let impure = module.paths().iter().filter(|(path, _)| is_impure(path));
+            findings.extend(impure.map(|(path, line)| {
+                let place = format!("{}:{line}", module.file);
+                Finding::new(place, format!("{} in pure code", path.join("::")))
+            }));
         }
     }
     findings
+}
+
+/// Whether a path leads to the world.
+fn is_impure(path: &[String]) -> bool {
+    let in_part = matches!(path, [first, part, ..]
+        if first == "std" && IMPURE_PARTS.contains(&part.as_str()));
+    in_part
+        || path
+            .iter()
+            .any(|name| IMPURE_NAMES.contains(&name.as_str()))
 }
 
 #[cfg(test)]
@@ -260,19 +230,24 @@ mod tests {
         | `core` | decisions | nothing |\n| `store` | a, b | core |\n\
         | `sim` | worlds | core |\n| `agent` | supervises | core, store |\n\nAnd so on.\n";
 
-    fn package(name: &str, dependencies: &[(&str, Option<&str>)]) -> Value {
+    fn package(name: &str, dependencies: &[(&str, Option<&str>)]) -> Metadata {
         let list: Vec<_> = dependencies
             .iter()
             .map(|(name, kind)| json!({ "name": name, "kind": kind }))
             .collect();
-        let manifest = "crates/proto/core/Cargo.toml";
-        json!({ "packages": [{ "name": name, "manifest_path": manifest, "dependencies": list }] })
+        let manifest = "/crates/proto/core/Cargo.toml";
+        let package = json!({ "name": name, "manifest_path": manifest, "dependencies": list });
+        let metadata = json!({
+            "packages": [package],
+            "workspace_root": "/",
+            "target_directory": "/target",
+        });
+        serde_json::from_value(metadata).unwrap()
     }
 
-    fn rules(metadata: &Value) -> Vec<String> {
+    fn rules(metadata: &Metadata) -> Vec<String> {
         let source = example("crates/proto/core/src/lib.rs", "use rdzv_core::a;");
         check(metadata, &layers(TABLE).unwrap(), &[source])
-            .unwrap()
             .into_iter()
             .filter(|finding| finding.place != "ARCHITECTURE.md")
             .map(|finding| finding.rule)
@@ -336,10 +311,7 @@ mod tests {
     #[test]
     fn a_row_that_no_manifest_has_is_found() {
         let metadata = package("rdzv-agent", &[("rdzv-core", None)]);
-        let found = superfluous(
-            &layers(TABLE).unwrap(),
-            metadata["packages"].as_array().unwrap(),
-        );
+        let found = superfluous(&layers(TABLE).unwrap(), &metadata.packages);
         let rule = "rdzv-agent does not depend on rdzv-store, as the table says";
         assert!(found.contains(&Finding::new("ARCHITECTURE.md", rule)));
         assert_eq!(found.len(), 3, "{found:?}");
@@ -347,8 +319,8 @@ mod tests {
 
     #[test]
     fn a_pure_crate_outside_the_fence_is_found() {
-        assert!(fence("rdzv-core", "crates/proto/core", Some("/")).is_none());
-        assert!(fence("rdzv-a-proto", "crates/a", Some("/")).is_some());
+        assert!(fence("rdzv-core", "crates/proto/core", Path::new("/")).is_none());
+        assert!(fence("rdzv-a-proto", "crates/a", Path::new("/")).is_some());
     }
 
     #[test]

@@ -9,7 +9,8 @@ use std::process::Stdio;
 use anyhow::ensure;
 
 use super::processes::{launcher_processes, peak_size};
-use super::{Launcher, WORKERS, line, text};
+use super::{WORKERS, line};
+use crate::bench::launcher::{Launcher, Running, labelled};
 use crate::bench::worker;
 
 /// Lines of each worker.
@@ -48,18 +49,10 @@ impl Flood {
 
     pub(super) fn pour(&self, launcher: &Launcher) -> anyhow::Result<Poured> {
         let folder = tempfile::tempdir()?;
-        let (notes, logs) = (folder.path().join("notes"), folder.path().join("logs"));
-        let workers = WORKERS.to_string();
-        let flags = [
-            "--nproc-per-node",
-            &workers,
-            "-t",
-            "3",
-            "--log-dir",
-            text(&logs)?,
-        ];
-        let part = ["pour", text(&notes)?, text(self.folder.path())?];
-        let mut launch = launcher.start(&flags, &part, Stdio::piped())?;
+        let notes = folder.path().join("notes");
+        let mut command = launcher.play(&labelled(WORKERS, folder.path()), "pour")?;
+        command.args([&notes, self.folder.path()]);
+        let mut launch = Running::start(command.stdout(Stdio::piped()))?;
         let mut console = launch.0.stdout.take().expect("stdout was asked for");
         let expected = self.lines() * (worker::LINE + "[default0]:".len());
         let mut shown = Vec::with_capacity(expected + 4096);

@@ -1,16 +1,12 @@
 //! What a launcher takes while its workers do nothing.
 
-use std::collections::BTreeSet;
-use std::os::unix::net::UnixDatagram;
-use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
-
+use super::WORKERS;
 use super::processes::{launcher_processes, processor_time, proportional_size};
-use super::{Launcher, STEP_TIMEOUT, WORKERS, text};
-use crate::bench::worker::Start;
+use crate::bench::launcher::{Launcher, Running, labelled};
+use crate::bench::worker::Starts;
 
 /// What follows a start is not part of it.
 const SETTLE: Duration = Duration::from_secs(2);
@@ -26,30 +22,11 @@ pub(super) struct Idle {
 pub(super) fn measure(launcher: &Launcher) -> anyhow::Result<Idle> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("starts");
-    let socket = UnixDatagram::bind(&path)?;
-    socket.set_read_timeout(Some(STEP_TIMEOUT))?;
-    let (logs, workers) = (folder.path().join("logs"), WORKERS.to_string());
-    let flags = [
-        "--nproc-per-node",
-        &workers,
-        "-t",
-        "3",
-        "--log-dir",
-        text(&logs)?,
-    ];
-    let launch = launcher.start(&flags, &["stay", text(&path)?], Stdio::null())?;
-    let mut pids = BTreeSet::new();
-    let mut message = [0; 200];
-    while pids.len() < WORKERS as usize {
-        let length = socket
-            .recv(&mut message)
-            .context("the workers did not start")?;
-        pids.insert(
-            Start::read(&message[..length])
-                .context("a worker said nonsense")?
-                .pid,
-        );
-    }
+    let starts = Starts::bind(&path)?;
+    let flags = labelled(WORKERS, folder.path());
+    let launch = Running::start(launcher.play(&flags, "stay")?.arg(&path))?;
+    let started = starts.of_all(WORKERS as usize, 0)?;
+    let pids = started.values().map(|start| start.pid).collect();
     // The time that passes is what is measured.
     thread::sleep(SETTLE);
     let processes = launcher_processes(launch.pid(), &pids);

@@ -17,16 +17,12 @@ mod processes;
 mod recovery;
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
-use anyhow::{Context, ensure};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use anyhow::ensure;
 
+use super::launcher::Launcher;
 use super::table::{self, Better, Comparison, median};
-use super::{arguments, release_binary, this_program, worker};
+use super::{arguments, worker};
 use crate::venv;
 
 const DEFAULT_RUNS: usize = 5;
@@ -40,18 +36,10 @@ const IDLE_PER_CENT: f64 = 0.1;
 /// Most memory of an agent with eight idle workers, in MiB.
 const IDLE_MEBIBYTES: f64 = 15.0;
 
-/// No step takes longer; torchrun starts within a few seconds.
-const STEP_TIMEOUT: Duration = Duration::from_secs(120);
-
 pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
     let runs = arguments::runs("agent", words, DEFAULT_RUNS)?;
     let python = venv::torch_python()?;
-    let ours = Launcher {
-        words: vec![release_binary()?, PathBuf::from("run")],
-    };
-    let theirs = Launcher {
-        words: vec![python.with_file_name("torchrun")],
-    };
+    let [ours, theirs] = Launcher::both(&python)?;
     let flood = flood::Flood::prepare()?;
 
     let mut recovery = Comparison::new("recovery of two nodes", "ms", Better::Less, 10.0);
@@ -94,65 +82,6 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
         "a target was missed"
     );
     Ok(())
-}
-
-/// One side.
-struct Launcher {
-    words: Vec<PathBuf>,
-}
-
-impl Launcher {
-    /// Starts workers that play this part (see [`worker`]).
-    fn start(&self, flags: &[&str], part: &[&str], stdout: Stdio) -> anyhow::Result<Running> {
-        let program = &self.words[0];
-        let child = Command::new(program)
-            .args(&self.words[1..])
-            .args(flags)
-            .arg("--no-python")
-            .arg(this_program()?)
-            .args(["bench", worker::NAME])
-            .args(part)
-            .stdin(Stdio::null())
-            .stdout(stdout)
-            .stderr(Stdio::null())
-            .spawn()
-            .with_context(|| format!("failed to start {}", program.display()))?;
-        Ok(Running(child))
-    }
-}
-
-/// A launch, which ends with this.
-struct Running(Child);
-
-impl Running {
-    fn pid(&self) -> u32 {
-        self.0.id()
-    }
-
-    /// Ends it in order, so that no worker stays.
-    fn end(mut self) -> anyhow::Result<()> {
-        signal(self.pid(), Signal::SIGTERM)?;
-        self.0.wait()?;
-        Ok(())
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Both fail only when it has ended already. Workers notice that their parent is gone.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn signal(pid: u32, signal: Signal) -> anyhow::Result<()> {
-    kill(Pid::from_raw(i32::try_from(pid)?), signal)
-        .with_context(|| format!("failed to send {signal} to process {pid}"))
-}
-
-fn text(path: &Path) -> anyhow::Result<&str> {
-    path.to_str()
-        .with_context(|| format!("{} is no UTF-8", path.display()))
 }
 
 /// A line of the flood: everything in it follows from rank and number.

@@ -1,16 +1,15 @@
 //! A group of workers that are told what to do, line by line, and answer with JSON.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
-use crate::bench::server::Server;
+use crate::bench::peer::{Peer, Server};
 
-/// The workers of one group, each a process, and the store that they meet at. All end with this.
+/// The workers of one group by rank, each a process, and the store that they meet at. All end with this.
 pub(super) struct Group {
-    workers: Vec<Worker>,
+    workers: Vec<Peer>,
     _store: Server,
 }
 
@@ -26,20 +25,26 @@ impl Group {
             let mut command = program();
             command
                 .env("MASTER_ADDR", "127.0.0.1")
-                .env("MASTER_PORT", store.port().to_string())
+                .env("MASTER_PORT", store.port.to_string())
                 .env("TORCHELASTIC_USE_AGENT_STORE", "True")
                 .env("WORLD_SIZE", world_size.to_string())
                 .env("RANK", rank.to_string());
-            Worker::start(rank, &mut command)
+            Peer::start(&mut command)
         });
         let mut group = Self {
             workers: workers.collect::<anyhow::Result<_>>()?,
             _store: store,
         };
-        for worker in &mut group.workers {
-            worker.answer().context("it did not become ready")?;
-        }
+        group.answers().context("a worker did not become ready")?;
         Ok(group)
+    }
+
+    fn answers(&mut self) -> anyhow::Result<Vec<Value>> {
+        let answer = |(rank, worker): (usize, &mut Peer)| {
+            let answer = worker.answer();
+            answer.with_context(|| format!("rank {rank} failed"))
+        };
+        self.workers.iter_mut().enumerate().map(answer).collect()
     }
 
     /// What each rank answers when all are told the same at the same time.
@@ -47,69 +52,22 @@ impl Group {
         for worker in &mut self.workers {
             worker.tell(what)?;
         }
-        let answers = self.workers.iter_mut().map(Worker::answer);
-        answers
-            .collect::<anyhow::Result<_>>()
-            .with_context(|| format!("it was told to '{what}'"))
+        self.answers()
+            .with_context(|| format!("the workers were told to '{what}'"))
     }
 
     /// What rank 0 answers; nobody else is told anything.
     pub(super) fn tell_first(&mut self, what: &str) -> anyhow::Result<Value> {
-        let first = &mut self.workers[0];
-        first.tell(what)?;
-        first
-            .answer()
-            .with_context(|| format!("it was told to '{what}'"))
+        let answer = self.workers[0].ask(what);
+        answer.with_context(|| format!("rank 0 was told to '{what}'"))
     }
 
     /// Waits until all have ended by themselves, and all of them well.
-    pub(super) fn end(mut self) -> anyhow::Result<()> {
-        for worker in &mut self.workers {
-            let status = worker.process.wait()?;
-            ensure!(status.success(), "rank {} ended with {status}", worker.rank);
+    pub(super) fn end(self) -> anyhow::Result<()> {
+        for (rank, worker) in self.workers.into_iter().enumerate() {
+            let status = worker.end()?;
+            ensure!(status.success(), "rank {rank} ended with {status}");
         }
         Ok(())
-    }
-}
-
-struct Worker {
-    rank: u32,
-    process: Child,
-    words: ChildStdin,
-    answers: BufReader<ChildStdout>,
-}
-
-impl Worker {
-    fn start(rank: u32, command: &mut Command) -> anyhow::Result<Self> {
-        let mut process = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("failed to start {:?}", command.get_program()))?;
-        Ok(Self {
-            rank,
-            words: process.stdin.take().expect("it is piped"),
-            answers: BufReader::new(process.stdout.take().expect("it is piped")),
-            process,
-        })
-    }
-
-    fn tell(&mut self, what: &str) -> anyhow::Result<()> {
-        writeln!(self.words, "{what}").with_context(|| format!("rank {} is gone", self.rank))
-    }
-
-    fn answer(&mut self) -> anyhow::Result<Value> {
-        let mut line = String::new();
-        self.answers.read_line(&mut line)?;
-        serde_json::from_str(&line)
-            .with_context(|| format!("rank {} answered '{}'", self.rank, line.trim()))
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        // Both fail only when it has ended already.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }

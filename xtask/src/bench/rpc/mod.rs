@@ -9,15 +9,14 @@
 mod figures;
 mod group;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
-use super::server::Server;
-use super::{arguments, release_binary, table};
-use crate::command::{cargo, step};
+use super::peer::Server;
+use super::{arguments, release_binary, table, test_program};
 use crate::venv;
 use figures::{Figures, Side};
 use group::Group;
@@ -36,7 +35,7 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
     let runs = arguments::runs("rpc", words, DEFAULT_RUNS)?;
     let python = venv::torch_python()?;
     let store = release_binary()?;
-    let worker = worker_program()?;
+    let worker = test_program("rpc_bench")?;
     let mut sides = [
         (ours(&worker, "default"), Side::new(LENDER)),
         (peer(&python, "default"), Side::new("PyTorch")),
@@ -65,16 +64,6 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
     );
     ensure!(met, "a target was missed");
     Ok(())
-}
-
-fn worker_program() -> anyhow::Result<PathBuf> {
-    let package = ["--package", "rdzv-test-programs", "--bin", "rpc_bench"];
-    step(
-        "build a worker optimised",
-        cargo().args(["build", "--release"]).args(package),
-    )?;
-    let folder = crate::test::target_folder()?;
-    Ok(folder.join("release").join("rpc_bench"))
 }
 
 fn ours(worker: &Path, configuration: &'static str) -> Program {

@@ -1,0 +1,97 @@
+//! The two launchers that are compared, and what they start: workers that play a part.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::Context;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::{release_binary, this_program, worker};
+
+/// One side.
+pub(super) struct Launcher {
+    words: Vec<PathBuf>,
+}
+
+impl Launcher {
+    /// `rdzv run`, built optimised, and the torchrun beside this interpreter.
+    pub(super) fn both(python: &Path) -> anyhow::Result<[Self; 2]> {
+        Ok([
+            vec![release_binary()?, PathBuf::from("run")],
+            vec![python.with_file_name("torchrun")],
+        ]
+        .map(|words| Self { words }))
+    }
+
+    /// A launch of workers with these flags, of the program that is still to be named.
+    pub(super) fn launch<F: AsRef<OsStr>>(&self, flags: &[F]) -> Command {
+        let mut command = Command::new(&self.words[0]);
+        command
+            .args(&self.words[1..])
+            .args(flags)
+            .arg("--no-python")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command
+    }
+
+    /// A launch of workers that play this part (see [`worker`]).
+    pub(super) fn play<F: AsRef<OsStr>>(&self, flags: &[F], part: &str) -> anyhow::Result<Command> {
+        let mut command = self.launch(flags);
+        command
+            .arg(this_program()?)
+            .args(["bench", worker::NAME, part]);
+        Ok(command)
+    }
+}
+
+/// The flags by which as many workers have their output labelled, with logs in `folder`.
+pub(super) fn labelled(workers: u32, folder: &Path) -> [OsString; 6] {
+    [
+        "--nproc-per-node".into(),
+        workers.to_string().into(),
+        "-t".into(),
+        "3".into(),
+        "--log-dir".into(),
+        folder.join("logs").into(),
+    ]
+}
+
+/// A launch, which ends with this.
+pub(super) struct Running(pub(super) Child);
+
+impl Running {
+    pub(super) fn start(command: &mut Command) -> anyhow::Result<Self> {
+        let child = command.spawn();
+        child
+            .map(Self)
+            .with_context(|| format!("failed to start {:?}", command.get_program()))
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Ends it in order, so that no worker stays.
+    pub(super) fn end(mut self) -> anyhow::Result<()> {
+        signal(self.pid(), Signal::SIGTERM)?;
+        self.0.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already. Workers notice that their parent is gone.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub(super) fn signal(pid: u32, signal: Signal) -> anyhow::Result<()> {
+    kill(Pid::from_raw(i32::try_from(pid)?), signal)
+        .with_context(|| format!("failed to send {signal} to process {pid}"))
+}

@@ -1,0 +1,107 @@
+//! A process that is asked, or that those who are measured meet at.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+
+use anyhow::Context;
+use serde_json::Value;
+
+/// A process that answers lines with lines, and runs until this is dropped.
+pub(super) struct Peer {
+    process: Child,
+    questions: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Peer {
+    pub(super) fn start(command: &mut Command) -> anyhow::Result<Self> {
+        let mut process = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("failed to start {:?}", command.get_program()))?;
+        Ok(Self {
+            questions: process.stdin.take().expect("it is piped"),
+            answers: BufReader::new(process.stdout.take().expect("it is piped")),
+            process,
+        })
+    }
+
+    pub(super) fn tell(&mut self, what: &str) -> anyhow::Result<()> {
+        writeln!(self.questions, "{what}").with_context(|| format!("'{what}' is not read any more"))
+    }
+
+    /// The next line that it writes, as JSON.
+    pub(super) fn answer(&mut self) -> anyhow::Result<Value> {
+        let line = self.line()?;
+        serde_json::from_str(&line).with_context(|| format!("it answered '{}'", line.trim()))
+    }
+
+    /// The JSON that it answers to a line.
+    pub(super) fn ask(&mut self, what: &str) -> anyhow::Result<Value> {
+        self.tell(what)?;
+        self.answer()
+    }
+
+    /// Waits until it has ended by itself.
+    pub(super) fn end(mut self) -> anyhow::Result<ExitStatus> {
+        Ok(self.process.wait()?)
+    }
+
+    fn line(&mut self) -> anyhow::Result<String> {
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        Ok(line)
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A server that runs until this is dropped.
+pub(super) struct Server {
+    pub(super) peer: Peer,
+    pub(super) port: u16,
+}
+
+impl Server {
+    /// Starts it, and waits until it says where it listens: at the end of its first line.
+    pub(super) fn start(command: &mut Command) -> anyhow::Result<Self> {
+        // PyTorch's server reports every reply that a closed connection does not take.
+        let mut peer = Peer::start(command.stderr(Stdio::null()))?;
+        let line = peer.line()?;
+        let port = port(&line).with_context(|| format!("a server said '{}'", line.trim()))?;
+        Ok(Self { peer, port })
+    }
+
+    /// Its address on loopback.
+    pub(super) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    pub(super) fn process_id(&self) -> u32 {
+        self.peer.process.id()
+    }
+}
+
+fn port(line: &str) -> Option<u16> {
+    line.trim().rsplit(':').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::port;
+
+    #[test]
+    fn the_port_stands_at_the_end_of_the_line() {
+        assert_eq!(port("listening on [::]:29500\n"), Some(29500));
+        assert_eq!(port("listening on 127.0.0.1:1\n"), Some(1));
+        assert_eq!(port("29500\n"), Some(29500));
+        assert_eq!(port(""), None);
+    }
+}
