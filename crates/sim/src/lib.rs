@@ -1,9 +1,8 @@
 //! Simulated worlds for the protocol machines, each under one seed.
 //!
-//! [`rendezvous`] is the world of agents that meet over a shared state, [`native`] that of agents
-//! that meet through a host, [`references`] that of workers that refer to one another's values; the
-//! rest is that of the store server's machine:
-//! clients, links and faults.
+//! [`agents`] is the world of agents that find one another at a coordinator or over a shared state,
+//! [`references`] that of workers that refer to one another's values; the rest is that of the store
+//! server's machine: clients, links and faults.
 //!
 //! ```text
 //!   client ──requests──► link ──pieces, late──► machine      one event at a time,
@@ -29,12 +28,11 @@
 //! within the limit. **INV-S5** a multi-set is seen whole or not at all. **INV-S6** an entry of a queue is
 //! taken once, and in order.
 
+pub mod agents;
 pub mod client;
 pub mod ledger;
 pub mod link;
-pub mod native;
 pub mod references;
-pub mod rendezvous;
 pub mod report;
 pub mod scheduler;
 pub mod trace;

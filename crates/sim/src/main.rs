@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! cargo run -p rdzv-sim -- --seeds 10000                  the store server: many, from 0
-//! cargo run -p rdzv-sim -- rendezvous --seeds 10000       agents that meet
+//! cargo run -p rdzv-sim -- rendezvous --seeds 10000       agents that meet over a store
 //! cargo run -p rdzv-sim -- rendezvous --seed 42 --trace   one, with everything that happens
 //! cargo run -p rdzv-sim -- rendezvous --agents 1000       so many agents, without faults
 //! cargo run -p rdzv-sim -- rendezvous --agents 1000 --seed 7    the same with what the seed has
-//! cargo run -p rdzv-sim -- native --seeds 10000           agents that meet through a host
+//! cargo run -p rdzv-sim -- native --seeds 10000           agents that meet at a coordinator
 //! cargo run -p rdzv-sim -- references --seeds 10000       workers that refer to remote values
 //! ```
 
@@ -14,8 +14,9 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::process::ExitCode;
 
+use rdzv_sim::agents::plan::{Place, Plan};
 use rdzv_sim::trace::Trace;
-use rdzv_sim::{Violation, native, references, rendezvous};
+use rdzv_sim::{Violation, agents, references};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -35,38 +36,37 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let calm = value_of("--seed").is_none() && value_of("--seeds").is_none();
+    let is_calm = value_of("--seed").is_none() && value_of("--seeds").is_none();
     let everything = arguments.iter().any(|argument| argument == "--trace");
-    let world = arguments.first().map(String::as_str);
-    let replay = |seed: u64| match (world, agents) {
-        (Some(world @ ("rendezvous" | "native")), Some(agents)) if calm || world == "native" => {
-            format!("{world} --agents {agents}")
+    let place = match arguments.first().map(String::as_str) {
+        Some("rendezvous") => Place::Store,
+        Some("native") => Place::Coordinator,
+        Some("references") => {
+            let replay = |seed| format!("references --seed {seed}");
+            return run(seeds, everything, replay, references::run);
         }
-        (Some("rendezvous"), Some(agents)) => format!("rendezvous --agents {agents} --seed {seed}"),
-        (Some(world @ ("rendezvous" | "native" | "references")), _) => {
-            format!("{world} --seed {seed}")
+        _ => {
+            let replay = |seed| format!("--seed {seed}");
+            return run(seeds, everything, replay, |seed, trace| {
+                rdzv_sim::run(seed, trace != Trace::Nothing)
+            });
         }
-        _ => format!("--seed {seed}"),
     };
-    match (world, agents) {
-        (Some("rendezvous"), Some(agents)) if calm => {
-            run(seeds, everything, replay, |seed, trace| {
-                rendezvous::run_many(agents, seed, trace)
-            })
-        }
-        (Some("rendezvous"), Some(agents)) => run(seeds, everything, replay, |seed, trace| {
-            rendezvous::run_with(agents, seed, trace)
-        }),
-        (Some("rendezvous"), None) => run(seeds, everything, replay, rendezvous::run),
-        (Some("native"), Some(agents)) => run(seeds, everything, replay, |seed, trace| {
-            native::run_many(agents, seed, trace)
-        }),
-        (Some("native"), None) => run(seeds, everything, replay, native::run),
-        (Some("references"), _) => run(seeds, everything, replay, references::run),
-        _ => run(seeds, everything, replay, |seed, trace| {
-            rdzv_sim::run(seed, trace != Trace::Nothing)
-        }),
-    }
+    let replay = |seed| {
+        let words = arguments.first().into_iter().cloned();
+        let agents = agents.map(|agents| format!("--agents {agents}"));
+        let seed = (!is_calm).then(|| format!("--seed {seed}"));
+        let words: Vec<String> = words.chain(agents).chain(seed).collect();
+        words.join(" ")
+    };
+    run(seeds, everything, replay, |seed, trace| {
+        let plan = match agents {
+            Some(agents) if is_calm => Plan::of_many(agents, place),
+            Some(agents) => Plan::of_seed_for(agents, seed, place),
+            None => Plan::of_seed(seed, place),
+        };
+        agents::run(plan, seed, trace)
+    })
 }
 
 fn run<R: Debug>(

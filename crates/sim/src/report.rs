@@ -30,6 +30,6 @@ pub struct Report {
     pub won: u64,
     /// When the last agent joined.
     pub last_joined: Duration,
-    /// Virtual time that passed; not counted over a coordinator.
+    /// Virtual time that passed.
     pub elapsed: Duration,
 }

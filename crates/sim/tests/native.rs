@@ -3,15 +3,23 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use rdzv_sim::native::plan::{Act, Plan};
-use rdzv_sim::native::{run, run_many};
+use rdzv_sim::agents::plan::{Act, Place, Plan};
 use rdzv_sim::report::Report;
 use rdzv_sim::trace::Trace;
+use rdzv_sim::{Violation, agents};
+
+fn run(seed: u64) -> Result<Report, Violation> {
+    agents::run(
+        Plan::of_seed(seed, Place::Coordinator),
+        seed,
+        Trace::Nothing,
+    )
+}
 
 fn no_seed_breaks_an_invariant(seeds: Range<u64>) -> Vec<Report> {
     seeds
         .map(|seed| {
-            run(seed, Trace::Nothing).unwrap_or_else(|violation| {
+            run(seed).unwrap_or_else(|violation| {
                 panic!(
                     "seed {seed}: {}; replay: cargo run -p rdzv-sim -- native --seed {seed} --trace",
                     violation.0
@@ -38,7 +46,7 @@ fn seeds_100_to_200_break_no_invariant() {
 #[test]
 fn seeds_have_faults_of_every_kind() {
     let acts: Vec<Act> = (0..200)
-        .flat_map(|seed| Plan::of_seed(seed).acts)
+        .flat_map(|seed| Plan::of_seed(seed, Place::Coordinator).acts)
         .map(|(_, _, act)| act)
         .collect();
     for kind in [
@@ -61,13 +69,14 @@ fn seeds_have_faults_of_every_kind() {
 
 #[test]
 fn the_same_seed_gives_the_same_run() {
-    assert_eq!(run(7, Trace::Nothing), run(7, Trace::Nothing));
+    assert_eq!(run(7), run(7));
 }
 
 #[test]
 fn a_thousand_agents_meet_with_two_operations_each() {
+    let plan = Plan::of_many(1000, Place::Coordinator);
     let report =
-        run_many(1000, 1, Trace::Nothing).unwrap_or_else(|violation| panic!("{}", violation.0));
+        agents::run(plan, 1, Trace::Nothing).unwrap_or_else(|violation| panic!("{}", violation.0));
     assert_eq!((report.rounds, report.joined), (1, 1000));
     // While the world is watched for 16 s afterwards, each says three times that it lives.
     assert!(

@@ -3,15 +3,19 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use rdzv_sim::rendezvous::plan::Plan;
-use rdzv_sim::rendezvous::{run, run_many};
+use rdzv_sim::agents::plan::{Place, Plan};
 use rdzv_sim::report::Report;
 use rdzv_sim::trace::Trace;
+use rdzv_sim::{Violation, agents};
+
+fn run(seed: u64) -> Result<Report, Violation> {
+    agents::run(Plan::of_seed(seed, Place::Store), seed, Trace::Nothing)
+}
 
 fn no_seed_breaks_an_invariant(seeds: Range<u64>) -> Vec<Report> {
     seeds
         .map(|seed| {
-            run(seed, Trace::Nothing).unwrap_or_else(|violation| {
+            run(seed).unwrap_or_else(|violation| {
                 panic!(
                     "seed {seed}: {}; replay: cargo run -p rdzv-sim -- rendezvous --seed {seed} \
                      --trace",
@@ -38,7 +42,9 @@ fn seeds_120_to_240_break_no_invariant() {
 
 #[test]
 fn seeds_have_faults_of_every_kind() {
-    let plans: Vec<_> = (0..240).map(Plan::of_seed).collect();
+    let plans: Vec<_> = (0..240)
+        .map(|seed| Plan::of_seed(seed, Place::Store))
+        .collect();
     let seen = |what: &str| {
         plans
             .iter()
@@ -67,13 +73,14 @@ fn seeds_have_faults_of_every_kind() {
 
 #[test]
 fn the_same_seed_gives_the_same_run() {
-    assert_eq!(run(5, Trace::Nothing), run(5, Trace::Nothing));
+    assert_eq!(run(5), run(5));
 }
 
 #[test]
 fn sixty_agents_that_start_together_meet_at_once() {
+    let plan = Plan::of_many(60, Place::Store);
     let report =
-        run_many(60, 1, Trace::Nothing).unwrap_or_else(|violation| panic!("{}", violation.0));
+        agents::run(plan, 1, Trace::Nothing).unwrap_or_else(|violation| panic!("{}", violation.0));
     assert_eq!((report.rounds, report.joined), (1, 60));
     assert!(
         report.last_joined < Duration::from_secs(1),

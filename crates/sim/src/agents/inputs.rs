@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use rdzv_core::env::{MASTER_ADDR, MASTER_PORT};
-use rdzv_rendezvous_proto::native_client;
+use rdzv_rendezvous_proto::{NodeDesc, native_client};
 
 use super::agent::{Action, Input};
+use super::ledger::broken;
+use super::plan::Act;
 use super::world::{Ask, Event, World};
 use crate::Violation;
 use crate::scheduler::nanos;
@@ -17,7 +19,11 @@ impl World {
     /// Tells an agent something, and applies what it wants done.
     pub(super) fn tell(&mut self, agent: usize, input: Input<'_>) -> Result<(), Violation> {
         self.note(agent, || format!("◄ {input:?}"));
-        let actions = self.agents[agent].handle(self.time.clocks(0), input);
+        let now = self.time.clocks(self.agents[agent].skew);
+        let actions = self.agents[agent].handle(now, input);
+        if self.agents[agent].is_stock() {
+            self.note(agent, || self.agents[agent].reason());
+        }
         for action in actions {
             self.note(agent, || format!("► {action:?}"));
             self.apply(agent, action)?;
@@ -28,9 +34,6 @@ impl World {
 
     fn apply(&mut self, agent: usize, action: Action) -> Result<(), Violation> {
         let process = self.agents[agent].process;
-        let late = self.latency();
-        // A torchrun agent without a network asks again until it has one.
-        let arrives = (self.time.now + late).max(self.agents[agent].cut_until);
         match action {
             Action::Send(bytes) => {
                 if let Some(link) = self.agents[agent].connection {
@@ -40,7 +43,7 @@ impl World {
             Action::Dial => {
                 let takes = match self.agents[agent].cut_until > self.time.now {
                     true => nanos(DIAL_TIMEOUT),
-                    false => late,
+                    false => self.latency(),
                 };
                 self.time
                     .at(self.time.now + takes, Event::Dialed(agent, process));
@@ -63,14 +66,15 @@ impl World {
                 };
                 return self.tell(agent, Input::Native(publish));
             }
-            Action::Read => {
-                self.time
-                    .at(arrives, Event::Asked(agent, process, Ask::Read));
+            Action::Ask => {
+                self.report.reads += 1;
+                self.agents[agent].writing = false;
+                self.ask(agent, Ask::Read);
             }
             Action::Write(state) => {
-                let expected = self.agents[agent].seen.clone();
-                let ask = Ask::Write { state, expected };
-                self.time.at(arrives, Event::Asked(agent, process, ask));
+                self.report.tried += 1;
+                self.agents[agent].writing = true;
+                self.ask(agent, Ask::Write(state, self.agents[agent].version));
             }
             Action::JoinAgain(after) => {
                 self.time.at(
@@ -85,11 +89,15 @@ impl World {
                 );
             }
             Action::Joined(joined) => {
-                self.report.joined += 1;
-                self.report.last_joined = Duration::from_nanos(self.time.now);
+                self.count_joined();
                 self.ledger.joined(&self.agents[agent].me, &joined)?;
-                if self.agents[agent].is_stock() && joined.rank == 0 {
-                    self.lead_as_stock(agent, joined.round, arrives);
+            }
+            Action::Read(formed) => {
+                self.count_joined();
+                let (it, late) = (&self.agents[agent], self.host.is_some());
+                self.ledger.read(&it.me, &formed, it.state(), late)?;
+                if self.host.is_some() && formed.rank == 0 {
+                    self.lead_as_stock(agent, formed.round);
                 }
             }
             Action::Lost(reason) => {
@@ -97,13 +105,45 @@ impl World {
                     return Err(Violation(format!("INV-R5: nobody is lost, but {reason}")));
                 }
             }
+            Action::NodesLost(_) | Action::Dropped | Action::TimedOut => {
+                if !self.plan.faulty && self.host.is_none() {
+                    return self.trouble(agent, &action);
+                }
+            }
         }
         Ok(())
     }
 
+    fn count_joined(&mut self) {
+        self.report.joined += 1;
+        self.report.last_joined = Duration::from_nanos(self.time.now);
+    }
+
+    /// Nobody is lost, or late, unless they leave.
+    fn trouble(&self, agent: usize, action: &Action) -> Result<(), Violation> {
+        let me = &self.agents[agent].me;
+        let there = |node: &&NodeDesc| {
+            let mut agents = self.agents.iter();
+            agents.any(|agent| agent.wanted && agent.me == **node)
+        };
+        let leaves = |act: &Act| matches!(act, Act::Leave | Act::Crash | Act::Close);
+        match action {
+            Action::NodesLost(nodes) => match nodes.iter().find(there) {
+                Some(node) => broken(format!("INV-R5: {me} was told that {node} is lost")),
+                None => Ok(()),
+            },
+            Action::Dropped => broken(format!("INV-R5: {me} was dropped")),
+            _ if self.agents.iter().any(|agent| !agent.wanted) => Ok(()),
+            _ if self.plan.acts.iter().any(|(_, _, act)| leaves(act)) => Ok(()),
+            _ => broken(format!("INV-R5: {me} was not in time")),
+        }
+    }
+
     /// A torchrun agent says where workers meet when it leads for the first time, and then its role.
-    fn lead_as_stock(&mut self, agent: usize, round: u64, arrives: u64) {
+    /// Without a network it says so when it has one again.
+    fn lead_as_stock(&mut self, agent: usize, round: u64) {
         let process = self.agents[agent].process;
+        let arrives = (self.time.now + self.latency()).max(self.agents[agent].cut_until);
         let mut pairs = Vec::new();
         if self.leaders.insert(agent, process) != Some(process) {
             let port = (self.agents[agent].me.pid * 100 + 2).to_string();
@@ -114,9 +154,7 @@ impl World {
         for (place, (key, value)) in (0..).zip(pairs) {
             let key = format!("/torch.rendezvous.run.{round}/{key}").into_bytes();
             let value = value.into_bytes();
-            let ask = Ask::Set { key, value };
-            self.time
-                .at(arrives + place, Event::Asked(agent, process, ask));
+            self.time.at(arrives + place, Event::Set(key, value));
         }
     }
 }

@@ -1,19 +1,20 @@
-//! What must be true of all that agents are told.
+//! What must be true of all that agents are told: INV-R1 to INV-R4, INV-N1 and INV-N2.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rdzv_core::rank::Assignment;
 use rdzv_rendezvous_proto::coordinator::wire::{Event, Refusal};
 use rdzv_rendezvous_proto::native_client::Joined;
-use rdzv_rendezvous_proto::{NodeDesc, Settings};
+use rdzv_rendezvous_proto::participant::Formed;
+use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, Settings, ranks};
 
 use crate::Violation;
 
-/// Every round that somebody was told of.
+/// Every round that was complete once.
 #[derive(Debug)]
 pub struct Ledger {
     settings: Settings,
-    /// Who was told which rank, by round.
+    /// Who has which rank, by round.
     ranks: BTreeMap<(u64, u32), NodeDesc>,
     /// How many take part, by round.
     sizes: BTreeMap<u64, u32>,
@@ -35,7 +36,7 @@ impl Ledger {
         }
     }
 
-    /// How many rounds somebody was told of.
+    /// How many rounds were complete.
     pub fn rounds(&self) -> u64 {
         self.sizes.len() as u64
     }
@@ -69,28 +70,61 @@ impl Ledger {
         }
     }
 
-    /// `looked`: a torchrun agent, which was not told but has looked. If it does so late, it sees the
-    /// round without those who have left it since, as in PyTorch, and that it does not hold.
+    /// A write won over a store without a coordinator: `new` follows `old`.
+    pub fn wrote(&mut self, old: &RendezvousState, new: &RendezvousState) -> Result<(), Violation> {
+        let round = new.round;
+        if round < old.round {
+            return broken(format!("INV-R1: round {round} after {}", old.round));
+        }
+        if round == old.round && old.complete && !new.complete {
+            return broken(format!("INV-R1: round {round} is not complete any more"));
+        }
+        if new.complete {
+            let known = self.sizes.contains_key(&round);
+            let size = new.participants.len() as u32;
+            if !known && !ranks::are_assigned(&new.participants) {
+                return broken(format!("INV-R1: round {round} has other ranks"));
+            }
+            for (node, rank) in &new.participants {
+                self.formed(node, round, *rank, size, known)?;
+            }
+        }
+        if old.closed {
+            let all = |state: &RendezvousState| -> BTreeSet<NodeDesc> {
+                let mut nodes: BTreeSet<_> = state.participants.keys().cloned().collect();
+                nodes.extend(state.wait_list.iter().cloned());
+                nodes.extend(state.redundancy_list.iter().cloned());
+                nodes
+            };
+            if !new.closed {
+                return broken("INV-R4: open again".into());
+            }
+            if let Some(node) = all(new).difference(&all(old)).next() {
+                return broken(format!("INV-R4: {node} came after the end"));
+            }
+        }
+        self.closed |= new.closed;
+        Ok(())
+    }
+
+    /// `late`: the round may be seen without those who have left it since.
     fn formed(
         &mut self,
         node: &NodeDesc,
         round: u64,
         rank: u32,
         size: u32,
-        looked: bool,
+        late: bool,
     ) -> Result<(), Violation> {
-        if size < self.settings.min_nodes && !looked
-            || size > self.settings.max_nodes
-            || rank >= size
-        {
+        if size < self.settings.min_nodes && !late || size > self.settings.max_nodes {
             return broken(format!(
                 "INV-R3: {node} is {rank} of {size} in round {round}"
             ));
         }
         let known = *self.sizes.entry(round).or_insert(size);
-        if known < size || known > size && !looked {
+        if known < size || known > size && !late || rank >= known {
             return broken(format!(
-                "INV-R1: round {round} has {known} nodes and {size}"
+                "INV-R1: {node} is {rank} of {size} in round {round} of {known}"
             ));
         }
         let holder = self
@@ -111,7 +145,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// `node` says that it has joined.
+    /// `node` says that it has joined, as the coordinator has told it.
     pub fn joined(&mut self, node: &NodeDesc, joined: &Joined) -> Result<(), Violation> {
         let Joined {
             round,
@@ -121,11 +155,7 @@ impl Ledger {
             master_port,
             ..
         } = joined;
-        let looked = master_addr.is_empty();
-        self.formed(node, *round, *rank, *world_size, looked)?;
-        if looked {
-            return Ok(());
-        }
+        self.formed(node, *round, *rank, *world_size, false)?;
         let place = (master_addr.clone(), *master_port);
         let known = self.masters.entry(*round).or_insert_with(|| place.clone());
         if *known != place {
@@ -140,8 +170,39 @@ impl Ledger {
             _ => Ok(()),
         }
     }
+
+    /// `node` says that it has joined, as it has read in `state`, perhaps without those who have left
+    /// since. `late`: a coordinator may have let too many leave, as in PyTorch; that does not hold then.
+    pub fn read(
+        &mut self,
+        node: &NodeDesc,
+        formed: &Formed,
+        state: Option<&RendezvousState>,
+        late: bool,
+    ) -> Result<(), Violation> {
+        let Formed {
+            round,
+            rank,
+            participants,
+        } = formed;
+        if state.is_none_or(|state| state.closed) {
+            return broken(format!("INV-R4: {node} joined a closed run"));
+        }
+        let size = participants.len() as u32;
+        if !late {
+            if !self.sizes.contains_key(round) || size < self.settings.min_nodes {
+                return broken(format!(
+                    "INV-R3: {node} joined round {round} of {participants:?}"
+                ));
+            }
+            for (place, other) in (0..).zip(participants) {
+                self.formed(other, *round, place, size, true)?;
+            }
+        }
+        self.formed(node, *round, *rank, size, true)
+    }
 }
 
-fn broken(what: String) -> Result<(), Violation> {
+pub(super) fn broken(what: String) -> Result<(), Violation> {
     Err(Violation(what))
 }

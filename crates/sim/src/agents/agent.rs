@@ -5,10 +5,10 @@ use std::time::Duration;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::Now;
 use rdzv_rendezvous_proto::native_client::{self, Change, Failure, Joined, NativeClient};
-use rdzv_rendezvous_proto::participant;
+use rdzv_rendezvous_proto::participant::{self, Formed};
+use rdzv_rendezvous_proto::{NodeDesc, Participant, RendezvousState};
 
-use rdzv_rendezvous_proto::{NodeDesc, Participant, RendezvousState, Settings};
-
+use super::plan::Plan;
 use crate::scheduler::due;
 
 /// What an agent is doing.
@@ -61,18 +61,26 @@ pub enum Action {
     HangUp,
     /// To be asked for the place where workers meet.
     Lead(u64),
-    /// Read the key.
-    Read,
-    /// Write the key, if it is as last seen.
+    /// Read the state.
+    Ask,
+    /// Write the state, if it is as last seen.
     Write(Box<RendezvousState>),
     /// To join again after this time.
     JoinAgain(Duration),
     /// To be started anew after this time, as a process of its own.
     StartAgain(Duration),
-    /// It has joined.
+    /// It has joined, as the coordinator has told it.
     Joined(Joined),
-    /// It says that a node is lost, and why.
+    /// It has joined, as it has read.
+    Read(Formed),
+    /// It was told by the coordinator that a node is lost, and why.
     Lost(String),
+    /// It has read that these are lost.
+    NodesLost(Vec<NodeDesc>),
+    /// It has read that the others count it as lost.
+    Dropped,
+    /// Its time to join was over.
+    TimedOut,
 }
 
 /// One agent.
@@ -94,8 +102,14 @@ pub struct Agent {
     pub stalled_until: u64,
     /// It has no network before this time.
     pub cut_until: u64,
-    /// What the key held when a torchrun agent last saw it.
-    pub seen: Vec<u8>,
+    /// How far its wall clock is ahead, in microseconds.
+    pub skew: i64,
+    /// The version of the state that it saw last.
+    pub version: u64,
+    /// Numbers its questions; older answers are of no interest.
+    pub asked: u64,
+    /// Whether the question that waits for an answer is a write.
+    pub writing: bool,
     torchrun: bool,
     /// How long it takes to stop its workers.
     stop_takes: Duration,
@@ -103,7 +117,7 @@ pub struct Agent {
 
 impl Agent {
     /// An agent whose process does not run yet.
-    pub fn new(number: usize, torchrun: bool, stop_takes: Duration) -> Self {
+    pub fn new(number: usize, plan: &Plan, stop_takes: Duration) -> Self {
         Self {
             me: NodeDesc {
                 addr: format!("node{number:05}"),
@@ -117,21 +131,29 @@ impl Agent {
             connection: None,
             stalled_until: 0,
             cut_until: 0,
-            seen: Vec::new(),
-            torchrun,
+            skew: (plan.skew[number] * 1e6) as i64,
+            version: 0,
+            asked: 0,
+            writing: false,
+            torchrun: plan.torchrun[number],
             stop_takes,
         }
     }
 
     /// Starts its process; a native one has a connection by now.
-    pub fn start(&mut self, now: Now, settings: Settings, seed: u64) {
+    pub fn start(&mut self, now: Now, plan: &Plan, seed: u64) {
         self.process += 1;
         self.me.pid += 1;
         self.doing = Doing::Joining;
+        self.version = 0;
+        let settings = plan.settings;
         self.machine = Some(match self.torchrun {
             true => {
                 let participant = Participant::new(self.me.clone(), settings, seed);
-                Make::Stock(Box::new(participant.polling(Duration::from_secs(1))))
+                Make::Stock(Box::new(match plan.notifies {
+                    true => participant,
+                    false => participant.polling(Duration::from_secs(1)),
+                }))
             }
             false => Make::Native(Box::new(NativeClient::new(
                 now,
@@ -162,6 +184,25 @@ impl Agent {
             Make::Stock(participant) => participant.deadline(),
         };
         due(deadline)
+    }
+
+    /// The state as it has read it, if it knows only that.
+    pub fn state(&self) -> Option<&RendezvousState> {
+        match self.machine.as_ref()? {
+            Make::Native(_) => None,
+            Make::Stock(participant) => participant.state(),
+        }
+    }
+
+    /// Why its machine decided as it did, for traces.
+    pub fn reason(&self) -> String {
+        match &self.machine {
+            Some(Make::Stock(participant)) => participant
+                .reason()
+                .map(|reason| reason.to_string())
+                .unwrap_or_default(),
+            _ => String::new(),
+        }
     }
 
     /// Hands something to its machine; what that wants done.
@@ -241,23 +282,28 @@ impl Agent {
     fn torchrun(&mut self, output: participant::Output, actions: &mut Vec<Action>) {
         use participant::{Change, Failure, Output};
         match output {
-            Output::Read => actions.push(Action::Read),
+            Output::Read => actions.push(Action::Ask),
             Output::Write(state) => actions.push(Action::Write(state)),
             Output::Joined(formed) => {
                 self.doing = Doing::Working(formed.round);
-                actions.push(Action::Joined(Joined {
-                    round: formed.round,
-                    rank: formed.rank,
-                    world_size: formed.participants.len() as u32,
-                    assignment: None,
-                    master_addr: String::new(),
-                    master_port: 0,
-                }));
+                actions.push(Action::Read(formed));
             }
             Output::Changed(Change::Closed) => self.end(),
-            Output::Changed(_) => self.stop_workers(actions),
+            Output::Changed(change) => {
+                match change {
+                    Change::NodesLost(nodes) => actions.push(Action::NodesLost(nodes)),
+                    Change::Dropped => actions.push(Action::Dropped),
+                    Change::NodesWaiting(_) | Change::Closed => {}
+                }
+                self.stop_workers(actions);
+            }
             Output::Failed(Failure::Closed | Failure::NotNeeded) => self.end(),
-            Output::Failed(_) => self.not_joined(false, false, actions),
+            Output::Failed(failure) => {
+                if matches!(failure, Failure::JoinTimeout { .. }) {
+                    actions.push(Action::TimedOut);
+                }
+                self.not_joined(false, false, actions);
+            }
             Output::Left | Output::Closed => self.end(),
         }
     }

@@ -1,6 +1,8 @@
-//! The acts of the plan, done to agents: they start, end, and are held up.
+//! The acts of the plan, done to agents: they start, end, are held up, and have wrong clocks.
 
 use std::time::Duration;
+
+use rdzv_rendezvous_proto::participant;
 
 use super::agent::{Doing, Input};
 use super::plan::Act;
@@ -8,33 +10,26 @@ use super::world::{Event, World};
 use crate::Violation;
 use crate::scheduler::nanos;
 
+/// A store that notices dead agents takes one for dead that it has not heard of for so long.
+const LONG_CUT: Duration = Duration::from_secs(10);
+
 impl World {
     pub(super) fn act(&mut self, agent: usize, act: Act) -> Result<(), Violation> {
         self.note(agent, || format!("{act:?}"));
         let until = |time: Duration| self.time.now + nanos(time);
+        let running = self.agents[agent].doing != Doing::Nothing;
         match act {
-            Act::Start => {
+            // It may have left, or been told that the run is over.
+            Act::Start if !running => {
+                self.crash(agent, false);
                 self.agents[agent].wanted = true;
-                if self.agents[agent].machine.is_none() {
-                    return self.start(agent);
-                }
-                // It had left, or had been told that the run is over.
-                if self.agents[agent].doing == Doing::Nothing {
-                    self.crash(agent, false);
-                    self.agents[agent].wanted = true;
-                    return self.start(agent);
-                }
+                return self.start(agent);
             }
-            Act::Restart => {
-                if matches!(self.agents[agent].doing, Doing::Working(_)) {
-                    self.agents[agent].doing = Doing::Joining;
-                    return self.tell(agent, Input::Join);
-                }
+            Act::Restart if matches!(self.agents[agent].doing, Doing::Working(_)) => {
+                self.agents[agent].doing = Doing::Joining;
+                return self.tell(agent, Input::Join);
             }
-            Act::Leave | Act::Close => {
-                if self.agents[agent].doing == Doing::Nothing {
-                    return Ok(());
-                }
+            Act::Leave | Act::Close if running => {
                 if self.agents[agent].stalled_until > self.time.now {
                     let until = self.agents[agent].stalled_until;
                     self.time.at(until, Event::Act(agent, act));
@@ -49,7 +44,12 @@ impl World {
                 };
                 return self.tell(agent, input);
             }
-            Act::Crash => self.crash(agent, false),
+            Act::Crash => {
+                self.crash(agent, false);
+                if self.plan.notices_dead && running {
+                    self.notice_dead(agent);
+                }
+            }
             Act::Vanish => self.crash(agent, true),
             Act::Stall(time) => self.agents[agent].stalled_until = until(time),
             Act::Cut(time) => {
@@ -59,13 +59,19 @@ impl World {
                 {
                     link.cut = true;
                 }
+                // What the store notices need not be true.
+                if self.plan.notices_dead && running && time > LONG_CUT {
+                    self.notice_dead(agent);
+                }
             }
             Act::Reset => {
                 if let Some(link) = self.agents[agent].connection {
                     self.end_link(link, true, true);
                 }
             }
+            Act::ClockJump(seconds) => self.agents[agent].skew += (seconds * 1e6) as i64,
             Act::HostStalls(time) => self.host_stalled_until = until(time),
+            Act::Start | Act::Restart | Act::Leave | Act::Close => {}
         }
         Ok(())
     }
@@ -78,9 +84,8 @@ impl World {
             return Ok(());
         }
         let seed = self.time.random.u64(..);
-        let settings = self.plan.settings;
-        let now = self.time.clocks(0);
-        self.agents[agent].start(now, settings, seed);
+        let now = self.time.clocks(self.agents[agent].skew);
+        self.agents[agent].start(now, &self.plan, seed);
         if !self.agents[agent].is_stock() {
             self.connect(agent);
         }
@@ -96,6 +101,17 @@ impl World {
                 Some(link) if silently => link.cut = true,
                 _ => self.end_link(link, true, false),
             }
+        }
+    }
+
+    /// The store tells all others that an agent is dead.
+    fn notice_dead(&mut self, agent: usize) {
+        let dead = self.agents[agent].me.clone();
+        for other in (0..self.agents.len()).filter(|other| *other != agent) {
+            let at = self.time.now + self.time.random.u64(0..3_000_000_000);
+            let input = participant::Input::Gone(vec![dead.clone()]);
+            let process = self.agents[other].process;
+            self.time.at(at, Event::Notice(other, process, input));
         }
     }
 }

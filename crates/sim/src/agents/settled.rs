@@ -1,4 +1,4 @@
-//! Whether everybody is where they should be, as they have to be in the end.
+//! Whether everybody is where they should be, as they have to be in the end: INV-R5.
 
 use super::agent::{Agent, Doing};
 use super::world::World;
@@ -35,15 +35,24 @@ impl World {
             .collect();
         let same = rounds.windows(2).all(|pair| pair[0] == pair[1]);
         if rounds.len() == should && same {
-            return None;
+            return self.misplaced(rounds[0], should);
         }
-        let doing: Vec<_> = self
-            .agents
-            .iter()
-            .map(|agent| (agent.me.to_string(), agent.doing))
-            .collect();
         Some(format!(
-            "{should} of {wanted} should work in one round: {doing:?}"
+            "{should} of {wanted} should work in one round, not in {rounds:?}"
         ))
+    }
+
+    /// Who works in this round of so many without being one of it, where the state alone decides.
+    fn misplaced(&self, round: u64, size: usize) -> Option<String> {
+        let state = self.state.as_ref().filter(|_| self.host.is_none())?;
+        let known = state.participants.len();
+        if known != size {
+            return Some(format!("{size} work in round {round}, which has {known}"));
+        }
+        let works = |agent: &&Agent| agent.doing == Doing::Working(round);
+        let mut working = self.agents.iter().filter(works);
+        working
+            .find(|agent| !state.participants.contains_key(&agent.me))
+            .map(|agent| format!("{} is in a round without it", agent.me))
     }
 }

@@ -1,0 +1,214 @@
+//! What a seed lets happen: how many agents of which kind, which network, which faults, when.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use rdzv_rendezvous_proto::Settings;
+
+/// Something that happens from outside.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Act {
+    /// An agent's process starts, unless it runs.
+    Start,
+    /// Its workers fail, so that it joins again.
+    Restart,
+    /// It is told to go.
+    Leave,
+    /// It ends the run.
+    Close,
+    /// Its process is killed; its connection closes.
+    Crash,
+    /// Its machine is gone without a word; another one takes its place later.
+    Vanish,
+    /// Its process stands still for a while.
+    Stall(Duration),
+    /// It loses the network for a while, and nobody is told.
+    Cut(Duration),
+    /// Its connection is reset.
+    Reset,
+    /// Its wall clock is moved by so many seconds.
+    ClockJump(f64),
+    /// The coordinator stands still for a while.
+    HostStalls(Duration),
+}
+
+/// Where agents find one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// At a coordinator in the store. Some agents may be of torchrun and know only the state.
+    Coordinator,
+    /// At the state in a store that does nothing by itself. All agents know only the state.
+    Store,
+}
+
+/// All that is decided before a run begins.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Where the agents find one another.
+    pub place: Place,
+    /// What the agents agree on.
+    pub settings: Settings,
+    /// How many agents there are.
+    pub agents: usize,
+    /// Whether each of them knows only the state, as those of torchrun.
+    pub torchrun: Vec<bool>,
+    /// Whether the store tells of changes of the state.
+    pub notifies: bool,
+    /// Whether the store notices dead agents by itself.
+    pub notices_dead: bool,
+    /// How long a message takes.
+    pub latency: (Duration, Duration),
+    /// Of so many questions and answers about the state one is lost; 0: none.
+    pub loses_one_of: u32,
+    /// How far each agent's wall clock is off, in seconds.
+    pub skew: Vec<f64>,
+    /// What happens, in no order: when, to which agent.
+    pub acts: Vec<(Duration, usize, Act)>,
+    /// Whether anything is in there by which an agent is rightly taken for lost.
+    pub faulty: bool,
+    /// Whether clocks are so wrong that agents look lost for good.
+    pub clocks_are_wrong: bool,
+    /// When all that has been planned is over.
+    pub end: Duration,
+}
+
+impl Plan {
+    /// So many agents that all start at once, none of torchrun if there is a coordinator, and nothing
+    /// that goes wrong.
+    pub fn of_many(agents: usize, place: Place) -> Self {
+        let count = u32::try_from(agents).unwrap_or(u32::MAX);
+        Self {
+            place,
+            settings: Settings::new(count, count),
+            agents,
+            torchrun: vec![place == Place::Store; agents],
+            notifies: place == Place::Store,
+            notices_dead: false,
+            latency: (Duration::from_micros(50), Duration::from_micros(400)),
+            loses_one_of: 0,
+            skew: vec![0.0; agents],
+            acts: (0..agents)
+                .map(|agent| (Duration::ZERO, agent, Act::Start))
+                .collect(),
+            faulty: false,
+            clocks_are_wrong: false,
+            end: Duration::ZERO,
+        }
+    }
+
+    /// The plan of a seed.
+    pub fn of_seed(seed: u64, place: Place) -> Self {
+        // Another stream of numbers than the one that the run itself draws from.
+        let mut random = Rng::with_seed(!seed);
+        let most = match place {
+            Place::Coordinator => 100,
+            Place::Store => 60,
+        };
+        let agents = match random.u32(0..100) {
+            0..75 => random.usize(2..8),
+            75..95 => random.usize(8..24),
+            _ => random.usize(24..most),
+        };
+        Self::drawn(agents, place, &mut random)
+    }
+
+    /// The plan of a seed for so many agents.
+    pub fn of_seed_for(agents: usize, seed: u64, place: Place) -> Self {
+        Self::drawn(agents, place, &mut Rng::with_seed(!seed))
+    }
+
+    fn drawn(agents: usize, place: Place, random: &mut Rng) -> Self {
+        let min = random.usize(1..=agents);
+        let max = random.usize(min..=agents + 2);
+        let mut plan = Self::of_many(agents, place);
+        plan.settings = Settings::new(min as u32, max as u32);
+        plan.settings.last_call_timeout = Duration::from_millis(random.u64(100..30_000));
+        plan.faulty = random.u32(0..10) < 7;
+        // A value that all write in turn bears one write in a round trip, and every agent writes its
+        // heartbeat every five seconds.
+        if random.u32(0..3) == 0 && agents <= 100 {
+            plan.latency = (Duration::from_millis(1), Duration::from_millis(40));
+        }
+        match place {
+            Place::Coordinator => {
+                let mixed = random.u32(0..3) == 0;
+                for torchrun in &mut plan.torchrun {
+                    *torchrun = mixed && random.u32(0..3) == 0;
+                }
+            }
+            Place::Store => plan.draw_store(random),
+        }
+        plan.draw_acts(random);
+        plan
+    }
+
+    /// How the store, the network to it and the clocks of agents behave.
+    fn draw_store(&mut self, random: &mut Rng) {
+        if random.u32(0..4) == 0 {
+            // Whoever gives up in the last call begins it anew for the others, so agents whose time
+            // is hardly longer than that may miss one another for ever.
+            let more = Duration::from_secs(random.u64(40..120));
+            self.settings.join_timeout = self.settings.last_call_timeout * 4 + more;
+        }
+        if random.u32(0..4) == 0 {
+            self.settings.cas_backoff_max = Duration::from_millis(random.u64(1..200));
+        }
+        self.notifies = random.bool();
+        self.notices_dead = random.bool();
+        if self.faulty && random.bool() {
+            self.loses_one_of = random.u32(5..200);
+        }
+        // A few seconds are nothing; more than the fifteen of lost nodes is.
+        self.clocks_are_wrong = self.faulty && random.u32(0..12) == 0;
+        let far = if self.clocks_are_wrong { 60.0 } else { 3.0 };
+        if random.bool() {
+            for skew in &mut self.skew {
+                *skew = far * (random.f64() - 0.5);
+            }
+        }
+    }
+
+    fn draw_acts(&mut self, random: &mut Rng) {
+        let agents = self.agents;
+        self.acts.clear();
+        let spread = [0, 300, 40_000][random.usize(0..3)];
+        for agent in 0..agents {
+            let at = Duration::from_millis(random.u64(0..=spread));
+            self.acts.push((at, agent, Act::Start));
+        }
+        let at_coordinator = self.place == Place::Coordinator;
+        let most = if at_coordinator { 3 + agents } else { 12 };
+        let seconds = |random: &mut Rng| Duration::from_millis(random.u64(100..30_000));
+        for _ in 0..random.usize(0..most) {
+            let agent = random.usize(0..agents);
+            let at = Duration::from_millis(random.u64(0..120_000));
+            let act = match random.u32(0..if self.faulty { 14 } else { 4 }) {
+                0..3 => Act::Restart,
+                3 => Act::Leave,
+                4 | 5 => Act::Crash,
+                6 => Act::Vanish,
+                7 | 8 => Act::Stall(seconds(random)),
+                9 | 10 => Act::Cut(seconds(random)),
+                11 | 12 if at_coordinator => Act::Reset,
+                _ if at_coordinator => Act::HostStalls(seconds(random)),
+                _ => {
+                    let far = if self.clocks_are_wrong { 100.0 } else { 2.0 };
+                    Act::ClockJump(far * (random.f64() - 0.5))
+                }
+            };
+            self.acts.push((at, agent, act));
+            if matches!(act, Act::Crash | Act::Vanish | Act::Leave) && random.u32(0..4) > 0 {
+                self.acts.push((at + seconds(random), agent, Act::Start));
+            }
+        }
+        if random.u32(0..8) == 0 {
+            let at = Duration::from_millis(random.u64(0..120_000));
+            self.acts.push((at, random.usize(0..agents), Act::Close));
+        }
+        let last = self.acts.iter().map(|(at, _, act)| match act {
+            Act::Stall(time) | Act::Cut(time) | Act::HostStalls(time) => *at + *time,
+            _ => *at,
+        });
+        self.end = last.max().unwrap_or_default();
+    }
+}

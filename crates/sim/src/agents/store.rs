@@ -1,0 +1,266 @@
+//! The store, and the coordinator in it: what reaches them, and what comes of it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdzv_core::ident::ConnId;
+use rdzv_core::machine::Machine as _;
+use rdzv_rendezvous_proto::coordinator::Coordinator;
+use rdzv_rendezvous_proto::coordinator::wire::{Event as Announcement, Refusal};
+use rdzv_rendezvous_proto::{codec, coordinator, participant};
+
+use super::agent::Input;
+use super::world::{Answer, Ask, Event, Question, World};
+use crate::Violation;
+use crate::scheduler::{due, nanos};
+
+const STATE: &[u8] = b"/torch.rendezvous.run";
+
+/// When a question is given up that no answer has come to.
+const GIVEN_UP: Duration = Duration::from_secs(2);
+
+impl World {
+    pub(super) fn wake_host(&mut self) -> Result<(), Violation> {
+        self.host_wakes = None;
+        if self.host_stalled_until > self.time.now {
+            // What waits to be read is read before time is looked at, as by the real server.
+            let until = self.host_stalled_until + 1;
+            self.host_wakes = Some(until);
+            self.time.at(until, Event::HostWakes);
+            return Ok(());
+        }
+        if self.host_due().is_some_and(|due| due <= self.time.now) {
+            return self.tell_host(coordinator::Input::Tick);
+        }
+        self.schedule_host();
+        Ok(())
+    }
+
+    /// Tells the coordinator something, and applies what it wants done.
+    pub(super) fn tell_host(&mut self, input: coordinator::Input<'_>) -> Result<(), Violation> {
+        let now = self.time.clocks(0);
+        let Some(host) = &mut self.host else {
+            return Ok(());
+        };
+        self.time.log("host", || format!("◄ {input:?}"));
+        host.handle(now, input);
+        let mut looks = VecDeque::new();
+        let mut ended = VecDeque::new();
+        loop {
+            while let Some(output) = self.host.as_mut().and_then(Coordinator::poll_output) {
+                self.apply_output(output, &mut looks, &mut ended)?;
+            }
+            let Some(host) = &mut self.host else {
+                break;
+            };
+            if let Some(key) = looks.pop_front() {
+                let value = self.keys.get(&key).map(Vec::as_slice);
+                host.handle(now, coordinator::Input::Found { key: &key, value });
+            } else if let Some(id) = ended.pop_front() {
+                host.handle(now, coordinator::Input::Closed(ConnId(id)));
+            } else {
+                break;
+            }
+        }
+        self.schedule_host();
+        Ok(())
+    }
+
+    pub(super) fn apply_output(
+        &mut self,
+        output: coordinator::Output,
+        looks: &mut VecDeque<Vec<u8>>,
+        ended: &mut VecDeque<u32>,
+    ) -> Result<(), Violation> {
+        match output {
+            coordinator::Output::LastCall { call, .. } => {
+                self.time.log("host", || call.to_string());
+            }
+            coordinator::Output::Read(key) => looks.push_back(key),
+            coordinator::Output::Store { key, value } => self.put(key, Some(value)),
+            coordinator::Output::Remove(key) => self.put(key, None),
+            coordinator::Output::Close(ConnId(id), why) => {
+                self.time.log("host", || format!("closes {id}: {why}"));
+                if let Some(link) = self.links.get_mut(&id) {
+                    link.at_host = false;
+                }
+                self.end_link(id, false, true);
+                ended.push_back(id);
+            }
+            coordinator::Output::Send(ConnId(id), event) => {
+                if let Some(link) = self.links.get(&id) {
+                    let node = link.node.clone();
+                    self.time.log("host", || format!("► {node} {event:?}"));
+                    self.ledger.announced(&node, &event)?;
+                    if let Announcement::Refused(Refusal::Unusable(why)) = &event {
+                        return Err(Violation(format!("{node} is refused: {why}")));
+                    }
+                    let mut bytes = Vec::new();
+                    event.write(&mut bytes);
+                    self.send(id, false, Some(bytes));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// An agent asks the store.
+    pub(super) fn ask(&mut self, agent: usize, ask: Ask) {
+        let it = &mut self.agents[agent];
+        it.asked += 1;
+        let question = Question {
+            agent,
+            process: it.process,
+            number: it.asked,
+        };
+        let is_cut = self.time.now < it.cut_until;
+        if is_cut || self.is_lost() {
+            self.give_up(question);
+            // Sometimes it arrives nevertheless, when nobody counts on it any more.
+            if self.time.random.bool() {
+                return;
+            }
+            let late = self.time.now + self.time.random.u64(0..2 * nanos(GIVEN_UP));
+            let late = late.max(self.agents[agent].cut_until);
+            return self.time.at(late, Event::Asked(question, ask, true));
+        }
+        let arrives = self.time.now + self.latency();
+        self.time.at(arrives, Event::Asked(question, ask, false));
+    }
+
+    fn give_up(&mut self, question: Question) {
+        let at = self.time.now + nanos(GIVEN_UP);
+        self.time.at(at, Event::GivenUp(question));
+    }
+
+    /// Whether the next message is lost. Faults end when the plan does.
+    fn is_lost(&mut self) -> bool {
+        self.plan.loses_one_of > 0
+            && self.time.now <= nanos(self.plan.end)
+            && self.time.random.u32(0..self.plan.loses_one_of) == 0
+    }
+
+    /// A question arrives at the store. `is_late`: nobody waits for the answer any more.
+    pub(super) fn asked(
+        &mut self,
+        question: Question,
+        ask: Ask,
+        is_late: bool,
+    ) -> Result<(), Violation> {
+        if self.host_stalled_until > self.time.now {
+            self.time.at(
+                self.host_stalled_until,
+                Event::Asked(question, ask, is_late),
+            );
+            return Ok(());
+        }
+        let writes = matches!(ask, Ask::Write(..));
+        self.tell_host(coordinator::Input::Touching { key: STATE, writes })?;
+        let mut won = false;
+        if let Ask::Write(state, expected) = ask {
+            won = expected == self.version;
+            if won {
+                self.report.won += 1;
+                if self.host.is_none() {
+                    let old = self.state.as_deref().cloned().unwrap_or_default();
+                    self.ledger.wrote(&old, &state)?;
+                }
+                self.ledger.closed |= state.closed;
+                self.put(STATE.to_vec(), Some(codec::to_value(&state)));
+            }
+            self.stored(STATE)?;
+        }
+        let is_cut = self.time.now < self.agents[question.agent].cut_until;
+        if is_late {
+            return Ok(());
+        }
+        if is_cut || self.is_lost() {
+            self.give_up(question);
+            return Ok(());
+        }
+        let answer = Answer {
+            version: self.version,
+            state: self.state.clone(),
+            won,
+        };
+        let arrives = self.time.now + self.latency();
+        self.time.at(arrives, Event::Answered(question, answer));
+        Ok(())
+    }
+
+    /// An answer arrives.
+    pub(super) fn answered(&mut self, question: Question, answer: Answer) -> Result<(), Violation> {
+        if !self.is_open(question) {
+            return Ok(());
+        }
+        let agent = &mut self.agents[question.agent];
+        agent.version = answer.version;
+        // Nothing that is on its way now is waited for.
+        agent.asked += 1;
+        let state = answer.state.map(Arc::unwrap_or_clone);
+        // A write whose answer was lost was followed by a read: nobody knows who won.
+        let input = match std::mem::take(&mut agent.writing) {
+            true => participant::Input::Written {
+                state,
+                won: answer.won,
+            },
+            false => participant::Input::Read(state),
+        };
+        self.tell(question.agent, Input::Stock(input))
+    }
+
+    /// Whether an agent still waits for the answer.
+    pub(super) fn is_open(&self, question: Question) -> bool {
+        let agent = &self.agents[question.agent];
+        (agent.process, agent.asked) == (question.process, question.number)
+    }
+
+    /// Something is put into the store, or taken out of it.
+    pub(super) fn put(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
+        if key == STATE && self.keys.get(STATE) != value.as_ref() {
+            self.version += 1;
+            let state = value
+                .as_ref()
+                .map(|value| codec::from_value(value).ok().flatten());
+            self.state = state.flatten().map(Arc::new);
+            if self.plan.notifies {
+                self.notify();
+            }
+        }
+        match value {
+            Some(value) => drop(self.keys.insert(key, value)),
+            None => drop(self.keys.remove(&key)),
+        }
+    }
+
+    /// Tells everybody, the writer too, that the state was written.
+    fn notify(&mut self) {
+        for agent in 0..self.agents.len() {
+            let arrives = self.time.now + self.latency();
+            let process = self.agents[agent].process;
+            let changed = Event::Notice(agent, process, participant::Input::Changed);
+            self.time.at(arrives, changed);
+        }
+    }
+
+    pub(super) fn stored(&mut self, key: &[u8]) -> Result<(), Violation> {
+        let value = self.keys.get(key).cloned();
+        let value = value.as_deref();
+        self.tell_host(coordinator::Input::Stored { key, value })
+    }
+
+    pub(super) fn schedule_host(&mut self) {
+        if let Some(due) = self.host_due() {
+            let due = due.max(self.time.now);
+            if self.host_wakes.is_none_or(|at| due < at) {
+                self.host_wakes = Some(due);
+                self.time.at(due, Event::HostWakes);
+            }
+        }
+    }
+
+    pub(super) fn host_due(&self) -> Option<u64> {
+        due(self.host.as_ref()?.deadline())
+    }
+}
