@@ -212,17 +212,8 @@ impl fmt::Display for Cause {
 pub fn one_line(text: &str) -> String {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let first = lines.next().unwrap_or_default();
-    let mut line: String = first
-        .chars()
-        .map(|character| {
-            if character.is_control() {
-                ' '
-            } else {
-                character
-            }
-        })
-        .take(LONGEST)
-        .collect();
+    let shown = first.replace(char::is_control, " ");
+    let mut line: String = shown.chars().take(LONGEST).collect();
     if first.chars().count() > LONGEST || lines.next().is_some() {
         line.push('…');
     }

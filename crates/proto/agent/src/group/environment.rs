@@ -21,15 +21,10 @@ pub fn variables(
     restart_count: u32,
 ) -> Result<Vec<(&'static str, String)>, String> {
     let virtual_rank = spec.virtual_local_rank.as_ref();
-    let shown_local_rank = if virtual_rank.is_some() {
-        LocalRank(0)
-    } else {
-        ranks.local_rank
-    };
-    let use_agent_store = if round.master.hosted_by_agent {
-        "True"
-    } else {
-        "False"
+    let shown_local_rank = virtual_rank.map_or(ranks.local_rank, |_| LocalRank(0));
+    let use_agent_store = match round.master.hosted_by_agent {
+        true => "True",
+        false => "False",
     };
     let nccl = spec.nccl_error_handling.as_deref().unwrap_or("1");
     let mut variables = vec![

@@ -102,12 +102,7 @@ impl WorkerGroup {
                     } else if self.budget.remaining() == 0 {
                         self.last_failure(now, failure);
                     }
-                    self.stop(
-                        now,
-                        StopReason::WorkersFailed,
-                        CLOSING_SIGNAL,
-                        self.spec.grace,
-                    );
+                    self.stop_workers(now, StopReason::WorkersFailed);
                 } else if self.alive.is_empty() && matches!(self.phase, Phase::Healthy) {
                     self.clear(now, AfterClearing::Success);
                 }
@@ -134,12 +129,12 @@ impl WorkerGroup {
             workers,
             last: !self.may_restart(),
         });
-        self.stop(
-            now,
-            StopReason::WorkersFailed,
-            CLOSING_SIGNAL,
-            self.spec.grace,
-        );
+        self.stop_workers(now, StopReason::WorkersFailed);
+    }
+
+    /// Stops the workers with the whole grace.
+    fn stop_workers(&mut self, now: Now, why: StopReason) {
+        self.stop(now, why, CLOSING_SIGNAL, self.spec.grace);
     }
 
     fn stop(&mut self, now: Now, why: StopReason, signal: i32, grace: Duration) {

@@ -156,17 +156,8 @@ impl Heartbeats {
     /// A line came. Returns how long its worker was silent, if that was reported.
     pub fn beat(&mut self, now: Mono, local_rank: LocalRank, line: &[u8]) -> Option<Duration> {
         let beat = self.workers.get_mut(&local_rank)?;
-        let text: String = String::from_utf8_lossy(line)
-            .chars()
-            .map(|character| {
-                if character.is_control() {
-                    ' '
-                } else {
-                    character
-                }
-            })
-            .take(MOST_KEPT)
-            .collect();
+        let text = String::from_utf8_lossy(line).replace(char::is_control, " ");
+        let text: String = text.chars().take(MOST_KEPT).collect();
         let text = text.trim();
         let (phase, note) = text.split_once(' ').unwrap_or((text, ""));
         let phase = if phase.is_empty() { UNNAMED } else { phase };

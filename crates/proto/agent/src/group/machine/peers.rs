@@ -121,7 +121,7 @@ impl WorkerGroup {
                     reason: reason.clone(),
                 });
                 let why = StopReason::MembershipChanged { reason };
-                self.stop(now, why, CLOSING_SIGNAL, self.spec.grace);
+                self.stop_workers(now, why);
             }
             Phase::Stopping { why, .. }
             | Phase::Clearing {
