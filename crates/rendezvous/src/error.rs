@@ -11,27 +11,6 @@ pub enum RendezvousError {
     /// A URL, option or parameter is not usable; the text says which and why.
     #[error("{0}")]
     Argument(String),
-    /// The scheme of a URL has no handler.
-    #[error("No rendezvous handler for {scheme}://")]
-    NoHandler {
-        /// The scheme.
-        scheme: String,
-    },
-    /// The scheme has a handler already.
-    #[error("Rendezvous handler for {scheme}:// already registered")]
-    DuplicateHandler {
-        /// The scheme.
-        scheme: String,
-    },
-    /// Rank or world size came twice: as arguments and in the URL.
-    #[error("The url: {url} has node-specific arguments(rank, world_size) already.")]
-    NodeSpecific {
-        /// The URL.
-        url: String,
-    },
-    /// A rendezvous that can be had once was asked for again.
-    #[error("{0}")]
-    OnlyOnce(String),
     /// The address of the store is taken, most likely by another agent with the same rank.
     #[error(
         "[Errno 98] Address already in use: node {rank} has to host the store at {address} \

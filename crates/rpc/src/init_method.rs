@@ -74,9 +74,7 @@ fn check_size(rank: Option<u32>, world_size: Option<u32>) -> Result<(), RpcError
 
 fn failed(error: RendezvousError) -> RpcError {
     let kind = match error {
-        RendezvousError::Argument(_)
-        | RendezvousError::NoHandler { .. }
-        | RendezvousError::NodeSpecific { .. } => RpcErrorKind::InvalidArgument,
+        RendezvousError::Argument(_) => RpcErrorKind::InvalidArgument,
         _ => RpcErrorKind::Store,
     };
     RpcError::new(kind, error.to_string())

@@ -17,7 +17,6 @@
 //!   waiting, which tells all the others to start over, again and again;
 //! * an agent that leaves for good leaves every list, not only the participants.
 
-use std::fmt;
 use std::time::Duration;
 
 use rdzv_core::time::Wall;
@@ -99,84 +98,33 @@ pub struct Decision {
     /// What to do.
     pub action: Action,
     /// Why, for logs.
-    pub reason: Reason,
+    pub reason: &'static str,
 }
 
-/// Why something is done or not done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
-    /// The run was closed.
-    RunClosed,
-    /// As many nodes take part as may.
-    RoundFull,
-    /// A full round has room again.
-    RoundHasRoom,
-    /// The round is complete, and we are in it.
-    InCompleteRound,
-    /// The round is complete, we are in it, and it has lost somebody already.
-    RoundLostNodes,
-    /// The round is complete, and we are not in it.
-    RoundComplete,
-    /// Time to join, to leave or to close is over.
-    TimeOver,
-    /// The last call is over.
-    LastCallOver,
-    /// Everybody who can be expected is there.
-    AllHere,
-    /// A round is forming.
-    RoundForming,
-    /// Fewer nodes than a round needs have come.
-    TooFewNodes,
-    /// Enough have come; more may come until the last call is over.
-    LastCall,
-    /// The last heartbeat is old.
-    HeartbeatDue,
-    /// We wait for the next round.
-    Waiting,
-    /// We are in a round that has to be left first.
-    StillParticipant,
-    /// We are in no list.
-    NotListed,
-    /// It was asked for.
-    Asked,
-}
+/// Reasons of several decisions.
+const NOT_LISTED: &str = "the node is in no list";
+const TIME_OVER: &str = "the time for it is over";
+const RUN_CLOSED: &str = "the run is closed";
+pub(crate) const HEARTBEAT_DUE: &str = "a heartbeat is due";
+const ROUND_FULL: &str = "the round is full";
+const IN_COMPLETE_ROUND: &str = "the round is complete";
+const ASKED: &str = "it was asked for";
 
-impl fmt::Display for Reason {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::RunClosed => "the run is closed",
-            Self::RoundFull => "the round is full",
-            Self::RoundHasRoom => "the round is not full any more",
-            Self::InCompleteRound => "the round is complete",
-            Self::RoundLostNodes => "the complete round has lost nodes",
-            Self::RoundComplete => "the round is complete without this node",
-            Self::TimeOver => "the time for it is over",
-            Self::LastCallOver => "the last call is over",
-            Self::AllHere => "everybody who can be expected is there",
-            Self::RoundForming => "a round is forming",
-            Self::TooFewNodes => "fewer nodes than needed have joined",
-            Self::LastCall => "more nodes may join until the last call is over",
-            Self::HeartbeatDue => "a heartbeat is due",
-            Self::Waiting => "waiting for the next round",
-            Self::StillParticipant => "the node is in a round that it leaves first",
-            Self::NotListed => "the node is in no list",
-            Self::Asked => "it was asked for",
-        })
-    }
-}
-
-fn decision(action: Action, reason: Reason) -> Decision {
+fn decision(action: Action, reason: &'static str) -> Decision {
     Decision { action, reason }
 }
 
 /// Before a node joins: it leaves the round that it is in.
 pub fn exit(state: &RendezvousState, me: &NodeDesc, moment: Moment) -> Decision {
     if !state.participants.contains_key(me) {
-        decision(Action::Finish, Reason::NotListed)
+        decision(Action::Finish, NOT_LISTED)
     } else if moment.phase == JoinPhase::InTime {
-        decision(Action::RemoveFromParticipants, Reason::StillParticipant)
+        decision(
+            Action::RemoveFromParticipants,
+            "the node is in a round that it leaves first",
+        )
     } else {
-        decision(Action::Fail(Ending::Timeout), Reason::TimeOver)
+        decision(Action::Fail(Ending::Timeout), TIME_OVER)
     }
 }
 
@@ -201,19 +149,22 @@ pub fn join(
         } else {
             Ending::Closed
         };
-        return decision(Action::Fail(ending), Reason::RunClosed);
+        return decision(Action::Fail(ending), RUN_CLOSED);
     }
     if surplus {
         // No time limit: the node is there in case it is needed.
         return match (count == max, due) {
-            (true, true) => decision(Action::KeepAlive, Reason::HeartbeatDue),
-            (true, false) => decision(Action::Wait, Reason::RoundFull),
-            (false, _) => decision(Action::RemoveFromRedundancyList, Reason::RoundHasRoom),
+            (true, true) => decision(Action::KeepAlive, HEARTBEAT_DUE),
+            (true, false) => decision(Action::Wait, ROUND_FULL),
+            (false, _) => decision(
+                Action::RemoveFromRedundancyList,
+                "the round is not full any more",
+            ),
         };
     }
     let whole = ranks::are_assigned(&state.participants) && count >= min;
     if state.complete && participant && whole {
-        return decision(Action::Finish, Reason::InCompleteRound);
+        return decision(Action::Finish, IN_COMPLETE_ROUND);
     }
     if moment.phase != JoinPhase::InTime {
         let action = match moment.phase {
@@ -221,38 +172,50 @@ pub fn join(
             JoinPhase::RollBack if waiting => Action::RemoveFromWaitList,
             _ => Action::Fail(Ending::Timeout),
         };
-        return decision(action, Reason::TimeOver);
+        return decision(action, TIME_OVER);
     }
     if state.complete {
         if participant {
-            return decision(Action::RemoveFromParticipants, Reason::RoundLostNodes);
+            return decision(
+                Action::RemoveFromParticipants,
+                "the complete round has lost nodes",
+            );
         }
         if count < max && !waiting {
-            return decision(Action::AddToWaitList, Reason::RoundComplete);
+            return decision(
+                Action::AddToWaitList,
+                "the round is complete without this node",
+            );
         }
         if count >= max {
-            return decision(Action::AddToRedundancyList, Reason::RoundFull);
+            return decision(Action::AddToRedundancyList, ROUND_FULL);
         }
     } else if participant {
         if count >= min && count <= max {
             if last_call_end(state).is_some_and(|end| end < moment.wall) {
-                return decision(Action::MarkComplete, Reason::LastCallOver);
+                return decision(Action::MarkComplete, "the last call is over");
             }
             if moment.all_here {
-                return decision(Action::MarkComplete, Reason::AllHere);
+                return decision(
+                    Action::MarkComplete,
+                    "everybody who can be expected is there",
+                );
             }
         }
     } else {
-        return decision(Action::AddToParticipants, Reason::RoundForming);
+        return decision(Action::AddToParticipants, "a round is forming");
     }
     if due {
-        decision(Action::KeepAlive, Reason::HeartbeatDue)
+        decision(Action::KeepAlive, HEARTBEAT_DUE)
     } else if !participant {
-        decision(Action::Wait, Reason::Waiting)
+        decision(Action::Wait, "waiting for the next round")
     } else if count < min {
-        decision(Action::Wait, Reason::TooFewNodes)
+        decision(Action::Wait, "fewer nodes than needed have joined")
     } else {
-        decision(Action::Wait, Reason::LastCall)
+        decision(
+            Action::Wait,
+            "more nodes may join until the last call is over",
+        )
     }
 }
 
@@ -278,26 +241,26 @@ pub fn leave(state: &RendezvousState, me: &NodeDesc, moment: Moment) -> Decision
     } else if state.redundancy_list.contains(me) {
         Action::RemoveFromRedundancyList
     } else {
-        return decision(Action::Finish, Reason::NotListed);
+        return decision(Action::Finish, NOT_LISTED);
     };
     // Whom nobody lets in any more, nobody misses either.
     if state.closed {
-        decision(Action::Finish, Reason::RunClosed)
+        decision(Action::Finish, RUN_CLOSED)
     } else if moment.phase == JoinPhase::InTime {
-        decision(action, Reason::Asked)
+        decision(action, ASKED)
     } else {
-        decision(Action::Fail(Ending::Timeout), Reason::TimeOver)
+        decision(Action::Fail(Ending::Timeout), TIME_OVER)
     }
 }
 
 /// A node ends the run for everybody.
 pub fn close(state: &RendezvousState, moment: Moment) -> Decision {
     if state.closed {
-        decision(Action::Finish, Reason::RunClosed)
+        decision(Action::Finish, RUN_CLOSED)
     } else if moment.phase == JoinPhase::InTime {
-        decision(Action::MarkClosed, Reason::Asked)
+        decision(Action::MarkClosed, ASKED)
     } else {
-        decision(Action::Fail(Ending::Timeout), Reason::TimeOver)
+        decision(Action::Fail(Ending::Timeout), TIME_OVER)
     }
 }
 
@@ -309,9 +272,9 @@ pub fn keep_alive(
     wall: Wall,
 ) -> Decision {
     if keep_alive_due(state, me, settings, wall) {
-        decision(Action::KeepAlive, Reason::HeartbeatDue)
+        decision(Action::KeepAlive, HEARTBEAT_DUE)
     } else {
-        decision(Action::Finish, Reason::InCompleteRound)
+        decision(Action::Finish, IN_COMPLETE_ROUND)
     }
 }
 

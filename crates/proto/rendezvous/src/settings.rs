@@ -25,6 +25,13 @@ pub struct Settings {
     pub cas_backoff_max: Duration,
 }
 
+/// One node; those of a run before its first agent has joined.
+impl Default for Settings {
+    fn default() -> Self {
+        Self::new(1, 1)
+    }
+}
+
 impl Settings {
     /// torchelastic's defaults for so many nodes.
     pub fn new(min_nodes: u32, max_nodes: u32) -> Self {

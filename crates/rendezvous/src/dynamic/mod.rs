@@ -7,6 +7,7 @@
 //! | [`shared`] | where that state can be: to add a backend, begin there |
 //! | [`native`] | through a store server of ours, which runs the rendezvous itself |
 //! | [`bootstrap`] | the address of the workers' store, and its port |
+//! | `watch_thread` | a thread that waits in a store for as long as somebody is interested |
 //! | [`node`] | what this node is called, and whether it is the one that an endpoint names |
 
 pub mod bootstrap;
@@ -15,6 +16,7 @@ pub mod driver;
 pub mod native;
 pub mod node;
 pub mod shared;
+mod watch_thread;
 
 pub use bootstrap::reserve_port;
 pub use c10d::C10dRendezvous;

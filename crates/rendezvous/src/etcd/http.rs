@@ -12,8 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{fmt, fs};
 
-use bytes::Bytes;
-use ureq::http::{HeaderMap, Method, Request, Response, header};
+use ureq::http::{Method, Request, Response, header};
 use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, BodyReader, Error, Timeout};
 
@@ -73,21 +72,6 @@ pub(crate) struct Call<'a> {
     pub(crate) content_type: Option<&'static str>,
     /// The body.
     pub(crate) body: &'a [u8],
-}
-
-/// What was answered.
-#[derive(Debug, Clone)]
-pub(crate) struct Answer {
-    /// The HTTP status.
-    pub(crate) status: u16,
-    /// The headers, of which the v2 API needs some.
-    #[cfg_attr(
-        not(feature = "etcd-v2"),
-        allow(dead_code, reason = "of the v2 API only")
-    )]
-    pub(crate) headers: HeaderMap,
-    /// The body.
-    pub(crate) body: Bytes,
 }
 
 impl Http {
@@ -199,7 +183,11 @@ impl Http {
     }
 
     /// Asks, and reads the whole answer, all within `limit`.
-    pub(crate) fn send(&self, call: &Call<'_>, limit: Duration) -> Result<Answer, Cause> {
+    pub(crate) fn send(
+        &self,
+        call: &Call<'_>,
+        limit: Duration,
+    ) -> Result<Response<Vec<u8>>, Cause> {
         let request = self.request(call)?;
         let request = self
             .agent
@@ -213,11 +201,7 @@ impl Http {
             .limit(LONGEST_ANSWER)
             .read_to_vec()
             .map_err(|error| cause(&error))?;
-        Ok(Answer {
-            status: response.status().as_u16(),
-            headers: response.headers().clone(),
-            body: body.into(),
-        })
+        Ok(response.map(|_| body))
     }
 
     /// Asks, and leaves the answer to be read line by line as it comes. A read fails when nothing

@@ -3,7 +3,6 @@
 //! One thread renews them. It shares nothing with user code, waits for nothing but its clock and
 //! the server, and ends with the [`Leases`].
 
-use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -26,6 +25,7 @@ pub(super) const LEFT: &[u8] = b"left";
 const LEASE_ATTEMPTS: usize = 3;
 
 /// The leases of one node.
+#[derive(Debug)]
 pub(crate) struct Leases {
     shared: Arc<Shared>,
     /// For the requests of whoever calls.
@@ -33,6 +33,7 @@ pub(crate) struct Leases {
     thread: Option<JoinHandle<()>>,
 }
 
+#[derive(Debug)]
 struct Shared {
     /// For the requests of the thread.
     v3: V3,
@@ -41,7 +42,7 @@ struct Shared {
     changed: Condvar,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Wanted {
     ended: bool,
     lasting: Option<i64>,
@@ -51,16 +52,10 @@ struct Wanted {
     own_key: Option<String>,
 }
 
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Member {
     key: String,
     lease: i64,
-}
-
-impl fmt::Debug for Leases {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Leases").finish_non_exhaustive()
-    }
 }
 
 impl Leases {

@@ -16,9 +16,9 @@ use super::leases::Leases;
 use super::options::EtcdOptions;
 use super::run_watch::next_answer;
 use super::store::{ConditionalWrite, EtcdStore, Folder, Held, Swap};
-use super::v3::{Answered, V3, held};
+use super::v3::V3;
 use super::watch::{End, SILENCE, away};
-use super::wire::{Int, TxnAnswer, count, read, text, unchanged_since, write};
+use super::wire::{Int, count, read, text, unchanged_since, write};
 use crate::RendezvousError;
 
 /// etcd takes 128 operations in one transaction.
@@ -96,7 +96,7 @@ impl Folder for PlainFolder {
             let reads: Vec<Value> = part.iter().map(|key| read(&self.full(key))).collect();
             let first = self.full(part[0]);
             let found = self.v3.transact("get", &first, &[], &reads, &[])?;
-            values.extend(ranges(&found).into_iter().map(|held| Some(held?.value)));
+            values.extend(found.all_held().into_iter().map(|held| Some(held?.value)));
         }
         Ok(values)
     }
@@ -111,7 +111,7 @@ impl Folder for PlainFolder {
         for part in keys.chunks(OPERATIONS) {
             let counts: Vec<Value> = part.iter().map(|key| count(&self.full(key))).collect();
             let first = self.full(part[0]);
-            let answer = self.v3.transact("check", &first, &[], &counts, &[])?.answer;
+            let answer = self.v3.transact("check", &first, &[], &counts, &[])?;
             revision = revision.min(answer.header.revision.0);
             for (at, key) in part.iter().enumerate() {
                 let response = answer.responses.get(at);
@@ -178,10 +178,10 @@ impl Folder for PlainFolder {
             self.v3
                 .transact(swap.operation, &full, &compare, &puts, &reads)
         })?;
-        let mut found = ranges(&answered);
+        let mut found = answered.all_held();
         let noted = found.pop().flatten();
         let is_ours = || noted.is_some_and(|noted| noted.value == note.as_bytes());
-        if answered.answer.succeeded || answered.repeated && is_ours() {
+        if answered.succeeded || answered.repeated && is_ours() {
             return Ok(Swap::Done);
         }
         Ok(Swap::Lost(found.pop().flatten()))
@@ -205,12 +205,4 @@ impl Folder for PlainFolder {
         let count = self.v3.count(self.name().as_bytes())?;
         Ok(u64::try_from(count).unwrap_or(0))
     }
-}
-
-/// What the reads of a transaction have found, in their order.
-fn ranges(answered: &Answered<TxnAnswer>) -> Vec<Option<Held>> {
-    let responses = answered.answer.responses.iter();
-    responses
-        .map(|response| response.response_range.as_ref().and_then(held))
-        .collect()
 }

@@ -16,7 +16,7 @@ use super::options::EtcdOptions;
 use super::plain_folder::PlainFolder;
 use super::run_watch::watch_run;
 use super::store::{EtcdStore, Held};
-use super::v3::{V3, held};
+use super::v3::V3;
 use super::watch::{Observer, Watch};
 use super::wire::{read, unchanged_since, write};
 use crate::RendezvousError;
@@ -94,18 +94,14 @@ impl SharedState for EtcdState {
             let put = [write(key, state, lease)];
             self.v3.transact("write", key, compare, &put, &[read(key)])
         })?;
-        if answered.answer.succeeded {
-            let token = token_of(answered.answer.header.revision.0);
+        if answered.succeeded {
+            let token = token_of(answered.header.revision.0);
             return Ok(Written {
                 now: Some((Bytes::copy_from_slice(state), token)),
                 won: true,
             });
         }
-        let ranges = answered.answer.responses;
-        let now = ranges
-            .first()
-            .and_then(|found| found.response_range.as_ref())
-            .and_then(held);
+        let now = answered.all_held().pop().flatten();
         // An earlier attempt may have been carried out and its answer lost. Then what is there is
         // what was to be written, heartbeat and all, and nobody else writes that.
         let won = answered.repeated && now.as_ref().is_some_and(|now| now.value == state);

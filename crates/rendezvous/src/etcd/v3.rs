@@ -2,20 +2,17 @@
 //! away, and watches.
 //!
 //! A request may be carried out although its answer is lost. Who sends one that is not the same
-//! when done twice learns from [`Answered::repeated`] that this may have happened.
+//! when done twice learns from [`Answer::repeated`] that this may have happened.
 
 use std::time::Duration;
 
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use ureq::http::Method;
+use ureq::http::{Method, StatusCode};
 
 use super::failure::{Cause, Failure};
 use super::http::{Call, Http, Lines};
 use super::store::Held;
-use super::wire::{
-    DeleteAnswer, Done, GrantAnswer, Int, KeepAliveAnswer, RangeAnswer, Refusal, TxnAnswer, text,
-};
+use super::wire::{Answer, Int, Refusal, text};
 
 /// Numbers of errors, as gRPC has them.
 mod code {
@@ -30,21 +27,6 @@ mod code {
 #[derive(Debug, Clone)]
 pub(crate) struct V3 {
     http: Http,
-}
-
-/// What was answered, and whether an earlier attempt may have been carried out too.
-#[derive(Debug)]
-pub(crate) struct Answered<T> {
-    pub(crate) answer: T,
-    pub(crate) repeated: bool,
-}
-
-/// The first of the answers to the reads of a transaction, if that key is there.
-pub(crate) fn held(answer: &RangeAnswer) -> Option<Held> {
-    answer.kvs.first().map(|found| Held {
-        value: found.value.0.clone(),
-        revision: found.mod_revision.0,
-    })
 }
 
 impl V3 {
@@ -69,16 +51,16 @@ impl V3 {
     /// Reads one key, and tells the revision of the store.
     pub(crate) fn read(&self, key: &[u8]) -> Result<(Option<Held>, i64), Failure> {
         let body = json!({ "key": text(key) });
-        let answer: RangeAnswer = self.ask("read", key, "/v3/kv/range", &body)?.answer;
-        Ok((held(&answer), answer.header.revision.0))
+        let answer = self.ask("read", key, "/v3/kv/range", &body)?;
+        Ok((answer.held(), answer.header.revision.0))
     }
 
     /// The keys that begin with `prefix`, with or without their values.
-    pub(crate) fn range(&self, prefix: &[u8], keys_only: bool) -> Result<RangeAnswer, Failure> {
+    pub(crate) fn range(&self, prefix: &[u8], keys_only: bool) -> Result<Answer, Failure> {
         let body = json!({
             "key": text(prefix), "range_end": text(&after(prefix)), "keys_only": keys_only
         });
-        Ok(self.ask("list", prefix, "/v3/kv/range", &body)?.answer)
+        self.ask("list", prefix, "/v3/kv/range", &body)
     }
 
     /// How many keys begin with `prefix`.
@@ -86,7 +68,7 @@ impl V3 {
         let body = json!({
             "key": text(prefix), "range_end": text(&after(prefix)), "count_only": true
         });
-        let answer: RangeAnswer = self.ask("count", prefix, "/v3/kv/range", &body)?.answer;
+        let answer = self.ask("count", prefix, "/v3/kv/range", &body)?;
         Ok(answer.count.0)
     }
 
@@ -96,9 +78,7 @@ impl V3 {
         if let Some(end) = end {
             body["range_end"] = text(end).into();
         }
-        let answer: DeleteAnswer = self
-            .ask("delete", first, "/v3/kv/deleterange", &body)?
-            .answer;
+        let answer = self.ask("delete", first, "/v3/kv/deleterange", &body)?;
         Ok(answer.deleted.0)
     }
 
@@ -110,7 +90,7 @@ impl V3 {
         compare: &[Value],
         success: &[Value],
         failure: &[Value],
-    ) -> Result<Answered<TxnAnswer>, Failure> {
+    ) -> Result<Answer, Failure> {
         let body = json!({ "compare": compare, "success": success, "failure": failure });
         self.ask(operation, key, "/v3/kv/txn", &body)
     }
@@ -119,25 +99,21 @@ impl V3 {
     pub(crate) fn grant(&self, time_to_live: Duration, key: &[u8]) -> Result<i64, Failure> {
         let seconds = i64::try_from(time_to_live.as_secs()).unwrap_or(i64::MAX);
         let body = json!({ "TTL": Int(seconds) });
-        let answer: GrantAnswer = self
-            .ask("get a lease for", key, "/v3/lease/grant", &body)?
-            .answer;
+        let answer = self.ask("get a lease for", key, "/v3/lease/grant", &body)?;
         Ok(answer.id.0)
     }
 
     /// Gives a lease its whole time again; false if there is no such lease.
     pub(crate) fn keep_alive(&self, lease: i64) -> Result<bool, Failure> {
         let body = json!({ "ID": Int(lease) });
-        let answer: KeepAliveAnswer = self
-            .ask("keep the lease of", b"", "/v3/lease/keepalive", &body)?
-            .answer;
+        let answer = self.ask("keep the lease of", b"", "/v3/lease/keepalive", &body)?;
         Ok(answer.result.ttl.0 > 0)
     }
 
     /// Ends a lease, and with it the keys attached to it.
     pub(crate) fn revoke(&self, lease: i64) -> Result<(), Failure> {
         let body = json!({ "ID": Int(lease) });
-        match self.ask::<Done>("end the lease of", b"", "/v3/lease/revoke", &body) {
+        match self.ask("end the lease of", b"", "/v3/lease/revoke", &body) {
             Err(failure) if !is_no_lease(&failure) => Err(failure),
             _ => Ok(()),
         }
@@ -168,29 +144,29 @@ impl V3 {
         }
     }
 
-    fn ask<T: DeserializeOwned>(
+    fn ask(
         &self,
         operation: &'static str,
         key: &[u8],
         path: &str,
         body: &Value,
-    ) -> Result<Answered<T>, Failure> {
+    ) -> Result<Answer, Failure> {
         let body = body.to_string();
         let call = post(path, body.as_bytes());
         let key = String::from_utf8_lossy(key);
         let (answer, repeated) = self
             .http
             .repeat(operation, key, |limit| self.attempt(&call, limit))?;
-        Ok(Answered { answer, repeated })
+        Ok(Answer { repeated, ..answer })
     }
 
-    fn attempt<T: DeserializeOwned>(&self, call: &Call<'_>, limit: Duration) -> Result<T, Cause> {
-        let answer = self.http.send(call, limit)?;
-        if answer.status == 200 {
-            return serde_json::from_slice(&answer.body)
+    fn attempt(&self, call: &Call<'_>, limit: Duration) -> Result<Answer, Cause> {
+        let (head, body) = self.http.send(call, limit)?.into_parts();
+        if head.status == StatusCode::OK {
+            return serde_json::from_slice(&body)
                 .map_err(|error| Cause::NotEtcd(error.to_string()));
         }
-        Err(refusal(answer.status, &answer.body))
+        Err(refusal(head.status.as_u16(), &body))
     }
 }
 

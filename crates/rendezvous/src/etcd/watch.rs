@@ -1,6 +1,5 @@
 //! A thread that follows the changes of a run, until it is dropped or the server is away for too long.
 
-use std::fmt;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -30,15 +29,10 @@ pub(super) trait Watched: Send + 'static {
 }
 
 /// A watch that ends when it is dropped.
+#[derive(Debug)]
 pub(crate) struct Watch {
     http: Http,
     thread: Option<JoinHandle<()>>,
-}
-
-impl fmt::Debug for Watch {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Watch").finish_non_exhaustive()
-    }
 }
 
 impl Watch {

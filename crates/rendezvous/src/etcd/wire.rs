@@ -8,6 +8,8 @@ use serde::de::{Deserializer, Error};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
 
+use super::store::Held;
+
 /// A key or value as etcd writes it.
 pub(crate) fn text(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
@@ -67,66 +69,59 @@ pub(crate) struct KeyValue {
     pub(crate) mod_revision: Int,
 }
 
-/// The answer to a range request.
+/// An answer. Each kind of request fills its own part of it.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct RangeAnswer {
+pub(crate) struct Answer {
     pub(crate) header: Header,
+    /// What a range request has found.
     pub(crate) kvs: Vec<KeyValue>,
     pub(crate) count: Int,
-}
-
-/// The answer to a delete request.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct DeleteAnswer {
+    /// How many keys a delete request has removed.
     pub(crate) deleted: Int,
-}
-
-/// The answer to a transaction.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct TxnAnswer {
-    pub(crate) header: Header,
+    /// Whether the conditions of a transaction held, and the answers to its operations.
     pub(crate) succeeded: bool,
     pub(crate) responses: Vec<Response>,
+    /// A new lease.
+    #[serde(rename = "ID")]
+    pub(crate) id: Int,
+    /// Of a lease that was to be kept alive.
+    pub(crate) result: KeepAlive,
+    /// Whether an earlier attempt, whose answer was lost, may have been carried out too.
+    #[serde(skip)]
+    pub(crate) repeated: bool,
+}
+
+impl Answer {
+    /// What the read of one key has found.
+    pub(crate) fn held(&self) -> Option<Held> {
+        self.kvs.first().map(|found| Held {
+            value: found.value.0.clone(),
+            revision: found.mod_revision.0,
+        })
+    }
+
+    /// What the reads of a transaction have found, in their order.
+    pub(crate) fn all_held(&self) -> Vec<Option<Held>> {
+        let ranges = self.responses.iter().map(|found| &found.response_range);
+        ranges.map(|found| found.as_ref()?.held()).collect()
+    }
 }
 
 /// The answer to one operation of a transaction.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Response {
-    pub(crate) response_range: Option<RangeAnswer>,
-    pub(crate) response_delete_range: Option<DeleteAnswer>,
+    pub(crate) response_range: Option<Answer>,
 }
 
-/// The answer to a request for a lease.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct GrantAnswer {
-    #[serde(rename = "ID")]
-    pub(crate) id: Int,
-}
-
-/// The answer to a request to keep a lease alive: no time to live if there is no such lease.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct KeepAliveAnswer {
-    pub(crate) result: KeepAlive,
-}
-
-/// See [`KeepAliveAnswer`].
+/// No time to live if there is no such lease.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct KeepAlive {
     #[serde(rename = "TTL")]
     pub(crate) ttl: Int,
 }
-
-/// An answer that only says that all is well.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct Done {}
 
 /// One line of the answer to a watch.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -194,7 +189,7 @@ mod tests {
 
     #[test]
     fn numbers_are_text_or_numbers_or_left_out() {
-        let answer: TxnAnswer = serde_json::from_str(
+        let answer: Answer = serde_json::from_str(
             r#"{"header":{"revision":"9223372036854775807","raft_term":"2"},"succeeded":true,
                 "responses":[{"response_range":{"kvs":[{"key":"Zm9v","mod_revision":7}],"count":"1"}}]}"#,
         )
@@ -204,7 +199,7 @@ mod tests {
         assert_eq!(range.kvs[0].key.0, "foo");
         assert_eq!(range.kvs[0].value.0, "");
         assert_eq!(range.kvs[0].mod_revision, Int(7));
-        let empty: TxnAnswer = serde_json::from_str("{}").unwrap();
+        let empty: Answer = serde_json::from_str("{}").unwrap();
         assert!(!empty.succeeded && empty.responses.is_empty());
     }
 
@@ -215,7 +210,7 @@ mod tests {
             r#"{"header":{"revision":1.5}}"#,
             r#"{"kvs":[{"key":"?"}]}"#,
         ] {
-            assert!(serde_json::from_str::<RangeAnswer>(bad).is_err(), "{bad}");
+            assert!(serde_json::from_str::<Answer>(bad).is_err(), "{bad}");
         }
     }
 }

@@ -37,9 +37,8 @@ impl Registry {
         handler: impl UrlHandler + 'static,
     ) -> Result<(), RendezvousError> {
         if self.handlers.contains_key(scheme) {
-            return Err(RendezvousError::DuplicateHandler {
-                scheme: scheme.to_owned(),
-            });
+            let text = format!("Rendezvous handler for {scheme}:// already registered");
+            return Err(RendezvousError::Argument(text));
         }
         self.handlers.insert(scheme.to_owned(), Arc::new(handler));
         Ok(())
@@ -91,9 +90,9 @@ impl Registry {
                 .iter()
                 .any(|(name, _)| parsed.query.contains_key(*name))
         {
-            return Err(RendezvousError::NodeSpecific {
-                url: url.to_owned(),
-            });
+            return Err(RendezvousError::Argument(format!(
+                "The url: {url} has node-specific arguments(rank, world_size) already."
+            )));
         }
         for (name, number) in given {
             if let Some(number) = number {
@@ -101,8 +100,9 @@ impl Registry {
             }
         }
         let handler = self.handlers.get(&parsed.scheme);
-        let handler = handler.ok_or_else(|| RendezvousError::NoHandler {
-            scheme: parsed.scheme.clone(),
+        let handler = handler.ok_or_else(|| {
+            let scheme = &parsed.scheme;
+            RendezvousError::Argument(format!("No rendezvous handler for {scheme}://"))
         })?;
         Ok((parsed, handler))
     }
@@ -127,9 +127,8 @@ impl UrlRendezvous {
     /// tell one round from the next.
     pub fn join(&mut self) -> Result<Joined, RendezvousError> {
         if self.joined {
-            return Err(RendezvousError::OnlyOnce(
-                self.handler.refuse_again(&self.url),
-            ));
+            let text = self.handler.refuse_again(&self.url);
+            return Err(RendezvousError::Argument(text));
         }
         let joined = self.handler.join(&self.url, &self.options)?;
         self.joined = true;

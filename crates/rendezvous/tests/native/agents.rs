@@ -1,7 +1,7 @@
 //! A host and its agents.
 
 use std::net::SocketAddr;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use rdzv_core::ident::RunId;
 use rdzv_rendezvous::dynamic::native::{Native, NativeOptions, extension};
 use rdzv_rendezvous::{Change, Member, RendezvousBackend as _, RendezvousError, RendezvousInfo};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
-use rdzv_store::{ServerOptions, TcpStoreServer};
+use rdzv_store::{ServerOptions, TcpStore, TcpStoreOptions, TcpStoreServer};
 
 /// Longer than anything takes that works.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -23,6 +23,11 @@ pub(crate) fn host() -> TcpStoreServer {
     .unwrap()
 }
 
+pub(crate) fn connect(address: SocketAddr) -> TcpStore {
+    let host = address.ip().to_string();
+    TcpStore::connect(TcpStoreOptions::new(host, address.port())).unwrap()
+}
+
 pub(crate) struct Agent {
     pub(crate) native: Native,
     pub(crate) changes: mpsc::Receiver<Change>,
@@ -32,7 +37,7 @@ impl Agent {
     /// The agent of that number, which is also its place in the order of the nodes.
     pub(crate) fn new(address: SocketAddr, number: i64, settings: Settings) -> Self {
         let options = NativeOptions {
-            address,
+            store: Arc::new(connect(address)),
             run_id: RunId::new("run"),
             settings,
             node: NodeDesc {
@@ -40,8 +45,6 @@ impl Agent {
                 pid: number,
                 local_id: 0,
             },
-            server: None,
-            read_timeout: LONG,
         };
         let mut native = Native::connect(options, LONG).unwrap().unwrap();
         let (sender, changes) = mpsc::channel();

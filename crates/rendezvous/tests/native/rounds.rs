@@ -9,7 +9,7 @@ use rdzv_rendezvous::{RendezvousBackend as _, RendezvousError};
 use rdzv_rendezvous_proto::codec;
 use rdzv_store::{ServerOptions, Store as _, TcpStore, TcpStoreOptions, TcpStoreServer};
 
-use crate::agents::{Agent, LONG, host, join_all, settings};
+use crate::agents::{Agent, LONG, connect, host, join_all, settings};
 
 #[test]
 fn two_hundred_agents_get_their_ranks_their_master_and_their_workers_ranks() {
@@ -42,7 +42,7 @@ fn the_store_of_a_round_is_shared_and_where_workers_meet_is_a_store() {
     joined[0].1.store.set("greeting", b"hello").unwrap();
     assert_eq!(joined[1].1.store.get("greeting").unwrap(), "hello");
     // The keys are those of torchelastic.
-    let reader = client(server.local_addr());
+    let reader = connect(server.local_addr());
     let port = reader.get("torch.rendezvous.run.0/MASTER_PORT").unwrap();
     assert_eq!(port, joined[1].1.master_port.to_string());
     let workers = TcpStore::connect(TcpStoreOptions::new(
@@ -57,7 +57,7 @@ fn a_torchrun_reader_sees_the_state() {
     let server = host();
     let agents = (0..2).map(|number| Agent::new(server.local_addr(), number, settings(2, 2)));
     let joined = join_all(agents.collect());
-    let value = client(server.local_addr())
+    let value = connect(server.local_addr())
         .get("torch.rendezvous.run")
         .unwrap();
     let state = codec::from_value(&value).unwrap().unwrap();
@@ -143,12 +143,4 @@ fn a_plain_store_is_no_host() {
     let nobody = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
     let error = is_coordinator(nobody, LONG).unwrap_err().to_string();
     assert!(error.contains("127.0.0.1:1"), "{error}");
-}
-
-fn client(address: SocketAddr) -> TcpStore {
-    TcpStore::connect(TcpStoreOptions::new(
-        address.ip().to_string(),
-        address.port(),
-    ))
-    .unwrap()
 }

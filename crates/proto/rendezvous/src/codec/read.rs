@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::pickle::decode::MAX_LENGTH;
+use crate::pickle::document::Pairs;
 use crate::pickle::{Budget, Class, Document, Item, Value};
 use crate::{Dialect, NodeDesc, RendezvousState};
 use rdzv_core::time::Wall;
@@ -25,8 +26,6 @@ struct Reading<'d, 'a> {
     budget: Budget,
     dialect: Dialect,
 }
-
-type Pair<'a> = (Item<'a>, Item<'a>);
 
 impl<'d, 'a> Reading<'d, 'a> {
     fn state(&mut self) -> Result<RendezvousState, CodecError> {
@@ -56,46 +55,40 @@ impl<'d, 'a> Reading<'d, 'a> {
             complete: truth(need(names::COMPLETE)?, names::COMPLETE)?,
             deadline,
             closed: truth(need(names::CLOSED)?, names::CLOSED)?,
-            participants: self.participants(need(names::PARTICIPANTS)?)?,
+            participants: self.by_node(
+                need(names::PARTICIPANTS)?,
+                names::PARTICIPANTS,
+                |_, rank, at| whole(rank, || format!("rank of item {at} of participants")),
+            )?,
             wait_list: self.nodes(need(names::WAIT_LIST)?, names::WAIT_LIST)?,
             redundancy_list: match redundancy_list {
                 None => BTreeSet::new(),
                 Some(list) => self.nodes(list, names::REDUNDANCY_LIST)?,
             },
-            last_heartbeats: self.heartbeats(need(names::LAST_HEARTBEATS)?)?,
+            last_heartbeats: self.by_node(
+                need(names::LAST_HEARTBEATS)?,
+                names::LAST_HEARTBEATS,
+                |reading, time, at| {
+                    reading.time(time, || format!("time of item {at} of last_heartbeats"))
+                },
+            )?,
             dialect: std::mem::take(&mut self.dialect),
         })
     }
 
-    fn participants(&mut self, item: Item<'a>) -> Result<BTreeMap<NodeDesc, u32>, CodecError> {
-        self.pairs(item, names::PARTICIPANTS)?
+    fn by_node<T>(
+        &mut self,
+        item: Item<'a>,
+        place: &str,
+        value: impl Fn(&mut Self, Item<'a>, usize) -> Result<T, CodecError>,
+    ) -> Result<BTreeMap<NodeDesc, T>, CodecError> {
+        let pairs = self.document.dict(item);
+        pairs
+            .ok_or_else(|| wrong(place, item, "a dict"))?
             .iter()
             .enumerate()
-            .map(|(at, (key, rank))| {
-                let node = self.node(*key, names::PARTICIPANTS, at)?;
-                let rank = whole(*rank, || format!("rank of item {at} of participants"))?;
-                Ok((node, rank))
-            })
+            .map(|(at, [key, item])| Ok((self.node(*key, place, at)?, value(self, *item, at)?)))
             .collect()
-    }
-
-    fn heartbeats(&mut self, item: Item<'a>) -> Result<BTreeMap<NodeDesc, Wall>, CodecError> {
-        self.pairs(item, names::LAST_HEARTBEATS)?
-            .iter()
-            .enumerate()
-            .map(|(at, (key, time))| {
-                let node = self.node(*key, names::LAST_HEARTBEATS, at)?;
-                let time = self.time(*time, || format!("time of item {at} of last_heartbeats"))?;
-                Ok((node, time))
-            })
-            .collect()
-    }
-
-    fn pairs(&self, item: Item<'a>, place: &str) -> Result<&'d [Pair<'a>], CodecError> {
-        let document = self.document;
-        document
-            .dict(item)
-            .ok_or_else(|| wrong(place, item, "a dict"))
     }
 
     fn nodes(&mut self, item: Item<'a>, place: &str) -> Result<BTreeSet<NodeDesc>, CodecError> {
@@ -156,15 +149,15 @@ impl<'d, 'a> Reading<'d, 'a> {
     /// The attributes that have no meaning here.
     fn unknown(
         &mut self,
-        attributes: &[Pair<'a>],
+        attributes: Pairs<'_, 'a>,
         known: &[&str],
         place: impl Fn() -> String,
     ) -> Result<Vec<(Value, Value)>, CodecError> {
         let is_known = |name: &Item<'_>| matches!(name, Item::Text(name) if known.contains(name));
         attributes
             .iter()
-            .filter(|(name, _)| !is_known(name))
-            .map(|(name, item)| {
+            .filter(|[name, _]| !is_known(name))
+            .map(|[name, item]| {
                 let name = self.document.value(*name, &mut self.budget)?;
                 Ok((name, self.document.value(*item, &mut self.budget)?))
             })
@@ -177,10 +170,10 @@ impl<'d, 'a> Reading<'d, 'a> {
 }
 
 /// The attribute of that name. If it comes more than once, the last counts.
-fn attribute<'a>(attributes: &[Pair<'a>], name: &str) -> Option<Item<'a>> {
+fn attribute<'a>(attributes: Pairs<'_, 'a>, name: &str) -> Option<Item<'a>> {
     let is_it = |known: &Item<'_>| matches!(known, Item::Text(known) if *known == name);
-    let found = attributes.iter().rev().find(|(known, _)| is_it(known));
-    found.map(|(_, item)| *item)
+    let found = attributes.iter().rev().find(|[known, _]| is_it(known));
+    found.map(|[_, item]| *item)
 }
 
 fn truth(item: Item<'_>, place: &str) -> Result<bool, CodecError> {

@@ -126,7 +126,7 @@ pub struct Coordinator {
 }
 
 /// A run with its sessions.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Hosted {
     run: Run,
     sessions: Sessions,
@@ -140,9 +140,7 @@ impl Hosted {
     fn new(id: &str) -> Self {
         Self {
             run: Run::new(id),
-            sessions: Sessions::default(),
-            alarm: None,
-            ended: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -269,11 +267,9 @@ impl Coordinator {
     fn operate(&mut self, now: Now, from: ConnId, operation: Operation) {
         match operation {
             Operation::Join(join) => self.join(now, from, join),
-            Operation::Close { run } => {
-                self.about(now, from, run.clone(), Operation::Close { run });
-            }
-            Operation::Status { run } => {
-                self.about(now, from, run.clone(), Operation::Status { run });
+            Operation::Close { ref run } | Operation::Status { ref run } => {
+                let run = run.clone();
+                self.about(now, from, run, operation);
             }
             Operation::Leave => {
                 self.apply_from(now, from, |run, node, out| run.leave(now, node, out));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::apply::{apply, sanitise};
-use crate::decide::{self, Action, Decision, Ending, JoinPhase, Moment, Reason};
+use crate::decide::{self, Action, Decision, Ending, JoinPhase, Moment};
 use crate::expected::{Expected, is_listed};
 use crate::{NodeDesc, RendezvousState, Settings, ranks};
 use rdzv_core::machine::{Machine, Outbox};
@@ -45,7 +45,7 @@ pub struct Participant {
     /// When the heartbeat in the state was written.
     beaten: Option<Mono>,
     gone: Gone,
-    reason: Option<Reason>,
+    reason: Option<&'static str>,
     wake: Option<Mono>,
     outbox: Outbox<Output>,
 }
@@ -101,7 +101,7 @@ impl Participant {
     }
 
     /// Why the last decision was made, for logs.
-    pub fn reason(&self) -> Option<Reason> {
+    pub fn reason(&self) -> Option<&'static str> {
         self.reason
     }
 
@@ -383,7 +383,7 @@ impl Participant {
         if idle && !drafted && self.next_beat(state).is_some_and(|at| at <= now.mono) {
             return Decision {
                 action: Action::KeepAlive,
-                reason: Reason::HeartbeatDue,
+                reason: decide::HEARTBEAT_DUE,
             };
         }
         decision

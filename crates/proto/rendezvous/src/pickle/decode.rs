@@ -93,26 +93,22 @@ impl<'a> Machine<'a> {
                 self.memo.push(top);
                 return Ok(None);
             }
-            opcode::SETITEM | opcode::SETITEMS => {
-                self.set_items(instruction == opcode::SETITEM)?;
-                return Ok(None);
+            opcode::SETITEM => {
+                let pair = self.pop_several(2)?;
+                return self.add_to_top(Kind::Dict, pair);
             }
             opcode::APPEND => {
                 let item = self.pop()?;
-                self.contain(1)?;
-                self.items_at_top(Kind::List)?.push(item);
-                return Ok(None);
+                return self.add_to_top(Kind::List, vec![item]);
             }
-            opcode::APPENDS | opcode::ADDITEMS => {
+            opcode::SETITEMS | opcode::APPENDS | opcode::ADDITEMS => {
                 let items = self.pop_to_mark()?;
-                let kind = if instruction == opcode::APPENDS {
-                    Kind::List
-                } else {
-                    Kind::Set
+                let kind = match instruction {
+                    opcode::SETITEMS => Kind::Dict,
+                    opcode::APPENDS => Kind::List,
+                    _ => Kind::Set,
                 };
-                self.contain(items.len())?;
-                self.items_at_top(kind)?.extend(items);
-                return Ok(None);
+                return self.add_to_top(kind, items);
             }
             opcode::BUILD => {
                 self.build()?;
@@ -156,12 +152,11 @@ impl<'a> Machine<'a> {
             opcode::TUPLE3 => self.tuple(3)?,
             opcode::TUPLE => {
                 let items = self.pop_to_mark()?;
-                self.contain(items.len())?;
-                self.compound(Kind::Tuple, Content::Items(items))?
+                self.compound(Kind::Tuple, items)?
             }
-            opcode::EMPTY_LIST => self.compound(Kind::List, Content::Items(Vec::new()))?,
-            opcode::EMPTY_DICT => self.compound(Kind::Dict, Content::Pairs(Vec::new()))?,
-            opcode::EMPTY_SET => self.compound(Kind::Set, Content::Items(Vec::new()))?,
+            opcode::EMPTY_LIST => self.compound(Kind::List, Vec::new())?,
+            opcode::EMPTY_DICT => self.compound(Kind::Dict, Vec::new())?,
+            opcode::EMPTY_SET => self.compound(Kind::Set, Vec::new())?,
             opcode::STACK_GLOBAL => self.class()?,
             opcode::NEWOBJ => self.new_object()?,
             opcode::REDUCE => self.call()?,
@@ -239,10 +234,14 @@ impl<'a> Machine<'a> {
 
     // Compounds.
 
-    fn compound(&mut self, kind: Kind, content: Content<'a>) -> Result<Item<'a>, Problem> {
+    fn compound(&mut self, kind: Kind, items: Vec<Item<'a>>) -> Result<Item<'a>, Problem> {
+        self.contain(items.len())?;
         bounded(self.contents.len(), MOST_ITEMS, "compounds")?;
         let number = u32::try_from(self.contents.len()).expect("bounded by less");
-        self.contents.push(content);
+        self.contents.push(Content {
+            items,
+            attributes: None,
+        });
         Ok(Item::Compound(Compound { kind, number }))
     }
 
@@ -252,58 +251,43 @@ impl<'a> Machine<'a> {
         bounded(self.contained, MOST_ITEMS + 1, "items in compounds")
     }
 
-    fn items_at_top(&mut self, kind: Kind) -> Result<&mut Vec<Item<'a>>, Problem> {
-        let found = self.top()?;
-        if let Item::Compound(compound) = found
-            && compound.kind == kind
-            && let Content::Items(items) = &mut self.contents[compound.number as usize]
-        {
-            return Ok(items);
+    /// Adds items to the compound on the stack; to a dict, keys and values in turn.
+    fn add_to_top(
+        &mut self,
+        kind: Kind,
+        items: Vec<Item<'a>>,
+    ) -> Result<Option<Item<'a>>, Problem> {
+        if kind == Kind::Dict && items.len() % 2 != 0 {
+            return Err(Problem::Missing);
         }
-        Err(Problem::Expected {
-            wanted: kind.name(),
-            found: found.kind(),
-        })
+        self.contain(items.len())?;
+        let found = self.top()?;
+        match found {
+            Item::Compound(compound) if compound.kind == kind => {
+                let known = &mut self.contents[compound.number as usize].items;
+                if known.is_empty() {
+                    *known = items;
+                } else {
+                    known.extend(items);
+                }
+                Ok(None)
+            }
+            _ => Err(Problem::Expected {
+                wanted: kind.name(),
+                found: found.kind(),
+            }),
+        }
     }
 
-    fn set_items(&mut self, single: bool) -> Result<(), Problem> {
-        let mut pairs = Vec::new();
-        if single {
-            let item = self.pop()?;
-            pairs.push((self.pop()?, item));
-        } else {
-            let items = self.pop_to_mark()?;
-            let (whole, rest) = items.as_chunks::<2>();
-            if !rest.is_empty() {
-                return Err(Problem::Missing);
-            }
-            pairs.extend(whole.iter().map(|[key, item]| (*key, *item)));
-        }
-        self.contain(pairs.len())?;
-        let found = self.top()?;
-        if let Item::Compound(compound) = found
-            && compound.kind == Kind::Dict
-            && let Content::Pairs(known) = &mut self.contents[compound.number as usize]
-        {
-            if known.is_empty() {
-                *known = pairs;
-            } else {
-                known.extend(pairs);
-            }
-            return Ok(());
-        }
-        Err(Problem::Expected {
-            wanted: Kind::Dict.name(),
-            found: found.kind(),
-        })
+    fn pop_several(&mut self, count: usize) -> Result<Vec<Item<'a>>, Problem> {
+        let start = self.stack.len().checked_sub(count);
+        let start = start.filter(|start| *start >= self.floor());
+        Ok(self.stack.split_off(start.ok_or(Problem::Missing)?))
     }
 
     fn tuple(&mut self, length: usize) -> Result<Item<'a>, Problem> {
-        let start = self.stack.len().checked_sub(length);
-        let start = start.filter(|start| *start >= self.floor());
-        let items = self.stack.split_off(start.ok_or(Problem::Missing)?);
-        self.contain(length)?;
-        self.compound(Kind::Tuple, Content::Items(items))
+        let items = self.pop_several(length)?;
+        self.compound(Kind::Tuple, items)
     }
 
     // Classes.
@@ -324,7 +308,7 @@ impl<'a> Machine<'a> {
         let (arguments, class) = (self.pop()?, self.pop()?);
         match (class, arguments) {
             (Item::Class(class), Item::Empty) if class.has_attributes() => {
-                self.compound(Kind::Object(class), Content::Attributes(None))
+                self.compound(Kind::Object(class), Vec::new())
             }
             (Item::Class(class), arguments) if class.has_attributes() => Err(Problem::Expected {
                 wanted: "the empty tuple",
@@ -351,7 +335,8 @@ impl<'a> Machine<'a> {
         };
         let found = self.top()?;
         if let Item::Compound(compound) = found
-            && let Content::Attributes(given @ None) = &mut self.contents[compound.number as usize]
+            && matches!(compound.kind, Kind::Object(_))
+            && let given @ None = &mut self.contents[compound.number as usize].attributes
         {
             *given = Some(number);
             return Ok(());
@@ -375,10 +360,7 @@ impl<'a> Machine<'a> {
             Item::Compound(Compound {
                 kind: Kind::Tuple,
                 number,
-            }) => match &self.contents[number as usize] {
-                Content::Items(items) => items,
-                Content::Pairs(_) | Content::Attributes(_) => &[],
-            },
+            }) => &self.contents[number as usize].items,
             _ => &[],
         };
         call(class, items).ok_or(Problem::Expected {

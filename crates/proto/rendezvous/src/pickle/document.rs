@@ -92,12 +92,15 @@ impl Kind {
 
 /// What is in a compound.
 #[derive(Debug)]
-pub(super) enum Content<'a> {
-    Items(Vec<Item<'a>>),
-    Pairs(Vec<(Item<'a>, Item<'a>)>),
+pub(super) struct Content<'a> {
+    /// Of a dict, the keys and values in turn.
+    pub(super) items: Vec<Item<'a>>,
     /// The dict with the attributes of an instance, once it has them.
-    Attributes(Option<u32>),
+    pub(super) attributes: Option<u32>,
 }
+
+/// Keys with what they stand for.
+pub type Pairs<'d, 'a> = &'d [[Item<'a>; 2]];
 
 /// A pickle that was read. What it means has not been looked at.
 #[derive(Debug)]
@@ -113,7 +116,7 @@ impl<'a> Document<'a> {
     }
 
     /// The attributes of an instance of `class`; nothing if it is something else.
-    pub fn attributes(&self, item: Item<'a>, class: Class) -> Option<&[(Item<'a>, Item<'a>)]> {
+    pub fn attributes(&self, item: Item<'a>, class: Class) -> Option<Pairs<'_, 'a>> {
         match item {
             Item::Compound(compound) if compound.kind == Kind::Object(class) => {
                 Some(self.pairs_of(compound))
@@ -123,7 +126,7 @@ impl<'a> Document<'a> {
     }
 
     /// What is in a dict; nothing if it is something else. A key may come twice: the last counts.
-    pub fn dict(&self, item: Item<'a>) -> Option<&[(Item<'a>, Item<'a>)]> {
+    pub fn dict(&self, item: Item<'a>) -> Option<Pairs<'_, 'a>> {
         match item {
             Item::Compound(compound) if compound.kind == Kind::Dict => {
                 Some(self.pairs_of(compound))
@@ -203,7 +206,7 @@ impl<'a> Document<'a> {
     ) -> Result<Vec<(Value, Value)>, Problem> {
         self.pairs_of(compound)
             .iter()
-            .map(|(key, item)| {
+            .map(|[key, item]| {
                 let key = self.copy(*key, budget, depth + 1)?;
                 Ok((key, self.copy(*item, budget, depth + 1)?))
             })
@@ -211,21 +214,13 @@ impl<'a> Document<'a> {
     }
 
     fn items_of(&self, compound: Compound) -> &[Item<'a>] {
-        match &self.contents[compound.number as usize] {
-            Content::Items(items) => items,
-            Content::Pairs(_) | Content::Attributes(_) => &[],
-        }
+        &self.contents[compound.number as usize].items
     }
 
-    fn pairs_of(&self, compound: Compound) -> &[(Item<'a>, Item<'a>)] {
-        let mut content = &self.contents[compound.number as usize];
-        if let Content::Attributes(Some(dict)) = content {
-            content = &self.contents[*dict as usize];
-        }
-        match content {
-            Content::Pairs(pairs) => pairs,
-            Content::Items(_) | Content::Attributes(_) => &[],
-        }
+    fn pairs_of(&self, compound: Compound) -> Pairs<'_, 'a> {
+        let content = &self.contents[compound.number as usize];
+        let dict = content.attributes.unwrap_or(compound.number);
+        self.contents[dict as usize].items.as_chunks().0
     }
 }
 

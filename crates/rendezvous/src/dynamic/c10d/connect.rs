@@ -58,6 +58,7 @@ fn meet(
     endpoint: &Endpoint,
     options: &Options,
 ) -> Result<Connection, RendezvousError> {
+    let store = Arc::new(store);
     let me = node::describe(node::advertised(
         options.local_addr.as_deref(),
         Some(&endpoint.host),
@@ -65,12 +66,10 @@ fn meet(
     ));
     let native = Native::connect(
         NativeOptions {
-            address: store.peer(),
+            store: Arc::clone(&store),
             run_id: options.run_id.clone(),
             settings: options.settings,
             node: me.clone(),
-            server: None,
-            read_timeout: options.read_timeout,
         },
         options.read_timeout,
     )?;
@@ -83,7 +82,7 @@ fn meet(
     );
     let backend = match native {
         Some(native) => Box::new(native),
-        None => drive(Place::Tcp(Arc::new(store)), me, options)?,
+        None => drive(Place::Tcp(store), me, options)?,
     };
     Ok(Connection {
         backend,

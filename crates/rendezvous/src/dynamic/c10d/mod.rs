@@ -25,6 +25,7 @@ mod options;
 mod store_watch;
 mod stored;
 
+use std::cell::{RefCell, RefMut};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -52,7 +53,7 @@ pub struct C10dRendezvous {
     /// Whether this node has been in a round.
     formed: Arc<AtomicBool>,
     calls: Arc<Calls>,
-    connected: Mutex<Option<Connection>>,
+    connected: RefCell<Option<Connection>>,
 }
 
 struct Connection {
@@ -94,18 +95,19 @@ impl C10dRendezvous {
             observer: None,
             formed: Arc::default(),
             calls: Arc::default(),
-            connected: Mutex::default(),
+            connected: RefCell::default(),
         })
     }
 
     /// Connects if that has not been done.
-    fn connect(&mut self) -> Result<&mut Connection, RendezvousError> {
-        let connected = self
-            .connected
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
-        connect(connected, &self.options, &self.calls)?;
-        let connection = connected.as_mut().expect("it has just been made");
+    fn connect(&self) -> Result<RefMut<'_, Connection>, RendezvousError> {
+        let mut connected = self.connected.borrow_mut();
+        if connected.is_none() {
+            *connected = Some(connect(&self.options, &self.calls)?);
+        }
+        let mut connection = RefMut::map(connected, |connected| {
+            connected.as_mut().expect("it has just been made")
+        });
         if let Some(observer) = &self.observer
             && !std::mem::replace(&mut connection.is_observed, true)
         {
@@ -119,43 +121,11 @@ impl C10dRendezvous {
         }
         Ok(connection)
     }
-
-    /// Asks what was connected to.
-    fn ask<T>(
-        &self,
-        question: impl FnOnce(&dyn RendezvousBackend) -> Result<T, RendezvousError>,
-    ) -> Result<T, RendezvousError> {
-        let mut connected = self
-            .connected
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        connect(&mut connected, &self.options, &self.calls)?;
-        let connection = connected.as_ref().expect("it has just been made");
-        question(&*connection.backend)
-    }
-
-    fn disconnect(&mut self) {
-        self.calls.lock().joining = None;
-        let connected = self.connected.get_mut();
-        connected.unwrap_or_else(PoisonError::into_inner).take();
-    }
-
-    fn connection(&mut self) -> Option<&mut Connection> {
-        let connected = self.connected.get_mut();
-        connected.unwrap_or_else(PoisonError::into_inner).as_mut()
-    }
 }
 
 /// Connects on a thread of its own, because neither a look-up of a name nor an attempt to connect can
 /// be ended from outside.
-fn connect(
-    connected: &mut Option<Connection>,
-    options: &Arc<Options>,
-    calls: &Calls,
-) -> Result<(), RendezvousError> {
-    if connected.is_some() {
-        return Ok(());
-    }
+fn connect(options: &Arc<Options>, calls: &Calls) -> Attempt {
     let (sender, attempts) = mpsc::channel();
     {
         let mut under = calls.lock();
@@ -187,8 +157,7 @@ fn connect(
         return Err(RendezvousError::Interrupted);
     }
     under.joining = connection.backend.interrupter();
-    *connected = Some(connection);
-    Ok(())
+    Ok(connection)
 }
 
 impl Calls {
@@ -224,9 +193,11 @@ impl RendezvousBackend for C10dRendezvous {
     fn join(&mut self, member: &Member) -> Result<RendezvousInfo, RendezvousError> {
         let mut again = 0;
         loop {
-            let connection = self.connect()?;
+            let mut connection = self.connect()?;
             let is_host = connection.server.is_some();
-            match connection.backend.join(member) {
+            let joined = connection.backend.join(member);
+            drop(connection);
+            match joined {
                 Ok(info) => {
                     self.formed.store(true, Ordering::Release);
                     return Ok(info);
@@ -238,7 +209,8 @@ impl RendezvousBackend for C10dRendezvous {
                 {
                     again += 1;
                     tracing::info!(%error, "lost the c10d store before the first round; looking for it again");
-                    self.disconnect();
+                    self.calls.lock().joining = None;
+                    self.connected.take();
                 }
                 Err(error) => return Err(error),
             }
@@ -252,15 +224,13 @@ impl RendezvousBackend for C10dRendezvous {
 
     fn set_observer(&mut self, observer: Observer) {
         self.observer = Some(Arc::new(observer));
-        if let Some(connection) = self.connection() {
+        if let Some(connection) = self.connected.get_mut() {
             connection.is_observed = false;
         }
     }
 
     fn threads(&self) -> Vec<(&'static str, Pinger)> {
-        let connected = self.connected.lock();
-        let connected = connected.unwrap_or_else(PoisonError::into_inner);
-        let Some(connection) = &*connected else {
+        let Some(connection) = &*self.connected.borrow() else {
             return Vec::new();
         };
         let mut threads = connection.backend.threads();
@@ -275,7 +245,7 @@ impl RendezvousBackend for C10dRendezvous {
     }
 
     fn is_closed(&self) -> Result<bool, RendezvousError> {
-        self.ask(|backend| backend.is_closed())
+        self.connect()?.backend.is_closed()
     }
 
     fn set_closed(&mut self) -> Result<(), RendezvousError> {
@@ -283,26 +253,25 @@ impl RendezvousBackend for C10dRendezvous {
     }
 
     fn num_nodes_waiting(&self) -> Result<u32, RendezvousError> {
-        self.ask(|backend| backend.num_nodes_waiting())
+        self.connect()?.backend.num_nodes_waiting()
     }
 
     fn report_failure(&mut self, reason: &str) -> Result<(), RendezvousError> {
-        match self.connection() {
+        match self.connected.get_mut() {
             Some(connection) => connection.backend.report_failure(reason),
             None => Ok(()),
         }
     }
 
     fn leave(&mut self) -> Result<(), RendezvousError> {
-        match self.connection() {
+        match self.connected.get_mut() {
             Some(connection) => connection.backend.leave(),
             None => Ok(()),
         }
     }
 
     fn shutdown(&mut self) -> bool {
-        let connected = self.connected.get_mut();
-        let Some(mut connection) = connected.unwrap_or_else(PoisonError::into_inner).take() else {
+        let Some(mut connection) = self.connected.take() else {
             return true;
         };
         let closed = connection.backend.shutdown();

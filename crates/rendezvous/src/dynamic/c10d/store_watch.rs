@@ -20,6 +20,7 @@ use rdzv_store::{Breaker, FileStore, Store, StoreError};
 
 use crate::RendezvousError;
 use crate::dynamic::Notice;
+use crate::dynamic::watch_thread::WatchThread;
 
 /// A side key that is there again within this time has probably been left by an agent that ended
 /// before it could delete it.
@@ -42,89 +43,65 @@ fn side_key(key: &str) -> String {
     format!("{key}.rdzv/changed")
 }
 
-/// A thread that watches until this is dropped.
-pub(super) struct Watcher {
-    over: Arc<AtomicBool>,
-    breaker: Option<Breaker>,
-}
-
-impl Watcher {
-    /// Watches the side keys of `key`, through a connection of its own.
-    pub(super) fn of_side_key(
-        store: Box<dyn Store>,
-        key: &str,
-        place: String,
-        notice: Notify,
-    ) -> Option<Self> {
-        let breaker = store.breaker();
-        let key = side_key(key);
-        Self::start(breaker, place, notice, move |over, notice| {
-            while !over.load(Ordering::Relaxed) {
-                let began = Instant::now();
-                store.wait(&[&key], Some(Duration::MAX))?;
-                notice(Notice::Changed);
-                if began.elapsed() < SOON {
-                    // Or else this would go round and round.
-                    store.delete_key(&key)?;
-                }
+/// Watches the side keys of `key`, through a connection of its own.
+pub(super) fn watch_side_key(
+    store: Box<dyn Store>,
+    key: &str,
+    place: String,
+    notice: Notify,
+) -> Option<WatchThread> {
+    let key = side_key(key);
+    start(store.breaker(), place, notice, move |over, notice| {
+        while !over.load(Ordering::Relaxed) {
+            let began = Instant::now();
+            store.wait(&[&key], Some(Duration::MAX))?;
+            notice(Notice::Changed);
+            if began.elapsed() < SOON {
+                // Or else this would go round and round.
+                store.delete_key(&key)?;
             }
-            Ok(())
-        })
-    }
-
-    /// Watches the value itself, in a file.
-    pub(super) fn of_file(
-        store: Arc<FileStore>,
-        key: &str,
-        place: String,
-        notice: Notify,
-    ) -> Option<Self> {
-        let key = key.to_owned();
-        Self::start(None, place, notice, move |over, notice| {
-            let mut known = Some(store.get(&key)?);
-            while !over.load(Ordering::Relaxed) {
-                match store.wait_for_change(&key, known.as_deref(), SLICE) {
-                    Ok(now) => {
-                        known = now;
-                        notice(Notice::Changed);
-                    }
-                    Err(StoreError::WaitTimeout { .. }) => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            Ok(())
-        })
-    }
-
-    fn start(
-        breaker: Option<Breaker>,
-        place: String,
-        notice: Notify,
-        watch: impl FnOnce(&AtomicBool, &Notify) -> Result<(), StoreError> + Send + 'static,
-    ) -> Option<Self> {
-        let over = Arc::new(AtomicBool::new(false));
-        let watched = Arc::clone(&over);
-        let thread = std::thread::Builder::new()
-            .name("rdzv-watch".to_owned())
-            .spawn(move || {
-                if let Err(error) = watch(&watched, &notice)
-                    && !watched.load(Ordering::Relaxed)
-                {
-                    notice(Notice::Lost(RendezvousError::of_c10d_store(error, &place)));
-                }
-            });
-        thread
-            .inspect_err(|error| tracing::warn!(%error, "cannot watch the rendezvous"))
-            .ok()?;
-        Some(Self { over, breaker })
-    }
-}
-
-impl Drop for Watcher {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
-        if let Some(breaker) = &self.breaker {
-            breaker();
         }
-    }
+        Ok(())
+    })
+}
+
+/// Watches the value itself, in a file.
+pub(super) fn watch_file(
+    store: Arc<FileStore>,
+    key: &str,
+    place: String,
+    notice: Notify,
+) -> Option<WatchThread> {
+    let key = key.to_owned();
+    start(None, place, notice, move |over, notice| {
+        let mut known = Some(store.get(&key)?);
+        while !over.load(Ordering::Relaxed) {
+            match store.wait_for_change(&key, known.as_deref(), SLICE) {
+                Ok(now) => {
+                    known = now;
+                    notice(Notice::Changed);
+                }
+                Err(StoreError::WaitTimeout { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    })
+}
+
+fn start(
+    breaker: Option<Breaker>,
+    place: String,
+    notice: Notify,
+    watch: impl FnOnce(&AtomicBool, &Notify) -> Result<(), StoreError> + Send + 'static,
+) -> Option<WatchThread> {
+    WatchThread::start("rdzv-watch", breaker, move |over| {
+        if let Err(error) = watch(over, &notice)
+            && !over.load(Ordering::Relaxed)
+        {
+            notice(Notice::Lost(RendezvousError::of_c10d_store(error, &place)));
+        }
+    })
+    .inspect_err(|error| tracing::warn!(%error, "cannot watch the rendezvous"))
+    .ok()
 }

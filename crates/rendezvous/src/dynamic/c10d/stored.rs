@@ -11,8 +11,9 @@ use rdzv_core::ident::RunId;
 use rdzv_rendezvous_proto::codec::{SENTINEL, text};
 use rdzv_store::{FileStore, PrefixStore, Store, StoreError, TcpStore};
 
-use super::store_watch::{self, Watcher};
+use super::store_watch::{self, watch_file, watch_side_key};
 use crate::RendezvousError;
+use crate::dynamic::watch_thread::WatchThread;
 use crate::dynamic::{Notice, SharedState, Token, Written};
 
 /// What the state is in.
@@ -53,7 +54,7 @@ pub(super) struct StoredState {
     store: Arc<dyn Store>,
     /// For the keys of rounds, which are waited for.
     rounds: Mutex<Option<Arc<dyn Store>>>,
-    watcher: Option<Watcher>,
+    watcher: Option<WatchThread>,
 }
 
 impl StoredState {
@@ -128,20 +129,15 @@ impl SharedState for StoredState {
         notice: Arc<dyn Fn(Notice) + Send + Sync>,
     ) -> Result<bool, RendezvousError> {
         let place = self.place();
-        let (watcher, tells_all) = match &self.place {
+        self.watcher = match &self.place {
             Place::Tcp(store) => {
                 let clone = store.try_clone().map_err(|error| self.explain(error))?;
-                (Watcher::of_side_key(clone, &self.key, place, notice), false)
+                watch_side_key(clone, &self.key, place, notice)
             }
-            Place::File(store) => {
-                let watcher = Watcher::of_file(Arc::clone(store), &self.key, place, notice);
-                (watcher, true)
-            }
+            Place::File(store) => watch_file(Arc::clone(store), &self.key, place, notice),
         };
-        // Without the thread, changes are found by looking.
-        let notifies = watcher.is_some() && tells_all;
-        self.watcher = watcher;
-        Ok(notifies)
+        // Without the thread, and where not everybody tells, changes are found by looking.
+        Ok(self.watcher.is_some() && matches!(self.place, Place::File(_)))
     }
 
     fn notify(&mut self) -> Result<(), RendezvousError> {

@@ -38,10 +38,10 @@ use rdzv_store::{Breaker, Pinger, Store, StoreError};
 
 use self::command::{Command, Event};
 use self::interruption::Interruption;
-use self::peer_failures::FailureWatch;
 use self::thread::Thread;
 use super::SharedState;
 use super::bootstrap::{self, Master, Reading, WorkersStore};
+use super::watch_thread::WatchThread;
 use crate::{Interrupter, Member, Observer, RendezvousBackend, RendezvousError, RendezvousInfo};
 
 /// After an interruption, how long a node may take to leave the state it is in.
@@ -69,7 +69,7 @@ pub struct Driver {
     commands: mpsc::Sender<Command>,
     interruption: Arc<Interruption>,
     workers: WorkersStore,
-    failures: Option<FailureWatch>,
+    failures: Option<WatchThread>,
     /// The agents' store of the round that this node is in.
     round: Option<Arc<dyn Store>>,
     /// Ends the use of that store, which the agent may still hold.
@@ -235,7 +235,7 @@ impl RendezvousBackend for Driver {
             let (formed, store) = self.form()?;
             let error = match self.agree_on_master(member, &formed, &store) {
                 Ok(master) => {
-                    self.failures = FailureWatch::start(
+                    self.failures = peer_failures::watch(
                         &*store,
                         &self.options.me.to_string(),
                         self.commands.clone(),

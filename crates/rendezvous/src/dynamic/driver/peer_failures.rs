@@ -3,15 +3,15 @@
 //! Whoever fails writes what happened below the prefix of the round; every other participant waits for
 //! that on a connection of its own. Agents of torchelastic neither write nor read it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use rdzv_store::{Breaker, Store, StoreError};
+use rdzv_store::{Store, StoreError};
 
 use super::command::Command;
 use crate::RendezvousError;
+use crate::dynamic::watch_thread::WatchThread;
 
 /// Holds the node that failed first and, after a line break, its reason.
 const KEY: &str = "rdzv/failed";
@@ -50,53 +50,25 @@ fn parse(value: &[u8]) -> (String, String) {
     (node.to_owned(), reason.to_owned())
 }
 
-/// Waits for somebody else's failure until dropped.
-pub(super) struct FailureWatch {
-    over: Arc<AtomicBool>,
-    breaker: Option<Breaker>,
-}
-
-impl FailureWatch {
-    /// Begins to wait. Without a second connection nobody waits, and failures are noticed later, by
-    /// the missing heartbeats.
-    pub(super) fn start(round: &dyn Store, me: &str, notified: Sender<Command>) -> Option<Self> {
-        let store = round
-            .try_clone()
-            .inspect_err(|error| tracing::warn!(%error, "cannot watch for failures of other nodes"))
-            .ok()?;
-        let over = Arc::new(AtomicBool::new(false));
-        let watch = Self {
-            over: Arc::clone(&over),
-            breaker: store.breaker(),
-        };
-        let (me, slice) = (
-            me.to_owned(),
-            watch.breaker.as_ref().map_or(SLICE, |_| Duration::MAX),
-        );
-        std::thread::Builder::new()
-            .name("rdzv-failures".to_owned())
-            .spawn(move || {
-                if let Some((node, reason)) = wait(&*store, slice, &over)
-                    && node != me
-                    && !over.load(Ordering::Relaxed)
-                {
-                    let _nobody_listens_any_more =
-                        notified.send(Command::PeerFailed { node, reason });
-                }
-            })
-            .inspect_err(|error| tracing::warn!(%error, "cannot watch for failures of other nodes"))
-            .ok()?;
-        Some(watch)
-    }
-}
-
-impl Drop for FailureWatch {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
-        if let Some(breaker) = &self.breaker {
-            breaker();
+/// Waits for somebody else's failure. Without a second connection nobody waits, and failures are
+/// noticed later, by the missing heartbeats.
+pub(super) fn watch(round: &dyn Store, me: &str, notified: Sender<Command>) -> Option<WatchThread> {
+    let store = round
+        .try_clone()
+        .inspect_err(|error| tracing::warn!(%error, "cannot watch for failures of other nodes"))
+        .ok()?;
+    let (me, breaker) = (me.to_owned(), store.breaker());
+    let slice = breaker.as_ref().map_or(SLICE, |_| Duration::MAX);
+    WatchThread::start("rdzv-failures", breaker, move |over| {
+        if let Some((node, reason)) = wait(&*store, slice, over)
+            && node != me
+            && !over.load(Ordering::Relaxed)
+        {
+            let _nobody_listens_any_more = notified.send(Command::PeerFailed { node, reason });
         }
-    }
+    })
+    .inspect_err(|error| tracing::warn!(%error, "cannot watch for failures of other nodes"))
+    .ok()
 }
 
 /// The node that failed and its reason; `None` if nobody waits any more or the store is gone, which
@@ -128,7 +100,7 @@ mod tests {
     fn the_first_failure_is_heard_by_the_others() {
         let store = HashStore::new();
         let (sender, notified) = mpsc::channel();
-        let _watch = FailureWatch::start(&store, "b", sender).unwrap();
+        let _watch = watch(&store, "b", sender).unwrap();
         report(&store, "a", "worker 3 exited\nwith code 7").unwrap();
         report(&store, "c", "too late").unwrap();
         match notified.recv_timeout(LONG).unwrap() {
@@ -156,7 +128,7 @@ mod tests {
     fn nobody_hears_of_its_own_failure() {
         let store = HashStore::new();
         let (sender, notified) = mpsc::channel();
-        let watch = FailureWatch::start(&store, "a", sender).unwrap();
+        let watch = watch(&store, "a", sender).unwrap();
         report(&store, "a", "x").unwrap();
         assert!(
             notified.recv_timeout(LONG).is_err(),

@@ -10,12 +10,10 @@
 //! | `extension.rs` | [`extension()`]: what makes a store server a coordinator |
 //! | `probe.rs` | finding out whether a server is one, and connecting to it |
 //! | `connection_thread.rs` | the thread of the connection |
-//! | `round_store.rs` | the agents' store of a round, connected to when it is first used |
 
 mod connection_thread;
 mod extension;
 mod probe;
-mod round_store;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -31,30 +29,25 @@ use rdzv_event::Sender;
 use rdzv_rendezvous_proto::coordinator::wire::Refusal;
 use rdzv_rendezvous_proto::native_client::{Failure, Joined};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
-use rdzv_store::{Pinger, PrefixStore, Store, TcpStoreServer};
+use rdzv_store::{Pinger, PrefixStore, TcpStore};
 
 use crate::dynamic::bootstrap::Master;
 use crate::{Interrupter, Member, Observer, RendezvousBackend, RendezvousError, RendezvousInfo};
 use connection_thread::{Command, ConnectionThread, NotJoined};
 pub use extension::extension;
 use probe::Found;
-use round_store::RoundStore;
 
 /// What a [`Native`] is made of.
 #[derive(Debug)]
 pub struct NativeOptions {
-    /// Numeric address of the store server.
-    pub address: SocketAddr,
+    /// A connection to the store server, for the agents' keys.
+    pub store: Arc<TcpStore>,
     /// The run.
     pub run_id: RunId,
     /// How many nodes, and how long to wait for what; the same for all agents of a run.
     pub settings: Settings,
     /// This agent; its address is where the others reach the workers' store.
     pub node: NodeDesc,
-    /// The server, if it is in this process: it lives for at least as long as the backend.
-    pub server: Option<Arc<TcpStoreServer>>,
-    /// How long waits in the store of a round take.
-    pub read_timeout: Duration,
 }
 
 /// An agent's rendezvous through a coordinator.
@@ -66,9 +59,7 @@ pub struct Native {
     commands: Sender<Command>,
     thread: Option<JoinHandle<()>>,
     interrupted: Arc<AtomicBool>,
-    store: Arc<RoundStore>,
-    /// Ends after the thread has.
-    _server: Option<Arc<TcpStoreServer>>,
+    store: Arc<TcpStore>,
 }
 
 impl fmt::Debug for Native {
@@ -80,8 +71,7 @@ impl fmt::Debug for Native {
 /// Whether the store server at an address runs the rendezvous. PyTorch's does not notice the probe.
 pub fn is_coordinator(address: SocketAddr, within: Duration) -> Result<bool, RendezvousError> {
     match probe::probe(address, within) {
-        Ok(Found::Coordinator(_)) => Ok(true),
-        Ok(Found::Store) => Ok(false),
+        Ok(found) => Ok(matches!(found, Found::Coordinator(_))),
         Err(what) => Err(unreachable(place(address), what, None)),
     }
 }
@@ -93,13 +83,12 @@ impl Native {
         within: Duration,
     ) -> Result<Option<Self>, RendezvousError> {
         let NativeOptions {
-            address,
+            store,
             run_id,
             settings,
             node,
-            server,
-            read_timeout,
         } = options;
+        let address = store.peer();
         let place = place(address);
         let stream = match probe::probe(address, within) {
             Ok(Found::Coordinator(stream)) => stream,
@@ -116,21 +105,19 @@ impl Native {
             commands,
             thread: Some(thread),
             interrupted: Arc::default(),
-            store: Arc::new(RoundStore::new(address, read_timeout)),
-            _server: server,
+            store,
         }))
     }
 
     fn info(&self, joined: Joined, offered: Option<Master>) -> RendezvousInfo {
         let prefix = format!("torch.rendezvous.{}.{}", self.run_id, joined.round);
-        let store: Arc<dyn Store> = Arc::clone(&self.store) as _;
         let (server, reserved_port) = match offered {
             Some(master) => (master.server, master.reserved_port),
             None => (None, None),
         };
         RendezvousInfo {
             round: joined.round,
-            store: Arc::new(PrefixStore::new(prefix, store)),
+            store: Arc::new(PrefixStore::new(prefix, Arc::clone(&self.store) as _)),
             rank: GroupRank(joined.rank),
             world_size: joined.world_size,
             assignment: joined.assignment,

@@ -3,14 +3,17 @@
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
-use ureq::http::Method;
+use ureq::http::{Method, Response};
 
 use super::wire::{KeyAnswer, Node, Refusal, Version, code, form, path};
 use crate::etcd::failure::{Cause, Failure, Retry};
-use crate::etcd::http::{Answer, Call, Http, Lines};
+use crate::etcd::http::{Call, Http, Lines};
 
 /// Tells the index of the whole store.
 const INDEX_HEADER: &str = "x-etcd-index";
+
+/// What was answered, read in whole.
+type Answer = Response<Vec<u8>>;
 
 /// A client of the v2 API. Clones share its connections, and its end.
 #[derive(Debug, Clone)]
@@ -68,10 +71,9 @@ impl V2 {
         // Without a quorum, a server that is behind would answer with the past.
         let path = format!("{}?quorum=true&recursive=true", path(key));
         let call = bare(Method::GET, &path);
-        let (said, _) = self.ask(operation, key, &call)?;
-        match said {
-            Said::Yes(answer) => {
-                let header = answer.headers.get(INDEX_HEADER);
+        match self.ask(operation, key, &call)?.0 {
+            Ok(answer) => {
+                let header = answer.headers().get(INDEX_HEADER);
                 let index = header
                     .and_then(|value| value.to_str().ok())
                     .and_then(|text| text.parse().ok());
@@ -81,7 +83,7 @@ impl V2 {
                     node: Some(node),
                 })
             }
-            Said::No(refusal) => Ok(Read {
+            Err(refusal) => Ok(Read {
                 node: None,
                 index: refusal.index,
             }),
@@ -121,11 +123,11 @@ impl V2 {
             body: body.as_bytes(),
         };
         match self.ask(operation, key, &call)? {
-            (Said::Yes(answer), _) => {
+            (Ok(answer), _) => {
                 let answer = self.parsed::<KeyAnswer>(operation, key, &answer)?;
                 Ok(Put::Done(answer.node.modified))
             }
-            (Said::No(_), maybe_done) => Ok(Put::Refused { maybe_done }),
+            (Err(_), maybe_done) => Ok(Put::Refused { maybe_done }),
         }
     }
 
@@ -133,8 +135,8 @@ impl V2 {
     pub(super) fn remove(&self, key: &str) -> Result<bool, Failure> {
         let path = path(key);
         match self.ask("delete", key, &bare(Method::DELETE, &path))? {
-            (Said::Yes(_), _) => Ok(true),
-            (Said::No(_), maybe_done) => Ok(maybe_done),
+            (Ok(_), _) => Ok(true),
+            (Err(_), maybe_done) => Ok(maybe_done),
         }
     }
 
@@ -161,34 +163,36 @@ impl V2 {
         key: &str,
         answer: &Answer,
     ) -> Result<T, Failure> {
-        serde_json::from_slice(&answer.body).map_err(|error| {
+        serde_json::from_slice(answer.body()).map_err(|error| {
             let cause = Cause::NotEtcd(error.to_string());
             self.failure(operation, key, cause)
         })
     }
 
     /// Sends a request until there is an answer. Also returns whether an attempt whose answer was
-    /// lost may have been carried out.
+    /// lost may have been carried out. A refusal is about the key: it is absent, or the condition of a
+    /// write does not hold.
     fn ask(
         &self,
         operation: &'static str,
         key: &str,
         call: &Call<'_>,
-    ) -> Result<(Said, bool), Failure> {
+    ) -> Result<(Result<Answer, Refusal>, bool), Failure> {
         self.http
             .repeat(operation, key, |limit| self.attempt(call, limit))
     }
 
-    fn attempt(&self, call: &Call<'_>, limit: Duration) -> Result<Said, Cause> {
+    fn attempt(&self, call: &Call<'_>, limit: Duration) -> Result<Result<Answer, Refusal>, Cause> {
         let answer = self.http.send(call, limit)?;
-        if matches!(answer.status, 200 | 201) {
-            return Ok(Said::Yes(answer));
+        let status = answer.status().as_u16();
+        if matches!(status, 200 | 201) {
+            return Ok(Ok(answer));
         }
-        let Ok(refusal) = serde_json::from_slice::<Refusal>(&answer.body) else {
-            return Err(self.no_v2(answer.status, limit));
+        let Ok(refusal) = serde_json::from_slice::<Refusal>(answer.body()) else {
+            return Err(self.no_v2(status, limit));
         };
         match refusal.code {
-            code::KEY_NOT_FOUND | code::COMPARE_FAILED | code::KEY_EXISTS => Ok(Said::No(refusal)),
+            code::KEY_NOT_FOUND | code::COMPARE_FAILED | code::KEY_EXISTS => Ok(Err(refusal)),
             _ => Err(cause_of(refusal)),
         }
     }
@@ -204,7 +208,7 @@ impl V2 {
         let call = bare(Method::GET, "/version");
         let version = self.http.send(&call, limit).ok();
         let version: Option<Version> =
-            version.and_then(|answer| serde_json::from_slice(&answer.body).ok());
+            version.and_then(|answer| serde_json::from_slice(answer.body()).ok());
         match version {
             Some(version) => Cause::Refused {
                 code: status.into(),
@@ -227,13 +231,6 @@ fn bare(method: Method, path: &str) -> Call<'_> {
         content_type: None,
         body: b"",
     }
-}
-
-/// An answer that is not a failure.
-enum Said {
-    Yes(Answer),
-    /// The key is absent, or the condition of a write does not hold.
-    No(Refusal),
 }
 
 /// What a refusal means that is not about a key's condition.

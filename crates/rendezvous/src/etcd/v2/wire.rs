@@ -1,7 +1,6 @@
 //! How the v2 API writes keys, changes and answers.
 
-use std::fmt::Write as _;
-
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
 /// What etcd's own error numbers mean.
@@ -57,37 +56,26 @@ pub(super) struct Version {
     pub(super) server: String,
 }
 
+/// What stays as it is in a form; all else is escaped.
+const IN_FORM: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+const IN_PATH: &AsciiSet = &IN_FORM.remove(b'/');
+
 /// The path of a key, which begins with a slash.
 pub(super) fn path(key: &str) -> String {
-    let mut path = "/v2/keys".to_owned();
-    escape(key, b"-._~/", &mut path);
-    path
+    format!("/v2/keys{}", utf8_percent_encode(key, IN_PATH))
 }
 
 /// A body with fields.
 pub(super) fn form(fields: &[(&str, &str)]) -> String {
-    let mut form = String::new();
-    for (name, value) in fields {
-        if !form.is_empty() {
-            form.push('&');
-        }
-        form.push_str(name);
-        form.push('=');
-        escape(value, b"-._~", &mut form);
-    }
-    form
-}
-
-/// Letters, digits and `plain` stay, all else is escaped.
-fn escape(text: &str, plain: &[u8], out: &mut String) {
-    out.reserve(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || plain.contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            write!(out, "%{byte:02X}").expect("a text takes everything");
-        }
-    }
+    let fields = fields
+        .iter()
+        .map(|(name, value)| format!("{name}={}", utf8_percent_encode(value, IN_FORM)));
+    fields.collect::<Vec<_>>().join("&")
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ pub(super) enum Effect {
 }
 
 /// One run.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Run {
     id: String,
     /// The state as all agents see it, but for the heartbeats of native agents.
@@ -145,25 +145,7 @@ impl Run {
     pub(super) fn new(id: &str) -> Self {
         Self {
             id: id.to_owned(),
-            state: RendezvousState::default(),
-            settings: Settings::new(1, 1),
-            settings_of: None,
-            agents: BTreeMap::new(),
-            join_timers: BTreeSet::new(),
-            torchrun: BTreeMap::new(),
-            announced: None,
-            change_announced: false,
-            former: BTreeSet::new(),
-            awaited: BTreeSet::new(),
-            awaited_until: None,
-            enough: false,
-            last_call: None,
-            last_call_announced: false,
-            masters: Masters::default(),
-            recorded: None,
-            form: None,
-            refreshed_at: Mono::ZERO,
-            dirty: false,
+            ..Self::default()
         }
     }
 

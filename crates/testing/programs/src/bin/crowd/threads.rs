@@ -9,6 +9,7 @@ use rdzv_core::ident::RunId;
 use rdzv_rendezvous::dynamic::native::{Native, NativeOptions};
 use rdzv_rendezvous::{Member, RendezvousBackend};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
+use rdzv_store::{TcpStore, TcpStoreOptions};
 
 use crate::{Figures, check_ranks};
 
@@ -19,11 +20,14 @@ pub(crate) fn run(
     run_id: &str,
     agents: u32,
 ) -> Result<Figures, Box<dyn std::error::Error>> {
+    let host = address.ip().to_string();
+    let store = TcpStore::connect(TcpStoreOptions::new(host, address.port()))?;
+    let store = Arc::new(store);
     let began = Instant::now();
     let mut crowd = Vec::new();
     for agent in 0..agents {
         let options = NativeOptions {
-            address,
+            store: Arc::clone(&store),
             run_id: RunId::new(run_id),
             settings: Settings::new(agents, agents),
             node: NodeDesc {
@@ -31,8 +35,6 @@ pub(crate) fn run(
                 pid: i64::from(std::process::id()),
                 local_id: i64::from(agent),
             },
-            server: None,
-            read_timeout: TIMEOUT,
         };
         crowd.push(Native::connect(options, TIMEOUT)?.ok_or("there is no host")?);
     }
