@@ -257,7 +257,7 @@ impl<'a> Machine<'a> {
         kind: Kind,
         items: Vec<Item<'a>>,
     ) -> Result<Option<Item<'a>>, Problem> {
-        if kind == Kind::Dict && items.len() % 2 != 0 {
+        if kind == Kind::Dict && !items.len().is_multiple_of(2) {
             return Err(Problem::Missing);
         }
         self.contain(items.len())?;
