@@ -195,13 +195,10 @@ impl Agent {
     }
 
     /// Why its machine decided as it did, for traces.
-    pub fn reason(&self) -> String {
+    pub fn reason(&self) -> &'static str {
         match &self.machine {
-            Some(Make::Stock(participant)) => participant
-                .reason()
-                .map(|reason| reason.to_string())
-                .unwrap_or_default(),
-            _ => String::new(),
+            Some(Make::Stock(participant)) => participant.reason().unwrap_or_default(),
+            _ => "",
         }
     }
 

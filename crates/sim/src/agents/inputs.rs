@@ -22,7 +22,7 @@ impl World {
         let now = self.time.clocks(self.agents[agent].skew);
         let actions = self.agents[agent].handle(now, input);
         if self.agents[agent].is_stock() {
-            self.note(agent, || self.agents[agent].reason());
+            self.note(agent, || self.agents[agent].reason().to_owned());
         }
         for action in actions {
             self.note(agent, || format!("► {action:?}"));
