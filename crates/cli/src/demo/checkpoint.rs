@@ -1,6 +1,4 @@
-//! The checkpoint: a file that is there as a whole or not at all.
-//!
-//! Little-endian: the step (u32), the number of parameters (u32), the parameters, the velocities.
+//! The checkpoint: a file of JSON that is there as a whole or not at all.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -13,16 +11,9 @@ const NAME: &str = "checkpoint";
 /// Writes the checkpoint next to the old one and then puts it in its place, so that a process that
 /// dies at any time leaves one of the two.
 pub(super) fn save(directory: &Path, training: &Training) -> io::Result<()> {
-    let len = u32::try_from(training.parameters.len()).map_err(io::Error::other)?;
-    let mut bytes = Vec::new();
-    bytes.extend(training.step.to_le_bytes());
-    bytes.extend(len.to_le_bytes());
-    for number in training.parameters.iter().chain(&training.velocity) {
-        bytes.extend(number.to_le_bytes());
-    }
     let unfinished = directory.join("checkpoint.unfinished");
     let mut file = File::create(&unfinished)?;
-    file.write_all(&bytes)?;
+    file.write_all(&serde_json::to_vec(training)?)?;
     file.sync_data()?;
     fs::rename(unfinished, directory.join(NAME))
 }
@@ -30,27 +21,14 @@ pub(super) fn save(directory: &Path, training: &Training) -> io::Result<()> {
 /// Reads the checkpoint; `None` if there is none yet.
 pub(super) fn load(directory: &Path) -> io::Result<Option<Training>> {
     match fs::read(directory.join(NAME)) {
-        Ok(bytes) => decode(&bytes).map(Some).ok_or_else(|| {
+        Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| {
             let path = directory.join(NAME);
-            io::Error::other(format!("{} is not a whole checkpoint", path.display()))
+            let path = path.display();
+            io::Error::other(format!("{path} is not a whole checkpoint: {error}"))
         }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-fn decode(bytes: &[u8]) -> Option<Training> {
-    let (step, rest) = bytes.split_first_chunk()?;
-    let (len, rest) = rest.split_first_chunk()?;
-    let len = u32::from_le_bytes(*len) as usize;
-    let (numbers, odd) = rest.as_chunks();
-    let mut numbers = numbers.iter().copied().map(f32::from_le_bytes);
-    let complete = odd.is_empty() && numbers.len() == len.checked_mul(2)?;
-    complete.then(|| Training {
-        step: u32::from_le_bytes(*step),
-        parameters: numbers.by_ref().take(len).collect(),
-        velocity: numbers.collect(),
-    })
 }
 
 #[cfg(test)]

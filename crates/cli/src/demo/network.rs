@@ -5,6 +5,8 @@
 
 use std::f32::consts::PI;
 
+use serde::{Deserialize, Serialize};
+
 /// Width of the hidden layer.
 const HIDDEN: usize = 16;
 /// Parameters of the network: two weights and a bias in, one weight out, per hidden unit, and a bias.
@@ -41,7 +43,7 @@ pub(super) fn shard(seed: u64, count: usize, rank: u32, world_size: u32) -> Vec<
 }
 
 /// The state of a training run: all that a checkpoint must hold.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Training {
     /// How many steps have been taken.
     pub(super) step: u32,

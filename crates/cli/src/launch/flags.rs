@@ -7,7 +7,6 @@
 use std::ffi::OsString;
 
 use clap::Args;
-use clap::builder::PossibleValuesParser;
 
 use super::entrypoint::CommandArgs;
 use super::hang_detection::HangArgs;
@@ -44,7 +43,7 @@ pub(crate) struct RunArgs {
         long,
         value_name = "METHOD",
         default_value = "spawn",
-        value_parser = PossibleValuesParser::new(["spawn", "fork", "forkserver"])
+        value_parser = ["spawn", "fork", "forkserver"]
     )]
     start_method: String,
 
@@ -80,7 +79,7 @@ pub(crate) struct RunArgs {
     #[arg(
         long,
         value_name = "MODE",
-        value_parser = PossibleValuesParser::new(["node", "socket", "exclusive", "core-complex"])
+        value_parser = ["node", "socket", "exclusive", "core-complex"]
     )]
     pub(super) numa_binding: Option<String>,
 
@@ -92,14 +91,26 @@ pub(crate) struct RunArgs {
     pub(super) virtual_local_rank: bool,
 
     /// Print a completion script for torchrun and exit
-    #[arg(
-        long,
-        value_name = "SHELL",
-        value_parser = PossibleValuesParser::new(["bash", "zsh", "tcsh"])
-    )]
+    #[arg(long, value_name = "SHELL", value_parser = ["bash", "zsh", "tcsh"])]
     pub(crate) print_completion: Option<String>,
 
-    #[command(flatten)]
+    /// Show equal lines of several workers once, as in `[default0-3,5]:text`
+    ///
+    /// Concerns lines that -t labels; without -t, all output is labelled (-t 3). Equal lines that come within 100 ms of one another become
+    /// one, whose label names all ranks; the others stay as they are, and in the order of their
+    /// worker, up to 100 ms later.
+    #[arg(long)]
+    pub(super) collapse: bool,
+
+    /// Script, module or program, and everything that belongs to it
+    ///
+    /// What follows the script goes to the workers unchanged, except for ${local_rank}, which is
+    /// replaced, and $$, which becomes $. The first `--` of the line is dropped, as torchrun does.
+    #[arg(value_name = "TRAINING_SCRIPT [ARGS]", trailing_var_arg = true)]
+    pub(crate) training_script: Vec<OsString>,
+
+    // The flags of ours: a heading holds for all that follows it.
+    #[command(flatten, next_help_heading = "Watching a run")]
     pub(super) observe: ObserveArgs,
 
     /// Print what would be started, and where every value comes from; start nothing
@@ -112,33 +123,18 @@ pub(crate) struct RunArgs {
         require_equals = true,
         default_missing_value = "table",
         help_heading = "Before a run",
-        value_parser = PossibleValuesParser::new(["table", "json"])
+        value_parser = ["table", "json"]
     )]
     pub(crate) explain: Option<String>,
 
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Workers that hang")]
     pub(super) hang: HangArgs,
 
-    /// Show equal lines of several workers once, as in `[default0-3,5]:text`
-    ///
-    /// Concerns lines that -t labels; without -t, all output is labelled (-t 3). Equal lines that come within 100 ms of one another become
-    /// one, whose label names all ranks; the others stay as they are, and in the order of their
-    /// worker, up to 100 ms later.
-    #[arg(long)]
-    pub(super) collapse: bool,
-
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Restarts")]
     pub(super) restart: RestartArgs,
 
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "What is left of a run")]
     pub(crate) report: ReportArgs,
-
-    /// Script, module or program, and everything that belongs to it
-    ///
-    /// What follows the script goes to the workers unchanged, except for ${local_rank}, which is
-    /// replaced, and $$, which becomes $. The first `--` of the line is dropped, as torchrun does.
-    #[arg(value_name = "TRAINING_SCRIPT [ARGS]", trailing_var_arg = true)]
-    pub(crate) training_script: Vec<OsString>,
 }
 
 /// Flags of the older `python -m torch.distributed.launch`.
@@ -148,7 +144,7 @@ pub(crate) struct LaunchArgs {
     pub(crate) run: RunArgs,
 
     /// Do not pass --local-rank to the script; it reads LOCAL_RANK instead
-    #[arg(long)]
+    #[arg(long, help_heading = None::<&str>)]
     pub(crate) use_env: bool,
 }
 

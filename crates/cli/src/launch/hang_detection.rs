@@ -18,10 +18,6 @@ use crate::number;
 /// The program that reads the stacks of Python processes.
 const STACK_TOOL: &str = "py-spy";
 
-/// The title of these flags in the help. Options under a heading take no prefix from those of
-/// `torchrun`.
-const HEADING: &str = "Workers that hang";
-
 /// Flags for workers that hang.
 #[derive(Debug, Clone, Args, PartialEq)]
 pub(crate) struct HangArgs {
@@ -29,13 +25,7 @@ pub(crate) struct HangArgs {
     ///
     /// Progress is seen from outside: processor time of a worker and its children, output, data
     /// read. With several nodes, choose it longer than a node may have to wait for another one.
-    #[arg(
-        long,
-        value_name = "SECONDS",
-        default_value = "0",
-        value_parser = number::float,
-        help_heading = HEADING
-    )]
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = number::float)]
     hang_timeout: f64,
 
     /// Seconds between the heartbeats that workers send: 30, or init=600,step=30,checkpoint=300
@@ -44,19 +34,14 @@ pub(crate) struct HangArgs {
     /// enter, and the limit of that phase runs until the next line. A number without a phase is for
     /// all phases that are not named, but `init` (before the first line) and `done` have no limit
     /// unless they are named.
-    #[arg(long, value_name = "LIMITS", help_heading = HEADING)]
+    #[arg(long, value_name = "LIMITS")]
     heartbeat_timeout: Option<String>,
 
     /// What follows when workers hang: report, restart or fail
     ///
     /// Each reports where every worker is. `restart` restarts the group as after a failure, as often
     /// as --max-restarts allows; `fail` ends the run.
-    #[arg(
-        long,
-        value_name = "ACTION",
-        default_value = "report",
-        help_heading = HEADING
-    )]
+    #[arg(long, value_name = "ACTION", default_value = "report")]
     hang_action: String,
 }
 

@@ -17,10 +17,6 @@ use crate::number::parse_int;
 /// The host of an address without one: the status is for users of this node.
 const LOOPBACK: &str = "127.0.0.1";
 
-/// The title of these flags in the help. Options under a heading take no prefix from those of
-/// `torchrun`.
-const HEADING: &str = "Watching a run";
-
 /// Flags of `rdzv run` and of `torchrun`.
 #[derive(Debug, Clone, Args, PartialEq, Default)]
 pub(crate) struct ObserveArgs {
@@ -29,7 +25,7 @@ pub(crate) struct ObserveArgs {
     /// Each line is written in one piece, so several nodes may share a file where their file system
     /// appends atomically. The names and keys are in docs/events.md; unlike those of
     /// --event-log-handler, they are all that happens.
-    #[arg(long, value_name = "FILE", help_heading = HEADING)]
+    #[arg(long, value_name = "FILE")]
     events_file: Option<OsString>,
 
     /// Serve health, metrics and status over HTTP here
@@ -38,7 +34,7 @@ pub(crate) struct ObserveArgs {
     /// Prometheus, `/status` is the worker group as JSON. A port alone is on 127.0.0.1; port 0 is a
     /// free one, told with LOGLEVEL=INFO. TORCHELASTIC_HEALTH_CHECK_PORT serves `/` alone, on all
     /// addresses.
-    #[arg(long, value_name = "[HOST:]PORT", help_heading = HEADING)]
+    #[arg(long, value_name = "[HOST:]PORT")]
     status_addr: Option<String>,
 
     /// Give every worker a socket for its control plane
@@ -46,7 +42,7 @@ pub(crate) struct ObserveArgs {
     /// Sets TORCH_WORKER_SERVER_SOCKET to a path of its own for each worker, where workers that use
     /// PyTorch's `worker_main` answer requests. With --status-addr they can be reached as
     /// `/workers/LOCAL_RANK/handler/NAME`.
-    #[arg(long, help_heading = HEADING)]
+    #[arg(long)]
     worker_server: bool,
 }
 

@@ -17,10 +17,6 @@ use crate::number::{self, int_or_raise, parse_int};
 /// Seconds between the closing signal and SIGKILL if no others are given.
 const SHUTDOWN_TIMEOUT: i64 = 30;
 
-/// The title of these flags in the help. Options under a heading take no prefix from those of
-/// `torchrun`.
-const HEADING: &str = "Restarts";
-
 /// Flags for restarts.
 #[derive(Debug, Clone, Args, PartialEq)]
 pub(crate) struct RestartArgs {
@@ -28,22 +24,11 @@ pub(crate) struct RestartArgs {
     ///
     /// A worker that ends so by itself fails the run at once, whatever restarts are left: for
     /// failures that would only come again, such as a wrong configuration.
-    #[arg(
-        long,
-        value_name = "CODES",
-        allow_hyphen_values = true,
-        help_heading = HEADING
-    )]
+    #[arg(long, value_name = "CODES", allow_hyphen_values = true)]
     final_exit_codes: Option<String>,
 
     /// Seconds to rest between the end of the workers and the next rendezvous
-    #[arg(
-        long,
-        value_name = "SECONDS",
-        default_value = "0",
-        value_parser = number::float,
-        help_heading = HEADING
-    )]
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = number::float)]
     settle_delay: f64,
 }
 

@@ -8,10 +8,6 @@ use clap::Args;
 use super::context::Machine;
 use crate::exit::{ExitCodes, Refusal};
 
-/// The title of these flags in the help. Options under a heading take no prefix from those of
-/// `torchrun`.
-const HEADING: &str = "What is left of a run";
-
 /// Flags for the results of a run. `torchrun` has none of them.
 #[derive(Debug, Clone, Args, PartialEq, Default)]
 pub(crate) struct ReportArgs {
@@ -21,7 +17,7 @@ pub(crate) struct ReportArgs {
     /// the last lines of stderr, and what followed from it. Written when the run ends, however it
     /// ends, and in one step: whoever reads the file finds all of it. The keys are in
     /// docs/report.md.
-    #[arg(long, value_name = "FILE", help_heading = HEADING)]
+    #[arg(long, value_name = "FILE")]
     report: Option<OsString>,
 
     /// Whose exit code to end with: launcher or worker
@@ -30,12 +26,7 @@ pub(crate) struct ReportArgs {
     /// 128 and the number of the signal that ended it, or that the launcher was told to stop with
     /// (143 for SIGTERM); errors of the launcher itself have codes of their own. The table is in
     /// docs/exit-codes.md.
-    #[arg(
-        long,
-        value_name = "launcher|worker",
-        default_value = "launcher",
-        help_heading = HEADING
-    )]
+    #[arg(long, value_name = "launcher|worker", default_value = "launcher")]
     exit_code: String,
 
     /// Let workers write to rdzv's own stderr with nothing in between
@@ -43,7 +34,7 @@ pub(crate) struct ReportArgs {
     /// Workers whose stderr is neither redirected nor teed share that of rdzv. Unless it is a
     /// terminal, they write there through a pipe, unchanged, so that the last lines of one that
     /// fails are known for the verdict. With this flag they are not.
-    #[arg(long, help_heading = HEADING)]
+    #[arg(long)]
     pub(crate) bare_stderr: bool,
 }
 

@@ -1,6 +1,7 @@
 //! The sinks of the events of a run, and the resources that live as long as it.
 
 use std::ffi::OsStr;
+use std::fmt::Debug;
 use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -63,7 +64,8 @@ pub(crate) fn open(
     plan.worker_sockets = sockets.as_ref().map(|made| made.path().to_owned());
     let facts = RunFacts::new(plan);
     let mut sinks = EventSinks::new();
-    sinks.add(RoundLog::new(&facts, &observers.handler));
+    let (role, handler) = (facts.role.clone(), observers.handler.clone());
+    sinks.add(move |event: &AgentEvent| log_round(event, &role, &handler));
     if shown && let Some(sink) = registry().create(&observers.handler, &facts) {
         sinks.add_boxed(sink);
     }
@@ -130,70 +132,37 @@ fn refused(what: &str, error: &io::Error) -> Raised {
 }
 
 /// Logs the ranks of each round (`LOGLEVEL=INFO`). All other log lines come from the agent itself.
-#[derive(Debug)]
-struct RoundLog {
-    role: String,
-    event_log_handler: String,
-}
-
-impl RoundLog {
-    /// For one run.
-    fn new(facts: &RunFacts, event_log_handler: &str) -> Self {
-        Self {
-            role: facts.role.clone(),
-            event_log_handler: event_log_handler.to_owned(),
-        }
-    }
-}
-
-impl EventSink for RoundLog {
-    fn record(&mut self, event: &AgentEvent) {
-        let AgentEvent::RanksAssigned {
-            group_rank,
-            group_world_size,
-            workers,
-            master_addr,
-            master_port,
-            restart_count,
-            ..
-        } = event
-        else {
-            return;
-        };
-        let fields = [
-            ("restart_count", restart_count.to_string()),
-            ("master_addr", master_addr.clone()),
-            ("master_port", master_port.to_string()),
-            ("group_rank", group_rank.to_string()),
-            ("group_world_size", group_world_size.to_string()),
-            ("local_ranks", list(workers, |worker| worker.local_rank.0)),
-            ("role_ranks", list(workers, |worker| worker.role_rank.0)),
-            ("global_ranks", list(workers, |worker| worker.rank.0)),
-            (
-                "role_world_sizes",
-                list(workers, |worker| worker.role_world_size),
-            ),
-            (
-                "global_world_sizes",
-                list(workers, |worker| worker.world_size),
-            ),
-            ("event_log_handler", self.event_log_handler.clone()),
-        ];
-        let lines = fields.map(|(name, value)| format!("\n  {name}={value}"));
-        info!(
-            "[{}] Rendezvous complete for workers. Result:{}",
-            self.role,
-            lines.concat()
-        );
-    }
-}
-
-fn list(workers: &[WorkerIdentity], number: fn(&WorkerIdentity) -> u32) -> String {
-    let numbers: Vec<String> = workers
-        .iter()
-        .map(|worker| number(worker).to_string())
-        .collect();
-    format!("[{}]", numbers.join(", "))
+fn log_round(event: &AgentEvent, role: &str, event_log_handler: &str) {
+    let AgentEvent::RanksAssigned {
+        group_rank,
+        group_world_size,
+        workers,
+        master_addr,
+        master_port,
+        restart_count,
+        ..
+    } = event
+    else {
+        return;
+    };
+    let list = |number: fn(&WorkerIdentity) -> u32| workers.iter().map(number).collect::<Vec<_>>();
+    let fields: [(&str, &dyn Debug); 11] = [
+        ("restart_count", restart_count),
+        ("master_addr", &format_args!("{master_addr}")),
+        ("master_port", master_port),
+        ("group_rank", &format_args!("{group_rank}")),
+        ("group_world_size", group_world_size),
+        ("local_ranks", &list(|worker| worker.local_rank.0)),
+        ("role_ranks", &list(|worker| worker.role_rank.0)),
+        ("global_ranks", &list(|worker| worker.rank.0)),
+        ("role_world_sizes", &list(|worker| worker.role_world_size)),
+        ("global_world_sizes", &list(|worker| worker.world_size)),
+        ("event_log_handler", &format_args!("{event_log_handler}")),
+    ];
+    let lines = fields
+        .map(|(name, value)| format!("\n  {name}={value:?}"))
+        .concat();
+    info!("[{role}] Rendezvous complete for workers. Result:{lines}");
 }
 
 /// The path of a socket has up to 107 bytes. A name within the directory takes a few of them.

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -112,135 +112,84 @@ fn cause(exit: Exit, stopped_by_agent: bool) -> &'static str {
 }
 
 /// What is, at the time of the question.
+#[derive(Debug)]
 struct Standing {
     status: Arc<Mutex<NodeReport>>,
     started: Instant,
-}
-
-impl fmt::Debug for Standing {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Standing").finish_non_exhaustive()
-    }
 }
 
 impl Collector for Standing {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let status = self.status.lock();
         let status = status.unwrap_or_else(PoisonError::into_inner).clone();
-        let used = f64::from(status.restart_count);
-        let gauges = [
-            (
-                "uptime_seconds",
-                "How long the agent has been running.",
-                Some(self.started.elapsed().as_secs_f64()),
-            ),
-            ("restarts_used", "Restarts that were used.", Some(used)),
-            (
-                "restarts_remaining",
-                "Restarts that are left.",
-                Some(f64::from(status.max_restarts) - used),
-            ),
-            (
-                "group_world_size",
-                "Agents in the current round.",
-                status.group_world_size.map(f64::from),
-            ),
-            (
-                "group_rank",
-                "This agent's number.",
-                status.group_rank.map(f64::from),
-            ),
-            (
-                "round",
-                "Number of the current round.",
-                status.round.map(|round| round as f64),
-            ),
-        ];
-        let mut plain = Plain(&mut encoder);
-        for (name, help, value) in gauges {
-            if let Some(value) = value {
-                plain.gauge(name, help, value)?;
-            }
-        }
-        plain.states(&status)?;
-        plain.workers(&status)
-    }
-}
-
-/// Writes gauges without making them.
-struct Plain<'e, 'd>(&'e mut DescriptorEncoder<'d>);
-
-impl Plain<'_, '_> {
-    fn gauge(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
-        let gauge = ConstGauge::new(value);
-        let kind = gauge.metric_type();
-        gauge.encode(self.0.encode_descriptor(name, help, None, kind)?)
-    }
-
-    /// One line per label; nothing if there are none.
-    fn family<const N: usize>(
-        &mut self,
-        name: &str,
-        help: &str,
-        lines: &[([(&str, String); N], f64)],
-    ) -> fmt::Result {
-        if lines.is_empty() {
-            return Ok(());
-        }
         let kind = ConstGauge::new(0.0).metric_type();
-        let mut encoder = self.0.encode_descriptor(name, help, None, kind)?;
-        for (labels, value) in lines {
-            let line = encoder.encode_family(labels)?;
-            ConstGauge::new(*value).encode(line)?;
+        for (name, help, lines) in gauges(&status, self.started.elapsed()) {
+            if lines.is_empty() {
+                continue;
+            }
+            let mut gauge = encoder.encode_descriptor(name, help, None, kind)?;
+            for (labels, value) in lines {
+                ConstGauge::new(value).encode(gauge.encode_family(&labels)?)?;
+            }
         }
         Ok(())
     }
+}
 
-    fn states(&mut self, status: &NodeReport) -> fmt::Result {
-        let states = [
-            GroupState::Unknown,
-            GroupState::Init,
-            GroupState::Healthy,
-            GroupState::Unhealthy,
-            GroupState::Stopped,
-            GroupState::Succeeded,
-            GroupState::Failed,
-        ];
-        let lines = states.map(|state| {
-            let name = state.name();
-            let holds = name == status.state;
-            ([("state", name.to_lowercase())], f64::from(u8::from(holds)))
-        });
-        self.family("worker_group_state", "1 for the state that holds.", &lines)
-    }
+/// The lines of a gauge: labels and value of each.
+type Lines = Vec<(Vec<(&'static str, String)>, f64)>;
 
-    fn workers(&mut self, status: &NodeReport) -> fmt::Result {
-        let running: Vec<_> = status
-            .workers
-            .iter()
-            .map(|worker| {
-                let labels = [
-                    ("local_rank", worker.identity.local_rank.to_string()),
-                    ("rank", worker.identity.rank.to_string()),
-                ];
-                (labels, f64::from(u8::from(worker.running)))
-            })
-            .collect();
-        self.family("worker_running", "1 while the worker runs.", &running)?;
-        let mut sizes = Vec::new();
-        for worker in &status.workers {
-            for (stream, path) in [("stdout", &worker.stdout), ("stderr", &worker.stderr)] {
-                let held = path.as_ref().and_then(|path| path.metadata().ok());
-                if let Some(held) = held {
-                    let labels = [
-                        ("local_rank", worker.identity.local_rank.to_string()),
-                        ("stream", stream.to_owned()),
-                    ];
-                    sizes.push((labels, held.len() as f64));
-                }
+/// Name, help and lines of each gauge; no lines for what does not apply now.
+fn gauges(status: &NodeReport, uptime: Duration) -> [(&'static str, &'static str, Lines); 9] {
+    let plain = |value: Option<f64>| Vec::from_iter(value.map(|value| (Vec::new(), value)));
+    let flag = |holds: bool| f64::from(u8::from(holds));
+    let restarts = status.restart_count;
+    let help = "How long the agent has been running.";
+    let uptime = ("uptime_seconds", help, plain(Some(uptime.as_secs_f64())));
+    let used = plain(Some(restarts.into()));
+    let remaining = plain(Some(f64::from(status.max_restarts) - f64::from(restarts)));
+    let agents = plain(status.group_world_size.map(f64::from));
+    let own_rank = plain(status.group_rank.map(f64::from));
+    let round = plain(status.round.map(|round| round as f64));
+    let states = [
+        GroupState::Unknown,
+        GroupState::Init,
+        GroupState::Healthy,
+        GroupState::Unhealthy,
+        GroupState::Stopped,
+        GroupState::Succeeded,
+        GroupState::Failed,
+    ];
+    let states = states.map(GroupState::name).map(|name| {
+        let labels = vec![("state", name.to_lowercase())];
+        (labels, flag(name == status.state))
+    });
+    let (mut running, mut sizes) = (Vec::new(), Vec::new());
+    for worker in &status.workers {
+        let local_rank = ("local_rank", worker.identity.local_rank.to_string());
+        let rank = ("rank", worker.identity.rank.to_string());
+        running.push((vec![local_rank.clone(), rank], flag(worker.running)));
+        for (stream, path) in [("stdout", &worker.stdout), ("stderr", &worker.stderr)] {
+            if let Some(file) = path.as_ref().and_then(|path| path.metadata().ok()) {
+                let labels = vec![local_rank.clone(), ("stream", stream.to_owned())];
+                sizes.push((labels, file.len() as f64));
             }
         }
-        let help = "Size of a log file of the current attempt.";
-        self.family("worker_log_bytes", help, &sizes)
     }
+    let size = "Size of a log file of the current attempt.";
+    [
+        uptime,
+        ("restarts_used", "Restarts that were used.", used),
+        ("restarts_remaining", "Restarts that are left.", remaining),
+        ("group_world_size", "Agents in the current round.", agents),
+        ("group_rank", "This agent's number.", own_rank),
+        ("round", "Number of the current round.", round),
+        (
+            "worker_group_state",
+            "1 for the state that holds.",
+            states.into(),
+        ),
+        ("worker_running", "1 while the worker runs.", running),
+        ("worker_log_bytes", size, sizes),
+    ]
 }

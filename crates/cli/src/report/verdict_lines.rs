@@ -10,6 +10,7 @@
 use std::fmt::Write;
 
 use rdzv_agent::{Exit, Failure, Verdict};
+use rdzv_core::rank::ranges;
 use rdzv_core::signal;
 
 /// How many lines of stderr are shown.
@@ -71,7 +72,7 @@ fn in_one_line(group: &[&Failure]) -> String {
     let who = match ranks.len() {
         0 => format!("node {}", one.evidence.host),
         1 => format!("rank {}", ranks[0]),
-        _ => format!("ranks {}", ranges(ranks)),
+        _ => format!("ranks {}", ranges(ranks).replace(',', ", ")),
     };
     let exit = one.evidence.exit.map_or_else(String::new, |exit| {
         let name = match exit {
@@ -87,29 +88,6 @@ fn in_one_line(group: &[&Failure]) -> String {
         one.cause.to_string()
     };
     format!("{} more: {who}: {exit}{why}", group.len())
-}
-
-/// `0-4, 7`.
-fn ranges(mut ranks: Vec<u32>) -> String {
-    ranks.sort_unstable();
-    let mut parts: Vec<(u32, u32)> = Vec::new();
-    for rank in ranks {
-        match parts.last_mut() {
-            Some((_, last)) if *last + 1 == rank => *last = rank,
-            _ => parts.push((rank, rank)),
-        }
-    }
-    let parts: Vec<String> = parts
-        .into_iter()
-        .map(|(first, last)| {
-            if first == last {
-                first.to_string()
-            } else {
-                format!("{first}-{last}")
-            }
-        })
-        .collect();
-    parts.join(", ")
 }
 
 #[cfg(test)]
