@@ -17,8 +17,8 @@ use rdzv_core::ident::RunId;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use super::progress::{Reporter, Reports};
-use super::timeline::{Action, Finished, Observation, Timeline, how_it_ended};
+use super::progress::{Finished, Reporter, Reports};
+use super::timeline::{Action, Observation, Timeline, how_it_ended};
 use crate::exit::Exit;
 use crate::terminal::complain;
 

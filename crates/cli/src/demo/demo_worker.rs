@@ -13,7 +13,7 @@ use rdzv_rendezvous::url::{UrlOptions, rendezvous};
 
 use super::checkpoint;
 use super::network::{self, Training};
-use super::progress::{Progress, Reporter};
+use super::progress::{Finished, Progress, Reporter};
 use crate::exit::Exit;
 use crate::terminal::complain;
 
@@ -94,11 +94,11 @@ fn train(args: &DemoWorkerArgs) -> anyhow::Result<()> {
 
     let mut pass = training.pass(&points);
     group.all_reduce(&mut pass.sums, Reduce::Sum)?;
-    report(Progress::Finished {
+    report(Progress::Finished(Finished {
         step: training.step,
         loss: pass.loss(),
         accuracy: pass.accuracy(),
-    })?;
+    }))?;
     group.barrier()?;
     Ok(())
 }

@@ -17,7 +17,16 @@ pub(super) enum Progress {
     /// The loss before a step, over the points of all ranks.
     Step { step: u32, loss: f32 },
     /// All steps are done.
-    Finished { step: u32, loss: f32, accuracy: f32 },
+    Finished(Finished),
+}
+
+/// What was learned.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) struct Finished {
+    pub(super) step: u32,
+    pub(super) loss: f32,
+    /// Of all points, those that are told apart.
+    pub(super) accuracy: f32,
 }
 
 /// The end at which reports arrive.
@@ -92,11 +101,11 @@ mod tests {
                 step: 1,
                 loss: f32::from_bits(0x3dcc_cccd),
             },
-            Progress::Finished {
+            Progress::Finished(Finished {
                 step: 2,
                 loss: f32::MIN_POSITIVE,
                 accuracy: 1.0 / 3.0,
-            },
+            }),
         ];
         for progress in sent {
             reporter.report(progress).unwrap();

@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rdzv_agent::{AgentEvent, Exit, Outcome};
+use rdzv_core::signal;
 use rustix::process::Signal;
 
-use super::progress::Progress;
+use super::progress::{Finished, Progress};
 
 /// An input of the timeline.
 #[derive(Debug, Clone)]
@@ -63,14 +64,6 @@ pub(super) struct Killed {
     pub(super) restarted: Option<Duration>,
     /// The step of the checkpoint from which they went on.
     pub(super) resumed: Option<u32>,
-}
-
-/// The result of the training.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Finished {
-    pub(super) step: u32,
-    pub(super) loss: f32,
-    pub(super) accuracy: f32,
 }
 
 const SIGKILL: i32 = Signal::KILL.as_raw();
@@ -197,16 +190,13 @@ impl Timeline {
                     self.choose_victim(at, actions);
                 }
             }
-            Progress::Finished {
-                step,
-                loss,
-                accuracy,
-            } => {
-                self.finished = Some(Finished {
+            Progress::Finished(finished) => {
+                self.finished = Some(finished);
+                let Finished {
                     step,
                     loss,
                     accuracy,
-                });
+                } = finished;
                 let percent = accuracy * 100.0;
                 print(
                     "done",
@@ -308,9 +298,7 @@ fn numbers<'a>(numbers: impl ExactSizeIterator<Item = &'a u32>) -> String {
 pub(super) fn how_it_ended(exit: Exit) -> String {
     match exit {
         Exit::Code(code) => format!("with exit code {code}"),
-        Exit::Signal(signal) if signal == Signal::KILL.as_raw() => "by SIGKILL".to_owned(),
-        Exit::Signal(signal) if signal == Signal::TERM.as_raw() => "by SIGTERM".to_owned(),
-        Exit::Signal(signal) => format!("by signal {signal}"),
+        Exit::Signal(number) => format!("by {}", signal::in_words(number)),
     }
 }
 

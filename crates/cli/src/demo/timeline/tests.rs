@@ -56,11 +56,11 @@ fn step(step: u32) -> Observation {
 }
 
 fn finished() -> Observation {
-    Observation::Worker(Progress::Finished {
+    Observation::Worker(Progress::Finished(Finished {
         step: 120,
         loss: 0.0123,
         accuracy: 0.99,
-    })
+    }))
 }
 
 /// A demo with two workers as it should go.

@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use peers::Others;
-use phase::{AfterClearing, Finality, Phase, Prepared, StopReason, ending, overrule};
+use phase::{Finality, Phase, Prepared, StopReason, ending, overrule};
 
 use super::WorkerExit;
 use super::environment;
@@ -104,11 +104,11 @@ impl WorkerGroup {
                     }
                     self.stop_workers(now, StopReason::WorkersFailed);
                 } else if self.alive.is_empty() && matches!(self.phase, Phase::Healthy) {
-                    self.clear(now, AfterClearing::Success);
+                    self.clear(now, None);
                 }
             }
             Phase::Stopping { ref why, .. } if self.alive.is_empty() => {
-                let then = AfterClearing::Stop(why.clone());
+                let then = Some(why.clone());
                 self.clear(now, then);
             }
             _ => {}
@@ -139,7 +139,7 @@ impl WorkerGroup {
 
     fn stop(&mut self, now: Now, why: StopReason, signal: i32, grace: Duration) {
         if self.alive.is_empty() {
-            return self.clear(now, AfterClearing::Stop(why));
+            return self.clear(now, Some(why));
         }
         self.outbox.push(GroupOutput::Signal {
             workers: self.started.iter().copied().collect(),
@@ -189,8 +189,8 @@ impl WorkerGroup {
             Phase::Starting { .. } | Phase::Healthy => self.stop(now, why, signal, grace),
             Phase::Stopping { .. } => self.stop_sooner(now, why, signal, grace),
             Phase::Clearing { ref mut then, .. } => match then {
-                AfterClearing::Success => *then = AfterClearing::Stop(why),
-                AfterClearing::Stop(current) => {
+                None => *then = Some(why),
+                Some(current) => {
                     overrule(current, why, failure);
                 }
             },
@@ -204,7 +204,7 @@ impl WorkerGroup {
         }
     }
 
-    fn clear(&mut self, now: Now, then: AfterClearing) {
+    fn clear(&mut self, now: Now, then: Option<StopReason>) {
         self.outbox.push(GroupOutput::ClearLeftovers);
         self.phase = Phase::Clearing {
             then,
@@ -217,7 +217,7 @@ impl WorkerGroup {
             return;
         };
         match then.clone() {
-            AfterClearing::Success => {
+            None => {
                 let agents = self
                     .round
                     .as_ref()
@@ -232,20 +232,18 @@ impl WorkerGroup {
                     self.outbox.push(GroupOutput::ExitBarrier { agents });
                 }
             }
-            AfterClearing::Stop(StopReason::MembershipChanged { .. }) => self.join_after_delay(now),
-            AfterClearing::Stop(StopReason::WorkersFailed)
-                if self.may_restart() && self.budget.take() =>
-            {
+            Some(StopReason::MembershipChanged { .. }) => self.join_after_delay(now),
+            Some(StopReason::WorkersFailed) if self.may_restart() && self.budget.take() => {
                 self.outbox.push(GroupOutput::Restarting {
                     remaining: self.budget.remaining(),
                     most: self.budget.most(),
                 });
                 self.join_after_delay(now);
             }
-            AfterClearing::Stop(StopReason::WorkersFailed) if self.others.may_explain() => {
+            Some(StopReason::WorkersFailed) if self.others.may_explain() => {
                 self.phase = Phase::AwaitingExplanation;
             }
-            AfterClearing::Stop(why) => self.finish_stopped(why),
+            Some(why) => self.finish_stopped(why),
         }
     }
 
@@ -321,7 +319,7 @@ impl WorkerGroup {
             } if *until <= now.mono => {
                 let workers: Vec<LocalRank> = self.alive.iter().copied().collect();
                 if *killed {
-                    let then = AfterClearing::Stop(why.clone());
+                    let then = Some(why.clone());
                     self.outbox.push(GroupOutput::Abandon { workers });
                     self.clear(now, then);
                 } else {

@@ -12,7 +12,7 @@
 //!
 //! Neither a change of membership nor joining again costs a restart.
 
-use super::phase::{AfterClearing, Phase, StopReason};
+use super::phase::{Phase, StopReason};
 use super::{CLOSING_SIGNAL, Ending, GroupOutput, WorkerExit, WorkerGroup};
 use crate::group::policy::{BARRIER_AFTER_CLOSE, EXPLAINED_WITHIN};
 use rdzv_core::time::{Mono, Now};
@@ -125,8 +125,7 @@ impl WorkerGroup {
             }
             Phase::Stopping { why, .. }
             | Phase::Clearing {
-                then: AfterClearing::Stop(why),
-                ..
+                then: Some(why), ..
             } if explained => {
                 *why = StopReason::MembershipChanged {
                     reason: reason.clone(),
@@ -135,10 +134,7 @@ impl WorkerGroup {
             }
             // The other nodes leave this round, and wait until this node has left it too.
             Phase::Barrier => self.succeed_alone(reason),
-            Phase::Clearing {
-                then: AfterClearing::Success,
-                ..
-            } => self.others.superseded = Some((round, reason)),
+            Phase::Clearing { then: None, .. } => self.others.superseded = Some((round, reason)),
             Phase::Stopping { .. }
             | Phase::Clearing { .. }
             | Phase::Delayed { .. }
@@ -164,11 +160,7 @@ impl WorkerGroup {
         self.others.unexplained = None;
         match self.phase {
             // The answer of the rendezvous says more.
-            Phase::New | Phase::Joining => {}
-            Phase::Clearing {
-                then: AfterClearing::Success,
-                ..
-            } => {}
+            Phase::New | Phase::Joining | Phase::Clearing { then: None, .. } => {}
             Phase::Barrier => self.others.at_barrier(now),
             _ => self.request_stop(now, StopReason::RunClosed, CLOSING_SIGNAL, self.spec.grace),
         }
@@ -178,11 +170,7 @@ impl WorkerGroup {
         self.others.unexplained = None;
         match self.phase {
             // The workers have succeeded; the barrier ends with the store that it stands on.
-            Phase::Barrier
-            | Phase::Clearing {
-                then: AfterClearing::Success,
-                ..
-            } => {}
+            Phase::Barrier | Phase::Clearing { then: None, .. } => {}
             _ => self.request_stop(now, StopReason::Broken, CLOSING_SIGNAL, self.spec.grace),
         }
         self.others.ended = true;

@@ -23,8 +23,9 @@ pub(super) enum Phase {
         until: Mono,
         killed: bool,
     },
+    /// Nothing of a stopped group may be left, nor of one that has succeeded (`None`).
     Clearing {
-        then: AfterClearing,
+        then: Option<StopReason>,
         until: Mono,
     },
     /// The last failure waits for its explanation; nothing is left of the workers.
@@ -43,11 +44,7 @@ impl Phase {
         match self {
             Self::New | Self::Joining | Self::Assigning | Self::Starting { .. } => GroupState::Init,
             Self::Healthy => GroupState::Healthy,
-            Self::Clearing {
-                then: AfterClearing::Success,
-                ..
-            }
-            | Self::Barrier => GroupState::Succeeded,
+            Self::Clearing { then: None, .. } | Self::Barrier => GroupState::Succeeded,
             Self::Stopping { .. }
             | Self::Clearing { .. }
             | Self::AwaitingExplanation
@@ -80,13 +77,6 @@ pub(super) enum StopReason {
     Broken,
     Signalled(i32),
     KeeperLost,
-}
-
-/// The continuation when nothing is left of the workers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum AfterClearing {
-    Success,
-    Stop(StopReason),
 }
 
 /// Finality of the failure of a worker.
