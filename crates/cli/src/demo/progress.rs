@@ -20,12 +20,12 @@ pub(super) enum Progress {
     Finished(Finished),
 }
 
-/// What was learned.
+/// The result of the training.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Finished {
     pub(super) step: u32,
     pub(super) loss: f32,
-    /// Of all points, those that are told apart.
+    /// The share of the points that are told apart.
     pub(super) accuracy: f32,
 }
 
