@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo, WorkerName};
 use rdzv_store::Store;
+use serde::de::DeserializeOwned;
 
-use crate::options::{OptionArguments, RpcOptions};
-use crate::{Methods, RpcError, RpcErrorKind};
+use crate::options::{Keywords, RpcOptions, from_words};
+use crate::{Methods, RpcError};
 
 mod built_in;
 mod start;
@@ -29,11 +30,11 @@ pub trait BackendOptions: Any + fmt::Debug + Send + Sync {
 
 impl BackendOptions for RpcOptions {
     fn timeout(&self) -> Option<Duration> {
-        Self::timeout(self)
+        self.timeout
     }
 
     fn init_method(&self) -> &str {
-        Self::init_method(self)
+        &self.init_method
     }
 }
 
@@ -57,14 +58,12 @@ pub trait Agent: Any + fmt::Debug + Send + Sync {
 /// ```compile_fail,E0308
 /// # use std::sync::Arc;
 /// # use rdzv_rpc::backend::InitArguments;
-/// # use rdzv_rpc::options::RpcOptions;
 /// # let (name, rank) = (unimplemented!(), unimplemented!());
 /// let arguments = InitArguments {
 ///     store: "tcp://localhost:29500".to_owned(),
 ///     name,
 ///     rank,
 ///     world_size: None,
-///     options: Arc::new(RpcOptions::default()),
 ///     methods: rdzv_rpc::Methods::new(),
 /// };
 /// ```
@@ -78,43 +77,66 @@ pub struct InitArguments {
     pub rank: WorkerId,
     /// How many workers there are; `None` makes a dynamic group.
     pub world_size: Option<u32>,
-    /// What may be chosen.
-    pub options: Arc<dyn BackendOptions>,
     /// What others can call.
     pub methods: Methods,
 }
 
-/// What a backend has to be able to do.
-pub trait RpcBackend: Send + Sync {
-    /// The options if nothing is said.
-    fn default_options(&self) -> Arc<dyn BackendOptions>;
-
-    /// Options out of words and values. What is not known must be refused.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidArgument` saying what is wrong.
-    fn construct_options(
-        &self,
-        arguments: &OptionArguments,
-    ) -> Result<Arc<dyn BackendOptions>, RpcError>;
-
-    /// Whether options are of this backend's type.
-    fn accepts(&self, options: &dyn BackendOptions) -> bool;
+/// A backend: a type of options, and agents that are made with them.
+pub trait RpcBackend: Send + Sync + 'static {
+    /// The options. Words that are not known have to be refused.
+    type Options: BackendOptions + Default + DeserializeOwned;
 
     /// Makes the agent: returns when the group is there.
     ///
     /// # Errors
     ///
-    /// What kept the group from being formed or joined; nothing is left running then.
-    fn init(&self, arguments: InitArguments) -> Result<Arc<dyn Agent>, RpcError>;
+    /// The failure that kept the group from being formed or joined; nothing is left running then.
+    fn init(
+        &self,
+        arguments: InitArguments,
+        options: &Self::Options,
+    ) -> Result<Arc<dyn Agent>, RpcError>;
+}
+
+/// A backend whose type of options is not known any more.
+trait ErasedBackend: Send + Sync {
+    fn options(&self, words: &Keywords) -> Result<Arc<dyn BackendOptions>, RpcError>;
+    fn accepts(&self, options: &dyn BackendOptions) -> bool;
+    fn init(
+        &self,
+        arguments: InitArguments,
+        options: &dyn BackendOptions,
+    ) -> Result<Arc<dyn Agent>, RpcError>;
+}
+
+impl<B: RpcBackend> ErasedBackend for B {
+    fn options(&self, words: &Keywords) -> Result<Arc<dyn BackendOptions>, RpcError> {
+        Ok(Arc::new(from_words::<B::Options>(words)?))
+    }
+
+    fn accepts(&self, options: &dyn BackendOptions) -> bool {
+        (options as &dyn Any).is::<B::Options>()
+    }
+
+    fn init(
+        &self,
+        arguments: InitArguments,
+        options: &dyn BackendOptions,
+    ) -> Result<Arc<dyn Agent>, RpcError> {
+        let Some(options) = (options as &dyn Any).downcast_ref() else {
+            return Err(RpcError::invalid(format!(
+                "`rpc_backend_options` must be a `TensorPipeRpcBackendOptions`. {options:?}"
+            )));
+        };
+        RpcBackend::init(self, arguments, options)
+    }
 }
 
 /// A registered backend. Printed as `BackendType.NAME`.
 #[derive(Clone)]
 pub struct Backend {
     name: Arc<str>,
-    handlers: Arc<dyn RpcBackend>,
+    backend: Arc<dyn ErasedBackend>,
 }
 
 impl Backend {
@@ -123,36 +145,32 @@ impl Backend {
         &self.name
     }
 
-    /// What it does.
-    pub fn handlers(&self) -> &Arc<dyn RpcBackend> {
-        &self.handlers
-    }
-
-    /// Options of this backend.
+    /// Options of this backend: its defaults, and those that are given as words.
     ///
     /// # Errors
     ///
-    /// What the backend refuses.
-    pub fn construct_options(
-        &self,
-        arguments: &OptionArguments,
-    ) -> Result<Arc<dyn BackendOptions>, RpcError> {
-        self.handlers.construct_options(arguments)
+    /// `InvalidArgument` for a word that is not known and a value that is none.
+    pub fn options(&self, words: &Keywords) -> Result<Arc<dyn BackendOptions>, RpcError> {
+        self.backend.options(words)
     }
 
     /// An agent of this backend.
     ///
     /// # Errors
     ///
-    /// What the backend refuses.
-    pub fn init(&self, arguments: InitArguments) -> Result<Arc<dyn Agent>, RpcError> {
-        self.handlers.init(arguments)
+    /// `InvalidArgument` for options of another type, and the errors of the backend.
+    pub fn init(
+        &self,
+        arguments: InitArguments,
+        options: &dyn BackendOptions,
+    ) -> Result<Arc<dyn Agent>, RpcError> {
+        self.backend.init(arguments, options)
     }
 }
 
 impl PartialEq for Backend {
     fn eq(&self, other: &Self) -> bool {
-        self.name == other.name && Arc::ptr_eq(&self.handlers, &other.handlers)
+        self.name == other.name && Arc::ptr_eq(&self.backend, &other.backend)
     }
 }
 
@@ -202,7 +220,7 @@ impl BackendRegistry {
     }
 
     /// Whether there is a backend of exactly this name.
-    pub fn backend_registered(&self, name: &str) -> bool {
+    pub fn is_registered(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
 
@@ -211,10 +229,10 @@ impl BackendRegistry {
     /// # Errors
     ///
     /// `InvalidArgument` if the name is taken.
-    pub fn register_backend(
+    pub fn register(
         &self,
         name: impl Into<Arc<str>>,
-        handlers: Arc<dyn RpcBackend>,
+        backend: Arc<impl RpcBackend>,
     ) -> Result<Backend, RpcError> {
         let name = name.into();
         let mut backends = self
@@ -222,9 +240,11 @@ impl BackendRegistry {
             .write()
             .unwrap_or_else(PoisonError::into_inner);
         if backends.iter().any(|backend| backend.name == name) {
-            return Err(invalid(format!("RPC backend {name}: already registered")));
+            return Err(RpcError::invalid(format!(
+                "RPC backend {name}: already registered"
+            )));
         }
-        let backend = Backend { name, handlers };
+        let backend = Backend { name, backend };
         backends.insert(0, backend.clone());
         Ok(backend)
     }
@@ -245,23 +265,29 @@ impl BackendRegistry {
         let backend = match (backend, &options) {
             (Some(backend), _) if self.backends().contains(&backend) => backend,
             (Some(_), _) => {
-                return Err(invalid("Argument backend must be a member of BackendType"));
+                return Err(RpcError::invalid(
+                    "Argument backend must be a member of BackendType",
+                ));
             }
             (None, Some(options)) => self.infer(&**options)?,
-            (None, None) => self
-                .get(NAME)
-                .ok_or_else(|| invalid(format!("RPC backend {NAME} is not registered")))?,
+            (None, None) => self.get(NAME).ok_or_else(|| {
+                RpcError::invalid(format!("RPC backend {NAME} is not registered"))
+            })?,
         };
-        let options = options.unwrap_or_else(|| backend.handlers.default_options());
+        let options = match options {
+            Some(options) => options,
+            None => backend.options(&Keywords::new())?,
+        };
         Ok((backend, options))
     }
 
     fn infer(&self, options: &dyn BackendOptions) -> Result<Backend, RpcError> {
         // A name and its alias know the same options: the name is found first.
         let mut backends = self.backends().into_iter();
-        let found = backends.find(|backend| backend.handlers.accepts(options));
-        let found = found
-            .ok_or_else(|| invalid(format!("Could not infer backend for options {options:?}")))?;
+        let found = backends.find(|backend| backend.backend.accepts(options));
+        let found = found.ok_or_else(|| {
+            RpcError::invalid(format!("Could not infer backend for options {options:?}"))
+        })?;
         if ![NAME, ALIAS].contains(&found.name()) {
             tracing::warn!(
                 "RPC was initialized with no explicit backend but with options of {found}, so that \
@@ -270,10 +296,6 @@ impl BackendRegistry {
         }
         Ok(found)
     }
-}
-
-fn invalid(message: impl Into<String>) -> RpcError {
-    RpcError::new(RpcErrorKind::InvalidArgument, message)
 }
 
 #[cfg(test)]

@@ -55,6 +55,11 @@ impl RpcError {
         }
     }
 
+    /// An error of kind [`RpcErrorKind::InvalidArgument`].
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(RpcErrorKind::InvalidArgument, message)
+    }
+
     /// Says which worker it happened with.
     #[must_use]
     pub fn with_worker(mut self, worker: WorkerInfo) -> Self {

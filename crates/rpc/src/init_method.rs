@@ -57,17 +57,16 @@ pub fn open_store(
     })
 }
 
-fn check_size(rank: Option<u32>, world_size: Option<u32>) -> Result<(), RpcError> {
-    let invalid = |message: String| Err(RpcError::new(RpcErrorKind::InvalidArgument, message));
+/// Refuses a group without workers and a rank that it does not have.
+pub(crate) fn check_size(rank: Option<u32>, world_size: Option<u32>) -> Result<(), RpcError> {
     match (rank, world_size) {
-        (_, Some(0)) => invalid(
+        (_, Some(0)) => Err(RpcError::invalid(
             "a static RPC group needs a world size of at least 1, got 0; for a group that workers \
-             join and leave, give none at all"
-                .to_owned(),
-        ),
-        (Some(rank), Some(world_size)) if rank >= world_size => invalid(format!(
-            "rank {rank} is not below the world size of {world_size}"
+             join and leave, give none at all",
         )),
+        (Some(rank), Some(world_size)) if rank >= world_size => Err(RpcError::invalid(format!(
+            "rank {rank} is not below the world size of {world_size}"
+        ))),
         _ => Ok(()),
     }
 }

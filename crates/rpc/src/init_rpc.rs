@@ -85,12 +85,11 @@ pub fn init_rpc(
 ) -> Result<RpcAgent, RpcError> {
     let reservation = Reservation::make()?;
     let (backend, options) = BackendRegistry::of_process().resolve(backend.cloned(), options)?;
-    let name = WorkerName::new(name)
-        .map_err(|error| RpcError::new(RpcErrorKind::InvalidArgument, error.to_string()))?;
+    let name = WorkerName::new(name).map_err(|error| RpcError::invalid(error.to_string()))?;
     // Options of other backends have no deadline for the beginning.
     let deadline = (&*options as &dyn Any)
         .downcast_ref::<RpcOptions>()
-        .map_or(DEFAULT_INIT_DEADLINE, RpcOptions::init_deadline);
+        .map_or(DEFAULT_INIT_DEADLINE, |options| options.init_deadline);
     let meeting = open_store(
         options.init_method(),
         rank,
@@ -98,14 +97,14 @@ pub fn init_rpc(
         deadline,
         Environment::of_process(),
     )?;
-    let agent = backend.init(InitArguments {
+    let arguments = InitArguments {
         store: meeting.store,
         name,
         rank: meeting.rank,
         world_size,
-        options,
         methods,
-    })?;
+    };
+    let agent = backend.init(arguments, &*options)?;
     let Some(agent) = (&*agent as &dyn Any).downcast_ref::<RpcAgent>() else {
         // What ending it comes to matters less than that it cannot be used here.
         let _ = Agent::shutdown(&*agent, false, deadline);
@@ -113,7 +112,7 @@ pub fn init_rpc(
             "the agent of {backend} is not an RpcAgent and cannot be that of the process: use \
              Backend::init"
         );
-        return Err(RpcError::new(RpcErrorKind::InvalidArgument, text));
+        return Err(RpcError::invalid(text));
     };
     let agent = agent.clone();
     reservation.fill(agent.clone());

@@ -258,7 +258,7 @@ impl Core {
             Timeout::After(time) if time < Duration::from_micros(1) => {
                 let text = "a timeout of zero leaves no time for the call: name at least 1 µs, or \
                             Timeout::Never";
-                return Err(RpcError::new(RpcErrorKind::InvalidArgument, text));
+                return Err(RpcError::invalid(text));
             }
             Timeout::After(time) => Some(time),
         };
@@ -340,7 +340,7 @@ impl Core {
                     "the message is too large to be sent: {error}; if it may be so large, raise \
                      `message_limit` for all workers (`AgentOptions::limits`)"
                 );
-                RpcError::new(RpcErrorKind::InvalidArgument, text)
+                RpcError::invalid(text)
             })
     }
 }

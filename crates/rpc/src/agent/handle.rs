@@ -178,7 +178,7 @@ impl RpcAgent {
         if timeout.is_some_and(|timeout| timeout < Duration::from_micros(1)) {
             let text =
                 "a timeout of zero leaves no time for a call: name at least 1 µs, or none at all";
-            return Err(RpcError::new(RpcErrorKind::InvalidArgument, text));
+            return Err(RpcError::invalid(text));
         }
         self.core.set_timeout(timeout);
         Ok(())

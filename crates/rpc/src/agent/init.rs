@@ -16,7 +16,7 @@ use crate::call::methods::Methods;
 use crate::device::{CpuOnly, DeviceBackend};
 use crate::error::{RpcError, RpcErrorKind};
 use crate::group::{DEFAULT_LEASE, Group, GroupChange, new_incarnation};
-use crate::options::check_heartbeat_limit;
+use crate::options::{check_heartbeat_limit, check_worker_threads};
 use crate::rref::ReferenceSettings;
 use crate::transport::{Contact, Listener, Token, TransportOptions};
 
@@ -107,11 +107,9 @@ impl RpcAgent {
     ) -> Result<Self, RpcError> {
         let me = WorkerInfo {
             id: WorkerId(rank),
-            name: WorkerName::new(name).map_err(|error| invalid(error.to_string()))?,
+            name: WorkerName::new(name).map_err(|error| RpcError::invalid(error.to_string()))?,
         };
-        if options.worker_threads == 0 {
-            return Err(invalid("num_worker_threads must be positive, got 0"));
-        }
+        check_worker_threads(options.worker_threads)?;
         check_heartbeat_limit(options.transports.heartbeat_limit)?;
         let refused = |error: crate::transport::TransportError| {
             RpcError::new(
@@ -270,8 +268,4 @@ impl Core {
         self.set_view(Arc::clone(view));
         self.set_members(members);
     }
-}
-
-fn invalid(text: impl Into<String>) -> RpcError {
-    RpcError::new(RpcErrorKind::InvalidArgument, text)
 }

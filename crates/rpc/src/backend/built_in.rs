@@ -1,14 +1,14 @@
 //! The backend that rdzv brings along.
 
-use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
 use super::start::start;
-use super::{Agent, BackendOptions, BackendRegistry, InitArguments, RpcBackend};
+use super::{Agent, BackendRegistry, InitArguments, RpcBackend};
+use crate::RpcError;
 use crate::device::{CpuOnly, DeviceBackend};
-use crate::options::{OptionArguments, RpcOptions};
-use crate::{RpcError, RpcErrorKind};
+use crate::init_method::check_size;
+use crate::options::RpcOptions;
 
 /// Its name.
 pub const NAME: &str = "RDZV";
@@ -62,11 +62,11 @@ impl BackendRegistry {
     /// With the built-in backend, under its name and its alias.
     pub fn with_built_in(built_in: BuiltIn) -> Self {
         let registry = Self::new();
-        let handlers: Arc<dyn RpcBackend> = Arc::new(built_in);
+        let built_in = Arc::new(built_in);
         // The name last, so that it is found first.
         for name in [ALIAS, NAME] {
             registry
-                .register_backend(name, Arc::clone(&handlers))
+                .register(name, Arc::clone(&built_in))
                 .expect("the registry is new");
         }
         registry
@@ -74,41 +74,15 @@ impl BackendRegistry {
 }
 
 impl RpcBackend for BuiltIn {
-    fn default_options(&self) -> Arc<dyn BackendOptions> {
-        Arc::new(RpcOptions::default())
-    }
+    type Options = RpcOptions;
 
-    fn construct_options(
+    fn init(
         &self,
-        arguments: &OptionArguments,
-    ) -> Result<Arc<dyn BackendOptions>, RpcError> {
-        Ok(Arc::new(RpcOptions::construct(arguments)?))
-    }
-
-    fn accepts(&self, options: &dyn BackendOptions) -> bool {
-        (options as &dyn Any).is::<RpcOptions>()
-    }
-
-    fn init(&self, arguments: InitArguments) -> Result<Arc<dyn Agent>, RpcError> {
-        let invalid = |message| Err(RpcError::new(RpcErrorKind::InvalidArgument, message));
-        let options = Arc::clone(&arguments.options);
-        let Some(options) = (&*options as &dyn Any).downcast_ref::<RpcOptions>() else {
-            return invalid(format!(
-                "`rpc_backend_options` must be a `TensorPipeRpcBackendOptions`. {:?}",
-                arguments.options
-            ));
-        };
-        match arguments.world_size {
-            Some(0) => invalid(
-                "a static RPC group needs a world size of at least 1, got 0; for a group that \
-                 workers join and leave, give none at all"
-                    .to_owned(),
-            ),
-            Some(world_size) if arguments.rank.0 >= world_size => invalid(format!(
-                "worker {} has rank {}, which is not below the world size of {world_size}",
-                arguments.name, arguments.rank
-            )),
-            _ => (self.start)(arguments, options),
-        }
+        arguments: InitArguments,
+        options: &RpcOptions,
+    ) -> Result<Arc<dyn Agent>, RpcError> {
+        options.check()?;
+        check_size(Some(arguments.rank.0), arguments.world_size)?;
+        (self.start)(arguments, options)
     }
 }

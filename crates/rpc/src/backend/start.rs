@@ -14,7 +14,7 @@ use crate::device::DeviceBackend;
 use crate::options::{RpcOptions, TransportName};
 use crate::transport::Identity;
 use crate::transport::{Token, TransportOptions};
-use crate::{AgentOptions, Membership, RpcAgent, RpcError, RpcErrorKind};
+use crate::{AgentOptions, Membership, RpcAgent, RpcError};
 
 /// An address that stands for the outside: it belongs to nobody (RFC 5737).
 const OUTSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
@@ -31,7 +31,7 @@ pub(super) fn start(
     let membership = match arguments.world_size {
         Some(world_size) => Membership::Static { world_size },
         None => Membership::Dynamic {
-            lease: options.lease(),
+            lease: options.lease,
         },
     };
     RpcAgent::init(
@@ -48,19 +48,19 @@ fn agent_options(
     options: &RpcOptions,
     devices: &Arc<dyn DeviceBackend>,
 ) -> Result<AgentOptions, RpcError> {
-    let token = options.token().map(|secret| {
-        Token::new(secret.text().as_bytes()).map_err(|error| invalid(error.to_string()))
+    let token = options.token.as_ref().map(|secret| {
+        Token::new(secret.text().as_bytes()).map_err(|error| RpcError::invalid(error.to_string()))
     });
     Ok(AgentOptions {
-        timeout: options.timeout(),
-        init_deadline: options.init_deadline(),
-        worker_threads: options.num_worker_threads() as usize,
+        timeout: options.timeout,
+        init_deadline: options.init_deadline,
+        worker_threads: options.num_worker_threads as usize,
         transports: transports(options)?,
         token: token.transpose()?,
         devices: options.device_data(devices.count()),
         backend: Arc::clone(devices),
         limits: Limits {
-            total: options.message_limit(),
+            total: options.message_limit,
             ..Limits::default()
         },
         ..AgentOptions::default()
@@ -72,23 +72,23 @@ fn agent_options(
 fn transports(options: &RpcOptions) -> Result<TransportOptions, RpcError> {
     use TransportName::{Shm, Tcp, Unix};
     let all = [Shm, Unix, Tcp];
-    let names = options.transports().unwrap_or(&all);
+    let names = options.transports.as_deref().unwrap_or(&all);
     let near: Vec<_> = names.iter().take_while(|name| **name != Tcp).collect();
-    let identity = options.tls().map(|files| {
+    let identity = options.tls.as_ref().map(|files| {
         Identity::from_files(&files.certificate, &files.key, &files.authorities)
-            .map_err(|error| invalid(error.to_string()))
+            .map_err(|error| RpcError::invalid(error.to_string()))
     });
     Ok(TransportOptions {
         // Rings are agreed on over a Unix socket.
         unix: !near.is_empty(),
         shared: near.first() == Some(&&Shm),
         tcp: names.contains(&Tcp),
-        address: match options.address() {
+        address: match options.address {
             Some(address) => address,
-            None => own_address(options.init_method(), &Environment::of_process()),
+            None => own_address(&options.init_method, &Environment::of_process()),
         },
         tls: identity.transpose()?.map(Arc::new),
-        heartbeat_limit: options.heartbeat_limit(),
+        heartbeat_limit: options.heartbeat_limit,
         ..TransportOptions::default()
     })
 }
@@ -134,17 +134,15 @@ fn local_address(target: SocketAddr) -> io::Result<IpAddr> {
     Ok(socket.local_addr()?.ip())
 }
 
-fn invalid(message: impl Into<String>) -> RpcError {
-    RpcError::new(RpcErrorKind::InvalidArgument, message)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn chosen(names: Option<&[TransportName]>) -> (bool, bool, bool) {
-        let mut options = RpcOptions::default();
-        options.set_transports(names.map(<[_]>::to_vec)).unwrap();
+        let options = RpcOptions {
+            transports: names.map(<[_]>::to_vec),
+            ..RpcOptions::default()
+        };
         let transports = transports(&options).unwrap();
         (transports.shared, transports.unix, transports.tcp)
     }
@@ -174,16 +172,16 @@ mod tests {
     fn every_option_reaches_the_agent() {
         let mut options = RpcOptions::default();
         let seconds = std::time::Duration::from_secs;
-        options.set_timeout(Some(seconds(3))).unwrap();
-        options.set_num_worker_threads(5).unwrap();
+        options.timeout = Some(seconds(3));
+        options.num_worker_threads = 5;
         options.set_device_map("w1", [(0, 1)]).unwrap();
-        options.set_devices([0]).unwrap();
-        options.set_address(Some(OUTSIDE));
+        options.devices = vec![0.into()];
+        options.address = Some(OUTSIDE);
         let secret = crate::options::Secret::new("0123456789abcdef");
-        options.set_token(Some(secret)).unwrap();
-        options.set_init_deadline(seconds(7)).unwrap();
-        options.set_heartbeat_limit(seconds(9)).unwrap();
-        options.set_message_limit(5 << 30).unwrap();
+        options.token = Some(secret);
+        options.init_deadline = seconds(7);
+        options.heartbeat_limit = seconds(9);
+        options.message_limit = 5 << 30;
         let devices = crate::device::testing::FakeDevices::shared(2);
         let agent = agent_options(&options, &devices).unwrap();
         assert_eq!(agent.timeout, Some(seconds(3)));
@@ -194,11 +192,11 @@ mod tests {
         assert_eq!(agent.transports.heartbeat_limit, seconds(9));
         assert_eq!(agent.limits.total, 5 << 30);
         assert!(agent.token.is_some());
-        options.set_tls(Some(crate::options::TlsFiles {
+        options.tls = Some(crate::options::TlsFiles {
             certificate: "/nowhere/certificate".into(),
             key: "/nowhere/key".into(),
             authorities: "/nowhere/authorities".into(),
-        }));
+        });
         let error = agent_options(&options, &devices).err().unwrap();
         assert!(error.message.contains("/nowhere/certificate"), "{error}");
     }

@@ -1,12 +1,18 @@
 use std::sync::Mutex;
 
 use rdzv_store::HashStore;
+use serde::Deserialize;
+use serde_json::json;
 
 use super::*;
+use crate::RpcErrorKind;
 
 /// Options of a backend of the test's own.
-#[derive(Debug)]
-struct Other;
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Other {
+    word: bool,
+}
 
 impl BackendOptions for Other {
     fn timeout(&self) -> Option<Duration> {
@@ -35,8 +41,7 @@ impl BackendOptions for Unheard {
 /// A backend that remembers what it was given.
 #[derive(Default)]
 struct Recorder {
-    constructed: Mutex<Vec<OptionArguments>>,
-    inits: Mutex<Vec<InitArguments>>,
+    inits: Mutex<Vec<(InitArguments, bool)>>,
 }
 
 #[derive(Debug)]
@@ -60,25 +65,11 @@ fn agent(arguments: &InitArguments) -> Arc<dyn Agent> {
 }
 
 impl RpcBackend for Recorder {
-    fn default_options(&self) -> Arc<dyn BackendOptions> {
-        Arc::new(Other)
-    }
+    type Options = Other;
 
-    fn construct_options(
-        &self,
-        arguments: &OptionArguments,
-    ) -> Result<Arc<dyn BackendOptions>, RpcError> {
-        self.constructed.lock().unwrap().push(arguments.clone());
-        Ok(Arc::new(Other))
-    }
-
-    fn accepts(&self, options: &dyn BackendOptions) -> bool {
-        (options as &dyn Any).is::<Other>()
-    }
-
-    fn init(&self, arguments: InitArguments) -> Result<Arc<dyn Agent>, RpcError> {
+    fn init(&self, arguments: InitArguments, options: &Other) -> Result<Arc<dyn Agent>, RpcError> {
         let agent = agent(&arguments);
-        self.inits.lock().unwrap().push(arguments);
+        self.inits.lock().unwrap().push((arguments, options.word));
         Ok(agent)
     }
 }
@@ -87,13 +78,12 @@ fn registry() -> BackendRegistry {
     BackendRegistry::with_built_in(BuiltIn::new(|arguments, _| Ok(agent(&arguments))))
 }
 
-fn arguments(options: Arc<dyn BackendOptions>) -> InitArguments {
+fn arguments() -> InitArguments {
     InitArguments {
         store: Arc::new(HashStore::new()),
         name: WorkerName::new("w3").unwrap(),
         rank: WorkerId(3),
         world_size: Some(4),
-        options,
         methods: Methods::new(),
     }
 }
@@ -101,52 +91,46 @@ fn arguments(options: Arc<dyn BackendOptions>) -> InitArguments {
 #[test]
 fn a_backend_is_registered_once_and_gets_what_it_is_given() {
     let registry = registry();
-    assert!(!registry.backend_registered("X"));
+    assert!(!registry.is_registered("X"));
     let recorder = Arc::new(Recorder::default());
-    let x = registry.register_backend("X", recorder.clone()).unwrap();
-    assert!(registry.backend_registered("X"));
-    assert!(!registry.backend_registered("x"));
+    let x = registry.register("X", recorder.clone()).unwrap();
+    assert!(registry.is_registered("X"));
+    assert!(!registry.is_registered("x"));
     assert_eq!((x.name(), x.to_string().as_str()), ("X", "BackendType.X"));
-    let again = registry
-        .register_backend("X", recorder.clone())
-        .unwrap_err();
+    let again = registry.register("X", recorder.clone()).unwrap_err();
     assert_eq!(again.to_string(), "RPC backend X: already registered");
 
-    let given = arguments(Arc::new(Other));
-    let agent = x.init(given.clone()).unwrap();
+    let given = arguments();
+    let words = Keywords::from_iter([("word".to_owned(), true.into())]);
+    let options = x.options(&words).unwrap();
+    let agent = x.init(given.clone(), &*options).unwrap();
     assert_eq!(agent.info().to_string(), "WorkerInfo(id=3, name=w3)");
+    x.init(arguments(), &*x.options(&Keywords::new()).unwrap())
+        .unwrap();
     let inits = recorder.inits.lock().unwrap();
-    assert!(Arc::ptr_eq(&inits[0].store, &given.store));
-    assert!(Arc::ptr_eq(&inits[0].options, &given.options));
-    assert_eq!((inits[0].rank, inits[0].world_size), (WorkerId(3), Some(4)));
-    assert_eq!(inits[0].name.as_str(), "w3");
-
-    let words = OptionArguments {
-        rpc_timeout: Some(7.0),
-        init_method: "tcp://h:1".to_owned(),
-        keywords: [("word".to_owned(), true.into())].into_iter().collect(),
-    };
-    x.construct_options(&words).unwrap();
-    x.construct_options(&OptionArguments::default()).unwrap();
-    let constructed = recorder.constructed.lock().unwrap();
-    assert_eq!(constructed[0], words);
-    assert_eq!(constructed[1].rpc_timeout, Some(60.0));
-    assert_eq!(constructed[1].init_method, "env://");
-    assert!(constructed[1].keywords.is_empty());
+    let (got, word) = &inits[0];
+    assert!(Arc::ptr_eq(&got.store, &given.store));
+    assert_eq!((got.rank, got.world_size), (WorkerId(3), Some(4)));
+    assert_eq!(got.name.as_str(), "w3");
+    // The words that were given, and the defaults.
+    assert_eq!((*word, inits[1].1), (true, false));
+    let unknown = Keywords::from_iter([("other".to_owned(), 1.into())]);
+    let error = x.options(&unknown).unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::InvalidArgument);
 }
 
 #[test]
 fn the_built_in_backend_has_a_name_and_an_alias() {
     let registry = registry();
     for name in ["RDZV", "TENSORPIPE"] {
-        assert!(registry.backend_registered(name));
-        let taken = registry.register_backend(name, Arc::new(Recorder::default()));
+        assert!(registry.is_registered(name));
+        let taken = registry.register(name, Arc::new(Recorder::default()));
         assert_eq!(
             taken.unwrap_err().to_string(),
             format!("RPC backend {name}: already registered")
         );
     }
-    assert!(!registry.backend_registered("tensorpipe"));
+    assert!(!registry.is_registered("tensorpipe"));
     let names: Vec<String> = registry.backends().iter().map(Backend::to_string).collect();
     assert_eq!(names, ["BackendType.RDZV", "BackendType.TENSORPIPE"]);
 }
@@ -157,13 +141,13 @@ fn a_handle_outlives_later_registrations() {
     let old = registry.get("TENSORPIPE").unwrap();
     for name in ["X", "Y"] {
         registry
-            .register_backend(name, Arc::new(Recorder::default()))
+            .register(name, Arc::new(Recorder::default()))
             .unwrap();
     }
     let (backend, options) = registry.resolve(Some(old.clone()), None).unwrap();
     assert_eq!(backend, old);
     assert_eq!(
-        backend.init(arguments(options)).unwrap().info().id,
+        backend.init(arguments(), &*options).unwrap().info().id,
         WorkerId(3)
     );
     // And the default is what it was.
@@ -179,17 +163,21 @@ fn the_backend_is_inferred_from_the_options() {
         .resolve(None, Some(Arc::new(RpcOptions::default())))
         .unwrap();
     assert_eq!(backend.name(), "RDZV");
-    let unknown = registry.resolve(None, Some(Arc::new(Other))).unwrap_err();
+    let unknown = registry
+        .resolve(None, Some(Arc::new(Other::default())))
+        .unwrap_err();
     assert_eq!(
         unknown.to_string(),
-        "Could not infer backend for options Other"
+        "Could not infer backend for options Other { word: false }"
     );
     for name in ["X", "Y"] {
         registry
-            .register_backend(name, Arc::new(Recorder::default()))
+            .register(name, Arc::new(Recorder::default()))
             .unwrap();
     }
-    let (backend, options) = registry.resolve(None, Some(Arc::new(Other))).unwrap();
+    let (backend, options) = registry
+        .resolve(None, Some(Arc::new(Other::default())))
+        .unwrap();
     // The latest of those that know them.
     assert_eq!(backend.name(), "Y");
     assert_eq!(options.init_method(), "other://");
@@ -200,7 +188,7 @@ fn the_backend_is_inferred_from_the_options() {
 fn a_backend_of_another_registry_is_not_taken() {
     let registry = registry();
     let foreign = BackendRegistry::new()
-        .register_backend("RDZV", Arc::new(Recorder::default()))
+        .register("RDZV", Arc::new(Recorder::default()))
         .unwrap();
     assert_eq!(
         registry
@@ -214,32 +202,33 @@ fn a_backend_of_another_registry_is_not_taken() {
 #[test]
 fn the_built_in_backend_takes_its_own_options_only() {
     let backend = registry().get("RDZV").unwrap();
-    let refused = |arguments| backend.init(arguments).unwrap_err();
-    let error = refused(arguments(Arc::new(Other)));
+    let error = backend.init(arguments(), &Other::default()).unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::InvalidArgument);
     assert_eq!(
         error.message,
-        "`rpc_backend_options` must be a `TensorPipeRpcBackendOptions`. Other"
+        "`rpc_backend_options` must be a `TensorPipeRpcBackendOptions`. Other { word: false }"
     );
-    let mut wrong = arguments(Arc::new(RpcOptions::default()));
+    let options = RpcOptions::default();
+    let refused = |arguments| backend.init(arguments, &options).unwrap_err();
+    let mut wrong = arguments();
     wrong.world_size = Some(0);
     assert!(refused(wrong.clone()).message.contains("at least 1, got 0"));
     wrong.world_size = Some(3);
     assert!(refused(wrong.clone()).message.contains("rank 3"));
     wrong.world_size = None;
-    assert!(backend.init(wrong).is_ok());
+    assert!(backend.init(wrong, &options).is_ok());
 }
 
 #[test]
 fn options_of_the_built_in_backend_are_made_of_words() {
     let backend = registry().get("TENSORPIPE").unwrap();
-    let options = backend
-        .construct_options(&OptionArguments::default())
-        .unwrap();
+    let options = backend.options(&Keywords::new()).unwrap();
     assert_eq!(options.timeout(), Some(Duration::from_secs(60)));
     assert_eq!(options.init_method(), "env://");
-    let mut words = OptionArguments::default();
-    words.keywords.insert("num_threads".to_owned(), 3.into());
-    let error = backend.construct_options(&words).unwrap_err();
-    assert!(error.message.contains("no option num_threads"), "{error}");
+    let words = json!({ "num_threads": 3 });
+    let error = backend.options(words.as_object().unwrap()).unwrap_err();
+    assert!(
+        error.message.contains("unknown field `num_threads`"),
+        "{error}"
+    );
 }

@@ -140,7 +140,7 @@ impl<T: Send + 'static> RpcFuture<T> {
         if place() == Place::Async {
             let text = "an async function must not block: await the call, or offer the function with \
                         Methods::with_blocking";
-            return Err(RpcError::new(RpcErrorKind::InvalidArgument, text));
+            return Err(RpcError::invalid(text));
         }
         match self.state {
             State::Call(call) => {

@@ -16,7 +16,7 @@ use super::failure::Failure;
 use super::method::Method;
 use super::run::{at_once, failed, steps};
 use super::slot::{Promise, Slot};
-use crate::error::{RpcError, RpcErrorKind};
+use crate::error::RpcError;
 use crate::payload::Payload;
 use crate::rref::{self, Keep, Kept, ValueMethod};
 
@@ -162,7 +162,7 @@ impl Methods {
         let name = method.name();
         let start: StartAsync = Arc::new(move |_, _| {
             let text = format!("the result of {name} stays where it is: call it with remote()");
-            Box::pin(async move { Err(RpcError::new(RpcErrorKind::InvalidArgument, text)) })
+            Box::pin(async move { Err(RpcError::invalid(text)) })
         });
         self.insert(name, method.version(), Handler::Async(start), Some(keep))
     }

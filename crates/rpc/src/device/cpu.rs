@@ -7,7 +7,7 @@ use bytes::Bytes;
 use rdzv_rpc_proto::device::Device;
 
 use super::{DeviceBackend, DeviceMemory, Event};
-use crate::{RpcError, RpcErrorKind};
+use crate::RpcError;
 
 /// No accelerators. Tensors of the CPU never ask their backend for anything.
 #[derive(Debug, Clone, Copy, Default)]
@@ -23,7 +23,7 @@ impl CpuOnly {
 /// That there is no such device.
 pub(super) fn no_such_device(device: Device, count: u32) -> RpcError {
     let message = format!("there is no device {device} here: this worker has {count} accelerators");
-    RpcError::new(RpcErrorKind::InvalidArgument, message)
+    RpcError::invalid(message)
 }
 
 impl DeviceBackend for CpuOnly {

@@ -9,7 +9,7 @@ use rdzv_rpc_proto::device::Device;
 
 use super::cpu::no_such_device;
 use super::{DeviceBackend, DeviceMemory, Event};
-use crate::{RpcError, RpcErrorKind};
+use crate::RpcError;
 
 /// Some accelerators whose memory is that of the host, `cuda:0` and so on.
 ///
@@ -124,7 +124,7 @@ fn ours(memory: &Arc<dyn DeviceMemory>) -> Result<Arc<FakeMemory>, RpcError> {
     let memory: Arc<dyn Any + Send + Sync> = Arc::clone(memory) as _;
     memory.downcast().map_err(|_| {
         let message = "this memory is that of another backend";
-        RpcError::new(RpcErrorKind::InvalidArgument, message)
+        RpcError::invalid(message)
     })
 }
 

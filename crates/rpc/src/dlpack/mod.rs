@@ -18,8 +18,8 @@ use dlpark::tensor::TensorRef;
 use dlpark::{DlpackFlags, Managed, ManagedTensorBase};
 use rdzv_rpc_proto::tensor::{DataType, TensorMeta};
 
+use crate::RpcError;
 use crate::tensor::{Storage, Tensor};
-use crate::{RpcError, RpcErrorKind};
 
 /// A tensor as libraries hand it to one another since DLPack 1.0. It knows that it is read-only.
 pub type Versioned = Managed<dlpark::ffi::DLManagedTensorVersioned>;
@@ -186,7 +186,7 @@ fn meta_of(foreign: &TensorRef<'_>) -> Result<TensorMeta, RpcError> {
 }
 
 fn refused(message: String) -> RpcError {
-    RpcError::new(RpcErrorKind::InvalidArgument, message)
+    RpcError::invalid(message)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 use std::sync::{Arc, Mutex};
 
 use super::*;
+use crate::RpcErrorKind;
 
 fn matrix() -> Tensor {
     Tensor::from_vec((0..12).collect::<Vec<i32>>(), [3, 4]).unwrap()

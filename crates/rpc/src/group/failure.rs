@@ -32,7 +32,7 @@ impl From<BadRecord> for RpcError {
 
 impl From<BadName> for RpcError {
     fn from(error: BadName) -> Self {
-        Self::new(RpcErrorKind::InvalidArgument, error.to_string())
+        Self::invalid(error.to_string())
     }
 }
 

@@ -61,7 +61,7 @@ pub(super) fn form(
 }
 
 fn check_arguments(me: &Member, world_size: u32) -> Result<(), RpcError> {
-    let invalid = |message| Err(RpcError::new(RpcErrorKind::InvalidArgument, message));
+    let invalid = |message| Err(RpcError::invalid(message));
     if world_size == 0 {
         return invalid(
             "a static RPC group needs a world size of at least 1, got 0; for a group that workers \

@@ -63,7 +63,7 @@ impl Kept {
         self.value.downcast::<T>().map_err(|_| {
             let wanted = type_name::<T>();
             let text = format!("the value behind the reference is a {is}, not a {wanted}");
-            RpcError::new(RpcErrorKind::InvalidArgument, text)
+            RpcError::invalid(text)
         })
     }
 
@@ -75,7 +75,7 @@ impl Kept {
                 "a {is} is only kept to be used by its methods and cannot be sent: call a \
                  ValueMethod on it"
             );
-            return Err(RpcError::new(RpcErrorKind::InvalidArgument, text));
+            return Err(RpcError::invalid(text));
         };
         encode(context, self.value.as_ref())
     }

@@ -197,7 +197,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
                 core.me,
                 self.owner()
             );
-            return Err(RpcError::new(RpcErrorKind::InvalidArgument, text));
+            return Err(RpcError::invalid(text));
         }
         let (fetch, answer) = core.references.ask(core, question);
         if let Some(made) = answer.take() {
@@ -206,7 +206,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
         if place() == Place::Async {
             core.references.no_answer(core, question.rref, fetch);
             let text = "an async function must not block: await RRef::fetch";
-            return Err(RpcError::new(RpcErrorKind::InvalidArgument, text));
+            return Err(RpcError::invalid(text));
         }
         let limit = limit(core, timeout);
         answer.park(limit.map(|limit| Instant::now() + limit));

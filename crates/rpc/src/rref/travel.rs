@@ -79,7 +79,7 @@ impl ForkReferences for Forking<'_> {
                 "{} belongs to another agent of this process: use it with calls of that one",
                 local.handle
             );
-            return Err(RpcError::new(RpcErrorKind::InvalidArgument, text));
+            return Err(RpcError::invalid(text));
         }
         let forked = register.with(self.core, |machine, now| {
             machine.fork(now, local.handle, self.to)

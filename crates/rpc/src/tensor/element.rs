@@ -8,7 +8,7 @@ use rdzv_rpc_proto::tensor::{DataType, TensorMeta};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::{Storage, Tensor};
-use crate::{RpcError, RpcErrorKind};
+use crate::RpcError;
 
 /// A type that elements of tensors can be seen as.
 pub trait Element: FromBytes + IntoBytes + Immutable + Copy + Send + Sync + 'static {
@@ -68,15 +68,12 @@ impl Tensor {
     ) -> Result<Self, RpcError> {
         let meta = TensorMeta::contiguous(T::DATA_TYPE, shape.into())?;
         if meta.count() != numbers.len() {
-            return Err(RpcError::new(
-                RpcErrorKind::InvalidArgument,
-                format!(
-                    "a tensor of shape {:?} has {} elements, but there are {} numbers",
-                    meta.shape(),
-                    meta.count(),
-                    numbers.len()
-                ),
-            ));
+            return Err(RpcError::invalid(format!(
+                "a tensor of shape {:?} has {} elements, but there are {} numbers",
+                meta.shape(),
+                meta.count(),
+                numbers.len()
+            )));
         }
         Ok(Self {
             storage: Storage::host(Bytes::from_owner(Numbers(numbers))),
@@ -94,7 +91,7 @@ impl Tensor {
         if !T::reads(self.data_type()) {
             let (rust, data_type) = (std::any::type_name::<T>(), self.data_type());
             let message = format!("the elements of the tensor are {data_type}, not {rust}");
-            return Err(RpcError::new(RpcErrorKind::InvalidArgument, message));
+            return Err(RpcError::invalid(message));
         }
         if let Some(bytes) = self.storage.host_bytes()
             && self.meta.is_contiguous()
@@ -107,7 +104,7 @@ impl Tensor {
         let mut numbers = Vec::new();
         numbers.try_reserve_exact(self.meta.count()).map_err(|_| {
             let message = format!("no memory for {} numbers", self.meta.count());
-            RpcError::new(RpcErrorKind::InvalidArgument, message)
+            RpcError::invalid(message)
         })?;
         numbers.resize(self.meta.count(), T::new_zeroed());
         numbers

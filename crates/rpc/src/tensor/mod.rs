@@ -21,8 +21,8 @@ pub use element::Element;
 pub(crate) use storage::Arrivals;
 pub use storage::Storage;
 
+use crate::RpcError;
 use crate::device::DeviceBackend;
-use crate::{RpcError, RpcErrorKind};
 
 /// A typed, strided view of shared memory. Cloning and slicing never copy the memory.
 ///
@@ -63,15 +63,12 @@ impl Tensor {
             bytes.into(),
         );
         if meta.byte_len() != bytes.len() {
-            return Err(RpcError::new(
-                RpcErrorKind::InvalidArgument,
-                format!(
-                    "a tensor of {data_type} with shape {:?} takes {} bytes, but there are {}",
-                    meta.shape(),
-                    meta.byte_len(),
-                    bytes.len()
-                ),
-            ));
+            return Err(RpcError::invalid(format!(
+                "a tensor of {data_type} with shape {:?} takes {} bytes, but there are {}",
+                meta.shape(),
+                meta.byte_len(),
+                bytes.len()
+            )));
         }
         Ok(Self {
             storage: Storage::host(bytes),
@@ -144,7 +141,7 @@ impl Tensor {
 
 impl From<MetaError> for RpcError {
     fn from(error: MetaError) -> Self {
-        Self::new(RpcErrorKind::InvalidArgument, error.to_string())
+        Self::invalid(error.to_string())
     }
 }
 

@@ -3,6 +3,7 @@ use std::borrow::Cow;
 use half::{bf16, f16};
 
 use super::*;
+use crate::RpcErrorKind;
 use crate::device::testing::FakeDevices;
 
 fn matrix() -> Tensor {

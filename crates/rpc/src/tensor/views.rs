@@ -6,7 +6,7 @@ use bytes::Bytes;
 use rdzv_rpc_proto::tensor::{Content, Coverage, MetaError, Part, TensorMeta};
 
 use super::{Storage, Tensor};
-use crate::{RpcError, RpcErrorKind};
+use crate::RpcError;
 
 impl Tensor {
     /// Only these indices of a dimension.
@@ -60,7 +60,7 @@ impl Tensor {
         copy.try_reserve_exact(meta.byte_len()).map_err(|_| {
             let len = meta.byte_len();
             let message = format!("no memory for a contiguous copy of {len} bytes");
-            RpcError::new(RpcErrorKind::InvalidArgument, message)
+            RpcError::invalid(message)
         })?;
         let order = Coverage::in_order(&self.meta).expect("what is empty is contiguous");
         let part = Part {

@@ -14,10 +14,11 @@ use rdzv_testing::free_port;
 use super::{LONG, TWICE, methods};
 
 fn options(init_method: &str, deadline: Duration) -> Arc<dyn BackendOptions> {
-    let mut options = RpcOptions::default();
-    options.set_init_method(init_method);
-    options.set_init_deadline(deadline).unwrap();
-    Arc::new(options)
+    Arc::new(RpcOptions {
+        init_method: init_method.to_owned(),
+        init_deadline: deadline,
+        ..RpcOptions::default()
+    })
 }
 
 /// The address of a store that this process can host.
@@ -98,15 +99,14 @@ fn a_process_has_one_agent_until_it_shuts_down() {
         assert_taken();
         assert_none();
         let backend = BackendRegistry::of_process().get("TENSORPIPE").unwrap();
-        let second = backend.init(InitArguments {
+        let arguments = InitArguments {
             store: meeting.store,
             name: WorkerName::new("second").unwrap(),
             rank: meeting.rank,
             world_size: Some(2),
-            options: options(&place, LONG),
             methods: methods(),
-        });
-        let second = second.unwrap();
+        };
+        let second = backend.init(arguments, &*options(&place, LONG)).unwrap();
         let first = first.join().unwrap();
         assert_eq!(
             current().unwrap().call_sync("second", TWICE, &3).unwrap(),

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use rdzv_rpc::RpcAgent;
 use rdzv_rpc::backend::{Agent, Backend, BackendOptions, BackendRegistry, BuiltIn, InitArguments};
-use rdzv_rpc::options::OptionArguments;
+use rdzv_rpc::options::Keywords;
 use rdzv_rpc_proto::worker::{WorkerId, WorkerName};
+use serde_json::json;
 
 use super::{LONG, TWICE, methods, store};
 
@@ -25,7 +26,7 @@ impl BackendOptions for Foreign {
 }
 
 /// Both workers, each by one of the names of the backend.
-fn formed(backends: &[Backend; 2], words: &OptionArguments) -> Vec<Arc<dyn Agent>> {
+fn formed(backends: &[Backend; 2], words: &Keywords) -> Vec<Arc<dyn Agent>> {
     let store = store();
     std::thread::scope(|scope| {
         let workers = [0_u32, 1].map(|rank| {
@@ -35,10 +36,10 @@ fn formed(backends: &[Backend; 2], words: &OptionArguments) -> Vec<Arc<dyn Agent
                 name: WorkerName::new(format!("w{rank}")).unwrap(),
                 rank: WorkerId(rank),
                 world_size: Some(2),
-                options: backend.construct_options(words).unwrap(),
                 methods: methods(),
             };
-            scope.spawn(move || backend.init(arguments).unwrap())
+            let options = backend.options(words).unwrap();
+            scope.spawn(move || backend.init(arguments, &*options).unwrap())
         });
         workers.map(|worker| worker.join().unwrap()).into()
     })
@@ -50,18 +51,9 @@ fn a_group_is_made_of_what_the_registry_gives() {
     let backends = ["RDZV", "TENSORPIPE"].map(|name| registry.get(name).unwrap());
     // Handles stay good, whoever comes later.
     let later = Arc::new(BuiltIn::of_host());
-    registry.register_backend("LATER", later).unwrap();
-    let mut words = OptionArguments {
-        rpc_timeout: Some(7.0),
-        ..OptionArguments::default()
-    };
-    words
-        .keywords
-        .insert("transports".to_owned(), vec!["tcp"].into());
-    words
-        .keywords
-        .insert("address".to_owned(), "127.0.0.1".into());
-    let workers = formed(&backends, &words);
+    registry.register("LATER", later).unwrap();
+    let words = json!({ "rpc_timeout": 7.0, "transports": ["tcp"], "address": "127.0.0.1" });
+    let workers = formed(&backends, words.as_object().unwrap());
     assert_eq!(workers[1].info().to_string(), "WorkerInfo(id=1, name=w1)");
     let agent = (&*workers[0] as &dyn Any)
         .downcast_ref::<RpcAgent>()
@@ -82,14 +74,15 @@ fn the_registry_of_the_process_has_the_built_in_backend() {
     let (backend, options) = registry.resolve(None, None).unwrap();
     assert_eq!(backend.to_string(), "BackendType.RDZV");
     assert_eq!(options.timeout(), Some(Duration::from_secs(60)));
-    let refused = registry.get("TENSORPIPE").unwrap().init(InitArguments {
+    let arguments = InitArguments {
         store: store(),
         name: WorkerName::new("w0").unwrap(),
         rank: WorkerId(0),
         world_size: Some(1),
-        options: Arc::new(Foreign),
         methods: methods(),
-    });
+    };
+    let refused = registry.get("TENSORPIPE").unwrap();
+    let refused = refused.init(arguments, &Foreign);
     assert_eq!(
         refused.unwrap_err().to_string(),
         "`rpc_backend_options` must be a `TensorPipeRpcBackendOptions`. Foreign"

@@ -1,5 +1,7 @@
 //! Calls that this worker made and that have not ended yet.
 
+use std::ops::{Deref, DerefMut};
+
 use super::table::CallTable;
 use rdzv_core::time::Mono;
 
@@ -16,7 +18,7 @@ pub struct Begun {
     /// The number, for the header of its frame.
     pub call: u64,
     /// Whether whoever sleeps until the first deadline has to be woken, because this one is before
-    /// it. It then asks [`Pending::arm`] again.
+    /// it. It then asks [`CallTable::arm`] again.
     pub wake: bool,
 }
 
@@ -43,50 +45,19 @@ impl<T> Pending<T> {
         let wake = inserted.is_ok_and(|wake| wake);
         Begun { call, wake }
     }
+}
 
-    /// What is known of a call.
-    pub fn get(&self, call: u64) -> Option<&T> {
-        self.calls.get(call)
+impl<T> Deref for Pending<T> {
+    type Target = CallTable<u64, T>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.calls
     }
+}
 
-    /// What is known of a call, to change it.
-    pub fn get_mut(&mut self, call: u64) -> Option<&mut T> {
-        self.calls.get_mut(call)
-    }
-
-    /// Takes a call out, because it ended. Nothing if it ended before: a late reply is for nobody.
-    pub fn take(&mut self, call: u64) -> Option<T> {
-        self.calls.take(call)
-    }
-
-    /// Takes out the calls whose deadline is reached, first things first.
-    pub fn expire(&mut self, now: Mono) -> impl Iterator<Item = (u64, T)> + use<'_, T> {
-        self.calls.expire(now)
-    }
-
-    /// The first deadline, until which the driver is going to sleep; for ever if there is none.
-    pub fn arm(&mut self) -> Option<Mono> {
-        self.calls.arm()
-    }
-
-    /// Takes out all calls.
-    pub fn drain(&mut self) -> impl Iterator<Item = (u64, T)> + use<T> {
-        self.calls.drain()
-    }
-
-    /// Takes out the calls that `which` is true for: those to a peer that is lost.
-    pub fn take_where(&mut self, which: impl FnMut(&T) -> bool) -> Vec<(u64, T)> {
-        self.calls.take_where(which)
-    }
-
-    /// How many calls there are.
-    pub fn len(&self) -> usize {
-        self.calls.len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.calls.is_empty()
+impl<T> DerefMut for Pending<T> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.calls
     }
 }
 

@@ -53,74 +53,65 @@ pub enum DeviceFault {
         /// Who is there.
         names: Row<String>,
     },
+    /// V4 to V8: a device map does not fit its owner or its target.
+    #[error(
+        "Node {node} has {} in its device map for {target}\ndevice map = {map}{}",
+        .fault.which(),
+        .fault.owned()
+    )]
+    Map {
+        /// The owner of the map.
+        node: String,
+        /// The worker that the map is for.
+        target: String,
+        /// The map.
+        map: DeviceMap,
+        /// The rule that it breaks.
+        fault: MapFault,
+    },
+}
+
+/// The first rule that a device map breaks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MapFault {
     /// V4: two devices are mapped to one.
-    #[error(
-        "Node {node} has duplicated target devices in its device map for {target}\ndevice map = {map}"
-    )]
-    DuplicatedTargets {
-        /// Whose.
-        node: String,
-        /// For whom.
-        target: String,
-        /// The map.
-        map: DeviceMap,
-    },
-    /// V5: a mapped device is not among those that its owner lists.
-    #[error(
-        "Node {node} has unexpected source devices in its device map for {target}\ndevice map = {map}\ndevices = {devices}"
-    )]
-    UnexpectedSources {
-        /// Whose.
-        node: String,
-        /// For whom.
-        target: String,
-        /// The map.
-        map: DeviceMap,
-        /// What the node lists.
-        devices: Row<Device>,
-    },
-    /// V6: a mapped device does not exist.
-    #[error(
-        "Node {node} has source devices with invalid indices in its device map for {target}\ndevice map = {map}\ndevice count = {count}"
-    )]
-    InvalidSources {
-        /// Whose.
-        node: String,
-        /// For whom.
-        target: String,
-        /// The map.
-        map: DeviceMap,
-        /// How many accelerators the node has.
-        count: u32,
-    },
-    /// V7: a target device is not among those that the target lists.
-    #[error(
-        "Node {node} has unexpected target devices in its device map for {target}\ndevice map = {map}\ndevices = {devices}"
-    )]
-    UnexpectedTargets {
-        /// Whose.
-        node: String,
-        /// For whom.
-        target: String,
-        /// The map.
-        map: DeviceMap,
-        /// What the target lists.
-        devices: Row<Device>,
-    },
-    /// V8: a target device does not exist.
-    #[error(
-        "Node {node} has target devices with invalid indices in its device map for {target}\ndevice map = {map}\ndevice count = {count}"
-    )]
-    InvalidTargets {
-        /// Whose.
-        node: String,
-        /// For whom.
-        target: String,
-        /// The map.
-        map: DeviceMap,
-        /// How many accelerators the target has.
-        count: u32,
-    },
+    DuplicatedTargets,
+    /// V5 and V6: the owner of the map does not have a mapped device.
+    Sources(Misfit),
+    /// V7 and V8: the target does not have a target device.
+    Targets(Misfit),
+}
+
+impl MapFault {
+    fn which(&self) -> &'static str {
+        match self {
+            Self::DuplicatedTargets => "duplicated target devices",
+            Self::Sources(Misfit::Unlisted(_)) => "unexpected source devices",
+            Self::Sources(Misfit::Absent(_)) => "source devices with invalid indices",
+            Self::Targets(Misfit::Unlisted(_)) => "unexpected target devices",
+            Self::Targets(Misfit::Absent(_)) => "target devices with invalid indices",
+        }
+    }
+
+    /// The devices of the worker that does not have those that the map names.
+    fn owned(&self) -> String {
+        match self {
+            Self::DuplicatedTargets => String::new(),
+            Self::Sources(misfit) | Self::Targets(misfit) => match misfit {
+                Misfit::Unlisted(devices) => format!("\ndevices = {devices}"),
+                Misfit::Absent(count) => format!("\ndevice count = {count}"),
+            },
+        }
+    }
+}
+
+/// Why a worker cannot have the devices that a map names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Misfit {
+    /// V5 and V7: it lists its devices, and not this one.
+    Unlisted(Row<Device>),
+    /// V6 and V8: it lists none, and has too few.
+    Absent(u32),
 }
 
 /// Whether all members are known from the beginning.
@@ -198,61 +189,21 @@ fn check_map(
     map: &DeviceMap,
     at_target: Option<&DeviceData>,
 ) -> Result<(), DeviceFault> {
-    let names = || (node.name.to_owned(), target.to_owned());
-    if !are_distinct(map.targets()) {
-        let ((node, target), map) = (names(), map.clone());
-        return Err(DeviceFault::DuplicatedTargets { node, target, map });
-    }
-    match misfit(map.sources(), node.data) {
-        Some(Misfit::Unlisted(devices)) => {
-            let ((node, target), map) = (names(), map.clone());
-            return Err(DeviceFault::UnexpectedSources {
-                node,
-                target,
-                map,
-                devices,
-            });
-        }
-        Some(Misfit::Absent(count)) => {
-            let ((node, target), map) = (names(), map.clone());
-            return Err(DeviceFault::InvalidSources {
-                node,
-                target,
-                map,
-                count,
-            });
-        }
-        None => {}
-    }
-    match at_target.and_then(|data| misfit(map.targets(), data)) {
-        Some(Misfit::Unlisted(devices)) => {
-            let ((node, target), map) = (names(), map.clone());
-            Err(DeviceFault::UnexpectedTargets {
-                node,
-                target,
-                map,
-                devices,
-            })
-        }
-        Some(Misfit::Absent(count)) => {
-            let ((node, target), map) = (names(), map.clone());
-            Err(DeviceFault::InvalidTargets {
-                node,
-                target,
-                map,
-                count,
-            })
-        }
-        None => Ok(()),
-    }
-}
-
-/// Why a worker cannot have the devices that a map names.
-enum Misfit {
-    /// It lists its devices, and not this one.
-    Unlisted(Row<Device>),
-    /// It lists none, and has too few.
-    Absent(u32),
+    let fault = if !are_distinct(map.targets()) {
+        MapFault::DuplicatedTargets
+    } else if let Some(misfit) = misfit(map.sources(), node.data) {
+        MapFault::Sources(misfit)
+    } else if let Some(misfit) = at_target.and_then(|data| misfit(map.targets(), data)) {
+        MapFault::Targets(misfit)
+    } else {
+        return Ok(());
+    };
+    Err(DeviceFault::Map {
+        node: node.name.to_owned(),
+        target: target.to_owned(),
+        map: map.clone(),
+        fault,
+    })
 }
 
 fn misfit(named: impl Iterator<Item = Device>, owner: &DeviceData) -> Option<Misfit> {

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use check::{DeviceFault, GroupKind, Node, check};
+pub use check::{DeviceFault, GroupKind, MapFault, Misfit, Node, check};
 pub use map::{DeviceMap, NotOneToOne};
 pub use reverse::{device_list, reverse_maps};
 pub use spec::{BadDevice, Device, DeviceType};

@@ -12,7 +12,7 @@ use crate::agent::core::{Core, Member, Members};
 use crate::call::context::CallContext;
 use crate::call::methods::{Answer, Handler, Methods};
 use crate::call::slot::Slot;
-use crate::error::{RpcError, RpcErrorKind};
+use crate::error::RpcError;
 use crate::payload::Payload;
 use rdzv_rpc_proto::gather::{Finished, GatherError, GatherKey, GatherTable, Participant};
 
@@ -120,7 +120,7 @@ async fn reported(context: CallContext, payload: Payload) -> Answer {
     let leads = report.key.members.first();
     if leads.is_none_or(|leader| leader.name != core.me.name) {
         let text = format!("{} does not lead this gather", core.me.name);
-        return Err(RpcError::new(RpcErrorKind::InvalidArgument, text));
+        return Err(RpcError::invalid(text));
     }
     let within = Duration::from_micros(report.within_micros);
     let waiting = core

@@ -45,10 +45,12 @@ impl RpcAgent {
         let core = self.core();
         let members = self.participants(members)?;
         if within < Duration::from_micros(1) {
-            return Err(invalid("a gather within no time cannot succeed: name more"));
+            return Err(RpcError::invalid(
+                "a gather within no time cannot succeed: name more",
+            ));
         }
         if place() == Place::Async {
-            return Err(invalid(
+            return Err(RpcError::invalid(
                 "an async function must not block: gather in one of Methods::with_blocking",
             ));
         }
@@ -104,7 +106,7 @@ impl RpcAgent {
         };
         if !by_name.contains_key(&core.me.name) {
             let text = format!("{} is not among the members of its own gather", core.me);
-            return Err(invalid(text));
+            return Err(RpcError::invalid(text));
         }
         Ok(by_name.into_values().collect())
     }
@@ -184,8 +186,4 @@ fn leader_failed(kind: RpcErrorKind, how: &str, error: RpcError) -> RpcError {
         message,
         ..error
     }
-}
-
-fn invalid(text: impl Into<String>) -> RpcError {
-    RpcError::new(RpcErrorKind::InvalidArgument, text)
 }

@@ -139,7 +139,7 @@ impl DynamicGroup {
     ) -> Result<Self, RpcError> {
         if lease < SHORTEST_LEASE {
             let message = format!("a lease of {lease:?} is too short: at least {SHORTEST_LEASE:?}");
-            return Err(RpcError::new(RpcErrorKind::InvalidArgument, message));
+            return Err(RpcError::invalid(message));
         }
         // Connections first: nobody who cannot keep up a lease shall join.
         let connect = || {

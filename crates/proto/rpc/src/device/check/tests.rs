@@ -298,11 +298,13 @@ fn rule(fault: &DeviceFault) -> u8 {
         DeviceFault::DuplicatedDevices { .. } => 1,
         DeviceFault::InvalidDevices { .. } => 2,
         DeviceFault::UnknownTargets { .. } => 3,
-        DeviceFault::DuplicatedTargets { .. } => 4,
-        DeviceFault::UnexpectedSources { .. } => 5,
-        DeviceFault::InvalidSources { .. } => 6,
-        DeviceFault::UnexpectedTargets { .. } => 7,
-        DeviceFault::InvalidTargets { .. } => 8,
+        DeviceFault::Map { fault, .. } => match fault {
+            MapFault::DuplicatedTargets => 4,
+            MapFault::Sources(Misfit::Unlisted(_)) => 5,
+            MapFault::Sources(Misfit::Absent(_)) => 6,
+            MapFault::Targets(Misfit::Unlisted(_)) => 7,
+            MapFault::Targets(Misfit::Absent(_)) => 8,
+        },
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rdzv_rpc::backend::{BackendOptions, BackendRegistry, BuiltIn, NAME, RpcBackend};
 use rdzv_rpc::device::testing::FakeDevices;
-use rdzv_rpc::options::{Keywords, OptionArguments};
+use rdzv_rpc::options::{Keywords, RpcOptions};
 use rdzv_rpc::{RpcError, init_rpc};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -30,13 +30,12 @@ pub(crate) struct Init {
 
 impl Default for Init {
     fn default() -> Self {
-        let usual = OptionArguments::default();
         Self {
             name: String::new(),
             rank: None,
             world_size: None,
             backend: None,
-            init_method: usual.init_method,
+            init_method: RpcOptions::default().init_method,
             timeout: 60.0,
             options: Keywords::new(),
             foreign: false,
@@ -71,12 +70,12 @@ impl Worker {
                 "name": arguments.name.as_str(),
                 "rank": arguments.rank.0,
                 "world_size": arguments.world_size,
-                "threads": options.num_worker_threads(),
+                "threads": options.num_worker_threads,
             });
-            built_in.init(arguments)
+            built_in.init(arguments, options)
         });
         let registry = BackendRegistry::of_process();
-        let backend = registry.register_backend(name, Arc::new(handlers))?;
+        let backend = registry.register(name, Arc::new(handlers))?;
         let shown = backend.to_string();
         self.backends.insert(name.to_owned(), backend);
         self.devices = Some(devices);
@@ -92,15 +91,13 @@ impl Worker {
             backend.unwrap_or_else(|| panic!("there is no backend {name}"))
         };
         let backend = init.backend.as_ref().map(handle);
-        let words = OptionArguments {
-            rpc_timeout: Some(init.timeout),
-            init_method: init.init_method.clone(),
-            keywords: init.options.clone(),
-        };
+        let mut words = init.options.clone();
+        words.insert("rpc_timeout".to_owned(), init.timeout.into());
+        words.insert("init_method".to_owned(), init.init_method.clone().into());
         let options: Arc<dyn BackendOptions> = match (&backend, init.foreign) {
             (_, true) => Arc::new(Foreign),
-            (Some(backend), _) => backend.construct_options(&words)?,
-            (None, _) => handle(&NAME.to_owned()).construct_options(&words)?,
+            (Some(backend), _) => backend.options(&words)?,
+            (None, _) => handle(&NAME.to_owned()).options(&words)?,
         };
         let agent = init_rpc(
             &init.name,
