@@ -446,8 +446,12 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         match change {
             Change::Membership { round, reason } => {
                 self.emit_node_state(NodeState::Running, reason.clone(), None, None);
-                self.failures.membership_changed(now, &reason);
-                GroupInput::MembershipChanged { round, reason }
+                let cause = self.failures.membership_changed(now, &reason);
+                GroupInput::MembershipChanged {
+                    round,
+                    cause,
+                    reason,
+                }
             }
             Change::PeerFailed { node, reason } => {
                 let message = format!("Node {node} has failed for good: {reason}");

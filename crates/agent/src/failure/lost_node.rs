@@ -1,6 +1,6 @@
 //! Nodes that have vanished without a word.
 
-use rdzv_agent_proto::group::{Cause, Evidence, Failure};
+use rdzv_agent_proto::group::{Cause, Evidence, Failure, MembershipCause};
 use rdzv_core::time::Wall;
 use rdzv_rendezvous::RendezvousError;
 
@@ -15,6 +15,9 @@ pub(super) struct LostNode {
 impl LostNode {
     /// The one that the sentence about a change of membership tells of, if that is what it tells.
     pub(super) fn in_sentence(reason: &str, at: Wall) -> Option<Self> {
+        if cause_of(reason) != MembershipCause::Lost {
+            return None;
+        }
         let reason = reason
             .strip_prefix("node ")
             .or_else(|| reason.strip_prefix("nodes "))?;
@@ -57,6 +60,22 @@ impl LostNode {
     }
 }
 
+/// What has changed according to the sentence of a backend. A sentence that is not known may be about a
+/// loss.
+pub(super) fn cause_of(reason: &str) -> MembershipCause {
+    // An agent of torchrun leaves a round to restart its workers; one that ends is lost, or closes the run.
+    if reason.ends_with(" joins again") || reason.ends_with(" has left the round") {
+        MembershipCause::Restarted
+    } else if [" waits to join", " wait to join"]
+        .iter()
+        .any(|words| reason.contains(words))
+    {
+        MembershipCause::Waiting
+    } else {
+        MembershipCause::Lost
+    }
+}
+
 /// Agents are known by host, process id and a number: `node-b_4242_0`.
 fn host_of(agent: &str) -> &str {
     let mut parts = agent.rsplitn(3, '_');
@@ -73,6 +92,26 @@ fn host_of(agent: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn restarts_and_new_nodes_are_told_from_losses() {
+        for (reason, cause) in [
+            ("node b_1_0 joins again", MembershipCause::Restarted),
+            ("node b_1_0 has left the round", MembershipCause::Restarted),
+            ("node b_1_0 waits to join", MembershipCause::Waiting),
+            (
+                "nodes b_1_0, c_2_0 wait to join the next round",
+                MembershipCause::Waiting,
+            ),
+            (
+                "nodes b_1_0, c_2_0 are gone (ended without a word)",
+                MembershipCause::Lost,
+            ),
+            ("node b_1_0 has left", MembershipCause::Lost),
+        ] {
+            assert_eq!(cause_of(reason), cause, "{reason}");
+        }
+    }
 
     #[test]
     fn only_losses_are_losses() {

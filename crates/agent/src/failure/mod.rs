@@ -15,7 +15,9 @@
 mod judge;
 mod lost_node;
 
-use rdzv_agent_proto::group::{Cause, Evidence, Exit, Failure, WorkerExit, first_failure};
+use rdzv_agent_proto::group::{
+    Cause, Evidence, Exit, Failure, MembershipCause, WorkerExit, first_failure,
+};
 use rdzv_core::rank::{GroupRank, LocalRank};
 use rdzv_core::time::Wall;
 use rdzv_rendezvous::RendezvousError;
@@ -78,11 +80,12 @@ impl FailureAnalysis {
         self.not_started = program.then_some(worker);
     }
 
-    /// Nodes came or went, as this sentence says.
-    pub(crate) fn membership_changed(&mut self, at: Wall, reason: &str) {
+    /// Nodes came or went, as this sentence says. Returns which of these it was.
+    pub(crate) fn membership_changed(&mut self, at: Wall, reason: &str) -> MembershipCause {
         if let Some(lost) = LostNode::in_sentence(reason, at) {
             self.lost_node = Some(lost);
         }
+        lost_node::cause_of(reason)
     }
 
     /// The rendezvous cannot be reached any more.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use rdzv_agent_proto::group::policy::EXPLAINED_WITHIN;
 use rdzv_agent_proto::group::{
-    Ending, Exit, GroupInput, GroupOutput, GroupSpec, GroupState, Master, Round, WorkerExit,
-    WorkerGroup,
+    Ending, Exit, GroupInput, GroupOutput, GroupSpec, GroupState, Master, MembershipCause, Round,
+    WorkerExit, WorkerGroup,
 };
 use rdzv_core::ident::RunId;
 use rdzv_core::machine::Machine;
@@ -35,6 +35,8 @@ struct World {
     /// The number of the round that is formed next.
     rounds: u64,
     restarts: u32,
+    /// Restarts of other nodes that this one was told of.
+    restarts_elsewhere: u32,
     /// Whether another node ended the run.
     ended_by_others: bool,
     /// Whether the kernel held a worker.
@@ -72,6 +74,7 @@ impl World {
             clearing: false,
             rounds: 0,
             restarts: 0,
+            restarts_elsewhere: 0,
             ended_by_others: false,
             forfeited: false,
             beyond_help: false,
@@ -198,7 +201,17 @@ impl World {
                 // Of this round, or a late notice of the one before.
                 let round = (self.rounds - 1).saturating_sub(u64::from(fate / 16 % 2));
                 let reason = "a node came".to_owned();
-                self.tell(GroupInput::MembershipChanged { round, reason });
+                let cause = match fate % 16 {
+                    0 => MembershipCause::Lost,
+                    1 => MembershipCause::Restarted,
+                    _ => MembershipCause::Waiting,
+                };
+                self.restarts_elsewhere += u32::from(cause == MembershipCause::Restarted);
+                self.tell(GroupInput::MembershipChanged {
+                    round,
+                    cause,
+                    reason,
+                });
             }
             3 if dynamic => {
                 self.ended_by_others = true;
@@ -302,7 +315,7 @@ proptest! {
                 prop_assert_eq!(first, world.first_failure.as_ref(), "INV-G3");
             }
             prop_assert!(
-                world.restarts == max_restarts
+                world.restarts + world.restarts_elsewhere >= max_restarts
                     || world.ended_by_others
                     || world.forfeited
                     || world.beyond_help,

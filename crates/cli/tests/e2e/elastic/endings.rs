@@ -100,6 +100,44 @@ fn a_restart_of_one_node_is_a_new_round_for_all_and_counts_for_that_one() {
 }
 
 #[test]
+fn the_restarts_of_a_job_are_one_budget_on_any_number_of_nodes() {
+    let place = store();
+    let flags = ["--nnodes=4", "--max-restarts=2"];
+    // In each round another node fails first; its peers fail a moment later because of it.
+    let script = "echo started; test $GROUP_RANK = $((RDZV_ROUND % 4)) || sleep 0.2; exit 7";
+    let nodes = [(); 4].map(|()| place.node(&flags, script).start());
+    for node in nodes {
+        let ended = node.wait().expect(1);
+        assert_eq!(
+            ended.stdout.matches("started").count(),
+            3,
+            "{}",
+            ended.stderr
+        );
+    }
+    place.end();
+}
+
+#[test]
+fn restarts_for_failures_of_different_nodes_come_out_of_one_budget() {
+    let place = store();
+    let flags = ["--nnodes=3", "--max-restarts=1"];
+    // Node 0 fails in round 0 and node 1 in round 1; the others never fail.
+    let script = "echo started; test $GROUP_RANK = $RDZV_ROUND && exit 7; sleep 1000";
+    let nodes = [(); 3].map(|()| place.node(&flags, script).start());
+    for node in nodes {
+        let ended = node.wait().expect(1);
+        assert_eq!(
+            ended.stdout.matches("started").count(),
+            2,
+            "{}",
+            ended.stderr
+        );
+    }
+    place.end();
+}
+
+#[test]
 fn a_signal_to_one_node_leaves_the_job_to_the_others() {
     let place = store();
     let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=1"];

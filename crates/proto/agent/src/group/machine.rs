@@ -459,9 +459,14 @@ impl Machine for WorkerGroup {
                 let grace = self.spec.grace.min(GRACE_WITHOUT_KEEPER);
                 self.request_stop(now, StopReason::KeeperLost, CLOSING_SIGNAL, grace);
             }
-            (GroupInput::MembershipChanged { round, reason }, _) => {
-                self.membership_changed(now, round, reason);
-            }
+            (
+                GroupInput::MembershipChanged {
+                    round,
+                    cause,
+                    reason,
+                },
+                _,
+            ) => self.membership_changed(now, round, cause, reason),
             (GroupInput::PeerFailed { node, reason }, _) => self.peer_failed(now, node, reason),
             (GroupInput::RunClosed, _) => self.run_closed(now),
             (GroupInput::RendezvousLost, _) => self.rendezvous_lost(now),

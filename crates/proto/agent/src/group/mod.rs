@@ -50,5 +50,6 @@ pub use failure::{Failure, rfc3339};
 pub use first_failure::first_failure;
 pub use machine::WorkerGroup;
 pub use types::{
-    Ending, GroupInput, GroupOutput, GroupSpec, GroupState, Master, Round, WorkerRanks,
+    Ending, GroupInput, GroupOutput, GroupSpec, GroupState, Master, MembershipCause, Round,
+    WorkerRanks,
 };

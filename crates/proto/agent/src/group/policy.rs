@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use rdzv_core::time::Mono;
 
-/// Number of restarts that the group may still use. Membership changes never cost a restart.
+/// Number of restarts that the job may still use, as far as this node knows: those of other nodes come
+/// out of it too. Other changes of membership never cost a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RestartBudget {
     most: u32,
     used: u32,
+    used_by_others: u32,
     forfeited: bool,
 }
 
@@ -18,6 +20,7 @@ impl RestartBudget {
         Self {
             most,
             used: 0,
+            used_by_others: 0,
             forfeited: false,
         }
     }
@@ -36,7 +39,12 @@ impl RestartBudget {
         if self.forfeited {
             return 0;
         }
-        self.most - self.used
+        self.most.saturating_sub(self.used + self.used_by_others)
+    }
+
+    /// Another node has taken one.
+    pub fn taken_elsewhere(&mut self) {
+        self.used_by_others = self.used_by_others.saturating_add(1);
     }
 
     /// Gives up the restarts that are left.
@@ -44,7 +52,7 @@ impl RestartBudget {
         self.forfeited = true;
     }
 
-    /// Number of restarts that have been taken: the restart count that workers see.
+    /// Number of restarts that this node has taken: the restart count that its workers see.
     pub fn used(self) -> u32 {
         self.used
     }

@@ -38,6 +38,17 @@ pub struct GroupSpec {
     pub virtual_local_rank: Option<VisibleLists>,
 }
 
+/// What has changed among the nodes of a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MembershipCause {
+    /// Nodes are gone, or this one was taken for gone: workers elsewhere may fail because of that.
+    Lost,
+    /// Workers of another node failed, and its agent has used a restart of the job.
+    Restarted,
+    /// Nodes wait to join.
+    Waiting,
+}
+
 /// Result of the rendezvous.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Round {
@@ -181,6 +192,8 @@ pub enum GroupInput {
     MembershipChanged {
         /// The number of that round.
         round: u64,
+        /// What has changed.
+        cause: MembershipCause,
         /// The nodes, and the observation; one sentence.
         reason: String,
     },

@@ -106,6 +106,55 @@ fn a_last_failure_that_the_loss_of_a_node_explains_is_not_final() {
 }
 
 #[test]
+fn a_last_failure_is_not_explained_by_a_node_that_restarts_or_waits() {
+    for change in ["restarted", "waiting"] {
+        for (before, after) in [
+            (format!("11 {change} 3 ->"), String::new()),
+            (String::new(), format!("13 {change} 3 ->")),
+        ] {
+            of_two_then(
+                0,
+                &format!(
+                    "10 exited 1=7    -> failure 1 | signal 15 to 0 1
+                     {before}
+                     12 exited 0=0!   -> clear
+                     12 cleared       ->
+                     {after}
+                     1010 time        -> announce 1 | finish failed 1=7 0=0"
+                ),
+            );
+        }
+    }
+}
+
+#[test]
+fn a_restart_of_another_node_is_one_of_the_jobs() {
+    let then = |change: &str, end: &str| {
+        of_two_then(
+            1,
+            &format!(
+                "10 {change} 3         -> regroup: b came | signal 15 to 0 1
+                 20 exited 0=-15! 1=0! -> clear
+                 21 cleared            -> join 0
+                 30 joined 4           -> assign
+                 30 assigned           -> assigned 2 | start 0
+                 30 started 0          -> start 1
+                 30 started 1          ->
+                 40 exited 1=7         -> failure 1 | signal 15 to 0 1
+                 41 exited 0=0!        -> clear
+                 {end}"
+            ),
+        )
+    };
+    let none_left = "42 cleared ->\n1040 time -> announce 1 | finish failed 1=7 0=0";
+    let group = then("restarted", none_left);
+    assert_eq!(group.restart_count(), 0, "workers see those of their node");
+    for change in ["changed", "waiting"] {
+        then(change, "42 cleared -> restarting 0/1 | join 1\n…");
+    }
+}
+
+#[test]
 fn a_last_failure_that_nothing_explains_is_announced_to_the_others() {
     of_two_then(
         0,

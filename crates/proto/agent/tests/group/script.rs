@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use rdzv_agent_proto::group::policy::EXPLAINED_WITHIN;
 use rdzv_agent_proto::group::{
-    Ending, Exit, GroupInput, GroupOutput, GroupSpec, Master, Round, WorkerExit, WorkerGroup,
+    Ending, Exit, GroupInput, GroupOutput, GroupSpec, Master, MembershipCause, Round, WorkerExit,
+    WorkerGroup,
 };
 use rdzv_core::ident::RunId;
 use rdzv_core::machine::Machine;
@@ -117,8 +118,13 @@ fn parse(input: &str, agents: u32) -> GroupInput {
         "broken" => GroupInput::Broken,
         "cleared" => GroupInput::Cleared,
         "not-needed" => GroupInput::NotNeeded,
-        "changed" => GroupInput::MembershipChanged {
+        "changed" | "restarted" | "waiting" => GroupInput::MembershipChanged {
             round: value.parse().unwrap(),
+            cause: match name {
+                "restarted" => MembershipCause::Restarted,
+                "waiting" => MembershipCause::Waiting,
+                _ => MembershipCause::Lost,
+            },
             reason: "b came".into(),
         },
         "peer-failed" => GroupInput::PeerFailed {

@@ -2,7 +2,7 @@
 //!
 //! | event | workers run | stopping, restarts left | last failure, not announced yet | exit barrier |
 //! |---|---|---|---|---|
-//! | membership changed | stop, join again | absorbed: it joins again anyway | explains it: join again | end: succeeded, and leave |
+//! | membership changed | stop, join again | absorbed: it joins again anyway | a loss explains it: join again | end: succeeded, and leave |
 //! | a peer failed | stop, end | end with the peer's failure | end with the own failure | end |
 //! | run closed | stop, end | end with the own failure | end with the own failure | end soon |
 //! | rendezvous lost | stop, end | end with the loss | end with the own failure | ignored |
@@ -10,11 +10,13 @@
 //! Finality is determined before the end of the others is recorded, because that makes every failure
 //! final. A peer that gives the reason after the run was closed counts as if it had done so at once.
 //!
-//! Neither a change of membership nor joining again costs a restart.
+//! The restarts of the job are one budget on all nodes: one that another node has used, for a failure there,
+//! is not left here either. No other change of membership costs a restart, nor does joining again.
 
 use super::phase::{Phase, StopReason};
 use super::{CLOSING_SIGNAL, Ending, GroupOutput, WorkerExit, WorkerGroup};
 use crate::group::policy::{BARRIER_AFTER_CLOSE, EXPLAINED_WITHIN};
+use crate::group::types::MembershipCause;
 use rdzv_core::time::{Mono, Now};
 
 /// State of the other nodes.
@@ -108,15 +110,27 @@ impl WorkerGroup {
         self.join();
     }
 
-    pub(super) fn membership_changed(&mut self, now: Now, round: u64, reason: String) {
+    pub(super) fn membership_changed(
+        &mut self,
+        now: Now,
+        round: u64,
+        cause: MembershipCause,
+        reason: String,
+    ) {
         if self.round.as_ref().is_some_and(|own| own.number > round) {
             return;
         }
-        let explained = self.others.unexplained.take().is_some();
+        // Only a loss elsewhere makes workers here fail. A node that restarts may itself have failed
+        // because of this one.
+        let explained = cause == MembershipCause::Lost && self.others.unexplained.take().is_some();
         match &mut self.phase {
             Phase::New | Phase::Joining => self.others.superseded = Some((round, reason)),
+            Phase::AwaitingExplanation if !explained => {}
             Phase::Assigning | Phase::AwaitingExplanation => self.regroup(reason),
             Phase::Starting { .. } | Phase::Healthy => {
+                if cause == MembershipCause::Restarted {
+                    self.budget.taken_elsewhere();
+                }
                 self.outbox.push(GroupOutput::Regrouping {
                     reason: reason.clone(),
                 });
