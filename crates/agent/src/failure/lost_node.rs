@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn restarts_and_new_nodes_are_told_from_losses() {
+    fn restarts_and_new_nodes_are_no_losses() {
         for (reason, cause) in [
             ("node b_1_0 joins again", MembershipCause::Restarted),
             ("node b_1_0 has left the round", MembershipCause::Restarted),
