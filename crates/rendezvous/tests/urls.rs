@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rdzv_core::rank::Rank;
 use rdzv_rendezvous::url::{
-    Joined, Registry, Url, UrlOptions, UrlRendezvous, register_handler, rendezvous,
+    Joined, Registry, Url, UrlHandler, UrlOptions, UrlRendezvous, register_handler, rendezvous,
 };
 use rdzv_rendezvous::{Environment, RendezvousError};
 use rdzv_store::{HashStore, ServerOptions, Store, TcpStoreServer};
@@ -19,6 +19,7 @@ fn options(variables: &[(&str, &str)]) -> UrlOptions {
     UrlOptions {
         timeout: Duration::from_secs(30),
         environment: Environment::of(variables.iter().copied()),
+        ..UrlOptions::default()
     }
 }
 
@@ -195,10 +196,37 @@ fn what_is_missing_in_a_tcp_url_is_named_in_order() {
         "hostname cannot be None"
     );
     assert_eq!(refused("tcp://h:65536", &[]), "Port out of range 0-65535");
+    // Both parameters have to be there before either is read as a number.
     assert_eq!(
         refused("tcp://h:1?rank=x", &[]),
+        text("world size parameter missing")
+    );
+    assert_eq!(
+        refused("tcp://h:1?rank=x&world_size=1", &[]),
         "invalid literal for int() with base 10: 'x'"
     );
+}
+
+/// Rank 0 would wait for workers that cannot know its port.
+#[test]
+fn port_0_is_for_one_worker_alone() {
+    for rank in [0, 1] {
+        let url = format!("tcp://127.0.0.1:0?rank={rank}&world_size=2");
+        let text = refused(&url, &[]);
+        assert!(text.contains("port 0 of 127.0.0.1"), "{text}");
+        let variables = [
+            ("RANK", if rank == 0 { "0" } else { "1" }),
+            ("WORLD_SIZE", "2"),
+            ("MASTER_ADDR", "127.0.0.1"),
+            ("MASTER_PORT", "0"),
+        ];
+        let text = refused("env://", &variables);
+        assert!(text.contains("port 0 of 127.0.0.1"), "{text}");
+    }
+    let registry = Registry::with_defaults();
+    let opened = registry.open("tcp://127.0.0.1:0", Some(1), None, &options(&[]));
+    assert!(opened.unwrap_err().to_string().contains("port 0"));
+    assert!(join("tcp://127.0.0.1:0?rank=0&world_size=1", &[]).is_ok());
 }
 
 #[test]
@@ -208,7 +236,7 @@ fn what_is_missing_in_a_file_url_is_named_in_order() {
     assert_eq!(refused("file://host", &[]), text("path missing"));
     assert_eq!(refused("file:///f", &[]), text("rank parameter missing"));
     assert_eq!(
-        refused("file:///f?rank=0", &[]),
+        refused("file:///f?rank=x", &[]),
         text("world size parameter missing")
     );
 }
@@ -233,6 +261,11 @@ fn what_is_missing_in_the_environment_is_named_in_order() {
     assert_eq!(
         refused("env://", &all),
         "port must have value from 0 to 65535 but was 70000."
+    );
+    let negative = [all[0], all[1], all[2], ("MASTER_PORT", "-1")];
+    assert_eq!(
+        refused("env://", &negative),
+        "port must have value from 0 to 65535 but was -1."
     );
 }
 
@@ -279,6 +312,43 @@ fn schemes_are_registered_once() {
         found.join().unwrap_err().to_string(),
         "Unable to perform re-rendezvous using mine:// method"
     );
+}
+
+/// A handler of one's own that gets keywords and yields rounds.
+struct Rounds;
+
+impl UrlHandler for Rounds {
+    fn join(&self, _: &Url, options: &UrlOptions) -> Result<Joined, RendezvousError> {
+        let size = &options.keywords["size"];
+        Ok(Joined {
+            store: Box::new(HashStore::new()),
+            rank: Rank(0),
+            world_size: size.parse().unwrap(),
+        })
+    }
+
+    fn join_again(&self, url: &Url, options: &UrlOptions) -> Result<Joined, RendezvousError> {
+        let joined = self.join(url, options)?;
+        Ok(Joined {
+            world_size: joined.world_size - 1,
+            ..joined
+        })
+    }
+}
+
+#[test]
+fn a_handler_of_ones_own_gets_keywords_and_may_yield_rounds() {
+    let mut registry = Registry::with_defaults();
+    registry.register("rounds", Rounds).unwrap();
+    let options = UrlOptions {
+        keywords: [("size".to_owned(), "3".to_owned())].into(),
+        ..options(&[])
+    };
+    let mut found = registry
+        .rendezvous("rounds://", None, None, options)
+        .unwrap();
+    let sizes = [(); 2].map(|()| found.join().unwrap().world_size);
+    assert_eq!(sizes, [3, 2]);
 }
 
 /// Groups that find out themselves who is there open the store only.

@@ -47,6 +47,7 @@ pub fn open_store(
     let options = UrlOptions {
         timeout: deadline,
         environment,
+        ..UrlOptions::default()
     };
     let opened = open(url, rank, world_size, &options).map_err(failed)?;
     let rank = opened.rank.0;

@@ -8,6 +8,7 @@
 //! | [`native`] | through a store server of ours, which runs the rendezvous itself |
 //! | [`bootstrap`] | the address of the workers' store, and its port |
 //! | `watch_thread` | a thread that waits in a store for as long as somebody is interested |
+//! | `outage` | notices about a state that does not answer |
 //! | [`node`] | what this node is called, and whether it is the one that an endpoint names |
 
 pub mod bootstrap;
@@ -15,6 +16,7 @@ mod c10d;
 pub mod driver;
 pub mod native;
 pub mod node;
+mod outage;
 pub mod shared;
 mod watch_thread;
 

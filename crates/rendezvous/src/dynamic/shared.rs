@@ -59,6 +59,11 @@ pub trait SharedState: Send {
         Duration::from_secs(1)
     }
 
+    /// How long a request is repeated while there is no answer.
+    fn gives_up_after(&self) -> Duration {
+        Duration::from_secs(60)
+    }
+
     /// The agents' store for one round; keys of different rounds do not meet. Whoever waits in it
     /// keeps nobody from reading and writing the state.
     fn round_store(&self, round: u64) -> Result<Arc<dyn Store>, RendezvousError>;

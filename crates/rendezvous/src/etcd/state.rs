@@ -143,6 +143,10 @@ impl SharedState for EtcdState {
         self.life + Duration::from_secs(2)
     }
 
+    fn gives_up_after(&self) -> Duration {
+        self.v3.http().limit()
+    }
+
     fn round_store(&self, round: u64) -> Result<Arc<dyn Store>, RendezvousError> {
         if let Some(finished) = round.checked_sub(1).filter(|&finished| finished > 0) {
             let end = self.layout.round(finished);

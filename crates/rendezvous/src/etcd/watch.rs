@@ -74,6 +74,10 @@ fn run(mut watched: impl Watched, observer: &Observer) {
             retry = Retry::within(limit);
         }
         let Err(cause) = end else { continue };
+        if answered {
+            // The next request finds out whether the server is away.
+            observer(Notice::Changed);
+        }
         let again = cause.is_passing().then(|| retry.pause()).flatten();
         if watched.http().pause(again.unwrap_or_default()) {
             return;

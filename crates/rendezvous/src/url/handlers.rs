@@ -6,7 +6,7 @@ use rdzv_core::env::{MASTER_ADDR, MASTER_PORT, RANK, TORCHELASTIC_USE_AGENT_STOR
 use rdzv_core::rank::Rank;
 use rdzv_store::{FileStore, TcpStore, TcpStoreOptions};
 
-use super::parse::whole_number;
+use super::parse::{integer, whole_number};
 use super::{Joined, Opened, Url, UrlOptions, wrong};
 use crate::bind::loopback;
 use crate::{Environment, RendezvousError};
@@ -29,12 +29,13 @@ pub trait UrlHandler: Send + Sync {
         )))
     }
 
-    /// What to say to somebody who asks the same rendezvous for a second result.
-    fn refuse_again(&self, url: &Url) -> String {
-        format!(
+    /// Takes part in the next round of the same rendezvous. The built-in handlers cannot tell one
+    /// round from the next, so they refuse.
+    fn join_again(&self, url: &Url, _options: &UrlOptions) -> Result<Joined, RendezvousError> {
+        Err(RendezvousError::Argument(format!(
             "Unable to perform re-rendezvous using {}:// method",
             url.scheme
-        )
+        )))
     }
 }
 
@@ -54,9 +55,7 @@ pub struct TcpHandler;
 impl UrlHandler for TcpHandler {
     fn join(&self, url: &Url, options: &UrlOptions) -> Result<Joined, RendezvousError> {
         let port = port(url)?;
-        let rank = rank(url)?;
-        let world_size = url.number("world_size")?;
-        let world_size = world_size.ok_or_else(|| wrong("tcp", "world size parameter missing"))?;
+        let (rank, world_size) = rank_and_world_size(url)?;
         let host = host(url)?;
         let store = connect(&Endpoint { host, port }, rank, Some(world_size), options)?;
         Ok(Joined {
@@ -84,7 +83,21 @@ fn port(url: &Url) -> Result<u16, RendezvousError> {
 fn rank(url: &Url) -> Result<Rank, RendezvousError> {
     let rank = url.number("rank")?;
     rank.map(Rank)
-        .ok_or_else(|| wrong("tcp", "rank parameter missing"))
+        .ok_or_else(|| wrong(&url.scheme, "rank parameter missing"))
+}
+
+/// Both have to be there before either is read as a number.
+fn rank_and_world_size(url: &Url) -> Result<(Rank, u32), RendezvousError> {
+    let missing = |what: &str| wrong(&url.scheme, &format!("{what} parameter missing"));
+    if !url.query.contains_key("rank") {
+        return Err(missing("rank"));
+    }
+    if !url.query.contains_key("world_size") {
+        return Err(missing("world size"));
+    }
+    let rank = rank(url)?;
+    let world_size = url.number("world_size")?;
+    Ok((rank, world_size.ok_or_else(|| missing("world size"))?))
 }
 
 fn host(url: &Url) -> Result<String, RendezvousError> {
@@ -143,7 +156,7 @@ fn query_or_variable(
 /// Where the store is.
 fn endpoint_of(options: &UrlOptions) -> Result<Endpoint, RendezvousError> {
     let host = expected(MASTER_ADDR, options)?;
-    let port = whole_number(MASTER_PORT, &expected(MASTER_PORT, options)?)?;
+    let port = integer(&expected(MASTER_PORT, options)?)?;
     let port = u16::try_from(port).map_err(|_| {
         RendezvousError::Argument(format!(
             "port must have value from 0 to 65535 but was {port}."
@@ -161,13 +174,10 @@ impl UrlHandler for FileHandler {
         if url.path.is_empty() {
             return Err(wrong("file", "path missing"));
         }
-        let rank = url.number("rank")?;
-        let rank = rank.ok_or_else(|| wrong("file", "rank parameter missing"))?;
-        let world_size = url.number("world_size")?;
-        let world_size = world_size.ok_or_else(|| wrong("file", "world size parameter missing"))?;
+        let (rank, world_size) = rank_and_world_size(url)?;
         Ok(Joined {
             store: Box::new(FileStore::open(&url.path, Some(world_size))?),
-            rank: Rank(rank),
+            rank,
             world_size,
         })
     }
@@ -177,17 +187,17 @@ impl UrlHandler for FileHandler {
         if url.path.is_empty() {
             return Err(wrong("file", "path missing"));
         }
-        let rank = url.number("rank")?;
-        let rank = rank.ok_or_else(|| wrong("file", "rank parameter missing"))?;
+        let rank = rank(url)?;
         let world_size = url.number("world_size")?;
         Ok(Opened {
             store: Box::new(FileStore::open(&url.path, world_size)?),
-            rank: Rank(rank),
+            rank,
         })
     }
 
-    fn refuse_again(&self, _url: &Url) -> String {
-        "Unable to perform rerendezvous using file:// method".to_owned()
+    fn join_again(&self, _url: &Url, _options: &UrlOptions) -> Result<Joined, RendezvousError> {
+        let text = "Unable to perform rerendezvous using file:// method";
+        Err(RendezvousError::Argument(text.to_owned()))
     }
 }
 
@@ -202,6 +212,13 @@ fn connect(
     world_size: Option<u32>,
     options: &UrlOptions,
 ) -> Result<TcpStore, RendezvousError> {
+    if endpoint.port == 0 && (rank != Rank(0) || world_size.is_some_and(|size| size > 1)) {
+        return Err(RendezvousError::Argument(format!(
+            "port 0 of {} names no store that the workers could share: rank 0 would listen at a port \
+             that the others do not know; give all of them one port that is free on that host",
+            endpoint.host
+        )));
+    }
     let environment = &options.environment;
     let by_agent = is_agents_store(endpoint, environment);
     Ok(TcpStore::connect(TcpStoreOptions {

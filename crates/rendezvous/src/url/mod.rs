@@ -14,6 +14,7 @@ mod handlers;
 mod parse;
 mod registry;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,6 +38,9 @@ pub struct UrlOptions {
     pub timeout: Duration,
     /// Where variables are looked up. Default: the environment of the process.
     pub environment: Environment,
+    /// Keyword arguments for handlers of schemes of one's own, as those of PyTorch's `rendezvous()`.
+    /// The built-in handlers ignore them.
+    pub keywords: BTreeMap<String, String>,
 }
 
 impl Default for UrlOptions {
@@ -44,6 +48,7 @@ impl Default for UrlOptions {
         Self {
             timeout: Duration::from_secs(30 * 60),
             environment: Environment::of_process(),
+            keywords: BTreeMap::new(),
         }
     }
 }

@@ -97,14 +97,18 @@ impl fmt::Display for Url {
 
 /// A rank or world size as text.
 pub(crate) fn whole_number(name: &str, text: &str) -> Result<u32, RendezvousError> {
-    let number: i64 = text.trim().parse().map_err(|_| {
-        RendezvousError::Argument(format!("invalid literal for int() with base 10: '{text}'"))
-    })?;
+    let number = integer(text)?;
     u32::try_from(number).map_err(|_| {
         RendezvousError::Argument(format!(
             "{name} must be from 0 to {}, not {number}",
             u32::MAX
         ))
+    })
+}
+
+pub(super) fn integer(text: &str) -> Result<i64, RendezvousError> {
+    text.trim().parse().map_err(|_| {
+        RendezvousError::Argument(format!("invalid literal for int() with base 10: '{text}'"))
     })
 }
 

@@ -108,7 +108,7 @@ impl Registry {
     }
 }
 
-/// A rendezvous that can be had once.
+/// A rendezvous, of one round unless its handler knows more.
 pub struct UrlRendezvous {
     handler: Arc<dyn UrlHandler>,
     url: Url,
@@ -123,12 +123,11 @@ impl fmt::Debug for UrlRendezvous {
 }
 
 impl UrlRendezvous {
-    /// Takes part. A second call is refused with PyTorch's text: none of these methods can
-    /// tell one round from the next.
+    /// Takes part. A second call is for the next round ([`UrlHandler::join_again`]); the built-in
+    /// handlers refuse it with PyTorch's text.
     pub fn join(&mut self) -> Result<Joined, RendezvousError> {
         if self.joined {
-            let text = self.handler.refuse_again(&self.url);
-            return Err(RendezvousError::Argument(text));
+            return self.handler.join_again(&self.url, &self.options);
         }
         let joined = self.handler.join(&self.url, &self.options)?;
         self.joined = true;

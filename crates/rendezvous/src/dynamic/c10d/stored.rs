@@ -5,6 +5,7 @@
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use rdzv_core::ident::RunId;
@@ -147,6 +148,10 @@ impl SharedState for StoredState {
             }
             Place::File(_) => Ok(()),
         }
+    }
+
+    fn gives_up_after(&self) -> Duration {
+        self.store.timeout()
     }
 
     fn round_store(&self, round: u64) -> Result<Arc<dyn Store>, RendezvousError> {

@@ -20,6 +20,7 @@ use super::command::{Command, Event};
 use super::interruption::Interruption;
 use super::messages::{self, Messages};
 use super::peer_failures;
+use crate::dynamic::outage::OutageWatch;
 use crate::dynamic::{Notice, SharedState, Token};
 use crate::{Change, Observer, RendezvousError};
 
@@ -55,6 +56,7 @@ pub(super) struct Thread {
     failure_announced: bool,
     /// Why nothing is possible any more.
     lost: Option<String>,
+    outage: OutageWatch,
 }
 
 impl Thread {
@@ -76,6 +78,12 @@ impl Thread {
             }
             let _nobody_listens_any_more = own_commands.send(Command::Notice(notice));
         }))?;
+        let run_id = options.run_id.to_string();
+        let outage = OutageWatch::new(
+            shared.place(),
+            shared.gives_up_after(),
+            Box::new(move |line| warn!("[{run_id}] {line}")),
+        );
         let machine = Participant::new(me.clone(), options.settings, fastrand::u64(..));
         Ok(Self {
             machine: if notifies {
@@ -106,6 +114,7 @@ impl Thread {
             round: None,
             failure_announced: false,
             lost: None,
+            outage,
         })
     }
 
@@ -227,7 +236,10 @@ impl Thread {
             }
             self.machine.handle(self.now(), input);
             while let Some(output) = self.machine.poll_output() {
-                match self.apply(output) {
+                let request = self.outage.request(self.round.is_some());
+                let applied = self.apply(output);
+                request.end(applied.is_ok());
+                match applied {
                     Ok(None) => {}
                     Ok(answer) => next = answer,
                     Err(error) => self.lose(error),

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -115,6 +116,10 @@ impl SharedState for EtcdV2State {
         self.watch = None;
         self.watch = Some(watch_key(&self.client, &self.key, observer)?);
         Ok(true)
+    }
+
+    fn gives_up_after(&self) -> Duration {
+        self.client.http().limit()
     }
 
     fn round_store(&self, round: u64) -> Result<Arc<dyn Store>, RendezvousError> {

@@ -3,6 +3,7 @@
 //! ```text
 //! store_client [OPTIONS] tcp://HOST:PORT        a TcpStore
 //! store_client [OPTIONS] file:///PATH           a FileStore
+//! store_client rendezvous URL                   an init-method URL, and nothing of the below
 //!
 //!   --world-size N     default: not known
 //!   --timeout-ms N     default: 300000
@@ -34,6 +35,9 @@
 //! A command that fails is answered by `error ` and the error's text. At the end of the input the
 //! store is closed and the exit code is 0. If the store cannot be opened, `error ` and the text are
 //! printed instead of `ready` and the exit code is 1.
+//!
+//! `rendezvous` prints `joined RANK WORLD_SIZE`, or `error ` and the text; then the same for the next
+//! round of the same rendezvous.
 
 use std::error::Error;
 use std::io::{BufRead, Write};
@@ -41,11 +45,19 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rdzv_rendezvous::url::{UrlOptions, rendezvous};
 use rdzv_store::{FileStore, PrefixStore, Store, TcpStore, TcpStoreOptions};
 
 type Failure = Box<dyn Error>;
 
 fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let [mode, url] = &words[..]
+        && mode == "rendezvous"
+    {
+        take_part(url);
+        return ExitCode::SUCCESS;
+    }
     let mut store = match open() {
         Ok(store) => store,
         Err(error) => {
@@ -65,6 +77,25 @@ fn main() -> ExitCode {
         let _the_reader_is_gone_when_this_fails = std::io::stdout().flush();
     }
     ExitCode::SUCCESS
+}
+
+/// Two rounds of the rendezvous of an init-method URL.
+fn take_part(url: &str) {
+    let options = UrlOptions {
+        timeout: Duration::from_secs(10),
+        ..UrlOptions::default()
+    };
+    let mut found = rendezvous(url, None, None, options);
+    for _ in 0..2 {
+        let joined = match &mut found {
+            Ok(found) => found.join().map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        match joined {
+            Ok(joined) => println!("joined {} {}", joined.rank, joined.world_size),
+            Err(error) => println!("error {error}"),
+        }
+    }
 }
 
 fn open() -> Result<Arc<dyn Store>, Failure> {

@@ -1,0 +1,207 @@
+//! Notices about a shared state that does not answer, and that answers again.
+//!
+//! The thread of the rendezvous waits inside of its request meanwhile, so another one looks at the
+//! time. Each outage has two lines at most; an outage that ends with an error has that error as well.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Time without an answer after which there is a notice.
+const QUIET: Duration = Duration::from_secs(3);
+
+/// Receives the lines.
+type Say = Box<dyn Fn(&str) + Send>;
+
+/// The watch on the requests of one rendezvous.
+pub(super) struct OutageWatch {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A request that has been made.
+#[must_use]
+pub(super) struct Request(Arc<Shared>);
+
+struct Shared {
+    place: String,
+    /// How long a request is repeated.
+    limit: Duration,
+    say: Mutex<Say>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    ended: bool,
+    /// When the present request was made.
+    since: Option<Instant>,
+    /// Whether this node is in a round, whose workers run.
+    in_round: bool,
+    /// Whether there was a notice about the present request.
+    noticed: bool,
+}
+
+impl OutageWatch {
+    /// Without a thread, if there cannot be one, there are no notices.
+    pub(super) fn new(place: String, limit: Duration, say: Say) -> Self {
+        let shared = Arc::new(Shared {
+            place,
+            limit,
+            say: Mutex::new(say),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let watched = Arc::clone(&shared);
+        let thread = thread::Builder::new()
+            .name("rdzv-outage".to_owned())
+            .spawn(move || watched.run());
+        Self {
+            shared,
+            thread: thread.ok(),
+        }
+    }
+
+    /// A request begins.
+    pub(super) fn request(&self, in_round: bool) -> Request {
+        let mut state = self.shared.lock();
+        state.since = Some(Instant::now());
+        state.in_round = in_round;
+        self.shared.changed.notify_one();
+        Request(Arc::clone(&self.shared))
+    }
+}
+
+impl Drop for OutageWatch {
+    fn drop(&mut self) {
+        self.shared.lock().ended = true;
+        self.shared.changed.notify_one();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Request {
+    /// The request has ended, with an answer or with an error that is reported by others.
+    pub(super) fn end(self, answered: bool) {
+        let mut state = self.0.lock();
+        let (since, noticed) = (state.since.take(), std::mem::take(&mut state.noticed));
+        drop(state);
+        if let Some(since) = since.filter(|_| noticed && answered) {
+            let elapsed = since.elapsed().as_secs_f64();
+            self.0.say(&format!(
+                "{} answers again, after {elapsed:.1} s",
+                self.0.place
+            ));
+        }
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        let mut state = self.lock();
+        while !state.ended {
+            let due = state.since.filter(|_| !state.noticed);
+            let left = due.map(|since| QUIET.saturating_sub(since.elapsed()));
+            match left {
+                Some(Duration::ZERO) => {
+                    state.noticed = true;
+                    let in_round = state.in_round;
+                    drop(state);
+                    self.say(&self.notice(in_round));
+                    state = self.lock();
+                }
+                Some(left) => {
+                    let waited = self.changed.wait_timeout(state, left);
+                    state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                }
+                None => {
+                    let waited = self.changed.wait(state);
+                    state = waited.unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
+    }
+
+    fn notice(&self, in_round: bool) -> String {
+        let Self { place, limit, .. } = self;
+        let goes_on = if in_round {
+            "the workers of this node go on, but no other node can join or leave"
+        } else {
+            "no round can be formed"
+        };
+        format!(
+            "{place} has not answered for {} s. Meanwhile {goes_on}. It is asked again for {} s more; \
+             then the run ends here",
+            QUIET.as_secs(),
+            limit.saturating_sub(QUIET).as_secs()
+        )
+    }
+
+    fn say(&self, line: &str) {
+        let say = self.say.lock().unwrap_or_else(PoisonError::into_inner);
+        say(line);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    fn watch() -> (OutageWatch, mpsc::Receiver<String>) {
+        let (lines, heard) = mpsc::channel();
+        let say = Box::new(move |line: &str| {
+            let _ = lines.send(line.to_owned());
+        });
+        let place = "the store h:1".to_owned();
+        (OutageWatch::new(place, Duration::from_secs(60), say), heard)
+    }
+
+    #[test]
+    fn an_outage_has_a_line_for_its_begin_and_one_for_its_end() {
+        let (watch, heard) = watch();
+        let began = Instant::now();
+        let request = watch.request(true);
+        let line = heard.recv_timeout(LONG).unwrap();
+        assert!(began.elapsed() >= QUIET);
+        assert_eq!(
+            line,
+            "the store h:1 has not answered for 3 s. Meanwhile the workers of this node go on, but no \
+             other node can join or leave. It is asked again for 57 s more; then the run ends here"
+        );
+        request.end(true);
+        let line = heard.recv_timeout(LONG).unwrap();
+        assert!(
+            line.starts_with("the store h:1 answers again, after 3."),
+            "{line}"
+        );
+        drop(watch);
+        assert!(heard.recv().is_err(), "there is nothing else to say");
+    }
+
+    #[test]
+    fn an_answer_in_time_and_an_error_are_not_noticed() {
+        let (watch, heard) = watch();
+        watch.request(false).end(true);
+        let request = watch.request(false);
+        assert!(
+            heard
+                .recv_timeout(LONG)
+                .unwrap()
+                .contains("no round can be formed")
+        );
+        request.end(false);
+        drop(watch);
+        assert!(heard.recv().is_err());
+    }
+}
