@@ -53,7 +53,7 @@ fn run(turns: &[(usize, &[u8])], sizes: &[usize]) -> Observed {
     let mut preamble = Vec::new();
     request::preamble(&mut preamble, 1);
     for client in 0..CLIENTS {
-        world.handle(Input::Connected(id(client)));
+        world.handle(Input::Connected(id(client), None));
         world.handle(Input::Bytes(id(client), &preamble));
     }
     let mut sizes = sizes.iter().cycle();
@@ -107,7 +107,8 @@ impl World {
                         self.closed[id.0 as usize] = true;
                         self.tell(Input::Closed(id));
                     }
-                    Output::PauseReading(_) | Output::ResumeReading(_) => {}
+                    Output::Yield => self.tell(Input::Turn),
+                    Output::PauseReading(_) | Output::ResumeReading(_) | Output::Joined(_) => {}
                 }
             }
         }
@@ -116,10 +117,23 @@ impl World {
     /// Tells the machine what came of an output; what that leads to is carried out at once.
     fn tell(&mut self, input: Input<'_>) {
         self.machine.handle(Now::default(), input);
+        let mut outputs = Vec::new();
         while let Some(output) = self.machine.poll_output() {
-            if let Output::Flush(id) = output {
-                let count = self.collect(id);
-                self.tell(Input::Sent(id, count));
+            outputs.push(output);
+        }
+        for output in outputs {
+            match output {
+                Output::Flush(id) => {
+                    let count = self.collect(id);
+                    self.tell(Input::Sent(id, count));
+                }
+                Output::Close(id, _) => {
+                    self.collect(id);
+                    self.closed[id.0 as usize] = true;
+                    self.tell(Input::Closed(id));
+                }
+                Output::Yield => self.tell(Input::Turn),
+                Output::PauseReading(_) | Output::ResumeReading(_) | Output::Joined(_) => {}
             }
         }
     }

@@ -61,7 +61,8 @@ impl Conversation {
     /// Opens a connection and sends the probe with this nonce.
     fn connect(&mut self, connection: u32, nonce: u32) {
         let id = ConnId(connection);
-        self.server.handle(self.now, server::Input::Connected(id));
+        let connected = server::Input::Connected(id, None);
+        self.server.handle(self.now, connected);
         let mut preamble = Vec::new();
         request::preamble(&mut preamble, nonce);
         self.say(connection, &preamble);
@@ -107,6 +108,7 @@ impl Conversation {
                     sent.push((id.0, bytes));
                 }
                 server::Output::Close(id, why) => self.note(&format!("closes {}: {why}", id.0)),
+                server::Output::Joined(_) => {}
                 other => panic!("{other:?}"),
             }
         }

@@ -205,7 +205,7 @@ impl World {
     fn connect(&mut self, client: usize) {
         let link = Link::new(&mut self.time.random);
         self.links[client] = Some((self.time.unique(), link));
-        self.handle(Input::Connected(id(client)));
+        self.handle(Input::Connected(id(client), None));
         let bytes = self.clients[client].join();
         self.send(client, &bytes);
         // Some connections begin with something else, and are closed for it.

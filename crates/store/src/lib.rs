@@ -25,7 +25,9 @@ pub use file::FileStore;
 pub use hash::HashStore;
 pub use prefix::PrefixStore;
 pub use store::{Breaker, Store};
-pub use tcp::{Pinger, ServerOptions, TcpStore, TcpStoreOptions, TcpStoreServer, Traffic};
+pub use tcp::{
+    KeepAlive, Pinger, ServerOptions, TcpStore, TcpStoreOptions, TcpStoreServer, Traffic,
+};
 
 pub use rdzv_store_proto::limits::Limits;
 pub use rdzv_store_proto::server::ServerStats;

@@ -2,13 +2,12 @@
 //!
 //! Keys and queues are two name spaces; the same name may stand in both. Small values lie in the
 //! map and are copied in and out; large ones are shared, so that neither storing nor answering
-//! copies them.
+//! copies them. Each key counts for the owner that stored its value last (see [`meter`](super::meter)).
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 
-use bytes::Bytes;
-
-use super::meter::Meter;
+use super::meter::{Meter, Shared};
 use super::number;
 use super::wire::LARGE_BODY;
 use super::wire::fields::Body;
@@ -19,13 +18,28 @@ pub const ENTRY_OVERHEAD: usize = 96;
 /// The data of one store.
 #[derive(Debug, Default)]
 pub struct Keyspace {
-    map: BTreeMap<Box<[u8]>, Value>,
-    queues: BTreeMap<Box<[u8]>, VecDeque<Value>>,
+    map: BTreeMap<Box<[u8]>, Entry>,
+    queues: BTreeMap<Box<[u8]>, Queue>,
+    /// Counts what is stored from now on.
+    owner: Meter,
+    /// Counts everything of the store.
     meter: Meter,
-    /// Memory of everything here but the values that the meter counts.
-    memory: usize,
     /// Sum of the lengths of all keys of the map.
     key_bytes: usize,
+}
+
+/// A key's value, and the owner that it counts for.
+#[derive(Debug)]
+struct Entry {
+    value: Value,
+    owner: Meter,
+}
+
+/// A queue, and the owner that its name counts for.
+#[derive(Debug)]
+struct Queue {
+    entries: VecDeque<Entry>,
+    owner: Meter,
 }
 
 /// A value as the store keeps it.
@@ -33,8 +47,26 @@ pub struct Keyspace {
 enum Value {
     /// Small, or growing by appends.
     Plain(Vec<u8>),
-    /// Large; counted by the meter.
-    Shared(Bytes),
+    /// Large; counted as long as anybody holds it.
+    Shared(Shared),
+}
+
+/// A value that was taken out of a queue.
+#[derive(Debug)]
+pub enum Popped {
+    /// Small.
+    Small(Vec<u8>),
+    /// Large.
+    Large(Shared),
+}
+
+impl AsRef<[u8]> for Popped {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Small(bytes) => bytes,
+            Self::Large(bytes) => bytes,
+        }
+    }
 }
 
 /// A value as it is read.
@@ -43,7 +75,7 @@ pub enum Held<'a> {
     /// Small; to be copied.
     Small(&'a [u8]),
     /// Large; to be shared.
-    Large(Bytes),
+    Large(Shared),
 }
 
 impl AsRef<[u8]> for Held<'_> {
@@ -60,22 +92,32 @@ impl AsRef<[u8]> for Held<'_> {
 pub struct NotANumber;
 
 impl Keyspace {
-    /// An empty one that counts its large values with `meter`.
+    /// An empty one that counts everything with `meter`.
     pub fn new(meter: Meter) -> Self {
         Self {
+            owner: meter.clone(),
             meter,
             ..Self::default()
         }
     }
 
-    /// Counts the large values.
-    pub fn meter(&self) -> &Meter {
-        &self.meter
+    /// Sets the owner of what is stored from now on. Its meter is part of the store's.
+    #[inline]
+    pub fn store_for(&mut self, owner: &Meter) {
+        if !self.owner.is(owner) {
+            self.owner = owner.clone();
+        }
     }
 
-    /// Memory of keys, queues and values.
+    /// The owner of what is stored now.
+    pub fn owner(&self) -> &Meter {
+        &self.owner
+    }
+
+    /// Memory of the store: keys, queues and values, and whatever else its meter counts.
+    #[inline]
     pub fn memory(&self) -> usize {
-        self.memory + self.meter.bytes()
+        self.meter.bytes()
     }
 
     /// Number of keys; queues do not count.
@@ -103,34 +145,45 @@ impl Keyspace {
         self.map.keys().map(|key| &**key)
     }
 
+    /// The keys after this one, in byte order; all keys without one.
+    pub fn keys_after(&self, key: Option<&[u8]>) -> impl Iterator<Item = &[u8]> {
+        let first = key.map_or(Bound::Unbounded, Bound::Excluded);
+        let range = self.map.range::<[u8], _>((first, Bound::Unbounded));
+        range.map(|(key, _)| &**key)
+    }
+
     /// Whether the key is there; queues do not count.
     pub fn contains(&self, key: &[u8]) -> bool {
         self.map.contains_key(key)
     }
 
-    /// Whether the key is there or a queue of that name is not empty, which is what `CHECK` and
-    /// `WAIT` ask.
+    /// Whether a key or a queue that is not empty has this name.
     pub fn is_present(&self, name: &[u8]) -> bool {
-        self.map.contains_key(name) || (!self.queues.is_empty() && self.queues.contains_key(name))
+        self.map.contains_key(name) || self.queues.contains_key(name)
     }
 
-    /// The value of a key, to be compared or measured.
+    /// The value of a key.
     pub fn peek(&self, key: &[u8]) -> Option<&[u8]> {
-        self.map.get(key).map(Value::bytes)
+        self.map.get(key).map(|entry| entry.value.bytes())
+    }
+
+    /// The length of the value of a key; 0 for an absent one.
+    pub fn length(&self, key: &[u8]) -> usize {
+        self.peek(key).map_or(0, <[u8]>::len)
     }
 
     /// The value of a key, to be sent or kept.
     pub fn get(&mut self, key: &[u8]) -> Option<Held<'_>> {
-        let value = self.map.get_mut(key)?;
-        if let Value::Plain(bytes) = value
+        let entry = self.map.get_mut(key)?;
+        if let Value::Plain(bytes) = &mut entry.value
             && bytes.len() >= LARGE_BODY
         {
             // Appends made it large; from now on it is shared, until the next append.
-            self.memory -= bytes.capacity();
-            let shared = self.meter.share(std::mem::take(bytes));
-            *value = Value::Shared(shared);
+            entry.owner.shrink(bytes.capacity());
+            let shared = entry.owner.share(std::mem::take(bytes));
+            entry.value = Value::Shared(shared);
         }
-        Some(match value {
+        Some(match &entry.value {
             Value::Plain(bytes) => Held::Small(bytes),
             Value::Shared(bytes) => Held::Large(bytes.clone()),
         })
@@ -138,109 +191,117 @@ impl Keyspace {
 
     /// Stores a value.
     pub fn set(&mut self, key: &[u8], body: Body<'_>) {
-        let Some(value) = self.map.get_mut(key) else {
+        let Some(entry) = self.map.get_mut(key) else {
             return self.insert(key, body);
         };
-        match (value, body) {
+        entry.change_owner(key, &self.owner);
+        let before = entry.value.memory();
+        match (&mut entry.value, body) {
             (Value::Plain(held), Body::Inline(new))
                 if held.capacity() >= new.len() && held.capacity() <= 2 * new.len() + 64 =>
             {
                 held.clear();
                 held.extend_from_slice(new);
             }
-            (value, body) => {
-                self.memory -= value.memory();
-                *value = Value::from_body(body, &self.meter);
-                self.memory += value.memory();
-            }
+            (value, body) => *value = Value::from_body(body, &self.owner),
         }
+        entry.owner.resize(before, entry.value.memory());
     }
 
-    /// Appends to a value or creates it.
+    /// Appends to a value or creates it. A large value is copied if somebody is being sent it.
     pub fn append(&mut self, key: &[u8], body: Body<'_>) {
-        let Some(value) = self.map.get_mut(key) else {
+        let Some(entry) = self.map.get_mut(key) else {
             return self.insert(key, body);
         };
         let more = body.as_ref();
-        self.memory -= value.memory();
-        match value {
-            Value::Plain(held) => held.extend_from_slice(more),
-            Value::Shared(shared) => {
-                let mut held = Vec::with_capacity(shared.len() + more.len());
-                held.extend_from_slice(shared);
+        entry.change_owner(key, &self.owner);
+        let before = entry.value.memory();
+        match std::mem::replace(&mut entry.value, Value::Plain(Vec::new())) {
+            Value::Plain(mut held) => {
                 held.extend_from_slice(more);
-                *value = Value::Plain(held);
+                entry.value = Value::Plain(held);
+            }
+            Value::Shared(shared) => {
+                let mut held = shared.into_sole().unwrap_or_else(|shared| shared.to_vec());
+                held.extend_from_slice(more);
+                entry.value = Value::Plain(held);
             }
         }
-        self.memory += value.memory();
+        entry.owner.resize(before, entry.value.memory());
     }
 
     /// Adds to the number under a key (absent counts as 0), keeps the sum as decimal text and
     /// returns it. Wraps around, as PyTorch does. On an error nothing is changed.
     pub fn add(&mut self, key: &[u8], delta: i64) -> Result<i64, NotANumber> {
-        let Some(value) = self.map.get_mut(key) else {
+        let Some(entry) = self.map.get_mut(key) else {
             self.insert(key, Body::Inline(delta.to_string().as_bytes()));
             return Ok(delta);
         };
-        let sum = number::parse(value.bytes())
+        let sum = number::parse(entry.value.bytes())
             .ok_or(NotANumber)?
             .wrapping_add(delta);
-        self.memory -= value.memory();
-        *value = Value::Plain(sum.to_string().into_bytes());
-        self.memory += value.memory();
+        entry.change_owner(key, &self.owner);
+        let before = entry.value.memory();
+        entry.value = Value::Plain(sum.to_string().into_bytes());
+        entry.owner.resize(before, entry.value.memory());
         Ok(sum)
     }
 
     /// Removes a key, never a queue; tells whether it was there.
     pub fn remove(&mut self, key: &[u8]) -> bool {
-        let Some((key, value)) = self.map.remove_entry(key) else {
+        let Some((key, entry)) = self.map.remove_entry(key) else {
             return false;
         };
-        self.memory -= ENTRY_OVERHEAD + key.len() + value.memory();
+        entry.forget(&key);
         self.key_bytes -= key.len();
         true
     }
 
     /// Adds to the end of a queue.
     pub fn push(&mut self, name: &[u8], body: Body<'_>) {
-        let value = Value::from_body(body, &self.meter);
-        self.memory += ENTRY_OVERHEAD + value.memory();
+        let value = Value::from_body(body, &self.owner);
+        self.owner.grow(ENTRY_OVERHEAD + value.memory());
+        let owner = self.owner.clone();
+        let entry = Entry { value, owner };
         if let Some(queue) = self.queues.get_mut(name) {
-            queue.push_back(value);
-        } else {
-            self.memory += ENTRY_OVERHEAD + name.len();
-            self.queues.insert(name.into(), VecDeque::from([value]));
+            queue.entries.push_back(entry);
+            return;
         }
+        let owner = self.owner.clone();
+        owner.add_key(ENTRY_OVERHEAD + name.len());
+        let entries = VecDeque::from([entry]);
+        self.queues.insert(name.into(), Queue { entries, owner });
     }
 
     /// Takes the first of a queue, as bytes of its own. An emptied queue is forgotten.
-    pub fn pop(&mut self, name: &[u8]) -> Option<Bytes> {
+    pub fn pop(&mut self, name: &[u8]) -> Option<Popped> {
         let queue = self.queues.get_mut(name)?;
-        let value = queue.pop_front()?;
-        self.memory -= ENTRY_OVERHEAD + value.memory();
-        if queue.is_empty() {
-            self.queues.remove(name);
-            self.memory -= ENTRY_OVERHEAD + name.len();
+        let Entry { value, owner } = queue.entries.pop_front()?;
+        owner.shrink(ENTRY_OVERHEAD + value.memory());
+        if queue.entries.is_empty()
+            && let Some(queue) = self.queues.remove(name)
+        {
+            queue.owner.remove_key(ENTRY_OVERHEAD + name.len());
         }
         Some(match value {
-            Value::Plain(bytes) => Bytes::from(bytes),
-            Value::Shared(bytes) => bytes,
+            Value::Plain(bytes) => Popped::Small(bytes),
+            Value::Shared(bytes) => Popped::Large(bytes),
         })
     }
 
     /// The length of a queue; 0 for an unknown one.
     pub fn queue_len(&self, name: &[u8]) -> usize {
-        self.queues.get(name).map_or(0, VecDeque::len)
+        self.queues.get(name).map_or(0, |queue| queue.entries.len())
     }
 
     /// Removes every key and queue whose name does not start with one of `prefixes`.
     pub fn keep_prefixes(&mut self, prefixes: &[&[u8]]) {
         let kept = |name: &[u8]| prefixes.iter().any(|prefix| name.starts_with(prefix));
-        let (memory, key_bytes) = (&mut self.memory, &mut self.key_bytes);
-        self.map.retain(|key, value| {
+        let key_bytes = &mut self.key_bytes;
+        self.map.retain(|key, entry| {
             let kept = kept(key);
             if !kept {
-                *memory -= ENTRY_OVERHEAD + key.len() + value.memory();
+                entry.forget(key);
                 *key_bytes -= key.len();
             }
             kept
@@ -248,9 +309,9 @@ impl Keyspace {
         self.queues.retain(|name, queue| {
             let kept = kept(name);
             if !kept {
-                *memory -= ENTRY_OVERHEAD + name.len();
-                for value in queue {
-                    *memory -= ENTRY_OVERHEAD + value.memory();
+                queue.owner.remove_key(ENTRY_OVERHEAD + name.len());
+                for Entry { value, owner } in &queue.entries {
+                    owner.shrink(ENTRY_OVERHEAD + value.memory());
                 }
             }
             kept
@@ -258,10 +319,29 @@ impl Keyspace {
     }
 
     fn insert(&mut self, key: &[u8], body: Body<'_>) {
-        let value = Value::from_body(body, &self.meter);
-        self.memory += ENTRY_OVERHEAD + key.len() + value.memory();
+        let owner = self.owner.clone();
+        let value = Value::from_body(body, &owner);
+        owner.add_key(ENTRY_OVERHEAD + key.len() + value.memory());
         self.key_bytes += key.len();
-        self.map.insert(key.into(), value);
+        self.map.insert(key.into(), Entry { value, owner });
+    }
+}
+
+impl Entry {
+    /// Has the key count for another owner.
+    #[inline]
+    fn change_owner(&mut self, key: &[u8], owner: &Meter) {
+        if !self.owner.is(owner) {
+            self.forget(key);
+            owner.add_key(ENTRY_OVERHEAD + key.len() + self.value.memory());
+            self.owner = owner.clone();
+        }
+    }
+
+    /// Does not count the key any more.
+    fn forget(&self, key: &[u8]) {
+        self.owner
+            .remove_key(ENTRY_OVERHEAD + key.len() + self.value.memory());
     }
 }
 
@@ -281,7 +361,7 @@ impl Value {
         }
     }
 
-    /// Memory that the meter does not count.
+    /// Memory that is not counted by its being shared.
     fn memory(&self) -> usize {
         match self {
             Self::Plain(bytes) => bytes.capacity(),

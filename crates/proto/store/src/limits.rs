@@ -12,16 +12,21 @@ pub struct Limits {
     /// Most keys in one `CHECK`, `WAIT`, `MULTI_GET` or `MULTI_SET`. Default 131072, as in the
     /// reference.
     pub max_keys_per_request: usize,
-    /// Most keys and non-empty queues in the store. Default 10 million.
+    /// Most keys and non-empty queues in the store. Default 10 million. One connection may hold an
+    /// eighth of them, and an address without an agent a quarter; agents have no share.
     pub max_keys: usize,
     /// Most connections at a time. Default 200 000; the open-files limit of the process usually
     /// comes first.
     pub max_connections: usize,
-    /// Most memory for keys, values, waiters and the buffers of all connections. Default 4 GiB.
+    /// Most memory for keys, values, waiters and the buffers of all connections. Default 4 GiB. It
+    /// has the same shares as the keys.
     pub max_memory_bytes: usize,
     /// Unsent replies of one connection above which it is not read from; reading resumes below
     /// half of it. Default 1 MiB.
     pub max_unsent_bytes: usize,
+    /// Most waits of one connection that are pending at a time; PyTorch's clients have one. Default
+    /// 1024.
+    pub max_waits: usize,
     /// Longest request of an extension; 0, the default, makes its opcodes unknown ones. A server
     /// with an extension accepts at least 8 KiB.
     pub max_extension_bytes: usize,
@@ -39,6 +44,7 @@ impl Default for Limits {
             max_connections: 200_000,
             max_memory_bytes: 4 << 30,
             max_unsent_bytes: 1 << 20,
+            max_waits: 1024,
             max_extension_bytes: 0,
             validation_timeout: Duration::from_secs(30),
         }

@@ -1,47 +1,164 @@
-//! Counting the memory of large values for as long as anybody holds them.
+//! Counting memory and keys, and whose they are.
+//!
+//! Meters form a tree, and what counts in one counts in all above it:
+//!
+//! ```text
+//!   store ─┬─ address ─┬─ connection      its values, waits and buffers
+//!          │           └─ connection
+//!          └─ address ─── connection
+//! ```
+//!
+//! A value counts for the connection that wrote it until its last holder is gone, also when that
+//! connection has long been closed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use bytes::Bytes;
-
-/// Number of bytes of large values alive: in the store, in requests in progress, in replies that
-/// slow readers have not taken yet. A value that is held in several places counts once.
+/// Number of bytes and keys that somebody holds.
 #[derive(Debug, Clone, Default)]
-pub struct Meter(Arc<AtomicUsize>);
+pub struct Meter(Arc<Count>);
+
+#[derive(Debug, Default)]
+struct Count {
+    bytes: AtomicUsize,
+    keys: AtomicUsize,
+    /// The meter in which this one counts too.
+    whole: Option<Meter>,
+}
 
 impl Meter {
-    /// Makes a value shareable and counts it until its last holder is gone.
-    pub fn share(&self, body: Vec<u8>) -> Bytes {
-        self.0.fetch_add(body.capacity(), Ordering::Relaxed);
-        Bytes::from_owner(Metered {
-            body,
-            meter: self.clone(),
-        })
+    /// A new meter that counts in this one too.
+    pub fn part(&self) -> Self {
+        Self(Arc::new(Count {
+            whole: Some(self.clone()),
+            ..Count::default()
+        }))
     }
 
-    /// The bytes alive now.
+    /// Makes a value shareable and counts it until its last holder is gone.
+    pub fn share(&self, body: Vec<u8>) -> Shared {
+        self.grow(body.capacity());
+        Shared(Arc::new(Metered {
+            body,
+            meter: self.clone(),
+        }))
+    }
+
+    /// The bytes held now.
+    #[inline]
     pub fn bytes(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+        self.0.bytes.load(Relaxed)
+    }
+
+    /// The keys and queues held now.
+    #[inline]
+    pub fn keys(&self) -> usize {
+        self.0.keys.load(Relaxed)
+    }
+
+    /// Counts more bytes.
+    #[inline]
+    pub fn grow(&self, bytes: usize) {
+        self.each(|count| {
+            count.bytes.fetch_add(bytes, Relaxed);
+        });
+    }
+
+    /// Counts fewer bytes.
+    #[inline]
+    pub fn shrink(&self, bytes: usize) {
+        self.each(|count| {
+            count.bytes.fetch_sub(bytes, Relaxed);
+        });
+    }
+
+    /// Counts these bytes instead of those.
+    #[inline]
+    pub fn resize(&self, from: usize, to: usize) {
+        match to.cmp(&from) {
+            std::cmp::Ordering::Greater => self.grow(to - from),
+            std::cmp::Ordering::Less => self.shrink(from - to),
+            std::cmp::Ordering::Equal => {}
+        }
+    }
+
+    /// Counts one more key of this many bytes.
+    #[inline]
+    pub fn add_key(&self, bytes: usize) {
+        self.each(|count| {
+            count.bytes.fetch_add(bytes, Relaxed);
+            count.keys.fetch_add(1, Relaxed);
+        });
+    }
+
+    /// Counts one key of this many bytes less.
+    #[inline]
+    pub fn remove_key(&self, bytes: usize) {
+        self.each(|count| {
+            count.bytes.fetch_sub(bytes, Relaxed);
+            count.keys.fetch_sub(1, Relaxed);
+        });
+    }
+
+    /// Whether both are the same meter.
+    #[inline]
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Whether somebody else has this meter too: a connection, a key, a value, a part of it.
+    pub fn is_in_use(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
+    #[inline]
+    fn each(&self, change: impl Fn(&Count)) {
+        let mut meter = Some(self);
+        while let Some(Self(count)) = meter {
+            change(count);
+            meter = count.whole.as_ref();
+        }
     }
 }
 
+/// A large value that several may hold. It counts once.
+#[derive(Debug, Clone)]
+pub struct Shared(Arc<Metered>);
+
+#[derive(Debug)]
 struct Metered {
     body: Vec<u8>,
     meter: Meter,
 }
 
-impl AsRef<[u8]> for Metered {
-    fn as_ref(&self) -> &[u8] {
-        &self.body
+impl Shared {
+    /// The bytes themselves if nobody else holds them. They do not count any more then.
+    pub fn into_sole(self) -> Result<Vec<u8>, Self> {
+        let mut metered = Arc::try_unwrap(self.0).map_err(Self)?;
+        metered.meter.shrink(metered.body.capacity());
+        Ok(std::mem::take(&mut metered.body))
     }
 }
 
+impl std::ops::Deref for Shared {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0.body
+    }
+}
+
+impl PartialEq for Shared {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Shared {}
+
 impl Drop for Metered {
     fn drop(&mut self) {
-        self.meter
-            .0
-            .fetch_sub(self.body.capacity(), Ordering::Relaxed);
+        self.meter.shrink(self.body.capacity());
     }
 }
 
@@ -59,5 +176,29 @@ mod tests {
         assert_eq!(meter.bytes(), 100);
         drop(second);
         assert_eq!(meter.bytes(), 0);
+    }
+
+    #[test]
+    fn a_part_counts_in_the_whole_and_not_in_its_sibling() {
+        let whole = Meter::default();
+        let (one, two) = (whole.part(), whole.part());
+        one.add_key(10);
+        let value = two.share(Vec::with_capacity(100));
+        assert_eq!((one.bytes(), two.bytes(), whole.bytes()), (10, 100, 110));
+        assert_eq!((one.keys(), two.keys(), whole.keys()), (1, 0, 1));
+        assert!(two.is_in_use());
+        one.remove_key(10);
+        assert_eq!(value.into_sole().unwrap().capacity(), 100);
+        assert_eq!((whole.bytes(), whole.keys()), (0, 0));
+        assert!(!two.is_in_use());
+    }
+
+    #[test]
+    fn a_value_with_several_holders_is_not_taken_from_them() {
+        let meter = Meter::default();
+        let first = meter.share(vec![1; 100]);
+        let second = first.clone();
+        let first = first.into_sole().unwrap_err();
+        assert_eq!((meter.bytes(), &*first), (100, &*second));
     }
 }

@@ -2,10 +2,19 @@
 //!
 //! `add` and `barrier` keep their counters as plain text, so that any client can read or write
 //! them. Text is read as C's `stoll` reads it, because that is what the other readers of the same
-//! stores do: leading white space, a sign, the longest run of digits, and the rest is ignored.
+//! stores do: leading white space, a sign, the longest run of digits, and the rest is ignored. A
+//! text of more than [`MAX_BYTES`] is no number, so that reading one costs the same however long a
+//! value is.
 
-/// The number at the beginning of `text`; `None` if there is none or it does not fit.
+/// Longest text of a number, with everything around its digits.
+pub const MAX_BYTES: usize = 64;
+
+/// The number at the beginning of `text`; `None` if there is none, it does not fit or the text is
+/// longer than [`MAX_BYTES`].
 pub fn parse(text: &[u8]) -> Option<i64> {
+    if text.len() > MAX_BYTES {
+        return None;
+    }
     let is_space = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
     let start = text.iter().position(|byte| !is_space(byte))?;
     let (negative, digits) = match text[start] {
@@ -33,7 +42,7 @@ pub fn parse(text: &[u8]) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use super::{MAX_BYTES, parse};
 
     #[test]
     fn the_longest_leading_number_counts() {
@@ -49,6 +58,13 @@ mod tests {
         assert_eq!(parse(i64::MAX.to_string().as_bytes()), Some(i64::MAX));
         assert_eq!(parse(b"9223372036854775808"), None);
         assert_eq!(parse(b"-9223372036854775809"), None);
+    }
+
+    #[test]
+    fn a_longer_text_than_any_number_needs_is_none() {
+        let padded = |length: usize| format!("{:>length$}", 7).into_bytes();
+        assert_eq!(parse(&padded(MAX_BYTES)), Some(7));
+        assert_eq!(parse(&padded(MAX_BYTES + 1)), None);
     }
 
     #[test]

@@ -12,12 +12,10 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
-
-use super::keyspace::{Held, Keyspace, NotANumber};
+use super::keyspace::{Held, Keyspace, NotANumber, Popped};
 use super::meter::Meter;
 use super::number;
-use super::waiters::{WaitKind, Waiters};
+use super::waiters::{Serial, WaitKind, Waiters};
 use super::wire::fields::{Body, Keys, Pairs};
 use rdzv_core::ident::ConnId;
 
@@ -64,6 +62,12 @@ impl Operations {
     /// The waits.
     pub fn waiters(&self) -> &Waiters {
         &self.waiters
+    }
+
+    /// Sets the owner of what is stored and waited for from now on.
+    #[inline]
+    pub fn act_for(&mut self, owner: &Meter) {
+        self.keyspace.store_for(owner);
     }
 
     /// Takes the next connection whose wait is over.
@@ -124,8 +128,9 @@ impl Operations {
             .filter(|name| !keyspace.is_present(name))
             .peekable();
         if absent.peek().is_some() {
+            let owner = keyspace.owner();
             self.waiters
-                .register(connection, WaitKind::Presence, absent);
+                .register(connection, WaitKind::Presence, absent, owner);
             return false;
         }
         // Whoever waits for a queue alone comes for one of its entries next.
@@ -138,6 +143,32 @@ impl Operations {
             self.promise(connection, name);
         }
         true
+    }
+
+    /// Begins a wait whose names come in several steps.
+    pub fn begin_wait(&mut self, connection: ConnId) -> Serial {
+        let owner = self.keyspace.owner();
+        self.waiters.begin(connection, WaitKind::Presence, owner)
+    }
+
+    /// Adds names to a wait that has begun.
+    pub fn add_to_wait(&mut self, wait: Serial, names: impl Iterator<Item = impl AsRef<[u8]>>) {
+        for name in names {
+            if !self.keyspace.is_present(name.as_ref()) {
+                self.waiters.add(wait, name.as_ref());
+            }
+        }
+    }
+
+    /// All names of a wait have been added; tells whether it is over already.
+    pub fn finish_wait(&mut self, wait: Serial) -> bool {
+        self.waiters.finish(wait)
+    }
+
+    /// Takes out some of what cancelled waits have left. Tells whether there is more.
+    #[inline]
+    pub fn sweep(&mut self) -> bool {
+        self.waiters.sweep()
     }
 
     /// Drops all waits of a connection.
@@ -175,7 +206,7 @@ impl Operations {
     }
 
     /// The length of a queue before the pop, and its first entry.
-    pub fn queue_pop(&mut self, name: &[u8]) -> (usize, Option<Bytes>) {
+    pub fn queue_pop(&mut self, name: &[u8]) -> (usize, Option<Popped>) {
         (self.keyspace.queue_len(name), self.keyspace.pop(name))
     }
 
@@ -191,8 +222,9 @@ impl Operations {
         let complete = arrived >= world_size;
         if !complete {
             let kind = WaitKind::Barrier(world_size);
+            let owner = self.keyspace.owner();
             self.waiters
-                .register(connection, kind, std::iter::once(key));
+                .register(connection, kind, std::iter::once(key), owner);
         }
         Ok(complete)
     }

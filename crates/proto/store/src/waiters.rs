@@ -4,11 +4,26 @@
 //! has been there once; a key that is deleted again meanwhile does not hold it back. Every
 //! registration is taken out when it has been used, so nobody is woken twice, and a connection
 //! that cancels or leaves costs work for its own keys only.
+//!
+//! An operation on a key costs work for the waits that it changes, and for no other. Each key has
+//! three sets of them:
+//!
+//! | waits | a write of the key | an entry of the queue |
+//! |---|---|---|
+//! | `last`: for nothing else any more | ends them | ends the oldest |
+//! | `more`: for other keys too | they have seen the key | they have seen it |
+//! | `barriers`, by the number that they wait for | ends those that it is enough for | |
+//!
+//! Registrations of cancelled waits are taken out in steps ([`Waiters::sweep`]).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::keyspace::ENTRY_OVERHEAD;
+use super::meter::Meter;
 use rdzv_core::ident::ConnId;
+
+/// Registrations of cancelled waits that are taken out at once; more go in later steps.
+pub const SWEEP_STEP: usize = 512;
 
 /// The condition of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,15 +38,24 @@ pub enum WaitKind {
 /// All waits of one store.
 #[derive(Debug, Default)]
 pub struct Waiters {
-    /// Registrations per key. Serials grow, so a set is in order of registration.
-    keys: BTreeMap<Box<[u8]>, BTreeSet<Serial>>,
+    keys: BTreeMap<Box<[u8]>, Registered>,
     waits: BTreeMap<Serial, Wait>,
     connections: BTreeMap<ConnId, BTreeSet<Serial>>,
+    /// Cancelled waits, whose registrations are still there.
+    cancelled: VecDeque<(Serial, Wait)>,
     next: Serial,
-    memory: usize,
 }
 
-type Serial = u64;
+/// The number of a wait. Later waits have larger ones, so a set is in order of registration.
+pub type Serial = u64;
+
+/// The waits on one key.
+#[derive(Debug, Default)]
+struct Registered {
+    last: BTreeSet<Serial>,
+    more: BTreeSet<Serial>,
+    barriers: BTreeSet<(i64, Serial)>,
+}
 
 #[derive(Debug)]
 struct Wait {
@@ -39,6 +63,10 @@ struct Wait {
     kind: WaitKind,
     /// The keys it is still registered on.
     missing: BTreeSet<Box<[u8]>>,
+    /// More keys may be added, so it cannot be over yet.
+    open: bool,
+    /// Counts its memory.
+    owner: Meter,
 }
 
 impl Waiters {
@@ -52,9 +80,15 @@ impl Waiters {
         self.waits.is_empty()
     }
 
-    /// Memory of all registrations.
-    pub fn memory(&self) -> usize {
-        self.memory
+    /// Whether registrations of cancelled waits are left.
+    #[inline]
+    pub fn has_cancelled(&self) -> bool {
+        !self.cancelled.is_empty()
+    }
+
+    /// Number of waits of one connection.
+    pub fn count(&self, connection: ConnId) -> usize {
+        self.connections.get(&connection).map_or(0, BTreeSet::len)
     }
 
     /// Whether any wait is registered on the key.
@@ -68,57 +102,119 @@ impl Waiters {
         connection: ConnId,
         kind: WaitKind,
         keys: impl Iterator<Item = &'k [u8]>,
+        owner: &Meter,
     ) {
+        let serial = self.begin(connection, kind, owner);
+        for key in keys {
+            self.add(serial, key);
+        }
+        self.finish(serial);
+    }
+
+    /// Begins a wait to which keys are added in several steps.
+    pub fn begin(&mut self, connection: ConnId, kind: WaitKind, owner: &Meter) -> Serial {
         let serial = self.next;
         self.next += 1;
-        let mut missing = BTreeSet::new();
-        for key in keys {
-            if missing.insert(Box::from(key)) {
-                self.memory += registration(key);
-                self.keys.entry(key.into()).or_default().insert(serial);
-            }
-        }
-        self.memory += ENTRY_OVERHEAD;
+        owner.grow(ENTRY_OVERHEAD);
         self.connections
             .entry(connection)
             .or_default()
             .insert(serial);
-        self.waits.insert(
-            serial,
-            Wait {
-                connection,
-                kind,
-                missing,
-            },
-        );
+        let wait = Wait {
+            connection,
+            kind,
+            missing: BTreeSet::new(),
+            open: true,
+            owner: owner.clone(),
+        };
+        self.waits.insert(serial, wait);
+        serial
+    }
+
+    /// Registers a wait that has begun on one more key.
+    pub fn add(&mut self, serial: Serial, key: &[u8]) {
+        let Some(wait) = self.waits.get_mut(&serial) else {
+            return;
+        };
+        if !wait.missing.insert(key.into()) {
+            return;
+        }
+        wait.owner.grow(registration(key));
+        let registered = match self.keys.get_mut(key) {
+            Some(registered) => registered,
+            None => self.keys.entry(key.into()).or_default(),
+        };
+        match wait.kind {
+            WaitKind::Presence => registered.more.insert(serial),
+            WaitKind::Barrier(number) => registered.barriers.insert((number, serial)),
+        };
+    }
+
+    /// All keys of a wait have been added. Tells whether it is over already.
+    pub fn finish(&mut self, serial: Serial) -> bool {
+        let Some(wait) = self.waits.get_mut(&serial) else {
+            return true;
+        };
+        wait.open = false;
+        if wait.missing.is_empty() {
+            self.end(serial);
+            return true;
+        }
+        self.note_last(serial);
+        false
     }
 
     /// A key was written, and holds `number` now if it is one: wakes the waits for its
     /// presence, and members of barriers that are complete with this.
     pub fn wake(&mut self, key: &[u8], number: Option<i64>, woken: &mut Vec<ConnId>) {
-        self.take_off(key, woken, |wait, _| match wait.kind {
-            WaitKind::Presence => true,
-            WaitKind::Barrier(world_size) => number.is_some_and(|number| number >= world_size),
-        });
+        let Some(registered) = self.keys.get_mut(key) else {
+            return;
+        };
+        let mut seen = std::mem::take(&mut registered.last);
+        seen.append(&mut registered.more);
+        let complete = match number {
+            Some(number) if !registered.barriers.is_empty() => {
+                let later = match number.checked_add(1) {
+                    Some(above) => registered.barriers.split_off(&(above, 0)),
+                    None => BTreeSet::new(),
+                };
+                std::mem::replace(&mut registered.barriers, later)
+            }
+            _ => BTreeSet::new(),
+        };
+        self.forget_if_empty(key);
+        for serial in seen {
+            self.see(serial, key, woken);
+        }
+        for (_, serial) in complete {
+            self.see(serial, key, woken);
+        }
     }
 
     /// A queue has `available` entries that nobody has been woken for: wakes as many waits that
     /// lack nothing else, the oldest first, and returns how many. Waits that also lack other keys
     /// have seen this one.
     pub fn offer(&mut self, queue: &[u8], available: usize, woken: &mut Vec<ConnId>) -> usize {
-        let mut taken = 0;
-        if available > 0 && self.has(queue) {
-            self.take_off(queue, woken, |wait, _| {
-                if matches!(wait.kind, WaitKind::Barrier(_)) {
-                    return false;
-                }
-                let last = wait.missing.len() == 1;
-                let wakes = !last || taken < available;
-                taken += usize::from(last && wakes);
-                wakes
-            });
+        if available == 0 {
+            return 0;
         }
-        taken
+        let Some(registered) = self.keys.get_mut(queue) else {
+            return 0;
+        };
+        let seen = std::mem::take(&mut registered.more);
+        let taken: Vec<Serial> = registered.last.iter().take(available).copied().collect();
+        for serial in &taken {
+            registered.last.remove(serial);
+        }
+        self.forget_if_empty(queue);
+        for serial in seen {
+            self.see(serial, queue, woken);
+        }
+        let already = woken.len();
+        for serial in taken {
+            self.see(serial, queue, woken);
+        }
+        woken.len() - already
     }
 
     /// Drops all waits of a connection.
@@ -126,59 +222,95 @@ impl Waiters {
         if self.connections.is_empty() {
             return;
         }
-        for serial in self.connections.remove(&connection).unwrap_or_default() {
-            let Some(wait) = self.waits.remove(&serial) else {
+        let Some(serials) = self.connections.remove(&connection) else {
+            return;
+        };
+        for serial in serials {
+            if let Some(wait) = self.waits.remove(&serial) {
+                self.cancelled.push_back((serial, wait));
+            }
+        }
+        self.sweep();
+    }
+
+    /// Takes out some registrations of cancelled waits. Tells whether there are more.
+    pub fn sweep(&mut self) -> bool {
+        for _ in 0..SWEEP_STEP {
+            let Some((serial, wait)) = self.cancelled.front_mut() else {
+                return false;
+            };
+            let (serial, kind) = (*serial, wait.kind);
+            let Some(key) = wait.missing.pop_first() else {
+                wait.owner.shrink(ENTRY_OVERHEAD);
+                self.cancelled.pop_front();
                 continue;
             };
-            self.memory -= ENTRY_OVERHEAD;
-            for key in wait.missing {
-                self.memory -= registration(&key);
-                if let Some(serials) = self.keys.get_mut(&key) {
-                    serials.remove(&serial);
-                    if serials.is_empty() {
-                        self.keys.remove(&key);
-                    }
+            wait.owner.shrink(registration(&key));
+            if let Some(registered) = self.keys.get_mut(&key) {
+                registered.last.remove(&serial);
+                registered.more.remove(&serial);
+                if let WaitKind::Barrier(number) = kind {
+                    registered.barriers.remove(&(number, serial));
                 }
+            }
+            self.forget_if_empty(&key);
+        }
+        !self.cancelled.is_empty()
+    }
+
+    /// A wait has seen a key, on which it is not registered any more.
+    fn see(&mut self, serial: Serial, key: &[u8], woken: &mut Vec<ConnId>) {
+        let Some(wait) = self.waits.get_mut(&serial) else {
+            // A cancelled one, which is forgotten in time.
+            return;
+        };
+        wait.missing.remove(key);
+        wait.owner.shrink(registration(key));
+        if wait.open {
+            return;
+        }
+        if wait.missing.is_empty() {
+            woken.push(wait.connection);
+            self.end(serial);
+        } else {
+            self.note_last(serial);
+        }
+    }
+
+    /// Has a wait that lacks one key only be among the last ones of that key.
+    fn note_last(&mut self, serial: Serial) {
+        if let Some(wait) = self.waits.get(&serial)
+            && wait.missing.len() == 1
+            && wait.kind == WaitKind::Presence
+            && let Some(key) = wait.missing.first()
+            && let Some(registered) = self.keys.get_mut(key)
+            && registered.more.remove(&serial)
+        {
+            registered.last.insert(serial);
+        }
+    }
+
+    /// Takes out a wait without registrations.
+    fn end(&mut self, serial: Serial) {
+        let Some(wait) = self.waits.remove(&serial) else {
+            return;
+        };
+        wait.owner.shrink(ENTRY_OVERHEAD);
+        if let Some(own) = self.connections.get_mut(&wait.connection) {
+            own.remove(&serial);
+            if own.is_empty() {
+                self.connections.remove(&wait.connection);
             }
         }
     }
 
-    /// Takes the key off every wait on it that `wanted` names; waits that lack nothing any more
-    /// are over.
-    fn take_off(
-        &mut self,
-        key: &[u8],
-        woken: &mut Vec<ConnId>,
-        mut wanted: impl FnMut(&Wait, Serial) -> bool,
-    ) {
-        let Some(mut serials) = self.keys.remove(key) else {
-            return;
-        };
-        serials.retain(|&serial| {
-            let Some(wait) = self.waits.get_mut(&serial) else {
-                return false;
-            };
-            if !wanted(wait, serial) {
-                return true;
-            }
-            wait.missing.remove(key);
-            self.memory -= registration(key);
-            if wait.missing.is_empty() {
-                let connection = wait.connection;
-                woken.push(connection);
-                self.waits.remove(&serial);
-                self.memory -= ENTRY_OVERHEAD;
-                if let Some(own) = self.connections.get_mut(&connection) {
-                    own.remove(&serial);
-                    if own.is_empty() {
-                        self.connections.remove(&connection);
-                    }
-                }
-            }
-            false
-        });
-        if !serials.is_empty() {
-            self.keys.insert(key.into(), serials);
+    fn forget_if_empty(&mut self, key: &[u8]) {
+        if self.keys.get(key).is_some_and(|registered| {
+            registered.last.is_empty()
+                && registered.more.is_empty()
+                && registered.barriers.is_empty()
+        }) {
+            self.keys.remove(key);
         }
     }
 }
@@ -199,62 +331,100 @@ mod tests {
         names.iter().map(|name| name.as_bytes())
     }
 
-    fn is_clean(waiters: &Waiters) -> bool {
+    fn is_clean(waiters: &Waiters, owner: &Meter) -> bool {
         waiters.keys.is_empty()
             && waiters.waits.is_empty()
             && waiters.connections.is_empty()
-            && waiters.memory == 0
+            && waiters.cancelled.is_empty()
+            && owner.bytes() == 0
     }
 
     #[test]
     fn a_wait_ends_with_the_last_of_its_keys_and_once() {
         let (mut waiters, mut woken) = (Waiters::default(), vec![]);
-        waiters.register(A, WaitKind::Presence, keys(&["x", "y", "x"]));
+        let owner = Meter::default();
+        waiters.register(A, WaitKind::Presence, keys(&["x", "y", "x"]), &owner);
         waiters.wake(b"x", None, &mut woken);
         assert_eq!(woken, []);
         waiters.wake(b"y", None, &mut woken);
         waiters.wake(b"y", None, &mut woken);
         assert_eq!(woken, [A]);
-        assert!(is_clean(&waiters));
+        assert!(is_clean(&waiters, &owner));
     }
 
     #[test]
     fn cancelling_leaves_nothing_behind_and_others_alone() {
         let (mut waiters, mut woken) = (Waiters::default(), vec![]);
-        waiters.register(A, WaitKind::Presence, keys(&["x", "y"]));
-        waiters.register(A, WaitKind::Presence, keys(&["z"]));
-        waiters.register(B, WaitKind::Presence, keys(&["x"]));
+        let owner = Meter::default();
+        waiters.register(A, WaitKind::Presence, keys(&["x", "y"]), &owner);
+        waiters.register(A, WaitKind::Presence, keys(&["z"]), &owner);
+        waiters.register(B, WaitKind::Presence, keys(&["x"]), &owner);
         waiters.cancel(A);
         waiters.wake(b"x", None, &mut woken);
         assert_eq!(woken, [B]);
-        assert!(is_clean(&waiters));
+        assert!(is_clean(&waiters, &owner));
     }
 
     #[test]
     fn a_member_of_a_barrier_is_woken_by_the_number_and_not_by_presence() {
         let (mut waiters, mut woken) = (Waiters::default(), vec![]);
-        waiters.register(A, WaitKind::Barrier(3), keys(&["x"]));
-        waiters.register(B, WaitKind::Presence, keys(&["x"]));
+        let owner = Meter::default();
+        waiters.register(A, WaitKind::Barrier(3), keys(&["x"]), &owner);
+        waiters.register(B, WaitKind::Presence, keys(&["x"]), &owner);
         waiters.wake(b"x", Some(2), &mut woken);
         assert_eq!(woken, [B]);
         waiters.wake(b"x", None, &mut woken);
         assert_eq!(woken, [B]);
         waiters.wake(b"x", Some(3), &mut woken);
         assert_eq!(woken, [B, A]);
-        assert!(is_clean(&waiters));
+        assert!(is_clean(&waiters, &owner));
     }
 
     #[test]
     fn an_offer_wakes_the_oldest_only_and_marks_those_who_lack_more() {
         let (mut waiters, mut woken) = (Waiters::default(), vec![]);
-        waiters.register(B, WaitKind::Presence, keys(&["q", "x"]));
-        waiters.register(A, WaitKind::Presence, keys(&["q"]));
-        waiters.register(ConnId(3), WaitKind::Presence, keys(&["q"]));
+        let owner = Meter::default();
+        waiters.register(B, WaitKind::Presence, keys(&["q", "x"]), &owner);
+        waiters.register(A, WaitKind::Presence, keys(&["q"]), &owner);
+        waiters.register(ConnId(3), WaitKind::Presence, keys(&["q"]), &owner);
         assert_eq!(waiters.offer(b"q", 1, &mut woken), 1);
         assert_eq!(woken, [A]);
         waiters.wake(b"x", None, &mut woken);
         assert_eq!(woken, [A, B]);
         assert_eq!(waiters.offer(b"q", 5, &mut woken), 1);
-        assert!(is_clean(&waiters));
+        assert!(is_clean(&waiters, &owner));
+    }
+
+    #[test]
+    fn a_wait_that_comes_in_steps_ends_with_its_last_key_and_not_before_its_last_step() {
+        let (mut waiters, mut woken) = (Waiters::default(), vec![]);
+        let owner = Meter::default();
+        let serial = waiters.begin(A, WaitKind::Presence, &owner);
+        waiters.add(serial, b"x");
+        waiters.wake(b"x", None, &mut woken);
+        waiters.add(serial, b"y");
+        assert!(!waiters.finish(serial));
+        assert_eq!(woken, []);
+        waiters.wake(b"y", None, &mut woken);
+        assert_eq!(woken, [A]);
+        let serial = waiters.begin(A, WaitKind::Presence, &owner);
+        assert!(waiters.finish(serial));
+        assert!(is_clean(&waiters, &owner));
+    }
+
+    #[test]
+    fn a_large_cancelled_wait_is_taken_out_in_steps_and_wakes_nobody() {
+        let (mut waiters, mut woken) = (Waiters::default(), vec![]);
+        let owner = Meter::default();
+        let names: Vec<String> = (0..3 * SWEEP_STEP).map(|n| n.to_string()).collect();
+        let all = || names.iter().map(String::as_bytes);
+        waiters.register(A, WaitKind::Presence, all(), &owner);
+        waiters.cancel(A);
+        assert!(waiters.is_empty() && owner.bytes() > 0);
+        all().for_each(|name| waiters.wake(name, None, &mut woken));
+        assert_eq!(woken, []);
+        let steps = std::iter::from_fn(|| waiters.sweep().then_some(())).count();
+        assert_eq!(steps, 2);
+        assert!(is_clean(&waiters, &owner));
     }
 }

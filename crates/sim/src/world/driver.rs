@@ -49,6 +49,11 @@ impl World {
                 }
                 Output::PauseReading(id) => self.pause(id.0 as usize, true),
                 Output::ResumeReading(id) => self.pause(id.0 as usize, false),
+                Output::Yield => {
+                    let now = self.time.clocks(0);
+                    self.machine.handle(now, Input::Turn);
+                }
+                Output::Joined(id) => unreachable!("{id:?} joined, and nobody is an agent here"),
             }
         }
     }

@@ -14,7 +14,7 @@ impl World {
     /// In the end nobody waits for what is there.
     pub(super) fn check_end(&mut self) -> Result<(), Violation> {
         let probe = id(self.clients.len());
-        self.handle(Input::Connected(probe));
+        self.handle(Input::Connected(probe, None));
         self.ask(probe, |out| request::preamble(out, 0));
         for number in 0..self.clients.len() {
             let doing = self.clients[number].doing();

@@ -18,4 +18,4 @@ mod server;
 
 pub use client::TcpStore;
 pub use options::TcpStoreOptions;
-pub use server::{Pinger, ServerOptions, TcpStoreServer, Traffic};
+pub use server::{KeepAlive, Pinger, ServerOptions, TcpStoreServer, Traffic};

@@ -80,7 +80,7 @@ impl TcpStoreOptions {
             port: self.port,
             listener: self.listener.take(),
             limits: self.limits,
-            extension: None,
+            ..ServerOptions::default()
         });
         match server {
             Ok(server) => {

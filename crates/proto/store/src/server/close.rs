@@ -50,6 +50,53 @@ pub enum CloseReason {
         /// The limit.
         limit: usize,
     },
+    /// The peer holds too many keys.
+    #[error(
+        "{holder} has stored its share of {limit} keys and queues; delete keys, or raise the limit of \
+         the store"
+    )]
+    TooManyKeysOf {
+        /// Connection or address.
+        holder: &'static str,
+        /// Its share.
+        limit: usize,
+    },
+    /// The peer holds too much memory.
+    #[error(
+        "its request needs {wanted} bytes, and {holder} holds {held} of its share of {limit} bytes; \
+         delete keys, read replies faster, or raise the memory limit of the store"
+    )]
+    OverShare {
+        /// Connection or address.
+        holder: &'static str,
+        /// Bytes requested.
+        wanted: usize,
+        /// Bytes held.
+        held: usize,
+        /// Its share.
+        limit: usize,
+    },
+    /// The peer's address has too many connections.
+    #[error(
+        "{limit} connections from its address are open, the share of an address without an agent; \
+         raise the limit of connections"
+    )]
+    TooManyConnectionsOfAddress {
+        /// The share.
+        limit: usize,
+    },
+    /// The connection waits for too much at once.
+    #[error("{limit} of its waits are pending, the limit; use one connection for each wait")]
+    TooManyWaits {
+        /// The limit.
+        limit: usize,
+    },
+    /// Too many replies were unread when the store was emptied.
+    #[error("{unsent} bytes of replies to it were unread when the store was emptied")]
+    Unread {
+        /// Bytes that it had not taken.
+        unsent: usize,
+    },
     /// The server is full of connections.
     #[error("{limit} connections are open, the limit; raise it or find out who keeps them open")]
     TooManyConnections {

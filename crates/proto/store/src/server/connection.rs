@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 
-use bytes::Bytes;
-
-use crate::keyspace::Held;
+use super::lists::Unfinished;
+use super::shares::Account;
+use crate::keyspace::{Held, Popped};
+use crate::meter::Shared;
 use crate::wire::assemble::Assembler;
 use crate::wire::request::{Opcode, VALIDATE_MAGIC};
 use crate::wire::{LARGE_BODY, reply};
@@ -25,14 +26,20 @@ pub(super) struct Connection {
     pub(super) stage: Stage,
     /// The request that has not come in whole yet.
     pub(super) assembler: Assembler,
-    /// Input that came while the connection was paused.
+    /// The request that is carried out in steps.
+    pub(super) unfinished: Option<Unfinished>,
+    /// Input that came while the connection was paused, or was more than a turn takes.
     pub(super) held: Vec<u8>,
-    /// Not read from, because too many replies are unsent.
+    /// Not read from, because too many replies are unsent or because of what is held.
     pub(super) paused: bool,
+    /// It is among the connections that have their turn next.
+    pub(super) queued: bool,
     pub(super) outgoing: Outgoing,
     /// A `Flush` is among the outputs already.
     pub(super) flushing: bool,
-    /// Memory of this connection that the server's sum includes.
+    /// What it holds.
+    pub(super) account: Account,
+    /// Memory of its buffers that the account includes.
     pub(super) counted: usize,
 }
 
@@ -48,15 +55,18 @@ pub(super) enum Stage {
 }
 
 impl Connection {
-    pub(super) fn new(serial: u64) -> Self {
+    pub(super) fn new(serial: u64, account: Account) -> Self {
         Self {
             serial,
             stage: Stage::Validating(0),
             assembler: Assembler::default(),
+            unfinished: None,
             held: Vec::new(),
             paused: false,
+            queued: false,
             outgoing: Outgoing::default(),
             flushing: false,
+            account,
             counted: 0,
         }
     }
@@ -64,7 +74,18 @@ impl Connection {
     /// Memory held for this connection, large values aside.
     #[inline]
     pub(super) fn memory(&self) -> usize {
-        self.assembler.buffered() + self.held.capacity() + self.outgoing.memory()
+        let unfinished = self.unfinished.as_ref().map_or(0, Unfinished::memory);
+        self.assembler.buffered() + self.held.capacity() + unfinished + self.outgoing.memory()
+    }
+
+    /// Brings the account up to date; tells whether it has grown beyond what any connection needs.
+    #[inline]
+    pub(super) fn account(&mut self) -> bool {
+        let memory = self.memory();
+        let has_grown = memory > self.counted && memory > 2 * KEPT_CAPACITY;
+        self.account.meter.resize(self.counted, memory);
+        self.counted = memory;
+        has_grown
     }
 }
 
@@ -101,7 +122,7 @@ pub(super) struct Outgoing {
     /// Bytes of `small` that have been sent.
     small_sent: usize,
     /// Large values, each with the position in `small` before which it is sent.
-    large: VecDeque<(usize, Bytes)>,
+    large: VecDeque<(usize, Shared)>,
     /// Bytes of the first large value that have been sent.
     large_sent: usize,
     large_unsent: usize,
@@ -127,11 +148,20 @@ impl Outgoing {
     }
 
     /// Adds a value that nobody else holds, with its length in front.
-    pub(super) fn push_owned(&mut self, value: Bytes) {
-        if value.len() < LARGE_BODY {
-            self.push_value(Held::Small(&value));
+    pub(super) fn push_popped(&mut self, value: Popped) {
+        match value {
+            Popped::Small(value) => self.push_value(Held::Small(&value)),
+            Popped::Large(value) => self.push_value(Held::Large(value)),
+        }
+    }
+
+    /// Adds bytes as they are.
+    pub(super) fn push_shared(&mut self, bytes: Shared) {
+        if bytes.len() < LARGE_BODY {
+            self.small.extend_from_slice(&bytes);
         } else {
-            self.push_value(Held::Large(value));
+            self.large_unsent += bytes.len();
+            self.large.push_back((self.small.len(), bytes));
         }
     }
 
@@ -144,7 +174,7 @@ impl Outgoing {
     /// Memory held; large values are counted by the meter.
     #[inline]
     pub(super) fn memory(&self) -> usize {
-        self.small.capacity() + self.large.capacity() * size_of::<(usize, Bytes)>()
+        self.small.capacity() + self.large.capacity() * size_of::<(usize, Shared)>()
     }
 
     /// The unsent bytes, if no large value is among them.
@@ -229,6 +259,7 @@ impl Outgoing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::meter::Meter;
 
     #[test]
     fn any_sequence_of_partial_sends_yields_the_same_stream() {
@@ -241,7 +272,7 @@ mod tests {
                 if random.bool() {
                     outgoing.push_value(Held::Small(&value));
                 } else {
-                    outgoing.push_value(Held::Large(Bytes::from(value)));
+                    outgoing.push_value(Held::Large(Meter::default().share(value)));
                 }
                 let most = random.usize(0..3000);
                 drain(&mut outgoing, most, &mut sent);

@@ -1,9 +1,9 @@
 //! Executing one request: operation, wake-ups, reply.
 
-use super::{CloseReason, ServerMachine};
+use super::lists::{Listed, STEP};
+use super::{CloseReason, KEY_WORK, REQUEST_WORK, ServerMachine, Unfinished};
 use crate::keyspace::{ENTRY_OVERHEAD, Held, NotANumber};
 use crate::ops::Compared;
-use crate::wire::fields::Keys;
 use crate::wire::reply::{self, CheckReply, STOP_WAITING, WAIT_CANCELED};
 use crate::wire::request::Request;
 use rdzv_core::ident::ConnId;
@@ -21,6 +21,7 @@ impl ServerMachine {
         size: usize,
     ) -> Result<(), CloseReason> {
         self.requests += 1;
+        self.spent += REQUEST_WORK + size;
         let promise = self.operations.take_promise(id);
         let result = match self.watching {
             false => self.perform(id, request, size),
@@ -63,7 +64,7 @@ impl ServerMachine {
                 self.small(id).extend_from_slice(&answer.to_le_bytes());
             }
             Request::Set { key, value } => {
-                self.admit(key, size)?;
+                self.admit(id, key, size)?;
                 self.operations.set(key, value);
                 self.wake();
             }
@@ -72,7 +73,7 @@ impl ServerMachine {
                 expected,
                 desired,
             } => {
-                self.admit(key, size)?;
+                self.admit(id, key, size)?;
                 let compared = self.operations.compare_set(key, expected.as_ref(), desired);
                 let stored = matches!(compared, Compared::Held(_));
                 self.wake();
@@ -84,21 +85,32 @@ impl ServerMachine {
             }
             Request::Get { key } => self.reply_value(id, key),
             Request::Add { key, delta } => {
-                self.admit(key, size)?;
+                self.admit(id, key, size)?;
                 let added = self.operations.add(key, delta);
                 let sum = added.map_err(|NotANumber| self.not_a_number("ADD", key))?;
                 self.wake();
                 reply::number(self.small(id), sum);
             }
+            Request::Check { keys } if self.in_steps(keys.len()) => {
+                return self.step(id, Unfinished::Check(keys.to_list()));
+            }
             Request::Check { keys } => {
+                self.spent += keys.len() * KEY_WORK;
                 let ready = match self.operations.check(keys) {
                     true => CheckReply::Ready,
                     false => CheckReply::NotReady,
                 };
                 self.small(id).push(ready as u8);
             }
+            Request::Wait { keys } if self.in_steps(keys.len()) => {
+                self.may_wait(id)?;
+                let wait = self.operations.begin_wait(id);
+                return self.step(id, Unfinished::Wait(wait, keys.to_list()));
+            }
             Request::Wait { keys } => {
-                self.make_room(size + 2 * ENTRY_OVERHEAD * keys.len())?;
+                self.spent += keys.len() * KEY_WORK;
+                self.may_wait(id)?;
+                self.make_room(id, 2 * (size + ENTRY_OVERHEAD * (keys.len() + 1)))?;
                 if self.operations.wait(id, keys) {
                     self.small(id).push(STOP_WAITING);
                 }
@@ -110,19 +122,24 @@ impl ServerMachine {
             }
             Request::Append { key, value } => {
                 // A growing value may be moved to a place of twice its size.
-                let held = self.operations.keyspace().peek(key).map_or(0, <[u8]>::len);
-                self.admit(key, size + held)?;
+                let held = self.operations.keyspace().length(key);
+                self.admit(id, key, size + held)?;
                 self.operations.append(key, value);
                 self.wake();
             }
-            Request::MultiGet { keys } => return self.multi_get(id, keys),
+            Request::MultiGet { keys } => {
+                return self.step(id, Unfinished::MultiGet(keys.to_list()));
+            }
+            Request::MultiSet { pairs } if self.in_steps(pairs.len()) => {
+                return self.step(id, Unfinished::MultiSet(pairs.to_list()));
+            }
             Request::MultiSet { pairs } => {
+                self.spent += pairs.len() * KEY_WORK;
                 let new = pairs
                     .clone()
                     .filter(|(key, _)| !self.operations.keyspace().contains(key));
                 let new = new.count();
-                self.make_room_for_keys(new)?;
-                self.make_room(size + new * ENTRY_OVERHEAD)?;
+                self.admit_more(id, size + new * ENTRY_OVERHEAD, new)?;
                 self.operations.multi_set(pairs);
                 self.wake();
             }
@@ -131,10 +148,8 @@ impl ServerMachine {
                 self.small(id).push(WAIT_CANCELED);
             }
             Request::QueuePush { key, value } => {
-                if self.operations.keyspace().queue_len(key) == 0 {
-                    self.make_room_for_keys(1)?;
-                }
-                self.make_room(size + 2 * ENTRY_OVERHEAD)?;
+                let new = self.operations.keyspace().queue_len(key) == 0;
+                self.admit_more(id, size + 2 * ENTRY_OVERHEAD, usize::from(new))?;
                 self.operations.queue_push(key, value);
                 self.wake();
             }
@@ -142,20 +157,24 @@ impl ServerMachine {
                 let (length, value) = self.operations.queue_pop(key);
                 self.reply_count(id, length);
                 if let Some(value) = value {
-                    self.outgoing(id).push_owned(value);
+                    self.spent += value.as_ref().len();
+                    self.outgoing(id).push_popped(value);
                 }
             }
             Request::QueueLen { key } => {
                 self.reply_count(id, self.operations.keyspace().queue_len(key));
             }
-            Request::ListKeys {} => self.list_keys(id)?,
+            Request::ListKeys {} => {
+                return self.step(id, Unfinished::ListKeys(Listed::default()));
+            }
             Request::Extension { opcode, payload } => {
                 self.extend(|extension, now, reach| {
                     extension.request(now, id, opcode, payload, reach);
                 });
             }
             Request::Barrier { key, world_size } => {
-                self.admit(key, size + 2 * ENTRY_OVERHEAD)?;
+                self.may_wait(id)?;
+                self.admit(id, key, size + 2 * ENTRY_OVERHEAD)?;
                 let complete = self.operations.barrier(id, key, world_size);
                 let complete = complete.map_err(|NotANumber| self.not_a_number("BARRIER", key))?;
                 self.wake();
@@ -174,6 +193,7 @@ impl ServerMachine {
             return;
         }
         for id in self.operations.woken() {
+            self.spent += KEY_WORK;
             if let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) {
                 connection.outgoing.small().push(STOP_WAITING);
                 if !connection.flushing {
@@ -188,61 +208,45 @@ impl ServerMachine {
         reply::number(self.small(id), count as i64);
     }
 
-    fn reply_value(&mut self, id: ConnId, key: &[u8]) {
+    pub(super) fn reply_value(&mut self, id: ConnId, key: &[u8]) {
         let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else {
             return;
         };
         let value = self.operations.get(key).unwrap_or(Held::Small(&[]));
+        self.spent += KEY_WORK;
+        if let Held::Small(bytes) = &value {
+            self.spent += bytes.len();
+        }
         connection.outgoing.push_value(value);
     }
 
-    fn multi_get(&mut self, id: ConnId, keys: Keys<'_>) -> Result<(), CloseReason> {
-        for key in keys {
-            self.reply_value(id, key);
-            let pending = self.outgoing(id).memory();
-            if pending > self.limits.max_unsent_bytes {
-                self.make_room(pending)?;
-            }
-        }
-        Ok(())
+    /// Whether a request about this many keys is carried out in steps. An extension that watches its
+    /// keys is shown them one after another.
+    fn in_steps(&self, keys: usize) -> bool {
+        keys > STEP || self.watching
     }
 
-    fn list_keys(&mut self, id: ConnId) -> Result<(), CloseReason> {
-        let count = self.operations.keyspace().len();
-        self.make_room(8 + 8 * count + self.operations.keyspace().key_bytes())?;
-        let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else {
-            return Ok(());
-        };
-        let out = connection.outgoing.small();
-        reply::number(out, count as i64);
-        for key in self.operations.keyspace().keys() {
-            reply::bytes(out, key);
+    /// Checks that a connection may have one more wait.
+    fn may_wait(&self, id: ConnId) -> Result<(), CloseReason> {
+        let limit = self.limits.max_waits;
+        match self.operations.waiters().count(id) < limit {
+            true => Ok(()),
+            false => Err(CloseReason::TooManyWaits { limit }),
         }
-        Ok(())
+    }
+
+    /// Whether no more replies are made for a connection before it has taken some.
+    pub(super) fn is_unsent_full(&mut self, id: ConnId) -> bool {
+        let limit = self.limits.max_unsent_bytes;
+        !self.purging && self.outgoing(id).unsent() > limit
     }
 
     /// Checks that a request which may create `key` and takes `size` bytes may be executed.
     #[inline]
-    fn admit(&self, key: &[u8], size: usize) -> Result<(), CloseReason> {
-        let keyspace = self.operations.keyspace();
-        if keyspace.len() + keyspace.queue_count() >= self.limits.max_keys
-            && !keyspace.contains(key)
-        {
-            return Err(CloseReason::TooManyKeys {
-                limit: self.limits.max_keys,
-            });
-        }
-        self.make_room(size + ENTRY_OVERHEAD)
-    }
-
-    fn make_room_for_keys(&self, new: usize) -> Result<(), CloseReason> {
-        let keyspace = self.operations.keyspace();
-        if keyspace.len() + keyspace.queue_count() + new > self.limits.max_keys {
-            return Err(CloseReason::TooManyKeys {
-                limit: self.limits.max_keys,
-            });
-        }
-        Ok(())
+    pub(super) fn admit(&self, id: ConnId, key: &[u8], size: usize) -> Result<(), CloseReason> {
+        // Whether the key is new matters only to a peer that may not store one more.
+        let new = self.admit_more(id, 0, 1).is_err() && !self.operations.keyspace().contains(key);
+        self.admit_more(id, size + ENTRY_OVERHEAD, usize::from(new))
     }
 
     fn not_a_number(&self, operation: &'static str, key: &[u8]) -> CloseReason {

@@ -13,7 +13,7 @@
 use std::fmt;
 
 use super::connection::{Connection, Stage};
-use super::{CloseReason, Output, ServerMachine};
+use super::{CloseReason, Output, ServerMachine, Standing};
 use crate::ops::Operations;
 use crate::wire::fields::Body;
 use crate::wire::request::{Access, Request};
@@ -65,7 +65,7 @@ pub trait Extension: fmt::Debug + Send {
 pub struct Reach<'a> {
     operations: &'a mut Operations,
     connections: &'a mut [Option<Connection>],
-    buffers: &'a mut usize,
+    joined: &'a mut Vec<ConnId>,
     outbox: &'a mut Outbox<Output>,
     closing: &'a mut Vec<(ConnId, String)>,
 }
@@ -96,13 +96,16 @@ impl Reach<'_> {
             return;
         }
         connection.outgoing.small().extend_from_slice(bytes);
-        let memory = connection.memory();
-        *self.buffers = *self.buffers - connection.counted + memory;
-        connection.counted = memory;
+        connection.account();
         if !connection.flushing {
             connection.flushing = true;
             self.outbox.push(Output::Flush(to));
         }
+    }
+
+    /// The connection is that of an agent of the job, which has no share of the store but all of it.
+    pub fn join(&mut self, id: ConnId) {
+        self.joined.push(id);
     }
 
     /// Ends a connection, once what it has been sent is gone or cannot be sent at once.
@@ -117,55 +120,79 @@ impl ServerMachine {
         let Some(extension) = &mut self.extension else {
             return;
         };
-        let mut closing = Vec::new();
+        let (mut closing, mut joined) = (Vec::new(), Vec::new());
         let mut reach = Reach {
             operations: &mut self.operations,
             connections: &mut self.connections,
-            buffers: &mut self.buffers,
+            joined: &mut joined,
             outbox: &mut self.outbox,
             closing: &mut closing,
         };
         call(extension.as_mut(), self.now, &mut reach);
         self.watching = extension.watches();
         self.wake();
+        for id in joined {
+            self.joined(id);
+        }
         for (id, why) in closing {
             self.close(id, CloseReason::Extension(why));
         }
     }
 
-    /// Shows a request to the extension if it is about its keys, before it is executed.
+    /// The connection of an agent: it may use the whole store, and peers at its address are known.
+    fn joined(&mut self, id: ConnId) {
+        let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else {
+            return;
+        };
+        if connection.account.standing == Standing::Agent {
+            return;
+        }
+        connection.account.standing = Standing::Agent;
+        let place = connection.account.place();
+        self.shares.join(&connection.account);
+        for other in self.connections.iter_mut().flatten() {
+            if other.account.place() == place {
+                other.account.standing = other.account.standing.max(Standing::Neighbour);
+            }
+        }
+        self.outbox.push(Output::Joined(id));
+    }
+
+    /// Shows a request to the extension if it is about its keys, before it is executed. A request
+    /// about several keys is shown key by key in its steps.
     pub(super) fn show_before(&mut self, request: &Request<'_>) {
-        let writes = request.access() == Access::Writes;
-        self.for_own_keys(request, |extension, now, key, reach| {
-            extension.before(now, key, writes, reach);
-        });
+        if let Some((key, access)) = request.single_key() {
+            self.show_key(key, access == Access::Writes);
+        }
     }
 
     /// Shows it again, after it was executed, if it may have changed something.
     pub(super) fn show_after(&mut self, request: &Request<'_>) {
-        if request.access() == Access::Writes {
-            self.for_own_keys(request, |extension, now, key, reach| {
-                extension.after(now, key, reach);
-            });
+        if let Some((key, Access::Writes)) = request.single_key() {
+            self.show_stored(key);
         }
     }
 
-    fn for_own_keys(
-        &mut self,
-        request: &Request<'_>,
-        mut call: impl FnMut(&mut dyn Extension, Now, &[u8], &mut Reach<'_>),
-    ) {
-        if request.access() == Access::Nothing {
-            return;
+    /// Shows the extension a key that is about to be read or changed, if it is one of its own.
+    pub(super) fn show_key(&mut self, key: &[u8], writes: bool) {
+        if self.is_watched(key) {
+            self.extend(|extension, now, reach| extension.before(now, key, writes, reach));
         }
-        request.each_key(&mut |key| {
-            if self
+    }
+
+    /// Shows the extension a key that has been changed, if it is one of its own.
+    pub(super) fn show_stored(&mut self, key: &[u8]) {
+        if self.is_watched(key) {
+            self.extend(|extension, now, reach| extension.after(now, key, reach));
+        }
+    }
+
+    #[inline]
+    fn is_watched(&self, key: &[u8]) -> bool {
+        self.watching
+            && self
                 .extension
                 .as_ref()
                 .is_some_and(|extension| key.starts_with(extension.prefix()))
-            {
-                self.extend(|extension, now, reach| call(extension, now, key, reach));
-            }
-        });
     }
 }

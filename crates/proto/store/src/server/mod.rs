@@ -9,14 +9,19 @@
 //! ```
 //!
 //! The driver reads a bounded piece from a ready connection, hands it in, and applies the outputs.
-//! Every complete request in the piece is executed in place, so no connection gets more than one
-//! piece's worth of work before the others are served.
+//! The requests in the piece are executed in place, until they have taken the work of one turn
+//! ([`TURN_WORK`]). What is left is held, and the connection is paused until it has its next turn: after
+//! [`Output::Yield`], the driver serves every other connection that is ready, and hands in
+//! [`Input::Turn`]. So no connection is served twice before every ready one was served once. Requests
+//! about many keys are cut in steps (`lists.rs`), so no request takes longer than about one turn.
 //!
 //! | file | what |
 //! |---|---|
 //! | `mod.rs` | the machine: inputs, outputs, connections coming and going, cutting the stream into requests, pausing |
 //! | `connection.rs` | state of one connection: validation, unsent replies |
 //! | `execute.rs` | one request: operation, wake-ups, reply |
+//! | `lists.rs` | requests about many keys, in steps |
+//! | `shares.rs` | how much a peer may hold |
 //! | [`extension`] | requests of our own, for which the store has a seam and nothing more |
 //! | [`close`] | reasons to close |
 
@@ -24,16 +29,20 @@ pub mod close;
 mod connection;
 mod execute;
 pub mod extension;
+mod lists;
+mod shares;
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 
 pub use close::CloseReason;
 pub use connection::PREAMBLE_LENGTH;
 use connection::{Connection, Outgoing, Stage, validate};
 pub use extension::{Extension, Reach};
+use lists::{KEY_WORK, Unfinished};
+use shares::{Shares, Standing};
 
 use super::limits::Limits;
-use super::meter::Meter;
 use super::ops::Operations;
 use super::wire::request::decode;
 use rdzv_core::ident::ConnId;
@@ -43,12 +52,19 @@ use rdzv_core::time::{Mono, Now};
 /// With an extension, its requests may have at least this many bytes.
 const EXTENSION_BYTES: usize = 8 << 10;
 
+/// Work of one turn of a connection, in bytes read and written. A request and a key count as some
+/// bytes more. It is some 50 µs.
+pub const TURN_WORK: usize = 64 << 10;
+
+/// Work for a request, whatever it is.
+const REQUEST_WORK: usize = 64;
+
 /// An event that a server handles.
 #[derive(Debug)]
 pub enum Input<'a> {
     /// A connection was accepted. Its id is the smallest that is free, or thereabouts: the machine
-    /// keeps a table indexed by it.
-    Connected(ConnId),
+    /// keeps a table indexed by it. The address is that of the peer, if it is known.
+    Connected(ConnId, Option<IpAddr>),
     /// Bytes came.
     Bytes(ConnId, &'a [u8]),
     /// Bytes were read straight into [`ServerMachine::space`].
@@ -57,6 +73,8 @@ pub enum Input<'a> {
     Sent(ConnId, usize),
     /// The connection is gone: the peer left, or the driver has applied [`Output::Close`].
     Closed(ConnId),
+    /// Every connection that was ready at [`Output::Yield`] has been served.
+    Turn,
     /// Until the next [`Input::Purge`], requests are executed however many replies are unsent:
     /// whatever was sent before the purge must have happened before it.
     PreparePurge,
@@ -77,6 +95,11 @@ pub enum Output {
     PauseReading(ConnId),
     /// Read from it again.
     ResumeReading(ConnId),
+    /// Connections wait for their next turn: serve all that are ready, and hand in [`Input::Turn`].
+    Yield,
+    /// The connection is that of an agent, which comes back if it is closed: find out soon whether
+    /// its host is there.
+    Joined(ConnId),
 }
 
 /// Figures of a server.
@@ -94,6 +117,14 @@ pub struct ServerStats {
     pub memory_bytes: usize,
     /// Requests executed since the start.
     pub requests: u64,
+    /// The most memory that was in use after a turn.
+    pub peak_memory_bytes: usize,
+    /// Turns of connections since the start.
+    pub turns: u64,
+    /// The most work of one turn; see [`TURN_WORK`].
+    pub longest_turn: usize,
+    /// Connections that were closed for a reason.
+    pub refused: u64,
 }
 
 /// The server side of the c10d store protocol.
@@ -103,8 +134,17 @@ pub struct ServerMachine {
     operations: Operations,
     connections: Vec<Option<Connection>>,
     open: usize,
-    /// Memory of all connections, as counted when each was last served.
-    buffers: usize,
+    shares: Shares,
+    /// Connections that have their turn next, in order.
+    ready: VecDeque<(ConnId, u64)>,
+    /// A `Yield` was put out that is not answered yet.
+    yielded: bool,
+    /// Work of the turn so far.
+    spent: usize,
+    turns: u64,
+    longest_turn: usize,
+    peak_memory: usize,
+    refused: u64,
     /// Connections in order of their arrival, each with the time by which it must be validated.
     unvalidated: VecDeque<(Mono, ConnId, u64)>,
     serial: u64,
@@ -130,7 +170,8 @@ impl Machine for ServerMachine {
             Input::Bytes(id, bytes) => self.receive(id, bytes),
             Input::Sent(id, count) => self.sent(id, count),
             Input::Landed(id) => self.landed(id),
-            Input::Connected(id) => self.connected(now, id),
+            Input::Connected(id, address) => self.connected(now, id, address),
+            Input::Turn => self.next_turns(),
             Input::Closed(id) => self.closed(id),
             Input::PreparePurge => self.prepare_purge(),
             Input::Purge(prefixes) => {
@@ -163,12 +204,20 @@ impl Machine for ServerMachine {
 impl ServerMachine {
     /// An empty store without connections.
     pub fn new(limits: Limits) -> Self {
+        let shares = Shares::default();
         Self {
             limits,
-            operations: Operations::new(Meter::default()),
+            operations: Operations::new(shares.meter().clone()),
             connections: Vec::new(),
             open: 0,
-            buffers: 0,
+            shares,
+            ready: VecDeque::new(),
+            yielded: false,
+            spent: 0,
+            turns: 0,
+            longest_turn: 0,
+            peak_memory: 0,
+            refused: 0,
             unvalidated: VecDeque::new(),
             serial: 0,
             purging: false,
@@ -224,6 +273,10 @@ impl ServerMachine {
             waits: self.operations.waiters().len(),
             memory_bytes: self.memory(),
             requests: self.requests,
+            peak_memory_bytes: self.peak_memory.max(self.memory()),
+            turns: self.turns,
+            longest_turn: self.longest_turn,
+            refused: self.refused,
         }
     }
 
@@ -231,22 +284,24 @@ impl ServerMachine {
     #[inline]
     fn memory(&self) -> usize {
         let table = self.connections.len() * size_of::<Option<Connection>>();
-        let store = self.operations.keyspace().memory() + self.operations.waiters().memory();
-        store + table + self.buffers
+        self.operations.keyspace().memory() + table
     }
 
-    /// Checks that this many more bytes may be used.
+    /// Checks that the peer of a connection may hold this many more bytes and keys.
     #[inline]
-    fn make_room(&self, wanted: usize) -> Result<(), CloseReason> {
-        let used = self.memory();
-        if used.saturating_add(wanted) > self.limits.max_memory_bytes {
-            return Err(CloseReason::OutOfMemory {
-                wanted,
-                used,
-                limit: self.limits.max_memory_bytes,
-            });
-        }
-        Ok(())
+    fn admit_more(&self, id: ConnId, bytes: usize, keys: usize) -> Result<(), CloseReason> {
+        let Some(Some(connection)) = self.connections.get(id.0 as usize) else {
+            return Ok(());
+        };
+        let (account, memory) = (&connection.account, self.memory());
+        self.shares
+            .admit(account, bytes, keys, memory, &self.limits)
+    }
+
+    /// Checks that the peer of a connection may hold this many more bytes.
+    #[inline]
+    fn make_room(&self, id: ConnId, bytes: usize) -> Result<(), CloseReason> {
+        self.admit_more(id, bytes, 0)
     }
 
     #[inline]
@@ -268,34 +323,43 @@ impl ServerMachine {
         self.outgoing(id).small()
     }
 
-    fn connected(&mut self, now: Now, id: ConnId) {
+    fn connected(&mut self, now: Now, id: ConnId, address: Option<IpAddr>) {
         let index = id.0 as usize;
         if index >= self.connections.len() {
             self.connections.resize_with(index + 1, || None);
         }
         self.serial += 1;
         let full = self.open >= self.limits.max_connections;
-        self.connections[index] = Some(Connection::new(self.serial));
+        let (account, allowed) = self.shares.open(address, &self.limits);
+        self.connections[index] = Some(Connection::new(self.serial, account));
         self.open += 1;
         if full {
             let limit = self.limits.max_connections;
             return self.close(id, CloseReason::TooManyConnections { limit });
         }
+        if let Err(reason) = allowed {
+            return self.close(id, reason);
+        }
         let deadline = now.mono + self.limits.validation_timeout;
         self.unvalidated.push_back((deadline, id, self.serial));
     }
 
-    /// Brings the sum of memory up to date, and checks it.
+    /// Brings the account of a connection up to date, and checks its buffers. Replies may use the
+    /// memory that is left to agents.
     #[inline]
     fn account(&mut self, id: ConnId) -> Result<(), CloseReason> {
         let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else {
             return Ok(());
         };
-        let memory = connection.memory();
-        let grown = memory > connection.counted;
-        self.buffers = self.buffers - connection.counted + memory;
-        connection.counted = memory;
-        if grown { self.make_room(0) } else { Ok(()) }
+        if !connection.account() {
+            return Ok(());
+        }
+        let memory = self.memory();
+        let Some(Some(connection)) = self.connections.get(id.0 as usize) else {
+            return Ok(());
+        };
+        self.shares
+            .admit_buffers(&connection.account, memory, &self.limits)
     }
 
     #[inline]
@@ -319,9 +383,10 @@ impl ServerMachine {
         }
         connection.stage = Stage::Closing;
         connection.assembler = Default::default();
+        connection.unfinished = None;
         connection.held = Vec::new();
-        self.operations.disconnect(id);
-        self.wake();
+        self.refused += 1;
+        self.disconnect(id);
         // Only replies are left, whose memory is freed when they are sent or dropped.
         let _ = self.account(id);
         self.outbox.push(Output::Close(id, Box::new(reason)));
@@ -333,11 +398,20 @@ impl ServerMachine {
             return;
         };
         self.open -= 1;
-        self.buffers -= connection.counted;
-        self.operations.disconnect(id);
-        self.wake();
+        connection.account.meter.shrink(connection.counted);
+        self.shares.close(&connection.account);
+        self.disconnect(id);
         self.forget_validated();
         self.extend(|extension, now, reach| extension.closed(now, id, reach));
+    }
+
+    /// Takes out the waits of a connection that ends.
+    fn disconnect(&mut self, id: ConnId) {
+        self.operations.disconnect(id);
+        self.wake();
+        if self.operations.waiters().has_cancelled() {
+            self.want_turn();
+        }
     }
 
     fn tick(&mut self, now: Now) {
@@ -375,51 +449,129 @@ impl ServerMachine {
         self.serve(id, input);
     }
 
-    /// Executes complete requests, keeps the rest, and accounts for its memory.
+    /// Gives a connection a turn: executes requests, keeps the rest, and accounts for its memory.
     fn serve(&mut self, id: ConnId, input: &[u8]) {
-        if let Err(reason) = self
-            .serve_requests(id, input)
-            .and_then(|()| self.account(id))
-        {
-            self.close(id, reason);
+        let Some(Some(connection)) = self.connections.get(id.0 as usize) else {
             return;
+        };
+        self.operations.act_for(&connection.account.meter);
+        self.spent = 0;
+        let served = self.serve_requests(id, input);
+        let served = served.and_then(|()| self.account(id));
+        self.turns += 1;
+        self.longest_turn = self.longest_turn.max(self.spent);
+        self.peak_memory = self.peak_memory.max(self.memory());
+        match served {
+            Ok(()) => self.flush(id),
+            Err(reason) => self.close(id, reason),
         }
-        self.flush(id);
     }
 
     fn serve_requests(&mut self, id: ConnId, mut input: &[u8]) -> Result<(), CloseReason> {
         let limits = self.limits;
-        let bound = match self.purging {
-            true => usize::MAX,
-            false => limits.max_unsent_bytes,
-        };
         loop {
-            let meter = self.operations.keyspace().meter();
+            let purging = self.purging;
             let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else {
                 return Ok(());
             };
-            if connection.outgoing.unsent() > bound {
-                connection.held.extend_from_slice(input);
-                if !connection.paused {
-                    connection.paused = true;
-                    self.outbox.push(Output::PauseReading(id));
-                }
+            let is_full = connection.outgoing.unsent() > limits.max_unsent_bytes;
+            let is_done = input.is_empty()
+                && connection.unfinished.is_none()
+                && !connection.assembler.has_landed();
+            if !purging && (is_full || self.spent >= TURN_WORK && !is_done) {
+                self.hold(id, input, is_full);
                 return Ok(());
             }
-            if connection.assembler.is_empty() {
-                if input.is_empty() {
-                    return Ok(());
-                }
-                if let Some((request, used)) = decode(input, &limits)? {
-                    input = &input[used..];
-                    self.execute(id, request, used)?;
-                    continue;
+            let unsent = connection.outgoing.unsent();
+            if let Some(unfinished) = connection.unfinished.take() {
+                self.step(id, unfinished)?;
+            } else if is_done {
+                self.resume(id);
+                return Ok(());
+            } else if connection.assembler.is_empty()
+                && let Some((request, used)) = decode(input, &limits)?
+            {
+                input = &input[used..];
+                self.execute(id, request, used)?;
+            } else {
+                let before = input.len();
+                let meter = &connection.account.meter;
+                let assembled = connection.assembler.feed(&mut input, &limits, meter)?;
+                self.spent += before - input.len();
+                if let Some(assembled) = assembled {
+                    self.execute(id, assembled.request(&limits), assembled.small_bytes())?;
                 }
             }
-            let Some(assembled) = connection.assembler.feed(&mut input, &limits, meter)? else {
-                return Ok(());
+            if purging && is_full && self.outgoing(id).unsent() > unsent {
+                return Err(CloseReason::Unread { unsent });
+            }
+        }
+    }
+
+    /// Keeps input for the next turn. A connection whose replies are unsent waits until they are.
+    fn hold(&mut self, id: ConnId, input: &[u8], until_sent: bool) {
+        let Some(connection) = self.connection(id) else {
+            return;
+        };
+        connection.held.extend_from_slice(input);
+        if !connection.paused {
+            connection.paused = true;
+            self.outbox.push(Output::PauseReading(id));
+        }
+        if !until_sent {
+            self.queue(id);
+        }
+    }
+
+    /// Everything that is held has been executed.
+    fn resume(&mut self, id: ConnId) {
+        if let Some(connection) = self.connection(id)
+            && connection.paused
+        {
+            connection.paused = false;
+            self.outbox.push(Output::ResumeReading(id));
+        }
+    }
+
+    /// Has a connection take its turn after all that wait for theirs.
+    fn queue(&mut self, id: ConnId) {
+        if let Some(connection) = self.connection(id)
+            && !connection.queued
+        {
+            connection.queued = true;
+            let serial = connection.serial;
+            self.ready.push_back((id, serial));
+            self.want_turn();
+        }
+    }
+
+    fn want_turn(&mut self) {
+        if !self.yielded {
+            self.yielded = true;
+            self.outbox.push(Output::Yield);
+        }
+    }
+
+    /// Serves each connection that waits for its turn once.
+    fn next_turns(&mut self) {
+        self.yielded = false;
+        if self.operations.sweep() {
+            self.want_turn();
+        }
+        for _ in 0..self.ready.len() {
+            let Some((id, serial)) = self.ready.pop_front() else {
+                return;
             };
-            self.execute(id, assembled.request(&limits), assembled.small_bytes())?;
+            let Some(connection) = self.connection(id) else {
+                continue;
+            };
+            if connection.serial == serial && connection.queued {
+                connection.queued = false;
+                if connection.stage == Stage::Serving {
+                    let held = std::mem::take(&mut connection.held);
+                    self.serve(id, &held);
+                }
+            }
         }
     }
 
@@ -428,7 +580,10 @@ impl ServerMachine {
             && connection.stage == Stage::Serving
         {
             let overshoot = connection.assembler.overshoot();
-            self.serve(id, &overshoot);
+            match connection.paused {
+                true => connection.held.extend_from_slice(&overshoot),
+                false => self.serve(id, &overshoot),
+            }
         }
     }
 
@@ -438,18 +593,13 @@ impl ServerMachine {
             return;
         };
         connection.outgoing.advance(count);
+        // Sending only ever frees memory.
+        connection.account();
         if connection.paused
             && connection.stage == Stage::Serving
             && connection.outgoing.unsent() <= resume_below
         {
-            connection.paused = false;
-            let held = std::mem::take(&mut connection.held);
-            // A pause that the held requests bring on again must reach the driver after this.
-            self.outbox.push(Output::ResumeReading(id));
-            self.serve(id, &held);
-        } else {
-            // Sending only ever frees memory.
-            let _ = self.account(id);
+            self.queue(id);
         }
     }
 
@@ -459,7 +609,7 @@ impl ServerMachine {
             let id = ConnId(index as u32);
             if let Some(connection) = self.connection(id)
                 && connection.stage == Stage::Serving
-                && !connection.held.is_empty()
+                && (!connection.held.is_empty() || connection.unfinished.is_some())
             {
                 let held = std::mem::take(&mut connection.held);
                 self.serve(id, &held);

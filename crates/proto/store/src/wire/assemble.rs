@@ -4,13 +4,12 @@
 //! arrived plus at most as much again (see `grow_towards`). A large value
 //! is collected in a buffer of its own, which a driver may even read into directly.
 
-use bytes::Bytes;
 
 use super::fields::{Field, within};
 use super::request::{Opcode, Request, decode_parts, is_extension};
 use super::{LARGE_BODY, WireError, grow_towards};
 use crate::limits::Limits;
-use crate::meter::Meter;
+use crate::meter::{Meter, Shared};
 
 /// The unfinished request of one connection.
 #[derive(Debug)]
@@ -18,7 +17,7 @@ pub struct Assembler {
     /// The request so far, without its large bodies.
     bytes: Vec<u8>,
     /// Large bodies that are complete, in order.
-    bodies: Vec<Bytes>,
+    bodies: Vec<Shared>,
     /// The large body that is arriving.
     body: Option<ArrivingBody>,
     /// Bytes of `bytes` that have been parsed.
@@ -76,10 +75,16 @@ impl Assembler {
         self.bytes.is_empty()
     }
 
+    /// Whether a large body has been read into [`Assembler::space`] in whole.
+    pub fn has_landed(&self) -> bool {
+        let body = self.body.as_ref();
+        body.is_some_and(|body| body.buffer.len() >= body.target)
+    }
+
     /// Memory held, the complete large bodies aside: the meter counts those.
     pub fn buffered(&self) -> usize {
         let arriving = self.body.as_ref().map_or(0, |body| body.buffer.capacity());
-        self.bytes.capacity() + arriving + self.bodies.capacity() * size_of::<Bytes>()
+        self.bytes.capacity() + arriving + self.bodies.capacity() * size_of::<Shared>()
     }
 
     /// The kind of the request in progress, once its first byte is there.
@@ -240,7 +245,7 @@ impl Assembler {
 #[derive(Debug)]
 pub struct AssembledRequest {
     bytes: Vec<u8>,
-    bodies: Vec<Bytes>,
+    bodies: Vec<Shared>,
 }
 
 impl AssembledRequest {

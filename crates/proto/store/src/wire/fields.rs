@@ -1,6 +1,6 @@
 //! The parts of a request's body: keys, values, numbers and lists, read without copies.
 
-use bytes::Bytes;
+use crate::meter::Shared;
 
 use super::{LARGE_BODY, WireError};
 use crate::limits::Limits;
@@ -30,8 +30,10 @@ pub(super) trait Part<'a>: Sized {
 
     fn read(reader: &mut Reader<'a, '_>) -> Result<Self, Stop>;
 
-    /// Shows each key in it.
-    fn each_key(&self, _show: &mut dyn FnMut(&'a [u8])) {}
+    /// The part itself if it is a key.
+    fn as_key(&self) -> Option<&'a [u8]> {
+        None
+    }
 }
 
 impl Part<'_> for u32 {
@@ -61,8 +63,8 @@ impl<'a> Part<'a> for &'a [u8] {
         reader.key()
     }
 
-    fn each_key(&self, show: &mut dyn FnMut(&'a [u8])) {
-        show(self);
+    fn as_key(&self) -> Option<&'a [u8]> {
+        Some(self)
     }
 }
 
@@ -72,7 +74,7 @@ pub enum Body<'a> {
     /// Lies among the other bytes of the request; to be copied if it is kept.
     Inline(&'a [u8]),
     /// Was received into a buffer of its own; to be kept as it is.
-    Whole(Bytes),
+    Whole(Shared),
 }
 
 impl AsRef<[u8]> for Body<'_> {
@@ -115,16 +117,52 @@ impl<'a> Iterator for Keys<'a> {
 
 impl ExactSizeIterator for Keys<'_> {}
 
+impl Keys<'_> {
+    /// The keys that have not been iterated over, for later.
+    pub fn to_list(&self) -> KeyList {
+        KeyList {
+            count: self.count,
+            bytes: self.bytes.to_vec(),
+            at: 0,
+        }
+    }
+}
+
+/// Keys of a request, kept after its bytes are gone.
+#[derive(Debug)]
+pub struct KeyList {
+    count: usize,
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl KeyList {
+    /// The next key.
+    pub fn take_next(&mut self) -> Option<&[u8]> {
+        self.count = self.count.checked_sub(1)?;
+        let mut rest = &self.bytes[self.at..];
+        let key = take_sized(&mut rest);
+        self.at = self.bytes.len() - rest.len();
+        key
+    }
+
+    /// Whether no key is left.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Memory held.
+    pub fn memory(&self) -> usize {
+        self.bytes.capacity()
+    }
+}
+
 impl<'a> Part<'a> for Keys<'a> {
     const FIELD: Field = Field::Keys;
 
     fn read(reader: &mut Reader<'a, '_>) -> Result<Self, Stop> {
         let (count, bytes) = reader.list(Self::FIELD, |reader| reader.key().map(drop))?;
         Ok(Keys { count, bytes })
-    }
-
-    fn each_key(&self, show: &mut dyn FnMut(&'a [u8])) {
-        self.clone().for_each(show);
     }
 }
 
@@ -133,7 +171,7 @@ impl<'a> Part<'a> for Keys<'a> {
 pub struct Pairs<'a> {
     count: usize,
     bytes: &'a [u8],
-    bodies: Option<&'a [Bytes]>,
+    bodies: Option<&'a [Shared]>,
 }
 
 impl<'a> Iterator for Pairs<'a> {
@@ -153,6 +191,51 @@ impl<'a> Iterator for Pairs<'a> {
 
 impl ExactSizeIterator for Pairs<'_> {}
 
+impl Pairs<'_> {
+    /// The pairs that have not been iterated over, for later.
+    pub fn to_list(&self) -> PairList {
+        PairList {
+            keys: KeyList {
+                count: self.count,
+                bytes: self.bytes.to_vec(),
+                at: 0,
+            },
+            bodies: self.bodies.map(<[Shared]>::to_vec),
+            bodies_taken: 0,
+        }
+    }
+}
+
+/// Pairs of a `MULTI_SET`, kept after its bytes are gone.
+#[derive(Debug)]
+pub struct PairList {
+    /// Values that are not large lie between the keys.
+    keys: KeyList,
+    bodies: Option<Vec<Shared>>,
+    bodies_taken: usize,
+}
+
+impl PairList {
+    /// The next pair.
+    pub fn take_next(&mut self) -> Option<(&[u8], Body<'_>)> {
+        let list = &mut self.keys;
+        list.count = list.count.checked_sub(1)?;
+        let mut rest = &list.bytes[list.at..];
+        let mut bodies = self.bodies.as_ref().map(|all| &all[self.bodies_taken..]);
+        let before = bodies.map_or(0, <[Shared]>::len);
+        let key = take_sized(&mut rest)?;
+        let body = take_body(&mut rest, &mut bodies)?;
+        self.bodies_taken += before - bodies.map_or(0, <[Shared]>::len);
+        list.at = list.bytes.len() - rest.len();
+        Some((key, body))
+    }
+
+    /// Memory held, the large values aside.
+    pub fn memory(&self) -> usize {
+        self.keys.memory() + self.bodies.as_ref().map_or(0, Vec::capacity) * size_of::<Shared>()
+    }
+}
+
 impl<'a> Part<'a> for Pairs<'a> {
     const FIELD: Field = Field::Pairs;
 
@@ -168,10 +251,6 @@ impl<'a> Part<'a> for Pairs<'a> {
             bodies,
         })
     }
-
-    fn each_key(&self, show: &mut dyn FnMut(&'a [u8])) {
-        self.clone().for_each(|(key, _)| show(key));
-    }
 }
 
 /// The reason why reading ended before the request did.
@@ -182,7 +261,7 @@ pub(super) enum Stop {
 
 pub(super) struct Reader<'a, 'l> {
     pub(super) rest: &'a [u8],
-    pub(super) bodies: Option<&'a [Bytes]>,
+    pub(super) bodies: Option<&'a [Shared]>,
     pub(super) limits: &'l Limits,
 }
 
@@ -278,7 +357,7 @@ fn take_length(bytes: &mut &[u8]) -> Option<usize> {
     usize::try_from(u64::from_le_bytes(*head)).ok()
 }
 
-fn take_body<'a>(bytes: &mut &'a [u8], bodies: &mut Option<&'a [Bytes]>) -> Option<Body<'a>> {
+fn take_body<'a>(bytes: &mut &'a [u8], bodies: &mut Option<&'a [Shared]>) -> Option<Body<'a>> {
     let length = take_length(bytes)?;
     if length >= LARGE_BODY
         && let Some(bodies) = bodies

@@ -7,7 +7,7 @@
 
 use std::ops::RangeInclusive;
 
-use bytes::Bytes;
+use crate::meter::Shared;
 
 use super::WireError;
 use super::fields::{Body, Field, Keys, Pairs, Part, Reader, Stop};
@@ -120,22 +120,18 @@ macro_rules! requests {
                 })
             }
 
-            /// The effect on the keys that it names.
-            pub(crate) fn access(&self) -> Access {
-                match self {
-                    $(Self::$name { .. } => Access::$access,)*
-                    Self::Extension { .. } => Access::Nothing,
-                }
-            }
-
-            /// Shows each key, or queue, that it names.
-            pub(crate) fn each_key(&self, show: &mut dyn FnMut(&'a [u8])) {
+            /// The key that it names and the effect on it, if it names one.
+            pub(crate) fn single_key(&self) -> Option<(&'a [u8], Access)> {
+                let mut single = None;
                 match self {
                     $(Self::$name { $($field),* } => {
-                        $(Part::each_key($field, show);)*
+                        $(if let Some(key) = Part::as_key($field) {
+                            single = Some((key, Access::$access));
+                        })*
                     })*
                     Self::Extension { .. } => {}
                 }
+                single.filter(|(_, access)| *access != Access::Nothing)
             }
         }
     };
@@ -199,7 +195,7 @@ pub fn decode<'a>(
 #[inline]
 pub(super) fn decode_parts<'a>(
     bytes: &'a [u8],
-    bodies: Option<&'a [Bytes]>,
+    bodies: Option<&'a [Shared]>,
     limits: &Limits,
 ) -> Result<Option<(Request<'a>, usize)>, WireError> {
     let Some((&byte, rest)) = bytes.split_first() else {

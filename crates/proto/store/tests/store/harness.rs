@@ -1,6 +1,7 @@
 //! A driver without a world: carries bytes between test code and a server machine.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
@@ -18,6 +19,8 @@ pub(crate) struct Harness {
     pub(crate) paused: BTreeMap<ConnId, bool>,
     /// Connections that take no replies.
     pub(crate) stalled: Vec<ConnId>,
+    /// Connections of agents.
+    pub(crate) joined: Vec<ConnId>,
     free: Vec<ConnId>,
     next: u32,
 }
@@ -39,21 +42,31 @@ impl Harness {
             closed: BTreeMap::new(),
             paused: BTreeMap::new(),
             stalled: Vec::new(),
+            joined: Vec::new(),
             free: Vec::new(),
             next: 0,
         }
     }
 
     pub(crate) fn connect(&mut self) -> ConnId {
+        self.connect_from(None)
+    }
+
+    pub(crate) fn connect_from(&mut self, address: Option<IpAddr>) -> ConnId {
         let id = self.free.pop().unwrap_or(ConnId(self.next));
         self.next = self.next.max(id.0 + 1);
-        self.handle(Input::Connected(id));
+        self.handle(Input::Connected(id, address));
         id
     }
 
     /// Connects and validates.
     pub(crate) fn client(&mut self) -> ConnId {
-        let id = self.connect();
+        self.client_from(None)
+    }
+
+    /// Connects from an address and validates.
+    pub(crate) fn client_from(&mut self, address: Option<IpAddr>) -> ConnId {
+        let id = self.connect_from(address);
         let mut preamble = Vec::new();
         request::preamble(&mut preamble, 7);
         self.send(id, &preamble);
@@ -109,6 +122,8 @@ impl Harness {
                 Output::ResumeReading(id) => {
                     self.paused.insert(id, false);
                 }
+                Output::Yield => self.machine.handle(self.now, Input::Turn),
+                Output::Joined(id) => self.joined.push(id),
             }
         }
     }

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use rdzv_store_proto::keyspace::Keyspace;
@@ -100,7 +99,8 @@ proptest! {
                 }
                 Step::Pop(key) => {
                     let first = model.queues.get_mut(&name(key)).and_then(VecDeque::pop_front);
-                    prop_assert_eq!(keyspace.pop(&name(key)), first.map(Bytes::from));
+                    let popped = keyspace.pop(&name(key));
+                    prop_assert_eq!(popped.map(|value| value.as_ref().to_vec()), first);
                 }
                 Step::Keep(key) => {
                     let kept = [&name(key)[..]];

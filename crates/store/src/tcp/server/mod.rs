@@ -9,8 +9,10 @@
 //! | `service.rs` | the thread: waiting, commands, purge, end |
 //! | `sockets.rs` | the table of connections and what the kernel shall report of each |
 //! | `service/traffic.rs` | accepting, reading, writing |
+//! | `keep_alive.rs` | finding out that a silent peer is gone |
 //! | `listen.rs` | binding: dual-stack, a given host, a given socket |
 
+mod keep_alive;
 mod listen;
 mod service;
 mod sockets;
@@ -28,6 +30,7 @@ use rdzv_store_proto::limits::Limits;
 use rdzv_store_proto::server::{Extension, ServerMachine, ServerStats};
 
 use crate::StoreError;
+pub use keep_alive::KeepAlive;
 use service::Service;
 
 /// Where a server listens and how much it accepts.
@@ -43,6 +46,9 @@ pub struct ServerOptions {
     pub limits: Limits,
     /// Answers requests that a store does not know.
     pub extension: Option<Box<dyn Extension>>,
+    /// When connections are dropped whose peers are silent and do not answer. Those of agents are
+    /// dropped after 15 s.
+    pub keep_alive: KeepAlive,
 }
 
 /// A running c10d store server. Dropping it ends it at once and quietly; its data is gone then.
@@ -65,6 +71,8 @@ pub struct Traffic {
     pub received_bytes: u64,
     /// Bytes of replies.
     pub sent_bytes: u64,
+    /// Connections that were dropped because their peers did not answer any more.
+    pub lost_connections: u64,
 }
 
 /// A request of the handle to the thread.
@@ -142,6 +150,7 @@ impl TcpStoreServer {
         Traffic {
             received_bytes: self.figures.received.load(Relaxed),
             sent_bytes: self.figures.sent.load(Relaxed),
+            lost_connections: self.figures.lost.load(Relaxed),
         }
     }
 
@@ -200,6 +209,11 @@ fn set_up(
         None => listen::listen(options.host.as_deref(), options.port)?,
     };
     let refused = refused(options.port);
+    for listener in &listeners {
+        // Accepted sockets inherit this.
+        let set = options.keep_alive.set(listener);
+        set.map_err(|error| refused(error.into()))?;
+    }
     let address = listeners[0].local_addr().map_err(&refused)?;
     let machine = ServerMachine::new(options.limits);
     let machine = match options.extension {
@@ -230,12 +244,23 @@ struct Figures {
     requests: AtomicU64,
     received: AtomicU64,
     sent: AtomicU64,
+    lost: AtomicU64,
+    peak_memory_bytes: AtomicUsize,
+    turns: AtomicU64,
+    longest_turn: AtomicUsize,
+    refused: AtomicU64,
 }
 
 impl Figures {
     fn store(&self, stats: ServerStats, traffic: Traffic) {
         self.received.store(traffic.received_bytes, Relaxed);
         self.sent.store(traffic.sent_bytes, Relaxed);
+        self.lost.store(traffic.lost_connections, Relaxed);
+        self.peak_memory_bytes
+            .store(stats.peak_memory_bytes, Relaxed);
+        self.turns.store(stats.turns, Relaxed);
+        self.longest_turn.store(stats.longest_turn, Relaxed);
+        self.refused.store(stats.refused, Relaxed);
         self.connections.store(stats.connections, Relaxed);
         self.keys.store(stats.keys, Relaxed);
         self.queues.store(stats.queues, Relaxed);
@@ -252,6 +277,10 @@ impl Figures {
             waits: self.waits.load(Relaxed),
             memory_bytes: self.memory_bytes.load(Relaxed),
             requests: self.requests.load(Relaxed),
+            peak_memory_bytes: self.peak_memory_bytes.load(Relaxed),
+            turns: self.turns.load(Relaxed),
+            longest_turn: self.longest_turn.load(Relaxed),
+            refused: self.refused.load(Relaxed),
         }
     }
 }

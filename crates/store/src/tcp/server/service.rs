@@ -13,12 +13,15 @@
 //!
 //! The kernel reports each arrival once (edge-triggered), which spares it a check of every
 //! connection after every answer. A read that fills the buffer may have left something, so
-//! such a connection is read from again after all others.
+//! such a connection is read from again in the next iteration, after all that are reported then. The
+//! same holds for a connection with more replies than are sent at a time, and for those that the
+//! machine has stopped because they have had their turn.
 
 mod traffic;
 
 use std::collections::VecDeque;
 use std::io;
+use std::mem::take;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -52,6 +55,10 @@ const REPORTS: usize = 256;
 /// Bytes read from a connection in one iteration (a large value is read into its own buffer instead).
 const SCRATCH_BYTES: usize = 32 << 10;
 
+/// Iterations with as many reports as there can be, after which connections that wait for their next
+/// turn are served although more may be ready.
+const MOST_ITERATIONS: usize = 16;
+
 /// After running out of descriptors, accepting is tried again when one is freed or after this.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(250);
 
@@ -65,8 +72,14 @@ pub(super) struct Service {
     /// Outputs taken from the machine and not applied yet.
     outputs: VecDeque<Output>,
     /// Connections that may have more to read than was read, and as what they were reported: the
-    /// kernel does not repeat that their end has come. They are read from again in the same iteration.
+    /// kernel does not repeat that their end has come. They are read from again in the next iteration.
     again: Vec<(ConnId, EventFlags)>,
+    /// Connections that take more replies than were sent at a time; more is sent in the next iteration.
+    unsent: Vec<ConnId>,
+    /// The machine waits for its next turns.
+    yielded: bool,
+    /// Iterations since it has had them.
+    since_turn: usize,
     /// Connections with replies to send at the end of this iteration.
     flushes: Vec<ConnId>,
     /// The time of this iteration.
@@ -102,6 +115,9 @@ impl Service {
             scratch: vec![0; SCRATCH_BYTES],
             outputs: VecDeque::new(),
             again: Vec::new(),
+            unsent: Vec::new(),
+            yielded: false,
+            since_turn: 0,
             flushes: Vec::new(),
             now: Now::default(),
             accept_again: None,
@@ -138,7 +154,7 @@ impl Service {
             }
             if reports.is_empty()
                 && let Some(until) = spin_until
-                && self.again.is_empty()
+                && !self.has_more()
             {
                 spin_until = (Instant::now() < until).then_some(until);
                 // The client that is about to answer may share the processor.
@@ -147,6 +163,7 @@ impl Service {
             }
             spin_until = (self.sockets.len() <= FEW).then(|| Instant::now() + SPIN);
             self.now = self.read_clock();
+            let (again, unsent) = (take(&mut self.again), take(&mut self.unsent));
             for report in &reports {
                 match report.data.u64() {
                     MAILBOX => self.receive(),
@@ -155,9 +172,11 @@ impl Service {
                     id => self.ready(ConnId(id as u32), report.flags),
                 }
             }
-            for (id, flags) in std::mem::take(&mut self.again) {
+            for (id, flags) in again {
                 self.ready(id, flags);
             }
+            self.flushes.extend(unsent);
+            self.next_turns(reports.len());
             self.on_time();
             self.flush_all();
         }
@@ -191,15 +210,32 @@ impl Service {
                 Output::Close(id, reason) => self.close(id, &reason),
                 Output::PauseReading(id) => self.sockets.set_reading(id, false),
                 Output::ResumeReading(id) => self.sockets.set_reading(id, true),
+                Output::Yield => self.yielded = true,
+                Output::Joined(id) => self.watch_closely(id),
             }
         }
     }
 
+    /// Serves the connections that the machine has stopped, once every other one has been served
+    /// that is ready. Only so many are reported at a time, so it may take some iterations.
+    fn next_turns(&mut self, reported: usize) {
+        self.since_turn += 1;
+        if self.yielded && (reported < REPORTS || self.since_turn >= MOST_ITERATIONS) {
+            self.yielded = false;
+            self.since_turn = 0;
+            self.handle(Input::Turn);
+        }
+    }
+
+    /// Whether anything can be done without a report.
+    fn has_more(&self) -> bool {
+        self.yielded || !self.again.is_empty() || !self.unsent.is_empty()
+    }
+
     /// Sends the replies of this iteration.
     fn flush_all(&mut self) {
-        // Sending may make room for more requests of a connection, and so for more replies.
         while !self.flushes.is_empty() {
-            let mut flushes = std::mem::take(&mut self.flushes);
+            let mut flushes = take(&mut self.flushes);
             for id in flushes.drain(..) {
                 self.flush(id);
                 self.apply_outputs();
@@ -243,7 +279,7 @@ impl Service {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        if !self.again.is_empty() {
+        if self.has_more() {
             return Some(Duration::ZERO);
         }
         let mono = self

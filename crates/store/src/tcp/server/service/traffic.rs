@@ -2,6 +2,7 @@
 
 use std::io::IoSlice;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
@@ -9,12 +10,14 @@ use rdzv_event::EventFlags;
 use rdzv_store_proto::server::{CloseReason, Input};
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_error;
 use rustix::net::{
     RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, acceptfrom_with, recv, send,
     sendmsg, shutdown,
 };
 
 use super::Service;
+use crate::tcp::server::keep_alive::KeepAlive;
 
 /// Connections accepted in one iteration before the others are served.
 const ACCEPT_BATCH: usize = 256;
@@ -22,9 +25,16 @@ const ACCEPT_BATCH: usize = 256;
 /// Parts sent with one system call.
 const SEND_PARTS: usize = 64;
 
+/// Bytes read into a large value, or sent, with one system call. The kernel can hold megabytes for
+/// one connection, which take a millisecond to copy.
+const COPY_BYTES: usize = 256 << 10;
+
 /// Bytes read from one connection while a purge makes sure that nothing is left unread. More can
 /// only come from a client that keeps sending, and that is not what a purge is about.
-const PURGE_READ_BYTES: usize = 64 << 20;
+const PURGE_READ_BYTES: usize = 16 << 20;
+
+/// Connections accepted at a purge; the kernel queues a few thousand at most.
+const PURGE_ACCEPT: usize = 16 << 10;
 
 /// The result of a read.
 enum Read {
@@ -50,7 +60,8 @@ impl Service {
     /// Accepts everything that is pending.
     pub(super) fn accept_all(&mut self) {
         for listener in 0..self.listeners.len() {
-            while self.accept_one(listener) {}
+            let accepted = |_: &usize| self.accept_one(listener);
+            (0..PURGE_ACCEPT).take_while(accepted).for_each(drop);
         }
     }
 
@@ -78,7 +89,7 @@ impl Service {
         };
         let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
         match self.sockets.insert(descriptor, peer) {
-            Ok(id) => self.handle(Input::Connected(id)),
+            Ok(id) => self.handle(Input::Connected(id, peer.map(|peer| peer.ip()))),
             Err(error) => {
                 tracing::warn!(?peer, %error, "the store server cannot watch a connection");
             }
@@ -99,7 +110,12 @@ impl Service {
                 self.read(id, flags.intersects(ends));
             }
         } else if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
-            // Its replies will not be taken any more, which is what it is paused for.
+            // Its replies will not be taken any more, and what it has sent may not be asked for.
+            if let Some(socket) = self.sockets.get(id)
+                && let Ok(Err(error)) = socket_error(&socket.descriptor)
+            {
+                self.note_broken(id, error);
+            }
             self.forget(id);
         }
     }
@@ -136,14 +152,10 @@ impl Service {
             return Read::Nothing;
         };
         // Whether a large value is arriving, which is then read to where it stays.
-        let landed = self.machine.space(id).map(|space| {
-            recv(
-                &socket.descriptor,
-                spare_capacity(space),
-                RecvFlags::empty(),
-            )
-            .map(|(count, _)| (count, space.len() == space.capacity()))
-        });
+        let landed = self
+            .machine
+            .space(id)
+            .map(|space| land(&socket.descriptor, space));
         let lands = landed.is_some();
         let received = landed.unwrap_or_else(|| {
             recv(
@@ -171,9 +183,38 @@ impl Service {
                 filled: true,
             },
             Err(error) => {
-                tracing::debug!(peer = ?socket.peer, %error, "a store connection broke");
+                self.note_broken(id, error);
                 Read::Gone
             }
+        }
+    }
+
+    /// A connection has broken. It counts as lost if its host did not answer any more.
+    fn note_broken(&mut self, id: ConnId, error: Errno) {
+        let peer = self.sockets.get(id).and_then(|socket| socket.peer);
+        if matches!(
+            error,
+            Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH
+        ) {
+            self.traffic.lost_connections += 1;
+            let lost = self.traffic.lost_connections;
+            tracing::warn!(
+                "the store server drops a connection: its peer {} does not answer any more; \
+                 {lost} connections were lost like that so far",
+                shown(peer)
+            );
+        } else {
+            tracing::debug!(?peer, %error, "a store connection broke");
+        }
+    }
+
+    /// The connection of an agent comes back if it is closed, so it is closed soon if the agent's host
+    /// does not answer.
+    pub(super) fn watch_closely(&mut self, id: ConnId) {
+        if let Some(socket) = self.sockets.get(id)
+            && let Err(error) = KeepAlive::OF_AGENTS.set(&socket.descriptor)
+        {
+            tracing::debug!(peer = ?socket.peer, %error, "keep-alive could not be set");
         }
     }
 
@@ -186,13 +227,15 @@ impl Service {
         match sent {
             Ok(count) => {
                 self.traffic.sent_bytes += count as u64;
-                self.sockets.set_writing(id, more || count < wanted);
+                self.sockets.set_writing(id, count < wanted);
+                if more && count == wanted {
+                    self.unsent.push(id);
+                }
                 self.machine.handle(self.now, Input::Sent(id, count));
             }
             Err(Errno::AGAIN | Errno::INTR) => self.sockets.set_writing(id, true),
             Err(error) => {
-                let peer = self.sockets.get(id).and_then(|socket| socket.peer);
-                tracing::debug!(?peer, %error, "a store connection broke");
+                self.note_broken(id, error);
                 self.forget_quietly(id);
             }
         }
@@ -206,17 +249,23 @@ impl Service {
             if unsent.is_empty() {
                 return None;
             }
-            let sent = send(&socket.descriptor, unsent, SendFlags::NOSIGNAL);
-            return Some((sent, unsent.len(), false));
+            let wanted = unsent.len().min(COPY_BYTES);
+            let sent = send(&socket.descriptor, &unsent[..wanted], SendFlags::NOSIGNAL);
+            return Some((sent, wanted, wanted < unsent.len()));
         }
         let mut parts = self.machine.unsent(id);
         let mut slices = [IoSlice::new(&[]); SEND_PARTS];
-        let mut count = 0;
-        for (slice, part) in slices.iter_mut().zip(&mut parts) {
-            *slice = IoSlice::new(part);
+        let (mut count, mut wanted, mut is_cut) = (0, 0, false);
+        while count < SEND_PARTS
+            && !is_cut
+            && let Some(part) = parts.next()
+        {
+            let length = part.len().min(COPY_BYTES - wanted);
+            is_cut = length < part.len();
+            slices[count] = IoSlice::new(&part[..length]);
+            wanted += length;
             count += 1;
         }
-        let wanted = slices[..count].iter().map(|slice| slice.len()).sum();
         let mut nothing = SendAncillaryBuffer::default();
         let sent = sendmsg(
             &socket.descriptor,
@@ -224,14 +273,13 @@ impl Service {
             &mut nothing,
             SendFlags::NOSIGNAL,
         );
-        Some((sent, wanted, parts.next().is_some()))
+        Some((sent, wanted, is_cut || parts.next().is_some()))
     }
 
     /// Closes a connection for a reason, after a last attempt to send what it was answered.
     pub(super) fn close(&mut self, id: ConnId, reason: &CloseReason) {
         if let Some(socket) = self.sockets.get(id) {
-            let peer = socket.peer.map(|peer| peer.to_string());
-            let peer = peer.as_deref().unwrap_or("an unknown address");
+            let peer = shown(socket.peer);
             tracing::warn!("the store server closes the connection from {peer}: {reason}");
         }
         let _ = self.send_once(id);
@@ -274,4 +322,23 @@ impl Service {
             }
         }
     }
+}
+
+/// Reads into the spare capacity of a buffer. Returns the number of bytes, and whether there may be
+/// more.
+fn land(socket: impl AsFd, space: &mut Vec<u8>) -> Result<(usize, bool), Errno> {
+    let length = space.len();
+    if space.capacity() - length <= COPY_BYTES {
+        let (count, _) = recv(socket, spare_capacity(space), RecvFlags::empty())?;
+        return Ok((count, space.len() == space.capacity()));
+    }
+    space.resize(length + COPY_BYTES, 0);
+    let received = recv(socket, &mut space[length..], RecvFlags::empty());
+    let count = received.map_or(0, |(count, _)| count);
+    space.truncate(length + count);
+    received.map(|_| (count, count == COPY_BYTES))
+}
+
+fn shown(peer: Option<SocketAddr>) -> String {
+    peer.map_or_else(|| "an unknown address".to_owned(), |peer| peer.to_string())
 }

@@ -1,0 +1,165 @@
+//! Requests about many keys, which are carried out in steps.
+//!
+//! A request may name 131 072 keys, and `LIST_KEYS` is about all there are. Such a request is carried
+//! out a step at a time, and its connection waits for its next turn between two steps. The replies
+//! of `MULTI_GET` are made as the peer takes them.
+//!
+//! A request of at most [`STEP`] keys is one step, so nobody sees it half done.
+
+use super::{CloseReason, ServerMachine};
+use crate::keyspace::ENTRY_OVERHEAD;
+use crate::waiters::Serial;
+use crate::wire::fields::{KeyList, PairList};
+use crate::wire::reply::{self, CheckReply, STOP_WAITING};
+use rdzv_core::ident::ConnId;
+
+/// Keys of one step.
+pub(super) const STEP: usize = 512;
+
+/// Work for one key: finding it in the map.
+pub(super) const KEY_WORK: usize = 128;
+
+/// A request that is carried out in steps: what is left of it.
+#[derive(Debug)]
+pub(super) enum Unfinished {
+    Check(KeyList),
+    Wait(Serial, KeyList),
+    MultiGet(KeyList),
+    MultiSet(PairList),
+    ListKeys(Listed),
+}
+
+/// The keys listed so far.
+#[derive(Debug, Default)]
+pub(super) struct Listed {
+    /// The reply without the number in front of it.
+    reply: Vec<u8>,
+    count: usize,
+    /// Where the last key stands in the reply.
+    last: Option<usize>,
+}
+
+impl Unfinished {
+    /// Memory held.
+    pub(super) fn memory(&self) -> usize {
+        match self {
+            Self::Check(keys) | Self::Wait(_, keys) | Self::MultiGet(keys) => keys.memory(),
+            Self::MultiSet(pairs) => pairs.memory(),
+            Self::ListKeys(list) => list.reply.capacity(),
+        }
+    }
+}
+
+impl ServerMachine {
+    /// Carries out one step of a request, and keeps what is left of it.
+    pub(super) fn step(&mut self, id: ConnId, unfinished: Unfinished) -> Result<(), CloseReason> {
+        let left = match unfinished {
+            Unfinished::Check(keys) => self.step_check(id, keys),
+            Unfinished::Wait(wait, keys) => self.step_wait(id, wait, keys)?,
+            Unfinished::MultiGet(keys) => self.step_multi_get(id, keys),
+            Unfinished::MultiSet(pairs) => self.step_multi_set(id, pairs)?,
+            Unfinished::ListKeys(list) => self.step_list_keys(id, list)?,
+        };
+        if let Some(connection) = self.connection(id) {
+            connection.unfinished = left;
+        }
+        Ok(())
+    }
+
+    fn step_check(&mut self, id: ConnId, mut keys: KeyList) -> Option<Unfinished> {
+        for _ in 0..STEP {
+            let Some(key) = keys.take_next() else {
+                self.small(id).push(CheckReply::Ready as u8);
+                return None;
+            };
+            self.spent += KEY_WORK;
+            self.show_key(key, false);
+            if !self.operations.keyspace().is_present(key) {
+                self.small(id).push(CheckReply::NotReady as u8);
+                return None;
+            }
+        }
+        Some(Unfinished::Check(keys))
+    }
+
+    fn step_wait(
+        &mut self,
+        id: ConnId,
+        wait: Serial,
+        mut keys: KeyList,
+    ) -> Result<Option<Unfinished>, CloseReason> {
+        for _ in 0..STEP {
+            let Some(key) = keys.take_next() else {
+                if self.operations.finish_wait(wait) {
+                    self.small(id).push(STOP_WAITING);
+                }
+                return Ok(None);
+            };
+            self.spent += KEY_WORK;
+            self.make_room(id, 2 * (ENTRY_OVERHEAD + key.len()))?;
+            self.show_key(key, false);
+            self.operations.add_to_wait(wait, std::iter::once(key));
+        }
+        Ok(Some(Unfinished::Wait(wait, keys)))
+    }
+
+    fn step_multi_get(&mut self, id: ConnId, mut keys: KeyList) -> Option<Unfinished> {
+        for _ in 0..STEP {
+            if self.is_unsent_full(id) {
+                break;
+            }
+            let key = keys.take_next()?;
+            self.show_key(key, false);
+            self.reply_value(id, key);
+        }
+        Some(Unfinished::MultiGet(keys))
+    }
+
+    fn step_multi_set(
+        &mut self,
+        id: ConnId,
+        mut pairs: PairList,
+    ) -> Result<Option<Unfinished>, CloseReason> {
+        for _ in 0..STEP {
+            let Some((key, value)) = pairs.take_next() else {
+                return Ok(None);
+            };
+            self.spent += KEY_WORK + value.as_ref().len();
+            self.admit(id, key, key.len() + value.as_ref().len())?;
+            self.show_key(key, true);
+            self.operations.set(key, value);
+            self.wake();
+            self.show_stored(key);
+        }
+        Ok(Some(Unfinished::MultiSet(pairs)))
+    }
+
+    /// Each key that is there all the time is listed once.
+    fn step_list_keys(
+        &mut self,
+        id: ConnId,
+        mut list: Listed,
+    ) -> Result<Option<Unfinished>, CloseReason> {
+        let (count, length) = (list.count, list.reply.len());
+        let last = list.last.map(|at| list.reply[at..].to_vec());
+        let keys = self.operations.keyspace().keys_after(last.as_deref());
+        for key in keys.take(STEP) {
+            reply::length(&mut list.reply, key.len());
+            list.last = Some(list.reply.len());
+            list.reply.extend_from_slice(key);
+            list.count += 1;
+        }
+        let (added, grown) = (list.count - count, list.reply.len() - length);
+        self.spent += added * KEY_WORK + grown;
+        if added == STEP {
+            self.make_room(id, grown)?;
+            return Ok(Some(Unfinished::ListKeys(list)));
+        }
+        reply::number(self.small(id), list.count as i64);
+        if let Some(connection) = self.connection(id) {
+            let reply = connection.account.meter.share(list.reply);
+            connection.outgoing.push_shared(reply);
+        }
+        Ok(None)
+    }
+}

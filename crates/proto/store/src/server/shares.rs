@@ -1,0 +1,293 @@
+//! Shares of the store: how much of its memory and of its keys a peer may hold.
+//!
+//! | peer | its connection | its address | the store |
+//! |---|---|---|---|
+//! | an agent that has joined a run over this connection | | | all of it |
+//! | another one at an address of such an agent, or on this host | an eighth | | three quarters |
+//! | any other | an eighth | a quarter | three quarters |
+//!
+//! A key counts for the connection that wrote it last, also after this connection has gone. A peer
+//! that is over its share is refused, and the others go on. The last quarter is for agents, and for
+//! replies.
+//!
+//! An address is an IPv4 address, or the first 64 bits of an IPv6 address, since a host can take any
+//! of those that begin with them.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+
+use super::CloseReason;
+use crate::limits::Limits;
+use crate::meter::Meter;
+
+/// Part of the store that one connection may hold.
+const OF_CONNECTION: usize = 8;
+
+/// Part of the store, and of the connections, that one address may hold.
+const OF_ADDRESS: usize = 4;
+
+/// Part of the store that is left to agents.
+const RESERVE: usize = 4;
+
+/// No share is smaller, so that a store with low limits can be used at all.
+const LEAST_BYTES: usize = 64 << 10;
+const LEAST_KEYS: usize = 1024;
+const LEAST_CONNECTIONS: usize = 64;
+
+/// The known addresses are looked through for unused ones whenever there are this many more.
+const ADDRESSES_STEP: usize = 1024;
+
+/// The standing of the peer of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Standing {
+    /// It is not known to belong to the job.
+    Stranger,
+    /// An agent of the job has joined from its address, or it is on this host.
+    Neighbour,
+    /// An agent of the job.
+    Agent,
+}
+
+/// What one connection holds.
+#[derive(Debug)]
+pub(super) struct Account {
+    pub(super) meter: Meter,
+    pub(super) standing: Standing,
+    address: Meter,
+    place: Place,
+}
+
+/// An address, as it is told from others; `None` is one that is not known.
+type Place = Option<IpAddr>;
+
+/// All addresses, and everything that is held.
+#[derive(Debug, Default)]
+pub(super) struct Shares {
+    meter: Meter,
+    addresses: BTreeMap<Place, Address>,
+    /// When to look for unused addresses.
+    look_at: usize,
+}
+
+#[derive(Debug)]
+struct Address {
+    meter: Meter,
+    connections: usize,
+    /// An agent has joined from it.
+    has_agent: bool,
+}
+
+impl Shares {
+    /// Counts everything that is held.
+    pub(super) fn meter(&self) -> &Meter {
+        &self.meter
+    }
+
+    /// Opens the account of a connection. An error: its address has too many of them.
+    pub(super) fn open(
+        &mut self,
+        address: Option<IpAddr>,
+        limits: &Limits,
+    ) -> (Account, Result<(), CloseReason>) {
+        self.forget_unused();
+        let place = address.map(place);
+        let entry = self.addresses.entry(place).or_insert_with(|| Address {
+            meter: self.meter.part(),
+            connections: 0,
+            has_agent: false,
+        });
+        entry.connections += 1;
+        let is_here = address.is_none_or(|address| address.to_canonical().is_loopback());
+        let standing = match is_here || entry.has_agent {
+            true => Standing::Neighbour,
+            false => Standing::Stranger,
+        };
+        let limit = part(limits.max_connections, OF_ADDRESS, LEAST_CONNECTIONS);
+        let allowed = match standing == Standing::Stranger && entry.connections > limit {
+            true => Err(CloseReason::TooManyConnectionsOfAddress { limit }),
+            false => Ok(()),
+        };
+        let account = Account {
+            meter: entry.meter.part(),
+            standing,
+            address: entry.meter.clone(),
+            place,
+        };
+        (account, allowed)
+    }
+
+    /// The connection of an account is gone. What it has stored goes on to count.
+    pub(super) fn close(&mut self, account: &Account) {
+        if let Some(entry) = self.addresses.get_mut(&account.place) {
+            entry.connections -= 1;
+        }
+    }
+
+    /// An agent has joined over the connection of an account.
+    pub(super) fn join(&mut self, account: &Account) {
+        if let Some(entry) = self.addresses.get_mut(&account.place) {
+            entry.has_agent = true;
+        }
+    }
+
+    /// Checks that the peer of an account may store this much more; `memory` is in use by all.
+    #[inline]
+    pub(super) fn admit(
+        &self,
+        account: &Account,
+        bytes: usize,
+        keys: usize,
+        memory: usize,
+        limits: &Limits,
+    ) -> Result<(), CloseReason> {
+        let is_agent = account.standing == Standing::Agent;
+        let left = |limit: usize| match is_agent {
+            true => limit,
+            false => limit - limit / RESERVE,
+        };
+        let limit = left(limits.max_memory_bytes);
+        if memory.saturating_add(bytes) > limit {
+            return Err(CloseReason::OutOfMemory {
+                wanted: bytes,
+                used: memory,
+                limit,
+            });
+        }
+        let limit = match limits.max_keys > LEAST_KEYS {
+            true => left(limits.max_keys),
+            false => limits.max_keys,
+        };
+        if keys > 0 && self.meter.keys() + keys > limit {
+            return Err(CloseReason::TooManyKeys { limit });
+        }
+        account.admit(bytes, keys, limits)
+    }
+
+    /// Checks the buffers of a connection, which are in its account already.
+    pub(super) fn admit_buffers(
+        &self,
+        account: &Account,
+        memory: usize,
+        limits: &Limits,
+    ) -> Result<(), CloseReason> {
+        let limit = limits.max_memory_bytes;
+        if memory > limit {
+            return Err(CloseReason::OutOfMemory {
+                wanted: 0,
+                used: memory,
+                limit,
+            });
+        }
+        account.admit(0, 0, limits)
+    }
+
+    /// Forgets addresses without connections and keys, now and then.
+    fn forget_unused(&mut self) {
+        if self.addresses.len() >= self.look_at {
+            self.addresses
+                .retain(|_, entry| entry.connections > 0 || entry.meter.is_in_use());
+            self.look_at = 2 * self.addresses.len() + ADDRESSES_STEP;
+        }
+    }
+}
+
+impl Account {
+    /// The address, as it is told from others.
+    pub(super) fn place(&self) -> Option<IpAddr> {
+        self.place
+    }
+
+    /// Checks the shares of the connection and of its address.
+    #[inline]
+    fn admit(&self, bytes: usize, keys: usize, limits: &Limits) -> Result<(), CloseReason> {
+        let holds = |holder, meter: &Meter, of| within(holder, meter, of, bytes, keys, limits);
+        match self.standing {
+            Standing::Agent => Ok(()),
+            Standing::Neighbour => holds("its connection", &self.meter, OF_CONNECTION),
+            Standing::Stranger => {
+                holds("its connection", &self.meter, OF_CONNECTION)?;
+                holds("its address", &self.address, OF_ADDRESS)
+            }
+        }
+    }
+}
+
+/// Checks that what a meter counts stays within its share.
+#[inline]
+fn within(
+    holder: &'static str,
+    meter: &Meter,
+    of: usize,
+    bytes: usize,
+    keys: usize,
+    limits: &Limits,
+) -> Result<(), CloseReason> {
+    let held = meter.bytes();
+    let limit = part(limits.max_memory_bytes, of, LEAST_BYTES);
+    if held.saturating_add(bytes) > limit {
+        return Err(CloseReason::OverShare {
+            holder,
+            wanted: bytes,
+            held,
+            limit,
+        });
+    }
+    let limit = part(limits.max_keys, of, LEAST_KEYS);
+    if keys > 0 && meter.keys() + keys > limit {
+        return Err(CloseReason::TooManyKeysOf { holder, limit });
+    }
+    Ok(())
+}
+
+/// The part of a limit that a share is.
+fn part(limit: usize, of: usize, least: usize) -> usize {
+    (limit / of).max(least)
+}
+
+fn place(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(six) => {
+            let network = u128::from(six) & (u128::MAX << 64);
+            IpAddr::V6(Ipv6Addr::from(network))
+        }
+        four => four,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn account(shares: &mut Shares, address: &str) -> Account {
+        let address = Some(address.parse().unwrap());
+        shares.open(address, &Limits::default()).0
+    }
+
+    #[test]
+    fn an_address_is_one_host() {
+        let mut shares = Shares::default();
+        let one = account(&mut shares, "2001:db8::1");
+        let same_network = account(&mut shares, "2001:db8::ffff:1");
+        let other = account(&mut shares, "2001:db8:0:1::1");
+        let four = account(&mut shares, "10.0.0.1");
+        let mapped = account(&mut shares, "::ffff:10.0.0.1");
+        assert!(one.address.is(&same_network.address));
+        assert!(!one.address.is(&other.address));
+        assert!(four.address.is(&mapped.address));
+    }
+
+    #[test]
+    fn addresses_without_connections_and_keys_are_forgotten() {
+        let mut shares = Shares::default();
+        let keeper = account(&mut shares, "10.1.0.1");
+        keeper.meter.add_key(10);
+        for number in 0..20_000_u32 {
+            let address = Ipv6Addr::from(u128::from(number) << 64);
+            let (account, _) = shares.open(Some(address.into()), &Limits::default());
+            shares.close(&account);
+        }
+        shares.close(&keeper);
+        assert!(shares.addresses.len() < 4 * ADDRESSES_STEP);
+        assert_eq!(account(&mut shares, "10.1.0.1").address.bytes(), 10);
+    }
+}
