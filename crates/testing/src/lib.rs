@@ -12,6 +12,7 @@
 )]
 
 mod certificates;
+pub mod hostile;
 mod marker;
 pub mod pids;
 mod port;

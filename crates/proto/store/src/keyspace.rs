@@ -208,11 +208,14 @@ impl Keyspace {
         entry.owner.resize(before, entry.value.memory());
     }
 
-    /// Appends to a value or creates it. A large value is copied if somebody is being sent it.
-    pub fn append(&mut self, key: &[u8], body: Body<'_>) {
+    /// Appends to a value or creates it. A large value is copied if somebody is being sent it; returns
+    /// the number of bytes copied.
+    pub fn append(&mut self, key: &[u8], body: Body<'_>) -> usize {
         let Some(entry) = self.map.get_mut(key) else {
-            return self.insert(key, body);
+            self.insert(key, body);
+            return 0;
         };
+        let mut copied = 0;
         let more = body.as_ref();
         entry.change_owner(key, &self.owner);
         let before = entry.value.memory();
@@ -222,12 +225,16 @@ impl Keyspace {
                 entry.value = Value::Plain(held);
             }
             Value::Shared(shared) => {
-                let mut held = shared.into_sole().unwrap_or_else(|shared| shared.to_vec());
+                let mut held = shared.into_sole().unwrap_or_else(|shared| {
+                    copied = shared.len();
+                    shared.to_vec()
+                });
                 held.extend_from_slice(more);
                 entry.value = Value::Plain(held);
             }
         }
         entry.owner.resize(before, entry.value.memory());
+        copied
     }
 
     /// Adds to the number under a key (absent counts as 0), keeps the sum as decimal text and

@@ -24,8 +24,7 @@ pub struct Limits {
     /// Unsent replies of one connection above which it is not read from; reading resumes below
     /// half of it. Default 1 MiB.
     pub max_unsent_bytes: usize,
-    /// Most waits of one connection that are pending at a time; PyTorch's clients have one. Default
-    /// 1024.
+    /// Most waits of one connection that are pending at a time; PyTorch's clients have one. Default 64.
     pub max_waits: usize,
     /// Longest request of an extension; 0, the default, makes its opcodes unknown ones. A server
     /// with an extension accepts at least 8 KiB.
@@ -44,7 +43,7 @@ impl Default for Limits {
             max_connections: 200_000,
             max_memory_bytes: 4 << 30,
             max_unsent_bytes: 1 << 20,
-            max_waits: 1024,
+            max_waits: 64,
             max_extension_bytes: 0,
             validation_timeout: Duration::from_secs(30),
         }

@@ -181,10 +181,11 @@ impl Operations {
         self.keyspace.remove(key)
     }
 
-    /// Appends to a value or creates it.
-    pub fn append(&mut self, key: &[u8], value: Body<'_>) {
-        self.keyspace.append(key, value);
+    /// Appends to a value or creates it. Returns the number of bytes that had to be copied.
+    pub fn append(&mut self, key: &[u8], value: Body<'_>) -> usize {
+        let copied = self.keyspace.append(key, value);
         self.written(key);
+        copied
     }
 
     /// Stores several values; nobody sees some of them without the others.

@@ -165,6 +165,12 @@ impl Outgoing {
         }
     }
 
+    /// Memory of the replies not sent yet, large values aside, which are held anyway.
+    pub(super) fn copied(&self) -> usize {
+        let places = self.large.len() * size_of::<(usize, Shared)>();
+        self.small.len() - self.small_sent + places
+    }
+
     /// Number of bytes not sent yet.
     #[inline]
     pub(super) fn unsent(&self) -> usize {

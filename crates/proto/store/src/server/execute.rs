@@ -1,6 +1,6 @@
 //! Executing one request: operation, wake-ups, reply.
 
-use super::lists::{Listed, STEP};
+use super::lists::{Listed, WHOLE};
 use super::{CloseReason, KEY_WORK, REQUEST_WORK, ServerMachine, Unfinished};
 use crate::keyspace::{ENTRY_OVERHEAD, Held, NotANumber};
 use crate::ops::Compared;
@@ -21,7 +21,7 @@ impl ServerMachine {
         size: usize,
     ) -> Result<(), CloseReason> {
         self.requests += 1;
-        self.spent += REQUEST_WORK + size;
+        self.spent += REQUEST_WORK;
         let promise = self.operations.take_promise(id);
         let result = match self.watching {
             false => self.perform(id, request, size),
@@ -124,7 +124,7 @@ impl ServerMachine {
                 // A growing value may be moved to a place of twice its size.
                 let held = self.operations.keyspace().length(key);
                 self.admit(id, key, size + held)?;
-                self.operations.append(key, value);
+                self.spent += self.operations.append(key, value);
                 self.wake();
             }
             Request::MultiGet { keys } => {
@@ -157,7 +157,6 @@ impl ServerMachine {
                 let (length, value) = self.operations.queue_pop(key);
                 self.reply_count(id, length);
                 if let Some(value) = value {
-                    self.spent += value.as_ref().len();
                     self.outgoing(id).push_popped(value);
                 }
             }
@@ -223,7 +222,7 @@ impl ServerMachine {
     /// Whether a request about this many keys is carried out in steps. An extension that watches its
     /// keys is shown them one after another.
     fn in_steps(&self, keys: usize) -> bool {
-        keys > STEP || self.watching
+        keys > WHOLE || self.watching
     }
 
     /// Checks that a connection may have one more wait.

@@ -4,17 +4,17 @@
 //! out a step at a time, and its connection waits for its next turn between two steps. The replies
 //! of `MULTI_GET` are made as the peer takes them.
 //!
-//! A request of at most [`STEP`] keys is one step, so nobody sees it half done.
+//! A request of at most [`WHOLE`] keys is executed as a whole, so nobody sees it half done.
 
-use super::{CloseReason, ServerMachine};
+use super::{CloseReason, ServerMachine, TURN_WORK};
 use crate::keyspace::ENTRY_OVERHEAD;
 use crate::waiters::Serial;
 use crate::wire::fields::{KeyList, PairList};
 use crate::wire::reply::{self, CheckReply, STOP_WAITING};
 use rdzv_core::ident::ConnId;
 
-/// Keys of one step.
-pub(super) const STEP: usize = 512;
+/// Most keys of a request that is not cut in steps.
+pub(super) const WHOLE: usize = 512;
 
 /// Work for one key: finding it in the map.
 pub(super) const KEY_WORK: usize = 128;
@@ -67,7 +67,7 @@ impl ServerMachine {
     }
 
     fn step_check(&mut self, id: ConnId, mut keys: KeyList) -> Option<Unfinished> {
-        for _ in 0..STEP {
+        while self.spent < TURN_WORK {
             let Some(key) = keys.take_next() else {
                 self.small(id).push(CheckReply::Ready as u8);
                 return None;
@@ -88,7 +88,7 @@ impl ServerMachine {
         wait: Serial,
         mut keys: KeyList,
     ) -> Result<Option<Unfinished>, CloseReason> {
-        for _ in 0..STEP {
+        while self.spent < TURN_WORK {
             let Some(key) = keys.take_next() else {
                 if self.operations.finish_wait(wait) {
                     self.small(id).push(STOP_WAITING);
@@ -104,10 +104,7 @@ impl ServerMachine {
     }
 
     fn step_multi_get(&mut self, id: ConnId, mut keys: KeyList) -> Option<Unfinished> {
-        for _ in 0..STEP {
-            if self.is_unsent_full(id) {
-                break;
-            }
+        while self.spent < TURN_WORK && !self.is_unsent_full(id) {
             let key = keys.take_next()?;
             self.show_key(key, false);
             self.reply_value(id, key);
@@ -120,7 +117,7 @@ impl ServerMachine {
         id: ConnId,
         mut pairs: PairList,
     ) -> Result<Option<Unfinished>, CloseReason> {
-        for _ in 0..STEP {
+        while self.spent < TURN_WORK {
             let Some((key, value)) = pairs.take_next() else {
                 return Ok(None);
             };
@@ -140,26 +137,35 @@ impl ServerMachine {
         id: ConnId,
         mut list: Listed,
     ) -> Result<Option<Unfinished>, CloseReason> {
-        let (count, length) = (list.count, list.reply.len());
+        let length = list.reply.len();
         let last = list.last.map(|at| list.reply[at..].to_vec());
-        let keys = self.operations.keyspace().keys_after(last.as_deref());
-        for key in keys.take(STEP) {
+        let mut keys = self.operations.keyspace().keys_after(last.as_deref());
+        let is_done = loop {
+            if self.spent >= TURN_WORK {
+                break false;
+            }
+            let Some(key) = keys.next() else {
+                break true;
+            };
+            self.spent += KEY_WORK + key.len();
             reply::length(&mut list.reply, key.len());
             list.last = Some(list.reply.len());
             list.reply.extend_from_slice(key);
             list.count += 1;
+        };
+        drop(keys);
+        self.make_room_for_reply(id, list.reply.len() - length)?;
+        if is_done {
+            return Ok(self.finish_list(id, list));
         }
-        let (added, grown) = (list.count - count, list.reply.len() - length);
-        self.spent += added * KEY_WORK + grown;
-        if added == STEP {
-            self.make_room(id, grown)?;
-            return Ok(Some(Unfinished::ListKeys(list)));
-        }
+        Ok(Some(Unfinished::ListKeys(list)))
+    }
+
+    fn finish_list(&mut self, id: ConnId, list: Listed) -> Option<Unfinished> {
         reply::number(self.small(id), list.count as i64);
-        if let Some(connection) = self.connection(id) {
-            let reply = connection.account.meter.share(list.reply);
-            connection.outgoing.push_shared(reply);
-        }
-        Ok(None)
+        let connection = self.connection(id)?;
+        let reply = connection.account.meter.share(list.reply);
+        connection.outgoing.push_shared(reply);
+        None
     }
 }

@@ -354,12 +354,17 @@ impl ServerMachine {
         if !connection.account() {
             return Ok(());
         }
-        let memory = self.memory();
+        self.make_room_for_reply(id, 0)
+    }
+
+    /// Checks that the buffers of a connection may have this many more bytes.
+    fn make_room_for_reply(&self, id: ConnId, bytes: usize) -> Result<(), CloseReason> {
         let Some(Some(connection)) = self.connections.get(id.0 as usize) else {
             return Ok(());
         };
+        let (account, memory) = (&connection.account, self.memory());
         self.shares
-            .admit_buffers(&connection.account, memory, &self.limits)
+            .admit_reply(account, bytes, memory, &self.limits)
     }
 
     #[inline]
@@ -482,7 +487,10 @@ impl ServerMachine {
                 self.hold(id, input, is_full);
                 return Ok(());
             }
-            let unsent = connection.outgoing.unsent();
+            let unsent = connection.outgoing.copied();
+            if purging && unsent > limits.max_unsent_bytes && !is_done {
+                return Err(CloseReason::Unread { unsent });
+            }
             if let Some(unfinished) = connection.unfinished.take() {
                 self.step(id, unfinished)?;
             } else if is_done {
@@ -492,6 +500,7 @@ impl ServerMachine {
                 && let Some((request, used)) = decode(input, &limits)?
             {
                 input = &input[used..];
+                self.spent += used;
                 self.execute(id, request, used)?;
             } else {
                 let before = input.len();
@@ -501,9 +510,6 @@ impl ServerMachine {
                 if let Some(assembled) = assembled {
                     self.execute(id, assembled.request(&limits), assembled.small_bytes())?;
                 }
-            }
-            if purging && is_full && self.outgoing(id).unsent() > unsent {
-                return Err(CloseReason::Unread { unsent });
             }
         }
     }

@@ -3,7 +3,7 @@
 //! | peer | its connection | its address | the store |
 //! |---|---|---|---|
 //! | an agent that has joined a run over this connection | | | all of it |
-//! | another one at an address of such an agent, or on this host | an eighth | | three quarters |
+//! | another one at the address of such an agent | an eighth | | three quarters |
 //! | any other | an eighth | a quarter | three quarters |
 //!
 //! A key counts for the connection that wrote it last, also after this connection has gone. A peer
@@ -42,7 +42,7 @@ const ADDRESSES_STEP: usize = 1024;
 pub(super) enum Standing {
     /// It is not known to belong to the job.
     Stranger,
-    /// An agent of the job has joined from its address, or it is on this host.
+    /// An agent of the job has joined from its address.
     Neighbour,
     /// An agent of the job.
     Agent,
@@ -97,8 +97,7 @@ impl Shares {
             has_agent: false,
         });
         entry.connections += 1;
-        let is_here = address.is_none_or(|address| address.to_canonical().is_loopback());
-        let standing = match is_here || entry.has_agent {
+        let standing = match entry.has_agent {
             true => Standing::Neighbour,
             false => Standing::Stranger,
         };
@@ -163,22 +162,23 @@ impl Shares {
         account.admit(bytes, keys, limits)
     }
 
-    /// Checks the buffers of a connection, which are in its account already.
-    pub(super) fn admit_buffers(
+    /// Checks that the buffers of a connection may have this many more bytes.
+    pub(super) fn admit_reply(
         &self,
         account: &Account,
+        bytes: usize,
         memory: usize,
         limits: &Limits,
     ) -> Result<(), CloseReason> {
         let limit = limits.max_memory_bytes;
-        if memory > limit {
+        if memory.saturating_add(bytes) > limit {
             return Err(CloseReason::OutOfMemory {
-                wanted: 0,
+                wanted: bytes,
                 used: memory,
                 limit,
             });
         }
-        account.admit(0, 0, limits)
+        account.admit(bytes, 0, limits)
     }
 
     /// Forgets addresses without connections and keys, now and then.

@@ -4,7 +4,6 @@
 //! arrived plus at most as much again (see `grow_towards`). A large value
 //! is collected in a buffer of its own, which a driver may even read into directly.
 
-
 use super::fields::{Field, within};
 use super::request::{Opcode, Request, decode_parts, is_extension};
 use super::{LARGE_BODY, WireError, grow_towards};

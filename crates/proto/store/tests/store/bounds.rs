@@ -80,13 +80,13 @@ fn memory_ends_at_its_limit_for_stored_values_and_for_queues() {
     }
     assert!(matches!(
         server.closed[&client],
-        CloseReason::OutOfMemory { .. }
+        CloseReason::OverShare { .. }
     ));
     assert!(
-        (60..=105).contains(&stored),
-        "{stored} values of 10 kB in 1 MiB"
+        (7..=13).contains(&stored),
+        "{stored} values of 10 kB in an eighth of 1 MiB"
     );
-    assert!(server.machine.stats().memory_bytes <= 1 << 20);
+    assert!(server.machine.stats().memory_bytes <= 1 << 17);
     let other = server.client();
     assert_eq!(server.ask(other, request::get_num_keys).len(), 8);
 }

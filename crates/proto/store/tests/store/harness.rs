@@ -10,6 +10,9 @@ use rdzv_store_proto::limits::Limits;
 use rdzv_store_proto::server::{CloseReason, Extension, Input, Output, ServerMachine};
 use rdzv_store_proto::wire::request;
 
+/// Bytes that the server's driver reads at a time.
+const PIECE: usize = 32 << 10;
+
 pub(crate) struct Harness {
     pub(crate) machine: ServerMachine,
     pub(crate) now: Now,
@@ -75,7 +78,9 @@ impl Harness {
     }
 
     pub(crate) fn send(&mut self, id: ConnId, bytes: &[u8]) {
-        self.handle(Input::Bytes(id, bytes));
+        for piece in bytes.chunks(PIECE) {
+            self.handle(Input::Bytes(id, piece));
+        }
     }
 
     /// Sends one request, written by `write`.

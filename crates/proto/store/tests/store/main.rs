@@ -11,4 +11,5 @@ mod keyspace_model;
 mod recorded;
 mod replay;
 mod segmentation;
+mod turns;
 mod waiting;

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{
-    set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_user_timeout,
+    set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl,
+    set_tcp_user_timeout,
 };
 
 /// When the kernel asks the peer of a silent connection whether it is there. Whole seconds.

@@ -1,0 +1,162 @@
+//! Every attack of the hostile suite on a server, with an honest client beside it: the client's
+//! connection goes on with right answers, and what the attack took is bounded. Nothing here is measured
+//! in time.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::thread;
+use std::time::Duration;
+
+use rdzv_store::{
+    KeepAlive, Limits, ServerOptions, ServerStats, Store, TcpStore, TcpStoreOptions, TcpStoreServer,
+};
+use rdzv_store_proto::server::TURN_WORK;
+use rdzv_testing::DEADLINE;
+use rdzv_testing::hostile::{Attack, Attacker, CONNECTIONS, attacks};
+
+const MEMORY: usize = 64 << 20;
+
+/// The most memory of a peer that has not joined the job: the share of an address, and what one
+/// request may take beyond it.
+const SHARE: usize = MEMORY / 4 + (2 << 20);
+
+/// The most work of a turn: what it may take, one request or reply more, and the waits that end with
+/// one request, of which each connection has a bounded number.
+const TURN: usize = 8 * TURN_WORK;
+
+/// A copy of a large value that is changed while somebody reads it.
+const COPY: usize = 4 << 20;
+
+fn server() -> TcpStoreServer {
+    TcpStoreServer::start(ServerOptions {
+        host: Some("0.0.0.0".to_owned()),
+        limits: Limits {
+            max_memory_bytes: MEMORY,
+            max_keys: 1_000_000,
+            ..Limits::default()
+        },
+        keep_alive: KeepAlive {
+            idle: Duration::from_secs(1),
+            interval: Duration::from_secs(1),
+            attempts: 1,
+            ..KeepAlive::default()
+        },
+        ..ServerOptions::default()
+    })
+    .unwrap()
+}
+
+/// A client as PyTorch's, which never connects again.
+struct Honest {
+    store: TcpStore,
+    rounds: usize,
+}
+
+impl Honest {
+    fn new(port: u16) -> Self {
+        let store = TcpStore::connect(TcpStoreOptions {
+            timeout: DEADLINE,
+            ..TcpStoreOptions::new("127.0.0.1", port)
+        });
+        Self {
+            store: store.unwrap(),
+            rounds: 0,
+        }
+    }
+
+    /// Writes, reads and counts.
+    fn ask(&mut self) {
+        self.rounds += 1;
+        let value = format!("{:-<1$}", self.rounds, 2000);
+        let key = format!("honest/{}", self.rounds % 100);
+        self.store.set(&key, value.as_bytes()).unwrap();
+        assert_eq!(self.store.get(&key).unwrap(), value.as_bytes());
+        let rounds = self.store.add("honest/rounds", 1).unwrap();
+        assert_eq!(rounds, self.rounds as i64);
+        self.store.wait(&[&key], Some(DEADLINE)).unwrap();
+        assert!(self.store.check(&[&key, "honest/rounds"]).unwrap());
+    }
+}
+
+/// Carries out an attack, and returns what the server counted.
+fn attack(attack: Attack) -> ServerStats {
+    let server = server();
+    let mut honest = Honest::new(server.port());
+    let mut attacker = Attacker::new(
+        (Ipv4Addr::LOCALHOST, server.port()).into(),
+        Some(IpAddr::from([127, 0, 0, 2])),
+    );
+    honest.ask();
+    thread::scope(|scope| {
+        let running = scope.spawn(|| (attack.run)(&mut attacker));
+        while !running.is_finished() {
+            honest.ask();
+        }
+        running.join().unwrap();
+    });
+    honest.ask();
+    let stats = server.stats();
+    // Who is gone leaves nothing behind but what it has stored.
+    drop(attacker);
+    while server.stats().connections > 1 || server.stats().waits > 0 {
+        honest.ask();
+    }
+    stats
+}
+
+/// Carries out the attacks of a kind, and checks what each of them took.
+fn all_of(kind: &[Attack]) {
+    for one in kind {
+        let stats = attack(*one);
+        println!("{:<55} {stats:?}", one.name);
+        let name = one.name;
+        assert!(stats.peak_memory_bytes <= SHARE, "{name}: {stats:?}");
+        let copies = name.contains("append to a large value in turns");
+        let turn = TURN + if copies { COPY } else { 0 };
+        assert!(stats.longest_turn <= turn, "{name}: {stats:?}");
+    }
+}
+
+/// The attacks, divided among tests that run at the same time.
+fn part(number: usize) -> Vec<Attack> {
+    attacks().skip(number).step_by(4).collect()
+}
+
+#[test]
+fn an_honest_client_goes_on_during_the_first_quarter_of_the_attacks() {
+    all_of(&part(0));
+}
+
+#[test]
+fn an_honest_client_goes_on_during_the_second_quarter_of_the_attacks() {
+    all_of(&part(1));
+}
+
+#[test]
+fn an_honest_client_goes_on_during_the_third_quarter_of_the_attacks() {
+    all_of(&part(2));
+}
+
+#[test]
+fn an_honest_client_goes_on_during_the_last_quarter_of_the_attacks() {
+    all_of(&part(3));
+}
+
+#[test]
+fn clients_whose_host_is_gone_are_dropped_and_counted_and_others_are_not() {
+    let server = server();
+    let mut honest = Honest::new(server.port());
+    let mut attacker = Attacker::new((Ipv4Addr::LOCALHOST, server.port()).into(), None);
+    let gone = attacks().find(|attack| attack.name == "clients whose host is gone");
+    (gone.unwrap().run)(&mut attacker);
+    while server.stats().waits == 0 {
+        honest.ask();
+    }
+    while server.stats().connections > 1 {
+        honest.ask();
+    }
+    assert_eq!(server.stats().waits, 0);
+    let lost = server.traffic().lost_connections;
+    assert_eq!(lost, CONNECTIONS as u64);
+}

@@ -1,0 +1,108 @@
+//! Attacks on descriptors; connections that are half open, reset or silent.
+
+use std::net::Shutdown;
+
+use socket2::{SockFilter, SockRef};
+
+use super::{Attack, Attacker, request};
+
+/// The connections of one attack on descriptors.
+pub const CONNECTIONS: usize = 150;
+
+pub(super) const ATTACKS: &[Attack] = &[
+    Attack {
+        name: "connections that say nothing",
+        run: |attacker| each(attacker, |_| {}),
+    },
+    Attack {
+        name: "connections that stop in the middle of their first request",
+        run: |attacker| {
+            each(attacker, |peer| {
+                peer.send(&request::validate()[..3]);
+            });
+        },
+    },
+    Attack {
+        name: "clients that are idle",
+        run: |attacker| {
+            each(attacker, |peer| {
+                peer.send(&request::validate());
+            });
+        },
+    },
+    Attack {
+        name: "connections that are reset at once",
+        run: |attacker| {
+            (0..CONNECTIONS)
+                .filter_map(|_| attacker.connect())
+                .for_each(super::Peer::reset)
+        },
+    },
+    Attack {
+        name: "connections that are closed at once",
+        run: |attacker| {
+            (0..CONNECTIONS)
+                .filter_map(|_| attacker.connect())
+                .for_each(drop)
+        },
+    },
+    Attack {
+        name: "clients that leave with everything unanswered",
+        run: |attacker| {
+            for _ in 0..CONNECTIONS {
+                if let Some(mut peer) = attacker.join() {
+                    peer.send(&request::NUM_KEYS.repeat(20_000));
+                }
+            }
+        },
+    },
+    Attack {
+        name: "resets in the middle of large values",
+        run: |attacker| {
+            for _ in 0..20 {
+                if let Some(mut peer) = attacker.join() {
+                    let begun = [request::set_head("/r", 8 << 20), vec![7; 1 << 20]];
+                    peer.send(&begun.concat());
+                    peer.reset();
+                }
+            }
+        },
+    },
+    Attack {
+        name: "clients that end their side only",
+        run: |attacker| {
+            each(attacker, |peer| {
+                peer.send(&[request::validate(), request::NUM_KEYS.repeat(100)].concat());
+                let _ = peer.stream().shutdown(Shutdown::Write);
+            });
+        },
+    },
+    Attack {
+        name: "clients whose host is gone",
+        run: |attacker| {
+            each(attacker, |peer| {
+                let wait = request::wait(std::iter::once("/gone".to_owned()));
+                peer.send(&[request::validate(), wait].concat());
+                go_silent(peer);
+            });
+        },
+    },
+];
+
+/// Opens connections, does something with each, and keeps them.
+fn each(attacker: &mut Attacker, act: impl Fn(&mut super::Peer)) {
+    for _ in 0..CONNECTIONS {
+        if let Some(mut peer) = attacker.connect() {
+            act(&mut peer);
+            attacker.keep(peer);
+        }
+    }
+}
+
+/// From now on nothing that comes for this connection is seen, as if its host had lost power.
+fn go_silent(peer: &super::Peer) {
+    const RETURN: u16 = 0x06;
+    let drop_everything = [SockFilter::new(RETURN, 0, 0, 0)];
+    // A kernel without socket filters leaves an idle connection, which is an attack too.
+    let _ = SockRef::from(peer.stream()).attach_filter(&drop_everything);
+}

@@ -1,0 +1,114 @@
+//! Attacks on memory: what is stored, and what is kept of unfinished requests.
+
+use super::{Attack, Attacker, request};
+
+const MIB: usize = 1 << 20;
+
+pub(super) const ATTACKS: &[Attack] = &[
+    Attack {
+        name: "fill with small values",
+        run: |attacker| {
+            attacker.flood(false, 120_000, |n| {
+                request::set(format!("/s/{n}"), [7; 1000])
+            })
+        },
+    },
+    Attack {
+        name: "fill with large values",
+        run: |attacker| {
+            attacker.flood(false, 20, |n| {
+                request::set(format!("/l/{n}"), vec![7; 7 * MIB])
+            })
+        },
+    },
+    Attack {
+        name: "fill with empty values",
+        run: |attacker| attacker.flood(false, 200_000, |n| request::set(format!("/e/{n}"), "")),
+    },
+    Attack {
+        name: "fill one value by appending",
+        run: |attacker| attacker.flood(false, 100, |_| request::append("/one", vec![7; MIB])),
+    },
+    Attack {
+        name: "fill by comparing and setting",
+        run: |attacker| {
+            attacker.flood(true, 2000, |n| {
+                request::compare_set(&format!("/c/{n}"), "", vec![7; 60_000])
+            });
+        },
+    },
+    Attack {
+        name: "fill by adding to new keys",
+        run: |attacker| attacker.flood(true, 100_000, |n| request::add(&format!("/a/{n}"), 1)),
+    },
+    Attack {
+        name: "fill one queue",
+        run: |attacker| attacker.flood(false, 100_000, |_| request::push("/q", [7; 1000])),
+    },
+    Attack {
+        name: "fill many queues",
+        run: |attacker| attacker.flood(false, 200_000, |n| request::push(&format!("/q/{n}"), "")),
+    },
+    Attack {
+        name: "fill with many keys at once",
+        run: |attacker| {
+            attacker.flood(false, 3, |n| {
+                request::multi_set((0..60_000).map(|key| format!("/m/{n}/{key}")), &[7; 200])
+            });
+        },
+    },
+    Attack {
+        name: "fill, leave and come back",
+        run: |attacker| {
+            for round in 0..12 {
+                if let Some(mut peer) = attacker.join() {
+                    let fill = |n| request::set(format!("/f/{round}/{n}"), vec![7; MIB]);
+                    let _ = (0..64).take_while(|n| peer.send(&fill(*n))).count();
+                }
+            }
+        },
+    },
+    Attack {
+        name: "stop in the middle of large values",
+        run: |attacker| {
+            for number in 0..40 {
+                let begun = [
+                    request::set_head(&format!("/h/{number}"), 8 * MIB as u64),
+                    vec![7; MIB],
+                ];
+                attacker.flood(false, 1, |_| begun.concat());
+            }
+        },
+    },
+    Attack {
+        name: "stop in the middle of long lists",
+        run: |attacker| {
+            for opcode in [0x05, 0x06, 0x0a, 0x0b] {
+                let mut begun = [vec![opcode], request::length(131_072)].concat();
+                begun.extend((0..4 * MIB / 4096).flat_map(|_| request::bytes([b'k'; 4088])));
+                attacker.flood(false, 1, |_| begun.clone());
+            }
+        },
+    },
+    Attack {
+        name: "overwrite values that are being read",
+        run: overwrite_while_read,
+    },
+];
+
+/// Each reader holds a version of the value that is in the store no more.
+fn overwrite_while_read(attacker: &mut Attacker) {
+    let Some(mut writer) = attacker.join() else {
+        return;
+    };
+    for version in 0..40 {
+        if !writer.send(&request::set("/v", vec![version; 8 * MIB])) {
+            break;
+        }
+        // The answer shows that the value is there.
+        writer.send(request::NUM_KEYS);
+        writer.take_until(8 * (usize::from(version) + 1));
+        attacker.flood(false, 1, |_| request::get("/v"));
+    }
+    attacker.keep(writer);
+}

@@ -1,0 +1,154 @@
+//! A connection of an attacker.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socket2::{Domain, Socket, Type};
+
+use super::request;
+
+/// A server that takes no byte for this long does not read the connection any more, which is one of
+/// its defences.
+const TAKES_NOTHING: Duration = Duration::from_millis(100);
+
+/// Who attacks: the server's address, and the connections that are open.
+#[derive(Debug)]
+pub struct Attacker {
+    server: SocketAddr,
+    from: Option<IpAddr>,
+    peers: Vec<Peer>,
+}
+
+impl Attacker {
+    /// An attacker on the address `from`, or on any.
+    pub fn new(server: SocketAddr, from: Option<IpAddr>) -> Self {
+        Self {
+            server,
+            from,
+            peers: Vec::new(),
+        }
+    }
+
+    /// Connects and says nothing. `None`: the server takes nobody.
+    pub fn connect(&self) -> Option<Peer> {
+        let socket = Socket::new(Domain::for_address(self.server), Type::STREAM, None).ok()?;
+        if let Some(from) = self.from {
+            socket.bind(&SocketAddr::new(from, 0).into()).ok()?;
+        }
+        socket
+            .connect_timeout(&self.server.into(), Duration::from_secs(5))
+            .ok()?;
+        socket.set_nonblocking(true).ok()?;
+        Some(Peer {
+            stream: socket.into(),
+            sent: 0,
+            received: 0,
+        })
+    }
+
+    /// Connects as a client does.
+    pub fn join(&self) -> Option<Peer> {
+        let mut peer = self.connect()?;
+        peer.send(&request::validate()).then_some(peer)
+    }
+
+    /// Joins and sends this over and over, `times` times, taking the replies or not.
+    pub fn flood(&mut self, takes: bool, times: usize, mut request: impl FnMut(usize) -> Vec<u8>) {
+        let Some(mut peer) = self.join() else {
+            return;
+        };
+        for number in 0..times {
+            if !peer.exchange(&request(number), takes) {
+                break;
+            }
+        }
+        self.keep(peer);
+    }
+
+    /// Keeps a connection open.
+    pub fn keep(&mut self, peer: Peer) {
+        self.peers.push(peer);
+    }
+}
+
+/// A connection. Nothing about it ever waits for long.
+#[derive(Debug)]
+pub struct Peer {
+    stream: TcpStream,
+    /// Bytes that the server has taken.
+    pub sent: usize,
+    /// Bytes of replies that were taken.
+    pub received: usize,
+}
+
+impl Peer {
+    /// Sends; false if the server has refused it or does not read any more.
+    pub fn send(&mut self, bytes: &[u8]) -> bool {
+        self.exchange(bytes, false)
+    }
+
+    /// Sends, and takes the replies that are there in between if it `takes` any.
+    pub fn exchange(&mut self, mut bytes: &[u8], takes: bool) -> bool {
+        while !bytes.is_empty() {
+            match self.stream.write(bytes) {
+                Ok(count) => {
+                    self.sent += count;
+                    bytes = &bytes[count..];
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let took = takes && self.take();
+                    if !took && !self.is_ready(takes) {
+                        return false;
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return false,
+            }
+        }
+        if takes {
+            self.take();
+        }
+        true
+    }
+
+    /// Takes the replies that are there; tells whether there were any.
+    pub fn take(&mut self) -> bool {
+        let (mut buffer, before) = ([0; 64 << 10], self.received);
+        while let Ok(count @ 1..) = self.stream.read(&mut buffer) {
+            self.received += count;
+        }
+        self.received > before
+    }
+
+    /// Takes replies until there are this many bytes of them, or no more come.
+    pub fn take_until(&mut self, count: usize) {
+        while self.received < count && (self.take() || self.is_ready(true)) {
+            let (mut end, peeked) = ([0], self.received);
+            let ended = matches!(self.stream.peek(&mut end), Ok(0));
+            if ended && peeked == self.received {
+                return;
+            }
+        }
+    }
+
+    /// The connection itself.
+    pub fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// Ends the connection with a reset.
+    pub fn reset(self) {
+        // Without lingering, closing is a reset.
+        let _ = Socket::from(self.stream).set_linger(Some(Duration::ZERO));
+    }
+
+    /// Waits until the server takes or sends something.
+    fn is_ready(&self, takes: bool) -> bool {
+        let mut flags = PollFlags::OUT;
+        flags.set(PollFlags::IN, takes);
+        let timeout = Timespec::try_from(TAKES_NOTHING).ok();
+        poll(&mut [PollFd::new(&self.stream, flags)], timeout.as_ref()).is_ok_and(|ready| ready > 0)
+    }
+}
