@@ -51,6 +51,11 @@ pub(super) fn state(run: &str) -> Vec<u8> {
     format!("{PREFIX}{run}").into_bytes()
 }
 
+/// The run that a key belongs to if it is that of a state.
+pub(super) fn run_of(key: &[u8]) -> Option<&str> {
+    std::str::from_utf8(key).ok()?.strip_prefix(PREFIX)
+}
+
 /// One of the keys of a round.
 pub(super) fn master(run: &str, round: u64, field: Field) -> Vec<u8> {
     format!("{PREFIX}{run}.{round}/{}", field.name()).into_bytes()

@@ -17,17 +17,20 @@
 //! * The same state stands under torchrun's key for agents that know nothing of coordinators. Its form
 //!   is made when one of them reads it, and taken over when one of them has written; its
 //!   compare-and-set fails if the state has changed since it was read.
-//! * A run without a native agent is forgotten: everything about it is then under torchrun's key.
+//! * A run without a native agent is forgotten: everything about it is then under torchrun's key, which is
+//!   removed after an hour.
 //!
 //! | file | content |
 //! |---|---|
 //! | `mod.rs` | which run, which connection, when |
 //! | `sessions.rs` | connections, and when each was last heard of; volatile |
 //! | `runs/` | the state of runs; deterministic |
+//! | `left_runs.rs` | runs without agents, whose keys are removed in the end |
 //! | `keys.rs` | names of keys |
 //! | [`wire`] | operations and events as bytes |
 
 mod keys;
+mod left_runs;
 mod runs;
 mod sessions;
 pub mod wire;
@@ -35,6 +38,7 @@ pub mod wire;
 use std::collections::{BTreeMap, BTreeSet};
 
 use self::keys::Key;
+use self::left_runs::LeftRuns;
 use self::runs::{Effect, Run};
 use self::sessions::Sessions;
 use self::wire::{Event, Join, Operation, Refusal};
@@ -45,6 +49,7 @@ use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::time::{Mono, Now};
 
 pub use keys::PREFIX;
+pub use left_runs::{KEPT_FOR, MOST as MOST_LEFT_RUNS};
 
 /// What happened to a coordinator.
 #[derive(Debug)]
@@ -122,6 +127,7 @@ pub struct Coordinator {
     pending: Vec<(ConnId, String, Operation)>,
     /// When each run wants to be called.
     alarms: BTreeSet<(Mono, String)>,
+    left: LeftRuns,
     outbox: Outbox<Output>,
 }
 
@@ -254,11 +260,17 @@ impl Machine for Coordinator {
     }
 
     fn deadline(&self) -> Option<Mono> {
-        self.alarms.first().map(|(at, _)| *at)
+        let alarm = self.alarms.first().map(|(at, _)| *at);
+        [alarm, self.left.deadline()].into_iter().flatten().min()
     }
 }
 
 impl Coordinator {
+    /// Whether an agent takes part in a run over this connection.
+    pub fn has_joined(&self, connection: ConnId) -> bool {
+        self.joined.contains_key(&connection)
+    }
+
     /// Whether any run has a native agent; if not, nothing that happens to keys concerns the coordinator.
     pub fn is_active(&self) -> bool {
         !self.runs.is_empty()
@@ -356,7 +368,7 @@ impl Coordinator {
             .collect();
         if let Some((_, id, _)) = waiting.first() {
             let mut hosted = Hosted::new(id);
-            hosted.run.found(now, value);
+            hosted.run.found(now, value, self.left.remove(id));
             self.runs.insert(id.clone(), hosted);
             // All of them before the run may be forgotten again.
             let mut asked = waiting.into_iter().peekable();
@@ -370,6 +382,12 @@ impl Coordinator {
                 self.about(now, from, id, operation);
             }
             return;
+        }
+        if let Some(run) = keys::run_of(key).filter(|run| self.left.has(run)) {
+            if self.left.take(run, value) {
+                self.outbox.push(Output::Remove(key.to_vec()));
+            }
+            return self.remove_left(now);
         }
         if let Some(Key::Master { run, round, field }) = self.key(key) {
             self.apply(now, &run, |run, out| {
@@ -404,6 +422,14 @@ impl Coordinator {
                 hosted.alarm = None;
                 hosted.tick(now, at, out);
             });
+        }
+        self.remove_left(now);
+    }
+
+    /// Looks at the next key that is to be removed.
+    fn remove_left(&mut self, now: Now) {
+        if let Some(run) = self.left.due(now) {
+            self.outbox.push(Output::Read(keys::state(&run)));
         }
     }
 
@@ -456,8 +482,11 @@ impl Coordinator {
                 self.alarms.insert((at, id.to_owned()));
             }
         }
-        if idle {
-            self.runs.remove(id);
+        if idle && let Some(hosted) = self.runs.remove(id) {
+            if let Some(form) = hosted.run.written_form() {
+                self.left.add(now, id, form);
+                self.remove_left(now);
+            }
         }
     }
 }

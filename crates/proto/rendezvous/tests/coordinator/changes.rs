@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use rdzv_core::machine::Machine as _;
 use rdzv_rendezvous_proto::coordinator::wire::{Event, Operation, Refusal};
+use rdzv_rendezvous_proto::coordinator::{KEPT_FOR, MOST_LEFT_RUNS};
 
-use crate::world::{World, node};
+use crate::world::{STATE, World, node};
 
 /// A complete round of `count` agents, who have taken their events.
 fn round(count: u32, min: u32, max: u32) -> World {
@@ -218,10 +219,32 @@ fn a_run_without_agents_is_forgotten_and_goes_on_where_it_was() {
     world.lose(0);
     world.lose(1);
     assert!(!world.coordinator.is_active());
-    assert_eq!(world.coordinator.deadline(), None);
+    let removed_at = world.now.mono + KEPT_FOR;
+    assert_eq!(world.coordinator.deadline(), Some(removed_at));
     world.join(0);
     world.join(1);
     assert_eq!(world.formed(0), (1, 0, 2));
+}
+
+#[test]
+fn keys_of_closed_runs_are_bounded_and_removed_after_a_time() {
+    let mut world = World::new(1, 2);
+    let close = |run: usize| Operation::Close {
+        run: format!("unknown-{run}"),
+    };
+    for run in 0..2 * MOST_LEFT_RUNS {
+        world.operate(7, &close(run));
+    }
+    assert_eq!(world.keys.len(), MOST_LEFT_RUNS);
+    // The last ones are still over for who comes late.
+    world.operate(7, &close(2 * MOST_LEFT_RUNS - 1));
+    assert_eq!(world.keys.len(), MOST_LEFT_RUNS);
+    // One of them is used again, by agents of torchrun.
+    let used = STATE.replace("run", "unknown-2000");
+    world.set(&used, "not what we stored");
+    world.pass(KEPT_FOR + Duration::from_secs(1));
+    assert_eq!(world.keys.keys().collect::<Vec<_>>(), [used.as_bytes()]);
+    assert_eq!(world.coordinator.deadline(), None);
 }
 
 #[test]

@@ -183,6 +183,7 @@ impl ServerMachine {
     /// Shows the extension a key that has been changed, if it is one of its own.
     pub(super) fn show_stored(&mut self, key: &[u8]) {
         if self.is_watched(key) {
+            self.spent += self.operations.keyspace().length(key);
             self.extend(|extension, now, reach| extension.after(now, key, reach));
         }
     }

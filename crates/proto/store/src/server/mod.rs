@@ -357,6 +357,18 @@ impl ServerMachine {
         self.make_room_for_reply(id, 0)
     }
 
+    /// Checks that a request of the extension, which may store something, may be executed. That of an
+    /// agent always may.
+    fn make_room_for_request(&self, id: ConnId, bytes: usize) -> Result<(), CloseReason> {
+        let connection = self.connections.get(id.0 as usize);
+        match connection.and_then(Option::as_ref) {
+            Some(connection) if connection.account.standing != Standing::Agent => {
+                self.make_room_for_reply(id, bytes)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Checks that the buffers of a connection may have this many more bytes.
     fn make_room_for_reply(&self, id: ConnId, bytes: usize) -> Result<(), CloseReason> {
         let Some(Some(connection)) = self.connections.get(id.0 as usize) else {
@@ -405,6 +417,8 @@ impl ServerMachine {
         self.open -= 1;
         connection.account.meter.shrink(connection.counted);
         self.shares.close(&connection.account);
+        // What the extension stores now is the doing of this peer.
+        self.operations.act_for(&connection.account.meter);
         self.disconnect(id);
         self.forget_validated();
         self.extend(|extension, now, reach| extension.closed(now, id, reach));
@@ -426,6 +440,7 @@ impl ServerMachine {
             .and_then(|extension| extension.deadline())
             .is_some_and(|deadline| deadline <= now.mono)
         {
+            self.operations.act_for(self.shares.meter());
             self.extend(|extension, now, reach| extension.tick(now, reach));
         }
     }

@@ -13,6 +13,9 @@ pub fn extension() -> Box<dyn Extension> {
     Box::new(CoordinatorExtension::default())
 }
 
+/// A longer value is no state of a run: it would be some ten thousand nodes.
+const LONGEST_STATE: usize = 1 << 20;
+
 /// A coordinator beside a store.
 #[derive(Debug, Default)]
 struct CoordinatorExtension {
@@ -27,7 +30,7 @@ impl CoordinatorExtension {
         let mut reads = self.apply(reach);
         // A value may lead to more keys to read.
         while let Some(key) = reads.pop() {
-            let value = reach.value(&key).map(<[u8]>::to_vec);
+            let value = state(&key, reach);
             let value = value.as_deref();
             self.coordinator
                 .handle(now, Input::Found { key: &key, value });
@@ -85,6 +88,9 @@ impl Extension for CoordinatorExtension {
             payload,
         };
         self.handle(now, request, reach);
+        if self.coordinator.has_joined(from) {
+            reach.join(from);
+        }
     }
 
     fn closed(&mut self, now: Now, id: ConnId, reach: &mut Reach<'_>) {
@@ -96,7 +102,7 @@ impl Extension for CoordinatorExtension {
     }
 
     fn after(&mut self, now: Now, key: &[u8], reach: &mut Reach<'_>) {
-        let value = reach.value(key).map(<[u8]>::to_vec);
+        let value = state(key, reach);
         let value = value.as_deref();
         self.handle(now, Input::Stored { key, value }, reach);
     }
@@ -108,4 +114,10 @@ impl Extension for CoordinatorExtension {
     fn tick(&mut self, now: Now, reach: &mut Reach<'_>) {
         self.handle(now, Input::Tick, reach);
     }
+}
+
+/// The value of a key; none if it is too long to be one of a run.
+fn state(key: &[u8], reach: &Reach<'_>) -> Option<Vec<u8>> {
+    let value = reach.value(key)?;
+    (value.len() <= LONGEST_STATE).then(|| value.to_vec())
 }

@@ -86,6 +86,8 @@ pub(super) struct Run {
     /// When the heartbeats of native agents in it are from.
     refreshed_at: Mono,
     dirty: bool,
+    /// The form is ours, and was not there before.
+    written: bool,
 }
 
 /// An agent that takes part through the coordinator.

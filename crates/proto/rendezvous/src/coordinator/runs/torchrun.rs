@@ -13,8 +13,9 @@ use rdzv_core::machine::Outbox;
 use rdzv_core::time::Now;
 
 impl Run {
-    /// What torchrun's key held before there was a native agent.
-    pub(in crate::coordinator) fn found(&mut self, now: Now, value: Option<&[u8]>) {
+    /// What torchrun's key held before there was a native agent, and whether it was stored here.
+    pub(in crate::coordinator) fn found(&mut self, now: Now, value: Option<&[u8]>, written: bool) {
+        self.written = written;
         let Some(value) = value else {
             return;
         };
@@ -65,6 +66,12 @@ impl Run {
         self.form = Some(value);
         self.refreshed_at = now.mono;
         self.dirty = false;
+        self.written = true;
+    }
+
+    /// What is under torchrun's key, if it was stored here.
+    pub(in crate::coordinator) fn written_form(&self) -> Option<&[u8]> {
+        self.form.as_deref().filter(|_| self.written)
     }
 
     /// The last native agent is gone.

@@ -1,0 +1,80 @@
+//! Runs that all agents have left: their keys are removed in the end.
+//!
+//! The key of a run stays when its last agent is gone, so that an agent which comes late finds that the
+//! run is over, or goes on where it was. Anybody can close any run, or join and leave it, so such keys are
+//! removed after [`KEPT_FOR`], and the oldest of them earlier if there are more than [`MOST`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::Hasher as _;
+use std::time::Duration;
+
+use rdzv_core::time::{Mono, Now};
+
+/// How long the key of a run stays that nobody takes part in: longer than agents try to join.
+pub const KEPT_FOR: Duration = Duration::from_secs(3600);
+
+/// Most runs without agents whose keys are kept.
+pub const MOST: usize = 1024;
+
+/// The runs that were left, and when.
+#[derive(Debug, Default)]
+pub(super) struct LeftRuns {
+    runs: BTreeMap<String, Left>,
+    order: BTreeSet<(Mono, String)>,
+}
+
+#[derive(Debug)]
+struct Left {
+    until: Mono,
+    /// Identifies what its key held.
+    form: u64,
+}
+
+impl LeftRuns {
+    /// Nobody takes part in a run any more, and this is under its key.
+    pub(super) fn add(&mut self, now: Now, run: &str, form: &[u8]) {
+        self.remove(run);
+        let left = Left {
+            until: now.mono + KEPT_FOR,
+            form: digest(form),
+        };
+        self.order.insert((left.until, run.to_owned()));
+        self.runs.insert(run.to_owned(), left);
+    }
+
+    /// Somebody asks about a run. Tells whether it was left.
+    pub(super) fn remove(&mut self, run: &str) -> bool {
+        let left = self.runs.remove(run);
+        left.is_some_and(|left| self.order.remove(&(left.until, run.to_owned())))
+    }
+
+    /// A run whose key is to be removed.
+    pub(super) fn due(&self, now: Now) -> Option<String> {
+        let (until, run) = self.order.first()?;
+        (*until <= now.mono || self.runs.len() > MOST).then(|| run.clone())
+    }
+
+    /// Forgets a run that is due. Tells whether its key holds what it held, so that it can be
+    /// removed: agents of torchrun may have gone on with the run.
+    pub(super) fn take(&mut self, run: &str, value: Option<&[u8]>) -> bool {
+        let left = self.runs.get(run).map(|left| left.form);
+        self.remove(run);
+        left.is_some() && left == value.map(digest)
+    }
+
+    /// Whether a run was left.
+    pub(super) fn has(&self, run: &str) -> bool {
+        self.runs.contains_key(run)
+    }
+
+    /// When the next one is due.
+    pub(super) fn deadline(&self) -> Option<Mono> {
+        self.order.first().map(|(until, _)| *until)
+    }
+}
+
+fn digest(form: &[u8]) -> u64 {
+    let mut hasher = std::hash::DefaultHasher::new();
+    hasher.write(form);
+    hasher.finish()
+}
