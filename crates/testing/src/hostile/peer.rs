@@ -67,6 +67,16 @@ impl Attacker {
         self.keep(peer);
     }
 
+    /// Has the server carry out a request before anything else happens.
+    pub fn prepare(&mut self, request: &[u8]) {
+        if let Some(mut peer) = self.join() {
+            // The answer to the second request shows that the first one has been executed.
+            peer.send(&[request, request::NUM_KEYS].concat());
+            peer.take_until(8);
+            self.keep(peer);
+        }
+    }
+
     /// Keeps a connection open.
     pub fn keep(&mut self, peer: Peer) {
         self.peers.push(peer);
@@ -79,7 +89,7 @@ pub struct Peer {
     stream: TcpStream,
     /// Bytes that the server has taken.
     pub sent: usize,
-    /// Bytes of replies that were taken.
+    /// Bytes of replies that were taken; the largest number once the server has ended the connection.
     pub received: usize,
 }
 
@@ -99,7 +109,11 @@ impl Peer {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     let took = takes && self.take();
-                    if !took && !self.is_ready(takes) {
+                    let wanted = match takes {
+                        true => PollFlags::IN | PollFlags::OUT,
+                        false => PollFlags::OUT,
+                    };
+                    if !took && !self.is_ready(wanted) {
                         return false;
                     }
                 }
@@ -115,22 +129,34 @@ impl Peer {
 
     /// Takes the replies that are there; tells whether there were any.
     pub fn take(&mut self) -> bool {
-        let (mut buffer, before) = ([0; 64 << 10], self.received);
-        while let Ok(count @ 1..) = self.stream.read(&mut buffer) {
-            self.received += count;
-        }
-        self.received > before
+        self.take_up_to(usize::MAX)
     }
 
     /// Takes replies until there are this many bytes of them, or no more come.
     pub fn take_until(&mut self, count: usize) {
-        while self.received < count && (self.take() || self.is_ready(true)) {
-            let (mut end, peeked) = ([0], self.received);
-            let ended = matches!(self.stream.peek(&mut end), Ok(0));
-            if ended && peeked == self.received {
+        while self.received < count {
+            if !self.take_up_to(count) && !self.is_ready(PollFlags::IN) {
                 return;
             }
         }
+    }
+
+    /// Takes replies that are there until there are this many bytes of them; tells whether there were
+    /// any, or the connection has ended.
+    fn take_up_to(&mut self, count: usize) -> bool {
+        let (mut buffer, before) = ([0; 64 << 10], self.received);
+        while self.received < count {
+            let room = buffer.len().min(count - self.received);
+            match self.stream.read(&mut buffer[..room]) {
+                Ok(0) => {
+                    self.received = usize::MAX;
+                    return true;
+                }
+                Ok(count) => self.received += count,
+                Err(_) => break,
+            }
+        }
+        self.received > before
     }
 
     /// The connection itself.
@@ -145,10 +171,9 @@ impl Peer {
     }
 
     /// Waits until the server takes or sends something.
-    fn is_ready(&self, takes: bool) -> bool {
-        let mut flags = PollFlags::OUT;
-        flags.set(PollFlags::IN, takes);
+    fn is_ready(&self, wanted: PollFlags) -> bool {
         let timeout = Timespec::try_from(TAKES_NOTHING).ok();
-        poll(&mut [PollFd::new(&self.stream, flags)], timeout.as_ref()).is_ok_and(|ready| ready > 0)
+        poll(&mut [PollFd::new(&self.stream, wanted)], timeout.as_ref())
+            .is_ok_and(|ready| ready > 0)
     }
 }

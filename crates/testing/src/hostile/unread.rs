@@ -8,7 +8,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack {
         name: "many values in one request, unread",
         run: |attacker| {
-            attacker.flood(false, 1, |_| request::set("/k", [7; 16_000]));
+            attacker.prepare(&request::set("/k", [7; 16_000]));
             attacker.flood(false, 1, |_| {
                 request::multi_get((0..30_000).map(|_| "/k".to_owned()))
             });
@@ -17,16 +17,17 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack {
         name: "large values, unread",
         run: |attacker| {
-            attacker.flood(false, 1, |_| request::set("/k", vec![7; 4 * MIB]));
+            attacker.prepare(&request::set("/k", vec![7; 4 * MIB]));
             attacker.flood(false, 1, |_| request::get("/k").repeat(1000));
         },
     },
     Attack {
         name: "all keys, unread",
         run: |attacker| {
-            attacker.flood(false, 1, |_| {
-                request::multi_set((0..20_000).map(|key| format!("/k/{key}")), b"")
-            });
+            attacker.prepare(&request::multi_set(
+                (0..20_000).map(|key| format!("/k/{key}")),
+                b"",
+            ));
             attacker.flood(false, 1, |_| request::LIST_KEYS.repeat(10_000));
         },
     },
@@ -48,7 +49,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack {
         name: "comparisons, unread",
         run: |attacker| {
-            attacker.flood(false, 1, |_| request::set("/c", [7; 15_000]));
+            attacker.prepare(&request::set("/c", [7; 15_000]));
             attacker.flood(false, 1, |_| {
                 request::compare_set("/c", "x", "y").repeat(3000)
             });
@@ -57,7 +58,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack {
         name: "many readers that stop reading",
         run: |attacker| {
-            attacker.flood(false, 1, |_| request::set("/k", [7; 16_000]));
+            attacker.prepare(&request::set("/k", [7; 16_000]));
             for _ in 0..50 {
                 attacker.flood(false, 1, |_| request::get("/k").repeat(500));
             }
@@ -66,7 +67,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack {
         name: "a reply that is read little by little",
         run: |attacker| {
-            attacker.flood(false, 1, |_| request::set("/k", vec![7; 2 * MIB]));
+            attacker.prepare(&request::set("/k", vec![7; 2 * MIB]));
             let Some(mut peer) = attacker.join() else {
                 return;
             };

@@ -53,7 +53,7 @@ pub(super) const ATTACKS: &[Attack] = &[
             for _ in 0..50 {
                 attacker.flood(false, 100, |_| wait_for("/soon"));
             }
-            attacker.flood(false, 1, |_| request::set("/soon", "x"));
+            attacker.prepare(&request::set("/soon", "x"));
         },
     },
     Attack {
@@ -62,7 +62,7 @@ pub(super) const ATTACKS: &[Attack] = &[
             for size in [i64::MIN, -1, 0, 1, i64::MAX] {
                 attacker.flood(false, 100, |_| request::barrier("/any", size));
             }
-            attacker.flood(false, 1, |_| request::set("/any", i64::MAX.to_string()));
+            attacker.prepare(&request::set("/any", i64::MAX.to_string()));
             attacker.flood(true, 1, |_| request::barrier("/any", i64::MAX));
         },
     },

@@ -9,14 +9,14 @@ pub(super) const ATTACKS: &[Attack] = &[
         name: "append to a large value that a barrier waits on",
         run: |attacker| {
             attacker.flood(false, 1, |_| request::barrier("/blank", 1 << 40));
-            attacker.flood(false, 1, |_| request::set("/blank", vec![b' '; 7 * MIB]));
+            attacker.prepare(&request::set("/blank", vec![b' '; 2 * MIB]));
             attacker.flood(false, 2000, |_| request::append("/blank", " "));
         },
     },
     Attack {
         name: "add to a large number",
         run: |attacker| {
-            attacker.flood(false, 1, |_| request::set("/zeros", vec![b'0'; 8 * MIB]));
+            attacker.prepare(&request::set("/zeros", vec![b'0'; 6 * MIB]));
             for _ in 0..50 {
                 attacker.flood(true, 1, |_| request::add("/zeros", 1));
             }
@@ -25,7 +25,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack {
         name: "read and append to a large value in turns",
         run: |attacker| {
-            attacker.flood(false, 1, |_| request::set("/grow", vec![7; MIB]));
+            attacker.prepare(&request::set("/grow", vec![7; MIB]));
             attacker.flood(true, 60, |_| {
                 [request::get("/grow"), request::append("/grow", "7")].concat()
             });
@@ -34,21 +34,21 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack {
         name: "list all keys over and over",
         run: |attacker| {
-            attacker.flood(false, 1, |_| keys(1000));
+            attacker.prepare(&keys(1000));
             attacker.flood(true, 5, |_| request::LIST_KEYS.repeat(400));
         },
     },
     Attack {
         name: "list many keys",
         run: |attacker| {
-            attacker.flood(false, 1, |_| keys(30_000));
+            attacker.prepare(&keys(30_000));
             attacker.flood(true, 10, |_| request::LIST_KEYS.to_vec());
         },
     },
     Attack {
         name: "list keys between changes",
         run: |attacker| {
-            attacker.flood(false, 1, |_| keys(10_000));
+            attacker.prepare(&keys(10_000));
             attacker.flood(true, 50, |n| {
                 [&request::set(format!("/n/{n}"), "")[..], request::LIST_KEYS].concat()
             });
@@ -65,21 +65,21 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack {
         name: "ask for one small value",
         run: |attacker| {
-            attacker.flood(false, 1, |_| request::set("/small", [7; 15_000]));
+            attacker.prepare(&request::set("/small", [7; 15_000]));
             attacker.flood(true, 5, |_| request::get("/small").repeat(500));
         },
     },
     Attack {
         name: "ask for one large value",
         run: |attacker| {
-            attacker.flood(false, 1, |_| request::set("/big", vec![7; 4 * MIB]));
+            attacker.prepare(&request::set("/big", vec![7; 4 * MIB]));
             attacker.flood(true, 1, |_| request::get("/big").repeat(20));
         },
     },
     Attack {
         name: "ask for one value many times in a request",
         run: |attacker| {
-            attacker.flood(false, 1, |_| request::set("/many", [7; 8000]));
+            attacker.prepare(&request::set("/many", [7; 8000]));
             attacker.flood(true, 3, |_| {
                 request::multi_get((0..2000).map(|_| "/many".to_owned()))
             });
@@ -88,7 +88,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack {
         name: "check many keys",
         run: |attacker| {
-            attacker.flood(false, 1, |_| keys(100_000));
+            attacker.prepare(&keys(100_000));
             attacker.flood(true, 2, |_| request::check((0..100_000).map(key)));
         },
     },
@@ -99,7 +99,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack {
         name: "compare a large value that is not held",
         run: |attacker| {
-            attacker.flood(false, 1, |_| request::set("/large", vec![7; 2 * MIB]));
+            attacker.prepare(&request::set("/large", vec![7; 2 * MIB]));
             attacker.flood(true, 20, |_| request::compare_set("/large", "x", "y"));
         },
     },

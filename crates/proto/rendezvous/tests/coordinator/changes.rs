@@ -241,7 +241,8 @@ fn keys_of_closed_runs_are_bounded_and_removed_after_a_time() {
     assert_eq!(world.keys.len(), MOST_LEFT_RUNS);
     // One of them is used again, by agents of torchrun.
     let used = STATE.replace("run", "unknown-2000");
-    world.set(&used, "not what we stored");
+    let changed = b"not what we stored".to_vec();
+    world.keys.insert(used.clone().into_bytes(), changed);
     world.pass(KEPT_FOR + Duration::from_secs(1));
     assert_eq!(world.keys.keys().collect::<Vec<_>>(), [used.as_bytes()]);
     assert_eq!(world.coordinator.deadline(), None);
