@@ -44,6 +44,9 @@ pub(crate) struct StoreArgs {
     max_connections: usize,
 
     /// Most memory for keys, values and the buffers of all connections
+    ///
+    /// One connection may use an eighth of it, one address from which no agent has joined a quarter, and
+    /// all but agents three quarters. A peer that is over its share is refused, and the others go on.
     #[arg(long, value_name = "SIZE", default_value = "4GiB", value_parser = size)]
     max_memory: usize,
 }

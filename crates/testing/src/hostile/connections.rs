@@ -35,7 +35,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         run: |attacker| {
             (0..CONNECTIONS)
                 .filter_map(|_| attacker.connect())
-                .for_each(super::Peer::reset)
+                .for_each(super::Peer::reset);
         },
     },
     Attack {
@@ -43,7 +43,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         run: |attacker| {
             (0..CONNECTIONS)
                 .filter_map(|_| attacker.connect())
-                .for_each(drop)
+                .for_each(drop);
         },
     },
     Attack {

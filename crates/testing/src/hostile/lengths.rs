@@ -8,7 +8,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         run: |attacker| {
             lengths(attacker, |length| {
                 [vec![0x03], request::length(length)].concat()
-            })
+            });
         },
     },
     Attack {
@@ -44,7 +44,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         run: |attacker| {
             lengths(attacker, |length| {
                 [vec![0x20], request::length(length)].concat()
-            })
+            });
         },
     },
     Attack {

@@ -10,7 +10,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         run: |attacker| {
             attacker.flood(false, 120_000, |n| {
                 request::set(format!("/s/{n}"), [7; 1000])
-            })
+            });
         },
     },
     Attack {
@@ -18,7 +18,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         run: |attacker| {
             attacker.flood(false, 20, |n| {
                 request::set(format!("/l/{n}"), vec![7; 7 * MIB])
-            })
+            });
         },
     },
     Attack {

@@ -80,7 +80,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack {
         name: "give up again and again",
         run: |attacker: &mut Attacker| {
-            attacker.flood(true, 10, |_| request::CANCEL_WAIT.repeat(30_000))
+            attacker.flood(true, 10, |_| request::CANCEL_WAIT.repeat(30_000));
         },
     },
 ];

@@ -482,11 +482,12 @@ impl Coordinator {
                 self.alarms.insert((at, id.to_owned()));
             }
         }
-        if idle && let Some(hosted) = self.runs.remove(id) {
-            if let Some(form) = hosted.run.written_form() {
-                self.left.add(now, id, form);
-                self.remove_left(now);
-            }
+        if idle
+            && let Some(hosted) = self.runs.remove(id)
+            && let Some(form) = hosted.run.written_form()
+        {
+            self.left.add(now, id, form);
+            self.remove_left(now);
         }
     }
 }

@@ -56,7 +56,7 @@ fn a_newcomer_is_announced_and_taken_in() {
 fn the_ranks_of_the_latest_round_stand_where_the_reference_has_them() {
     let mut world = round(2, 1, 4);
     let held = |world: &World, key: &str| {
-        let key = format!("{}.{key}", crate::world::STATE);
+        let key = format!("{STATE}.{key}");
         let value = world.keys.get(key.as_bytes()).cloned();
         value.map(|value| String::from_utf8(value).unwrap())
     };

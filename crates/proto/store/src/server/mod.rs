@@ -19,6 +19,7 @@
 //! |---|---|
 //! | `mod.rs` | the machine: inputs, outputs, connections coming and going, cutting the stream into requests, pausing |
 //! | `connection.rs` | state of one connection: validation, unsent replies |
+//! | `turns.rs` | turns of connections, one after another |
 //! | `execute.rs` | one request: operation, wake-ups, reply |
 //! | `lists.rs` | requests about many keys, in steps |
 //! | `shares.rs` | how much a peer may hold |
@@ -31,6 +32,7 @@ mod execute;
 pub mod extension;
 mod lists;
 mod shares;
+mod turns;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -44,7 +46,6 @@ use shares::{Shares, Standing};
 
 use super::limits::Limits;
 use super::ops::Operations;
-use super::wire::request::decode;
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::time::{Mono, Now};
@@ -467,133 +468,6 @@ impl ServerMachine {
             },
         }
         self.serve(id, input);
-    }
-
-    /// Gives a connection a turn: executes requests, keeps the rest, and accounts for its memory.
-    fn serve(&mut self, id: ConnId, input: &[u8]) {
-        let Some(Some(connection)) = self.connections.get(id.0 as usize) else {
-            return;
-        };
-        self.operations.act_for(&connection.account.meter);
-        self.spent = 0;
-        let served = self.serve_requests(id, input);
-        let served = served.and_then(|()| self.account(id));
-        self.turns += 1;
-        self.longest_turn = self.longest_turn.max(self.spent);
-        self.peak_memory = self.peak_memory.max(self.memory());
-        match served {
-            Ok(()) => self.flush(id),
-            Err(reason) => self.close(id, reason),
-        }
-    }
-
-    fn serve_requests(&mut self, id: ConnId, mut input: &[u8]) -> Result<(), CloseReason> {
-        let limits = self.limits;
-        loop {
-            let purging = self.purging;
-            let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else {
-                return Ok(());
-            };
-            let is_full = connection.outgoing.unsent() > limits.max_unsent_bytes;
-            let is_done = input.is_empty()
-                && connection.unfinished.is_none()
-                && !connection.assembler.has_landed();
-            if !purging && (is_full || self.spent >= TURN_WORK && !is_done) {
-                self.hold(id, input, is_full);
-                return Ok(());
-            }
-            let unsent = connection.outgoing.copied();
-            if purging && unsent > limits.max_unsent_bytes && !is_done {
-                return Err(CloseReason::Unread { unsent });
-            }
-            if let Some(unfinished) = connection.unfinished.take() {
-                self.step(id, unfinished)?;
-            } else if is_done {
-                self.resume(id);
-                return Ok(());
-            } else if connection.assembler.is_empty()
-                && let Some((request, used)) = decode(input, &limits)?
-            {
-                input = &input[used..];
-                self.spent += used;
-                self.execute(id, request, used)?;
-            } else {
-                let before = input.len();
-                let meter = &connection.account.meter;
-                let assembled = connection.assembler.feed(&mut input, &limits, meter)?;
-                self.spent += before - input.len();
-                if let Some(assembled) = assembled {
-                    self.execute(id, assembled.request(&limits), assembled.small_bytes())?;
-                }
-            }
-        }
-    }
-
-    /// Keeps input for the next turn. A connection whose replies are unsent waits until they are.
-    fn hold(&mut self, id: ConnId, input: &[u8], until_sent: bool) {
-        let Some(connection) = self.connection(id) else {
-            return;
-        };
-        connection.held.extend_from_slice(input);
-        if !connection.paused {
-            connection.paused = true;
-            self.outbox.push(Output::PauseReading(id));
-        }
-        if !until_sent {
-            self.queue(id);
-        }
-    }
-
-    /// Everything that is held has been executed.
-    fn resume(&mut self, id: ConnId) {
-        if let Some(connection) = self.connection(id)
-            && connection.paused
-        {
-            connection.paused = false;
-            self.outbox.push(Output::ResumeReading(id));
-        }
-    }
-
-    /// Has a connection take its turn after all that wait for theirs.
-    fn queue(&mut self, id: ConnId) {
-        if let Some(connection) = self.connection(id)
-            && !connection.queued
-        {
-            connection.queued = true;
-            let serial = connection.serial;
-            self.ready.push_back((id, serial));
-            self.want_turn();
-        }
-    }
-
-    fn want_turn(&mut self) {
-        if !self.yielded {
-            self.yielded = true;
-            self.outbox.push(Output::Yield);
-        }
-    }
-
-    /// Serves each connection that waits for its turn once.
-    fn next_turns(&mut self) {
-        self.yielded = false;
-        if self.operations.sweep() {
-            self.want_turn();
-        }
-        for _ in 0..self.ready.len() {
-            let Some((id, serial)) = self.ready.pop_front() else {
-                return;
-            };
-            let Some(connection) = self.connection(id) else {
-                continue;
-            };
-            if connection.serial == serial && connection.queued {
-                connection.queued = false;
-                if connection.stage == Stage::Serving {
-                    let held = std::mem::take(&mut connection.held);
-                    self.serve(id, &held);
-                }
-            }
-        }
     }
 
     fn landed(&mut self, id: ConnId) {

@@ -41,7 +41,7 @@ const ADDRESSES_STEP: usize = 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Standing {
     /// It is not known to belong to the job.
-    Stranger,
+    Unknown,
     /// An agent of the job has joined from its address.
     Neighbour,
     /// An agent of the job.
@@ -99,10 +99,10 @@ impl Shares {
         entry.connections += 1;
         let standing = match entry.has_agent {
             true => Standing::Neighbour,
-            false => Standing::Stranger,
+            false => Standing::Unknown,
         };
         let limit = part(limits.max_connections, OF_ADDRESS, LEAST_CONNECTIONS);
-        let allowed = match standing == Standing::Stranger && entry.connections > limit {
+        let allowed = match standing == Standing::Unknown && entry.connections > limit {
             true => Err(CloseReason::TooManyConnectionsOfAddress { limit }),
             false => Ok(()),
         };
@@ -204,7 +204,7 @@ impl Account {
         match self.standing {
             Standing::Agent => Ok(()),
             Standing::Neighbour => holds("its connection", &self.meter, OF_CONNECTION),
-            Standing::Stranger => {
+            Standing::Unknown => {
                 holds("its connection", &self.meter, OF_CONNECTION)?;
                 holds("its address", &self.address, OF_ADDRESS)
             }

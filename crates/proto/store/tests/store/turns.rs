@@ -196,7 +196,7 @@ fn one_peer_that_fills_its_share_and_leaves_takes_nothing_from_others() {
         ..Limits::default()
     });
     let host = |number: u8| Some(IpAddr::from([10, 0, 0, number]));
-    let mut fill_up = |number: u8, server: &mut Harness| {
+    let fill_up = |number: u8, server: &mut Harness| {
         let id = server.client_from(host(number));
         for key in 0..1000 {
             let key = format!("/fill/{}/{key}", id.0);
