@@ -107,9 +107,9 @@ fn serve(arguments: &StoreArgs) -> anyhow::Result<()> {
     let options = ServerOptions {
         host: arguments.host.clone(),
         port: arguments.port,
-        listener: None,
         limits: arguments.limits(),
         extension: Some(rdzv_rendezvous::dynamic::native::extension()),
+        ..ServerOptions::default()
     };
     TcpStoreServer::serve(options, ends.into(), LINGER, |address| {
         let mut stdout = io::stdout().lock();
