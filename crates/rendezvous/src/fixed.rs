@@ -2,7 +2,9 @@
 //!
 //! Node 0 hosts one TCP store at the endpoint, for the agents and for the workers of all nodes.
 //! Everybody counts itself in under the key `init/`; node 0 waits until all have come, the others
-//! go on at once. Membership never changes.
+//! go on at once. Then each puts its name under a key of its rank, so that a rank which is given twice
+//! is noticed. Membership never changes; that a node is gone is noticed by the coordinator in the same
+//! server, which the agents join as well ([`StaticRendezvous::liveness`]).
 
 use std::io;
 use std::sync::Arc;
@@ -11,17 +13,17 @@ use std::time::Duration;
 use rdzv_core::endpoint::{Endpoint, EndpointError};
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
+use rdzv_rendezvous_proto::{NodeDesc, Settings};
 use rdzv_store::{PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions};
 use rdzv_store_proto::prefix::join;
 
 use crate::bind::loopback;
+use crate::dynamic::native::{self, NativeOptions};
+use crate::dynamic::node;
 use crate::{Member, RendezvousBackend, RendezvousError, RendezvousInfo, RendezvousParameters};
 
 /// How long to wait for the other nodes if nothing is configured.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
-
-/// Counted by every node 0 of a run: there must be one.
-const NODE_ZERO: &str = "rdzv/node_zero";
 
 /// What a static rendezvous is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -139,27 +141,91 @@ impl StaticRendezvous {
             bind: loopback(&endpoint.host),
             timeout: *timeout,
             multi_tenant: true,
+            extension: Some(native::extension()),
             ..TcpStoreOptions::new(&endpoint.host, endpoint.port)
         };
         let store = TcpStore::connect(options).map_err(|error| self.explain(error))?;
-        if node_rank.0 == 0 {
-            self.be_the_only_host(&store)?;
-        }
+        self.claim_rank(&store)?;
         Ok(store)
     }
 
-    /// A node 0 on another host than the endpoint's listens there in vain and meets the others at
-    /// the endpoint, where they already have a node 0.
-    fn be_the_only_host(&self, store: &TcpStore) -> Result<(), RendezvousError> {
-        let key = join(self.parameters.run_id.as_str(), NODE_ZERO);
-        match store.add(&key, 1)? {
-            1 => Ok(()),
-            count => Err(RendezvousError::Argument(format!(
-                "{count} agents say that they are node 0 of run {}, and another one hosts the store \
-                 at {}. Give each node its own --node-rank, and 0 to the one on that host",
-                self.parameters.run_id, self.parameters.endpoint
-            ))),
+    /// A key of the agents, whose keys have the run id in front of them.
+    fn key(&self, name: &str) -> String {
+        join(self.parameters.run_id.as_str(), name)
+    }
+
+    /// The agents' key under which a node is told that another one has failed for good: the other one,
+    /// a newline, and the reason. It waits for that key.
+    pub fn failure_key(node: u32) -> String {
+        format!("rdzv/news/{node}")
+    }
+
+    /// How this node is called in what the others say of it.
+    fn name(&self, store: &TcpStore) -> String {
+        node::advertised(
+            None,
+            Some(&self.parameters.endpoint.host),
+            store.local_address(),
+        )
+    }
+
+    /// Each rank has one node. Where it is given twice, the second one is refused, and the others are
+    /// told, unless all nodes are there: a late one does not end a job that is complete.
+    fn claim_rank(&self, store: &TcpStore) -> Result<(), RendezvousError> {
+        let StaticParameters {
+            endpoint,
+            node_rank,
+            nodes,
+            run_id,
+            ..
+        } = &self.parameters;
+        let ours = node::describe(self.name(store)).to_string();
+        let name = |rank: u32| self.key(&format!("rdzv/nodes/{rank}"));
+        let key = name(node_rank.0);
+        let first = store.compare_set(&key, b"", ours.as_bytes())?;
+        if first == ours.as_bytes() {
+            return Ok(());
         }
+        let first = String::from_utf8_lossy(&first);
+        let sentence = format!(
+            "2 agents say that they are node {node_rank} of run {run_id}: {first} and {ours}. Give each \
+             node its own --node-rank, and 0 to the one on the host of {endpoint}"
+        );
+        let all: Vec<String> = (0..*nodes).map(name).collect();
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        if !store.check(&all)? {
+            let text = format!("{ours} (node rank {node_rank})\n{sentence}");
+            for node in 0..*nodes {
+                let key = self.key(&Self::failure_key(node));
+                store.compare_set(&key, b"", text.as_bytes())?;
+            }
+        }
+        Err(RendezvousError::Argument(sentence))
+    }
+
+    /// What this node joins beside the rendezvous, so that the nodes notice when one of them is gone:
+    /// a run of its own at the coordinator in node 0's server. Its local id is its rank. Nothing before
+    /// the join.
+    pub fn liveness(&self) -> Option<NativeOptions> {
+        let store = self.joined.as_ref()?;
+        let StaticParameters {
+            node_rank,
+            nodes,
+            timeout,
+            run_id,
+            ..
+        } = &self.parameters;
+        let mut settings = Settings::new(*nodes, *nodes);
+        settings.join_timeout = *timeout;
+        Some(NativeOptions {
+            store: Arc::clone(store),
+            run_id: RunId::new(format!("{run_id}.static")),
+            settings,
+            node: NodeDesc {
+                local_id: i64::from(node_rank.0),
+                ..node::describe(self.name(store))
+            },
+        })
     }
 
     /// The agents' keys have the run id in front of them; the workers' have not.

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rdzv_rendezvous::Change;
+use rdzv_rendezvous::{Change, StaticRendezvous};
 use rdzv_store::{Store, StoreError, TcpStore, TcpStoreOptions};
 use rdzv_store_proto::prefix::join;
 use tokio::sync::mpsc::UnboundedSender;
@@ -41,7 +41,7 @@ pub(super) struct ChannelAddress {
 
 impl ChannelAddress {
     fn key(&self, node: u32) -> String {
-        join(&self.run_id, &format!("rdzv/news/{node}"))
+        join(&self.run_id, &StaticRendezvous::failure_key(node))
     }
 
     fn store(&self) -> Result<TcpStore, StoreError> {

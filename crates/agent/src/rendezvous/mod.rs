@@ -6,7 +6,7 @@
 //! | join | the agent's own server, from the first attempt on | node 0's store, joined once | a backend of the registry, a new round each time |
 //! | purge | every key | every key but the agents', if there is one node | the backend's business |
 //! | exchange | with itself, through a store in memory | through the store, keys below the run id (`rank_exchange`) | none if the backend knows the ranks, else through the store of the round |
-//! | failures of others | – | a key per node that it waits for (`failure_channel`) | the backend reports |
+//! | failures of others | – | a key per node that it waits for (`failure_channel`), and a run at the coordinator in node 0's server (`node_watch`) | the backend reports |
 //! | exit barrier | – | through the store | through the store of the round |
 //! | end | – | waits for those who still read | closes the run, or leaves it to the others |
 //!
@@ -15,10 +15,12 @@
 
 mod backend_thread;
 mod failure_channel;
+mod node_watch;
 mod rank_exchange;
 mod single_node;
 mod static_nodes;
 
+use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread;
@@ -35,7 +37,8 @@ use tracing::warn;
 use crate::health::{Liveness, Watched};
 use crate::{AgentConfig, AgentError, MasterPort, RendezvousPlan};
 use backend_thread::{DynamicRendezvous, JoinedRound};
-use failure_channel::{ChannelAddress, FailureChannel};
+use failure_channel::FailureChannel;
+use node_watch::NodeWatch;
 use single_node::LocalRendezvous;
 use static_nodes::StaticNodes;
 
@@ -94,6 +97,8 @@ pub(crate) struct RendezvousHandle {
     static_nodes: Option<Box<StaticNodes>>,
     /// With several static nodes: what they tell one another.
     failure_channel: Option<FailureChannel>,
+    /// With several static nodes: by which they notice that one is gone.
+    node_watch: Option<NodeWatch>,
     dynamic: Option<DynamicRendezvous>,
     /// How many joins there were.
     joins: u64,
@@ -153,6 +158,7 @@ impl RendezvousHandle {
             parameters,
             static_nodes: None,
             failure_channel: None,
+            node_watch: None,
             dynamic,
             joins: 0,
             // Alone, the agent talks to itself.
@@ -176,9 +182,10 @@ impl RendezvousHandle {
             }
             return;
         }
+        let lost = self.node_watch.as_ref().and_then(NodeWatch::failure);
         let round = match (&self.parameters, &self.static_nodes) {
             (None, _) => self.local.round(),
-            (Some(_), Some(met)) => Ok(met.round()),
+            (Some(_), Some(met)) => lost.map_or_else(|| Ok(met.round()), Err),
             (Some(parameters), None) => {
                 let parameters = parameters.clone();
                 self.apart("rendezvous", move || {
@@ -202,7 +209,9 @@ impl RendezvousHandle {
             JoinedState::Nothing => {}
             JoinedState::Static(met) => {
                 self.store = met.store();
-                self.listen(met.failure_address());
+                if met.failure_address().nodes > 1 {
+                    self.listen(&met);
+                }
                 self.static_nodes = Some(met);
             }
             JoinedState::Dynamic(round) => {
@@ -292,13 +301,23 @@ impl RendezvousHandle {
         }
     }
 
-    /// Waits for failures of the other static nodes, if there are any. The run can do without.
-    fn listen(&mut self, place: ChannelAddress) {
-        if place.nodes > 1 {
-            self.failure_channel = FailureChannel::listen(place, self.answers.clone())
-                .inspect_err(|error| warn!("failures of other nodes will not be noticed: {error}"))
-                .ok();
-        }
+    /// Waits for failures of the other static nodes, and for their end. The run can do without.
+    fn listen(&mut self, nodes: &StaticNodes) {
+        let unnoticed =
+            |error: &io::Error| warn!("failures of other nodes will not be noticed: {error}");
+        let answers = self.answers.clone();
+        let channel = FailureChannel::listen(nodes.failure_address(), answers.clone());
+        self.failure_channel = channel.inspect_err(unnoticed).ok();
+        let member = Member {
+            role: self.us.role.clone(),
+            local_world_size: self.us.local_world_size,
+            share_store: false,
+            master_port: None,
+        };
+        let watch = nodes
+            .liveness()
+            .map(|options| NodeWatch::start(options, member, answers));
+        self.node_watch = watch.and_then(|watch| watch.inspect_err(unnoticed).ok());
     }
 
     /// Waits until the workers of all agents have succeeded.
@@ -320,6 +339,7 @@ impl RendezvousHandle {
         }
         let met = self.static_nodes.take()?;
         let mut channel = self.failure_channel.take();
+        let watch = self.node_watch.take();
         let stays = match &reason_to_leave {
             LeaveReason::Succeeded if channel.is_some() => static_nodes::LINGER,
             LeaveReason::Failed { reason } if channel.is_some() => {
@@ -336,6 +356,9 @@ impl RendezvousHandle {
             .spawn(move || {
                 if let Some(channel) = channel {
                     channel.end();
+                }
+                if let Some(watch) = watch {
+                    watch.end(reason_to_leave);
                 }
                 met.leave(stays);
                 let _ = sender.send(());
@@ -360,7 +383,7 @@ impl RendezvousHandle {
     }
 }
 
-fn no_thread(source: std::io::Error) -> AgentError {
+fn no_thread(source: io::Error) -> AgentError {
     AgentError::System {
         what: "start a thread for the rendezvous",
         source,

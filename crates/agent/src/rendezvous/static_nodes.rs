@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rdzv_agent_proto::group::Round;
 use rdzv_agent_proto::group::policy::EXPLAINED_WITHIN;
+use rdzv_rendezvous::dynamic::native::NativeOptions;
 use rdzv_rendezvous::{RendezvousInfo, StaticParameters, StaticRendezvous};
 use rdzv_store::{Pinger, Store};
 
@@ -60,6 +61,11 @@ impl StaticNodes {
     /// Asks the server, if this node hosts it, whether it is alive.
     pub(super) fn pinger(&self) -> Option<Pinger> {
         self.info.server.as_ref().map(|server| server.pinger())
+    }
+
+    /// What this node joins to notice that another one is gone.
+    pub(super) fn liveness(&self) -> Option<NativeOptions> {
+        self.rendezvous.liveness()
     }
 
     /// Where the nodes tell one another of failures.

@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use rdzv_store_proto::limits::Limits;
+use rdzv_store_proto::server::Extension;
 
 use super::server::{ServerOptions, TcpStoreServer};
 use crate::StoreError;
@@ -43,6 +44,8 @@ pub struct TcpStoreOptions {
     /// Master: an agent may be hosting the store at this port for all workers
     /// (`TORCHELASTIC_USE_AGENT_STORE`), so if the port is taken, go on as a client. Default false.
     pub agent_hosts: bool,
+    /// Master: answers requests that a store does not know. A server that is shared keeps its own.
+    pub extension: Option<Box<dyn Extension>>,
 }
 
 impl TcpStoreOptions {
@@ -60,6 +63,7 @@ impl TcpStoreOptions {
             bind: None,
             limits: Limits::default(),
             agent_hosts: false,
+            extension: None,
         }
     }
 
@@ -80,6 +84,7 @@ impl TcpStoreOptions {
             port: self.port,
             listener: self.listener.take(),
             limits: self.limits,
+            extension: self.extension.take(),
             ..ServerOptions::default()
         });
         match server {

@@ -247,6 +247,57 @@ fn static_nodes_do_not_outlive_one_that_has_failed_for_good() {
 }
 
 #[test]
+fn static_nodes_do_not_outlive_one_that_was_killed() {
+    for killed in [0, 1] {
+        let hangs = "trap 'exit 0' TERM; echo up; while :; do sleep 1000 & wait $!; done";
+        let mut nodes = two_static([hangs, hangs]).map(Some);
+        for node in nodes.iter().flatten() {
+            node.stdout.await_text("up\n", 1);
+        }
+        let [dies, other] = [killed, 1 - killed].map(|node| nodes[node].take().unwrap());
+        let before = Instant::now();
+        kill_node(dies);
+        let ended = other.wait().expect(1);
+        let took = before.elapsed();
+        assert!(took < Duration::from_secs(15), "{took:?}");
+        // The agent of a keeper that was killed leaves, or is gone with the store that it hosts.
+        let is_named = [
+            &format!("(node rank {killed}) has failed for good"),
+            "the rdzv store at 127.0.0.1:",
+        ]
+        .map(|named| ended.stderr.contains(named));
+        assert!(
+            is_named[0] || killed == 0 && is_named[1],
+            "{}",
+            ended.stderr
+        );
+    }
+}
+
+#[test]
+fn a_node_rank_that_is_given_twice_is_refused_on_both_nodes() {
+    let port = crate::harness::free_port().to_string();
+    let nodes = ["0", "1", "1"].map(|rank| {
+        let flags = ["--nnodes=3", "--master-port", &port, "--node-rank", rank];
+        crate::harness::run_shell(&flags, "sleep 1000").start()
+    });
+    // What each says, up to the names of both.
+    let said = nodes.map(|node| {
+        let ended = node.wait().expect(1);
+        let said = ended
+            .stderr
+            .split_once("2 agents say that they are node 1 of run none: ");
+        let (_, names) = said.unwrap_or_else(|| panic!("{}", ended.stderr));
+        let (names, _) = names.split_once(". Give each node").unwrap();
+        names.to_owned()
+    });
+    let (first, second) = said[0].split_once(" and ").unwrap();
+    assert!(first.starts_with("127.0.0.1_") && second.starts_with("127.0.0.1_"));
+    assert_ne!(first, second);
+    assert!(said.iter().all(|names| *names == said[0]), "{said:?}");
+}
+
+#[test]
 fn static_nodes_end_together_at_once_when_all_has_gone_well() {
     let before = Instant::now();
     for node in two_static(["exit 0", "exit 0"]) {

@@ -1,0 +1,170 @@
+//! Static nodes notice that one of them is gone: their agents join a run at the coordinator in node 0's
+//! store server, as agents of the c10d backend do, and are told when a connection ends or falls silent.
+//!
+//! Where node 0 is one of `torchrun`, there is no coordinator, and nothing is noticed. Where another node
+//! is, the run is never complete, and that is not noticed either.
+
+use std::io;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rdzv_rendezvous::dynamic::native::{Native, NativeOptions};
+use rdzv_rendezvous::{Change, Interrupter, Member, RendezvousBackend, RendezvousError};
+use tokio::sync::mpsc::UnboundedSender;
+use tracing::debug;
+
+use super::{Answer, LeaveReason};
+use crate::AgentError;
+
+/// How long the server may take to say whether it is a coordinator.
+const FOUND_WITHIN: Duration = Duration::from_secs(10);
+
+/// This node's part in it.
+pub(super) struct NodeWatch {
+    lost: Arc<OnceLock<LostNode>>,
+    interrupter: Arc<OnceLock<Interrupter>>,
+    ending: Sender<LeaveReason>,
+    thread: JoinHandle<()>,
+}
+
+/// A node that is gone.
+#[derive(Debug, Clone)]
+struct LostNode {
+    node: String,
+    how: String,
+}
+
+impl LostNode {
+    /// Of what the coordinator says: `node ADDRESS_PROCESS_RANK is lost: …`.
+    fn of(reason: &str) -> Self {
+        let words = reason.strip_prefix("node ").unwrap_or(reason);
+        let (node, how) = words.split_once(' ').unwrap_or((words, "is gone"));
+        let rank = node.rsplit('_').next().unwrap_or_default();
+        Self {
+            node: format!("{node} (node rank {rank})"),
+            how: format!(
+                "it {how}. Another one cannot take its place in a static rendezvous: use \
+                 --rdzv-backend c10d for that"
+            ),
+        }
+    }
+}
+
+impl NodeWatch {
+    /// Has a thread join the others. What becomes of them comes as answers.
+    pub(super) fn start(
+        options: NativeOptions,
+        member: Member,
+        answers: UnboundedSender<Answer>,
+    ) -> io::Result<Self> {
+        let (lost, interrupter) = (Arc::default(), Arc::default());
+        let (ending, ended) = channel();
+        let watch = Watch {
+            answers,
+            lost: Arc::clone(&lost),
+            interrupter: Arc::clone(&interrupter),
+        };
+        let thread = thread::Builder::new()
+            .name("static nodes".to_owned())
+            .spawn(move || {
+                if let Err(error) = watch.run(options, &member, &ended) {
+                    debug!("it is not noticed when another node is gone: {error}");
+                }
+            })?;
+        Ok(Self {
+            lost,
+            interrupter,
+            ending,
+            thread,
+        })
+    }
+
+    /// Why there can be no further round, if a node is gone.
+    pub(super) fn failure(&self) -> Option<AgentError> {
+        let LostNode { node, how } = self.lost.get()?.clone();
+        Some(AgentError::PeerFailed { node, reason: how })
+    }
+
+    /// Leaves the others. May take a while if the server does not answer.
+    pub(super) fn end(self, reason: LeaveReason) {
+        let _it_has_ended = self.ending.send(reason);
+        if let Some(interrupt) = self.interrupter.get() {
+            interrupt();
+        }
+        let _ = self.thread.join();
+    }
+}
+
+/// The thread's end.
+struct Watch {
+    answers: UnboundedSender<Answer>,
+    lost: Arc<OnceLock<LostNode>>,
+    interrupter: Arc<OnceLock<Interrupter>>,
+}
+
+impl Watch {
+    fn run(
+        self,
+        options: NativeOptions,
+        member: &Member,
+        ended: &Receiver<LeaveReason>,
+    ) -> Result<(), RendezvousError> {
+        let Some(mut native) = Native::connect(options, FOUND_WITHIN)? else {
+            debug!("node 0 has a store without a coordinator");
+            return Ok(());
+        };
+        if let Some(interrupter) = native.interrupter() {
+            let _the_only_one_who_sets_it = self.interrupter.set(interrupter);
+        }
+        if ended.try_recv().is_ok() {
+            return Ok(());
+        }
+        self.observe(&mut native);
+        native.join(member)?;
+        match ended.recv() {
+            // What is left of the run is of no interest, and no node is lost with it.
+            Ok(LeaveReason::Succeeded) => native.set_closed(),
+            // The failure channel has told the others more than that this node is gone.
+            Ok(LeaveReason::Failed { reason }) => {
+                let reason = reason.unwrap_or_else(|| "the run has failed".to_owned());
+                native.report_failure(&reason)?;
+                native.leave()
+            }
+            Ok(LeaveReason::Left) | Err(_) => native.leave(),
+        }
+    }
+
+    fn observe(self, native: &mut Native) {
+        let is_explained = OnceLock::new();
+        native.set_observer(Box::new(move |change| match change {
+            Change::PeerFailed { .. } => drop(is_explained.set(())),
+            Change::Closed => {}
+            Change::Membership { .. } | Change::Lost(_) if is_explained.get().is_some() => {}
+            Change::Membership { round, reason } => {
+                let _the_first_one_counts = self.lost.set(LostNode::of(&reason));
+                let change = Change::Membership { round, reason };
+                let _the_agent_has_ended = self.answers.send(Answer::Changed(change));
+            }
+            change @ Change::Lost(_) => {
+                let _the_agent_has_ended = self.answers.send(Answer::Changed(change));
+            }
+        }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LostNode;
+
+    #[test]
+    fn a_lost_node_is_named_with_its_rank() {
+        let lost = LostNode::of("node 10.0.0.2_417_3 is lost: its connection closed");
+        assert_eq!(lost.node, "10.0.0.2_417_3 (node rank 3)");
+        assert!(
+            lost.how.starts_with("it is lost: its connection closed. "),
+            "{lost:?}"
+        );
+    }
+}
