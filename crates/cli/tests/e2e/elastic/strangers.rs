@@ -1,0 +1,320 @@
+//! Strangers at the endpoint of a running job of three nodes, whose first agent has the store and the
+//! coordinator. None of them knows a secret, and none ends the job, starts its workers anew or makes the
+//! agent grow. The load of each is bounded.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use rdzv_rendezvous_proto::coordinator::wire::{Join, Operation};
+use rdzv_rendezvous_proto::{NodeDesc, Settings};
+use rdzv_store::Store as _;
+use rustix::net::sockopt::set_socket_linger;
+
+use super::{Place, client, first_agent};
+use crate::harness::{DEADLINE, Running};
+
+/// Connections of one stranger.
+const CONNECTIONS: usize = 60;
+
+/// The most that the agent may grow while all strangers are there.
+const GROWTH: usize = 48 << 20;
+
+/// What strangers attack, and the connections that they keep until the end.
+struct Target {
+    address: SocketAddr,
+    /// The agent with the coordinator, and what it is called in the run.
+    node: NodeDesc,
+    kept: Vec<TcpStream>,
+}
+
+impl Target {
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect_timeout(&self.address, DEADLINE).unwrap();
+        stream
+            .set_write_timeout(Some(Duration::from_millis(200)))
+            .unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        stream
+    }
+
+    /// Sends this on a connection of its own, and keeps that. The server may refuse it.
+    fn send(&mut self, bytes: &[u8]) {
+        let mut stream = self.connect();
+        let _it_may_be_refused = stream.write_all(bytes);
+        self.kept.push(stream);
+    }
+
+    /// The same after the first request of a client of the store.
+    fn send_as_client(&mut self, bytes: &[u8]) {
+        self.send(&[&preamble(), bytes].concat());
+    }
+
+    /// Sends it and takes what comes, until the server has ended the connection or has been silent
+    /// after an answer.
+    fn ask(&mut self, bytes: &[u8]) {
+        let mut stream = self.connect();
+        let _it_may_be_refused = stream.write_all(&[&preamble(), bytes].concat());
+        let mut answer = [0; 4096];
+        let _ends_or_answers = stream.read(&mut answer);
+        self.kept.push(stream);
+    }
+}
+
+/// `VALIDATE`, and a `PING` that is answered with 7.
+fn preamble() -> Vec<u8> {
+    [
+        &[0x00][..],
+        &0x3C85_F7CE_u32.to_le_bytes(),
+        &[0x0d],
+        &7_u32.to_le_bytes(),
+    ]
+    .concat()
+}
+
+fn key(name: &str) -> Vec<u8> {
+    [&(name.len() as u64).to_le_bytes(), name.as_bytes()].concat()
+}
+
+/// `WAIT` for one key.
+fn wait(name: &str) -> Vec<u8> {
+    [&[0x06][..], &1_u64.to_le_bytes(), &key(name)].concat()
+}
+
+/// `BARRIER` of so many.
+fn barrier(name: &str, size: i64) -> Vec<u8> {
+    [&[0x12][..], &key(name), &size.to_le_bytes()].concat()
+}
+
+/// `LIST_KEYS`.
+const LIST_KEYS: u8 = 0x11;
+
+fn operation(operation: &Operation) -> Vec<u8> {
+    let mut out = Vec::new();
+    operation.write(&mut out);
+    out
+}
+
+/// A join of some agent in a run for so many nodes.
+fn join(run: &str, node: NodeDesc, nodes: u32) -> Vec<u8> {
+    operation(&Operation::Join(Box::new(Join {
+        instance: 99,
+        run: run.to_owned(),
+        node,
+        settings: Settings::new(nodes, nodes),
+        role: "default".to_owned(),
+        local_world_size: 1,
+    })))
+}
+
+fn someone(number: usize) -> NodeDesc {
+    NodeDesc {
+        addr: "192.0.2.9".to_owned(),
+        pid: number as i64,
+        local_id: 0,
+    }
+}
+
+/// The same noise in every run.
+fn noise(seed: usize) -> Vec<u8> {
+    let mut state = seed as u64 + 1;
+    let byte = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 56) as u8
+    };
+    std::iter::repeat_with(byte).take(500).collect()
+}
+
+type Stranger = (&'static str, fn(&mut Target));
+
+const STRANGERS: &[Stranger] = &[
+    ("noise", |target| {
+        for number in 0..CONNECTIONS {
+            target.send(&noise(number));
+            target.send_as_client(&noise(number));
+        }
+    }),
+    ("a browser", |target| {
+        target.send(b"GET / HTTP/1.1\r\nHost: job\r\n\r\n");
+    }),
+    ("a client of TLS", |target| {
+        target.send(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03");
+    }),
+    ("half of a first request", |target| {
+        let whole = preamble();
+        for length in 1..whole.len() {
+            target.send(&whole[..length]);
+        }
+    }),
+    ("half of a request", |target| {
+        let whole = join("job", someone(1), 3);
+        for length in 1..whole.len() {
+            target.send_as_client(&whole[..length]);
+        }
+    }),
+    ("requests of any length", |target| {
+        for opcode in 0..0x28 {
+            for length in [1_u64 << 20, u64::MAX] {
+                target.send_as_client(&[&[opcode][..], &length.to_le_bytes()].concat());
+            }
+        }
+    }),
+    ("connections that say nothing", |target| {
+        for _ in 0..CONNECTIONS {
+            target.send(b"");
+        }
+    }),
+    ("a port scan", |target| {
+        for _ in 0..CONNECTIONS {
+            drop(target.connect());
+        }
+    }),
+    ("resets", |target| {
+        for _ in 0..CONNECTIONS {
+            let stream = target.connect();
+            // Without lingering, closing is a reset.
+            set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+        }
+    }),
+    ("replies that nobody takes", |target| {
+        for _ in 0..10 {
+            target.send_as_client(&[LIST_KEYS].repeat(20_000));
+        }
+    }),
+    ("waits for what never comes", |target| {
+        for number in 0..CONNECTIONS {
+            target.send_as_client(&wait(&format!("/never/{number}")));
+        }
+    }),
+    ("barriers that nobody else enters", |target| {
+        for number in 0..CONNECTIONS {
+            target.send_as_client(&barrier(&format!("/barrier/{number}"), 1000));
+        }
+    }),
+    ("agents of runs that nobody knows", |target| {
+        for number in 0..CONNECTIONS {
+            target.send_as_client(&join(&format!("run{number}"), someone(number), 3));
+        }
+    }),
+    ("agents that disagree about the size of the run", |target| {
+        for nodes in [1, 2, 4, u32::MAX] {
+            target.ask(&join("job", someone(2), nodes));
+        }
+    }),
+    ("an agent with the name of another", |target| {
+        let node = target.node.clone();
+        target.ask(&join("job", node, 3));
+    }),
+    ("an agent too many", |target| {
+        target.send_as_client(&join("job", someone(3), 3));
+    }),
+    ("ends of runs that nobody knows", |target| {
+        for number in 0..CONNECTIONS {
+            let run = format!("closed{number}");
+            target.ask(&operation(&Operation::Close { run }));
+        }
+    }),
+    ("questions about runs that nobody knows", |target| {
+        for number in 0..CONNECTIONS {
+            let run = format!("asked{number}");
+            target.ask(&operation(&Operation::Status { run }));
+        }
+    }),
+    ("words of an agent that never joined", |target| {
+        let reason = "no reason".to_owned();
+        for said in [
+            Operation::Heartbeat,
+            Operation::Failed { reason },
+            Operation::Leave,
+            Operation::Master {
+                round: 0,
+                addr: "192.0.2.9".to_owned(),
+                port: 9,
+            },
+        ] {
+            target.send_as_client(&operation(&said));
+        }
+    }),
+    ("one byte at a time", |target| {
+        let whole = [preamble(), join("job", someone(4), 9)].concat();
+        let mut stream = target.connect();
+        stream.set_nodelay(true).unwrap();
+        for byte in whole {
+            let _it_may_be_refused = stream.write_all(&[byte]);
+        }
+        target.kept.push(stream);
+    }),
+];
+
+/// A number of the agent's process, in `/proc`.
+fn resident_bytes(agent: i32) -> usize {
+    let text = std::fs::read_to_string(format!("/proc/{agent}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    kilobytes.unwrap().parse::<usize>().unwrap() << 10
+}
+
+fn descriptors(agent: i32) -> usize {
+    std::fs::read_dir(format!("/proc/{agent}/fd"))
+        .unwrap()
+        .count()
+}
+
+fn three_nodes(place: &Place) -> [(Running, std::path::PathBuf); 3] {
+    [0, 1, 2].map(|_| {
+        let job = place
+            .node(&["--nnodes=3"], "echo up; read go < go")
+            .pipe("go");
+        let go = job.path("go");
+        (job.start(), go)
+    })
+}
+
+#[test]
+fn strangers_do_not_harm_a_running_job() {
+    assert!(STRANGERS.len() >= 15);
+    let place = first_agent();
+    let nodes = three_nodes(&place);
+    for (node, _) in &nodes {
+        node.stdout.await_text("up\n", 1);
+    }
+    let honest = client(&place.endpoint);
+    let address: SocketAddr = place.endpoint.parse().unwrap();
+    // The node that listens at the endpoint.
+    let agents = nodes.each_ref().map(|(node, _)| node.agent_pid());
+    let before = agents.map(|agent| (descriptors(agent), resident_bytes(agent)));
+    let host = (0..3).max_by_key(|node| before[*node].0).unwrap();
+    for (number, (name, attack)) in (1..).zip(STRANGERS) {
+        let mut target = Target {
+            address,
+            node: NodeDesc {
+                addr: "127.0.0.1".to_owned(),
+                pid: i64::from(agents[host]),
+                local_id: 0,
+            },
+            kept: Vec::new(),
+        };
+        attack(&mut target);
+        let asked = honest.add("/honest", 1);
+        assert_eq!(
+            asked.unwrap_or_else(|error| panic!("{name}: {error}")),
+            number
+        );
+        let grown = resident_bytes(agents[host]).saturating_sub(before[host].1);
+        assert!(grown <= GROWTH, "{name}: the agent grew by {grown} bytes");
+    }
+    // The strangers are gone, and their descriptors with them.
+    while descriptors(agents[host]) > before[host].0 + 1 {
+        honest.add("/honest", 1).unwrap();
+    }
+    drop(honest);
+    for (_, go) in &nodes {
+        std::fs::write(go, "go\n").unwrap();
+    }
+    for (node, _) in nodes {
+        let ended = node.wait().expect(0);
+        assert_eq!(ended.stdout, "up\n", "{}", ended.stderr);
+    }
+}
