@@ -1,4 +1,4 @@
-import faulthandler, json, os, runpy, sys, time, traceback
+import faulthandler, fcntl, json, os, runpy, sys, time, traceback
 
 def record(error):
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
@@ -19,6 +19,38 @@ def record(error):
     except OSError as reason:
         print(f"cannot write the error file {path}: {reason}", file=sys.stderr)
 
+def mark(rank):
+    directory = os.path.dirname(os.environ["TORCHELASTIC_ERROR_FILE"])
+    return os.path.join(os.path.dirname(directory), rank or os.path.basename(directory), ".running")
+
+def begin():
+    if not os.environ.get("TORCHELASTIC_ERROR_FILE") or os.environ.get("LOCAL_WORLD_SIZE") == "1":
+        return None  # There is nobody to wait for, or no directory to do it in.
+    # The mark is locked before it has its name. The lock ends with the process, whatever ends it.
+    mine = mark(None)
+    file = open(mine + ".new", "w")
+    fcntl.lockf(file, fcntl.LOCK_EX)
+    os.rename(mine + ".new", mine)
+    return file
+
+def stay(running):
+    # A worker that has returned stays until all workers of the node have: a process group that the
+    # script leaves open may still be in use.
+    running.close()
+    begun = time.monotonic() + 60
+    for rank in range(int(os.environ["LOCAL_WORLD_SIZE"])):
+        while not os.path.exists(mark(str(rank))):
+            if time.monotonic() > begun:
+                raise OSError(f"local rank {rank} does not begin")
+            time.sleep(0.01)  # Its interpreter is still starting.
+        with open(mark(str(rank))) as file:
+            fcntl.lockf(file, fcntl.LOCK_SH)
+
+running = None
+try:
+    running = begin()
+except OSError as reason:
+    print(f"this worker will wait for no other one: {reason}", file=sys.stderr)
 try:
     faulthandler.enable(all_threads=True)
 except Exception:
@@ -30,3 +62,8 @@ try:
 except Exception as error:
     record(error)
     raise
+if running:
+    try:
+        stay(running)
+    except OSError as reason:
+        print(f"cannot wait for the other workers of this node: {reason}", file=sys.stderr)

@@ -96,6 +96,44 @@ fn run_path_gives_the_script_its_own_arguments_and_directory() {
 }
 
 #[test]
+fn run_path_keeps_a_worker_that_has_returned_until_all_workers_of_the_node_have() {
+    let script = "\
+import atexit, os, time
+def note(text):
+    with open('notes', 'a') as file:
+        file.write(text + '\\n')
+if os.environ['RANK'] == '0':
+    note('0 returns')
+    atexit.register(note, '0 ends')
+else:
+    # For as long as a worker that stays for nobody needs to end.
+    until = time.monotonic() + 2
+    while '0 ends' not in (os.path.exists('notes') and open('notes').read() or '') and time.monotonic() < until:
+        time.sleep(0.02)
+    note('1 returns')
+";
+    let flags = ["run", "--run-path", "--nproc-per-node=2"];
+    let ended = rdzv(flags)
+        .args(["s.py"])
+        .file("s.py", script)
+        .run()
+        .expect(0);
+    let notes = std::fs::read_to_string(ended.directory.path().join("notes")).unwrap();
+    assert_eq!(notes, "0 returns\n1 returns\n0 ends\n", "{}", ended.stderr);
+}
+
+#[test]
+fn run_path_ends_although_a_worker_ended_without_returning() {
+    let script = "\
+import os
+if os.environ['RANK'] == '1':
+    os._exit(0)
+";
+    let flags = ["run", "--run-path", "--nproc-per-node=3", "s.py"];
+    rdzv(flags).file("s.py", script).run().expect(0);
+}
+
+#[test]
 fn run_path_records_the_exception_of_the_script() {
     let ended = rdzv(["run", "--run-path", "--log-dir", "logs", "s.py"])
         .file(
