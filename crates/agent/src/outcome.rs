@@ -9,9 +9,10 @@ pub enum Outcome {
     Succeeded,
     /// Workers failed and no restarts were left.
     Failed {
-        /// All failures of the last attempt in the order in which they were seen.
+        /// All failures of the last attempt in the order in which they were seen; behind them, the first
+        /// failure of the job if that was on another node.
         failures: Vec<Failure>,
-        /// Index of the first failure by exit time among those that the agent did not cause.
+        /// Index of the first failure of the job, which the verdict names too.
         root_cause: usize,
     },
     /// The agent was told to stop by a signal that it handles.
@@ -41,5 +42,19 @@ impl Verdict {
     /// The first failure of the job, as far as this node knows.
     pub fn first(&self) -> Option<&Failure> {
         self.failures.first()
+    }
+
+    /// Makes the first failure of the job the root cause of an outcome, also if it was on another node.
+    pub(crate) fn decide(&self, outcome: &mut Outcome) {
+        if let Outcome::Failed {
+            failures,
+            root_cause,
+        } = outcome
+            && !self.here
+            && let Some(first) = self.first()
+        {
+            *root_cause = failures.len();
+            failures.push(first.clone());
+        }
     }
 }

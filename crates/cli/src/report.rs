@@ -48,14 +48,13 @@ pub(crate) fn render(
     name: &str,
     failures: &[Failure],
     root_cause: usize,
-    host: &str,
     zone: &TimeZone,
 ) -> String {
     let title = format!("{name} FAILED");
     let mut entries: Vec<String> = failures
         .iter()
         .enumerate()
-        .map(|(index, failure)| entry(index, failure, host, zone))
+        .map(|(index, failure)| entry(index, failure, zone))
         .collect();
     let longest = entries
         .iter()
@@ -78,7 +77,7 @@ pub(crate) fn render(
     )
 }
 
-fn entry(index: usize, failure: &Failure, host: &str, zone: &TimeZone) -> String {
+fn entry(index: usize, failure: &Failure, zone: &TimeZone) -> String {
     let evidence = &failure.evidence;
     let time = Timestamp::from_second(evidence.time().unix_seconds())
         .unwrap_or(Timestamp::UNIX_EPOCH)
@@ -98,6 +97,7 @@ fn entry(index: usize, failure: &Failure, host: &str, zone: &TimeZone) -> String
         "[{index}]:\n  time      : {time}\n  host      : {host}\n  rank      : {rank} (local_rank: \
          {local_rank})\n  exitcode  : {code} (pid: {pid}) {signal_name}\n  error_file: \
          {error_file}\n  traceback : {traceback}",
+        host = evidence.host,
         rank = evidence.rank.unwrap_or_default(),
         local_rank = evidence.local_rank.unwrap_or_default(),
         code = evidence.exit.map_or(0, Exit::as_number),
@@ -131,7 +131,11 @@ fn traceback(evidence: &Evidence) -> String {
             }
             _ => format!("{} (the error file has no message in it)", from_exit()),
         },
-        Some(Err(reason)) => format!("{} (the error file was unreadable: {reason})", from_exit()),
+        Some(Err(reason)) => {
+            let text = evidence.traceback.as_ref();
+            let text = text.map_or_else(from_exit, |text| text.replace('\n', "\n  "));
+            format!("{text} (the error file was unreadable: {reason})")
+        }
     }
 }
 

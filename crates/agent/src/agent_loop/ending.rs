@@ -35,7 +35,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
             _ => CLOSING_SIGNAL,
         });
         self.capture_output().await;
-        let outcome = self.outcome(&ending);
+        let mut outcome = self.outcome(&ending);
         let restart_count = self.group.restart_count();
         let now = self.clock.now().wall;
         let verdict = Box::new(self.failures.verdict(now, restart_count, &outcome));
@@ -52,6 +52,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         {
             self.emit_finals(exits, &outcome);
         }
+        verdict.decide(&mut outcome);
         self.drain_output().await;
         self.supervisor
             .remove_files(matches!(outcome, Outcome::Succeeded));

@@ -22,7 +22,8 @@ pub struct RunResult {
     /// What the workers returned, as JSON, by global rank; filled for functions that returned, and
     /// empty for commands. The workers of this node only.
     pub return_values: BTreeMap<Rank, Value>,
-    /// The failures of the last attempt by global rank. The workers of this node only.
+    /// The failures of the last attempt by global rank: those of the workers of this node, and the first
+    /// one of the job if that was on another node.
     pub failures: BTreeMap<Rank, ProcessFailure>,
     /// The global rank of the failure that came first.
     pub first: Option<Rank>,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jiff::tz::TimeZone;
 use rdzv_agent::observe::NodeReport;
-use rdzv_agent::{AgentError, LogPlan, Outcome, host};
+use rdzv_agent::{AgentError, LogPlan, Outcome};
 use rdzv_core::{env, signal};
 use tracing::error;
 
@@ -118,8 +118,8 @@ pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment
             root_cause,
         } => {
             print_verdict(ended);
-            let (zone, host) = (TimeZone::system(), host::full_name());
-            let block = report::render(&ended.title, failures, *root_cause, &host, &zone);
+            let zone = TimeZone::system();
+            let block = report::render(&ended.title, failures, *root_cause, &zone);
             complain(&block);
         }
         Outcome::Signalled {

@@ -38,13 +38,7 @@ fn with_file(content: Result<Value, String>) -> Failure {
 
 fn rendered(failures: &[Failure], root_cause: usize) -> String {
     // A trailing blank is part of the layout, and editors would eat it in a snapshot.
-    let text = render(
-        "train.py",
-        failures,
-        root_cause,
-        "node-a.example",
-        &TimeZone::UTC,
-    );
+    let text = render("train.py", failures, root_cause, &TimeZone::UTC);
     text.replace(" \n", " ¶\n")
 }
 

@@ -13,6 +13,17 @@ fn report(ended: &Ended) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
+/// The root cause in the failure report: its rank and process.
+fn root_cause(ended: &Ended) -> String {
+    let (_, root) = ended.stderr.split_once("Root Cause").expect("a report");
+    let lines = root.lines().filter(|line| {
+        ["host", "rank ", "exitcode"]
+            .iter()
+            .any(|name| line.contains(name))
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 #[test]
 fn the_failure_of_another_node_is_named_with_its_rank_and_cause() {
     failure_elsewhere(store());
@@ -73,15 +84,27 @@ fn what_follows_from_a_failure_on_another_node_is_secondary() {
     await_participants(&place.endpoint, 1, |_| true);
     let job = place
         .node(&flags, "echo on; cat go; sleep 0.3; exit 8")
-        .pipe("go");
+        .pipe("go")
+        .env("TORCHELASTIC_ERROR_FILE", "launcher.json");
     let other_go = job.path("go");
     let follows = job.start();
     fails.stdout.await_text("on\n", 1);
     follows.stdout.await_text("on\n", 1);
     fs::write(go, "").unwrap();
     fs::write(other_go, "").unwrap();
-    let here = report(&fails.wait().expect(1));
-    let there = report(&follows.wait().expect(1));
+    let ended = fails.wait().expect(1);
+    let here = report(&ended);
+    let first = root_cause(&ended);
+    let ended = follows.wait().expect(1);
+    let there = report(&ended);
+    assert_eq!(root_cause(&ended), first, "{}", ended.stderr);
+    let others = ended.stderr.split_once("Failures:").unwrap().1;
+    let others = others.split_once("Root Cause").unwrap().0;
+    assert!(others.contains("exitcode  : 8 (pid: "), "{}", ended.stderr);
+    let launcher = ended.directory.path().join("launcher.json");
+    let launcher = fs::read_to_string(launcher).unwrap();
+    let launcher: Value = serde_json::from_str(&launcher).unwrap();
+    assert_eq!(launcher["message"]["errorCode"], 7);
     assert_eq!(here["first_failure"]["exit_code"], 7);
     assert_eq!(there["first_failure"], here["first_failure"]);
     let own = &there["failures"][1];
