@@ -85,7 +85,6 @@ fn short_reports_have_short_rules() {
         "t",
         &[with_file(Ok(json!({"message": "m"})))],
         0,
-        "h",
         &TimeZone::UTC,
     );
     let longest = "  error_file: /logs/none_abc/attempt_0/1/error.json".len();
