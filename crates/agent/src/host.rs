@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use rdzv_core::escape::escape;
+
 /// The full name of this host: its own if that has a domain, else the one that the hosts file gives
 /// for it, else its own. No name server is asked: a report must not wait for one.
 pub fn full_name() -> String {
@@ -10,7 +12,7 @@ pub fn full_name() -> String {
         .to_string_lossy()
         .into_owned();
     let hosts = fs::read_to_string("/etc/hosts").unwrap_or_default();
-    with_domain(&name, &hosts).unwrap_or(name)
+    escape(&with_domain(&name, &hosts).unwrap_or(name))
 }
 
 fn with_domain(name: &str, hosts: &str) -> Option<String> {

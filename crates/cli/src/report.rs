@@ -120,7 +120,8 @@ fn traceback(evidence: &Evidence) -> String {
         None => from_exit(),
         Some(Ok(content)) => match content.get("message") {
             Some(Value::String(text)) if text.is_empty() => from_exit(),
-            Some(Value::String(text)) => text.clone(),
+            // A line of a worker must not look like one of ours.
+            Some(Value::String(text)) => text.replace("\nrdzv: ", "\n  rdzv: "),
             Some(message @ Value::Object(_)) => {
                 let stack = message.pointer("/extraInfo/py_callstack");
                 let text = stack

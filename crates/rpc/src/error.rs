@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use rdzv_core::escape::escape_lines;
 pub use rdzv_rpc_proto::error::RpcErrorKind;
 use rdzv_rpc_proto::gather::GatherError;
 use rdzv_rpc_proto::worker::WorkerInfo;
@@ -39,7 +40,7 @@ pub struct RpcError {
 
 impl From<GatherError> for RpcError {
     fn from(error: GatherError) -> Self {
-        Self::new(error.kind, error.message)
+        Self::new(error.kind, escape_lines(&error.message))
     }
 }
 

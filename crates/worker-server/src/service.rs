@@ -16,6 +16,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rdzv_core::escape::escape;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
@@ -131,6 +132,7 @@ async fn answer(handlers: &Handlers, request: hyper::Request<Incoming>) -> Optio
                 .filter(|name| !name.is_empty())?;
             let name = decoded(name);
             let Some(handler) = handlers.get(&name) else {
+                let name = escape(&name);
                 let text = format!("Handler {name} not found: Failed to find handler {name}");
                 return Some(Answer::new(404, "text/plain", text));
             };

@@ -82,6 +82,14 @@ fn every_row_of_the_table_is_answered() {
         )
     );
     assert_eq!(
+        post("/handler/a%1b%0a"),
+        expected(
+            404,
+            "text/plain",
+            "Handler a\\u{1b}\\n not found: Failed to find handler a\\u{1b}\\n"
+        )
+    );
+    assert_eq!(
         post("/handler/bad"),
         expected(500, "text/plain", "Handler bad failed: out of luck")
     );

@@ -454,9 +454,9 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 }
             }
             Change::PeerFailed { node, reason } => {
+                let reason = self.failures.peer_failed(now, &reason);
                 let message = format!("Node {node} has failed for good: {reason}");
                 self.emit_node_state(NodeState::Running, message, None, None);
-                let reason = self.failures.peer_failed(now, &reason);
                 error!("node {node} has failed for good: {reason}");
                 GroupInput::PeerFailed { node, reason }
             }

@@ -101,7 +101,7 @@ impl FailureAnalysis {
             let at = now - age;
             self.peer_failure = Some(PeerFailure { failure, at });
         }
-        sentence.to_owned()
+        sentence
     }
 
     /// The outcome of a run whose workers failed.

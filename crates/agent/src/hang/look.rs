@@ -8,6 +8,7 @@ use std::time::Duration;
 use rdzv_agent_proto::hang::progress::Usage;
 use rdzv_agent_proto::hang::stacks::KernelState;
 use rdzv_agent_proto::hang::uninterruptible::state_letter;
+use rdzv_core::escape::escape;
 
 use super::syscall;
 
@@ -134,7 +135,7 @@ pub(crate) fn threads(pid: u32) -> Vec<(String, u32)> {
         }
         let path = task.path();
         let name = text(&path.join("comm")).unwrap_or_default();
-        let name = name.replace(char::is_control, "?");
+        let name = escape(&name);
         let place = kernel_place_in(&path);
         let kind = match (place.wait_channel, place.state) {
             (Some(channel), _) => format!("{name} in {channel}"),

@@ -8,6 +8,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use rdzv_agent_proto::hang::stacks::Frame;
+use rdzv_core::escape::escape;
 use serde::Deserialize;
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
@@ -80,8 +81,8 @@ async fn dump(tool: &Path, pid: u32) -> Result<Vec<u8>, String> {
     }
     let complaint = String::from_utf8_lossy(&complaint);
     let first = complaint.lines().find(|line| !line.trim().is_empty());
-    let first = first.unwrap_or("it failed without a word");
-    let reason = first.strip_prefix("Error: ").unwrap_or(first);
+    let first = escape(first.unwrap_or("it failed without a word"));
+    let reason = first.strip_prefix("Error: ").unwrap_or(&first);
     Err(format!("py-spy: {reason}"))
 }
 
@@ -95,8 +96,8 @@ fn parse(output: &[u8], pid: u32) -> Result<Vec<Frame>, String> {
     let frames = main.frames.into_iter().take(MOST_FRAMES);
     let frames: Vec<Frame> = frames
         .map(|call| Frame {
-            function: harmless(&call.name),
-            file: harmless(&call.filename),
+            function: shown(&call.name),
+            file: shown(&call.filename),
             line: call.line,
         })
         .collect();
@@ -106,11 +107,9 @@ fn parse(output: &[u8], pid: u32) -> Result<Vec<Frame>, String> {
     Ok(frames)
 }
 
-/// Names are chosen by the program: without what would disturb a terminal or break a line, and not
-/// without an end.
-fn harmless(name: &str) -> String {
-    let shown = |letter: char| if letter.is_control() { '?' } else { letter };
-    name.chars().map(shown).take(LONGEST_NAME).collect()
+/// A name that the program has chosen, not without an end.
+fn shown(name: &str) -> String {
+    escape(name).chars().take(LONGEST_NAME).collect()
 }
 
 #[cfg(test)]
@@ -132,7 +131,7 @@ mod tests {
         };
         assert_eq!(parse(output, 7), Ok(vec![frame]));
         assert!(parse(output, 9).is_err());
-        assert_eq!(harmless("a\n\u{1b}[31m.py"), "a??[31m.py");
+        assert_eq!(shown("a\n\u{1b}[31m.py"), "a\\n\\u{1b}[31m.py");
         assert!(parse(b"", 7).is_err());
         assert!(parse(b"[]", 7).is_err());
         assert!(parse(br#"[{"os_thread_id": 7, "frames": []}]"#, 7).is_err());

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
+use rdzv_core::escape::escape_bytes;
+
 /// Number of bytes that are read from the end of a file.
 const FURTHEST: u64 = 64 << 10;
 
@@ -75,7 +77,7 @@ pub(super) fn last_lines(mut bytes: &[u8], cut: bool, most: usize) -> Vec<String
         .map(visible)
         .skip_while(|line| line.is_empty())
         .take(most)
-        .map(|line| String::from_utf8_lossy(line).into_owned())
+        .map(escape_bytes)
         .collect();
     lines.reverse();
     lines

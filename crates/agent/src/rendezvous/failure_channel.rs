@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use rdzv_core::escape::escape;
 use rdzv_rendezvous::{Change, StaticRendezvous};
 use rdzv_store::{Store, StoreError, TcpStore, TcpStoreOptions};
 use rdzv_store_proto::prefix::join;
@@ -64,13 +65,7 @@ impl ChannelAddress {
             }
         }
         let said = store.get(&key)?;
-        let said = String::from_utf8_lossy(&said);
-        Ok(said
-            .split_once('\n')
-            .map(|(node, reason)| Change::PeerFailed {
-                node: node.to_owned(),
-                reason: reason.to_owned(),
-            }))
+        Ok(announced(&said))
     }
 
     fn write(
@@ -92,6 +87,15 @@ impl ChannelAddress {
         }
         Ok(())
     }
+}
+
+/// The failure that another node has announced with these bytes; none if it has not.
+fn announced(said: &[u8]) -> Option<Change> {
+    let said = String::from_utf8_lossy(said);
+    let (node, reason) = said.split_once('\n')?;
+    // A record may follow the sentence: `Failure::decode` escapes the texts of both.
+    let (node, reason) = (escape(node), reason.to_owned());
+    Some(Change::PeerFailed { node, reason })
 }
 
 /// This node's part in it.
@@ -157,5 +161,22 @@ impl FailureChannel {
         if let Err(error) = self.place.write(&self.speaking, us, "") {
             debug!("the store has ended before this node: {error}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_node_is_escaped() {
+        match announced(b"b\x1b[2J\nworker 3 failed") {
+            Some(Change::PeerFailed { node, reason }) => {
+                assert_eq!(node, "b\\u{1b}[2J");
+                assert_eq!(reason, "worker 3 failed");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(announced(b"").is_none());
     }
 }

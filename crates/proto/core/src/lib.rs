@@ -7,7 +7,8 @@
 //! more driver.
 //!
 //! Reading order: [`machine`] (the one contract all machines share), [`time`], [`ident`],
-//! [`endpoint`] and [`rank`] (the words), [`mod@env`] (names of environment variables), [`signal`].
+//! [`endpoint`] and [`rank`] (the words), [`mod@env`] (names of environment variables), [`signal`],
+//! [`escape`] (texts of others, fit to be shown).
 //! The machines themselves are in the protocol crates: `rdzv-store-proto`, `rdzv-rendezvous-proto`,
 //! `rdzv-agent-proto` and `rdzv-rpc-proto`.
 //!
@@ -17,6 +18,7 @@
 
 pub mod endpoint;
 pub mod env;
+pub mod escape;
 pub mod ident;
 pub mod machine;
 pub mod rank;

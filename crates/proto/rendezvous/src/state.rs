@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::pickle::Value;
+use rdzv_core::escape::escape;
 use rdzv_core::time::Wall;
 
 /// A node as the others know it. Nodes are ordered by address (by code point), process id and local
@@ -20,7 +21,9 @@ pub struct NodeDesc {
 
 impl fmt::Display for NodeDesc {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}_{}_{}", self.addr, self.pid, self.local_id)
+        // The address is what the node has written, and stays that in the state.
+        let addr = escape(&self.addr);
+        write!(formatter, "{addr}_{}_{}", self.pid, self.local_id)
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rdzv_core::env::{MASTER_ADDR, MASTER_PORT};
+use rdzv_core::escape::is_plain;
 use rdzv_store::{ServerOptions, Store, StoreError, TcpStoreServer};
 
 use socket2::{Domain, Protocol, Socket, Type};
@@ -199,7 +200,8 @@ fn read_within(store: &dyn Store, timeout: Duration) -> Result<Master, Rendezvou
     let [addr, port] = &values[..] else {
         return Err(not_published(store, &values));
     };
-    let addr = str::from_utf8(addr).ok().filter(|addr| !addr.is_empty());
+    let addr = str::from_utf8(addr).ok();
+    let addr = addr.filter(|addr| !addr.is_empty() && is_plain(addr));
     let port = str::from_utf8(port)
         .ok()
         .and_then(|port| port.trim().parse().ok());

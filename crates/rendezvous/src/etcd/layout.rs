@@ -47,7 +47,12 @@ impl Layout {
     }
 
     pub(crate) fn member(&self, node: &NodeDesc) -> String {
-        format!("{}{node}", self.members())
+        let NodeDesc {
+            addr,
+            pid,
+            local_id,
+        } = node;
+        format!("{}{addr}_{pid}_{local_id}", self.members())
     }
 
     /// The node that a key below [`Layout::members`] is about.

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use rdzv_core::escape::escape;
 use serde_json::{Value, json};
 use ureq::http::{Method, StatusCode};
 
@@ -182,8 +183,8 @@ fn refusal(status: u16, body: &[u8]) -> Cause {
         };
     };
     let message = match (&said.error, said.message) {
-        (Value::String(error), message) if message.is_empty() => error.clone(),
-        (_, message) => message,
+        (Value::String(error), message) if message.is_empty() => escape(error),
+        (_, message) => escape(&message),
     };
     let passing = match said.code {
         code::UNAVAILABLE | code::DEADLINE_EXCEEDED | code::CANCELLED => true,
@@ -248,6 +249,8 @@ mod tests {
         let of = |status, body: &str| refusal(status, body.as_bytes());
         assert!(of(503, r#"{"error":"etcdserver: no leader","code":14}"#).is_passing());
         assert!(of(502, "<html>").is_passing());
+        let hostile = of(400, r#"{"error":"x","message":"no\u001b[2J\n","code":3}"#).to_string();
+        assert!(hostile.ends_with("no\\u{1b}[2J\\n"), "{hostile:?}");
         assert_eq!(
             of(404, "Not Found"),
             Cause::NotEtcd("HTTP status 404".to_owned())

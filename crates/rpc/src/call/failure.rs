@@ -2,6 +2,7 @@
 
 use std::error::Error;
 
+use rdzv_core::escape::{escape, escape_lines};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{RemoteError, RpcError, RpcErrorKind};
@@ -82,12 +83,22 @@ impl Refusal {
         };
         let message = match refusal.kind {
             RpcErrorKind::NoSuchMethod if refusal.message.is_empty() => {
-                no_such_method(method, &refusal.methods)
+                escape(&no_such_method(method, &refusal.methods))
             }
-            _ => refusal.message,
+            _ => escape_lines(&refusal.message),
+        };
+        let escaped = |remote: RemoteError| RemoteError {
+            type_name: escape(&remote.type_name),
+            message: escape_lines(&remote.message),
+            causes: remote
+                .causes
+                .iter()
+                .map(|cause| escape_lines(cause))
+                .collect(),
+            ..remote
         };
         RpcError {
-            remote: refusal.remote.map(Box::new),
+            remote: refusal.remote.map(escaped).map(Box::new),
             ..RpcError::new(refusal.kind, message).with_method(method)
         }
     }
@@ -168,6 +179,30 @@ mod tests {
             (back.kind, back.method.as_deref()),
             (RpcErrorKind::Remote, Some("m"))
         );
+    }
+
+    #[test]
+    fn a_remote_error_is_escaped() {
+        let hostile = || "x\u{1b}[2J\ny".to_owned();
+        let remote = RemoteError {
+            type_name: hostile(),
+            message: hostile(),
+            causes: vec![hostile()],
+            ..RemoteError::default()
+        };
+        let error = RpcError {
+            remote: Some(Box::new(remote)),
+            ..RpcError::new(RpcErrorKind::Remote, hostile())
+        };
+        let back = Refusal::into_error(&Refusal::new(error).to_bytes(), "m");
+        let remote = back.remote.unwrap();
+        assert_eq!(remote.type_name, "x\\u{1b}[2J\\ny");
+        for text in [&back.message, &remote.message, &remote.causes[0]] {
+            assert_eq!(text, "x\\u{1b}[2J\ny");
+        }
+        let unknown = Refusal::no_such_method(vec![hostile()]);
+        let back = Refusal::into_error(&unknown.to_bytes(), "m");
+        assert!(back.message.contains("x\\u{1b}[2J\\ny"), "{back:?}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What the workers of a static group leave for one another in the store.
 
+use rdzv_core::escape::escape_lines;
 use rdzv_rpc_proto::directory::Member;
 use rdzv_rpc_proto::worker::WorkerInfo;
 use serde::{Deserialize, Serialize};
@@ -27,7 +28,7 @@ impl Refusal {
 
     /// The error that every worker gets, in the same words.
     pub(super) fn error(&self) -> RpcError {
-        RpcError::new(self.kind, self.message.clone())
+        RpcError::new(self.kind, escape_lines(&self.message))
     }
 }
 

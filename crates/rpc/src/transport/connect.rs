@@ -4,6 +4,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Instant;
 
+use rdzv_core::escape::escape;
 use rdzv_shm::Leases;
 use rustix::event::PollFlags;
 
@@ -211,7 +212,8 @@ pub(super) fn tls_carrier(
     peer: String,
     reason: String,
 ) -> Result<Carrier, TransportError> {
-    let certified = Some(session.certified());
+    let certified = session.certified();
+    let certified = Some(certified.iter().map(|name| escape(name)).collect());
     let (read, write) = tls::halves(session).map_err(TransportError::system("share a socket"))?;
     Ok(Carrier {
         read: Box::new(read),

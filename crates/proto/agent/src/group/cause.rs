@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use rdzv_core::escape::escape;
 use rdzv_core::signal;
 
 /// The longest text of a cause, in characters; a longer one ends with an ellipsis.
@@ -207,13 +208,11 @@ impl fmt::Display for Cause {
     }
 }
 
-/// The first line that is not empty, without what would disturb a terminal; an ellipsis stands for
-/// what is left out.
+/// The first line that is not empty, escaped; an ellipsis stands for what is left out.
 pub fn one_line(text: &str) -> String {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let first = lines.next().unwrap_or_default();
-    let shown = first.replace(char::is_control, " ");
-    let mut line: String = shown.chars().take(LONGEST).collect();
+    let mut line: String = escape(first).chars().take(LONGEST).collect();
     if first.chars().count() > LONGEST || lines.next().is_some() {
         line.push('…');
     }
@@ -290,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_line_is_short_and_harmless() {
-        assert_eq!(one_line("\n  \n a\u{1b}[31mb\tc\n\n"), "a [31mb c");
+        assert_eq!(one_line("\n  \n a\u{1b}[31mb\tc\n\n"), "a\\u{1b}[31mb c");
         let long = one_line(&"x".repeat(10_000));
         assert_eq!(long.chars().count(), LONGEST + 1);
         assert!(long.ends_with('…'));

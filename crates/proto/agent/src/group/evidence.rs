@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use rdzv_core::escape::{escape, escape_lines};
 use rdzv_core::rank::{GroupRank, LocalRank, Rank};
 use rdzv_core::time::Wall;
 use serde_json::Value;
@@ -134,8 +135,21 @@ fn parse(text: &str) -> Result<Value, String> {
     let value: Value =
         serde_json::from_str(text).map_err(|error| format!("is no JSON: {error}"))?;
     match value.get("message") {
-        Some(Value::String(_) | Value::Object(_)) => Ok(value),
+        Some(Value::String(_) | Value::Object(_)) => Ok(escaped(value)),
         _ => Err("has no \"message\" that is a text or an object".to_owned()),
+    }
+}
+
+/// The same with every text in it escaped, as its worker may have copied them from anywhere.
+fn escaped(value: Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(escape_lines(&text)),
+        Value::Array(values) => values.into_iter().map(escaped).collect(),
+        Value::Object(entries) => entries
+            .into_iter()
+            .map(|(key, value)| (escape(&key), escaped(value)))
+            .collect(),
+        plain => plain,
     }
 }
 

@@ -11,6 +11,7 @@ use super::cause::Cause;
 use super::diagnosis::{diagnose, traceback};
 use super::evidence::{ErrorFile, Evidence};
 use super::exit::{Exit, WorkerExit};
+use rdzv_core::escape::escape;
 use rdzv_core::signal;
 use rdzv_core::time::Wall;
 use record::Record;
@@ -80,16 +81,16 @@ impl Failure {
     }
 
     /// Decodes a text of [`Failure::encode`]: the sentence, the failure and its age. The text may
-    /// come from anywhere: one without a record is a sentence only.
-    pub fn decode(text: &str) -> (&str, Option<(Self, Duration)>) {
+    /// come from anywhere: one without a record is a sentence only, and what is in it is escaped.
+    pub fn decode(text: &str) -> (String, Option<(Self, Duration)>) {
         let Some((sentence, json)) = text.split_once(SEPARATOR) else {
-            return (text, None);
+            return (escape(text), None);
         };
         let failure = serde_json::from_str(json).ok().map(|sent: Announcement| {
             let age = Duration::from_micros(sent.age_micros);
             (sent.failure.into(), age)
         });
-        (sentence, failure)
+        (escape(sentence), failure)
     }
 
     /// The end of the worker in one sentence, for people at other nodes.
@@ -178,7 +179,7 @@ mod tests {
         let sent = failure.encode("worker 5 failed", now, 1 << 20);
         assert_eq!(
             Failure::decode(&sent),
-            ("worker 5 failed", Some((failure.clone(), age)))
+            ("worker 5 failed".to_owned(), Some((failure.clone(), age)))
         );
         for most in [300, 1_000, 4_000] {
             let sent = failure.encode("s", now, most);
@@ -193,8 +194,8 @@ mod tests {
 
     #[test]
     fn a_text_that_holds_no_record_is_a_sentence() {
-        assert_eq!(Failure::decode("plain"), ("plain", None));
-        assert_eq!(Failure::decode("a\u{1e}{]"), ("a", None));
+        assert_eq!(Failure::decode("plain"), ("plain".to_owned(), None));
+        assert_eq!(Failure::decode("a\u{1e}{]"), ("a".to_owned(), None));
         let text = "a\u{1e}{\"age_micros\":1,\"failure\":{\"cause\":{\"text\":\"x\\ny\"}}}";
         let (failure, _) = Failure::decode(text).1.unwrap();
         assert_eq!(failure.cause.to_string(), "x…");

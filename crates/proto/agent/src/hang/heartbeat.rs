@@ -15,6 +15,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use rdzv_core::escape::escape_bytes;
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Mono;
 
@@ -156,8 +157,7 @@ impl Heartbeats {
     /// A line came. Returns how long its worker was silent, if that was reported.
     pub fn beat(&mut self, now: Mono, local_rank: LocalRank, line: &[u8]) -> Option<Duration> {
         let beat = self.workers.get_mut(&local_rank)?;
-        let text = String::from_utf8_lossy(line).replace(char::is_control, " ");
-        let text: String = text.chars().take(MOST_KEPT).collect();
+        let text: String = escape_bytes(line).chars().take(MOST_KEPT).collect();
         let text = text.trim();
         let (phase, note) = text.split_once(' ').unwrap_or((text, ""));
         let phase = if phase.is_empty() { UNNAMED } else { phase };

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use rdzv_core::escape::escape;
 use rdzv_core::time::{Mono, Now, Wall};
 
 /// Number of timers that are kept. A client that never releases what it acquires must not fill the agent.
@@ -70,10 +71,11 @@ impl TimerRequest {
             serde_json::from_slice(line).map_err(|error| format!("no timer request: {error}"))?;
         let Written {
             pid,
-            scope_id: scope,
+            scope_id,
             expiration_time,
             signal,
         } = written;
+        let scope = escape(&scope_id);
         if expiration_time < 0.0 {
             return Ok(Self::Release { pid, scope });
         }

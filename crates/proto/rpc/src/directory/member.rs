@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use rdzv_core::escape::escape;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
@@ -59,7 +60,7 @@ pub(super) fn read<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Res
     const SHOWN: usize = 80;
     serde_json::from_slice(bytes).map_err(|error| BadRecord {
         what,
-        reason: error.to_string(),
+        reason: escape(&error.to_string()),
         beginning: String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN)]).into_owned(),
     })
 }
@@ -128,6 +129,12 @@ pub(super) mod tests {
         assert!(error.contains("\"worker0\""), "{error}");
         // A name that no worker can have is none in the store either.
         let text = String::from_utf8(member("ok", 0).encode()).unwrap();
+        let hostile = text.replace("\"ok\"", "\"x\\u001b[2J\"");
+        let error = Member::decode(hostile.as_bytes()).unwrap_err().to_string();
+        assert!(
+            error.contains("x\\u{1b}[2J") && !error.contains('\u{1b}'),
+            "{error:?}"
+        );
         assert!(Member::decode(text.replace("ok", "o k").as_bytes()).is_err());
     }
 }

@@ -1,5 +1,7 @@
 //! The last frame of a connection: why it is closed.
 
+use rdzv_core::escape::escape_bytes;
+
 use super::header::{FrameKind, Header};
 use super::part::encode;
 
@@ -19,12 +21,10 @@ pub fn go_away(reason: &str) -> Vec<u8> {
     frame
 }
 
-/// The reason in the body of such a frame, fit to be shown: whatever the peer wrote there, it is one
-/// line without control characters.
+/// The reason in the body of such a frame, escaped.
 pub fn reason(body: &[u8]) -> String {
     let body = &body[..body.len().min(LONGEST)];
-    let text = String::from_utf8_lossy(body);
-    text.replace(|letter: char| letter.is_control(), " ")
+    escape_bytes(body)
 }
 
 #[cfg(test)]
@@ -49,6 +49,6 @@ mod tests {
 
     #[test]
     fn a_reason_cannot_do_things_to_a_terminal() {
-        assert_eq!(reason(b"a\x1b[2Jb\nc\xff"), "a [2Jb c\u{fffd}");
+        assert_eq!(reason(b"a\x1b[2Jb\nc\xff"), "a\\u{1b}[2Jb\\nc\u{fffd}");
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
+use rdzv_core::escape::escape;
 use rdzv_store::{Store, StoreError};
 
 use super::command::Command;
@@ -47,7 +48,8 @@ pub(super) fn reported(round: &dyn Store, me: &str) -> Option<(String, String)> 
 fn parse(value: &[u8]) -> (String, String) {
     let text = String::from_utf8_lossy(value);
     let (node, reason) = text.split_once('\n').unwrap_or((&text, ""));
-    (node.to_owned(), reason.to_owned())
+    // A record may follow the sentence: whoever takes it apart escapes its texts.
+    (escape(node), reason.to_owned())
 }
 
 /// Waits for somebody else's failure. Without a second connection nobody waits, and failures are
@@ -122,6 +124,10 @@ mod tests {
         let notified = ("a".to_owned(), "worker 3 exited with code 7".to_owned());
         assert_eq!(reported(&store, "b"), Some(notified));
         assert_eq!(reported(&store, "a"), None);
+        let store = HashStore::new();
+        report(&store, "a\u{1b}[2J", "x").unwrap();
+        let (node, _) = reported(&store, "b").unwrap();
+        assert_eq!(node, "a\\u{1b}[2J");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The coordinator as an extension of a store server.
 
+use rdzv_core::escape::escape;
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now};
@@ -49,7 +50,7 @@ impl CoordinatorExtension {
                     event.write(&mut self.scratch);
                     reach.send(to, &self.scratch);
                 }
-                Output::LastCall { run, call } => warn!("[{run}] {call}"),
+                Output::LastCall { run, call } => warn!("[{}] {call}", escape(&run)),
                 Output::Read(key) => reads.push(key),
                 Output::Store { key, value } => reach.store(&key, &value),
                 Output::Remove(key) => reach.remove(&key),

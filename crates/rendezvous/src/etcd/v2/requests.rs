@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rdzv_core::escape::escape;
 use serde::de::DeserializeOwned;
 use ureq::http::{Method, Response};
 
@@ -242,8 +243,8 @@ pub(super) fn cause_of(refusal: Refusal) -> Cause {
         ..
     } = refusal;
     let message = match cause.as_str() {
-        "" => message,
-        cause => format!("{message} ({cause})"),
+        "" => escape(&message),
+        cause => escape(&format!("{message} ({cause})")),
     };
     match code {
         code::RAFT_INTERNAL | code::LEADER_ELECTION => Cause::Away {
@@ -251,5 +252,17 @@ pub(super) fn cause_of(refusal: Refusal) -> Cause {
             maybe_done: true,
         },
         _ => Cause::Refused { code, message },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_escaped() {
+        let refusal = r#"{"errorCode":1,"message":"no\u001b[2J","cause":"\n"}"#;
+        let cause = cause_of(serde_json::from_str(refusal).unwrap()).to_string();
+        assert!(cause.ends_with("no\\u{1b}[2J (\\n)"), "{cause:?}");
     }
 }

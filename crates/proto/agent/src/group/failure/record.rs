@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{Cause, ErrorFile, Evidence, Exit, Failure};
+use rdzv_core::escape::{escape, escape_lines};
 use rdzv_core::rank::{GroupRank, LocalRank, Rank};
 use rdzv_core::time::Wall;
 
@@ -83,24 +84,25 @@ impl From<Failure> for Record {
     }
 }
 
+/// Another node's words: escaped, as that is where they enter.
 impl From<Record> for Failure {
     fn from(record: Record) -> Self {
         let seen = record.time.parse().ok();
         Self {
-            cause: Cause::reported(record.cause.kind, &record.cause.text),
+            cause: Cause::reported(escape(&record.cause.kind), &record.cause.text),
             evidence: Evidence {
-                host: record.host,
+                host: escape(&record.host),
                 group_rank: record.group_rank.map(GroupRank),
-                role: record.role,
+                role: escape(&record.role),
                 rank: record.rank.map(Rank),
                 local_rank: record.local_rank.map(LocalRank),
                 pid: record.pid,
                 exit: record.exit_code.map(Exit::from_number),
                 seen: seen.map(|at: Timestamp| Wall::from_unix_micros(at.as_microsecond())),
-                traceback: record.traceback,
-                stderr_tail: record.stderr_tail,
+                traceback: record.traceback.map(|text| escape_lines(&text)),
+                stderr_tail: record.stderr_tail.iter().map(|line| escape(line)).collect(),
                 error_file: record.error_file.map(|path| ErrorFile {
-                    path: path.into(),
+                    path: escape(&path).into(),
                     content: Err("is on another node".to_owned()),
                 }),
                 ..Evidence::default()

@@ -11,6 +11,7 @@ use super::{Effect, Phase, Run};
 use crate::NodeDesc;
 use crate::coordinator::keys::{self, Field};
 use crate::coordinator::wire::Event;
+use rdzv_core::escape::is_plain;
 use rdzv_core::machine::Outbox;
 use rdzv_core::time::{Mono, Now};
 
@@ -48,7 +49,8 @@ impl Half {
     fn take(&mut self, field: Field, value: Option<&[u8]>) {
         let text = value
             .filter(|value| value.len() <= LONGEST)
-            .and_then(|value| std::str::from_utf8(value).ok());
+            .and_then(|value| std::str::from_utf8(value).ok())
+            .filter(|text| is_plain(text));
         match field {
             Field::Addr => self.addr = text.map(str::to_owned),
             Field::Port => self.port = text.and_then(|text| text.parse().ok()),

@@ -179,16 +179,17 @@ impl Event {
             },
             2 => Self::Master {
                 round: fields.u64("the round")?,
-                addr: fields.text("the master address")?.to_owned(),
+                addr: fields.host("the master address")?,
                 port: fields.u16("the master port")?,
             },
             3 => Self::Membership {
                 round: fields.u64("the round")?,
                 waiting: fields.u32("the number of waiting nodes")?,
-                reason: fields.text("the reason")?.to_owned(),
+                reason: fields.sentence("the reason")?,
             },
             4 => Self::PeerFailed {
-                node: fields.text("the node")?.to_owned(),
+                node: fields.sentence("the node")?,
+                // A record may follow the sentence: whoever takes it apart escapes its texts.
                 reason: fields.text("the reason")?.to_owned(),
             },
             5 => Self::Closed,
@@ -227,7 +228,7 @@ impl Refusal {
 
     fn read(fields: &mut Fields<'_>) -> Result<Self, WireError> {
         let why = fields.u8("the refusal")?;
-        let sentence = fields.text("the refusal")?;
+        let sentence = fields.sentence("the refusal")?;
         Ok(match why {
             0 => Self::Closed,
             1 => Self::NotNeeded,
@@ -236,11 +237,11 @@ impl Refusal {
                 let count = fields.u16("the joined nodes")?;
                 let mut joined = Vec::new();
                 for _ in 0..count {
-                    joined.push(fields.text("a joined node")?.to_owned());
+                    joined.push(fields.sentence("a joined node")?);
                 }
                 Self::JoinTimeout { elapsed, joined }
             }
-            3 => Self::Unusable(sentence.to_owned()),
+            3 => Self::Unusable(sentence),
             other => return Err(WireError::Unknown(other)),
         })
     }

@@ -1,5 +1,7 @@
 //! Reading and writing fields.
 
+use rdzv_core::escape::{escape, is_plain};
+
 use super::WireError;
 
 /// Longest text. A longer one is cut off at a character when it is written, and refused when it is
@@ -50,6 +52,20 @@ impl<'a> Fields<'a> {
             .ok_or(WireError::Short(what))?;
         self.0 = rest;
         std::str::from_utf8(head).map_err(|_| WireError::NotText(what))
+    }
+
+    /// A text for people.
+    pub(super) fn sentence(&mut self, what: &'static str) -> Result<String, WireError> {
+        self.text(what).map(escape)
+    }
+
+    /// A host name or an address.
+    pub(super) fn host(&mut self, what: &'static str) -> Result<String, WireError> {
+        let host = self.text(what)?;
+        match is_plain(host) {
+            true => Ok(host.to_owned()),
+            false => Err(WireError::NotAHost(what)),
+        }
     }
 }
 

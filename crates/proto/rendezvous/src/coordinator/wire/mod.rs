@@ -66,6 +66,9 @@ pub enum WireError {
     /// A text is not UTF-8.
     #[error("{0} is not UTF-8")]
     NotText(&'static str),
+    /// A host has control characters in its name.
+    #[error("{0} has control characters in it")]
+    NotAHost(&'static str),
     /// A text is longer than any that is sent.
     #[error("{0} is longer than 4096 bytes")]
     LongText(&'static str),

@@ -112,7 +112,7 @@ impl Operation {
             },
             opcode::MASTER => Self::Master {
                 round: fields.u64("the round")?,
-                addr: fields.text("the master address")?.to_owned(),
+                addr: fields.host("the master address")?,
                 port: fields.u16("the master port")?,
             },
             opcode::STATUS => Self::Status {
@@ -162,7 +162,7 @@ impl Join {
         let instance = fields.u64("the instance")?;
         let run = fields.text("the run id")?.to_owned();
         let node = NodeDesc {
-            addr: fields.text("the node's address")?.to_owned(),
+            addr: fields.host("the node's address")?,
             pid: fields.i64("the node's process id")?,
             local_id: fields.i64("the node's local id")?,
         };
