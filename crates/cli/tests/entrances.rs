@@ -15,6 +15,11 @@
 //! | refusal of an RPC peer, error of a remote function, records of workers | `rdzv-rpc`, `rdzv-rpc-proto` |
 //! | name of a handler, over HTTP | `rdzv-worker-server` |
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "test code: a test ends at the first unexpected result"
+)]
+
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::Command;

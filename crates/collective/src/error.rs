@@ -32,7 +32,7 @@ pub enum CollectiveError {
     },
     /// The rank has been taken in this store before.
     #[error(
-        "join process group {group} as rank {rank}: the store has rank {rank} at {found} already; \
+        "join process group {group} as rank {rank}: the store has rank {rank} at {found:?} already; \
          give each group a name of its own, and each restart, if it keeps the store, the next epoch"
     )]
     AlreadyJoined {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rdzv_core::env::{MASTER_ADDR, MASTER_PORT};
-use rdzv_core::escape::is_plain;
+use rdzv_core::escape::{escape, is_plain};
 use rdzv_store::{ServerOptions, Store, StoreError, TcpStoreServer};
 
 use socket2::{Domain, Protocol, Socket, Type};
@@ -166,7 +166,7 @@ pub fn read(reading: &Reading<'_>) -> Result<Master, RendezvousError> {
     }
     if let Some(master) = said_earlier(reading)? {
         tracing::info!(
-            leader = reading.leader,
+            leader = escape(reading.leader),
             addr = master.addr,
             port = master.port,
             "the node with rank 0 did not say where workers meet, so it is where it said before"
