@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if !is_kept() {
         let mut agent = Command::new(std::env::current_exe()?);
         agent.args(&words);
-        end_like(keep(agent)?);
+        end_like(keep(agent)?.status);
     }
     let workers = words.first().map_or(Ok(4), |text| text.parse())?;
     let input = Input {

@@ -76,11 +76,21 @@ fn keeper() -> Option<Pid> {
     (getppid() == Some(named)).then_some(named)
 }
 
+/// The end of an agent.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct AgentEnd {
+    /// How it ended, for [`end_like`].
+    pub status: ExitStatus,
+    /// Its process id.
+    pub pid: u32,
+}
+
 /// Starts the agent and waits for its end; then kills and collects whatever is left of the run.
 ///
 /// `agent` is this program again, with the same arguments; in it [`is_kept`] is true. Has to be
-/// called on the main thread. Returns how the agent ended, for [`end_like`].
-pub fn keep(agent: Command) -> Result<ExitStatus, AgentError> {
+/// called on the main thread.
+pub fn keep(agent: Command) -> Result<AgentEnd, AgentError> {
     let runtime = Builder::new_current_thread()
         .enable_all()
         .build_local(LocalOptions::default())
@@ -88,7 +98,7 @@ pub fn keep(agent: Command) -> Result<ExitStatus, AgentError> {
     runtime.block_on(keep_agent(agent))
 }
 
-async fn keep_agent(mut command: Command) -> Result<ExitStatus, AgentError> {
+async fn keep_agent(mut command: Command) -> Result<AgentEnd, AgentError> {
     let mut signals = Signals::new(FORWARDED).map_err(system("handle signals"))?;
     let mut job_control = JobControl::new().map_err(system("handle SIGTSTP and SIGCONT"))?;
     let mut children = signal(SignalKind::child()).map_err(system("wait for the agent"))?;
@@ -141,7 +151,8 @@ async fn keep_agent(mut command: Command) -> Result<ExitStatus, AgentError> {
     if let Some(group) = group {
         group.remove();
     }
-    Ok(status)
+    let pid = child.id();
+    Ok(AgentEnd { status, pid })
 }
 
 /// Ends this process as another one ended: with the same code, or by the same signal.

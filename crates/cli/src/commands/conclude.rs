@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use jiff::tz::TimeZone;
 use rdzv_agent::observe::NodeReport;
-use rdzv_agent::{AgentError, LogPlan, Outcome};
+use rdzv_agent::{AgentEnd, AgentError, LogPlan, Outcome};
 use rdzv_core::{env, signal};
 use tracing::error;
 
+use super::launcher::leave_for;
 use crate::args::{Launcher, Parsed, Program, parse, usage};
 use crate::exit::{self, Exit, ExitCodes, Refusal};
 use crate::launch::{Environment, Machine, RunArgs, ThisHost};
@@ -199,8 +200,9 @@ const FATAL: [&str; 7] = [
 
 /// Reports in place of an agent that was killed: on stderr and in the files that were asked for.
 /// Called by the keeper.
-pub(super) fn conclude_lost_agent(called: &OsStr, status: ExitStatus) {
-    let killed_by = status
+pub(super) fn conclude_lost_agent(called: &OsStr, end: &AgentEnd) {
+    let killed_by = end
+        .status
         .signal()
         .and_then(|number| Some((number, signal::name(number)?)))
         .filter(|(_, name)| FATAL.contains(name));
@@ -214,9 +216,12 @@ pub(super) fn conclude_lost_agent(called: &OsStr, status: ExitStatus) {
     let words = std::env::args_os().skip(1).collect();
     if let Program::Launch(launcher, words) = Program::of(called, words)
         && let Ok(Parsed::Run(arguments, _)) = parse(launcher, &words, &environment.0)
-        && let Ok(report) = Report::open(&arguments.run, &ThisHost)
     {
         let arguments = arguments.run;
+        leave_for(&arguments, &environment, end.pid);
+        let Ok(report) = Report::open(&arguments, &ThisHost) else {
+            return;
+        };
         let title = arguments.training_script.first().map(OsString::as_os_str);
         let title = title.map(OsStr::to_string_lossy).unwrap_or_default();
         let code = u8::try_from(128 + number).unwrap_or(1);

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use rdzv_store::{ServerOptions, TcpStoreServer};
 use rustix::process::Signal;
 
-use super::{PRINT_ROUND, await_participants, first_agent, printed, store};
+use super::{PRINT_ROUND, Place, await_participants, first_agent, printed, store};
 use crate::harness::{Running, ends_within, kill};
 
 /// From one to three nodes. The last call is so long that a round without it is told from one with it.
@@ -156,4 +157,35 @@ fn a_killed_agent_is_missed_at_once_and_replaced_ten_times_in_a_row() {
 #[test]
 fn an_agent_whose_launcher_is_killed_is_missed_at_once_and_replaced_ten_times_in_a_row() {
     killed_ten_times(|node| node.signal(Signal::KILL));
+}
+
+/// PyTorch's store and a bare one of ours do not notice that an agent has ended: its keeper says so.
+#[test]
+fn a_killed_agent_is_taken_out_of_a_bare_store_by_its_keeper() {
+    let server = TcpStoreServer::start(ServerOptions {
+        host: Some("127.0.0.1".to_owned()),
+        ..ServerOptions::default()
+    });
+    let server = server.unwrap();
+    let place = Place {
+        endpoint: server.local_addr().to_string(),
+        store: None,
+    };
+    let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=20"];
+    let script = format!("{PRINT_ROUND}; test $WORLD_SIZE = 1 || exec sleep 1000");
+    let mut first = place.node(&flags, &script).start();
+    let second = place
+        .node(&flags, &script)
+        .env("PET_LOCAL_ADDR", "127.0.0.2");
+    let mut second = second.start();
+    await_world(&mut first, 2, 1);
+    await_world(&mut second, 2, 1);
+    let before = Instant::now();
+    kill(second.agent_pid(), Signal::KILL);
+    await_world(&mut first, 1, 1);
+    // Heartbeats are missed after 15 s.
+    let elapsed = before.elapsed();
+    assert!(elapsed < Duration::from_secs(8), "{elapsed:?}");
+    first.wait().expect(0);
+    second.wait().expect(-9);
 }

@@ -157,7 +157,11 @@ fn serve(endpoint: &Endpoint) -> Result<TcpStoreServer, StoreError> {
     })
 }
 
-fn call(endpoint: &Endpoint, port: u16, timeout: Duration) -> Result<TcpStore, StoreError> {
+pub(super) fn call(
+    endpoint: &Endpoint,
+    port: u16,
+    timeout: Duration,
+) -> Result<TcpStore, StoreError> {
     TcpStore::connect(TcpStoreOptions {
         timeout,
         ..TcpStoreOptions::new(&endpoint.host, port)

@@ -5,6 +5,7 @@
 //! | `mod.rs` | the backend: connects at the first use, then passes everything on |
 //! | `options.rs` | its parameters and options |
 //! | `connect.rs` | hosting the store or finding it, and what kind of store it is |
+//! | `lost_agent.rs` | an agent that was killed is taken out by its supervisor |
 //! | `stored.rs` | the shared state under torchelastic's key of any store; its errors |
 //! | `store_watch.rs` | noticing changes of it |
 //!
@@ -21,6 +22,7 @@
 //! clients.
 
 mod connect;
+mod lost_agent;
 mod options;
 mod store_watch;
 mod stored;

@@ -59,7 +59,7 @@ fn main() {
         let mut agent = Command::new(env::current_exe().expect("a program knows its path"));
         agent.args(&arguments);
         match keep(agent) {
-            Ok(status) => end_like(status),
+            Ok(end) => end_like(end.status),
             Err(error) => {
                 say!("keeper: {error}");
                 exit(1);

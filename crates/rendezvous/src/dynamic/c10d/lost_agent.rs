@@ -1,0 +1,77 @@
+//! The last service for an agent that was killed: its supervisor takes it out of the state, so that
+//! the other nodes need not wait for its heartbeats.
+
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdzv_core::time::Wall;
+use rdzv_rendezvous_proto::apply::sanitise;
+use rdzv_rendezvous_proto::{NodeDesc, codec};
+use rdzv_store::FileStore;
+
+use super::C10dRendezvous;
+use super::connect::call;
+use super::options::{Medium, Options};
+use super::stored::{Place, StoredState};
+use crate::dynamic::{SharedState as _, node};
+use crate::{RendezvousError, RendezvousParameters};
+
+/// Limit for connecting to the store, and for each answer.
+const TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Most writes that others may come before.
+const ATTEMPTS: usize = 16;
+
+impl C10dRendezvous {
+    /// Takes the agent with this process id, on this machine, out of the run. True if it was in it.
+    /// Nothing is hosted for that: a store that has ended with the agent is nobody's any more.
+    ///
+    /// # Errors
+    ///
+    /// The parameters are not usable, or the store does not answer within seconds.
+    pub fn remove_agent(
+        parameters: &RendezvousParameters,
+        pid: u32,
+    ) -> Result<bool, RendezvousError> {
+        let options = Options::from_parameters(parameters)?;
+        let explain = |error| RendezvousError::of_c10d_store(error, &options.place());
+        let (place, host, from) = match &options.medium {
+            Medium::Tcp { endpoint, .. } => {
+                // A store that is gone refuses at once, where a client of it would try again.
+                if TcpStream::connect((endpoint.host.as_str(), endpoint.port)).is_err() {
+                    return Ok(false);
+                }
+                let store = call(endpoint, endpoint.port, TIMEOUT).map_err(explain)?;
+                let from = store.local_address();
+                (Place::Tcp(Arc::new(store)), Some(&*endpoint.host), from)
+            }
+            Medium::File(path) if !path.exists() => return Ok(false),
+            Medium::File(path) => {
+                let store = FileStore::open(path, None).map_err(explain)?;
+                (Place::File(Arc::new(store)), None, None)
+            }
+        };
+        let me = node::describe(node::advertised(options.local_addr.as_deref(), host, from));
+        let mut stored = StoredState::new(place, &options.run_id)?;
+        for _ in 0..ATTEMPTS {
+            let Some((pickle, token)) = stored.get()? else {
+                return Ok(false);
+            };
+            let Ok(mut state) = codec::decode(&pickle) else {
+                return Ok(false);
+            };
+            let is_it = |node: &NodeDesc, _| node.addr == me.addr && node.pid == i64::from(pid);
+            // At the beginning of time no heartbeat is old, so that nobody else is removed.
+            let lost = sanitise(&mut state, &me, &options.settings, Wall::default(), is_it);
+            if lost.is_empty() {
+                return Ok(false);
+            }
+            if stored.set(&codec::encode(&state), Some(&token))?.won {
+                stored.notify()?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
