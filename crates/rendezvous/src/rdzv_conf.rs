@@ -10,17 +10,19 @@
 //! | `heartbeat_timeout` | 5 s | how long to try one heartbeat |
 //! | `keep_alive_interval` | 5 s | time between heartbeats |
 //! | `keep_alive_max_attempt` | 3 | missed heartbeats after which a node is lost |
+//! | `store_max_memory` | 4GiB | the memory of each store that this agent hosts |
 //! | `cas_backoff_max_seconds` | 0 s | most that is slept after a lost write |
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rdzv_rendezvous_proto::Settings;
+use rdzv_store::{Limits, parse_size};
 
 use crate::RendezvousError;
 
 /// The names of the options above.
-const NAMES: [&str; 7] = [
+const NAMES: [&str; 8] = [
     "join_timeout",
     "last_call_timeout",
     "close_timeout",
@@ -28,6 +30,7 @@ const NAMES: [&str; 7] = [
     "keep_alive_interval",
     "keep_alive_max_attempt",
     "cas_backoff_max_seconds",
+    "store_max_memory",
 ];
 
 /// Options that launchers add for all backends.
@@ -156,6 +159,16 @@ impl RendezvousConfig {
             cas_backoff_max: self.backoff()?,
             ..defaults
         })
+    }
+
+    /// The bounds of the stores that this agent hosts.
+    pub fn store_limits(&self) -> Result<Limits, RendezvousError> {
+        let (option, mut limits) = ("store_max_memory", Limits::default());
+        if let Some(text) = self.get(option) {
+            limits.max_memory_bytes = parse_size(text)
+                .map_err(|error| wrong(format!("{option}('{text}') is no size: {error}.")))?;
+        }
+        Ok(limits)
     }
 
     /// Says (at debug level) which options neither this module nor the backend, which knows `also`,

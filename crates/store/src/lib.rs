@@ -29,5 +29,5 @@ pub use tcp::{
     KeepAlive, Pinger, ServerOptions, TcpStore, TcpStoreOptions, TcpStoreServer, Traffic,
 };
 
-pub use rdzv_store_proto::limits::Limits;
+pub use rdzv_store_proto::limits::{Limits, parse_size};
 pub use rdzv_store_proto::server::ServerStats;

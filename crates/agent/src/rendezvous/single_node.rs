@@ -6,7 +6,7 @@ use rdzv_agent_proto::group::policy::EXPLAINED_WITHIN;
 use rdzv_agent_proto::group::{Master, Round};
 use rdzv_core::rank::GroupRank;
 use rdzv_rendezvous::dynamic::reserve_port;
-use rdzv_store::{Pinger, ServerOptions, TcpStoreServer};
+use rdzv_store::{Limits, Pinger, ServerOptions, TcpStoreServer};
 
 use crate::{AgentConfig, AgentError, MasterPort};
 
@@ -20,6 +20,7 @@ pub(super) struct LocalRendezvous {
     address: Option<String>,
     share_store: bool,
     master_port: MasterPort,
+    limits: Limits,
     /// How many rounds there were.
     rounds: u64,
     server: Option<TcpStoreServer>,
@@ -33,6 +34,7 @@ impl LocalRendezvous {
             address: config.local_addr.clone(),
             share_store: config.share_store,
             master_port: config.master_port.clone(),
+            limits: config.store_limits,
             rounds: 0,
             server: None,
             port: None,
@@ -85,6 +87,7 @@ impl LocalRendezvous {
             host,
             port,
             listener,
+            limits: self.limits,
             ..ServerOptions::default()
         })?)
     }

@@ -8,7 +8,7 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use rdzv_store::{Limits, ServerOptions, TcpStoreServer};
+use rdzv_store::{Limits, ServerOptions, TcpStoreServer, parse_size};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::exit::Exit;
@@ -28,11 +28,11 @@ pub(crate) struct StoreArgs {
     port: u16,
 
     /// Longest key
-    #[arg(long, value_name = "SIZE", default_value = "8KiB", value_parser = size)]
+    #[arg(long, value_name = "SIZE", default_value = "8KiB", value_parser = parse_size)]
     max_key_size: usize,
 
     /// Longest value of one request
-    #[arg(long, value_name = "SIZE", default_value = "8MiB", value_parser = size)]
+    #[arg(long, value_name = "SIZE", default_value = "8MiB", value_parser = parse_size)]
     max_value_size: usize,
 
     /// Most keys in the store
@@ -47,7 +47,7 @@ pub(crate) struct StoreArgs {
     ///
     /// One connection may use an eighth of it, one address from which no agent has joined a quarter, and
     /// all but agents three quarters. A peer that is over its share is refused, and the others go on.
-    #[arg(long, value_name = "SIZE", default_value = "4GiB", value_parser = size)]
+    #[arg(long, value_name = "SIZE", default_value = "4GiB", value_parser = parse_size)]
     max_memory: usize,
 }
 
@@ -63,25 +63,6 @@ impl StoreArgs {
             ..Limits::default()
         }
     }
-}
-
-/// Bytes, or a number with KiB, MiB or GiB behind it.
-fn size(text: &str) -> Result<usize, String> {
-    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
-    let shift = match &text[digits.len()..] {
-        "" => 0,
-        "KiB" => 10,
-        "MiB" => 20,
-        "GiB" => 30,
-        _ => return Err("a size is a number of bytes, or one of KiB, MiB or GiB".to_owned()),
-    };
-    let number: usize = digits
-        .trim()
-        .parse()
-        .map_err(|_| format!("{digits:?} is no whole number"))?;
-    number
-        .checked_mul(1 << shift)
-        .ok_or_else(|| "that is more than this machine can address".to_owned())
 }
 
 /// The time for clients to leave once the server is to end.
@@ -149,15 +130,5 @@ mod tests {
     fn the_defaults_are_the_servers() {
         let line = Line::try_parse_from(["store"]).unwrap();
         assert_eq!(line.store.limits(), Limits::default());
-    }
-
-    #[test]
-    fn sizes_have_binary_units() {
-        assert_eq!(size("12"), Ok(12));
-        assert_eq!(size("3MiB"), Ok(3 << 20));
-        assert_eq!(size("3 KiB"), Ok(3 << 10));
-        for bad in ["", "MiB", "3MB", "-1", "1.5GiB", "99999999999GiB"] {
-            assert!(size(bad).is_err(), "{bad}");
-        }
     }
 }

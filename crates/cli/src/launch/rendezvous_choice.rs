@@ -8,6 +8,7 @@ use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
 use rdzv_rendezvous::{BackendRegistry, RendezvousConfig, RendezvousError, RendezvousParameters};
+use rdzv_store::Limits;
 
 use super::context::Context;
 use super::worker_count::Nodes;
@@ -55,7 +56,8 @@ pub(crate) struct RendezvousArgs {
     /// more), `close_timeout` (30), `heartbeat_timeout` (5), `keep_alive_interval` (5), and
     /// `keep_alive_max_attempt` (3 missed heartbeats: the node is lost). c10d: `is_host` (whether
     /// this node hosts the endpoint; found out from its addresses), `store_type` (`tcp` or `file`),
-    /// `read_timeout` (60). etcd: `protocol` (`http` or `https`), `cert`, `key`, `cacert`,
+    /// `read_timeout` (60). Every agent that hosts
+    /// a store: `store_max_memory` (4GiB). etcd: `protocol` (`http` or `https`), `cert`, `key`, `cacert`,
     /// `etcd_prefix`, `lease_ttl` (5: a node that is gone is noticed after it).
     #[arg(long, value_name = "K=V,...", default_value = "")]
     rdzv_conf: String,
@@ -93,6 +95,12 @@ impl RendezvousArgs {
     /// Reads `--rdzv-conf`.
     pub(super) fn settings(&self) -> Result<RendezvousConfig, Raised> {
         RendezvousConfig::parse(&self.rdzv_conf).map_err(|error| value_error(&error))
+    }
+
+    /// The bounds of the stores that the agent hosts.
+    pub(super) fn store_limits(&self) -> Result<Limits, Raised> {
+        let limits = self.settings()?.store_limits();
+        limits.map_err(|error| value_error(&error))
     }
 }
 

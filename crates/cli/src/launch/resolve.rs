@@ -110,6 +110,7 @@ pub(crate) fn resolve(
         signals_text: arguments.stop.signals_to_handle.clone(),
         virtual_local_rank: arguments.virtual_local_rank,
         share_store: !environment.is_one(env::TORCH_DISABLE_SHARE_RDZV_TCP_STORE),
+        store_limits: arguments.rendezvous.store_limits()?,
         local_addr: arguments.fixed.local_addr(),
         identical_workers: environment.is_one(env::TORCH_ELASTIC_WORKER_IDENTICAL),
         logs,

@@ -49,3 +49,37 @@ impl Default for Limits {
         }
     }
 }
+
+/// Bytes, or a number with KiB, MiB or GiB behind it.
+pub fn parse_size(text: &str) -> Result<usize, String> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let shift = match &text[digits.len()..] {
+        "" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        _ => return Err("a size is a number of bytes, or one of KiB, MiB or GiB".to_owned()),
+    };
+    let number: usize = digits
+        .trim()
+        .parse()
+        .map_err(|_| format!("{digits:?} is no whole number"))?;
+    number
+        .checked_mul(1 << shift)
+        .ok_or_else(|| "that is more than this machine can address".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_binary_units() {
+        assert_eq!(parse_size("12"), Ok(12));
+        assert_eq!(parse_size("3MiB"), Ok(3 << 20));
+        assert_eq!(parse_size("3 KiB"), Ok(3 << 10));
+        for bad in ["", "MiB", "3MB", "-1", "1.5GiB", "99999999999GiB"] {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
+    }
+}

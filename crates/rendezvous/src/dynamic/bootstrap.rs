@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use rdzv_core::env::{MASTER_ADDR, MASTER_PORT};
 use rdzv_core::escape::{escape, is_plain};
-use rdzv_store::{ServerOptions, Store, StoreError, TcpStoreServer};
+use rdzv_store::{Limits, ServerOptions, Store, StoreError, TcpStoreServer};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -46,16 +46,18 @@ pub struct Master {
 pub struct WorkersStore {
     address: String,
     port: u16,
+    limits: Limits,
     server: Option<Arc<TcpStoreServer>>,
 }
 
 impl WorkersStore {
     /// Hosts nothing yet. `address` is what the other nodes reach this one by; if that is a loopback
     /// address, the store listens there only.
-    pub fn new(address: impl Into<String>) -> Self {
+    pub fn new(address: impl Into<String>, limits: Limits) -> Self {
         Self {
             address: address.into(),
             port: 0,
+            limits,
             server: None,
         }
     }
@@ -104,6 +106,7 @@ impl WorkersStore {
         let server = TcpStoreServer::start(ServerOptions {
             host: loopback(&self.address),
             port: self.port,
+            limits: self.limits,
             ..ServerOptions::default()
         })?;
         Ok(Arc::clone(self.server.insert(Arc::new(server))))
@@ -290,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_leader_that_stays_keeps_its_port_and_empties_the_store() {
-        let mut workers = WorkersStore::new("127.0.0.1");
+        let mut workers = WorkersStore::new("127.0.0.1", Limits::default());
         let first = workers.offer(true).unwrap();
         let client = TcpStore::connect(TcpStoreOptions::new("127.0.0.1", first.port)).unwrap();
         client.set("of-dead-worker", b"x").unwrap();
@@ -302,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_hosts_gets_another_free_port_every_time() {
-        let mut workers = WorkersStore::new("127.0.0.1");
+        let mut workers = WorkersStore::new("127.0.0.1", Limits::default());
         let (first, second) = (workers.offer(false).unwrap(), workers.offer(false).unwrap());
         assert!(first.server.is_none());
         assert_ne!(first.port, second.port);
@@ -314,7 +317,7 @@ mod tests {
     fn a_port_that_was_asked_for_is_the_one() {
         let free = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = free.local_addr().unwrap().port();
-        let mut workers = WorkersStore::new("127.0.0.1");
+        let mut workers = WorkersStore::new("127.0.0.1", Limits::default());
         workers.use_port(Some(port));
         let taken = workers.offer(true).unwrap_err().to_string();
         assert!(taken.contains(&port.to_string()), "{taken}");

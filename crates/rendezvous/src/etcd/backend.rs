@@ -72,6 +72,7 @@ fn over(
             settings,
             me,
             timeout: options.read_timeout,
+            limits: config.store_limits()?,
         },
     )?;
     Ok(Box::new(driver))

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rdzv_core::endpoint::Endpoint;
 use rdzv_rendezvous_proto::NodeDesc;
 use rdzv_store::{
-    FileStore, ServerOptions, Store, StoreError, TcpStore, TcpStoreOptions, TcpStoreServer,
+    FileStore, Limits, ServerOptions, Store, StoreError, TcpStore, TcpStoreOptions, TcpStoreServer,
 };
 
 use super::options::{Medium, Options};
@@ -70,6 +70,7 @@ fn meet(
             run_id: options.run_id.clone(),
             settings: options.settings,
             node: me.clone(),
+            limits: options.limits,
         },
         options.read_timeout,
     )?;
@@ -117,6 +118,7 @@ fn drive(
             settings: options.settings,
             me,
             timeout: options.read_timeout,
+            limits: options.limits,
         },
     )?;
     Ok(Box::new(driver))
@@ -132,12 +134,12 @@ fn reach(
     let timeout = options.read_timeout;
     let (server, store) = match is_host {
         Some(true) => {
-            let server = serve(endpoint).map_err(explain)?;
+            let server = serve(endpoint, options.limits).map_err(explain)?;
             let store = call(endpoint, server.port(), timeout).map_err(explain)?;
             (Some(server), store)
         }
         None if node::is_this_machine(&endpoint.host, timeout) => {
-            serve_or_call(endpoint, timeout).map_err(explain)?
+            serve_or_call(endpoint, timeout, options.limits).map_err(explain)?
         }
         _ => (
             None,
@@ -148,10 +150,11 @@ fn reach(
     Ok((server, store))
 }
 
-fn serve(endpoint: &Endpoint) -> Result<TcpStoreServer, StoreError> {
+fn serve(endpoint: &Endpoint, limits: Limits) -> Result<TcpStoreServer, StoreError> {
     TcpStoreServer::start(ServerOptions {
         host: loopback(&endpoint.host),
         port: endpoint.port,
+        limits,
         extension: Some(native::extension()),
         ..ServerOptions::default()
     })
@@ -173,11 +176,12 @@ pub(super) fn call(
 fn serve_or_call(
     endpoint: &Endpoint,
     timeout: Duration,
+    limits: Limits,
 ) -> Result<(Option<TcpStoreServer>, TcpStore), StoreError> {
     let started = Instant::now();
     let mut tried = 0;
     loop {
-        match serve(endpoint) {
+        match serve(endpoint, limits) {
             Ok(server) => {
                 let store = call(endpoint, server.port(), timeout)?;
                 return Ok((Some(server), store));

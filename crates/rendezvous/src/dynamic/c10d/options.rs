@@ -6,6 +6,7 @@ use std::time::Duration;
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::RunId;
 use rdzv_rendezvous_proto::Settings;
+use rdzv_store::Limits;
 
 use crate::{RendezvousError, RendezvousParameters};
 
@@ -23,6 +24,8 @@ pub(super) struct Options {
     pub(super) settings: Settings,
     pub(super) local_addr: Option<String>,
     pub(super) read_timeout: Duration,
+    /// The bounds of the stores that are hosted here.
+    pub(super) limits: Limits,
 }
 
 /// Where the state is.
@@ -76,6 +79,7 @@ impl Options {
             settings: config.settings(parameters.min_nodes, parameters.max_nodes)?,
             local_addr: parameters.local_addr.clone(),
             read_timeout: Duration::from_secs(read_timeout),
+            limits: config.store_limits()?,
         })
     }
 
@@ -119,7 +123,9 @@ mod tests {
 
     #[test]
     fn every_option_is_read() {
-        let options = read("h:1", "run", "store_type= TCP,read_timeout=5,is_host=no").unwrap();
+        let given = "store_type= TCP,read_timeout=5,is_host=no,store_max_memory=64MiB";
+        let options = read("h:1", "run", given).unwrap();
+        assert_eq!(options.limits.max_memory_bytes, 64 << 20);
         assert!(matches!(
             options.medium,
             Medium::Tcp {

@@ -34,7 +34,7 @@ use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
 use rdzv_rendezvous_proto::participant::Formed;
 use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, Settings};
-use rdzv_store::{Breaker, Pinger, Store, StoreError};
+use rdzv_store::{Breaker, Limits, Pinger, Store, StoreError};
 
 use self::command::{Command, Event};
 use self::interruption::Interruption;
@@ -58,6 +58,8 @@ pub struct DriverOptions {
     pub me: NodeDesc,
     /// How long rank 0 may take, once a round is complete, to say where the workers meet.
     pub timeout: Duration,
+    /// The bounds of the workers' store.
+    pub limits: Limits,
 }
 
 /// A rendezvous over a shared state.
@@ -114,7 +116,7 @@ impl Driver {
             name,
             place,
             losses_known_within,
-            workers: WorkersStore::new(&options.me.addr),
+            workers: WorkersStore::new(&options.me.addr, options.limits),
             options,
             commands,
             interruption,

@@ -82,12 +82,12 @@ impl ConnectionThread {
         stream: TcpStream,
         address: SocketAddr,
         run_id: &RunId,
-        node: NodeDesc,
         settings: Settings,
+        workers: WorkersStore,
+        node: NodeDesc,
     ) -> io::Result<(Sender<Command>, JoinHandle<()>)> {
         let (sender, commands) = mailbox()?;
         stream.set_nonblocking(true)?;
-        let workers = WorkersStore::new(node.addr.clone());
         let instance = fastrand::u64(..);
         let thread = Self {
             client: NativeClient::new(Now::default(), instance, run_id.as_str(), node, settings),

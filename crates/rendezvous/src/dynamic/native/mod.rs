@@ -29,9 +29,9 @@ use rdzv_event::Sender;
 use rdzv_rendezvous_proto::coordinator::wire::Refusal;
 use rdzv_rendezvous_proto::native_client::{Failure, Joined};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
-use rdzv_store::{Pinger, PrefixStore, TcpStore};
+use rdzv_store::{Limits, Pinger, PrefixStore, TcpStore};
 
-use crate::dynamic::bootstrap::Master;
+use crate::dynamic::bootstrap::{Master, WorkersStore};
 use crate::{Interrupter, Member, Observer, RendezvousBackend, RendezvousError, RendezvousInfo};
 use connection_thread::{Command, ConnectionThread, NotJoined};
 pub use extension::extension;
@@ -48,6 +48,8 @@ pub struct NativeOptions {
     pub settings: Settings,
     /// This agent; its address is where the others reach the workers' store.
     pub node: NodeDesc,
+    /// The bounds of the workers' store.
+    pub limits: Limits,
 }
 
 /// An agent's rendezvous through a coordinator.
@@ -87,6 +89,7 @@ impl Native {
             run_id,
             settings,
             node,
+            limits,
         } = options;
         let address = store.peer();
         let place = place(address);
@@ -95,8 +98,15 @@ impl Native {
             Ok(Found::Store) => return Ok(None),
             Err(what) => return Err(unreachable(place, what, None)),
         };
-        let (commands, thread) = ConnectionThread::start(stream, address, &run_id, node, settings)
-            .map_err(|error| unreachable(place.clone(), error.to_string(), None))?;
+        let (commands, thread) = ConnectionThread::start(
+            stream,
+            address,
+            &run_id,
+            settings,
+            WorkersStore::new(node.addr.clone(), limits),
+            node,
+        )
+        .map_err(|error| unreachable(place.clone(), error.to_string(), None))?;
         Ok(Some(Self {
             name: "c10d".to_owned(),
             run_id,
