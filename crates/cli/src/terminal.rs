@@ -2,7 +2,8 @@
 //! not read is no reason to stop supervising.
 //!
 //! A reader that pages through the output of a run (`| less`, Ctrl-S) lets its pipe fill up, and the
-//! next write to it blocks. The agent must not: it supervises workers. So from [`start_lines`] on a
+//! next write to it blocks. The agent must not: it supervises workers. Nor must `rdzv store`, which
+//! serves clients. So from [`start_lines`] on a
 //! thread of its own writes the lines to stderr, and callers only queue them. The agent writes the
 //! lines of the workers and these ones, so neither gets into the middle of the other.
 
@@ -56,8 +57,8 @@ impl Write for LineWriter {
     }
 }
 
-/// From here on lines are queued. To be called once, by a process that has workers to look after;
-/// if no thread can be had, lines go on being written at once.
+/// From here on lines are queued. To be called once, by a process that has workers or clients to
+/// look after; if no thread can be had, lines go on being written at once.
 pub(crate) fn start_lines() {
     let (queue, commands) = channel();
     let thread = thread::Builder::new()

@@ -172,6 +172,36 @@ impl RendezvousError {
                          else uses"
                         .to_owned(),
             },
+            StoreError::Silent {
+                peer,
+                found,
+                elapsed,
+            } => Self::Unreachable {
+                what: format!("no store answered ({found})"),
+                place: format!("the c10d endpoint {peer}"),
+                elapsed: Some(elapsed),
+                remedy:
+                    "check the address and port of --rdzv-endpoint, and whether the host of the \
+                         store is overloaded"
+                        .to_owned(),
+            },
+            StoreError::ReplyTooLong {
+                peer,
+                operation,
+                key,
+                size,
+                limit,
+            } => Self::Unreachable {
+                what: format!(
+                    "the reply to {operation} key {key} is at least {size} bytes long, and at most \
+                     {limit} are accepted"
+                ),
+                place: format!("the c10d endpoint {peer}"),
+                elapsed: None,
+                remedy: "check that --rdzv-endpoint names the store of this job and that nothing \
+                         else writes to it"
+                    .to_owned(),
+            },
             StoreError::Disconnected {
                 elapsed, source, ..
             } => Self::Unreachable {

@@ -258,7 +258,11 @@ impl StaticRendezvous {
                 expected,
                 elapsed,
             },
-            StoreError::Connect { .. } | StoreError::NotAStore { .. } if node_rank.0 != 0 => {
+            StoreError::Connect { .. }
+            | StoreError::NotAStore { .. }
+            | StoreError::Silent { .. }
+                if node_rank.0 != 0 =>
+            {
                 RendezvousError::NoNodeZero {
                     rank: node_rank.0,
                     nodes: *nodes,

@@ -101,6 +101,38 @@ pub enum StoreError {
         /// Time waited.
         elapsed: Duration,
     },
+    /// The reply needs more memory than the client gives to one.
+    #[error(
+        "{operation} key {key}: the reply of the store at {peer} is at least {size} bytes long, and \
+         at most {limit} are accepted; check that it is the store of this job, and set \
+         `TcpStoreOptions::max_reply_bytes` if the reply is meant to be that long"
+    )]
+    ReplyTooLong {
+        /// Address of the peer.
+        peer: String,
+        /// The operation.
+        operation: &'static str,
+        /// The key it was about; empty if about none.
+        key: String,
+        /// Memory that the reply needs by the lengths declared so far.
+        size: u64,
+        /// The limit.
+        limit: usize,
+    },
+    /// The peer took the connection and did not answer on it in time.
+    #[error(
+        "talk to {peer}: it is not a store, or one that is overloaded ({found} for {}ms); check the \
+         address and port",
+        .elapsed.as_millis()
+    )]
+    Silent {
+        /// Address of the peer.
+        peer: String,
+        /// Its act instead of an answer.
+        found: String,
+        /// Duration of the attempts.
+        elapsed: Duration,
+    },
     /// The server could not be started.
     #[error(
         "listen on {address}: {source}; choose an address of this host and a port that is free"

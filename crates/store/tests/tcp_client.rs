@@ -81,7 +81,7 @@ fn a_silent_service_is_no_store() {
         let started = Instant::now();
         let error = TcpStore::connect(client(port, SHORT)).unwrap_err();
         assert!(started.elapsed() < LONG);
-        assert!(matches!(error, StoreError::NotAStore { .. }), "{error}");
+        assert!(matches!(error, StoreError::Silent { .. }), "{error}");
         let text = error.to_string();
         assert!(text.contains(&format!("127.0.0.1:{port}")), "{text}");
         assert!(text.contains("said nothing"), "{text}");
@@ -101,6 +101,57 @@ fn a_web_server_is_no_store_and_is_not_asked_again() {
             .unwrap_err()
             .to_string();
         assert!(error.contains("HTTP/1.1 400 Bad Request"), "{error}");
+    });
+}
+
+/// Reads until the blank line that ends a request of HTTP, and answers; says nothing before.
+fn serve_http(mut stream: TcpStream) {
+    let mut request = Vec::new();
+    let mut byte = [0];
+    while !request.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut byte) {
+            Ok(1) => request.push(byte[0]),
+            _ => return,
+        }
+    }
+    let _ = stream.write_all(b"HTTP/1.0 404 Not Found\r\n\r\n");
+}
+
+#[test]
+fn a_web_server_that_waits_for_a_whole_request_is_found_out() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    // It ends with the process.
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            thread::spawn(move || serve_http(stream.unwrap()));
+        }
+    });
+    let started = Instant::now();
+    let error = TcpStore::connect(client(port, LONG)).unwrap_err();
+    assert!(started.elapsed() < LONG / 2, "{:?}", started.elapsed());
+    assert!(matches!(error, StoreError::NotAStore { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("an HTTP server"), "{text}");
+    assert!(text.contains("404 Not Found"), "{text}");
+}
+
+#[test]
+fn a_store_that_is_slow_to_answer_is_asked_in_http_and_then_waited_for() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut first = listener.accept().unwrap().0;
+            // The stray request shows that the client has waited.
+            let mut request = Vec::new();
+            let mut stray = listener.accept().unwrap().0;
+            stray.read_to_end(&mut request).unwrap();
+            assert!(request.ends_with(b"\r\n\r\n"), "{request:?}");
+            handshake(&mut first);
+            wait_for_the_end(first);
+        });
+        TcpStore::connect(client(port, LONG)).unwrap();
     });
 }
 
@@ -225,6 +276,58 @@ fn an_answer_that_cannot_be_ends_the_use_of_the_connection() {
         assert!(error.to_string().contains("0x07"), "{error}");
         store.check(&["k"]).unwrap_err();
     });
+}
+
+#[test]
+fn a_reply_over_the_limit_names_key_size_and_remedy_and_ends_the_connection() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::scope(|scope| {
+        let taken = scope.spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            handshake(&mut stream);
+            stream.read_exact(&mut [0; 1 + 8 + 8 + 2]).unwrap();
+            stream.write_all(&[0]).unwrap();
+            stream.write_all(&(1_u64 << 40).to_le_bytes()).unwrap();
+            let mut taken = 0_usize;
+            while let Ok(count) = stream.write(&[0; 64 << 10]) {
+                taken += count;
+            }
+            taken
+        });
+        let options = TcpStoreOptions {
+            max_reply_bytes: 1 << 20,
+            ..client(port, LONG)
+        };
+        let store = TcpStore::connect(options).unwrap();
+        let error = store.get("k").unwrap_err();
+        assert!(matches!(error, StoreError::ReplyTooLong { .. }), "{error}");
+        let text = error.to_string();
+        for part in [
+            "get key /k",
+            &format!("127.0.0.1:{port}"),
+            "1099511627",
+            "1048576",
+            "max_reply_bytes",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        // What the kernel takes for the client is all.
+        let taken = taken.join().unwrap();
+        assert!(taken < 32 << 20, "{taken}");
+        let again = store.check(&["k"]).unwrap_err().to_string();
+        assert!(again.contains("at most 1048576"), "{again}");
+    });
+}
+
+#[test]
+fn a_value_under_the_limit_that_was_appended_to_is_read() {
+    let server = server();
+    let store = TcpStore::connect(client(server.port(), LONG)).unwrap();
+    for _ in 0..3 {
+        store.append("k", &[7; 5 << 20]).unwrap();
+    }
+    assert_eq!(store.get("k").unwrap().len(), 15 << 20);
 }
 
 #[test]

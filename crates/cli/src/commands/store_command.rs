@@ -12,7 +12,7 @@ use rdzv_store::{Limits, ServerOptions, TcpStoreServer, parse_size};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::exit::Exit;
-use crate::terminal::complain;
+use crate::terminal::{complain, finish_lines, start_lines};
 
 /// Flags of `rdzv store`.
 #[derive(Debug, Clone, Args, PartialEq, Eq)]
@@ -68,15 +68,20 @@ impl StoreArgs {
 /// The time for clients to leave once the server is to end.
 const LINGER: Duration = Duration::from_millis(200);
 
+/// The time for the reader of stderr to take the last lines.
+const FINAL_FLUSH: Duration = Duration::from_millis(200);
+
 /// Serves until SIGTERM, SIGINT or SIGHUP.
 pub(crate) fn run(arguments: &StoreArgs) -> ExitCode {
-    match serve(arguments) {
-        Ok(()) => Exit::Success.into(),
+    let code = match serve(arguments) {
+        Ok(()) => Exit::Success,
         Err(error) => {
             complain(&format!("rdzv store: {error:#}"));
-            Exit::Failure.into()
+            Exit::Failure
         }
-    }
+    };
+    finish_lines(Some(FINAL_FLUSH));
+    code.into()
 }
 
 fn serve(arguments: &StoreArgs) -> anyhow::Result<()> {
@@ -84,6 +89,8 @@ fn serve(arguments: &StoreArgs) -> anyhow::Result<()> {
     // Before anybody learns that we are here, so that no signal can come too early.
     let ends = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
     ends.thread_block().context("handle signals")?;
+    // After that, so that its thread takes no signal either.
+    start_lines();
     let ends = SignalFd::with_flags(&ends, SfdFlags::SFD_CLOEXEC).context("handle signals")?;
     let options = ServerOptions {
         host: arguments.host.clone(),

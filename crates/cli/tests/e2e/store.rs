@@ -1,7 +1,10 @@
 //! `rdzv store`.
 
+use std::io::{PipeReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
+use rdzv_store::{Store as _, TcpStore, TcpStoreOptions};
+use rustix::fs::OFlags;
 use rustix::process::Signal;
 
 use crate::harness::{Running, rdzv};
@@ -9,11 +12,15 @@ use crate::harness::{Running, rdzv};
 /// Starts a store, and tells where it listens.
 fn listening(arguments: &[&str]) -> (Running, SocketAddr) {
     let running = rdzv(["store"]).args(arguments).start();
+    let address = address_of(&running);
+    (running, address)
+}
+
+fn address_of(running: &Running) -> SocketAddr {
     running.stdout.await_text("\n", 1);
     let line = running.stdout.so_far();
     let address = line.strip_prefix("listening on ").unwrap().trim_end();
-    let address = address.parse().unwrap();
-    (running, address)
+    address.parse().unwrap()
 }
 
 #[test]
@@ -49,4 +56,61 @@ fn a_port_in_use_is_one_sentence() {
         "{}",
         ended.stderr
     );
+}
+
+/// A pipe that is full, and that nobody reads.
+fn full_pipe() -> (PipeReader, std::io::PipeWriter) {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let flags = rustix::fs::fcntl_getfl(&writer).unwrap();
+    rustix::fs::fcntl_setfl(&writer, flags | OFlags::NONBLOCK).unwrap();
+    while writer.write(&[b'x'; 4096]).is_ok() {}
+    while writer.write(b"x").is_ok() {}
+    rustix::fs::fcntl_setfl(&writer, flags).unwrap();
+    (reader, writer)
+}
+
+/// Sends what no client of a store sends, and waits until the store has hung up.
+fn stranger(address: SocketAddr) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    let _reset_or_end = stream.read_to_end(&mut Vec::new());
+}
+
+#[test]
+fn a_console_that_nobody_reads_stops_neither_the_service_nor_a_signal() {
+    let (unread, stderr) = full_pipe();
+    let running = rdzv(["store", "--host", "127.0.0.1", "--port", "0"])
+        .stderr(stderr)
+        .start();
+    let address = address_of(&running);
+    stranger(address);
+    // A client that asks is answered.
+    let options = TcpStoreOptions::new(address.ip().to_string(), address.port());
+    let client = TcpStore::connect(options).unwrap();
+    client.set("key", b"value").unwrap();
+    assert_eq!(client.get("key").unwrap(), "value");
+    running.signal(Signal::TERM);
+    running.wait().expect(0);
+    drop(unread);
+}
+
+#[test]
+fn a_port_scan_is_told_in_a_few_lines_and_a_count() {
+    const STRANGERS: usize = 200;
+    let (running, address) = listening(&["--host", "127.0.0.1", "--port", "0"]);
+    for _ in 0..STRANGERS {
+        stranger(address);
+    }
+    running.signal(Signal::TERM);
+    let ended = running.wait().expect(0);
+    let lines: Vec<&str> = ended.stderr.lines().collect();
+    assert!(lines.len() < STRANGERS / 4, "{}", ended.stderr);
+    let told: usize = lines
+        .iter()
+        .map(|line| match line.split_once("closed ") {
+            Some((_, rest)) => rest.split(' ').next().unwrap().parse().unwrap(),
+            None => 1,
+        })
+        .sum();
+    assert_eq!(told, STRANGERS, "{}", ended.stderr);
 }

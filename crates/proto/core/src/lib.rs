@@ -8,7 +8,7 @@
 //!
 //! Reading order: [`machine`] (the one contract all machines share), [`time`], [`ident`],
 //! [`endpoint`] and [`rank`] (the words), [`mod@env`] (names of environment variables), [`signal`],
-//! [`escape`] (texts of others, fit to be shown).
+//! [`escape`] (texts of others, fit to be shown), [`rate`] (bounds on log lines).
 //! The machines themselves are in the protocol crates: `rdzv-store-proto`, `rdzv-rendezvous-proto`,
 //! `rdzv-agent-proto` and `rdzv-rpc-proto`.
 //!
@@ -22,5 +22,6 @@ pub mod escape;
 pub mod ident;
 pub mod machine;
 pub mod rank;
+pub mod rate;
 pub mod signal;
 pub mod time;

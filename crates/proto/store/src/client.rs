@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use super::limits::MAX_REPLY_BYTES;
 use super::wire::reply::{Reply, ReplyReader, STOP_WAITING, Shape, WAIT_CANCELED};
 use super::wire::{WireError, request};
 use rdzv_core::machine::{Machine, Outbox};
@@ -119,16 +120,26 @@ pub struct ClientMachine {
     state: State,
     outbox: Outbox<Output>,
     reply_timeout: Duration,
+    /// Most memory for one reply.
+    max_reply_bytes: usize,
     /// When the reply in progress must be complete; not used while waiting.
     answer_by: Mono,
 }
 
 impl Default for ClientMachine {
     fn default() -> Self {
+        Self::new(MAX_REPLY_BYTES)
+    }
+}
+
+impl ClientMachine {
+    /// A client that gives one reply at most this much memory.
+    pub fn new(max_reply_bytes: usize) -> Self {
         Self {
             state: State::Idle,
             outbox: Outbox::default(),
             reply_timeout: Duration::ZERO,
+            max_reply_bytes,
             answer_by: Mono::ZERO,
         }
     }
@@ -227,7 +238,7 @@ impl ClientMachine {
     fn ask(&mut self, now: Mono, bytes: Vec<u8>, shape: Shape) {
         self.outbox.push(Output::Send(bytes));
         self.answer_by = now + self.reply_timeout;
-        self.state = State::Answering(ReplyReader::new(shape));
+        self.state = State::Answering(ReplyReader::new(shape, self.max_reply_bytes));
         // A reply of no values is complete without a byte.
         self.receive(now, &[]);
     }

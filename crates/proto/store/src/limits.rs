@@ -1,6 +1,10 @@
-//! The bounds of a server. It closes a connection that exceeds them.
+//! The bounds of a server, which closes a connection that exceeds them, and the bound of a client.
 
 use std::time::Duration;
+
+/// Most memory that a client gives to one reply, unless it is told otherwise: eight values of the
+/// greatest size that a server takes by default.
+pub const MAX_REPLY_BYTES: usize = 64 << 20;
 
 /// Bounds of one server. A client that exceeds one of them loses its connection and nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

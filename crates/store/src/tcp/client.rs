@@ -45,6 +45,7 @@ pub struct TcpStore {
     peer: SocketAddr,
     endpoint: Endpoint,
     timeout: SharedTimeout,
+    max_reply_bytes: usize,
     /// Kept for as long as any store object that was made with it.
     server: Option<Arc<TcpStoreServer>>,
 }
@@ -83,8 +84,9 @@ impl TcpStore {
             port: server.as_ref().map_or(options.port, |server| server.port()),
             host: options.host,
         };
-        let link = connect(&endpoint, &deadline)?;
-        let store = Self::over(link, endpoint, options.timeout, server);
+        let max_reply_bytes = options.max_reply_bytes;
+        let link = connect(&endpoint, &deadline, max_reply_bytes)?;
+        let store = Self::over(link, endpoint, options.timeout, max_reply_bytes, server);
         if let Some(world_size) = options.world_size
             && options.wait_for_workers
         {
@@ -97,6 +99,7 @@ impl TcpStore {
         link: Link,
         endpoint: Endpoint,
         timeout: Duration,
+        max_reply_bytes: usize,
         server: Option<Arc<TcpStoreServer>>,
     ) -> Self {
         Self {
@@ -105,6 +108,7 @@ impl TcpStore {
             link: Mutex::new(Connected::new(link)),
             endpoint,
             timeout: SharedTimeout::new(timeout),
+            max_reply_bytes,
             server,
         }
     }
@@ -476,11 +480,13 @@ impl Store for TcpStore {
             host: address.ip().to_string(),
             port: address.port(),
         };
-        let link = connect(&numeric, &Deadline::after(self.timeout()))?;
+        let deadline = Deadline::after(self.timeout());
+        let link = connect(&numeric, &deadline, self.max_reply_bytes)?;
         Ok(Box::new(Self::over(
             link,
             self.endpoint.clone(),
             self.timeout(),
+            self.max_reply_bytes,
             self.server.clone(),
         )))
     }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::time::backoff;
+use rdzv_store_proto::wire::other_protocol::kind_of_server;
 use rdzv_store_proto::wire::request;
 use socket2::{SockRef, TcpKeepalive};
 
@@ -25,15 +26,36 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 /// Most time for one address, so that one that swallows everything does not keep us from the next.
 const MOST_PER_ADDRESS: Duration = Duration::from_secs(10);
 
+/// Bytes of an answer that are read to find out what answered.
+const SHOWN: usize = 64;
+
+const SAID_NOTHING: &str = "it accepted the connection and said nothing";
+
 /// Even with no time left, each try gets this much.
 const LEAST: Duration = Duration::from_millis(1);
 
+/// After so much silence, the peer is asked in HTTP what it is: a server of HTTP waits for the end of
+/// a request, and so would stay silent for ever. A store of a healthy job answers in milliseconds.
+const ASK_IN_HTTP: Duration = Duration::from_secs(1);
+
+/// How long the peer may take to answer that.
+const HTTP_ANSWER: Duration = Duration::from_secs(1);
+
+/// After so much time without a store, a peer that takes connections and does not answer is told of.
+const TELL: Duration = Duration::from_secs(3);
+
 /// Connects to the store at `endpoint`, trying until the deadline.
-pub(super) fn connect(endpoint: &Endpoint, deadline: &Deadline) -> Result<Link, StoreError> {
+pub(super) fn connect(
+    endpoint: &Endpoint,
+    deadline: &Deadline,
+    max_reply_bytes: usize,
+) -> Result<Link, StoreError> {
     let mut attempts = 0;
+    let mut before: Option<Failed> = None;
+    let mut silence = Silence::new(deadline);
     loop {
-        let failed = match try_once(endpoint, deadline) {
-            Ok(link) => return Ok(link),
+        let failed = match try_once(endpoint, deadline, &mut silence) {
+            Ok((stream, address)) => return Ok(Link::new(stream, address, max_reply_bytes)),
             Err(failed) => failed,
         };
         attempts += 1;
@@ -44,14 +66,105 @@ pub(super) fn connect(endpoint: &Endpoint, deadline: &Deadline) -> Result<Link, 
             });
         }
         if deadline.has_passed() {
-            return Err(failed.into_error(attempts, deadline));
+            // The last try has no time to hear more than nothing.
+            let told = match &failed.reason {
+                Reason::Silent(found) if found == SAID_NOTHING => before.unwrap_or(failed),
+                _ => failed,
+            };
+            return Err(told.into_error(attempts, deadline));
+        }
+        if let Reason::Silent(found) = &failed.reason {
+            silence.tell(&failed.peer, found);
         }
         let pause = backoff(attempts - 1, fastrand::f64(), FIRST_PAUSE, LONGEST_PAUSE);
         // The last try comes right at the deadline.
         let pause = deadline.remaining().map_or(pause, |left| left.min(pause));
         tracing::debug!(peer = %failed.peer, reason = %failed.reason.text(), ?pause, "no store yet");
         thread::sleep(pause);
+        before = Some(failed);
     }
+}
+
+/// What has been done about a peer that does not answer. Each is done once.
+struct Silence<'a> {
+    deadline: &'a Deadline,
+    asked: bool,
+    told: bool,
+}
+
+impl<'a> Silence<'a> {
+    fn new(deadline: &'a Deadline) -> Self {
+        Self {
+            deadline,
+            asked: false,
+            told: false,
+        }
+    }
+
+    /// How long to wait for an answer before [`Silence::act`] has something to do.
+    fn next(&self, connected: Instant) -> Duration {
+        match (self.asked, self.told) {
+            (false, _) => ASK_IN_HTTP.saturating_sub(connected.elapsed()),
+            (true, false) => TELL.saturating_sub(self.deadline.elapsed()),
+            (true, true) => Duration::MAX,
+        }
+    }
+
+    /// The peer has not answered so far. The error says what it is, if it could be found out.
+    fn act(&mut self, connected: Instant, address: SocketAddr) -> Result<(), Reason> {
+        if !self.asked && connected.elapsed() >= ASK_IN_HTTP {
+            self.asked = true;
+            let answer = ask_in_http(address).unwrap_or_default();
+            if let Some(kind) = kind_of_server(&answer) {
+                return Err(Reason::OtherProtocol(format!(
+                    "it is {kind}: it answered {}",
+                    shown(&answer)
+                )));
+            }
+        }
+        self.tell(&address.to_string(), SAID_NOTHING);
+        Ok(())
+    }
+
+    fn tell(&mut self, peer: &str, found: &str) {
+        if self.told || self.deadline.elapsed() < TELL {
+            return;
+        }
+        self.told = true;
+        let left = self.deadline.remaining().map_or_else(
+            || "until it answers".to_owned(),
+            |left| format!("for {} s more", left.as_secs()),
+        );
+        tracing::warn!(
+            "no store has answered at {peer} for {} s ({found}); waiting {left}. Check that the \
+             address and port are those of the job's store",
+            self.deadline.elapsed().as_secs()
+        );
+    }
+}
+
+/// What the peer answers to a request of HTTP, on a connection of its own.
+fn ask_in_http(address: SocketAddr) -> io::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect_timeout(&address, HTTP_ANSWER)?;
+    stream.set_write_timeout(Some(HTTP_ANSWER))?;
+    stream.write_all(b"HEAD / HTTP/1.0\r\n\r\n")?;
+    let until = Instant::now() + HTTP_ANSWER;
+    let mut answer = [0; SHOWN];
+    let mut length = 0;
+    while length < SHOWN {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut answer[length..]) {
+            Ok(0) => break,
+            Ok(read) => length += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => break,
+        }
+    }
+    Ok(answer[..length].to_vec())
 }
 
 /// Why one try failed.
@@ -88,7 +201,12 @@ impl Failed {
                 reason: error.to_string(),
                 elapsed: deadline.elapsed(),
             },
-            Reason::Silent(found) | Reason::OtherProtocol(found) => StoreError::NotAStore {
+            Reason::Silent(found) => StoreError::Silent {
+                peer: self.peer,
+                found,
+                elapsed: deadline.elapsed(),
+            },
+            Reason::OtherProtocol(found) => StoreError::NotAStore {
                 peer: self.peer,
                 found,
             },
@@ -97,7 +215,11 @@ impl Failed {
 }
 
 /// Tries every address of the host once, IPv6 first.
-fn try_once(endpoint: &Endpoint, deadline: &Deadline) -> Result<Link, Failed> {
+fn try_once(
+    endpoint: &Endpoint,
+    deadline: &Deadline,
+    silence: &mut Silence<'_>,
+) -> Result<(TcpStream, SocketAddr), Failed> {
     let left = || deadline.remaining().map(|left| left.max(LEAST));
     let mut failed = Failed {
         peer: endpoint.to_string(),
@@ -126,8 +248,8 @@ fn try_once(endpoint: &Endpoint, deadline: &Deadline) -> Result<Link, Failed> {
         };
         match TcpStream::connect_timeout(&address, share) {
             Err(error) => failed.reason = Reason::Unreachable(error),
-            Ok(stream) => match handshake(&stream, left()) {
-                Ok(()) => return Ok(Link::new(stream, address)),
+            Ok(stream) => match handshake(&stream, address, left(), silence) {
+                Ok(()) => return Ok((stream, address)),
                 Err(reason) => {
                     failed.reason = reason;
                     return Err(failed);
@@ -167,33 +289,75 @@ fn resolve(endpoint: &Endpoint, within: Option<Duration>) -> io::Result<Vec<Sock
 }
 
 /// Exchanges the preamble.
-fn handshake(stream: &TcpStream, within: Option<Duration>) -> Result<(), Reason> {
+fn handshake(
+    stream: &TcpStream,
+    address: SocketAddr,
+    within: Option<Duration>,
+    silence: &mut Silence<'_>,
+) -> Result<(), Reason> {
     let nonce = std::process::id();
     let mut preamble = Vec::new();
     request::preamble(&mut preamble, nonce);
-    match exchange(stream, &preamble, within) {
-        Ok(answer) if answer[..] == nonce.to_le_bytes() => Ok(()),
-        Ok(answer) if answer.is_empty() => Err(Reason::Silent(
+    let broke = |error| Reason::Silent(format!("the connection broke before it answered: {error}"));
+    prepare(stream, &preamble).map_err(broke)?;
+    let connected = Instant::now();
+    let end = within.and_then(|within| connected.checked_add(within));
+    let nonce = nonce.to_le_bytes();
+    let mut answer = [0; SHOWN];
+    let mut length = 0;
+    // Until it is complete, or not the right one.
+    while length < nonce.len() && nonce.starts_with(&answer[..length]) {
+        let left = end.map_or(Duration::MAX, |end| {
+            end.saturating_duration_since(Instant::now())
+        });
+        let wait = left.min(silence.next(connected)).max(LEAST);
+        let mut reader = stream;
+        let read = stream
+            .set_read_timeout((wait < Duration::MAX).then_some(wait))
+            .and_then(|()| reader.read(&mut answer[length..]));
+        match read {
+            Ok(0) => break,
+            Ok(read) => length += read,
+            Err(error) => match error.kind() {
+                io::ErrorKind::Interrupted => {}
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                    if end.is_some_and(|end| end <= Instant::now()) {
+                        return Err(Reason::Silent(match length {
+                            0 => SAID_NOTHING.to_owned(),
+                            _ => format!("it sent {length} of 4 bytes and no more"),
+                        }));
+                    }
+                    silence.act(connected, address)?;
+                }
+                _ => return Err(broke(error)),
+            },
+        }
+    }
+    let answer = &answer[..length];
+    if *answer == nonce {
+        return Ok(());
+    }
+    if answer.is_empty() {
+        return Err(Reason::Silent(
             "it closed the connection when it was asked to show that it is one; PyTorch before 2.5 \
              does that, and so do other services"
                 .to_owned(),
-        )),
-        Ok(answer) => Err(Reason::OtherProtocol(format!(
-            "it answered {:?}",
-            String::from_utf8_lossy(&answer).trim_end()
-        ))),
-        Err(error) => Err(Reason::Silent(match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                "it accepted the connection and said nothing".to_owned()
-            }
-            _ => format!("the connection broke before it answered: {error}"),
-        })),
+        ));
     }
+    let is = kind_of_server(answer).map_or_else(String::new, |kind| format!("it is {kind}: "));
+    Err(Reason::OtherProtocol(format!(
+        "{is}it answered {}",
+        shown(answer)
+    )))
 }
 
-/// Sends the preamble and reads the four bytes of its answer, or as much of another one as comes
-/// with them.
-fn exchange(stream: &TcpStream, preamble: &[u8], within: Option<Duration>) -> io::Result<Vec<u8>> {
+/// The first bytes of an answer, as errors show them.
+fn shown(answer: &[u8]) -> String {
+    format!("{:?}", String::from_utf8_lossy(answer).trim_end())
+}
+
+/// Sets the connection up and sends the preamble.
+fn prepare(mut stream: &TcpStream, preamble: &[u8]) -> io::Result<()> {
     let socket = SockRef::from(stream);
     socket.set_tcp_nodelay(true)?;
     // A host that vanishes without a word is noticed in two minutes instead of never.
@@ -202,20 +366,5 @@ fn exchange(stream: &TcpStream, preamble: &[u8], within: Option<Duration>) -> io
         .with_interval(Duration::from_secs(10))
         .with_retries(6);
     socket.set_tcp_keepalive(&keepalive)?;
-    let mut stream = stream;
-    stream.write_all(preamble)?;
-    let end = within.and_then(|within| Instant::now().checked_add(within));
-    let mut answer = [0; 64];
-    let mut length = 0;
-    while length < 4 {
-        let left = end.map(|end| end.saturating_duration_since(Instant::now()).max(LEAST));
-        stream.set_read_timeout(left)?;
-        match stream.read(&mut answer[length..]) {
-            Ok(0) => break,
-            Ok(read) => length += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(answer[..length].to_vec())
+    stream.write_all(preamble)
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rdzv_store_proto::client::{Expects, Failure, Operation};
 use rdzv_store_proto::limits::Limits;
+use rdzv_store_proto::wire::WireError;
 use rdzv_store_proto::wire::reply::{CheckReply, Reply, Shape};
 use rdzv_store_proto::wire::request;
 
@@ -79,6 +80,15 @@ impl Connected {
                 key,
                 elapsed,
             },
+            Failure::NoStore(WireError::ReplyTooLong { declared, limit }) => {
+                StoreError::ReplyTooLong {
+                    peer,
+                    operation,
+                    key,
+                    size: declared,
+                    limit,
+                }
+            }
             Failure::NoStore(error) => self.corrupt(format!("{operation} key {key}: {error}")),
             Failure::Closed => StoreError::Disconnected {
                 peer,

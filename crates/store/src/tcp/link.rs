@@ -4,7 +4,7 @@
 //! socket timeouts, and those are only set again when they would end too late.
 
 use std::io::{self, IoSlice, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -44,11 +44,11 @@ pub(super) struct Broken {
 
 impl Link {
     /// Takes over a connection whose preamble has been exchanged.
-    pub(super) fn new(stream: TcpStream, peer: SocketAddr) -> Self {
+    pub(super) fn new(stream: TcpStream, peer: SocketAddr, max_reply_bytes: usize) -> Self {
         Self {
             stream: Arc::new(stream),
             peer,
-            machine: ClientMachine::default(),
+            machine: ClientMachine::new(max_reply_bytes),
             origin: Instant::now(),
             buffer: vec![0; READ_AT_ONCE].into_boxed_slice(),
             receive_timeout: None,
@@ -213,6 +213,10 @@ impl Link {
     }
 
     fn broken(&mut self, failure: Failure) -> Broken {
+        if matches!(failure, Failure::NoStore(_)) {
+            // The connection is of no use any more, and the peer may go on sending for ever.
+            let _ = self.stream.shutdown(Shutdown::Both);
+        }
         let source = self.broken.take().unwrap_or_else(|| match &failure {
             Failure::TimedOut | Failure::NoAnswer => io::ErrorKind::TimedOut.into(),
             Failure::Closed => io::Error::new(
@@ -248,6 +252,7 @@ mod tests {
     use std::thread;
 
     use rdzv_store_proto::client::Expects;
+    use rdzv_store_proto::limits::MAX_REPLY_BYTES;
     use rdzv_store_proto::wire::reply::Shape;
 
     use super::*;
@@ -259,7 +264,10 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = listener.local_addr().unwrap();
         let stream = TcpStream::connect(peer).unwrap();
-        (Link::new(stream, peer), listener.accept().unwrap().0)
+        (
+            Link::new(stream, peer, MAX_REPLY_BYTES),
+            listener.accept().unwrap().0,
+        )
     }
 
     fn ask(shape: Shape) -> Operation {

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use rdzv_store_proto::limits::Limits;
+use rdzv_store_proto::limits::{Limits, MAX_REPLY_BYTES};
 use rdzv_store_proto::server::Extension;
 
 use super::server::{ServerOptions, TcpStoreServer};
@@ -35,6 +35,9 @@ pub struct TcpStoreOptions {
     /// Whether masters of this process that give the same port share one server. Only servers
     /// that were started with this are shared. Default false.
     pub multi_tenant: bool,
+    /// Most memory for one reply of the server; a longer one ends the use of the connection. Default
+    /// 64 MiB.
+    pub max_reply_bytes: usize,
     /// Master: a socket that is bound already. `port` must be its port, or 0.
     pub listener: Option<TcpListener>,
     /// Master: the only address to listen on; `None` is every address of this host.
@@ -59,6 +62,7 @@ impl TcpStoreOptions {
             timeout: DEFAULT_TIMEOUT,
             wait_for_workers: true,
             multi_tenant: false,
+            max_reply_bytes: MAX_REPLY_BYTES,
             listener: None,
             bind: None,
             limits: Limits::default(),

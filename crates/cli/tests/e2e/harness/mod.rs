@@ -107,6 +107,12 @@ impl Job {
         self
     }
 
+    /// Gives it this standard error.
+    pub(crate) fn stderr(mut self, stderr: impl Into<Stdio>) -> Self {
+        self.command.stderr(stderr);
+        self
+    }
+
     /// A path inside the job's directory.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)

@@ -23,6 +23,7 @@
 //! | [`fields`] | the parts of a request's body |
 //! | [`request`] | the table of opcodes; reading a request that is there in whole (server); writing requests (client) |
 //! | [`assemble`] | collecting a request that comes in pieces, bounded by what has arrived (server) |
+//! | [`other_protocol`] | the kind of a server that is no store (client) |
 //! | [`reply`] | writing replies (server) and collecting them (client) |
 //!
 //! Nothing here trusts a length: a declared length is checked against its limit as soon as it is
@@ -30,6 +31,7 @@
 
 pub mod assemble;
 pub mod fields;
+pub mod other_protocol;
 pub mod reply;
 pub mod request;
 
@@ -79,6 +81,14 @@ pub enum WireError {
         found: u8,
         /// The bytes expected.
         expected: &'static str,
+    },
+    /// A reply needs more memory than the client gives it.
+    #[error("reply of at least {declared} bytes, at most {limit} are accepted")]
+    ReplyTooLong {
+        /// Memory that it needs by the lengths declared so far.
+        declared: u64,
+        /// The limit.
+        limit: usize,
     },
     /// A count or length in a reply cannot be.
     #[error("reply with the impossible length {0}")]

@@ -90,10 +90,18 @@ pub enum Reply {
     List(Vec<Bytes>),
 }
 
-/// Collects one reply from bytes in any segmentation. Memory grows only with what arrives.
+/// What one value of a reply is held in, besides its bytes.
+const ENTRY_BYTES: usize = size_of::<Bytes>();
+
+/// Collects one reply from bytes in any segmentation. Memory grows only with what arrives, and a
+/// reply that would need more than the limit is refused by its first length.
 #[derive(Debug)]
 pub struct ReplyReader {
     shape: Shape,
+    /// Most memory for the reply.
+    limit: usize,
+    /// Memory of the values collected so far.
+    held: usize,
     /// The number, length or count in progress.
     head: [u8; 8],
     head_length: usize,
@@ -104,10 +112,12 @@ pub struct ReplyReader {
 }
 
 impl ReplyReader {
-    /// Ready for a reply of that shape.
-    pub fn new(shape: Shape) -> Self {
+    /// Ready for a reply of that shape, which may need `limit` bytes of memory.
+    pub fn new(shape: Shape, limit: usize) -> Self {
         Self {
             shape,
+            limit,
+            held: 0,
             head: [0; 8],
             head_length: 0,
             body: None,
@@ -171,6 +181,12 @@ impl ReplyReader {
             .map_or(0, |(buffer, target)| target - buffer.len())
     }
 
+    /// Memory held for the reply. Never more than the limit.
+    pub fn held(&self) -> usize {
+        let arriving = self.body.as_ref();
+        self.held + arriving.map_or(0, |(buffer, _)| buffer.capacity() + ENTRY_BYTES)
+    }
+
     fn feed_body(&mut self, input: &mut &[u8]) -> bool {
         let Some((buffer, target)) = &mut self.body else {
             return true;
@@ -185,6 +201,7 @@ impl ReplyReader {
         if buffer.len() < *target {
             return false;
         }
+        self.held += *target + ENTRY_BYTES;
         self.collected.push(Bytes::from(std::mem::take(buffer)));
         self.body = None;
         self.left = self.left.map(|left| left - 1);
@@ -201,10 +218,30 @@ impl ReplyReader {
             }
             (Shape::Number, _) => return Ok(Some(Reply::Number(number))),
             (Shape::Pop, None) => self.left = Some(possible(number)?.min(1)),
-            (Shape::List, None) => self.left = Some(possible(number)?),
-            _ => self.body = Some((Vec::new(), possible(number)?)),
+            (Shape::List, None) => {
+                let count = possible(number)?;
+                self.admit(count.saturating_mul(ENTRY_BYTES))?;
+                self.left = Some(count);
+            }
+            _ => {
+                let length = possible(number)?;
+                self.admit(length.saturating_add(ENTRY_BYTES))?;
+                self.body = Some((Vec::new(), length));
+            }
         }
         Ok(None)
+    }
+
+    /// Refuses what would not fit beside the values collected so far.
+    fn admit(&self, more: usize) -> Result<(), WireError> {
+        let declared = self.held.saturating_add(more);
+        if declared > self.limit {
+            return Err(WireError::ReplyTooLong {
+                declared: declared as u64,
+                limit: self.limit,
+            });
+        }
+        Ok(())
     }
 
     fn finish(&mut self) -> Reply {
@@ -283,7 +320,7 @@ mod tests {
             let length = out.len();
             out.extend_from_slice(b"more");
             for step in 1..=out.len() {
-                let mut reader = ReplyReader::new(shape);
+                let mut reader = ReplyReader::new(shape, 1 << 20);
                 let mut consumed = 0;
                 let mut read = reader.feed(&mut &[][..]).unwrap();
                 for chunk in out.chunks(step) {
@@ -304,14 +341,61 @@ mod tests {
     }
 
     #[test]
-    fn a_negative_length_is_refused_and_a_giant_one_reserves_little() {
-        let mut reader = ReplyReader::new(Shape::Bytes);
+    fn a_negative_length_is_refused() {
+        let mut reader = ReplyReader::new(Shape::Bytes, 1 << 20);
         assert_eq!(
             reader.feed(&mut &(-1_i64).to_le_bytes()[..]),
             Err(WireError::ImpossibleLength(-1))
         );
-        let mut reader = ReplyReader::new(Shape::Bytes);
-        reader.feed(&mut &i64::MAX.to_le_bytes()[..]).unwrap();
+    }
+
+    #[test]
+    fn a_long_reply_reserves_little_until_it_arrives() {
+        let mut reader = ReplyReader::new(Shape::Bytes, 1 << 30);
+        reader.feed(&mut &(1_i64 << 29).to_le_bytes()[..]).unwrap();
         assert!(reader.space().unwrap().capacity() <= super::super::GROWTH_STEP);
+    }
+
+    #[test]
+    fn a_reply_over_the_limit_is_refused_by_its_first_length() {
+        const LIMIT: usize = 1 << 20;
+        let too_long = |shape, head: &[i64]| {
+            let bytes: Vec<u8> = head.iter().flat_map(|n| n.to_le_bytes()).collect();
+            let mut reader = ReplyReader::new(shape, LIMIT);
+            let mut input = &bytes[..];
+            let refused = reader.feed(&mut input).unwrap_err();
+            assert!(
+                matches!(refused, WireError::ReplyTooLong { declared, limit: LIMIT } if declared > LIMIT as u64),
+                "{refused:?}"
+            );
+            assert!(reader.held() <= ENTRY_BYTES, "{}", reader.held());
+        };
+        too_long(Shape::Bytes, &[LIMIT as i64]);
+        too_long(Shape::Bytes, &[i64::MAX]);
+        too_long(Shape::Values(2), &[LIMIT as i64]);
+        too_long(Shape::Pop, &[1, i64::MAX]);
+        too_long(Shape::List, &[i64::MAX]);
+        too_long(Shape::List, &[(LIMIT / ENTRY_BYTES) as i64 + 1]);
+        too_long(Shape::List, &[2, LIMIT as i64]);
+    }
+
+    #[test]
+    fn values_of_one_reply_share_the_limit() {
+        const LIMIT: usize = 64 << 10;
+        let mut reader = ReplyReader::new(Shape::Values(1 << 20), LIMIT);
+        let mut value = Vec::new();
+        bytes(&mut value, &[7; 1000]);
+        let mut most = 0;
+        let refused = loop {
+            match reader.feed(&mut &value[..]) {
+                Ok(None) => most = most.max(reader.held()),
+                other => break other,
+            }
+        };
+        assert!(
+            matches!(refused, Err(WireError::ReplyTooLong { .. })),
+            "{refused:?}"
+        );
+        assert!((LIMIT / 2..=LIMIT).contains(&most), "{most}");
     }
 }

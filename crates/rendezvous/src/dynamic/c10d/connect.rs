@@ -210,7 +210,7 @@ fn serve_or_call(
                 }
             }
             // Somebody is there, but perhaps too busy to answer.
-            Err(StoreError::NotAStore { .. }) if left > ONE_CALL => {
+            Err(StoreError::Silent { .. }) if left > ONE_CALL => {
                 let store = call(endpoint, endpoint.port, left - ONE_CALL)?;
                 return Ok((None, store));
             }

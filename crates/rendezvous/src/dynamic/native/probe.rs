@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdzv_rendezvous_proto::coordinator::wire::{PROBE, PROBE_ANSWER};
 use rdzv_store_proto::wire::request;
@@ -22,16 +22,15 @@ pub(super) enum Found {
 pub(super) fn probe(address: SocketAddr, within: Duration) -> Result<Found, String> {
     let mut stream =
         TcpStream::connect_timeout(&address, within).map_err(|error| error.to_string())?;
-    let mut answer = [0; 4];
     let exchanged = prepare(&stream, within)
         .and_then(|()| {
             let mut preamble = Vec::new();
             request::preamble(&mut preamble, PROBE);
             stream.write_all(&preamble)
         })
-        .and_then(|()| stream.read_exact(&mut answer));
+        .and_then(|()| read_answer(&mut stream, within));
     match exchanged {
-        Ok(()) => match u32::from_le_bytes(answer) {
+        Ok(answer) => match u32::from_le_bytes(answer) {
             PROBE_ANSWER => {
                 stream
                     .set_read_timeout(None)
@@ -54,9 +53,29 @@ pub(super) fn probe(address: SocketAddr, within: Duration) -> Result<Found, Stri
     }
 }
 
+/// Reads the whole answer within that time, however slowly its bytes come.
+fn read_answer(stream: &mut TcpStream, within: Duration) -> io::Result<[u8; 4]> {
+    let end = Instant::now().checked_add(within);
+    let mut answer = [0; 4];
+    let mut length = 0;
+    while length < answer.len() {
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(left)?;
+        match stream.read(&mut answer[length..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => length += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(answer)
+}
+
 fn prepare(stream: &TcpStream, within: Duration) -> io::Result<()> {
     let within = within.max(Duration::from_millis(1));
-    stream.set_read_timeout(Some(within))?;
     stream.set_write_timeout(Some(within))?;
     let socket = SockRef::from(stream);
     socket.set_tcp_nodelay(true)?;

@@ -17,6 +17,7 @@
 //! same holds for a connection with more replies than are sent at a time, and for those that the
 //! machine has stopped because they have had their turn.
 
+mod notices;
 mod traffic;
 
 use std::collections::VecDeque;
@@ -33,6 +34,7 @@ use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_event::{Event, EventFlags, Mailbox};
 use rdzv_store_proto::server::{Input, Output, ServerMachine};
 
+use self::notices::Notices;
 use super::sockets::Sockets;
 use super::{Command, Figures, Traffic};
 
@@ -90,6 +92,7 @@ pub(super) struct Service {
     commands: Mailbox<Command>,
     figures: Arc<Figures>,
     traffic: Traffic,
+    notices: Notices,
     /// When to end even if clients are still connected; set by a shutdown.
     end: Option<Instant>,
     /// A descriptor that shuts the server down when it is readable, and the linger time then.
@@ -125,6 +128,7 @@ impl Service {
             commands,
             figures,
             traffic: Traffic::default(),
+            notices: Notices::default(),
             end: None,
             end_when: None,
         })
@@ -181,6 +185,7 @@ impl Service {
             self.flush_all();
         }
         self.figures.store(self.machine.stats(), self.traffic);
+        self.notices.tell(Mono::MAX);
         self.leave();
     }
 
@@ -282,10 +287,10 @@ impl Service {
         if self.has_more() {
             return Some(Duration::ZERO);
         }
-        let mono = self
-            .machine
-            .deadline()
-            .map(|deadline| deadline.since(Mono::from_origin(self.origin.elapsed())));
+        let now = Mono::from_origin(self.origin.elapsed());
+        let deadlines = [self.machine.deadline(), self.notices.deadline()];
+        let mono = deadlines.into_iter().flatten().min();
+        let mono = mono.map(|deadline| deadline.since(now));
         let until = |instant: Instant| instant.saturating_duration_since(Instant::now());
         [mono, self.end.map(until), self.accept_again.map(until)]
             .into_iter()
@@ -301,6 +306,7 @@ impl Service {
         {
             self.handle(Input::Tick);
         }
+        self.notices.tell(self.now.mono);
         if self.accept_again.is_some_and(|when| when <= Instant::now()) {
             self.set_accepting(true);
         }

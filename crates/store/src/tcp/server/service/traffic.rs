@@ -77,12 +77,9 @@ impl Service {
             Err(Errno::AGAIN) => return false,
             Err(error) => {
                 // The connection stays pending, and the kernel would go on reporting it.
-                tracing::warn!(
-                    %error,
-                    connections = self.machine.stats().connections,
-                    "the store server cannot accept a connection; raise the limit of open files \
-                     (ulimit -n)"
-                );
+                let connections = self.machine.stats().connections;
+                self.notices
+                    .cannot_accept(self.now.mono, error, connections);
                 self.set_accepting(false);
                 return false;
             }
@@ -198,11 +195,7 @@ impl Service {
         ) {
             self.traffic.lost_connections += 1;
             let lost = self.traffic.lost_connections;
-            tracing::warn!(
-                "the store server drops a connection: its peer {} does not answer any more; \
-                 {lost} connections were lost like that so far",
-                shown(peer)
-            );
+            self.notices.lost(self.now.mono, peer, lost);
         } else {
             tracing::debug!(?peer, %error, "a store connection broke");
         }
@@ -279,8 +272,7 @@ impl Service {
     /// Closes a connection for a reason, after a last attempt to send what it was answered.
     pub(super) fn close(&mut self, id: ConnId, reason: &CloseReason) {
         if let Some(socket) = self.sockets.get(id) {
-            let peer = shown(socket.peer);
-            tracing::warn!("the store server closes the connection from {peer}: {reason}");
+            self.notices.closes(self.now.mono, socket.peer, reason);
         }
         let _ = self.send_once(id);
         self.forget_quietly(id);
@@ -337,8 +329,4 @@ fn land(socket: impl AsFd, space: &mut Vec<u8>) -> Result<(usize, bool), Errno> 
     let count = received.map_or(0, |(count, _)| count);
     space.truncate(length + count);
     received.map(|_| (count, count == COPY_BYTES))
-}
-
-fn shown(peer: Option<SocketAddr>) -> String {
-    peer.map_or_else(|| "an unknown address".to_owned(), |peer| peer.to_string())
 }

@@ -1,0 +1,90 @@
+//! The bound on log lines of one kind that a peer can cause.
+
+use std::time::Duration;
+
+use crate::time::Mono;
+
+/// Lets so many lines through in each interval, and counts the others, so that the log can say how
+/// many there were.
+#[derive(Debug, Clone)]
+pub struct RateLimit {
+    most: u32,
+    interval: Duration,
+    /// When the present interval began.
+    since: Option<Mono>,
+    passed: u32,
+    dropped: u64,
+}
+
+impl RateLimit {
+    /// At most `most` lines in each `interval`.
+    pub fn new(most: u32, interval: Duration) -> Self {
+        Self {
+            most,
+            interval,
+            since: None,
+            passed: 0,
+            dropped: 0,
+        }
+    }
+
+    /// Whether a line may be written now. One that may not is counted.
+    pub fn admits(&mut self, now: Mono) -> bool {
+        if self.since.is_none_or(|since| since + self.interval <= now) && self.dropped == 0 {
+            self.since = Some(now);
+            self.passed = 0;
+        }
+        let admitted = self.passed < self.most;
+        match admitted {
+            true => self.passed += 1,
+            false => self.dropped += 1,
+        }
+        admitted
+    }
+
+    /// When [`RateLimit::take_dropped`] has something to tell.
+    pub fn deadline(&self) -> Option<Mono> {
+        let since = self.since.filter(|_| self.dropped > 0)?;
+        Some(since + self.interval)
+    }
+
+    /// How many lines were not written in an interval that is over; a new one begins then.
+    pub fn take_dropped(&mut self, now: Mono) -> Option<u64> {
+        self.deadline().filter(|deadline| *deadline <= now)?;
+        self.since = None;
+        Some(std::mem::take(&mut self.dropped))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INTERVAL: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn lines_beyond_the_limit_are_counted_and_told_at_the_end_of_the_interval() {
+        let mut limit = RateLimit::new(2, INTERVAL);
+        let start = Mono::from_origin(Duration::from_secs(100));
+        let admitted: Vec<bool> = (0..5).map(|_| limit.admits(start)).collect();
+        assert_eq!(admitted, [true, true, false, false, false]);
+        assert_eq!(limit.deadline(), Some(start + INTERVAL));
+        assert_eq!(limit.take_dropped(start), None);
+        let end = start + INTERVAL;
+        assert!(!limit.admits(end), "until the count has been told");
+        assert_eq!(limit.take_dropped(end), Some(4));
+        assert_eq!((limit.deadline(), limit.take_dropped(end)), (None, None));
+        assert!(limit.admits(end));
+    }
+
+    #[test]
+    fn lines_that_come_seldom_all_pass() {
+        let mut limit = RateLimit::new(1, INTERVAL);
+        let mut now = Mono::ZERO;
+        for _ in 0..5 {
+            assert!(limit.admits(now));
+            assert_eq!(limit.deadline(), None);
+            now = now + INTERVAL;
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The lines that peers can cause in the log of the server: bounded in number, with a count of the
+//! others.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rdzv_core::rate::RateLimit;
+use rdzv_core::time::Mono;
+use rdzv_store_proto::server::CloseReason;
+use rustix::io::Errno;
+
+/// Lines of one kind in one interval.
+const MOST: u32 = 10;
+
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Notices {
+    closed: RateLimit,
+    not_accepted: RateLimit,
+    lost: RateLimit,
+}
+
+impl Default for Notices {
+    fn default() -> Self {
+        Self {
+            closed: RateLimit::new(MOST, INTERVAL),
+            // The next try meets the same lack.
+            not_accepted: RateLimit::new(1, INTERVAL),
+            lost: RateLimit::new(MOST, INTERVAL),
+        }
+    }
+}
+
+impl Notices {
+    pub(super) fn closes(&mut self, now: Mono, peer: Option<SocketAddr>, reason: &CloseReason) {
+        if self.closed.admits(now) {
+            let peer = shown(peer);
+            tracing::warn!("the store server closes the connection from {peer}: {reason}");
+        }
+    }
+
+    pub(super) fn cannot_accept(&mut self, now: Mono, error: Errno, connections: usize) {
+        if self.not_accepted.admits(now) {
+            tracing::warn!(
+                %error,
+                connections,
+                "the store server cannot accept a connection; raise the limit of open files \
+                 (ulimit -n)"
+            );
+        }
+    }
+
+    /// `total` connections have been lost so far, this one included.
+    pub(super) fn lost(&mut self, now: Mono, peer: Option<SocketAddr>, total: u64) {
+        if self.lost.admits(now) {
+            tracing::warn!(
+                "the store server drops a connection: its peer {} does not answer any more; \
+                 {total} connections were lost like that so far",
+                shown(peer)
+            );
+        }
+    }
+
+    /// When [`Notices::tell`] has something to do.
+    pub(super) fn deadline(&self) -> Option<Mono> {
+        [self.closed.deadline(), self.not_accepted.deadline()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Tells how many lines were left out in intervals that are over.
+    pub(super) fn tell(&mut self, now: Mono) {
+        let seconds = INTERVAL.as_secs();
+        // The next line has the number of all.
+        self.lost.take_dropped(now);
+        if let Some(dropped) = self.closed.take_dropped(now) {
+            tracing::warn!(
+                "the store server closed {dropped} more connections for such reasons within \
+                 {seconds} s"
+            );
+        }
+        if let Some(dropped) = self.not_accepted.take_dropped(now) {
+            tracing::warn!(
+                "the store server could not accept a connection in {dropped} more tries within \
+                 {seconds} s"
+            );
+        }
+    }
+}
+
+/// The address of a peer as log lines show it.
+fn shown(peer: Option<SocketAddr>) -> String {
+    peer.map_or_else(|| "an unknown address".to_owned(), |peer| peer.to_string())
+}
