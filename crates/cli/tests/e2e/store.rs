@@ -70,7 +70,7 @@ fn full_pipe() -> (PipeReader, std::io::PipeWriter) {
 }
 
 /// Sends what no client of a store sends, and waits until the store has hung up.
-fn stranger(address: SocketAddr) {
+fn scan(address: SocketAddr) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
     let _reset_or_end = stream.read_to_end(&mut Vec::new());
@@ -83,7 +83,7 @@ fn a_console_that_nobody_reads_stops_neither_the_service_nor_a_signal() {
         .stderr(stderr)
         .start();
     let address = address_of(&running);
-    stranger(address);
+    scan(address);
     // A client that asks is answered.
     let options = TcpStoreOptions::new(address.ip().to_string(), address.port());
     let client = TcpStore::connect(options).unwrap();
@@ -95,22 +95,22 @@ fn a_console_that_nobody_reads_stops_neither_the_service_nor_a_signal() {
 }
 
 #[test]
-fn a_port_scan_is_told_in_a_few_lines_and_a_count() {
-    const STRANGERS: usize = 200;
+fn a_port_scan_is_logged_in_a_few_lines_and_a_count() {
+    const SCANS: usize = 200;
     let (running, address) = listening(&["--host", "127.0.0.1", "--port", "0"]);
-    for _ in 0..STRANGERS {
-        stranger(address);
+    for _ in 0..SCANS {
+        scan(address);
     }
     running.signal(Signal::TERM);
     let ended = running.wait().expect(0);
     let lines: Vec<&str> = ended.stderr.lines().collect();
-    assert!(lines.len() < STRANGERS / 4, "{}", ended.stderr);
-    let told: usize = lines
+    assert!(lines.len() < SCANS / 4, "{}", ended.stderr);
+    let logged: usize = lines
         .iter()
         .map(|line| match line.split_once("closed ") {
             Some((_, rest)) => rest.split(' ').next().unwrap().parse().unwrap(),
             None => 1,
         })
         .sum();
-    assert_eq!(told, STRANGERS, "{}", ended.stderr);
+    assert_eq!(logged, SCANS, "{}", ended.stderr);
 }

@@ -63,7 +63,7 @@ mod tests {
     const INTERVAL: Duration = Duration::from_secs(10);
 
     #[test]
-    fn lines_beyond_the_limit_are_counted_and_told_at_the_end_of_the_interval() {
+    fn lines_beyond_the_limit_are_counted_and_reported_at_the_end_of_the_interval() {
         let mut limit = RateLimit::new(2, INTERVAL);
         let start = Mono::from_origin(Duration::from_secs(100));
         let admitted: Vec<bool> = (0..5).map(|_| limit.admits(start)).collect();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rdzv_rendezvous_proto::NodeDesc;
-use rdzv_store::Store;
+use rdzv_store::{Breaker, Store};
 
 use crate::RendezvousError;
 
@@ -67,6 +67,12 @@ pub trait SharedState: Send {
     /// The agents' store for one round; keys of different rounds do not meet. Whoever waits in it
     /// keeps nobody from reading and writing the state.
     fn round_store(&self, round: u64) -> Result<Arc<dyn Store>, RendezvousError>;
+
+    /// Ends whatever is under way at the backend, in any thread, and all later uses; `None` if nothing
+    /// there waits for long.
+    fn breaker(&self) -> Option<Breaker> {
+        None
+    }
 
     /// The address of this machine that a connection to the backend comes from, if there is one.
     fn local_address(&self) -> Option<std::net::IpAddr>;

@@ -28,6 +28,18 @@ pub(crate) struct Failure {
     pub(crate) cause: Cause,
 }
 
+/// Most of a text of the server that is shown.
+const SHOWN: usize = 512;
+
+/// A text of the server as messages show it: its beginning.
+pub(crate) fn shown(text: &str) -> String {
+    let end = text.floor_char_boundary(SHOWN);
+    match end < text.len() {
+        true => format!("{} ... ({} bytes)", &text[..end], text.len()),
+        false => text.to_owned(),
+    }
+}
+
 /// What was wrong with one attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(crate) enum Cause {
@@ -42,6 +54,9 @@ pub(crate) enum Cause {
     /// Something else answered.
     #[error("what answers is not an etcd server ({0})")]
     NotEtcd(String),
+    /// The answer is longer than any that is meant to come.
+    #[error("the answer is longer than {0}, the most that is accepted")]
+    TooLong(String),
     /// The server understood and said no.
     #[error("etcd refuses: {message}")]
     Refused {
@@ -69,6 +84,10 @@ impl Cause {
             Self::NotEtcd(_) => {
                 "check the host and port of --rdzv-endpoint and --rdzv-conf protocol=http|https; \
                  etcd listens for clients on port 2379 by default"
+            }
+            Self::TooLong(_) => {
+                "check that --rdzv-endpoint names the etcd of this job, and see what is stored \
+                 under that key"
             }
             Self::Refused { message, .. } if message.contains("too large") => {
                 "start etcd with a larger --max-request-bytes (default 1.5 MiB), or store less \

@@ -12,6 +12,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{fmt, fs};
 
+use rdzv_store_proto::limits::MAX_REPLY_BYTES;
+use serde::de::DeserializeOwned;
 use ureq::http::{Method, Request, Response, header};
 use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, BodyReader, Error, Timeout};
@@ -21,7 +23,11 @@ use super::options::{EtcdOptions, TlsFiles};
 use crate::RendezvousError;
 
 /// The most that is read of one answer, or of one line of an unending one.
-const LONGEST_ANSWER: u64 = 64 << 20;
+const LONGEST_ANSWER: u64 = MAX_REPLY_BYTES as u64;
+
+/// The most objects, lists and their parts in one answer: in memory, each is far longer than the two
+/// characters that it may have in JSON.
+const MOST_PARTS: usize = 1 << 20;
 
 /// How long one connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -195,6 +201,13 @@ impl Http {
             .timeout_global(Some(limit))
             .build();
         let mut response = self.run(request)?;
+        if response
+            .body()
+            .content_length()
+            .is_some_and(|length| length > LONGEST_ANSWER)
+        {
+            return Err(too_long());
+        }
         let body = response
             .body_mut()
             .with_config()
@@ -302,10 +315,26 @@ impl Lines {
         if line.last() == Some(&b'\n') {
             line.pop();
         } else if read as u64 == LONGEST_ANSWER {
-            return Err(io::Error::other("a line without end"));
+            return Err(io::ErrorKind::FileTooLarge.into());
         }
         Ok((read > 0).then_some(line))
     }
+}
+
+/// Reads JSON. The error says why an answer cannot be read.
+pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Cause> {
+    let parts = body
+        .iter()
+        .filter(|byte| matches!(byte, b'{' | b'[' | b','));
+    if parts.count() > MOST_PARTS {
+        return Err(Cause::TooLong(format!("{MOST_PARTS} parts")));
+    }
+    serde_json::from_slice(body).map_err(|error| Cause::NotEtcd(error.to_string()))
+}
+
+/// The cause that an answer is too long for.
+pub(super) fn too_long() -> Cause {
+    Cause::TooLong(format!("{LONGEST_ANSWER} bytes"))
 }
 
 /// Whether a read of [`Lines`] failed only because nothing has come for a while.
@@ -334,6 +363,7 @@ fn cause(error: &Error) -> Cause {
             maybe_done: false,
         },
         Error::Io(_) | Error::Timeout(_) | Error::BodyStalled => away(true),
+        Error::BodyExceedsLimit(_) => too_long(),
         other => Cause::NotEtcd(other.to_string()),
     }
 }

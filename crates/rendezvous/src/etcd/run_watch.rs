@@ -10,8 +10,8 @@ use std::sync::Arc;
 use rdzv_rendezvous_proto::NodeDesc;
 use serde_json::{Value, json};
 
-use super::failure::{Cause, Failure};
-use super::http::{Http, Lines};
+use super::failure::{Cause, Failure, shown};
+use super::http::{Http, Lines, parse};
 use super::layout::Layout;
 use super::leases::{LEFT, Leases};
 use super::v3::{V3, after};
@@ -186,15 +186,14 @@ impl Run {
 /// The next line of a watch.
 pub(super) fn next_answer(lines: &mut Lines) -> Result<WatchAnswer, End> {
     let line = next_line(lines, "the server has closed the connection")?;
-    let line: WatchLine = serde_json::from_slice(&line)
-        .map_err(|error| End::Broken(Cause::NotEtcd(error.to_string())))?;
+    let line: WatchLine = parse(&line).map_err(End::Broken)?;
     match line {
         WatchLine {
             result: Some(answer),
             ..
         } => Ok(answer),
         WatchLine { error, .. } => {
-            let said = error.map_or_else(String::new, |error| error.to_string());
+            let said = error.map_or_else(String::new, |error| shown(&error.to_string()));
             Err(End::Broken(away(said)))
         }
     }

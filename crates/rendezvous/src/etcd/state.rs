@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rdzv_core::ident::RunId;
 use rdzv_rendezvous_proto::NodeDesc;
-use rdzv_store::Store;
+use rdzv_store::{Breaker, Store};
 
 use super::http::Http;
 use super::layout::Layout;
@@ -156,6 +156,11 @@ impl SharedState for EtcdState {
         let folder = self.layout.round(round);
         let folder = PlainFolder::new(&self.v3, Arc::clone(&self.leases), &folder);
         Ok(Arc::new(EtcdStore::over(folder)))
+    }
+
+    fn breaker(&self) -> Option<Breaker> {
+        let http = self.v3.http().clone();
+        Some(Arc::new(move || http.close()))
     }
 
     fn local_address(&self) -> Option<IpAddr> {

@@ -10,8 +10,8 @@ use rdzv_core::escape::escape;
 use serde_json::{Value, json};
 use ureq::http::{Method, StatusCode};
 
-use super::failure::{Cause, Failure};
-use super::http::{Call, Http, Lines};
+use super::failure::{Cause, Failure, shown};
+use super::http::{Call, Http, Lines, parse};
 use super::store::Held;
 use super::wire::{Answer, Int, Refusal, text};
 
@@ -164,8 +164,7 @@ impl V3 {
     fn attempt(&self, call: &Call<'_>, limit: Duration) -> Result<Answer, Cause> {
         let (head, body) = self.http.send(call, limit)?.into_parts();
         if head.status == StatusCode::OK {
-            return serde_json::from_slice(&body)
-                .map_err(|error| Cause::NotEtcd(error.to_string()));
+            return parse(&body);
         }
         Err(refusal(head.status.as_u16(), &body))
     }
@@ -173,7 +172,7 @@ impl V3 {
 
 /// What a status other than 200 means.
 fn refusal(status: u16, body: &[u8]) -> Cause {
-    let Ok(said) = serde_json::from_slice::<Refusal>(body) else {
+    let Ok(said) = parse::<Refusal>(body) else {
         return match status {
             502..=504 => Cause::Away {
                 reason: format!("HTTP status {status}"),
@@ -183,8 +182,13 @@ fn refusal(status: u16, body: &[u8]) -> Cause {
         };
     };
     let message = match (&said.error, said.message) {
+<<<<<<< HEAD
         (Value::String(error), message) if message.is_empty() => escape(error),
         (_, message) => escape(&message),
+=======
+        (Value::String(error), message) if message.is_empty() => shown(error),
+        (_, message) => shown(&message),
+>>>>>>> ebe87c3 (rendezvous: hosts that fail after the handshake, endless answers of etcd, and a table of evil endpoints)
     };
     let passing = match said.code {
         code::UNAVAILABLE | code::DEADLINE_EXCEEDED | code::CANCELLED => true,

@@ -1,11 +1,12 @@
 //! A thread that follows the changes of a run, until it is dropped or the server is away for too long.
 
+use std::io;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::failure::{Cause, Retry};
-use super::http::{Http, Lines, is_silence};
+use super::http::{Http, Lines, is_silence, too_long};
 use crate::RendezvousError;
 use crate::dynamic::shared::Notice;
 
@@ -113,6 +114,7 @@ pub(super) fn next_line(lines: &mut Lines, at_end: &str) -> Result<Vec<u8>, End>
         Ok(Some(line)) => Ok(line),
         Ok(None) => Err(End::Broken(away(at_end))),
         Err(error) if is_silence(&error) => Err(End::Silent),
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Err(End::Broken(too_long())),
         Err(error) => Err(End::Broken(away(error.to_string()))),
     }
 }

@@ -67,14 +67,14 @@ pub(super) fn connect(
         }
         if deadline.has_passed() {
             // The last try has no time to hear more than nothing.
-            let told = match &failed.reason {
+            let last = match &failed.reason {
                 Reason::Silent(found) if found == SAID_NOTHING => before.unwrap_or(failed),
                 _ => failed,
             };
-            return Err(told.into_error(attempts, deadline));
+            return Err(last.into_error(attempts, deadline));
         }
         if let Reason::Silent(found) = &failed.reason {
-            silence.tell(&failed.peer, found);
+            silence.report(&failed.peer, found);
         }
         let pause = backoff(attempts - 1, fastrand::f64(), FIRST_PAUSE, LONGEST_PAUSE);
         // The last try comes right at the deadline.
@@ -89,7 +89,7 @@ pub(super) fn connect(
 struct Silence<'a> {
     deadline: &'a Deadline,
     asked: bool,
-    told: bool,
+    reported: bool,
 }
 
 impl<'a> Silence<'a> {
@@ -97,13 +97,13 @@ impl<'a> Silence<'a> {
         Self {
             deadline,
             asked: false,
-            told: false,
+            reported: false,
         }
     }
 
     /// How long to wait for an answer before [`Silence::act`] has something to do.
     fn next(&self, connected: Instant) -> Duration {
-        match (self.asked, self.told) {
+        match (self.asked, self.reported) {
             (false, _) => ASK_IN_HTTP.saturating_sub(connected.elapsed()),
             (true, false) => TELL.saturating_sub(self.deadline.elapsed()),
             (true, true) => Duration::MAX,
@@ -122,15 +122,15 @@ impl<'a> Silence<'a> {
                 )));
             }
         }
-        self.tell(&address.to_string(), SAID_NOTHING);
+        self.report(&address.to_string(), SAID_NOTHING);
         Ok(())
     }
 
-    fn tell(&mut self, peer: &str, found: &str) {
-        if self.told || self.deadline.elapsed() < TELL {
+    fn report(&mut self, peer: &str, found: &str) {
+        if self.reported || self.deadline.elapsed() < TELL {
             return;
         }
-        self.told = true;
+        self.reported = true;
         let left = self.deadline.remaining().map_or_else(
             || "until it answers".to_owned(),
             |left| format!("for {} s more", left.as_secs()),

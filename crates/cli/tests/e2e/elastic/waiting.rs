@@ -1,6 +1,6 @@
 //! Agents that wait for others.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
@@ -218,6 +218,44 @@ fn an_endpoint_where_nobody_is_ends_with_its_address_and_what_to_do() {
         "start an agent on that host",
     ] {
         assert!(last.contains(part), "{part:?} is not in {last:?}");
+    }
+}
+
+/// An agent at an endpoint that takes connections and says nothing, until it has told of that; then it
+/// is terminated. Returns how long that took.
+fn terminated_at_a_silent_endpoint(backend: &str, line: &str) -> Duration {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = silent.local_addr().unwrap().to_string();
+    let backend = format!("--rdzv-backend={backend}");
+    let node = run_shell(
+        &[
+            &backend,
+            "--nnodes=2",
+            "--rdzv-conf=is_host=0",
+            "--rdzv-endpoint",
+            &endpoint,
+        ],
+        "exit 9",
+    )
+    .start();
+    node.stderr.await_text(line, 1);
+    let said = node.stderr.so_far();
+    assert!(said.contains(&endpoint), "{said}");
+    let started = Instant::now();
+    node.signal(Signal::TERM);
+    node.wait().expect(-15);
+    started.elapsed()
+}
+
+#[test]
+fn a_silent_endpoint_is_reported_and_a_signal_ends_the_wait_at_once() {
+    for (backend, line) in [
+        ("c10d", "no store has answered at"),
+        ("etcd", "has not answered for"),
+        ("etcd-v2", "has not answered for"),
+    ] {
+        let took = terminated_at_a_silent_endpoint(backend, line);
+        assert!(took < Duration::from_secs(3), "{backend}: {took:?}");
     }
 }
 

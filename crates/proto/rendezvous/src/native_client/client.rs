@@ -6,6 +6,7 @@ use super::{Change, Failure, Input, Joined, Output};
 use crate::coordinator::wire::{Event, EventReader, Join, Operation, Refusal};
 use crate::{NodeDesc, Settings};
 use rdzv_core::machine::{Machine, Outbox};
+use rdzv_core::rate::RateLimit;
 use rdzv_core::time::{Mono, Now};
 
 /// How long a new connection is tried for.
@@ -17,6 +18,11 @@ const RETRY: Duration = Duration::from_millis(200);
 /// How long rank 0 may take to say where the workers meet. A native one says it at once; one of torchrun
 /// needs a second to notice that the round is complete, and may have to start a server.
 const MASTER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Most changes in so much time that a host may tell of: each waits in memory until the agent has
+/// seen it.
+const MOST_CHANGES: u32 = 4096;
+const CHANGES_WITHIN: Duration = Duration::from_secs(60);
 
 /// One agent's side.
 #[derive(Debug)]
@@ -34,6 +40,10 @@ pub struct NativeClient {
     waiting: u32,
     heartbeat_at: Mono,
     heard: Mono,
+    /// Since when, and why, there was no connection before the present one, on which the host has not
+    /// said anything to the point yet. Without that, the outage goes on.
+    unproven: Option<(Mono, String)>,
+    changes: RateLimit,
     outbox: Outbox<Output>,
 }
 
@@ -158,6 +168,8 @@ impl NativeClient {
             closed: false,
             waiting: 0,
             heard: now.mono,
+            unproven: None,
+            changes: RateLimit::new(MOST_CHANGES, CHANGES_WITHIN),
             outbox: Outbox::default(),
         }
     }
@@ -218,17 +230,44 @@ impl NativeClient {
         self.reader.feed(bytes);
         while self.link == Link::Up {
             match self.reader.next_event() {
-                Ok(Some(event)) => self.event(now, event),
+                Ok(Some(event)) => match self.fault(now, &event) {
+                    None => self.event(now, event),
+                    Some(fault) => return self.hang_up(now, fault),
+                },
                 Ok(None) => return,
-                Err(error) => {
-                    self.outbox.push(Output::HangUp);
-                    return self.disconnected(now, format!("it sent a bad event: {error}"));
-                }
+                Err(error) => return self.hang_up(now, format!("it sent a bad event: {error}")),
             }
         }
     }
 
+    /// Why an event cannot come from a host that is in order.
+    fn fault(&mut self, now: Mono, event: &Event) -> Option<String> {
+        match event {
+            Event::Membership { .. } | Event::PeerFailed { .. } => {
+                self.changes.take_dropped(now);
+                let within = CHANGES_WITHIN.as_secs();
+                (!self.changes.admits(now))
+                    .then(|| format!("it told of more than {MOST_CHANGES} changes in {within} s"))
+            }
+            Event::Formed {
+                rank, world_size, ..
+            } if rank >= world_size => Some(format!(
+                "it gave out rank {rank} in a world of {world_size}"
+            )),
+            _ => None,
+        }
+    }
+
+    fn hang_up(&mut self, now: Mono, why: String) {
+        self.outbox.push(Output::HangUp);
+        self.disconnected(now, why);
+    }
+
     fn event(&mut self, now: Mono, event: Event) {
+        // What a host says of others proves nothing: it is never an answer to this agent.
+        if !matches!(event, Event::Membership { .. } | Event::PeerFailed { .. }) {
+            self.unproven = None;
+        }
         match event {
             Event::Left => self.leaving = self.leaving.saturating_sub(1),
             Event::Alive => {}
@@ -334,8 +373,12 @@ impl NativeClient {
     }
 
     fn connected(&mut self, now: Mono) {
-        let broke = std::mem::replace(&mut self.link, Link::Up);
+        let (since, why) = match std::mem::replace(&mut self.link, Link::Up) {
+            Link::Dialing { since, why } => (since, why),
+            _ => (now, String::new()),
+        };
         self.reader = EventReader::default();
+        self.changes = RateLimit::new(MOST_CHANGES, CHANGES_WITHIN);
         self.leaving = 0;
         self.heard = now;
         self.heartbeat_at = now + self.join.settings.keep_alive_interval;
@@ -347,11 +390,7 @@ impl NativeClient {
                 self.say_join(now);
             }
             Phase::Member { round } => {
-                let why = match broke {
-                    Link::Dialing { why, .. } => why,
-                    _ => String::new(),
-                };
-                let round = *round;
+                let (why, round) = (&why, *round);
                 self.outbox.push(Output::Changed(Change::Membership {
                     round,
                     reason: format!(
@@ -361,28 +400,30 @@ impl NativeClient {
                 }));
             }
         }
+        self.unproven = Some((since, why));
         if self.closing.is_some() {
             self.say_close(now);
         }
     }
 
     fn disconnected(&mut self, now: Mono, why: String) {
-        let (since, why) = match std::mem::replace(&mut self.link, Link::Down) {
+        let outage = match std::mem::replace(&mut self.link, Link::Down) {
             Link::Up => {
                 if self.asking {
                     self.asking = false;
                     self.answer_status();
                 }
-                (now, why)
+                self.unproven.take()
             }
-            Link::Dialing { since, why: first } => {
-                if now.since(since) >= RECONNECT {
-                    return self.give_up(format!("{first}; then {why}"), now.since(since));
-                }
-                (since, first)
-            }
-            Link::Pausing { since, why, .. } => (since, why),
+            Link::Dialing { since, why } | Link::Pausing { since, why, .. } => Some((since, why)),
             Link::Down => return,
+        };
+        let (since, why) = match outage {
+            Some((since, first)) if now.since(since) >= RECONNECT => {
+                return self.give_up(format!("{first}; then {why}"), now.since(since));
+            }
+            Some(outage) => outage,
+            None => (now, why),
         };
         if self.phase == Phase::Idle && self.closing.is_none() {
             return;

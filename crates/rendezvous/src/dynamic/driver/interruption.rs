@@ -1,6 +1,7 @@
 //! How a join ends from outside: interrupted by the agent, or because the round is over before it
 //! has been of any use.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -12,6 +13,10 @@ use super::command::Event;
 #[derive(Default)]
 pub(super) struct Interruption {
     state: Mutex<State>,
+    /// Ends the use of the shared state.
+    end_of_state: Option<Breaker>,
+    /// Whether the shared state has ever answered. If not, this node is not in it.
+    reached: AtomicBool,
 }
 
 #[derive(Default)]
@@ -26,6 +31,25 @@ struct State {
 }
 
 impl Interruption {
+    /// Of joins over a state that this breaker ends the use of.
+    pub(super) fn new(end_of_state: Option<Breaker>) -> Self {
+        Self {
+            end_of_state,
+            ..Self::default()
+        }
+    }
+
+    /// The shared state has answered.
+    pub(super) fn has_reached(&self) {
+        self.reached.store(true, Ordering::Release);
+    }
+
+    /// Whether there is nothing to leave and nobody to tell: interrupted while the state had never
+    /// answered.
+    pub(super) fn is_before_all(&self) -> bool {
+        self.is_set() && !self.reached.load(Ordering::Acquire)
+    }
+
     /// A join begins, and its caller listens to `waiting`. False if it may not begin.
     pub(super) fn begin(&self, waiting: Sender<Event>) -> bool {
         let mut state = self.lock();
@@ -53,6 +77,12 @@ impl Interruption {
             let _ = waiting.send(Event::Interrupted);
         }
         state.break_reading();
+        drop(state);
+        if let Some(end) = &self.end_of_state
+            && self.is_before_all()
+        {
+            end();
+        }
     }
 
     /// What the caller may be waiting for in this round will not come.

@@ -95,7 +95,7 @@ impl Driver {
         let (name, place) = (shared.name().to_owned(), shared.place());
         let losses_known_within = shared.losses_known_within();
         let (commands, receiver) = mpsc::channel();
-        let interruption = Arc::new(Interruption::default());
+        let interruption = Arc::new(Interruption::new(shared.breaker()));
         let thread = Thread::new(
             shared,
             &options,
@@ -142,6 +142,9 @@ impl Driver {
             match events.recv_timeout(timeout) {
                 Ok(Event::Formed(formed, store)) => return Ok((formed, store)),
                 Ok(Event::Failed(error)) => return Err(error),
+                Ok(Event::Interrupted) if self.interruption.is_before_all() => {
+                    return Err(RendezvousError::Interrupted);
+                }
                 Ok(Event::Interrupted) => timeout = LEAVING,
                 // It does not get through to the state any more; others will find that out.
                 Err(mpsc::RecvTimeoutError::Timeout) => return Err(RendezvousError::Interrupted),
@@ -328,11 +331,17 @@ impl RendezvousBackend for Driver {
 
     fn leave(&mut self) -> Result<(), RendezvousError> {
         self.forget_round();
+        if self.interruption.is_before_all() {
+            return Ok(());
+        }
         self.ask(Command::Leave)?
     }
 
     fn shutdown(&mut self) -> bool {
         self.forget_round();
+        if self.interruption.is_before_all() {
+            return false;
+        }
         let closed = self.set_closed();
         if let Err(error) = &closed {
             tracing::debug!(%error, "could not close the rendezvous");

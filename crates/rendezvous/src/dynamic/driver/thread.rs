@@ -192,11 +192,14 @@ impl Thread {
         }
         self.joining = Some(waiting);
         self.last_call_announced = false;
-        if self.lost.is_none()
-            && let Err(error) = self.shared.announce(Some(&self.me))
-        {
-            self.lose(error);
-            return;
+        if self.lost.is_none() {
+            let request = self.outage.request(false);
+            let announced = self.shared.announce(Some(&self.me));
+            request.end(announced.is_ok());
+            if let Err(error) = announced {
+                self.lose(error);
+                return;
+            }
         }
         self.request(Input::Join);
     }
@@ -253,12 +256,14 @@ impl Thread {
             _ if self.lost.is_some() => {}
             Output::Read => {
                 let now = self.shared.get()?;
+                self.interruption.has_reached();
                 let state = self.adopt(now)?;
                 return Ok(Some(Input::Read(state)));
             }
             Output::Write(state) => {
                 let pickle = codec::encode(&state);
                 let written = self.shared.set(&pickle, self.token.as_ref())?;
+                self.interruption.has_reached();
                 let before = self.known.take();
                 let now = self.adopt(written.now)?;
                 if written.won && messages::is_worth_announcing(before.as_ref(), &state) {

@@ -16,7 +16,7 @@ use super::wire::{KeyAnswer, Node, Refusal, code};
 use crate::RendezvousError;
 use crate::dynamic::shared::Notice;
 use crate::etcd::failure::Cause;
-use crate::etcd::http::Http;
+use crate::etcd::http::{Http, parse};
 use crate::etcd::watch::{End, Observer, SILENCE, Watch, Watched, next_line};
 
 /// Watches a key through connections of its own.
@@ -39,10 +39,10 @@ pub(super) fn wait(client: &V2, key: &str, index: u64, silence: Duration) -> Res
     let lines = client.next_change(key, index, silence);
     let mut lines = lines.map_err(End::Broken)?;
     let line = next_line(&mut lines, "the server ended the wait")?;
-    if let Ok(answer) = serde_json::from_slice::<KeyAnswer>(&line) {
+    if let Ok(answer) = parse::<KeyAnswer>(&line) {
         return Ok(answer.node);
     }
-    Err(match serde_json::from_slice::<Refusal>(&line) {
+    Err(match parse::<Refusal>(&line) {
         Ok(refusal) if matches!(refusal.code, code::INDEX_CLEARED | code::WATCHER_CLEARED) => {
             End::Gap
         }

@@ -8,7 +8,7 @@ use ureq::http::{Method, Response};
 
 use super::wire::{KeyAnswer, Node, Refusal, Version, code, form, path};
 use crate::etcd::failure::{Cause, Failure, Retry};
-use crate::etcd::http::{Call, Http, Lines};
+use crate::etcd::http::{Call, Http, Lines, parse};
 
 /// Tells the index of the whole store.
 const INDEX_HEADER: &str = "x-etcd-index";
@@ -164,10 +164,7 @@ impl V2 {
         key: &str,
         answer: &Answer,
     ) -> Result<T, Failure> {
-        serde_json::from_slice(answer.body()).map_err(|error| {
-            let cause = Cause::NotEtcd(error.to_string());
-            self.failure(operation, key, cause)
-        })
+        parse(answer.body()).map_err(|cause| self.failure(operation, key, cause))
     }
 
     /// Sends a request until there is an answer. Also returns whether an attempt whose answer was
@@ -189,7 +186,7 @@ impl V2 {
         if matches!(status, 200 | 201) {
             return Ok(Ok(answer));
         }
-        let Ok(refusal) = serde_json::from_slice::<Refusal>(answer.body()) else {
+        let Ok(refusal) = parse::<Refusal>(answer.body()) else {
             return Err(self.no_v2(status, limit));
         };
         match refusal.code {
@@ -208,8 +205,7 @@ impl V2 {
         }
         let call = bare(Method::GET, "/version");
         let version = self.http.send(&call, limit).ok();
-        let version: Option<Version> =
-            version.and_then(|answer| serde_json::from_slice(answer.body()).ok());
+        let version: Option<Version> = version.and_then(|answer| parse(answer.body()).ok());
         match version {
             Some(version) => Cause::Refused {
                 code: status.into(),

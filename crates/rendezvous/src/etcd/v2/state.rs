@@ -9,7 +9,7 @@ use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use rdzv_core::ident::RunId;
 use rdzv_rendezvous_proto::codec::text;
-use rdzv_store::{PrefixStore, Store};
+use rdzv_store::{Breaker, PrefixStore, Store};
 
 use super::encoded_folder::EncodedFolder;
 use super::key_watch::watch_key;
@@ -126,6 +126,11 @@ impl SharedState for EtcdV2State {
         let store = EtcdStore::over(EncodedFolder::of_agents(self.client.separate()));
         let prefix = format!("torch.rendezvous.{}.{round}", self.run_id);
         Ok(Arc::new(PrefixStore::new(prefix, Arc::new(store))))
+    }
+
+    fn breaker(&self) -> Option<Breaker> {
+        let http = self.client.http().clone();
+        Some(Arc::new(move || http.close()))
     }
 
     fn local_address(&self) -> Option<IpAddr> {

@@ -1,0 +1,70 @@
+//! Our clients, each with one call that needs an answer.
+
+use std::time::Duration;
+
+use rdzv_rendezvous::{BackendRegistry, Member, RendezvousConfig, RendezvousParameters};
+use rdzv_store::{Store, TcpStore, TcpStoreOptions};
+
+/// How long a client tries to find its server.
+const TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The bound of replies of [`Client::Get`] and [`Client::List`].
+pub(crate) const MAX_REPLY: usize = 1 << 20;
+
+/// One of our clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Client {
+    /// A store's, which reads a value.
+    Get,
+    /// A store's, which lists all keys.
+    List,
+    /// An agent with the backend `c10d`.
+    C10d,
+    /// An agent with the backend `etcd`.
+    Etcd,
+    /// An agent with the backend `etcd-v2`.
+    EtcdV2,
+}
+
+impl Client {
+    /// What it says of the endpoint.
+    pub(crate) fn complaint(self, port: u16) -> String {
+        match self {
+            Self::Get => at_store(port, |store| store.get("key").map(drop)),
+            Self::List => at_store(port, |store| store.list_keys().map(drop)),
+            Self::C10d => join(port, "c10d", "is_host=0"),
+            Self::Etcd => join(port, "etcd", "protocol=http"),
+            Self::EtcdV2 => join(port, "etcd-v2", "protocol=http"),
+        }
+    }
+}
+
+fn at_store(
+    port: u16,
+    ask: impl FnOnce(&TcpStore) -> Result<(), rdzv_store::StoreError>,
+) -> String {
+    let asked = TcpStore::connect(TcpStoreOptions {
+        timeout: TIMEOUT,
+        max_reply_bytes: MAX_REPLY,
+        ..TcpStoreOptions::new("127.0.0.1", port)
+    })
+    .and_then(|store| ask(&store));
+    asked.unwrap_err().to_string()
+}
+
+fn join(port: u16, backend: &str, config: &str) -> String {
+    let config = format!("join_timeout=5,read_timeout={},{config}", TIMEOUT.as_secs());
+    let config = RendezvousConfig::parse(&config).unwrap();
+    let endpoint = format!("127.0.0.1:{port}");
+    let parameters = RendezvousParameters::new(backend, endpoint, "run", 1, 1, config).unwrap();
+    let mut node = BackendRegistry::with_defaults()
+        .create(&parameters)
+        .unwrap();
+    let member = Member {
+        role: "default".to_owned(),
+        local_world_size: 1,
+        share_store: true,
+        master_port: None,
+    };
+    node.join(&member).unwrap_err().to_string()
+}
