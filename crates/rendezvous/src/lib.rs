@@ -25,4 +25,5 @@ pub use error::RendezvousError;
 pub use fixed::{StaticParameters, StaticRendezvous};
 pub use params::RendezvousParameters;
 pub use rdzv_conf::RendezvousConfig;
+pub use rdzv_rendezvous_proto::coordinator::wire::Program;
 pub use registry::{BackendConstructor, BackendRegistry};

@@ -1,6 +1,6 @@
 //! What a rendezvous backend is configured with.
 
-use crate::{RendezvousConfig, RendezvousError};
+use crate::{Program, RendezvousConfig, RendezvousError};
 
 fn wrong(what: impl Into<String>) -> RendezvousError {
     RendezvousError::Argument(what.into())
@@ -21,6 +21,9 @@ pub struct RendezvousParameters {
     pub max_nodes: u32,
     /// The address of this node that others should use; `None` = found out.
     pub local_addr: Option<String>,
+    /// What the workers run, if agents that run something else shall be told apart (`c10d` with a
+    /// store server of ours).
+    pub program: Option<Program>,
     /// The backend's options (`--rdzv-conf`).
     pub config: RendezvousConfig,
 }
@@ -59,6 +62,7 @@ impl RendezvousParameters {
             min_nodes,
             max_nodes,
             local_addr: None,
+            program: None,
             config: config.into(),
         })
     }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -109,6 +110,8 @@ pub(crate) trait Machine {
     fn working_directory(&self) -> PathBuf;
     /// Whether there is a regular file of that name.
     fn is_file(&self, path: &Path) -> bool;
+    /// The first mebibyte of a file that can be read.
+    fn beginning(&self, path: &Path) -> Option<Vec<u8>>;
     /// Whether there is a file of that name that may be executed.
     fn is_program(&self, path: &Path) -> bool;
     /// A new UUID.
@@ -151,6 +154,19 @@ impl Machine for ThisHost {
 
     fn is_file(&self, path: &Path) -> bool {
         path.is_file()
+    }
+
+    fn beginning(&self, path: &Path) -> Option<Vec<u8>> {
+        if !path.is_file() {
+            return None;
+        }
+        let mut text = Vec::new();
+        File::open(path)
+            .ok()?
+            .take(1 << 20)
+            .read_to_end(&mut text)
+            .ok()?;
+        Some(text)
     }
 
     fn is_program(&self, path: &Path) -> bool {

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use rdzv_agent::Entrypoint;
 use rdzv_core::env::{PYTHON_EXEC, VIRTUAL_ENV};
+use rdzv_rendezvous::Program;
 
 use super::context::Context;
 use crate::exit::Raised;
@@ -105,6 +106,31 @@ impl CommandArgs {
             name,
         };
         Ok((entrypoint, found))
+    }
+}
+
+impl CommandArgs {
+    /// What the workers run: agents that have no run id in common tell by it whether they belong
+    /// to one job. A script is known by its text, because nodes may have it at different places.
+    pub(super) fn program(
+        &self,
+        training_script: &[OsString],
+        has_run_id: bool,
+        context: &Context<'_>,
+    ) -> Program {
+        let script = training_script
+            .first()
+            .map_or(OsStr::new(""), |script| script);
+        let is_script = self.run_path || !(self.module || self.no_python);
+        let text = is_script.then(|| context.machine.beginning(Path::new(script)));
+        let name = script.to_string_lossy();
+        match text.flatten() {
+            Some(text) => Program::new(name, &text, has_run_id),
+            None => {
+                let last = Path::new(script).file_name().unwrap_or(script);
+                Program::new(name, last.as_encoded_bytes(), has_run_id)
+            }
+        }
     }
 }
 

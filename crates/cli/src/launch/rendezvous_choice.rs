@@ -250,6 +250,11 @@ impl RendezvousChoice<'_> {
         })
     }
 
+    /// Whether the run has an id that tells it from others.
+    pub(super) fn has_run_id(&self) -> bool {
+        self.arguments.rdzv_id.is_some()
+    }
+
     /// True if this node needs no other one: by `--standalone`, or because no flag names others.
     fn alone(&self) -> bool {
         self.arguments.standalone

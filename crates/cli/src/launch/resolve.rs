@@ -71,7 +71,11 @@ pub(crate) fn resolve(
             .command
             .resolve(&arguments.training_script, called, &context)?;
     let backends = BackendRegistry::with_defaults();
-    let rendezvous = choice.choose(&settings, &backends, &mut context)?;
+    let mut rendezvous = choice.choose(&settings, &backends, &mut context)?;
+    if let RendezvousPlan::Dynamic { parameters } = &mut rendezvous.plan {
+        let (script, has_run_id) = (&arguments.training_script, choice.has_run_id());
+        parameters.program = Some(arguments.command.program(script, has_run_id, &context));
+    }
     let local_world_size = u32::try_from(count.workers)
         .ok()
         .filter(|size| *size > 0)

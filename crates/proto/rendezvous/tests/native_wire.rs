@@ -54,6 +54,7 @@ fn join(instance: u64, run: &str, node: NodeDesc, settings: Settings, role: &str
         settings,
         role: role.to_owned(),
         local_world_size: settings.max_nodes,
+        program: None,
     }))
 }
 

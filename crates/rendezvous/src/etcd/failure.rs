@@ -31,12 +31,13 @@ pub(crate) struct Failure {
 /// Most of a text of the server that is shown.
 const SHOWN: usize = 512;
 
-/// A text of the server as messages show it: its beginning.
+/// A text of the server as messages show it: its beginning, escaped.
 pub(crate) fn shown(text: &str) -> String {
     let end = text.floor_char_boundary(SHOWN);
+    let start = escape(&text[..end]);
     match end < text.len() {
-        true => format!("{} ... ({} bytes)", &text[..end], text.len()),
-        false => text.to_owned(),
+        true => format!("{start} ... ({} bytes)", text.len()),
+        false => start,
     }
 }
 

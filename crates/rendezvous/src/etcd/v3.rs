@@ -6,7 +6,6 @@
 
 use std::time::Duration;
 
-use rdzv_core::escape::escape;
 use serde_json::{Value, json};
 use ureq::http::{Method, StatusCode};
 
@@ -182,13 +181,8 @@ fn refusal(status: u16, body: &[u8]) -> Cause {
         };
     };
     let message = match (&said.error, said.message) {
-<<<<<<< HEAD
-        (Value::String(error), message) if message.is_empty() => escape(error),
-        (_, message) => escape(&message),
-=======
         (Value::String(error), message) if message.is_empty() => shown(error),
         (_, message) => shown(&message),
->>>>>>> ebe87c3 (rendezvous: hosts that fail after the handshake, endless answers of etcd, and a table of evil endpoints)
     };
     let passing = match said.code {
         code::UNAVAILABLE | code::DEADLINE_EXCEEDED | code::CANCELLED => true,

@@ -46,6 +46,7 @@ impl Agent {
                 pid: number,
                 local_id: 0,
             },
+            program: None,
         };
         let mut native = Native::connect(options, LONG).unwrap().unwrap();
         let (sender, changes) = mpsc::channel();

@@ -36,6 +36,9 @@ impl Machine for Fake {
     fn affinity(&self) -> CpuList {
         (0..self.processors).collect()
     }
+    fn beginning(&self, _: &Path) -> Option<Vec<u8>> {
+        None
+    }
     fn cpu_limit(&self) -> Option<CpuLimit> {
         let file = "/sys/fs/cgroup/cpu.max".to_owned();
         Some(CpuLimit {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rdzv_agent::RendezvousPlan;
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::rank::GroupRank;
-use rdzv_rendezvous::RendezvousParameters;
+use rdzv_rendezvous::{Program, RendezvousParameters};
 
 use super::{case, warnings};
 
@@ -117,6 +117,7 @@ fn several_nodes_or_an_endpoint_make_c10d_dynamic() {
     let mut expected =
         RendezvousParameters::new("c10d", "h:7", "job", 1, 3, BTreeMap::from(options)).unwrap();
     expected.local_addr = Some("10.0.0.1".to_owned());
+    expected.program = Some(Program::new("s.py", b"s.py", true));
     assert_eq!(parameters, expected);
     let one_node = dynamic(&["--rdzv-backend=c10d", "--rdzv-endpoint=h"]);
     assert_eq!((one_node.run_id.as_str(), one_node.max_nodes), ("none", 1));

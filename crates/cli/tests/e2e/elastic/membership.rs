@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use rdzv_store::{ServerOptions, TcpStoreServer};
 use rustix::process::Signal;
 
-use super::{PRINT_ROUND, Place, await_participants, first_agent, printed, store};
-use crate::harness::{Running, ends_within, kill};
+use super::{PRINT_ROUND, Place, await_participants, first_agent, kill_node, printed, store};
+use crate::harness::{Running, ends_within, kill, rdzv};
 
 /// From one to three nodes. The last call is so long that a round without it is told from one with it.
 const ELASTIC: [&str; 2] = ["--nnodes=1:3", "--rdzv-conf=last_call_timeout=20"];
@@ -188,4 +188,34 @@ fn a_killed_agent_is_taken_out_of_a_bare_store_by_its_keeper() {
     assert!(elapsed < Duration::from_secs(8), "{elapsed:?}");
     first.wait().expect(0);
     second.wait().expect(-9);
+}
+
+/// Neither was given a run id: the second one would take part in what the first one runs.
+#[test]
+fn a_job_without_a_run_id_takes_in_no_node_of_another_job() {
+    let place = store();
+    let job = |flags: &[&str], command: &[&str]| {
+        let meet = ["run", "--rdzv-backend=c10d", "--rdzv-endpoint"];
+        let job = rdzv(meet).args([&*place.endpoint]).args(flags);
+        job.args(["--no-python"]).args(command).start()
+    };
+    let elastic = ["--nnodes=1:3", "--rdzv-conf=last_call_timeout=0"];
+    let script = format!("{PRINT_ROUND}; sleep 1000");
+    let first = job(&elastic, &["sh", "-c", &script]);
+    first.stdout.await_text("rank 0/1", 1);
+    // It has room for more, but not for this one, whatever the other one says of itself.
+    for flags in [&elastic[..], &["--nnodes=1"]] {
+        let stranger = job(flags, &["true"]).wait().expect(1);
+        let last = stranger.last_error_line();
+        for part in ["'true'", "'sh'", "--rdzv-id"] {
+            assert!(last.contains(part), "{part}: {last}");
+        }
+    }
+    // A node of the job is taken in as ever.
+    let second = job(&elastic, &["sh", "-c", &script]);
+    second.stdout.await_text("/2 node", 1);
+    assert_eq!(printed(&second.stdout.so_far(), "round"), "1");
+    kill_node(second);
+    kill_node(first);
+    place.end();
 }

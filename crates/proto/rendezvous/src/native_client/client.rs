@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Change, Failure, Input, Joined, Output};
-use crate::coordinator::wire::{Event, EventReader, Join, Operation, Refusal};
+use crate::coordinator::wire::{Event, EventReader, Join, Operation, Program, Refusal};
 use crate::{NodeDesc, Settings};
 use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::rate::RateLimit;
@@ -158,6 +158,7 @@ impl NativeClient {
                 settings,
                 role: String::new(),
                 local_world_size: 0,
+                program: None,
             },
             phase: Phase::Idle,
             link: Link::Up,
@@ -172,6 +173,12 @@ impl NativeClient {
             changes: RateLimit::new(MOST_CHANGES, CHANGES_WITHIN),
             outbox: Outbox::default(),
         }
+    }
+
+    /// Says what the workers run.
+    pub fn running(mut self, program: Option<Program>) -> Self {
+        self.join.program = program;
+        self
     }
 
     /// The agent as the others know it.

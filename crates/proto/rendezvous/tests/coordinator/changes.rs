@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rdzv_core::machine::Machine as _;
-use rdzv_rendezvous_proto::coordinator::wire::{Event, Operation, Refusal};
+use rdzv_rendezvous_proto::coordinator::wire::{Event, Operation, Program, Refusal};
 use rdzv_rendezvous_proto::coordinator::{KEPT_FOR, MOST_LEFT_RUNS};
 
 use crate::world::{STATE, World, node};
@@ -151,6 +151,25 @@ fn too_few_former_participants_call_for_others_and_wait_for_more() {
     world.pass_beating(29, &[0, 5, 6]);
     world.pass(Duration::from_secs(1));
     assert_eq!(world.formed(6), (1, 2, 3));
+}
+
+#[test]
+fn a_surplus_node_of_another_program_is_not_told_that_all_is_well() {
+    let mut world = World::new(1, 1);
+    world.program = Some(Program::new("a.py", b"a", true));
+    world.join(0);
+    world.join(5);
+    world.program = Some(Program::new("b.py", b"b", true));
+    world.join(6);
+    let run = "run".to_owned();
+    world.operate(0, &Operation::Close { run });
+    assert_eq!(world.take(5), [Event::Refused(Refusal::NotNeeded)]);
+    let received = world.take(6);
+    assert!(
+        matches!(&received[..], [Event::Refused(Refusal::Unusable(why))]
+            if why.contains("'a.py'") && why.contains("'b.py'") && why.contains("--rdzv-id")),
+        "{received:?}"
+    );
 }
 
 /// INV-R4: a closed rendezvous admits nobody, not even when all who knew of it are gone.

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use rdzv_core::ident::ConnId;
 use rdzv_core::rank::Assignment;
 use rdzv_rendezvous_proto::coordinator::Input;
-use rdzv_rendezvous_proto::coordinator::wire::{Event, Operation, Refusal};
+use rdzv_rendezvous_proto::coordinator::wire::{Event, Operation, Program, Refusal};
 use rdzv_rendezvous_proto::last_call::LastCall;
 
 use crate::world::{World, node};
@@ -122,6 +122,41 @@ fn other_settings_are_named_as_long_as_they_are_in_use() {
     world.lose(0);
     world.join(1);
     assert_eq!(world.take(1), []);
+}
+
+#[test]
+fn without_a_run_id_only_agents_that_run_the_same_meet() {
+    let program = |name: &str, text: &[u8]| Some(Program::new(name, text, false));
+    let mut world = World::new(3, 3);
+    world.program = program("a.py", b"a");
+    world.join(0);
+    for (name, text) in [("b.py", b"b"), ("a.py", b"c")] {
+        world.program = program(name, text);
+        world.join(1);
+        let received = world.take(1);
+        assert!(
+            matches!(&received[..], [Event::Refused(Refusal::Unusable(why))]
+                if why.contains(&format!("'{name}'")) && why.contains("'a.py'")
+                    && why.contains("n000_1_0") && why.contains("--rdzv-id")),
+            "{received:?}"
+        );
+    }
+    // The same script at another place is the same, and agents of version 0.1 say nothing.
+    world.program = program("copy-of-a.py", b"a");
+    world.join(2);
+    world.program = None;
+    world.join(3);
+    assert_eq!(world.formed(3), (0, 2, 3));
+}
+
+#[test]
+fn with_a_run_id_agents_may_run_what_they_like() {
+    let mut world = World::new(2, 2);
+    world.program = Some(Program::new("a.py", b"a", true));
+    world.join(0);
+    world.program = Some(Program::new("b.py", b"b", true));
+    world.join(1);
+    assert_eq!(world.formed(1), (0, 1, 2));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_rendezvous_proto::apply::apply;
-use rdzv_rendezvous_proto::coordinator::wire::{Event, Join, Operation};
+use rdzv_rendezvous_proto::coordinator::wire::{Event, Join, Operation, Program};
 use rdzv_rendezvous_proto::coordinator::{Coordinator, Input, Output};
 use rdzv_rendezvous_proto::decide::Action;
 use rdzv_rendezvous_proto::last_call::LastCall;
@@ -25,6 +25,8 @@ pub(crate) struct World {
     /// The last calls that were logged.
     pub(crate) last_calls: Vec<LastCall>,
     pub(crate) settings: Settings,
+    /// What the agents run that join next.
+    pub(crate) program: Option<Program>,
 }
 
 /// Agent `number`, whose connection has that number too.
@@ -49,6 +51,7 @@ impl World {
             closed: Vec::new(),
             last_calls: Vec::new(),
             settings: Settings::new(min, max),
+            program: None,
         }
     }
 
@@ -102,6 +105,7 @@ impl World {
             settings: self.settings,
             role: "default".to_owned(),
             local_world_size: 2,
+            program: self.program.clone(),
         };
         self.operate(connection, &Operation::Join(Box::new(join)));
     }

@@ -71,6 +71,7 @@ fn meet(
             settings: options.settings,
             node: me.clone(),
             limits: options.limits,
+            program: options.program.clone(),
         },
         options.read_timeout,
     )?;

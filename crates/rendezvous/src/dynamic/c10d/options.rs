@@ -8,7 +8,7 @@ use rdzv_core::ident::RunId;
 use rdzv_rendezvous_proto::Settings;
 use rdzv_store::Limits;
 
-use crate::{RendezvousError, RendezvousParameters};
+use crate::{Program, RendezvousError, RendezvousParameters};
 
 /// The port of an endpoint that names none.
 const DEFAULT_PORT: u16 = 29400;
@@ -23,6 +23,7 @@ pub(super) struct Options {
     pub(super) medium: Medium,
     pub(super) settings: Settings,
     pub(super) local_addr: Option<String>,
+    pub(super) program: Option<Program>,
     pub(super) read_timeout: Duration,
     /// The bounds of the stores that are hosted here.
     pub(super) limits: Limits,
@@ -78,6 +79,7 @@ impl Options {
             medium,
             settings: config.settings(parameters.min_nodes, parameters.max_nodes)?,
             local_addr: parameters.local_addr.clone(),
+            program: parameters.program.clone(),
             read_timeout: Duration::from_secs(read_timeout),
             limits: config.store_limits()?,
         })

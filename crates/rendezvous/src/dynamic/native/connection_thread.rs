@@ -13,12 +13,10 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rdzv_core::ident::RunId;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_event::{Mailbox, Sender, mailbox, poll};
 use rdzv_rendezvous_proto::native_client::{self, Failure, Input, Joined, NativeClient, Output};
-use rdzv_rendezvous_proto::{NodeDesc, Settings};
 use rustix::event::{PollFd, PollFlags};
 
 use super::probe::{Found, probe};
@@ -81,16 +79,13 @@ impl ConnectionThread {
     pub(super) fn start(
         stream: TcpStream,
         address: SocketAddr,
-        run_id: &RunId,
-        settings: Settings,
         workers: WorkersStore,
-        node: NodeDesc,
+        client: NativeClient,
     ) -> io::Result<(Sender<Command>, JoinHandle<()>)> {
         let (sender, commands) = mailbox()?;
         stream.set_nonblocking(true)?;
-        let instance = fastrand::u64(..);
         let thread = Self {
-            client: NativeClient::new(Now::default(), instance, run_id.as_str(), node, settings),
+            client,
             address,
             stream: Some(stream),
             buffer: vec![0; READ_AT_ONCE].into_boxed_slice(),

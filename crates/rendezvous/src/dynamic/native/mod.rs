@@ -25,14 +25,17 @@ use std::time::Duration;
 
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
+use rdzv_core::time::Now;
 use rdzv_event::Sender;
 use rdzv_rendezvous_proto::coordinator::wire::Refusal;
-use rdzv_rendezvous_proto::native_client::{Failure, Joined};
+use rdzv_rendezvous_proto::native_client::{Failure, Joined, NativeClient};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
 use rdzv_store::{Limits, Pinger, PrefixStore, TcpStore};
 
 use crate::dynamic::bootstrap::{Master, WorkersStore};
-use crate::{Interrupter, Member, Observer, RendezvousBackend, RendezvousError, RendezvousInfo};
+use crate::{
+    Interrupter, Member, Observer, Program, RendezvousBackend, RendezvousError, RendezvousInfo,
+};
 use connection_thread::{Command, ConnectionThread, NotJoined};
 pub use extension::extension;
 use probe::Found;
@@ -50,6 +53,8 @@ pub struct NativeOptions {
     pub node: NodeDesc,
     /// The bounds of the workers' store.
     pub limits: Limits,
+    /// What its workers run.
+    pub program: Option<Program>,
 }
 
 /// An agent's rendezvous through a coordinator.
@@ -90,6 +95,7 @@ impl Native {
             settings,
             node,
             limits,
+            program,
         } = options;
         let address = store.peer();
         let place = place(address);
@@ -98,15 +104,12 @@ impl Native {
             Ok(Found::Store) => return Ok(None),
             Err(what) => return Err(unreachable(place, what, None)),
         };
-        let (commands, thread) = ConnectionThread::start(
-            stream,
-            address,
-            &run_id,
-            settings,
-            WorkersStore::new(node.addr.clone(), limits),
-            node,
-        )
-        .map_err(|error| unreachable(place.clone(), error.to_string(), None))?;
+        let instance = fastrand::u64(..);
+        let workers = WorkersStore::new(node.addr.clone(), limits);
+        let client = NativeClient::new(Now::default(), instance, run_id.as_str(), node, settings);
+        let (commands, thread) =
+            ConnectionThread::start(stream, address, workers, client.running(program))
+                .map_err(|error| unreachable(place.clone(), error.to_string(), None))?;
         Ok(Some(Self {
             name: "c10d".to_owned(),
             run_id,

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use self::master::Masters;
-use super::wire::{Event, Join, Refusal};
+use super::wire::{Event, Join, Program, Refusal};
 use crate::last_call::LastCall;
 use crate::{NodeDesc, RendezvousState, Settings};
 use rdzv_core::machine::Outbox;
@@ -64,6 +64,8 @@ pub(super) struct Run {
     torchrun: BTreeMap<NodeDesc, (Wall, Mono)>,
     /// The complete round that was announced to its participants.
     announced: Option<u64>,
+    /// What its participants run, if all of them have said so.
+    round_runs: Vec<Program>,
     /// It was also announced that the round does not hold any more.
     change_announced: bool,
     /// The participants of that round.
@@ -96,6 +98,7 @@ struct Agent {
     instance: u64,
     role: String,
     local_world_size: u32,
+    program: Option<Program>,
     phase: Phase,
     /// When its join came, how long it waits, and when that is over.
     joined_at: Mono,
@@ -143,6 +146,23 @@ pub(super) fn unusable(join: &Join) -> Option<String> {
     }
 }
 
+/// What a surplus node is told when the run ends: that it was not needed, unless it runs something
+/// that no participant has run.
+fn not_needed(run: &str, agent: &Agent, round_runs: &[Program]) -> Refusal {
+    let is_same = |other: &Program| {
+        let own = agent.program.as_ref();
+        own.is_none_or(|own| own.fingerprint == other.fingerprint)
+    };
+    match (&agent.program, round_runs.first()) {
+        (Some(own), Some(other)) if !round_runs.iter().any(is_same) => Refusal::Unusable(format!(
+            "run '{run}' has ended; it ran '{}' and had no place for this node, whose '{}' never \
+             ran: give each job its own --rdzv-id",
+            other.name, own.name
+        )),
+        _ => Refusal::NotNeeded,
+    }
+}
+
 impl Run {
     pub(super) fn new(id: &str) -> Self {
         Self {
@@ -185,6 +205,7 @@ impl Run {
             settings,
             role,
             local_world_size,
+            program,
             ..
         } = *join;
         // An agent of torchrun with that name cannot be; what it left behind is ours.
@@ -195,6 +216,7 @@ impl Run {
             instance,
             role,
             local_world_size,
+            program,
             phase: Phase::Joining,
             joined_at: now.mono,
             join_timeout: settings.join_timeout,
@@ -216,7 +238,28 @@ impl Run {
                 join.node
             )));
         }
-        self.mismatch(join).map(Refusal::Unusable)
+        let stranger = self.stranger(join);
+        stranger
+            .or_else(|| self.mismatch(join))
+            .map(Refusal::Unusable)
+    }
+
+    /// How what a join runs differs from what the others run, if no id tells the runs apart.
+    fn stranger(&self, join: &Join) -> Option<String> {
+        let theirs = join.program.as_ref().filter(|its| !its.has_run_id)?;
+        let (first, ours) = self.agents.iter().find_map(|(node, agent)| {
+            let ours = agent.program.as_ref().filter(|ours| !ours.has_run_id)?;
+            (ours.fingerprint != theirs.fingerprint).then_some((node, ours))
+        })?;
+        let another = match ours.name == theirs.name {
+            true => "another file named ",
+            false => "",
+        };
+        Some(format!(
+            "node {} runs {another}'{}', but node {first}, which came first, runs '{}', and neither \
+             was given a run id: give each job its own --rdzv-id, or all nodes of one job the same",
+            join.node, theirs.name, ours.name
+        ))
     }
 
     /// How the settings of a join differ from those of the others.
@@ -300,7 +343,7 @@ impl Run {
         for (node, agent) in &mut self.agents {
             let event = match agent.phase {
                 Phase::Joining if self.state.redundancy_list.contains(node) => {
-                    Event::Refused(Refusal::NotNeeded)
+                    Event::Refused(not_needed(&self.id, agent, &self.round_runs))
                 }
                 Phase::Joining => Event::Refused(Refusal::Closed),
                 Phase::Member | Phase::Dropped => Event::Closed,

@@ -165,6 +165,11 @@ impl Run {
         self.change_announced = false;
         self.former = self.state.participants.keys().cloned().collect();
         self.awaited = self.former.clone();
+        let programs = self.former.iter().map(|node| {
+            let agent = self.agents.get(node)?;
+            agent.program.clone()
+        });
+        self.round_runs = programs.collect::<Option<_>>().unwrap_or_default();
         let infos = self.infos();
         let assignments = infos.as_ref().map(|infos| assign(infos));
         if let (Some(infos), Some(assignments)) = (&infos, &assignments) {

@@ -12,7 +12,8 @@
 //!                   node: addr text, pid i64, local id i64
 //!                   settings: min u32, max u32, join ms u64, last call ms u64,
 //!                             keep-alive ms u64, keep-alive attempts u32
-//!                   role: text, local world size: u32
+//!                   role: text, local world size: u32, then nothing (version 0.1) or
+//!                   program: name text, fingerprint u64, whether the run was given an id u8
 //!   0x21 leave
 //!   0x22 close      run: text
 //!   0x23 heartbeat
@@ -43,7 +44,7 @@ mod fields;
 mod operation;
 
 pub use event::{Event, EventReader, MAX_EVENT_BYTES, Refusal};
-pub use operation::{Join, Operation};
+pub use operation::{Join, Operation, Program};
 
 use thiserror::Error;
 

@@ -60,6 +60,34 @@ pub struct Join {
     pub role: String,
     /// How many workers it starts.
     pub local_world_size: u32,
+    /// What they run; agents of version 0.1 do not say it.
+    pub program: Option<Program>,
+}
+
+/// What an agent runs. Two agents run the same if the fingerprints are equal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    /// Its name, for people.
+    pub name: String,
+    /// A digest of the script, or of the name where there is no script to be read.
+    pub fingerprint: u64,
+    /// Whether the run was given an id. Without one, only agents that run the same belong together.
+    pub has_run_id: bool,
+}
+
+impl Program {
+    /// A program that is told from others by these bytes.
+    pub fn new(name: impl Into<String>, bytes: &[u8], has_run_id: bool) -> Self {
+        // FNV-1a, which is the same on every machine and in every release.
+        let fingerprint = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        Self {
+            name: name.into(),
+            fingerprint,
+            has_run_id,
+        }
+    }
 }
 
 impl Operation {
@@ -132,6 +160,7 @@ impl Join {
             settings,
             role,
             local_world_size,
+            program,
         } = self;
         let milliseconds = |duration: Duration| {
             u64::try_from(duration.as_millis())
@@ -152,6 +181,11 @@ impl Join {
         out.extend_from_slice(&settings.keep_alive_max_attempt.to_le_bytes());
         text(out, role);
         out.extend_from_slice(&local_world_size.to_le_bytes());
+        if let Some(program) = program {
+            text(out, &program.name);
+            out.extend_from_slice(&program.fingerprint.to_le_bytes());
+            out.push(u8::from(program.has_run_id));
+        }
     }
 
     fn read(fields: &mut Fields<'_>) -> Result<Self, WireError> {
@@ -182,6 +216,14 @@ impl Join {
             settings,
             role: fields.text("the role")?.to_owned(),
             local_world_size: fields.u32("the local world size")?,
+            program: match fields.0 {
+                [] => None,
+                _ => Some(Program {
+                    name: fields.text("the program")?.to_owned(),
+                    fingerprint: fields.u64("the program")?,
+                    has_run_id: fields.u8("the program")? != 0,
+                }),
+            },
         })
     }
 }
@@ -207,6 +249,7 @@ mod tests {
                 },
                 role: "learner".to_owned(),
                 local_world_size: 8,
+                program: None,
             })),
             Operation::Leave,
             Operation::Close { run: run.clone() },
@@ -234,6 +277,27 @@ mod tests {
             for cut in 0..payload.len() {
                 Operation::read(bytes[0], &payload[..cut]).unwrap_err();
             }
+        }
+    }
+
+    #[test]
+    fn a_join_may_say_what_its_workers_run() {
+        let Operation::Join(old) = &examples()[0] else {
+            panic!("the first example is a join");
+        };
+        let program = Some(Program::new("train.py", b"print()", false));
+        let join = Operation::Join(Box::new(Join {
+            program,
+            ..(**old).clone()
+        }));
+        let (mut with, mut without) = (Vec::new(), Vec::new());
+        join.write(&mut with);
+        examples()[0].write(&mut without);
+        assert_eq!(Operation::read(with[0], &with[9..]).unwrap(), join);
+        // What comes before it is the join of version 0.1.
+        assert_eq!(with[9..without.len()], without[9..]);
+        for cut in without.len() + 1..with.len() {
+            Operation::read(with[0], &with[9..cut]).unwrap_err();
         }
     }
 

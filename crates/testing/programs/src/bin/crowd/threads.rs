@@ -36,6 +36,7 @@ pub(crate) fn run(
                 pid: i64::from(std::process::id()),
                 local_id: i64::from(agent),
             },
+            program: None,
         };
         crowd.push(Native::connect(options, TIMEOUT)?.ok_or("there is no host")?);
     }
