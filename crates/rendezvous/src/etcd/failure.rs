@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use rdzv_core::escape::escape;
 use rdzv_core::time::backoff;
 use rdzv_store::StoreError;
 use thiserror::Error;
