@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use rdzv_core::rank::Assignment;
 use rdzv_rendezvous_proto::coordinator::wire::{
-    Event, EventReader, Join, MAX_EVENT_BYTES, Operation, PROBE, PROBE_ANSWER, Refusal, VERSION,
-    WireError,
+    Event, EventReader, Join, MAX_EVENT_BYTES, Operation, PROBE, PROBE_ANSWER, Program, Refusal,
+    VERSION, WireError,
 };
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
 
@@ -55,6 +55,19 @@ fn join(instance: u64, run: &str, node: NodeDesc, settings: Settings, role: &str
         role: role.to_owned(),
         local_world_size: settings.max_nodes,
         program: None,
+    }))
+}
+
+/// The usual one, with what its workers run.
+fn of_program() -> Operation {
+    Operation::Join(Box::new(Join {
+        instance: 0x0123_4567_89ab_cdef,
+        run: "job-7".to_owned(),
+        node: node("worker-3.example.org", 4711, 2),
+        settings: Settings::new(2, 8),
+        role: "default".to_owned(),
+        local_world_size: 8,
+        program: Some(Program::new("train.py", b"print()", true)),
     }))
 }
 
@@ -117,6 +130,7 @@ fn operations() -> Vec<(&'static str, Operation)> {
                 "role",
             ),
         ),
+        ("operation.join.program", of_program()),
         ("operation.leave", Operation::Leave),
         (
             "operation.close",
@@ -300,6 +314,10 @@ fn texts_are_cut_at_the_same_byte_and_the_same_bytes_are_refused() {
 #[test]
 fn fields_that_a_later_version_adds_at_the_end_are_passed_over() {
     for (name, operation) in operations() {
+        if matches!(&operation, Operation::Join(join) if join.program.is_none()) {
+            // What its workers run is the one field that may be missing.
+            continue;
+        }
         let mut bytes = Vec::new();
         operation.write(&mut bytes);
         bytes.extend_from_slice(b"later");
