@@ -88,3 +88,17 @@ fn sixty_agents_that_start_together_meet_at_once() {
         report.last_joined
     );
 }
+
+#[test]
+fn agents_whose_clocks_differ_by_twenty_seconds_meet_at_once() {
+    let mut plan = Plan::of_many(4, Place::Store);
+    plan.skew = vec![0.0, 20.0, -20.0, 40.0];
+    let report =
+        agents::run(plan, 1, Trace::Nothing).unwrap_or_else(|violation| panic!("{}", violation.0));
+    assert_eq!((report.rounds, report.joined), (1, 4));
+    assert!(
+        report.last_joined < Duration::from_secs(1),
+        "it took {:?}",
+        report.last_joined
+    );
+}

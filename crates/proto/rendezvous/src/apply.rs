@@ -87,25 +87,20 @@ fn after_participants_left(state: &mut RendezvousState, settings: &Settings) {
     }
 }
 
-/// Removes the nodes that are lost, and says which: those whose last heartbeat is older than
-/// [`Settings::lost_after`] by our clock, and those that `is_gone` knows of.
+/// Removes the nodes that are lost, and says which; `is_lost` is given a node and its last heartbeat.
 ///
-/// The heartbeats carry the clocks of their writers. A node whose clock is further behind ours than
-/// that is lost to us although it is alive, and one whose clock is ahead is noticed later; the
-/// agents of torchrun do the same, and whether a node is in the group must not depend on whom it asks. We
-/// never remove ourselves (`me`): however old our own heartbeat is, we are there.
+/// The heartbeats carry the clocks of their writers, so whether one is old is for the caller to say.
+/// We never remove ourselves (`me`): however old our own heartbeat is, we are there.
 pub fn sanitise(
     state: &mut RendezvousState,
     me: &NodeDesc,
     settings: &Settings,
-    wall: Wall,
-    is_gone: impl Fn(&NodeDesc, Wall) -> bool,
+    is_lost: impl Fn(&NodeDesc, Wall) -> bool,
 ) -> Vec<NodeDesc> {
-    let oldest = wall - settings.lost_after();
     let lost: Vec<_> = state
         .last_heartbeats
         .iter()
-        .filter(|(node, last)| *node != me && (**last < oldest || is_gone(node, **last)))
+        .filter(|(node, last)| *node != me && is_lost(node, **last))
         .map(|(node, _)| node.clone())
         .collect();
     let before = state.participants.len();

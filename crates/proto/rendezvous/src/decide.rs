@@ -11,6 +11,8 @@
 //! * a round after a change is complete as soon as [everybody who can be
 //!   expected](super::expected::Expected) is there, without a last call; to the others this looks
 //!   as if our last call had ended;
+//! * a last call lasts its time by the clock of whoever sees it: the end that stands in the state is
+//!   a time of somebody else's clock;
 //! * the last call is a little longer while nodes that waited for the round have not got in yet:
 //!   a round without them would end as soon as it began. To the others our clock seems slow;
 //! * who waited for a round that is full before it got in becomes surplus. Agents of torchrun go on
@@ -84,8 +86,10 @@ pub enum JoinPhase {
 /// When a decision is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {
-    /// The wall clock, to be compared with the times in the state.
+    /// The wall clock, to be compared with the heartbeats of this node.
     pub wall: Wall,
+    /// Whether the last call of the round that is forming has lasted long enough.
+    pub last_call_over: bool,
     /// How much time the request has left.
     pub phase: JoinPhase,
     /// Whether everybody who can be expected in the round that is forming is there.
@@ -192,7 +196,7 @@ pub fn join(
         }
     } else if participant {
         if count >= min && count <= max {
-            if last_call_end(state).is_some_and(|end| end < moment.wall) {
+            if moment.last_call_over {
                 return decision(Action::MarkComplete, "the last call is over");
             }
             if moment.all_here {
@@ -222,14 +226,12 @@ pub fn join(
 /// How long after the last call those who still stand in the wait list are waited for.
 const STRAGGLERS: Duration = Duration::from_secs(5);
 
-/// After which time we complete the round that is forming.
-pub fn last_call_end(state: &RendezvousState) -> Option<Wall> {
-    let grace = if state.wait_list.is_empty() {
-        Duration::ZERO
-    } else {
-        STRAGGLERS
-    };
-    state.deadline.map(|deadline| deadline + grace)
+/// How long after the end of the last call we complete the round that is forming.
+pub fn last_call_grace(state: &RendezvousState) -> Duration {
+    match state.wait_list.is_empty() {
+        true => Duration::ZERO,
+        false => STRAGGLERS,
+    }
 }
 
 /// A node does not want to take part any more.

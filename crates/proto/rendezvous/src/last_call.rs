@@ -31,7 +31,7 @@ impl LastCall {
         let call = Self {
             nodes,
             room: settings.max_nodes.saturating_sub(nodes),
-            ends_in: deadline.since(wall),
+            ends_in: deadline.since(wall).min(settings.last_call_timeout),
         };
         (state.participants.contains_key(me) && call.is_worth_announcing()).then_some(call)
     }

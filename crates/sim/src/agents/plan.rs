@@ -66,7 +66,7 @@ pub struct Plan {
     pub acts: Vec<(Duration, usize, Act)>,
     /// Whether anything is in there by which an agent is rightly taken for lost.
     pub faulty: bool,
-    /// Whether clocks are so wrong that agents look lost for good.
+    /// Whether clocks are far from one another.
     pub clocks_are_wrong: bool,
     /// When all that has been planned is over.
     pub end: Duration,
@@ -158,7 +158,7 @@ impl Plan {
         if self.faulty && random.bool() {
             self.loses_one_of = random.u32(5..200);
         }
-        // A few seconds are nothing; more than the fifteen of lost nodes is.
+        // By more than the fifteen seconds of lost nodes, which must make no difference.
         self.clocks_are_wrong = self.faulty && random.u32(0..12) == 0;
         let far = if self.clocks_are_wrong { 60.0 } else { 3.0 };
         if random.bool() {

@@ -71,15 +71,49 @@ fn two_machines() -> Result<(Machine, Machine), String> {
     Ok((first, second))
 }
 
-#[test]
-fn a_node_behind_a_cut_link_is_missed_by_its_heartbeats() {
-    let (first, second) = match two_machines() {
-        Ok(machines) => machines,
+/// The two machines; none where this machine allows none and that was accepted.
+fn machines_if_possible() -> Option<(Machine, Machine)> {
+    match two_machines() {
+        Ok(machines) => Some(machines),
         Err(why) if std::env::var_os("RDZV_TEST_NO_NAMESPACES").is_some() => {
             eprintln!("NOT TESTED: a cut link, because this machine has no namespaces: {why}");
-            return;
+            None
         }
         Err(why) => panic!("no network namespaces here: {why}"),
+    }
+}
+
+#[test]
+fn a_node_that_hears_nothing_any_more_is_back_when_it_does() {
+    let Some((first, second)) = machines_if_possible() else {
+        return;
+    };
+    let script = format!("{PRINT_ROUND}; sleep 1000");
+    let near = first.node("10.9.0.1", &script).start();
+    let far = second.node("10.9.0.2", &script).start();
+    near.stdout.await_text("rank 0/2", 1);
+    far.stdout.await_text("rank 1/2", 1);
+
+    // What the second machine sends comes through, what is sent to it does not.
+    first.run("ip route add blackhole 10.9.0.2/32");
+    near.stdout.await_text("rank 0/1", 1);
+    // Its agent has stopped the workers, and waits for the network.
+    far.stderr.await_text("hold this node for lost", 1);
+    first.run("ip route del blackhole 10.9.0.2/32");
+    near.stdout.await_text("rank 0/2", 2);
+    far.stdout.await_text("rank 1/2", 2);
+    for node in [near, far] {
+        node.signal(Signal::TERM);
+        node.wait();
+    }
+    second.end();
+    first.end();
+}
+
+#[test]
+fn a_node_behind_a_cut_link_is_missed_by_its_heartbeats() {
+    let Some((first, second)) = machines_if_possible() else {
+        return;
     };
     let near = first
         .node(

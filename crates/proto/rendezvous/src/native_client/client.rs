@@ -12,6 +12,10 @@ use rdzv_core::time::{Mono, Now};
 /// How long a new connection is tried for.
 const RECONNECT: Duration = Duration::from_secs(5);
 
+/// A coordinator that fell silent is tried for so many times as long as it takes to notice that: the
+/// network between may come back. The others go on without this node meanwhile.
+const CUT_FACTOR: u32 = 4;
+
 /// Time between two tries.
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -42,7 +46,7 @@ pub struct NativeClient {
     heard: Mono,
     /// Since when, and why, there was no connection before the present one, on which the host has not
     /// said anything to the point yet. Without that, the outage goes on.
-    unproven: Option<(Mono, String)>,
+    unproven: Option<Outage>,
     changes: RateLimit,
     outbox: Outbox<Output>,
 }
@@ -50,9 +54,18 @@ pub struct NativeClient {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Phase {
     Idle,
-    Joining { since: Mono },
-    Formed { since: Mono, joined: Joined },
-    Member { round: u64 },
+    Joining {
+        since: Mono,
+    },
+    Formed {
+        since: Mono,
+        joined: Joined,
+    },
+    Member {
+        round: u64,
+    },
+    /// The round does not hold any more, and the agent was told so without its coordinator.
+    CutOff,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,17 +73,22 @@ enum Link {
     Up,
     /// Given up; the next request tries again.
     Down,
-    Dialing {
-        since: Mono,
-        /// What broke the one before.
-        why: String,
-    },
+    Dialing(Outage),
     /// Between two tries.
     Pausing {
-        since: Mono,
+        outage: Outage,
         until: Mono,
-        why: String,
     },
+}
+
+/// A time without a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Outage {
+    since: Mono,
+    /// What broke the connection before.
+    why: String,
+    /// It was not closed, but said nothing: the network may be cut, and be there again.
+    silent: bool,
 }
 
 impl Machine for NativeClient {
@@ -123,7 +141,7 @@ impl Machine for NativeClient {
             }
             Input::Bytes(bytes) => self.receive(now, bytes),
             Input::Connected => self.connected(now),
-            Input::Disconnected(why) => self.disconnected(now, why),
+            Input::Disconnected(why) => self.disconnected(now, why, false),
             Input::Tick => self.tick(now),
         }
     }
@@ -136,7 +154,7 @@ impl Machine for NativeClient {
         let link = match &self.link {
             Link::Up => Some(self.heartbeat_at),
             Link::Pausing { until, .. } => Some(*until),
-            Link::Down | Link::Dialing { .. } => None,
+            Link::Down | Link::Dialing(_) => None,
         };
         let master = match &self.phase {
             Phase::Formed { since, .. } => Some(*since + MASTER_TIMEOUT),
@@ -224,10 +242,11 @@ impl NativeClient {
 
     fn dial(&mut self, now: Mono, why: &str) {
         if self.link == Link::Down {
-            self.link = Link::Dialing {
+            self.link = Link::Dialing(Outage {
                 since: now,
                 why: why.to_owned(),
-            };
+                silent: false,
+            });
             self.outbox.push(Output::Dial);
         }
     }
@@ -267,7 +286,7 @@ impl NativeClient {
 
     fn hang_up(&mut self, now: Mono, why: String) {
         self.outbox.push(Output::HangUp);
-        self.disconnected(now, why);
+        self.disconnected(now, why, false);
     }
 
     fn event(&mut self, now: Mono, event: Event) {
@@ -380,9 +399,13 @@ impl NativeClient {
     }
 
     fn connected(&mut self, now: Mono) {
-        let (since, why) = match std::mem::replace(&mut self.link, Link::Up) {
-            Link::Dialing { since, why } => (since, why),
-            _ => (now, String::new()),
+        let outage = match std::mem::replace(&mut self.link, Link::Up) {
+            Link::Dialing(outage) => outage,
+            _ => Outage {
+                since: now,
+                why: String::new(),
+                silent: false,
+            },
         };
         self.reader = EventReader::default();
         self.changes = RateLimit::new(MOST_CHANGES, CHANGES_WITHIN);
@@ -390,30 +413,23 @@ impl NativeClient {
         self.heard = now;
         self.heartbeat_at = now + self.join.settings.keep_alive_interval;
         match &self.phase {
-            Phase::Idle => {}
+            Phase::Idle | Phase::CutOff => {}
             Phase::Joining { .. } => self.say_join(now),
             Phase::Formed { .. } => {
                 self.phase = Phase::Joining { since: now };
                 self.say_join(now);
             }
             Phase::Member { round } => {
-                let (why, round) = (&why, *round);
-                self.outbox.push(Output::Changed(Change::Membership {
-                    round,
-                    reason: format!(
-                        "the connection to the host of the rendezvous broke ({why}), so the \
-                         others hold this node for lost"
-                    ),
-                }));
+                self.outbox.push(connection_broke(*round, &outage.why));
             }
         }
-        self.unproven = Some((since, why));
+        self.unproven = Some(outage);
         if self.closing.is_some() {
             self.say_close(now);
         }
     }
 
-    fn disconnected(&mut self, now: Mono, why: String) {
+    fn disconnected(&mut self, now: Mono, why: String, silent: bool) {
         let outage = match std::mem::replace(&mut self.link, Link::Down) {
             Link::Up => {
                 if self.asking {
@@ -422,21 +438,40 @@ impl NativeClient {
                 }
                 self.unproven.take()
             }
-            Link::Dialing { since, why } | Link::Pausing { since, why, .. } => Some((since, why)),
+            Link::Dialing(outage) | Link::Pausing { outage, .. } => Some(outage),
             Link::Down => return,
         };
-        let (since, why) = match outage {
-            Some((since, first)) if now.since(since) >= RECONNECT => {
-                return self.give_up(format!("{first}; then {why}"), now.since(since));
+        let outage = match outage {
+            Some(outage) => {
+                let elapsed = now.since(outage.since);
+                let timeout = match outage.silent {
+                    true => self.join.settings.lost_after() * CUT_FACTOR,
+                    false => RECONNECT,
+                };
+                if elapsed >= timeout.max(RECONNECT) {
+                    return self.give_up(format!("{}; then {why}", outage.why), elapsed);
+                }
+                if elapsed >= RECONNECT
+                    && let Phase::Member { round } = self.phase
+                {
+                    // The others go on without this node by now.
+                    self.phase = Phase::CutOff;
+                    self.outbox.push(connection_broke(round, &outage.why));
+                }
+                outage
             }
-            Some(outage) => outage,
-            None => (now, why),
+            None => Outage {
+                since: now,
+                why,
+                silent,
+            },
         };
         if self.phase == Phase::Idle && self.closing.is_none() {
             return;
         }
-        let until = if since == now { now } else { now + RETRY };
-        self.link = Link::Pausing { since, until, why };
+        let at_once = outage.since == now;
+        let until = if at_once { now } else { now + RETRY };
+        self.link = Link::Pausing { outage, until };
     }
 
     fn give_up(&mut self, what: String, elapsed: Duration) {
@@ -451,7 +486,7 @@ impl NativeClient {
                 let failure = Failure::Unreachable { what, elapsed };
                 self.outbox.push(Output::NotJoined(failure));
             }
-            Phase::Member { .. } => {
+            Phase::Member { .. } | Phase::CutOff => {
                 let change = Change::Lost { what, elapsed };
                 self.outbox.push(Output::Changed(change));
             }
@@ -459,13 +494,10 @@ impl NativeClient {
     }
 
     fn tick(&mut self, now: Mono) {
-        if let Link::Pausing { since, until, why } = &self.link
+        if let Link::Pausing { outage, until } = &self.link
             && *until <= now
         {
-            self.link = Link::Dialing {
-                since: *since,
-                why: why.clone(),
-            };
+            self.link = Link::Dialing(outage.clone());
             self.outbox.push(Output::Dial);
         }
         if self.link == Link::Up && self.heartbeat_at <= now {
@@ -502,9 +534,20 @@ impl NativeClient {
         if silent >= self.join.settings.lost_after() {
             self.outbox.push(Output::HangUp);
             let why = format!("it said nothing for {:.1} s", silent.as_secs_f64());
-            return self.disconnected(now, why);
+            return self.disconnected(now, why, true);
         }
         self.heartbeat_at = now + keep_alive_interval;
         self.say(&Operation::Heartbeat);
     }
+}
+
+/// The round is over for this node, because it was without a coordinator for too long.
+fn connection_broke(round: u64, why: &str) -> Output {
+    Output::Changed(Change::Membership {
+        round,
+        reason: format!(
+            "the connection to the host of the rendezvous broke ({why}), so the others hold this \
+             node for lost"
+        ),
+    })
 }

@@ -9,7 +9,9 @@
 //!
 //! The coordinator takes an agent whose connection breaks for lost. A join that is under way is then
 //! repeated over a new connection; a member is told that its round does not hold any more. If no new
-//! connection can be made for a while, what the rendezvous stands on is gone.
+//! connection can be made for a while, what the rendezvous stands on is gone. A coordinator that was not
+//! closed but fell silent is tried for longer, because the network may be cut: the member is told before
+//! that, and joins again when the network is back.
 
 mod client;
 

@@ -10,7 +10,7 @@ use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::time::{Mono, Now, Wall};
 
 use self::schedule::{FRESH, Task};
-use super::membership::{Gone, Membership};
+use super::membership::{Gone, Heard, Membership};
 use super::pace::Pace;
 use super::{Change, Failure, Formed, Input, Output};
 
@@ -45,6 +45,9 @@ pub struct Participant {
     /// When the heartbeat in the state was written.
     beaten: Option<Mono>,
     gone: Gone,
+    heard: Heard,
+    /// The end of a last call that was seen in the state, and when it is over by our clock.
+    last_call: Option<(Wall, Mono)>,
     reason: Option<&'static str>,
     wake: Option<Mono>,
     outbox: Outbox<Output>,
@@ -53,8 +56,8 @@ pub struct Participant {
 #[derive(Debug)]
 struct Copy {
     state: RendezvousState,
-    /// The oldest heartbeat of another node.
-    oldest: Option<Wall>,
+    /// When that other node was heard of which has not been heard of for longest.
+    oldest: Option<Mono>,
     at: Mono,
 }
 
@@ -87,6 +90,8 @@ impl Participant {
             placed: None,
             beaten: None,
             gone: Gone::default(),
+            heard: Heard::default(),
+            last_call: None,
             reason: None,
             wake: None,
             outbox: Outbox::default(),
@@ -199,23 +204,23 @@ impl Participant {
             self.pause_for(now, pause);
         }
         self.expected.see(&state, now.mono);
-        let lost = {
-            let gone = &mut self.gone;
-            gone.retain(&state);
-            sanitise(
-                &mut state,
-                &self.me,
-                &self.settings,
-                now.wall,
-                |node, last| gone.since.get(node) == Some(&last),
-            )
-        };
+        self.heard.see(&state, now.mono);
+        self.gone.retain(&state);
+        let (gone, heard, lost_after) = (&self.gone, &self.heard, self.settings.lost_after());
+        let lost = sanitise(&mut state, &self.me, &self.settings, |node, last| {
+            let silent = heard.last(node).map(|heard| now.mono.since(heard));
+            gone.since.get(node) == Some(&last) || silent.is_some_and(|time| time >= lost_after)
+        });
         self.expected.forget(&lost);
-        let others = state.last_heartbeats.iter();
+        if state.deadline != self.last_call.map(|(deadline, _)| deadline) {
+            let end = now.mono + self.settings.last_call_timeout;
+            self.last_call = state.deadline.map(|deadline| (deadline, end));
+        }
+        let others = state.last_heartbeats.keys();
         self.copy = Some(Copy {
             oldest: others
-                .filter(|(node, _)| **node != self.me)
-                .map(|(_, last)| *last)
+                .filter(|node| **node != self.me)
+                .filter_map(|node| self.heard.last(node))
                 .min(),
             state,
             at: now.mono,
@@ -351,6 +356,7 @@ impl Participant {
         let phase = self.task.phase(now.mono);
         let moment = Moment {
             wall: now.wall,
+            last_call_over: self.last_call_end(state).is_some_and(|end| end <= now.mono),
             phase,
             all_here: self.expected.are_here(state, now.mono),
         };

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Change, Formed};
 use crate::expected::is_listed;
 use crate::{NodeDesc, RendezvousState, Settings};
-use rdzv_core::time::Wall;
+use rdzv_core::time::{Mono, Wall};
 
 /// The round that a node is in.
 #[derive(Debug)]
@@ -104,5 +104,34 @@ impl Gone {
     pub(super) fn retain(&mut self, state: &RendezvousState) {
         self.since
             .retain(|node, last| state.last_heartbeats.get(node) == Some(last));
+    }
+}
+
+/// When each node was last heard of, by our own clock: its heartbeat is a time of its own clock, which
+/// may be far from ours, so that only a heartbeat that is another one says something.
+#[derive(Debug, Default)]
+pub(super) struct Heard {
+    nodes: BTreeMap<NodeDesc, (Wall, Mono)>,
+}
+
+impl Heard {
+    /// Takes in the heartbeats of a state that was read.
+    pub(super) fn see(&mut self, state: &RendezvousState, now: Mono) {
+        let beats = &state.last_heartbeats;
+        self.nodes.retain(|node, _| beats.contains_key(node));
+        for (node, beat) in beats {
+            match self.nodes.get_mut(node) {
+                Some((known, _)) if known == beat => {}
+                Some(heard) => *heard = (*beat, now),
+                None => {
+                    self.nodes.insert(node.clone(), (*beat, now));
+                }
+            }
+        }
+    }
+
+    /// When a node was heard of.
+    pub(super) fn last(&self, node: &NodeDesc) -> Option<Mono> {
+        self.nodes.get(node).map(|(_, heard)| *heard)
     }
 }

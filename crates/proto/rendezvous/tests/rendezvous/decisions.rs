@@ -51,6 +51,9 @@ fn happen(
     let wall = now(time).wall;
     let moment = Moment {
         wall,
+        last_call_over: given
+            .deadline
+            .is_some_and(|end| end + decide::last_call_grace(given) < wall),
         phase: match rest.first().copied() {
             Some("rollback") => JoinPhase::RollBack,
             Some("over") => JoinPhase::Over,
@@ -67,8 +70,9 @@ fn happen(
         "beat" => decide::keep_alive(given, &me, settings, wall),
         "sanitise" => {
             let gone = nodes(&rest.join(" "));
-            let lost = sanitise(&mut made, &me, settings, wall, |node, _| {
-                gone.contains(node)
+            let oldest = wall - settings.lost_after();
+            let lost = sanitise(&mut made, &me, settings, |node, last| {
+                last < oldest || gone.contains(node)
             });
             let names: Vec<_> = lost.into_iter().map(|node| node.addr).collect();
             return (names.join(" "), made);

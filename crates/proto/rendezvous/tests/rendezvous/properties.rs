@@ -92,8 +92,10 @@ fn a_moment() -> impl Strategy<Value = Moment> {
         Just(JoinPhase::RollBack),
         Just(JoinPhase::Over)
     ];
-    (a_time(), phase, any::<bool>()).prop_map(|(wall, phase, all_here)| Moment {
+    let flags = (any::<bool>(), any::<bool>());
+    (a_time(), phase, flags).prop_map(|(wall, phase, (all_here, last_call_over))| Moment {
         wall,
+        last_call_over,
         phase,
         all_here,
     })
@@ -171,7 +173,8 @@ proptest! {
         wall in a_time(),
     ) {
         let mut made = state.clone();
-        let lost = sanitise(&mut made, &me, &settings, wall, |_, _| false);
+        let oldest = wall - settings.lost_after();
+        let lost = sanitise(&mut made, &me, &settings, |_, last| last < oldest);
         prop_assert!(!lost.contains(&me));
         for node in state.participants.keys() {
             let late = state

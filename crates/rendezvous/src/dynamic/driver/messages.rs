@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use rdzv_core::time::Wall;
 use rdzv_rendezvous_proto::participant::{self, Failure};
 use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, Settings};
 
@@ -25,7 +24,6 @@ impl Messages {
         change: participant::Change,
         gone: &BTreeSet<NodeDesc>,
         known: Option<&RendezvousState>,
-        now: Wall,
     ) -> Change {
         let reason = match change {
             participant::Change::NodesWaiting(nodes) => {
@@ -34,7 +32,7 @@ impl Messages {
                     subject(&nodes, "waits", "wait")
                 )
             }
-            participant::Change::NodesLost(nodes) => self.lost_nodes(&nodes, gone, known, now),
+            participant::Change::NodesLost(nodes) => self.lost_nodes(&nodes, gone, known),
             participant::Change::Dropped => format!(
                 "the other nodes took this one for lost, because they had not heard of it for {} s: \
                  was it suspended, or is its clock wrong?",
@@ -50,15 +48,10 @@ impl Messages {
         nodes: &[NodeDesc],
         gone: &BTreeSet<NodeDesc>,
         known: Option<&RendezvousState>,
-        now: Wall,
     ) -> String {
-        let lost_after = i64::try_from(self.settings.lost_after().as_micros()).unwrap_or(i64::MAX);
-        let silent = |node: &NodeDesc| {
-            let heard = known.and_then(|known| known.last_heartbeats.get(node));
-            heard.is_some_and(|heard| {
-                now.unix_micros().saturating_sub(heard.unix_micros()) >= lost_after
-            })
-        };
+        // A node that leaves takes its heartbeat out of the state.
+        let silent =
+            |node: &NodeDesc| known.is_some_and(|known| known.last_heartbeats.contains_key(node));
         let how = if nodes.iter().all(|node| gone.contains(node)) {
             "ended without a word"
         } else if nodes.iter().any(silent) {
@@ -152,6 +145,8 @@ mod tests {
     use std::collections::BTreeMap;
     use std::time::Duration;
 
+    use rdzv_core::time::Wall;
+
     use super::*;
 
     fn node(number: i64) -> NodeDesc {
@@ -172,8 +167,7 @@ mod tests {
 
     fn reason(change: participant::Change, gone: &[i64], known: &RendezvousState) -> String {
         let gone = gone.iter().map(|number| node(*number)).collect();
-        let now = Wall::from_unix_micros(60_000_000);
-        match messages().change(3, change, &gone, Some(known), now) {
+        match messages().change(3, change, &gone, Some(known)) {
             Change::Membership { round: 3, reason } => reason,
             other => panic!("{other:?}"),
         }

@@ -337,10 +337,8 @@ impl Thread {
         {
             self.peer_failed(node, reason);
         }
-        let wall = self.now().wall;
-        let change = self
-            .messages
-            .change(round, change, &self.gone, self.known.as_ref(), wall);
+        let known = self.known.as_ref();
+        let change = self.messages.change(round, change, &self.gone, known);
         self.notify(change);
     }
 

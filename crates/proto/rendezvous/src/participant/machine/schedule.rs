@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::decide::{self, JoinPhase};
 use crate::expected::is_listed;
 use crate::{NodeDesc, RendezvousState};
-use rdzv_core::time::{Mono, Now, Wall};
+use rdzv_core::time::{Mono, Now};
 
 use super::{Copy, Participant};
 use crate::participant::pace;
@@ -82,8 +82,16 @@ impl Participant {
         self.beaten.is_some_and(|last| now.since(last) >= late)
     }
 
+    /// When the last call of a state is over. One that this node has just begun, and not written yet,
+    /// is not.
+    pub(super) fn last_call_end(&self, state: &RendezvousState) -> Option<Mono> {
+        let (deadline, end) = self.last_call?;
+        let same = state.deadline == Some(deadline);
+        same.then(|| end + decide::last_call_grace(state))
+    }
+
     /// When the copy has to be brought up to date, as far as is known.
-    fn next_read(&self, now: Now, copy: &Copy) -> Option<Mono> {
+    fn next_read(&self, copy: &Copy) -> Option<Mono> {
         let nodes = copy.state.participants.len() + copy.state.wait_list.len();
         let in_round = self.membership.is_some();
         let gap = copy.at + pace::gap(nodes, in_round);
@@ -99,7 +107,7 @@ impl Participant {
         });
         let lost = copy
             .oldest
-            .map(|last| local(now, last + self.settings.lost_after()).max(gap));
+            .map(|heard| (heard + self.settings.lost_after()).max(gap));
         [changed, poll, lost].into_iter().flatten().min()
     }
 
@@ -112,7 +120,7 @@ impl Participant {
         let (Some(wake), Some(copy)) = (self.wake, &self.copy) else {
             return false;
         };
-        let sooner = self.next_read(now, copy).map_or(wake, |at| at.min(wake));
+        let sooner = self.next_read(copy).map_or(wake, |at| at.min(wake));
         let nothing_now = sooner > now.mono;
         if nothing_now {
             self.wake = Some(sooner);
@@ -126,7 +134,7 @@ impl Participant {
         };
         let old = now.mono.since(copy.at) >= FRESH;
         let beat = self.next_beat(&copy.state).is_some_and(|at| at <= now.mono);
-        self.outdated || (old && beat) || self.next_read(now, copy).is_some_and(|at| at <= now.mono)
+        self.outdated || (old && beat) || self.next_read(copy).is_some_and(|at| at <= now.mono)
     }
 
     /// When the next step is due, if nothing happens.
@@ -140,17 +148,17 @@ impl Participant {
         } else {
             self.task.next_phase(now.mono)
         };
-        let last_call = decide::last_call_end(state)
+        let last_call = self
+            .last_call_end(state)
             .filter(|_| joining && participant && !state.complete)
             .filter(|_| state.participants.len() >= self.settings.min_nodes as usize)
-            .filter(|_| state.participants.len() <= self.settings.max_nodes as usize)
-            .map(|end| local(now, end));
+            .filter(|_| state.participants.len() <= self.settings.max_nodes as usize);
         let given_up = self
             .expected
             .next_given_up(now.mono)
             .filter(|_| joining && participant);
         [
-            self.next_read(now, copy),
+            self.next_read(copy),
             self.next_beat(state),
             phase,
             last_call,
@@ -159,14 +167,5 @@ impl Participant {
         .into_iter()
         .flatten()
         .min()
-    }
-}
-
-/// The local time just after a wall-clock time, as the clocks run now; now, if that is over.
-fn local(now: Now, wall: Wall) -> Mono {
-    if wall < now.wall {
-        now.mono
-    } else {
-        now.mono + wall.since(now.wall) + Duration::from_micros(1)
     }
 }
