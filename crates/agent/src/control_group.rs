@@ -1,8 +1,8 @@
 //! A control group (v2) per worker, where our own one is ours to divide.
 //!
 //! ```text
-//!   the group that we were started in          keeper and agent stay here
-//!     └─ rdzv-agent-PID                        killed as a whole, and removed at the end
+//!   the group that we were started in          keeper, guard and agent stay here
+//!     └─ rdzv-agent-PID (the keeper's)         killed as a whole, and removed at the end
 //!          ├─ worker-0                         a worker and all that it ever starts
 //!          └─ worker-1
 //! ```
@@ -22,8 +22,10 @@ use std::path::{Path, PathBuf};
 
 use rdzv_agent_proto::topology::cgroup::{Version, directories};
 use rdzv_core::rank::LocalRank;
-use rustix::process::{Pid, getpid};
+use rustix::process::Pid;
 use tracing::debug;
+
+use crate::keeper::launcher;
 
 /// The group of one agent.
 #[derive(Debug, Clone)]
@@ -35,7 +37,7 @@ impl ControlGroup {
     /// Makes the group of this agent; none if our own one is not ours to divide.
     pub(crate) fn make() -> Option<Self> {
         let own = own_directory()?;
-        match Self::make_in(&own, getpid()) {
+        match Self::make_in(&own, launcher()) {
             Ok(group) => Some(group),
             Err(error) => {
                 debug!("no control group below {}: {error}", own.display());
@@ -44,29 +46,29 @@ impl ControlGroup {
         }
     }
 
-    fn make_in(own: &Path, agent: Pid) -> io::Result<Self> {
+    fn make_in(own: &Path, launcher: Pid) -> io::Result<Self> {
         // The root group has no `cgroup.kill`, unlike all others.
         fs::metadata(own.join("cgroup.kill"))?;
         // Moving a process needs the permission to write here as well.
         OpenOptions::new()
             .write(true)
             .open(own.join("cgroup.procs"))?;
-        let group = Self::named(own, agent);
-        // From an agent that had our process id and was killed together with its keeper.
+        let group = Self::named(own, launcher);
+        // From a launch that had this process id and was killed as a whole.
         group.remove();
         fs::create_dir(&group.directory)?;
         Ok(group)
     }
 
-    /// The group that an agent below us has made, if it has made one.
-    pub(crate) fn of_agent(agent: Pid) -> Option<Self> {
-        let group = Self::named(&own_directory()?, agent);
+    /// The group that the agent of a launch has made, if it has made one.
+    pub(crate) fn of_launcher(launcher: Pid) -> Option<Self> {
+        let group = Self::named(&own_directory()?, launcher);
         group.directory.is_dir().then_some(group)
     }
 
-    fn named(own: &Path, agent: Pid) -> Self {
+    fn named(own: &Path, launcher: Pid) -> Self {
         Self {
-            directory: own.join(format!("rdzv-agent-{}", agent.as_raw_nonzero())),
+            directory: own.join(format!("rdzv-agent-{}", launcher.as_raw_nonzero())),
         }
     }
 

@@ -181,6 +181,13 @@ pub enum AgentEvent {
         /// Its number.
         signal: i32,
     },
+    /// Output of workers did not reach the console, because nobody read it when the run was stopped.
+    OutputDropped {
+        /// When.
+        at: Wall,
+        /// How many bytes, as far as is known.
+        bytes: u64,
+    },
     /// The run ended for one worker (once per worker, at the end of the run).
     WorkerFinal {
         /// When.
@@ -236,6 +243,7 @@ impl AgentEvent {
             | Self::Hang { at, .. }
             | Self::HangOver { at }
             | Self::SignalReceived { at, .. }
+            | Self::OutputDropped { at, .. }
             | Self::WorkerFinal { at, .. }
             | Self::Verdict { at, .. }
             | Self::AgentFinal { at, .. } => *at,

@@ -63,5 +63,6 @@ pub use logs::write_own_lines;
 pub use outcome::{Outcome, Verdict};
 pub use rdzv_agent_proto::group::{Cause, ErrorFile, Evidence, Exit, Failure};
 pub use run::run;
+pub use signals::when_signalled;
 pub use supervisor::StartRequest;
 pub use worker::{WorkerFiles, WorkerId, WorkerIdentity};

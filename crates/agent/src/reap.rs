@@ -16,8 +16,8 @@ use std::io;
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, kill_process, set_child_subreaper,
-    waitid, waitpid,
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, kill_process, kill_process_group,
+    set_child_subreaper, waitid, waitpid,
 };
 
 /// The processes that are reparented to us when their parents end.
@@ -41,6 +41,11 @@ impl Leftovers {
         })
     }
 
+    /// Whether there is a list of processes to find them in.
+    pub(crate) fn can_be_found(&self) -> bool {
+        self.session.is_some()
+    }
+
     /// Collects those that have ended; `ours` are collected elsewhere.
     pub(crate) fn collect(&self, ours: &HashSet<Pid>) {
         for child in self.adopted(ours) {
@@ -50,18 +55,29 @@ impl Leftovers {
 
     /// Kills all that are there except `spared`, and collects those that have ended. True if none
     /// is left; if not, a SIGCHLD says when to come again.
+    ///
+    /// Whole process groups are killed at once, so that no member forks meanwhile: they are in a
+    /// session of a worker, so all of it belongs to the run.
     pub(crate) fn kill(&self, spared: &HashSet<Pid>) -> bool {
-        let mut none = true;
-        for child in self.adopted(spared) {
-            let _ = kill_process(child, Signal::KILL);
-            match waitpid(Some(child), WaitOptions::NOHANG) {
-                Ok(None) => none = false,
-                // Its children have been reparented to us just now.
-                Ok(Some(_)) => none = none && self.kill(spared),
-                Err(_) => {}
+        loop {
+            let (mut left, mut collected) = (false, false);
+            for child in self.adopted(spared) {
+                let group = ProcessStat::of(child.as_raw_nonzero()).and_then(|stat| stat.group());
+                if let Some(group) = group.filter(|group| !spared.contains(group)) {
+                    let _ = kill_process_group(group, Signal::KILL);
+                }
+                let _ = kill_process(child, Signal::KILL);
+                match waitpid(Some(child), WaitOptions::NOHANG) {
+                    Ok(None) => left = true,
+                    Ok(Some(_)) => collected = true,
+                    Err(_) => {}
+                }
+            }
+            // The children of those that were collected have come to us just now.
+            if left || !collected {
+                return !left;
             }
         }
-        none
     }
 
     /// Whether the process group of a worker that has ended still has a member among our children,
@@ -113,6 +129,13 @@ impl ProcessStat {
             group: next()?,
             session: next()?,
         })
+    }
+}
+
+impl ProcessStat {
+    /// The process group, if it is one of this container.
+    fn group(&self) -> Option<Pid> {
+        Pid::from_raw(self.group)
     }
 }
 

@@ -1,12 +1,17 @@
 //! Requests to the agent from outside: to stop, to suspend the job, to say that it is alive.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::health::{Liveness, Watched};
 use crate::keeper::KeeperWatch;
 use crate::signals::{JobControl, JobRequest, Signals};
+
+/// Signals for the workers that come within this time are one.
+const SAME_SIGNAL: Duration = Duration::from_millis(200);
 
 /// What the agent is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +20,8 @@ pub(crate) enum Request {
     Stop(i32),
     /// To stop at once: the keeper is gone.
     KeeperLost,
+    /// To pass a signal on to all workers.
+    PassOn(i32),
     /// Job control: to suspend the workers, or to continue them.
     Job(JobRequest),
 }
@@ -22,6 +29,9 @@ pub(crate) enum Request {
 /// All sources of requests.
 pub(crate) struct Requests {
     signals: Signals,
+    for_workers: Signals,
+    /// When signals were last passed on.
+    passed_on: BTreeMap<i32, Instant>,
     keeper: KeeperWatch,
     job_control: JobControl,
     stop: UnboundedReceiver<i32>,
@@ -46,11 +56,21 @@ impl Requests {
         );
         Self {
             signals,
+            for_workers: Signals::default(),
+            passed_on: BTreeMap::new(),
             keeper,
             job_control,
             stop: stop.attach(),
             pings,
             _watched: watched,
+        }
+    }
+
+    /// The same, and these signals are for the workers.
+    pub(crate) fn with_signals_for_workers(self, for_workers: Signals) -> Self {
+        Self {
+            for_workers,
+            ..self
         }
     }
 
@@ -66,6 +86,11 @@ impl Requests {
                 biased;
                 () = self.keeper.lost() => return Request::KeeperLost,
                 signal = self.signals.next() => return Request::Stop(signal),
+                signal = self.for_workers.next() => {
+                    if self.is_new(signal) {
+                        return Request::PassOn(signal);
+                    }
+                }
                 request = self.job_control.next() => return Request::Job(request),
                 Some(alive) = self.pings.recv() => {
                     let _ = alive.send(());
@@ -73,6 +98,14 @@ impl Requests {
                 Some(signal) = self.stop.recv() => return Request::Stop(signal),
             }
         }
+    }
+
+    /// Whether this is not the same signal once more: some schedulers send it to every process of a
+    /// job, and then keeper and guard pass it on besides.
+    fn is_new(&mut self, signal: i32) -> bool {
+        let now = Instant::now();
+        let before = self.passed_on.insert(signal, now);
+        before.is_none_or(|before| now.duration_since(before) > SAME_SIGNAL)
     }
 
     /// Waits for a signal to stop, or the loss of the keeper. May be dropped while waiting.

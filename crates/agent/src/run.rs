@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use rustix::process::Signal;
 use tokio::runtime::{Builder, LocalOptions};
 
 use crate::agent_loop::AgentLoop;
 use crate::keeper::KeeperWatch;
 use crate::processes::ProcessSupervisor;
 use crate::requests::{Requests, StopHandle};
-use crate::signals::{JobControl, Signals};
+use crate::signals::{FOR_WORKERS, JobControl, Signals, unblock};
 use crate::supervisor::Supervisor;
 use crate::{AgentConfig, AgentError, AgentEvent, Outcome};
 
@@ -35,11 +36,17 @@ pub(crate) fn run_processes(
         // Signals first: from here on none is lost.
         let signals =
             Signals::new(config.signals.iter().copied()).map_err(system("handle signals"))?;
+        let stops = |signal: &i32| config.signals.contains(signal);
+        let for_workers = FOR_WORKERS.map(Signal::as_raw).into_iter();
+        let for_workers = Signals::new(for_workers.filter(|signal| !stops(signal)))
+            .map_err(system("handle signals"))?;
         let job_control = JobControl::new().map_err(system("handle SIGTSTP and SIGCONT"))?;
+        unblock().map_err(system("unblock signals"))?;
         let supervisor = ProcessSupervisor::new(Arc::clone(&config))?;
         let keeper =
             KeeperWatch::new(supervisor.leftovers()).map_err(system("watch the keeper"))?;
-        let requests = Requests::new(signals, keeper, job_control, stop, &config.liveness);
+        let requests = Requests::new(signals, keeper, job_control, stop, &config.liveness)
+            .with_signals_for_workers(for_workers);
         Ok(AgentLoop::new(config, supervisor, requests, observer)
             .run()
             .await)

@@ -1,4 +1,6 @@
-//! Signals that are handled: those that end a run in order, and those of job control (Ctrl-Z, `fg`).
+//! Signals that are handled: those that end a run in order, those that are for the workers, and those
+//! of job control (Ctrl-Z, `fg`). A signal that is ignored when the launcher is started stays ignored,
+//! by the workers too.
 //!
 //! ```text
 //!   SIGTSTP ─► keeper ── SIGTSTP ─► agent ── SIGSTOP ─► workers' process groups
@@ -19,16 +21,31 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::sync::OnceLock;
 use std::task::{Context, Poll};
+use std::thread;
 
+use nix::sys::signal::SigSet;
 use rustix::process::{self, getpid, kill_process};
+use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// SIGHUP's number, the same on all architectures.
-const HANGUP: i32 = 1;
+/// The signals whose meaning is left to programs: workers get them.
+pub(crate) const FOR_WORKERS: [process::Signal; 2] = [process::Signal::USR1, process::Signal::USR2];
+
+/// The set of some signals.
+pub(crate) fn signal_set(signals: impl IntoIterator<Item = process::Signal>) -> SigSet {
+    let known = |signal: process::Signal| nix::sys::signal::Signal::try_from(signal.as_raw()).ok();
+    signals.into_iter().filter_map(known).collect()
+}
+
+/// Takes the signals in that were blocked. To be called once they are handled.
+pub(crate) fn unblock() -> io::Result<()> {
+    Ok(SigSet::empty().thread_set_mask()?)
+}
 
 /// A set of signals that are waited for instead of doing what they do by default.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Signals {
     streams: Vec<(i32, Signal)>,
 }
@@ -36,13 +53,13 @@ pub(crate) struct Signals {
 impl Signals {
     /// Handles these signals from here on. To be called inside the runtime.
     ///
-    /// A hang-up that was being ignored stays ignored: that is how `nohup` asks for a run that
-    /// outlives its terminal.
+    /// One that was being ignored stays ignored: that is how `nohup` asks for a run that outlives its
+    /// terminal, and a shell for one in the background that Ctrl-C does not end.
     pub(crate) fn new(numbers: impl IntoIterator<Item = i32>) -> io::Result<Self> {
         let mut streams: Vec<(i32, Signal)> = Vec::new();
         for number in numbers {
             let known = streams.iter().any(|(known, _)| *known == number);
-            if known || (number == HANGUP && is_ignored(HANGUP)) {
+            if known || is_ignored(number) {
                 continue;
             }
             streams.push((number, signal(SignalKind::from_raw(number))?));
@@ -62,6 +79,20 @@ impl Signals {
         })
         .await
     }
+}
+
+/// Calls `act` on a thread of its own when one of these signals comes, after a run that has handled
+/// them.
+pub fn when_signalled(numbers: Vec<i32>, act: impl FnOnce(i32) + Send + 'static) -> io::Result<()> {
+    let wait = move || -> io::Result<()> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            act(Signals::new(numbers)?.next().await);
+            Ok(())
+        })
+    };
+    let thread = thread::Builder::new().name("signals".to_owned());
+    thread.stack_size(128 << 10).spawn(wait).map(drop)
 }
 
 /// A request of job control.
@@ -131,13 +162,16 @@ fn is_ignored(number: i32) -> bool {
     (1..=64).contains(&number) && ignored_signals() & (1 << (number - 1)) != 0
 }
 
-/// The mask of signals that this process ignores; none if the kernel does not say.
+/// The mask of signals that this process ignored when it was started; none if the kernel does not say.
 fn ignored_signals() -> u64 {
-    std::fs::read_to_string("/proc/self/status")
-        .ok()
-        .and_then(|status| {
-            let line = status.lines().find(|line| line.starts_with("SigIgn:"))?;
-            u64::from_str_radix(line.split_whitespace().nth(1)?, 16).ok()
-        })
-        .unwrap_or(0)
+    static IGNORED: OnceLock<u64> = OnceLock::new();
+    *IGNORED.get_or_init(|| {
+        std::fs::read_to_string("/proc/self/status")
+            .ok()
+            .and_then(|status| {
+                let line = status.lines().find(|line| line.starts_with("SigIgn:"))?;
+                u64::from_str_radix(line.split_whitespace().nth(1)?, 16).ok()
+            })
+            .unwrap_or(0)
+    })
 }

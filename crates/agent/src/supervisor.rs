@@ -107,6 +107,9 @@ pub(crate) trait Supervisor {
     /// Continues all workers (SIGCONT).
     fn resume(&mut self) {}
 
+    /// Sends all workers a signal whose meaning is their own.
+    fn pass_on(&mut self, _signal: i32) {}
+
     /// The first failure of an attempt.
     fn report_failure(&mut self, _exit: &WorkerExit) {}
 
@@ -137,6 +140,11 @@ pub(crate) trait Supervisor {
 
     /// Waits until the output of all workers is on the console.
     async fn drained(&mut self) {}
+
+    /// How many bytes of the workers' output are known not to be on the console.
+    fn unshown(&self) -> u64 {
+        0
+    }
 
     /// Removes what the run does not leave behind.
     fn remove_files(&mut self, _succeeded: bool) {}

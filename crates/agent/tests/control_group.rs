@@ -77,7 +77,7 @@ fn each_worker_is_in_a_group_of_its_own_which_goes_with_the_run() {
     let mut harness = group.start(&["workers=2"], &script);
     harness.wait_for("up");
     harness.wait_for("up");
-    let agent = format!("rdzv-agent-{}", harness.agent());
+    let agent = format!("rdzv-agent-{}", harness.keeper());
     assert_eq!(group.groups_inside(), std::slice::from_ref(&agent));
     harness.signal(harness.keeper(), Signal::TERM);
     let ended = harness.end();

@@ -4,12 +4,13 @@
 
 mod harness;
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use harness::{Harness, pid, start, start_after};
-use rdzv_testing::pids::{ends_within, kill, state};
+use rdzv_testing::pids::{ends_within, kill, state, wait_for_state};
 use rustix::io::ioctl_fionread;
 use rustix::process::Signal;
 
@@ -45,6 +46,88 @@ fn when_the_keeper_is_killed_everything_goes_within_a_second() {
     assert_gone(&pids, Duration::from_secs(1));
 }
 
+/// The processes of a launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ours {
+    Keeper,
+    Guard,
+    Agent,
+}
+
+/// Kills some of them at once, after others were stopped; in the end nothing is left but a keeper
+/// that is stopped.
+#[track_caller]
+fn kill_together(stopped: Option<Ours>, killed: &[Ours]) {
+    let (harness, mut pids) = stubborn(&[]);
+    let pid = |which| match which {
+        Ours::Keeper => harness.keeper(),
+        Ours::Guard => harness.guard(),
+        Ours::Agent => harness.agent(),
+    };
+    // Found while all are there.
+    let killed: Vec<i32> = killed.iter().map(|which| pid(*which)).collect();
+    pids.extend([harness.guard(), harness.agent()]);
+    if let Some(which) = stopped {
+        harness.signal(pid(which), Signal::STOP);
+        // The keeper has its guard go on.
+        if which != Ours::Guard {
+            wait_for_state(pid(which), 'T');
+        }
+    }
+    for pid in killed {
+        harness.signal(pid, Signal::KILL);
+    }
+    if stopped == Some(Ours::Keeper) {
+        // The guard waits to be collected by the keeper, but what it guards is gone.
+        pids.retain(|pid| *pid != harness.guard());
+        assert_gone(&pids, Duration::from_secs(1));
+        harness.signal(harness.keeper(), Signal::CONT);
+    }
+    assert_gone(&pids, Duration::from_secs(1));
+    assert_eq!(harness.end().signal(), Some(9));
+}
+
+#[test]
+fn when_any_two_are_killed_everything_goes() {
+    use Ours::{Agent, Guard, Keeper};
+    for killed in [
+        [Keeper, Agent],
+        [Agent, Keeper],
+        [Keeper, Guard],
+        [Guard, Keeper],
+        [Guard, Agent],
+        [Agent, Guard],
+    ] {
+        kill_together(None, &killed);
+    }
+}
+
+#[test]
+fn when_one_is_killed_while_another_is_stopped_everything_goes() {
+    use Ours::{Agent, Guard, Keeper};
+    for (stopped, killed) in [
+        (Agent, Keeper),
+        (Keeper, Agent),
+        (Agent, Guard),
+        (Guard, Agent),
+        (Guard, Keeper),
+        (Keeper, Guard),
+    ] {
+        kill_together(Some(stopped), &[killed]);
+    }
+    kill_together(Some(Agent), &[Keeper, Guard]);
+    kill_together(Some(Guard), &[Keeper, Agent]);
+}
+
+#[test]
+fn the_guard_has_a_name_of_its_own() {
+    let (harness, _) = stubborn(&[]);
+    let guard = Path::new("/proc").join(harness.guard().to_string());
+    let read = |file: &str| std::fs::read_to_string(guard.join(file)).unwrap();
+    assert_eq!(read("comm").trim_end(), "launch-guard");
+    assert_eq!(read("cmdline").trim_end_matches('\0'), "launch-guard");
+}
+
 #[test]
 fn without_a_handled_sigterm_the_loss_of_the_keeper_is_noticed_all_the_same() {
     let (harness, mut pids) = stubborn(&["signals=10"]);
@@ -64,7 +147,7 @@ fn when_the_agent_is_killed_everything_goes_and_the_keeper_ends_like_it() {
 
 #[test]
 fn a_signal_that_the_run_does_not_handle_ends_all_of_it() {
-    for (handled, sent) in [("signals=15", Signal::USR1), ("signals=10", Signal::TERM)] {
+    for (handled, sent) in [("signals=15", Signal::ALARM), ("signals=10", Signal::TERM)] {
         let (harness, pids) = stubborn(&[handled]);
         harness.signal(harness.keeper(), sent);
         let ended = harness.end();

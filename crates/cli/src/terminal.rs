@@ -69,17 +69,46 @@ pub(crate) fn start_lines() {
     }
 }
 
+/// Time for the last lines once nobody is expected to read them.
+pub(crate) const FINAL_FLUSH: Duration = Duration::from_millis(200);
+
 /// Waits until everything queued has been written, or for the timeout; `None` waits without one.
 pub(crate) fn finish_lines(timeout: Option<Duration>) {
-    let Some(queue) = QUEUE.get() else {
-        return;
-    };
-    let (done, finished) = channel();
-    let _ = queue.send(Command::Finish(done));
+    let finished = finish();
     let _ = match timeout {
         Some(timeout) => finished.recv_timeout(timeout).ok(),
         None => finished.recv().ok(),
     };
+}
+
+/// Waits until everything queued has been written, or one of these signals comes. False if lines are
+/// left, which nobody reads.
+pub(crate) fn finish_lines_unless_signalled(signals: &[i32]) -> bool {
+    let finished = finish();
+    // The usual end needs no thread.
+    if finished.recv_timeout(FINAL_FLUSH).is_ok() {
+        return true;
+    }
+    let (signalled, either) = channel();
+    let written = signalled.clone();
+    let watched = rdzv_agent::when_signalled(signals.to_vec(), move |_| {
+        let _ = signalled.send(false);
+    });
+    let waits = thread::Builder::new().stack_size(128 << 10).spawn(move || {
+        let _ = finished.recv();
+        let _ = written.send(true);
+    });
+    // Without these threads it is better to end than to wait for ever.
+    watched.is_ok() && waits.is_ok() && either.recv() == Ok(true)
+}
+
+/// Receives or is closed once everything queued so far has been written.
+fn finish() -> Receiver<()> {
+    let (done, finished) = channel();
+    if let Some(queue) = QUEUE.get() {
+        let _ = queue.send(Command::Finish(done));
+    }
+    finished
 }
 
 fn write_out(commands: &Receiver<Command>) {

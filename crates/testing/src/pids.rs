@@ -54,19 +54,28 @@ pub fn wait_for_state(pid: i32, letter: char) {
     }
 }
 
-/// The first child of a process: of a keeper it is the agent.
-pub fn first_child(pid: i32) -> Option<i32> {
-    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
-    children.split_whitespace().next()?.parse().ok()
+/// The guard of a launch, by its keeper.
+pub fn guard(keeper: i32) -> Option<i32> {
+    first_child(keeper)
 }
 
-/// The first child of a process, waited for.
-pub fn await_first_child(pid: i32) -> i32 {
+/// The agent of a launch, by its keeper.
+pub fn agent(keeper: i32) -> Option<i32> {
+    first_child(guard(keeper)?)
+}
+
+/// The same, waited for.
+pub fn await_agent(keeper: i32) -> i32 {
     loop {
-        if let Some(child) = first_child(pid) {
-            return child;
+        if let Some(agent) = agent(keeper) {
+            return agent;
         }
         // The start of a process is not announced, so it is polled.
-        assert!(!ends_within(pid, Duration::from_millis(1)));
+        assert!(!ends_within(keeper, Duration::from_millis(1)));
     }
+}
+
+fn first_child(pid: i32) -> Option<i32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    children.split_whitespace().next()?.parse().ok()
 }

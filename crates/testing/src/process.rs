@@ -1,11 +1,14 @@
 //! A program that a test starts.
 
+use std::fs;
 use std::io::Write;
 use std::process::{Child, ChildStdin, Command, ExitStatus};
-use std::sync::Mutex;
+use std::sync::{Mutex, Once};
 use std::time::Duration;
 
 use rustix::process::Signal;
+use tokio::runtime::Builder;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{DEADLINE, NoLine, Stream, pids};
 
@@ -20,8 +23,9 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a program.
+    /// Starts a program. No signal is ignored in it, whatever the tests were started with.
     pub fn start(command: &mut Command) -> Self {
+        default_dispositions();
         let mut child = command
             .spawn()
             .unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -99,10 +103,59 @@ impl Process {
     }
 }
 
+/// Handles the signals that the test program ignores, since a new program image forgets handlers, but
+/// not that a signal is ignored (`nohup cargo test &` ignores SIGINT, SIGQUIT and SIGHUP).
+fn default_dispositions() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+        let ignored = u64::from_str_radix(mask.unwrap().trim(), 16).unwrap();
+        let runtime = Builder::new_current_thread().enable_io().build().unwrap();
+        let _inside = runtime.enter();
+        for number in [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM].map(Signal::as_raw) {
+            if ignored & (1 << (number - 1)) != 0 {
+                // The handler stays when the stream is dropped.
+                drop(signal(SignalKind::from_raw(number)).unwrap());
+            }
+        }
+    });
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
         // Both fail only if it has ended and is reaped.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Stdio;
+
+    use super::*;
+
+    /// Run by the next one, in a process that ignores signals.
+    #[test]
+    #[ignore = "it is for a process that ignores signals"]
+    fn the_mask_of_a_child() {
+        let mut child = Command::new("/bin/sh");
+        child.args(["-c", "grep SigIgn /proc/self/status"]);
+        let mut child = Process::start(child.stdout(Stdio::piped()));
+        println!("{}", child.line());
+        child.wait();
+    }
+
+    #[test]
+    fn a_program_ignores_no_signal_although_the_tests_do() {
+        let mut inner = Command::new("/bin/sh");
+        inner.args(["-c", "trap '' HUP INT QUIT; exec \"$0\" \"$@\""]);
+        inner.arg(std::env::current_exe().unwrap());
+        inner.args(["--ignored", "--nocapture", "the_mask_of_a_child"]);
+        let mut inner = Process::start(inner.stdout(Stdio::piped()));
+        inner.wait();
+        let said = inner.stdout.all();
+        assert!(said.contains("SigIgn:\t0000000000000000"), "{said}");
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rdzv_agent_proto::group::{Ending, WorkerExit};
 use rdzv_core::time::Mono;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 use tracing::warn;
 
 use super::AgentLoop;
@@ -23,9 +23,9 @@ const LEAVING: Duration = Duration::from_secs(5);
 /// How long the end of the run may take to be agreed with the others; backends end sooner.
 const CLOSING: Duration = Duration::from_secs(60);
 
-/// How long the console has to take what is left for it once a signal has ended the run. All of it
-/// is in the log files.
-const CONSOLE_AFTER_SIGNAL: Duration = Duration::from_secs(1);
+/// How long the console has to take what workers have left for it once a signal has ended the run. All
+/// of it that is teed is in the log files.
+const CONSOLE_AFTER_SIGNAL: Duration = Duration::from_millis(500);
 
 impl<S: Supervisor> AgentLoop<'_, S> {
     /// Ends the run. The workers are gone already, unless their supervisor knows better.
@@ -34,7 +34,8 @@ impl<S: Supervisor> AgentLoop<'_, S> {
             Ending::Signalled { signal, .. } => signal,
             _ => CLOSING_SIGNAL,
         });
-        self.capture_output().await;
+        let console_until = Instant::now() + CONSOLE_AFTER_SIGNAL;
+        self.capture_output(console_until).await;
         let mut outcome = self.outcome(&ending);
         let restart_count = self.group.restart_count();
         let now = self.clock.now().wall;
@@ -53,7 +54,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
             self.emit_finals(exits, &outcome);
         }
         verdict.decide(&mut outcome);
-        self.drain_output().await;
+        self.drain_output(console_until).await;
         self.supervisor
             .remove_files(matches!(outcome, Outcome::Succeeded));
         self.leave(reason_to_leave).await;
@@ -84,25 +85,40 @@ impl<S: Supervisor> AgentLoop<'_, S> {
 
     /// Waits until what workers have written to our stderr is captured. As long as for the other
     /// output.
-    async fn capture_output(&mut self) {
+    async fn capture_output(&mut self, console_until: Instant) {
         let stop_requested = self.stop_requested;
-        tokio::select! {
-            () = self.supervisor.captured() => {}
-            request = self.requests.stop() => {
-                self.stop_requested |= matches!(request, Request::Stop(_));
-            }
-            () = sleep(CONSOLE_AFTER_SIGNAL), if stop_requested => {}
-        }
+        let request = tokio::select! {
+            () = self.supervisor.captured() => None,
+            request = self.requests.stop() => Some(request),
+            () = sleep_until(console_until), if stop_requested => None,
+        };
+        self.stopped_at_the_end(request);
     }
 
     /// Waits until all output is on the console. A signal, or the loss of the keeper, ends the
     /// waiting: a console that nobody reads any more must not hold the agent. Nor may it for long if
     /// a signal has told the agent to stop before, even if the run had failed already.
-    async fn drain_output(&mut self) {
-        tokio::select! {
-            () = self.supervisor.drained() => {}
-            _ = self.requests.stop() => {}
-            () = sleep(CONSOLE_AFTER_SIGNAL), if self.stop_requested => {}
+    async fn drain_output(&mut self, console_until: Instant) {
+        let request = tokio::select! {
+            () = self.supervisor.drained() => return,
+            request = self.requests.stop() => Some(request),
+            () = sleep_until(console_until), if self.stop_requested => None,
+        };
+        self.stopped_at_the_end(request);
+        let bytes = self.supervisor.unshown();
+        if bytes > 0 {
+            warn!("{bytes} bytes of output are dropped, because nobody reads the console");
+            let at = self.clock.now().wall;
+            self.emit(AgentEvent::OutputDropped { at, bytes });
+        }
+    }
+
+    /// A request to stop that came when the workers were gone already.
+    fn stopped_at_the_end(&mut self, request: Option<Request>) {
+        if let Some(Request::Stop(signal)) = request {
+            self.stop_requested = true;
+            let at = self.clock.now().wall;
+            self.emit(AgentEvent::SignalReceived { at, signal });
         }
     }
 

@@ -157,6 +157,10 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             Request::Job(JobRequest::Suspend) => self.suspend().await,
             Request::Job(JobRequest::Continue) => None,
             Request::Stop(signal) => Some(self.stop(signal)),
+            Request::PassOn(signal) => {
+                self.supervisor.pass_on(signal);
+                None
+            }
             Request::KeeperLost => Some(GroupInput::KeeperLost),
         };
         self.inputs.extend(input);
@@ -175,6 +179,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             match self.requests.next().await {
                 Request::Job(JobRequest::Suspend) => {}
                 Request::Job(JobRequest::Continue) => break None,
+                Request::PassOn(signal) => self.supervisor.pass_on(signal),
                 Request::Stop(signal) => break Some(self.stop(signal)),
                 Request::KeeperLost => break Some(GroupInput::KeeperLost),
             }

@@ -108,7 +108,7 @@ impl LaunchConfig {
             shutdown_timeout: Duration::from_secs(30),
             local_addr: None,
             signals: vec![15, 2, 1, 3],
-            logs: LogPlan::new(LogBase::Temporary(std::env::temp_dir())),
+            logs: LogPlan::new(LogBase::Temporary(crate::host::own_temporary_directory())),
             virtual_local_rank: false,
             numa_binding: None,
             event_log_handler: "null".to_owned(),

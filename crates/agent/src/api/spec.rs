@@ -43,7 +43,9 @@ impl WorkerSpec {
         let config = AgentConfig::builder(no_command(entrypoint.name()))
             .role(DEFAULT_ROLE.to_owned())
             .max_restarts(Defaults::LIBRARY.max_restarts)
-            .logs(LogPlan::new(LogBase::Temporary(std::env::temp_dir())));
+            .logs(LogPlan::new(LogBase::Temporary(
+                crate::host::own_temporary_directory(),
+            )));
         WorkerSpecBuilder::new(Self {
             entrypoint,
             config: config.build(),

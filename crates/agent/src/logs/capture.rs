@@ -18,6 +18,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IsTerminal};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -57,6 +58,8 @@ pub(crate) struct StderrCapture {
     /// The thread ends when this is dropped.
     thread: Option<Sender<Command>>,
     tails: Tails,
+    /// How many bytes were taken from workers that the console has not taken.
+    unshown: Arc<AtomicU64>,
 }
 
 impl StderrCapture {
@@ -77,7 +80,7 @@ impl StderrCapture {
         fcntl_setfl(&reader, fcntl_getfl(&reader)? | OFlags::NONBLOCK)?;
         let thread = match &mut self.thread {
             Some(thread) => thread,
-            none => none.insert(start(Arc::clone(&self.tails))?),
+            none => none.insert(start(Arc::clone(&self.tails), Arc::clone(&self.unshown))?),
         };
         thread.send(Command::Add(local_rank, reader));
         Ok(writer)
@@ -91,6 +94,11 @@ impl StderrCapture {
             let _ = answer.send(());
         });
         let _ = drained.await;
+    }
+
+    /// How many bytes were taken from workers and wait to be written.
+    pub(crate) fn unshown(&self) -> u64 {
+        self.unshown.load(Ordering::Relaxed)
     }
 
     /// Blocks until then, with a short timeout, so that log lines about a worker's end follow the
@@ -123,12 +131,13 @@ impl StderrCapture {
     }
 }
 
-fn start(tails: Tails) -> io::Result<Sender<Command>> {
+fn start(tails: Tails, unshown: Arc<AtomicU64>) -> io::Result<Sender<Command>> {
     let (commands, mailbox) = mailbox()?;
     let copier = Copier {
         commands: mailbox,
         pipes: Vec::new(),
         tails,
+        unshown,
     };
     thread::Builder::new()
         .name("stderr".to_owned())
@@ -142,6 +151,7 @@ struct Copier {
     commands: Mailbox<Command>,
     pipes: Vec<(LocalRank, OwnedFd)>,
     tails: Tails,
+    unshown: Arc<AtomicU64>,
 }
 
 impl Copier {
@@ -184,7 +194,7 @@ impl Copier {
     /// Copies up to one buffer of each pipe that `wanted` selects by its index; false if there was
     /// nothing.
     fn copy(&mut self, buffer: &mut [u8], mut wanted: impl FnMut(usize) -> bool) -> bool {
-        let tails = &self.tails;
+        let (tails, unshown) = (&self.tails, &self.unshown);
         let mut index = 0;
         let mut copied = false;
         let mut reader_is_gone = false;
@@ -198,7 +208,9 @@ impl Copier {
                 Ok(read) => {
                     copied = true;
                     retain(tails, *local_rank, &buffer[..read]);
+                    unshown.fetch_add(read as u64, Ordering::Relaxed);
                     reader_is_gone |= write_all(&buffer[..read]).is_err();
+                    unshown.fetch_sub(read as u64, Ordering::Relaxed);
                     true
                 }
                 Err(Errno::AGAIN | Errno::INTR) => true,
@@ -250,7 +262,7 @@ mod tests {
         let mut capture = StderrCapture::default();
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         fcntl_setfl(&reader, OFlags::NONBLOCK).unwrap();
-        let line = start(Arc::clone(&capture.tails)).unwrap();
+        let line = start(Arc::clone(&capture.tails), Arc::default()).unwrap();
         line.send(Command::Add(LocalRank(0), reader));
         capture.thread = Some(line);
         let mut rest = text;

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use memchr::{memchr, memrchr};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, fstat};
 use rustix::io::{Errno, write};
 use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
@@ -256,6 +256,13 @@ pub fn write_own_lines(lines: &[u8]) {
     // Output of the program itself on stdout comes before.
     let _ = io::stdout().flush();
     Console::get().write_own(Target::Stderr, lines);
+}
+
+/// Whether stderr would take a short line at once.
+pub(crate) fn stderr_takes_lines() -> bool {
+    let stderr = io::stderr();
+    let mut writable = [PollFd::new(&stderr, PollFlags::OUT)];
+    poll(&mut writable, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 #[cfg(test)]

@@ -55,12 +55,12 @@ impl LogReader {
         })
     }
 
-    /// Copies up to one buffer; false if there was nothing.
-    pub(super) fn copy(&mut self, buffer: &mut [u8], output: &mut Output) -> bool {
+    /// Copies up to one buffer; the number of bytes.
+    pub(super) fn copy(&mut self, buffer: &mut [u8], output: &mut Output) -> usize {
         let read = match self.read(buffer) {
             Ok(0) | Err(_) => {
                 self.ready = false;
-                return false;
+                return 0;
             }
             Ok(read) => read,
         };
@@ -90,7 +90,7 @@ impl LogReader {
             Some(at) if !emitted => Some(at),
             _ => Some(now + HOLD),
         };
-        true
+        read
     }
 
     /// Time until which other streams leave the console to a long line of this file, if there is one:

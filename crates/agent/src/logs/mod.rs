@@ -35,6 +35,6 @@ mod streams;
 mod tail;
 
 pub(crate) use capture::StderrCapture;
-pub(crate) use console::Target;
 pub use console::write_own_lines;
+pub(crate) use console::{Target, stderr_takes_lines};
 pub(crate) use streams::{Logs, WorkerOutput, WorkerStreams};

@@ -240,12 +240,12 @@ impl Logs {
         }
     }
 
-    fn thread(&mut self, path: &Path) -> Result<&Tail, AgentError> {
+    fn thread(&mut self, path: &Path) -> Result<&mut Tail, AgentError> {
         if self.thread.is_none() {
             let labels = self.plan.collapse.then(|| self.labels.clone());
             self.thread = Some(Tail::start(labels).map_err(failed(path))?);
         }
-        Ok(self.thread.as_ref().expect("it was started just now"))
+        Ok(self.thread.as_mut().expect("it was started just now"))
     }
 
     /// A worker has failed by itself: its retained output will be copied to the console.
@@ -255,9 +255,9 @@ impl Logs {
 
     /// All writers of the files of this attempt are gone.
     pub(crate) fn writers_are_gone(&mut self) {
-        let Some(thread) = &self.thread else {
+        if self.thread.is_none() {
             return;
-        };
+        }
         for (local_rank, target) in &self.retained {
             let path = &self.files[&(*local_rank, *target)];
             if self.failed.contains(local_rank)
@@ -273,7 +273,9 @@ impl Logs {
             }
         }
         let failed = std::mem::take(&mut self.failed);
-        thread.send(Command::WritersAreGone(failed));
+        if let Some(thread) = &mut self.thread {
+            thread.send(Command::WritersAreGone(failed));
+        }
     }
 
     /// Waits until everything that was written is on the console. May be dropped while waiting.
@@ -281,6 +283,11 @@ impl Logs {
         if let Some(thread) = &self.thread {
             thread.drained().await;
         }
+    }
+
+    /// How many bytes of the files that the console shows are not there.
+    pub(crate) fn unshown(&self) -> u64 {
+        self.thread.as_ref().map_or(0, Tail::unshown)
     }
 
     /// The last lines of one of a worker's streams in this attempt: `most` of them, and only what

@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::TryRecvError;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -47,13 +49,20 @@ pub(super) enum Command {
 
 /// The agent's end of the thread. The thread ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct Tail(Sender<Command>);
+pub(super) struct Tail {
+    thread: Sender<Command>,
+    /// The files that are copied, and how much of all of them has been.
+    paths: Vec<PathBuf>,
+    copied: Arc<AtomicU64>,
+}
 
 impl Tail {
     /// Starts the thread. With `collapse`, equal lines of several workers become one.
     pub(super) fn start(collapse: Option<Labels>) -> io::Result<Self> {
-        let (commands, mailbox) = mailbox()?;
+        let (thread, mailbox) = mailbox()?;
+        let copied = Arc::new(AtomicU64::new(0));
         let copier = Copier {
+            copied: Arc::clone(&copied),
             commands: mailbox,
             watches: Watches::new(),
             readers: BTreeMap::new(),
@@ -66,18 +75,32 @@ impl Tail {
             .name("tail".to_owned())
             .stack_size(256 << 10)
             .spawn(move || copier.run(Output::new(collapse)))?;
-        Ok(Self(commands))
+        Ok(Self {
+            thread,
+            paths: Vec::new(),
+            copied,
+        })
     }
 
-    pub(super) fn send(&self, command: Command) {
-        self.0.send(command);
+    /// How many bytes of the files have not been copied.
+    pub(super) fn unshown(&self) -> u64 {
+        let length = |path: &PathBuf| path.metadata().map_or(0, |metadata| metadata.len());
+        let written: u64 = self.paths.iter().map(length).sum();
+        written.saturating_sub(self.copied.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn send(&mut self, command: Command) {
+        if let Command::Add(file) = &command {
+            self.paths.push(file.path.clone());
+        }
+        self.thread.send(command);
     }
 
     /// Waits until all files have been copied to their ends, which needs that their writers are
     /// gone.
     pub(super) async fn drained(&self) {
         let (answer, drained) = oneshot::channel();
-        self.0.send(Command::Drain(answer));
+        self.thread.send(Command::Drain(answer));
         let _ = drained.await;
     }
 }
@@ -85,6 +108,7 @@ impl Tail {
 /// The thread's own state.
 struct Copier {
     commands: Mailbox<Command>,
+    copied: Arc<AtomicU64>,
     watches: Watches,
     readers: BTreeMap<StreamId, LogReader>,
     retained: BTreeMap<StreamId, RetainedFile>,
@@ -101,12 +125,12 @@ impl Copier {
             if self.closed {
                 return;
             }
-            let mut copied = false;
+            let mut copied = 0;
             if let Some(reader) = self.with_long_line(Instant::now()) {
                 copied = reader.copy(&mut buffer, &mut output);
             } else {
                 for reader in self.readers.values_mut().filter(|reader| reader.ready) {
-                    copied |= reader.copy(&mut buffer, &mut output);
+                    copied += reader.copy(&mut buffer, &mut output);
                     if reader.has_console_until().is_some() {
                         break;
                     }
@@ -114,7 +138,8 @@ impl Copier {
             }
             output.write_folded(Instant::now());
             self.close_finished(&mut output);
-            if !copied {
+            self.copied.fetch_add(copied as u64, Ordering::Relaxed);
+            if copied == 0 {
                 self.sleep(&output);
             }
             let now = Instant::now();

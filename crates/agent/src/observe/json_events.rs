@@ -180,6 +180,7 @@ fn fields(event: &AgentEvent) -> (&'static str, Value) {
         AgentEvent::SignalReceived { signal, .. } => {
             ("signal_received", json!({ "signal": signal }))
         }
+        AgentEvent::OutputDropped { bytes, .. } => ("output_dropped", json!({ "bytes": bytes })),
         AgentEvent::WorkerFinal {
             worker,
             state,

@@ -13,7 +13,7 @@ use rdzv_agent_proto::group::{Cause, Evidence, Exit, GroupInput, WorkerExit};
 use rdzv_core::env;
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::{Now, Wall};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::signal::unix::{self, SignalKind};
 use tokio::task::yield_now;
 use tracing::{error, warn};
@@ -86,6 +86,12 @@ impl ProcessSupervisor {
             .map_err(system("wait for ended processes (SIGCHLD)"))?;
         let leftovers =
             Leftovers::adopt().map_err(system("adopt orphaned processes (subreaper)"))?;
+        if !leftovers.can_be_found() {
+            warn!(
+                "/proc is not mounted: processes that workers leave behind in sessions of their own \
+                 are not found and not killed; mount it, or run in a container that ends with the job"
+            );
+        }
         let exits = Exits::new().map_err(system("wait for ended workers (epoll)"))?;
         let held_limit = config.variable(env::TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT);
         Ok(Self {
@@ -483,6 +489,16 @@ impl Supervisor for ProcessSupervisor {
         self.signal_all(Signal::CONT);
     }
 
+    /// To the workers alone: in other processes of their groups the signal may mean something else.
+    fn pass_on(&mut self, signal: i32) {
+        let Some(signal) = Signal::from_named_raw(signal) else {
+            return;
+        };
+        for worker in running(&self.workers, &self.exits) {
+            let _ = kill_process(worker.pid, signal);
+        }
+    }
+
     fn report_failure(&mut self, exit: &WorkerExit) {
         self.stderr.flush();
         let number = exit.exit.as_number();
@@ -532,6 +548,10 @@ impl Supervisor for ProcessSupervisor {
 
     async fn drained(&mut self) {
         self.logs.drained().await;
+    }
+
+    fn unshown(&self) -> u64 {
+        self.logs.unshown() + self.stderr.unshown()
     }
 
     fn remove_files(&mut self, succeeded: bool) {

@@ -6,20 +6,29 @@
 //! of which held the allocator's lock at that moment. Therefore the closure given to `pre_exec` makes
 //! system calls only: it does not allocate, take locks, log or panic. `rustix` makes these calls
 //! directly, and an error number becomes an `io::Error` without allocation.
+//!
+//! [`fork`] is for the guard, which goes on without a new program.
 #![allow(unsafe_code)]
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use nix::sys::signal::SigSet;
+use nix::unistd::ForkResult;
 use rdzv_agent_proto::topology::CpuList;
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::process::{
-    PTracer, Pid, Signal, getpid, getppid, set_parent_process_death_signal, set_ptracer, setsid,
+    PTracer, Pid, Resource, Rlimit, Signal, getpid, getppid, getrlimit,
+    set_parent_process_death_signal, set_ptracer, setrlimit, setsid,
 };
 use rustix::thread::{CpuSet, sched_setaffinity};
+
+use crate::signals::{FOR_WORKERS, signal_set};
 
 /// Runs a closure that keeps the invariant at the top of this file between fork and exec.
 fn before_exec(
@@ -32,15 +41,72 @@ fn before_exec(
     }
 }
 
-/// Makes the command start its process in a session and process group of its own, and receive
-/// `death_signal` when the calling thread ends.
+/// Splits this process in two: `None` in the new one. Refused if this process has other threads, whose
+/// locks nobody would release in the new one.
+pub(crate) fn fork() -> io::Result<Option<Pid>> {
+    let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+    if threads > 1 {
+        return Err(io::Error::other(format!(
+            "the process has {threads} threads; a keeper is to be called before there is a second"
+        )));
+    }
+    // SAFETY: there is one thread, so the new process is a whole copy, and no lock is held by a
+    // thread that it lacks.
+    let forked = unsafe { nix::unistd::fork() }?;
+    Ok(match forked {
+        ForkResult::Child => None,
+        ForkResult::Parent { child } => Pid::from_raw(child.as_raw()),
+    })
+}
+
+/// Gives this process a name of its own, in place of program and arguments, as far as that can be done.
+pub(crate) fn name_this_process(name: &'static CStr) {
+    let _ = rustix::thread::set_name(name);
+    let _ = overwrite_arguments(name.to_bytes());
+}
+
+/// The arguments lie on the stack, where the kernel reads them when somebody asks for the command line.
+/// They are written through a file, since no part of this program may be lent them mutably.
+fn overwrite_arguments(name: &[u8]) -> io::Result<()> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    let (_, after_name) = stat.rsplit_once(')').unwrap_or_default();
+    // The fields are numbered from 1; the first one after the name is the third.
+    let mut fields = after_name.split_whitespace().skip(48 - 3);
+    let mut address = || fields.next().and_then(|field| field.parse::<u64>().ok());
+    let (Some(start), Some(end)) = (address(), address()) else {
+        return Ok(());
+    };
+    let room = usize::try_from(end.saturating_sub(start)).unwrap_or(0);
+    let mut arguments = vec![0; room];
+    // The last byte stays 0: otherwise the kernel shows the environment as well.
+    let length = name.len().min(room.saturating_sub(1));
+    arguments[..length].copy_from_slice(&name[..length]);
+    let memory = File::options().write(true).open("/proc/self/mem")?;
+    memory.write_all_at(&arguments, start)
+}
+
+/// Makes the command start the agent: see [`detach`]. It ends with the guard until it watches it.
+/// The signals that are for the workers wait until it handles them.
+pub(crate) fn detach_agent(command: &mut Command) {
+    detach(command, Signal::TERM, signal_set(FOR_WORKERS));
+}
+
+/// Makes the command start a worker: see [`detach`]. It ends with the agent. No signal is blocked in
+/// it, whatever was when the agent was started.
+pub(crate) fn detach_worker(command: &mut Command) {
+    detach(command, Signal::KILL, SigSet::empty());
+}
+
+/// Makes the command start its process in a session and process group of its own, with these signals
+/// blocked, and receive `death_signal` when the calling thread ends.
 ///
 /// The kernel ties the death signal to the *thread* that forks, so the command has to be spawned by
 /// a thread that lives as long as this process: the main thread.
-pub(crate) fn detach(command: &mut Command, death_signal: Signal) {
+fn detach(command: &mut Command, death_signal: Signal, blocked: SigSet) {
     let parent = getpid();
     let prepare = move || -> io::Result<()> {
         setsid()?;
+        blocked.thread_set_mask()?;
         set_parent_process_death_signal(Some(death_signal))?;
         // The parent may have died before the line above; then no signal will ever come.
         if getppid() != Some(parent) {
@@ -63,6 +129,16 @@ pub(crate) fn let_trace(command: &mut Command) {
         Ok(())
     };
     before_exec(command, prepare);
+}
+
+/// Lowers the number of files that the command's process may open. What it starts may raise it again.
+pub(crate) fn limit_open_files(command: &mut Command, most: u64) {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let limit = move || Rlimit {
+        current: Some(most),
+        maximum,
+    };
+    before_exec(command, move || Ok(setrlimit(Resource::Nofile, limit())?));
 }
 
 /// Makes the command's process go into a control group before anything else of it runs, through the
@@ -93,12 +169,7 @@ pub(crate) fn bind(command: &mut Command, processors: &CpuList) {
 /// Keeps descriptors that this process inherited from being inherited further: workers get 0, 1
 /// and 2 and nothing else. To be called before this process opens any of its own.
 pub(crate) fn keep_descriptors_private() -> io::Result<()> {
-    for entry in std::fs::read_dir("/proc/self/fd")? {
-        let name = entry?.file_name();
-        let number: Option<i32> = name.to_str().and_then(|text| text.parse().ok());
-        let Some(number) = number.filter(|&number| number > 2) else {
-            continue;
-        };
+    for number in descriptors()? {
         // SAFETY: the borrow lives for two calls that only read and write the flags of the
         // descriptor; if it is closed meanwhile (the directory's own one is), they fail.
         let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
@@ -107,4 +178,22 @@ pub(crate) fn keep_descriptors_private() -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The numbers above 2 of descriptors that are open, or may be.
+fn descriptors() -> io::Result<Vec<i32>> {
+    match std::fs::read_dir("/proc/self/fd") {
+        Ok(entries) => entries
+            .map(|entry| {
+                Ok(entry?
+                    .file_name()
+                    .to_str()
+                    .and_then(|text| text.parse().ok()))
+            })
+            .filter_map(io::Result::transpose)
+            .filter(|number| !matches!(number, Ok(..=2)))
+            .collect(),
+        // Without /proc all numbers are tried that descriptors usually have.
+        Err(_) => Ok((3..1024).collect()),
+    }
 }

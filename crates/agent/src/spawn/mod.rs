@@ -14,9 +14,12 @@ use std::process::{Command, Stdio};
 
 use rdzv_agent_proto::group::{WorkerRanks, environment};
 use rdzv_core::env;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-pub(crate) use child::{bind, detach, enter, keep_descriptors_private, let_trace};
+pub(crate) use child::{
+    bind, detach_agent, detach_worker, enter, fork, keep_descriptors_private, let_trace,
+    limit_open_files, name_this_process,
+};
 
 use crate::logs::WorkerStreams;
 use crate::{AgentConfig, AgentError};
@@ -46,6 +49,7 @@ pub(crate) fn spawn(
         .env_clear()
         .envs(&launch.environment)
         .env_remove(env::RDZV_KEEPER)
+        .env_remove(env::RDZV_GUARD)
         .envs(variables)
         .env(
             env::TORCHELASTIC_ERROR_FILE,
@@ -60,7 +64,10 @@ pub(crate) fn spawn(
     if let Some(stderr) = streams.stderr {
         command.stderr(stderr);
     }
-    detach(&mut command, Signal::KILL);
+    detach_worker(&mut command);
+    if let Some(most) = launch.open_files {
+        limit_open_files(&mut command, most);
+    }
     if launch.hang.stack_tool.is_some() {
         let_trace(&mut command);
     }

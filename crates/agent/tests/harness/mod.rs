@@ -87,9 +87,12 @@ impl Harness {
         self.process.pid()
     }
 
-    /// The keeper's one child.
+    pub(crate) fn guard(&self) -> i32 {
+        processes::guard(self.keeper()).unwrap()
+    }
+
     pub(crate) fn agent(&self) -> i32 {
-        processes::first_child(self.keeper()).unwrap()
+        processes::agent(self.keeper()).unwrap()
     }
 
     pub(crate) fn signal(&self, to: i32, signal: Signal) {

@@ -5,7 +5,6 @@ use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
-use std::time::Duration;
 
 use jiff::tz::TimeZone;
 use rdzv_agent::observe::NodeReport;
@@ -18,10 +17,9 @@ use crate::args::{Launcher, Parsed, Program, parse, usage};
 use crate::exit::{self, Exit, ExitCodes, Refusal};
 use crate::launch::{Environment, Machine, RunArgs, ThisHost};
 use crate::report::{self, Document, ReportFile, verdict_lines};
-use crate::terminal::{complain, finish_lines};
-
-/// Limit for the last lines of an agent that has lost its keeper.
-const FINAL_FLUSH: Duration = Duration::from_millis(200);
+use crate::terminal::{
+    FINAL_FLUSH, complain, finish_lines, finish_lines_unless_signalled, start_lines,
+};
 
 /// The kind of a cause that is not part of the agent's error.
 const NODE_LOST: &str = "node_lost";
@@ -31,6 +29,9 @@ pub(super) struct Ended {
     pub(super) report: NodeReport,
     pub(super) title: String,
     pub(super) logs: LogPlan,
+    /// The signals that the run has handled, and whether one has come.
+    pub(super) signals: Vec<i32>,
+    pub(super) signalled: bool,
     pub(super) outcome: Outcome,
 }
 
@@ -127,7 +128,7 @@ pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment
             signal,
             workers_started: false,
         } => {
-            finish_lines(None);
+            finish_lines(Some(FINAL_FLUSH));
             rdzv_agent::end_like(ExitStatus::from_raw(*signal))
         }
         Outcome::Signalled { signal, .. } => {
@@ -144,12 +145,16 @@ pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment
                 print_verdict(ended);
             }
             complain(&format!("{}: {error}", error.class()));
-            if matches!(error, AgentError::KeeperLost) {
-                // Whoever killed the keeper wants all of this to end, reader or not.
-                finish_lines(Some(FINAL_FLUSH));
-                std::process::exit(code.into());
-            }
         }
+    }
+    // Somebody who stops the run, or kills the keeper, wants all of this to end, reader or not.
+    let keeper_lost = matches!(outcome, Outcome::Error(AgentError::KeeperLost));
+    if ended.signalled || keeper_lost {
+        finish_lines(Some(FINAL_FLUSH));
+        std::process::exit(code.into());
+    }
+    if !finish_lines_unless_signalled(&ended.signals) {
+        std::process::exit(code.into());
     }
     code.into()
 }
@@ -210,6 +215,7 @@ pub(super) fn conclude_lost_agent(called: &OsStr, end: &AgentEnd) {
         return;
     };
     let text = format!("the agent was ended by {name}; its workers have been killed with it");
+    start_lines();
     complain(&format!("rdzv: {text}"));
     let environment = Environment(std::env::vars_os().collect());
     write_error_file(&environment, &format!("RuntimeError: {text}"));
@@ -218,7 +224,9 @@ pub(super) fn conclude_lost_agent(called: &OsStr, end: &AgentEnd) {
         && let Ok(Parsed::Run(arguments, _)) = parse(launcher, &words, &environment.0)
     {
         let arguments = arguments.run;
-        leave_for(&arguments, &environment, end.pid);
+        if let Some(pid) = end.pid {
+            leave_for(&arguments, &environment, pid);
+        }
         let Ok(report) = Report::open(&arguments, &ThisHost) else {
             return;
         };
@@ -228,4 +236,5 @@ pub(super) fn conclude_lost_agent(called: &OsStr, end: &AgentEnd) {
         let run_id = arguments.rendezvous.rdzv_id.as_deref();
         report.write(|| Document::of_lost_agent(run_id, &title, &text, code));
     }
+    finish_lines(Some(FINAL_FLUSH));
 }

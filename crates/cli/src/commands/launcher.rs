@@ -33,11 +33,13 @@ pub(crate) fn keep(called: &OsStr) -> ExitCode {
     if let Ok(level) = log::level(std::env::var(env::LOGLEVEL).ok().as_deref()) {
         log::install(level);
     }
-    // The file may have been replaced since; the kernel still has it.
-    let program = std::env::current_exe()
-        .ok()
-        .filter(|path| path.exists())
-        .unwrap_or_else(|| PathBuf::from("/proc/self/exe"));
+    let program = match std::env::current_exe() {
+        Ok(path) if path.exists() => path,
+        // The file was replaced since; the kernel still has it.
+        Ok(_) => PathBuf::from("/proc/self/exe"),
+        // Without /proc the name by which it was called has to do, which is looked up in PATH.
+        Err(_) => PathBuf::from(called),
+    };
     let mut agent = Command::new(program);
     agent.arg0(called).args(std::env::args_os().skip(1));
     match rdzv_agent::keep(agent) {
@@ -152,12 +154,19 @@ fn run(launch: Launch, events_shown: bool) -> Result<Ended, Refusal> {
         ..
     } = launch;
     let (title, logs) = (plan.entrypoint.name.clone(), plan.logs.clone());
+    let (signals, mut signalled) = (plan.signals.clone(), false);
+    plan.open_files = rdzv_agent::host::raise_open_files_limit();
     let mut sinks = event_sinks::open(&mut plan, &observers, events_shown)?;
-    let outcome = rdzv_agent::run(plan, &mut |event: &AgentEvent| sinks.record(event));
+    let outcome = rdzv_agent::run(plan, &mut |event: &AgentEvent| {
+        signalled |= matches!(event, AgentEvent::SignalReceived { .. });
+        sinks.record(event);
+    });
     Ok(Ended {
         report: sinks.finish(),
         title,
         logs,
+        signals,
+        signalled,
         outcome,
     })
 }

@@ -9,7 +9,6 @@ use clap::Args;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rdzv_store::{Limits, ServerOptions, TcpStoreServer, parse_size};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::exit::Exit;
 use crate::terminal::{complain, finish_lines, start_lines};
@@ -85,7 +84,7 @@ pub(crate) fn run(arguments: &StoreArgs) -> ExitCode {
 }
 
 fn serve(arguments: &StoreArgs) -> anyhow::Result<()> {
-    raise_open_files_limit();
+    rdzv_agent::host::raise_open_files_limit();
     // Before anybody learns that we are here, so that no signal can come too early.
     let ends = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
     ends.thread_block().context("handle signals")?;
@@ -107,18 +106,6 @@ fn serve(arguments: &StoreArgs) -> anyhow::Result<()> {
     })
     // The text is complete; as a cause it would be told twice.
     .map_err(|error| anyhow!("failed to {error}"))
-}
-
-/// Every connection is a descriptor, and the usual soft limit is 1024 of them.
-fn raise_open_files_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
-    };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::debug!("raise the limit of open files: {error}");
-    }
 }
 
 #[cfg(test)]

@@ -73,10 +73,14 @@ impl Context<'_> {
 
     /// The directory of temporary files, as Python chooses it.
     pub(super) fn temporary_directory(&self) -> PathBuf {
-        let temporary = ["TMPDIR", "TEMP", "TMP"]
-            .into_iter()
-            .find_map(|name| self.environment.filled(name));
-        self.absolute(temporary.unwrap_or_else(|| "/tmp".to_owned()))
+        rdzv_agent::host::temporary_directory(
+            |name| {
+                self.environment
+                    .filled(name)
+                    .map(|path| self.absolute(path))
+            },
+            |path| self.machine.takes_files(path),
+        )
     }
 
     /// The program of this name in the directories of `PATH`, then in `beside`.
@@ -114,6 +118,8 @@ pub(crate) trait Machine {
     fn beginning(&self, path: &Path) -> Option<Vec<u8>>;
     /// Whether there is a file of that name that may be executed.
     fn is_program(&self, path: &Path) -> bool;
+    /// Whether this is a directory in which files can be made.
+    fn takes_files(&self, path: &Path) -> bool;
     /// A new UUID.
     fn random_id(&self) -> String;
 }
@@ -167,6 +173,10 @@ impl Machine for ThisHost {
             .read_to_end(&mut text)
             .ok()?;
         Some(text)
+    }
+
+    fn takes_files(&self, path: &Path) -> bool {
+        rdzv_agent::host::takes_files(path)
     }
 
     fn is_program(&self, path: &Path) -> bool {

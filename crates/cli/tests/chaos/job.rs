@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rdzv_testing::pids::{first_child, open, signal as send_signal};
+use rdzv_testing::pids::{self, open, signal as send_signal};
 use rdzv_testing::{Marker, Process, free_port};
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -332,7 +332,7 @@ impl Job<'_> {
             let pid = launcher.program.pid();
             launcher.ended.is_none().then_some(pid)
         };
-        let agent = |node: usize| keeper(node).and_then(first_child);
+        let agent = |node: usize| keeper(node).and_then(pids::agent);
         let one_of = |pick: u32, workers: bool| {
             let alive: Vec<i32> = self
                 .living

@@ -170,8 +170,88 @@ fn a_signal_can_be_added_to_those_that_are_handled() {
 fn a_signal_that_is_not_handled_ends_the_launcher_and_everything_else() {
     let running = run_shell(&[], TELLS).start();
     running.stdout.await_text("ready\n", 1);
+    running.signal(Signal::ALARM);
+    running.wait().expect(-Signal::ALARM.as_raw());
+}
+
+/// Two workers that say which of the signals for workers they got; SIGTERM ends them.
+fn workers_that_tell(before: &str) -> Running {
+    let script = "trap 'echo got USR1' USR1; trap 'echo got USR2' USR2; trap 'exit 0' TERM; \
+                  sleep 1000 & echo ready; while :; do wait $!; done";
+    let launch = format!(
+        "{before} exec \"$RDZV\" run --nproc-per-node 2 --no-python sh -c '{}'",
+        script.replace('\'', "'\\''")
+    );
+    let running = shell(&launch).start();
+    running.stdout.await_text("ready\n", 2);
+    running
+}
+
+#[test]
+fn signals_for_the_workers_reach_each_of_them_once_and_end_nothing() {
+    let running = workers_that_tell("");
+    // As a scheduler does that signals all processes of a job, and as one that signals the launcher.
+    for pid in [running.agent_pid(), running.guard_pid(), running.pid()] {
+        kill(pid, Signal::USR1);
+    }
+    running.stdout.await_text("got USR1\n", 2);
+    running.signal(Signal::USR2);
+    running.stdout.await_text("got USR2\n", 2);
+    running.signal(Signal::TERM);
+    let ended = running.wait().expect(1);
+    assert_eq!(
+        ended.sorted(),
+        [
+            "got USR1", "got USR1", "got USR2", "got USR2", "ready", "ready"
+        ]
+    );
+}
+
+#[test]
+fn a_signal_that_was_ignored_is_ignored_by_launcher_and_workers() {
+    let script = "grep SigIgn /proc/self/status; echo ready; exec sleep 1000";
+    let before = "trap '' USR1 INT;";
+    let launch = format!("{before} exec \"$RDZV\" run --no-python sh -c '{script}'");
+    let running = shell(&launch).start();
+    running.stdout.await_text("ready\n", 1);
     running.signal(Signal::USR1);
-    running.wait().expect(-Signal::USR1.as_raw());
+    running.signal(Signal::INT);
+    running.signal(Signal::TERM);
+    let ended = running.wait().expect(1);
+    assert!(ended.stderr.contains("got signal: 15"), "{}", ended.stderr);
+    let ignored = ended
+        .stdout
+        .lines()
+        .next()
+        .unwrap()
+        .rsplit(':')
+        .next()
+        .unwrap();
+    let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap();
+    for signal in [Signal::USR1, Signal::INT] {
+        assert_ne!(
+            ignored & (1 << (signal.as_raw() - 1)),
+            0,
+            "{}",
+            ended.stdout
+        );
+    }
+}
+
+#[test]
+fn a_signal_that_was_blocked_is_taken_all_the_same() {
+    let script = "grep SigBlk /proc/self/status; echo ready; exec sleep 1000";
+    let launch = format!(
+        "exec env --block-signal=TERM --block-signal=USR1 \"$RDZV\" run --no-python sh -c '{script}'"
+    );
+    let running = shell(&launch).start();
+    running.stdout.await_text("ready\n", 1);
+    running.signal(Signal::TERM);
+    let ended = running.wait().expect(1);
+    assert_eq!(
+        ended.stdout.lines().next().unwrap(),
+        "SigBlk:\t0000000000000000"
+    );
 }
 
 #[test]
@@ -198,6 +278,52 @@ fn a_signal_before_workers_are_started_is_what_the_launcher_dies_of() {
         running.signal(signal);
         running.wait().expect(-signal.as_raw());
     }
+}
+
+/// A pipe that is full, which is descriptor 3 of a script from then on.
+const FULL_PIPE: &str = "exec 3<>stalled; \
+    dd if=/dev/zero of=stalled oflag=nonblock bs=4096 count=1000 2>dd.txt;";
+
+#[test]
+fn a_run_that_is_stopped_ends_although_nobody_reads_its_console() {
+    // All of it goes to the full pipe: log lines, teed lines, stderr that is passed on.
+    for (flags, worker) in [
+        ("", "exec 2>/dev/null"),
+        ("--tee 3", "yes x | head -c 300000"),
+        ("", "yes x | head -c 30000 >&2"),
+    ] {
+        let script = format!(
+            "{FULL_PIPE} exec \"$RDZV\" run {flags} --shutdown-timeout 1 --log-dir logs \
+                 --events-file events --no-python \
+                 sh -c 'trap \"\" TERM; {worker}; echo > ready; while :; do sleep 1; done' >&3 2>&3"
+        );
+        let job = shell(&script).pipe("stalled").pipe("ready");
+        let (ready, events) = (job.path("ready"), job.path("events"));
+        let running = job.start();
+        fs::read(ready).unwrap();
+        let before = Instant::now();
+        running.signal(Signal::TERM);
+        running.wait().expect(1);
+        let took = before.elapsed();
+        assert!(took < Duration::from_secs(2), "{flags} {worker}: {took:?}");
+        let events = fs::read_to_string(events).unwrap();
+        let dropped = events.lines().find(|line| line.contains("output_dropped"));
+        assert_eq!(dropped.is_some(), worker.contains("yes"), "{events}");
+    }
+}
+
+#[test]
+fn a_run_that_waits_for_the_reader_of_its_console_can_be_stopped() {
+    let script =
+        format!("{FULL_PIPE} exec \"$RDZV\" run --no-python sh -c 'echo > ready; exit 7' 2>&3");
+    let job = shell(&script).pipe("stalled").pipe("ready");
+    let ready = job.path("ready");
+    let running = job.start();
+    fs::read(ready).unwrap();
+    assert!(!ends_within(running.pid(), Duration::from_secs(1)));
+    running.signal(Signal::TERM);
+    assert!(ends_within(running.pid(), Duration::from_secs(1)));
+    running.wait().expect(1);
 }
 
 #[test]

@@ -130,7 +130,7 @@ impl Node {
     /// What happens to a machine that loses power, as far as its processes are concerned.
     pub(crate) fn lose(mut self) {
         // The agent first: it would say good-bye if it saw its keeper go.
-        if let Some(agent) = pids::first_child(self.process.pid()) {
+        if let Some(agent) = pids::agent(self.process.pid()) {
             pids::kill(agent, Signal::KILL);
         }
         self.process.kill();

@@ -78,8 +78,10 @@ variables! {
     /// Agent: how many seconds a worker may be in the uninterruptible sleep of the kernel (`D`) before
     /// the group is given up; off by default.
     TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT;
-    /// Agent: process id of the keeper that started it. Workers never see it.
+    /// Agent: process id of its keeper, the process that the user started. Workers never see it.
     RDZV_KEEPER;
+    /// Agent: process id of the guard that started it. Workers never see it.
+    RDZV_GUARD;
     /// Worker: path of the socket for requests to it (`--worker-server`, or inherited).
     TORCH_WORKER_SERVER_SOCKET;
     /// Launcher: serves health checks at this port, on all addresses.

@@ -35,7 +35,7 @@ impl Call {
     /// Writes down what the function is called with.
     pub(in super::super) fn prepare(function: &str, input: &Value) -> Result<Self, RunError> {
         let name = format!("{PREFIX}_{}", std::process::id());
-        let directory = unique(&std::env::temp_dir(), &name)
+        let directory = unique(&crate::host::own_temporary_directory(), &name)
             .map_err(failed(function, "make a directory for it"))?;
         let call = Self {
             function: function.to_owned(),

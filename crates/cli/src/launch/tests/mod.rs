@@ -88,6 +88,10 @@ impl Machine for Fake {
     fn is_file(&self, path: &Path) -> bool {
         path.to_str().is_some_and(|path| self.files.contains(path))
     }
+    fn takes_files(&self, _: &Path) -> bool {
+        true
+    }
+
     fn is_program(&self, path: &Path) -> bool {
         self.is_file(path)
     }

@@ -206,14 +206,19 @@ impl Running {
         left.is_empty()
     }
 
-    /// The agent's process id: the launcher's only child.
+    /// The guard's process id.
+    pub(crate) fn guard_pid(&self) -> i32 {
+        pids::guard(self.pid()).unwrap()
+    }
+
+    /// The agent's process id.
     pub(crate) fn agent_pid(&self) -> i32 {
-        pids::first_child(self.pid()).unwrap()
+        pids::agent(self.pid()).unwrap()
     }
 
     /// The same, soon after the start: waits until there is one.
     pub(crate) fn agent_pid_when_there(&self) -> i32 {
-        pids::await_first_child(self.pid())
+        pids::await_agent(self.pid())
     }
 }
 

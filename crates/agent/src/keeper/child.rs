@@ -1,0 +1,145 @@
+//! A child that is waited for: signals are passed on to it, and what it leaves behind is killed.
+
+use std::collections::HashSet;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
+use tokio::signal::unix::{self, SignalKind};
+use tokio::time::{Instant, timeout_at};
+
+use super::system;
+use crate::AgentError;
+use crate::control_group::ControlGroup;
+use crate::logs::stderr_takes_lines;
+use crate::reap::Leftovers;
+use crate::signals::{JobControl, JobRequest, Signals, signal_set, stop_this_process, unblock};
+
+/// The signals that are passed on: all that end a process by default and can be caught. If the run
+/// does not handle one, the agent dies of it, and so does the keeper.
+const PASSED_ON: [Signal; 11] = [
+    Signal::HUP,
+    Signal::INT,
+    Signal::QUIT,
+    Signal::USR1,
+    Signal::USR2,
+    Signal::ALARM,
+    Signal::TERM,
+    Signal::VTALARM,
+    Signal::PROF,
+    Signal::IO,
+    Signal::POWER,
+];
+
+/// Time for leftovers to end after SIGKILL before they are given up.
+const ABANDON_AFTER: Duration = Duration::from_secs(10);
+
+/// Blocks the signals that [`Attendant::new`] handles.
+pub(super) fn block_signals() -> Result<(), AgentError> {
+    let blocked = signal_set(PASSED_ON).thread_block();
+    blocked.map_err(|errno| system("block signals")(errno.into()))
+}
+
+/// The event loop of a keeper or a guard.
+pub(super) fn event_loop() -> Result<LocalRuntime, AgentError> {
+    Builder::new_current_thread()
+        .enable_all()
+        .build_local(LocalOptions::default())
+        .map_err(system("start the keeper's event loop"))
+}
+
+/// Waits for one child.
+pub(super) struct Attendant {
+    signals: Signals,
+    job_control: JobControl,
+    children: unix::Signal,
+    leftovers: Leftovers,
+    /// Whether this is the keeper: Ctrl-Z stops it too, and its child always goes on.
+    outermost: bool,
+}
+
+impl Attendant {
+    /// Handles signals from here on, also those that came while they were blocked, and adopts
+    /// orphans. To be called inside the runtime.
+    pub(super) fn new(outermost: bool) -> Result<Self, AgentError> {
+        let signals =
+            Signals::new(PASSED_ON.map(Signal::as_raw)).map_err(system("handle signals"))?;
+        let job_control = JobControl::new().map_err(system("handle SIGTSTP and SIGCONT"))?;
+        let children =
+            unix::signal(SignalKind::child()).map_err(system("wait for ended processes"))?;
+        unblock().map_err(system("unblock signals"))?;
+        Ok(Self {
+            signals,
+            job_control,
+            children,
+            leftovers: Leftovers::adopt().map_err(system("adopt orphans (subreaper)"))?,
+            outermost,
+        })
+    }
+
+    /// Waits for the child's end, and passes signals on to it.
+    pub(super) async fn ended(&mut self, child: Pid) -> Result<ExitStatus, AgentError> {
+        let ours = HashSet::from([child]);
+        // The child is not collected yet, so a signal cannot hit another process.
+        loop {
+            tokio::select! {
+                biased;
+                _ = self.children.recv() => {
+                    self.leftovers.collect(&ours);
+                    let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
+                    let changed = waitpid(Some(child), options)
+                        .map_err(|errno| system("wait for a child")(errno.into()))?;
+                    match changed {
+                        // A guard that is stopped guards nobody.
+                        Some((_, status)) if status.stopped() => {
+                            if self.outermost {
+                                let _ = kill_process(child, Signal::CONT);
+                            }
+                        }
+                        Some((_, status)) => return Ok(ExitStatus::from_raw(status.as_raw())),
+                        None => {}
+                    }
+                }
+                request = self.job_control.next() => match request {
+                    JobRequest::Suspend => {
+                        let _ = kill_process(child, Signal::TSTP);
+                        if self.outermost {
+                            stop_this_process();
+                        }
+                    }
+                    JobRequest::Continue => {
+                        let _ = kill_process(child, Signal::CONT);
+                    }
+                },
+                number = self.signals.next() => {
+                    if let Some(signal) = Signal::from_named_raw(number) {
+                        let _ = kill_process(child, signal);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Kills and collects whatever the child has left.
+    pub(super) async fn clear(&mut self, group: Option<ControlGroup>) {
+        if let Some(group) = &group {
+            group.kill_all();
+        }
+        let until = Instant::now() + ABANDON_AFTER;
+        while !self.leftovers.kill(&HashSet::new()) {
+            let waited = timeout_at(until, self.children.recv()).await;
+            if waited.is_err() || Instant::now() > until {
+                // A console that nobody reads must not hold up the end.
+                if stderr_takes_lines() {
+                    tracing::error!("processes of the run do not end in spite of SIGKILL");
+                }
+                break;
+            }
+        }
+        if let Some(group) = group {
+            group.remove();
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The guard: the process between keeper and agent.
+
+use std::ffi::CStr;
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{self, Command, ExitStatus};
+
+use rdzv_core::env::{RDZV_GUARD, RDZV_KEEPER};
+use rustix::process::{Pid, Signal, getpid, kill_process, set_parent_process_death_signal, setsid};
+use tokio::time::sleep;
+
+use super::child::{Attendant, event_loop};
+use super::{LAST_RESORT_AFTER, system};
+use crate::AgentError;
+use crate::control_group::ControlGroup;
+use crate::exits::awaitable;
+use crate::spawn::{detach_agent, name_this_process};
+
+/// The name of its process. It shares no word with the program or its arguments, so that whoever
+/// kills these by name does not kill all three processes.
+const NAME: &CStr = c"launch-guard";
+
+/// What becomes of an agent, as the guard tells the keeper.
+#[derive(Debug)]
+pub(super) enum Told {
+    /// It has ended, and nothing of it is left.
+    Ended {
+        /// How it ended.
+        status: ExitStatus,
+        /// Its process id.
+        pid: u32,
+    },
+    /// It could not be started or waited for.
+    Failed(String),
+}
+
+impl Told {
+    /// Its bytes: which of the two, then the wait status and the process id, or the text.
+    fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Ended { status, pid } => [
+                &[1],
+                &status.into_raw().to_ne_bytes()[..],
+                &pid.to_ne_bytes()[..],
+            ]
+            .concat(),
+            Self::Failed(text) => [&[0], text.as_bytes()].concat(),
+        }
+    }
+
+    /// `None`: the guard has ended before it could say anything.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (kind, rest) = bytes.split_first()?;
+        Some(match kind {
+            1 => {
+                let (status, pid) = rest.split_first_chunk()?;
+                Self::Ended {
+                    status: ExitStatus::from_raw(i32::from_ne_bytes(*status)),
+                    pid: u32::from_ne_bytes(pid.try_into().ok()?),
+                }
+            }
+            _ => Self::Failed(String::from_utf8_lossy(rest).into_owned()),
+        })
+    }
+}
+
+/// Is the guard from here on. `keeper` is a descriptor of the keeper's process.
+pub(super) fn run(agent: Command, keeper: &Keeper, told: OwnedFd) -> ! {
+    let outcome = match guard(agent, keeper) {
+        Ok((status, pid)) => Told::Ended { status, pid },
+        Err(error) => Told::Failed(error.to_string()),
+    };
+    // Fails if the keeper is gone: then nobody wants to know.
+    let _ = std::fs::File::from(told).write_all(&outcome.encode());
+    process::exit(0)
+}
+
+/// The keeper, as its guard knows it.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    pub(super) pid: Pid,
+    pub(super) pidfd: OwnedFd,
+}
+
+fn guard(mut command: Command, keeper: &Keeper) -> Result<(ExitStatus, u32), AgentError> {
+    setsid().map_err(|errno| system("make a session for the guard")(errno.into()))?;
+    name_this_process(NAME);
+    // If it is stopped then, it goes on: to clear everything.
+    set_parent_process_death_signal(Some(Signal::CONT))
+        .map_err(|errno| system("watch the keeper")(errno.into()))?;
+    event_loop()?.block_on(async {
+        let mut attendant = Attendant::new(false)?;
+        let keeper_ended = awaitable(keeper.pidfd.as_fd()).map_err(system("watch the keeper"))?;
+        let pid = |pid: Pid| pid.as_raw_nonzero().to_string();
+        command
+            .env(RDZV_KEEPER, pid(keeper.pid))
+            .env(RDZV_GUARD, pid(getpid()));
+        detach_agent(&mut command);
+        let child = command.spawn().map_err(system("start the agent"))?;
+        let agent = Pid::from_child(&child);
+        let last_resort = async {
+            let _ = keeper_ended.readable().await;
+            sleep(LAST_RESORT_AFTER).await;
+        };
+        let status = tokio::select! {
+            status = attendant.ended(agent) => Some(status?),
+            () = last_resort => None,
+        };
+        let status = match status {
+            Some(status) => status,
+            None => {
+                let _ = kill_process(agent, Signal::KILL);
+                attendant.ended(agent).await?
+            }
+        };
+        attendant.clear(ControlGroup::of_launcher(keeper.pid)).await;
+        Ok((status, child.id()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_became_of_the_agent_arrives() {
+        for raw in [0, 9, 15, 256, 0x8b] {
+            let status = ExitStatus::from_raw(raw);
+            let told = Told::Ended { status, pid: 41 }.encode();
+            let decoded = Told::decode(&told);
+            assert!(
+                matches!(decoded, Some(Told::Ended { status, pid: 41 }) if status.into_raw() == raw)
+            );
+        }
+        let told = Told::Failed("start the agent: no".to_owned()).encode();
+        assert!(
+            matches!(Told::decode(&told), Some(Told::Failed(text)) if text == "start the agent: no")
+        );
+        assert!(Told::decode(b"").is_none());
+    }
+}

@@ -1,0 +1,93 @@
+//! The keeper: the outermost process of a launch.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{self, Command, ExitStatus};
+
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{
+    PidfdFlags, Resource, Rlimit, Signal, getpid, kill_process, pidfd_open, setrlimit,
+};
+
+use super::child::{Attendant, block_signals, event_loop};
+use super::guard::{self, Keeper, Told};
+use super::system;
+use crate::AgentError;
+use crate::control_group::ControlGroup;
+use crate::spawn::{fork, keep_descriptors_private};
+
+/// The end of an agent.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct AgentEnd {
+    /// How it ended, for [`end_like`].
+    pub status: ExitStatus,
+    /// Its process id; unknown if the guard between keeper and agent was killed.
+    pub pid: Option<u32>,
+}
+
+/// Starts the agent and waits for its end; then kills and collects whatever is left of the run.
+///
+/// `agent` is this program again, with the same arguments; in it [`is_kept`] is true. Has to be
+/// called on the main thread, before there is another one.
+///
+/// [`is_kept`]: super::is_kept
+pub fn keep(agent: Command) -> Result<AgentEnd, AgentError> {
+    let errno = |what| move |errno: rustix::io::Errno| system(what)(errno.into());
+    keep_descriptors_private().map_err(system("look at inherited descriptors"))?;
+    let pid = getpid();
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(errno("watch the keeper"))?;
+    let (report, told) = pipe_with(PipeFlags::CLOEXEC).map_err(errno("start the guard"))?;
+    // None is lost: each of the two unblocks them when it handles them.
+    block_signals()?;
+    let Some(guard) = fork().map_err(system("start the guard"))? else {
+        drop(report);
+        guard::run(agent, &Keeper { pid, pidfd }, told);
+    };
+    drop(told);
+    event_loop()?.block_on(async {
+        let mut attendant = Attendant::new(true)?;
+        let status = attendant.ended(guard).await?;
+        let mut bytes = Vec::new();
+        File::from(report)
+            .read_to_end(&mut bytes)
+            .map_err(system("wait for the guard"))?;
+        match Told::decode(&bytes) {
+            Some(Told::Ended { status, pid }) => Ok(AgentEnd {
+                status,
+                pid: Some(pid),
+            }),
+            Some(Told::Failed(text)) => Err(system("guard the agent")(io::Error::other(text))),
+            None => {
+                // The guard was killed, so everything below it has come to us.
+                attendant.clear(ControlGroup::of_launcher(pid)).await;
+                Ok(AgentEnd { status, pid: None })
+            }
+        }
+    })
+}
+
+/// Ends this process as another one ended: with the same code, or by the same signal.
+pub fn end_like(status: ExitStatus) -> ! {
+    let Some(number) = status.signal() else {
+        process::exit(status.code().unwrap_or(1));
+    };
+    // The agent has left its core dump; one of the keeper would be useless.
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    let _ = setrlimit(Resource::Core, none);
+    if let Some(signal) = Signal::from_named_raw(number) {
+        let _ = kill_process(getpid(), signal);
+    }
+    // Still here: the signal has a handler, which only a new program image takes away.
+    // The first process of a container does not die of its own signals; then the code has to do.
+    let script = "kill -\"$1\" $$; exit $((128 + $1))";
+    let error = Command::new("/bin/sh")
+        .args(["-c", script, "sh", &number.to_string()])
+        .exec();
+    tracing::debug!("die of signal {number}: {error}");
+    process::exit(128 + number);
+}

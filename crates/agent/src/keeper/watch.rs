@@ -1,0 +1,123 @@
+//! The agent's view of the processes around it.
+
+use std::collections::HashSet;
+use std::env;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process;
+use std::thread;
+
+use rdzv_core::env::{RDZV_GUARD, RDZV_KEEPER};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getpid, getppid, pidfd_open,
+    set_parent_process_death_signal, waitid,
+};
+use tokio::io::unix::AsyncFd;
+
+use super::LAST_RESORT_AFTER;
+use crate::control_group::ControlGroup;
+use crate::exits::awaitable;
+use crate::reap::Leftovers;
+
+/// Whether this process was started by a keeper, so that it is the agent.
+pub fn is_kept() -> bool {
+    keeper().is_some()
+}
+
+/// The process id of the launcher as the user knows it: the keeper's, or ours without one.
+pub fn launcher_pid() -> u32 {
+    u32::try_from(launcher().as_raw_nonzero().get()).unwrap_or_default()
+}
+
+/// The same.
+pub(crate) fn launcher() -> Pid {
+    keeper().unwrap_or_else(getpid)
+}
+
+/// The keeper's process id, if the guard that it names has started this process.
+fn keeper() -> Option<Pid> {
+    // Workers do not see the variables; but they may be set by hand, so the parent is checked.
+    (getppid() == Some(guard()?)).then(|| pid_in(RDZV_KEEPER))?
+}
+
+fn guard() -> Option<Pid> {
+    pid_in(RDZV_GUARD)
+}
+
+fn pid_in(variable: &str) -> Option<Pid> {
+    Pid::from_raw(env::var(variable).ok()?.parse().ok()?)
+}
+
+/// The agent's watch on its keeper and its guard. The default watches nobody.
+#[derive(Debug, Default)]
+pub(crate) struct KeeperWatch {
+    both: Option<[AsyncFd<OwnedFd>; 2]>,
+}
+
+impl KeeperWatch {
+    /// Watches the two, if they are there. To be called inside the runtime.
+    pub(crate) fn new(leftovers: &Leftovers) -> io::Result<Self> {
+        let Some((keeper, guard)) = keeper().zip(guard()) else {
+            return Ok(Self::default());
+        };
+        let keeper = pidfd_open(keeper, PidfdFlags::empty())?;
+        let guard = pidfd_open(guard, PidfdFlags::empty())?;
+        let watched = [keeper.try_clone()?, guard.try_clone()?];
+        let leftovers = leftovers.clone();
+        thread::Builder::new()
+            .name("last resort".to_owned())
+            .stack_size(128 << 10)
+            .spawn(move || last_resort(&watched, &leftovers))?;
+        let both = Some([awaitable(keeper)?, awaitable(guard)?]);
+        // From here on the guard's end is noticed, unless this process is stopped: so it goes on then.
+        // If the guard had ended before, the signal that came for that has ended us: it is not handled
+        // without a reason.
+        set_parent_process_death_signal(Some(Signal::CONT))?;
+        Ok(Self { both })
+    }
+
+    /// Whether the two are there, as far as is known.
+    pub(crate) fn is_there(&self) -> bool {
+        self.both.is_some()
+    }
+
+    /// Waits until one of the two is gone; permanently if there is none.
+    pub(crate) async fn lost(&mut self) {
+        if let Some([keeper, guard]) = &self.both {
+            let _ = tokio::select! {
+                ended = keeper.readable() => ended,
+                ended = guard.readable() => ended,
+            };
+            // Reported once; the descriptors would stay readable.
+            self.both = None;
+            return;
+        }
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Ends the agent and everything below it if it has not ended by itself soon after keeper or guard.
+///
+/// The agent's own thread may be blocked by a console without a reader: the keeper was killed, but the
+/// reader of its pipe is suspended. Workers must not live on because of that.
+fn last_resort(watched: &[OwnedFd; 2], leftovers: &Leftovers) {
+    let mut either = watched
+        .each_ref()
+        .map(|pidfd| PollFd::new(pidfd, PollFlags::IN));
+    while let Err(Errno::INTR) = poll(&mut either, None) {}
+    let deadline = Timespec::try_from(LAST_RESORT_AFTER).expect("less than a second is in range");
+    let _ = poll(&mut [], Some(&deadline));
+    let group = ControlGroup::of_launcher(launcher());
+    if let Some(group) = &group {
+        group.kill_all();
+    }
+    while !leftovers.kill(&HashSet::new()) {
+        let _ = waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+    }
+    if let Some(group) = group {
+        group.remove();
+    }
+    process::exit(1);
+}
