@@ -25,7 +25,7 @@ const CLOSING: Duration = Duration::from_secs(60);
 
 /// How long the console has to take what workers have left for it once a signal has ended the run. All
 /// of it that is teed is in the log files.
-const CONSOLE_AFTER_SIGNAL: Duration = Duration::from_millis(500);
+const CONSOLE_AFTER_SIGNAL: Duration = Duration::from_millis(300);
 
 impl<S: Supervisor> AgentLoop<'_, S> {
     /// Ends the run. The workers are gone already, unless their supervisor knows better.
