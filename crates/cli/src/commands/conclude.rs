@@ -12,7 +12,7 @@ use rdzv_agent::{AgentEnd, AgentError, LogPlan, Outcome};
 use rdzv_core::{env, signal};
 use tracing::error;
 
-use super::launcher::leave_for;
+use super::lost_agent::leave_for;
 use crate::args::{Launcher, Parsed, Program, parse, usage};
 use crate::exit::{self, Exit, ExitCodes, Refusal};
 use crate::launch::{Environment, Machine, RunArgs, ThisHost};

@@ -7,13 +7,9 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
 
-use rdzv_agent::{AgentEvent, RendezvousPlan};
+use rdzv_agent::AgentEvent;
 use rdzv_core::env;
-use rdzv_rendezvous::dynamic::C10dRendezvous;
 use tracing::level_filters::LevelFilter;
 use tracing::{info, warn};
 
@@ -21,12 +17,9 @@ use super::completions;
 use super::conclude::{Ended, Report, conclude, conclude_lost_agent, refuse};
 use crate::args::{Launcher, Parsed, command, link_directory, parse};
 use crate::exit::{Exit, Refusal};
-use crate::launch::{Called, Environment, Launch, Note, RunArgs, ThisHost, explain, resolve};
+use crate::launch::{Called, Environment, Launch, Note, ThisHost, explain, resolve};
 use crate::observe::{event_sinks, log};
 use crate::terminal::{complain, finish_lines, show, start_lines};
-
-/// Limit for taking a killed agent out of the rendezvous.
-const LEAVE_WITHIN: Duration = Duration::from_secs(3);
 
 /// Starts this program again as the agent, and ends as it does.
 pub(crate) fn keep(called: &OsStr) -> ExitCode {
@@ -51,34 +44,6 @@ pub(crate) fn keep(called: &OsStr) -> ExitCode {
             complain(&format!("rdzv: {error}"));
             Exit::Failure.into()
         }
-    }
-}
-
-/// Takes a killed agent out of the rendezvous, so that the other nodes need not wait for its
-/// heartbeats. Only a store that does not run the rendezvous itself needs that.
-pub(super) fn leave_for(arguments: &RunArgs, environment: &Environment, pid: u32) {
-    let called = Called {
-        beside: None,
-        local_rank_argument: false,
-    };
-    let Ok(launch) = resolve(arguments, &called, environment, &ThisHost) else {
-        return;
-    };
-    let RendezvousPlan::Dynamic { parameters } = launch.plan.rendezvous else {
-        return;
-    };
-    if parameters.backend != C10dRendezvous::NAME {
-        return;
-    }
-    // On a thread, since a look-up of a name cannot be ended.
-    let (done, ended) = mpsc::sync_channel(1);
-    let thread = thread::Builder::new().spawn(move || {
-        let _ = done.send(C10dRendezvous::remove_agent(&parameters, pid));
-    });
-    if thread.is_ok()
-        && let Ok(Err(error)) = ended.recv_timeout(LEAVE_WITHIN)
-    {
-        warn!("the other nodes will miss the heartbeats of this one: {error}");
     }
 }
 

@@ -11,6 +11,7 @@
 mod completions;
 mod conclude;
 mod launcher;
+mod lost_agent;
 mod store_command;
 mod subcommands;
 
