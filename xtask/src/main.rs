@@ -23,6 +23,7 @@ usage: cargo xtask <task>
   lines [CHECKOUT]       size, modules and cycles of each crate
   bench agent [...]      recovery, idling and console output, against torchrun
   bench collective [...] operations of process groups, against gloo
+  bench hostile          an honest client of the store beside each attack
   bench launch [...]     starting, restarting and log throughput, against torchrun
   bench rendezvous [...] agents that find one another, against PyTorch's
   bench rpc [...]        calls between workers, beside torch.distributed.rpc

@@ -36,7 +36,9 @@ pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
         let answer: Value = serde_json::from_str(&text)?;
         let milliseconds = |name: &str| {
             let seconds = answer[name].as_f64();
-            seconds.map(|seconds| seconds * 1e3).context("a figure is missing")
+            seconds
+                .map(|seconds| seconds * 1e3)
+                .context("a figure is missing")
         };
         let (p50, p99) = (milliseconds("p50")?, milliseconds("p99")?);
         let met = p99 <= MOST;

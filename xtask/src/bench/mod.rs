@@ -7,6 +7,7 @@
 mod agent;
 mod arguments;
 mod collective;
+mod hostile;
 mod launch;
 mod launcher;
 mod measure;
@@ -31,6 +32,7 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     {
         Some(("agent", rest)) => agent::run(rest),
         Some(("collective", rest)) => collective::run(rest),
+        Some(("hostile", rest)) => hostile::run(rest),
         Some(("launch", rest)) => launch::run(rest),
         Some(("rendezvous", rest)) => rendezvous::run(rest),
         Some(("rpc", rest)) => rpc::run(rest),
@@ -39,12 +41,12 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
         Some((worker::NAME, rest)) => worker::run(rest),
         Some((other, _)) => {
             bail!(
-                "there is no benchmark '{other}': say `agent`, `collective`, `launch`, `rendezvous`, `rpc` \
+                "there is no benchmark '{other}': say `agent`, `collective`, `hostile`, `launch`, `rendezvous`, `rpc` \
                    or `store`"
             )
         }
         None => bail!(
-            "say what to measure: `bench agent`, `collective`, `launch`, `rendezvous`, `rpc` or `store`"
+            "say what to measure: `bench agent`, `collective`, `hostile`, `launch`, `rendezvous`, `rpc` or `store`"
         ),
     }
 }
