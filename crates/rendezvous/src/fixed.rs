@@ -14,7 +14,7 @@ use rdzv_core::endpoint::{Endpoint, EndpointError};
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
-use rdzv_store::{PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions};
+use rdzv_store::{Limits, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions};
 use rdzv_store_proto::prefix::join;
 
 use crate::bind::loopback;
@@ -225,6 +225,8 @@ impl StaticRendezvous {
                 local_id: i64::from(node_rank.0),
                 ..node::describe(self.name(store))
             },
+            limits: Limits::default(),
+            program: None,
         })
     }
 

@@ -334,7 +334,10 @@ impl Client {
 
     fn expect(&mut self, state: State, shape: Shape) {
         self.state = state;
-        self.reader = Some(ReplyReader::new(shape));
+        self.reader = Some(ReplyReader::new(
+            shape,
+            rdzv_store_proto::limits::MAX_REPLY_BYTES,
+        ));
     }
 
     fn nonce(&self) -> u32 {

@@ -93,11 +93,10 @@ impl Attendant {
                         .map_err(|errno| system("wait for a child")(errno.into()))?;
                     match changed {
                         // A guard that is stopped guards nobody.
-                        Some((_, status)) if status.stopped() => {
-                            if self.outermost {
-                                let _ = kill_process(child, Signal::CONT);
-                            }
+                        Some((_, status)) if status.stopped() && self.outermost => {
+                            let _ = kill_process(child, Signal::CONT);
                         }
+                        Some((_, status)) if status.stopped() => {}
                         Some((_, status)) => return Ok(ExitStatus::from_raw(status.as_raw())),
                         None => {}
                     }

@@ -5,7 +5,6 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdzv_core::time::Wall;
 use rdzv_rendezvous_proto::apply::sanitise;
 use rdzv_rendezvous_proto::{NodeDesc, codec};
 use rdzv_store::FileStore;
@@ -62,8 +61,7 @@ impl C10dRendezvous {
                 return Ok(false);
             };
             let is_it = |node: &NodeDesc, _| node.addr == me.addr && node.pid == i64::from(pid);
-            // At the beginning of time no heartbeat is old, so that nobody else is removed.
-            let lost = sanitise(&mut state, &me, &options.settings, Wall::default(), is_it);
+            let lost = sanitise(&mut state, &me, &options.settings, is_it);
             if lost.is_empty() {
                 return Ok(false);
             }

@@ -219,7 +219,7 @@ impl Join {
             program: match fields.0 {
                 [] => None,
                 _ => Some(Program {
-                    name: fields.text("the program")?.to_owned(),
+                    name: fields.sentence("the program")?,
                     fingerprint: fields.u64("the program")?,
                     has_run_id: fields.u8("the program")? != 0,
                 }),
