@@ -25,8 +25,6 @@ use rdzv_core::rank::LocalRank;
 use rustix::process::Pid;
 use tracing::debug;
 
-use crate::keeper::launcher;
-
 /// The group of one agent.
 #[derive(Debug, Clone)]
 pub(crate) struct ControlGroup {
@@ -34,10 +32,10 @@ pub(crate) struct ControlGroup {
 }
 
 impl ControlGroup {
-    /// Makes the group of this agent; none if our own one is not ours to divide.
-    pub(crate) fn make() -> Option<Self> {
+    /// Makes the group of the agent of a launch; none if our own one is not ours to divide.
+    pub(crate) fn make(launcher: Pid) -> Option<Self> {
         let own = own_directory()?;
-        match Self::make_in(&own, launcher()) {
+        match Self::make_in(&own, launcher) {
             Ok(group) => Some(group),
             Err(error) => {
                 debug!("no control group below {}: {error}", own.display());

@@ -185,7 +185,7 @@ pub enum AgentEvent {
     OutputDropped {
         /// When.
         at: Wall,
-        /// How many bytes, as far as is known.
+        /// Their number, as far as is known.
         bytes: u64,
     },
     /// The run ended for one worker (once per worker, at the end of the run).

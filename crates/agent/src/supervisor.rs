@@ -141,7 +141,7 @@ pub(crate) trait Supervisor {
     /// Waits until the output of all workers is on the console.
     async fn drained(&mut self) {}
 
-    /// How many bytes of the workers' output are known not to be on the console.
+    /// Bytes of the workers' output that are known not to be on the console.
     fn unshown(&self) -> u64 {
         0
     }

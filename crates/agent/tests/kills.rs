@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rdzv_testing::{Marker, Process, pids, program};
 use rustix::process::Signal;
 
-/// How many runs there are without the variable.
+/// Number of runs without the variable.
 const RUNS: u64 = 12;
 
 /// No end takes longer on a busy machine; it is a second otherwise.

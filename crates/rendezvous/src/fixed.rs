@@ -160,7 +160,7 @@ impl StaticRendezvous {
         format!("rdzv/news/{node}")
     }
 
-    /// How this node is called in what the others say of it.
+    /// The name of this node in what the others say of it.
     fn name(&self, store: &TcpStore) -> String {
         node::advertised(
             None,

@@ -23,7 +23,7 @@ const LEAVING: Duration = Duration::from_secs(5);
 /// How long the end of the run may take to be agreed with the others; backends end sooner.
 const CLOSING: Duration = Duration::from_secs(60);
 
-/// How long the console has to take what workers have left for it once a signal has ended the run. All
+/// Time for the console to take what workers have left for it once a signal has ended the run. All
 /// of it that is teed is in the log files.
 const CONSOLE_AFTER_SIGNAL: Duration = Duration::from_millis(300);
 

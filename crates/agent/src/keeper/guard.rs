@@ -23,7 +23,7 @@ const NAME: &CStr = c"launch-guard";
 
 /// What becomes of an agent, as the guard tells the keeper.
 #[derive(Debug)]
-pub(super) enum Told {
+pub(super) enum Report {
     /// It has ended, and nothing of it is left.
     Ended {
         /// How it ended.
@@ -35,7 +35,7 @@ pub(super) enum Told {
     Failed(String),
 }
 
-impl Told {
+impl Report {
     /// Its bytes: which of the two, then the wait status and the process id, or the text.
     fn encode(&self) -> Vec<u8> {
         match self {
@@ -66,13 +66,13 @@ impl Told {
 }
 
 /// Is the guard from here on. `keeper` is a descriptor of the keeper's process.
-pub(super) fn run(agent: Command, keeper: &Keeper, told: OwnedFd) -> ! {
+pub(super) fn run(agent: Command, keeper: &Keeper, report: OwnedFd) -> ! {
     let outcome = match guard(agent, keeper) {
-        Ok((status, pid)) => Told::Ended { status, pid },
-        Err(error) => Told::Failed(error.to_string()),
+        Ok((status, pid)) => Report::Ended { status, pid },
+        Err(error) => Report::Failed(error.to_string()),
     };
     // Fails if the keeper is gone: then nobody wants to know.
-    let _ = std::fs::File::from(told).write_all(&outcome.encode());
+    let _ = std::fs::File::from(report).write_all(&outcome.encode());
     process::exit(0)
 }
 
@@ -127,16 +127,16 @@ mod tests {
     fn what_became_of_the_agent_arrives() {
         for raw in [0, 9, 15, 256, 0x8b] {
             let status = ExitStatus::from_raw(raw);
-            let told = Told::Ended { status, pid: 41 }.encode();
-            let decoded = Told::decode(&told);
+            let report = Report::Ended { status, pid: 41 }.encode();
+            let decoded = Report::decode(&report);
             assert!(
-                matches!(decoded, Some(Told::Ended { status, pid: 41 }) if status.into_raw() == raw)
+                matches!(decoded, Some(Report::Ended { status, pid: 41 }) if status.into_raw() == raw)
             );
         }
-        let told = Told::Failed("start the agent: no".to_owned()).encode();
+        let report = Report::Failed("start the agent: no".to_owned()).encode();
         assert!(
-            matches!(Told::decode(&told), Some(Told::Failed(text)) if text == "start the agent: no")
+            matches!(Report::decode(&report), Some(Report::Failed(text)) if text == "start the agent: no")
         );
-        assert!(Told::decode(b"").is_none());
+        assert!(Report::decode(b"").is_none());
     }
 }

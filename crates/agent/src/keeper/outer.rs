@@ -11,7 +11,7 @@ use rustix::process::{
 };
 
 use super::child::{Attendant, block_signals, event_loop};
-use super::guard::{self, Keeper, Told};
+use super::guard::{self, Keeper, Report};
 use super::system;
 use crate::AgentError;
 use crate::control_group::ControlGroup;
@@ -38,14 +38,14 @@ pub fn keep(agent: Command) -> Result<AgentEnd, AgentError> {
     keep_descriptors_private().map_err(system("look at inherited descriptors"))?;
     let pid = getpid();
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(errno("watch the keeper"))?;
-    let (report, told) = pipe_with(PipeFlags::CLOEXEC).map_err(errno("start the guard"))?;
+    let (report, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(errno("start the guard"))?;
     // None is lost: each of the two unblocks them when it handles them.
     block_signals()?;
     let Some(guard) = fork().map_err(system("start the guard"))? else {
         drop(report);
-        guard::run(agent, &Keeper { pid, pidfd }, told);
+        guard::run(agent, &Keeper { pid, pidfd }, writer);
     };
-    drop(told);
+    drop(writer);
     event_loop()?.block_on(async {
         let mut attendant = Attendant::new(true)?;
         let status = attendant.ended(guard).await?;
@@ -53,12 +53,12 @@ pub fn keep(agent: Command) -> Result<AgentEnd, AgentError> {
         File::from(report)
             .read_to_end(&mut bytes)
             .map_err(system("wait for the guard"))?;
-        match Told::decode(&bytes) {
-            Some(Told::Ended { status, pid }) => Ok(AgentEnd {
+        match Report::decode(&bytes) {
+            Some(Report::Ended { status, pid }) => Ok(AgentEnd {
                 status,
                 pid: Some(pid),
             }),
-            Some(Told::Failed(text)) => Err(system("guard the agent")(io::Error::other(text))),
+            Some(Report::Failed(text)) => Err(system("guard the agent")(io::Error::other(text))),
             None => {
                 // The guard was killed, so everything below it has come to us.
                 attendant.clear(ControlGroup::of_launcher(pid)).await;

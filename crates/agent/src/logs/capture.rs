@@ -58,7 +58,7 @@ pub(crate) struct StderrCapture {
     /// The thread ends when this is dropped.
     thread: Option<Sender<Command>>,
     tails: Tails,
-    /// How many bytes were taken from workers that the console has not taken.
+    /// Bytes that were taken from workers and that the console has not taken.
     unshown: Arc<AtomicU64>,
 }
 
@@ -96,7 +96,7 @@ impl StderrCapture {
         let _ = drained.await;
     }
 
-    /// How many bytes were taken from workers and wait to be written.
+    /// Bytes that were taken from workers and wait to be written.
     pub(crate) fn unshown(&self) -> u64 {
         self.unshown.load(Ordering::Relaxed)
     }

@@ -285,7 +285,7 @@ impl Logs {
         }
     }
 
-    /// How many bytes of the files that the console shows are not there.
+    /// Bytes of the files that the console shows and that are not there.
     pub(crate) fn unshown(&self) -> u64 {
         self.thread.as_ref().map_or(0, Tail::unshown)
     }

@@ -82,7 +82,7 @@ impl Tail {
         })
     }
 
-    /// How many bytes of the files have not been copied.
+    /// Bytes of the files that have not been copied.
     pub(super) fn unshown(&self) -> u64 {
         let length = |path: &PathBuf| path.metadata().map_or(0, |metadata| metadata.len());
         let written: u64 = self.paths.iter().map(length).sum();

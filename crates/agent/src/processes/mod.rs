@@ -22,6 +22,7 @@ use crate::clock::Clock;
 use crate::control_group::ControlGroup;
 use crate::exits::Exits;
 use crate::hang::{HangMonitor, HangOutput, WatchdogAction};
+use crate::keeper::launcher;
 use crate::logs::{Logs, StderrCapture, Target, WorkerOutput};
 use crate::memory::{OutOfMemoryCounters, OutOfMemoryKills};
 use crate::reap::Leftovers;
@@ -142,7 +143,10 @@ impl ProcessSupervisor {
             streams.stderr = self.stderr.stderr(local_rank).map(WorkerOutput::Pipe);
         }
         let error_file = streams.error_file.clone();
-        let group = self.control_group.get_or_init(ControlGroup::make).as_ref();
+        let group = self
+            .control_group
+            .get_or_init(|| ControlGroup::make(launcher()))
+            .as_ref();
         let entrance = group.and_then(|group| group.entrance(local_rank));
         let counted = group.map(|group| group.memory_events(local_rank));
         let oom_kills = self.oom_counters.read(counted);

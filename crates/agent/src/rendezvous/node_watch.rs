@@ -18,7 +18,7 @@ use tracing::debug;
 use super::{Answer, LeaveReason};
 use crate::AgentError;
 
-/// How long the server may take to say whether it is a coordinator.
+/// Time for the server to say whether it is a coordinator.
 const FOUND_WITHIN: Duration = Duration::from_secs(10);
 
 /// This node's part in it.

@@ -63,7 +63,7 @@ impl StaticNodes {
         self.info.server.as_ref().map(|server| server.pinger())
     }
 
-    /// What this node joins to notice that another one is gone.
+    /// The run that this node joins to notice that another one is gone.
     pub(super) fn liveness(&self) -> Option<NativeOptions> {
         self.rendezvous.liveness()
     }

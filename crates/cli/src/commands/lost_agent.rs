@@ -1,4 +1,4 @@
-//! What the keeper does for the other nodes when its agent was killed.
+//! The keeper's service for the other nodes when its agent was killed.
 
 use std::sync::mpsc;
 use std::thread;

@@ -25,7 +25,7 @@ pub(super) struct Request(Arc<Shared>);
 
 struct Shared {
     place: String,
-    /// How long a request is repeated.
+    /// The time for which a request is repeated.
     limit: Duration,
     say: Mutex<Say>,
     state: Mutex<State>,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rdzv_rendezvous::{BackendRegistry, Member, RendezvousConfig, RendezvousParameters};
 use rdzv_store::{Store, TcpStore, TcpStoreOptions};
 
-/// How long a client tries to find its server.
+/// Time for a client to find its server.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The bound of replies of [`Client::Get`] and [`Client::List`].
@@ -27,7 +27,7 @@ pub(crate) enum Client {
 }
 
 impl Client {
-    /// What it says of the endpoint.
+    /// Its sentence about the endpoint.
     pub(crate) fn complaint(self, port: u16) -> String {
         match self {
             Self::Get => at_store(port, |store| store.get("key").map(drop)),

@@ -25,7 +25,7 @@ const ON_THE_WAY: usize = 16 << 20;
 /// A few replies of the greatest size at a time.
 const MOST_MEMORY: usize = 8 * MAX_REPLY_BYTES;
 
-/// What a client did against its row.
+/// A client's breach of its row.
 fn fault(row: &Row) -> Option<String> {
     let (port, taken) = peer::listen(row.endpoint);
     let (answer, answered) = mpsc::channel();

@@ -20,7 +20,7 @@ pub(crate) struct Peer {
     most: Arc<AtomicUsize>,
 }
 
-/// What a connection at a store is for.
+/// The purpose of a connection at a store.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Store,

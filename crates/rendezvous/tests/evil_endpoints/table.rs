@@ -15,7 +15,7 @@ use crate::peer::{Peer, Purpose};
 pub(crate) struct Row {
     pub(crate) name: &'static str,
     pub(crate) client: Client,
-    /// What happens on each connection.
+    /// The events of each connection.
     pub(crate) endpoint: fn(Peer),
     /// Parts of what the client says; the address is one of them in every row.
     pub(crate) says: &'static [&'static str],

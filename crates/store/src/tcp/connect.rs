@@ -38,7 +38,7 @@ const LEAST: Duration = Duration::from_millis(1);
 /// a request, and so would stay silent for ever. A store of a healthy job answers in milliseconds.
 const ASK_IN_HTTP: Duration = Duration::from_secs(1);
 
-/// How long the peer may take to answer that.
+/// Time for the peer to answer that.
 const HTTP_ANSWER: Duration = Duration::from_secs(1);
 
 /// After so much time without a store, a peer that takes connections and does not answer is told of.
@@ -85,7 +85,7 @@ pub(super) fn connect(
     }
 }
 
-/// What has been done about a peer that does not answer. Each is done once.
+/// Steps taken about a peer that does not answer. Each is taken once.
 struct Silence<'a> {
     deadline: &'a Deadline,
     asked: bool,
@@ -143,7 +143,7 @@ impl<'a> Silence<'a> {
     }
 }
 
-/// What the peer answers to a request of HTTP, on a connection of its own.
+/// The peer's answer to a request of HTTP, on a connection of its own.
 fn ask_in_http(address: SocketAddr) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect_timeout(&address, HTTP_ANSWER)?;
     stream.set_write_timeout(Some(HTTP_ANSWER))?;

@@ -13,7 +13,7 @@ use super::request;
 /// its defences.
 const TAKES_NOTHING: Duration = Duration::from_millis(100);
 
-/// Who attacks: the server's address, and the connections that are open.
+/// An attacker: the server's address, and the connections that are open.
 #[derive(Debug)]
 pub struct Attacker {
     server: SocketAddr,

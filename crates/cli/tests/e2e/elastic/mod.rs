@@ -13,9 +13,9 @@
 
 mod endings;
 mod etcd;
+mod hostile_peers;
 mod membership;
 mod network;
-mod strangers;
 mod verdict;
 mod waiting;
 

@@ -38,7 +38,7 @@ pub struct GroupSpec {
     pub virtual_local_rank: Option<VisibleLists>,
 }
 
-/// What has changed among the nodes of a round.
+/// A change among the nodes of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MembershipCause {
     /// Nodes are gone, or this one was taken for gone: workers elsewhere may fail because of that.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rdzv_core::time::{Mono, Now};
 
-/// How long the key of a run stays that nobody takes part in: longer than agents try to join.
+/// Time for which the key of a run stays that nobody takes part in: longer than agents try to join.
 pub const KEPT_FOR: Duration = Duration::from_secs(3600);
 
 /// Most runs without agents whose keys are kept.

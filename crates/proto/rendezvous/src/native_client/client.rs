@@ -85,7 +85,7 @@ enum Link {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Outage {
     since: Mono,
-    /// What broke the connection before.
+    /// The reason why the connection broke.
     why: String,
     /// It was not closed, but said nothing: the network may be cut, and be there again.
     silent: bool,

@@ -154,7 +154,7 @@ fn too_few_former_participants_call_for_others_and_wait_for_more() {
 }
 
 #[test]
-fn a_surplus_node_of_another_program_is_not_told_that_all_is_well() {
+fn a_surplus_node_of_another_program_does_not_end_well() {
     let mut world = World::new(1, 1);
     world.program = Some(Program::new("a.py", b"a", true));
     world.join(0);

@@ -25,7 +25,7 @@ pub(crate) struct World {
     /// The last calls that were logged.
     pub(crate) last_calls: Vec<LastCall>,
     pub(crate) settings: Settings,
-    /// What the agents run that join next.
+    /// The program of the agents that join next.
     pub(crate) program: Option<Program>,
 }
 

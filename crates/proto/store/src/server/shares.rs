@@ -48,7 +48,7 @@ pub(super) enum Standing {
     Agent,
 }
 
-/// What one connection holds.
+/// Memory of one connection.
 #[derive(Debug)]
 pub(super) struct Account {
     pub(super) meter: Meter,

@@ -53,7 +53,7 @@ pub struct NativeOptions {
     pub node: NodeDesc,
     /// The bounds of the workers' store.
     pub limits: Limits,
-    /// What its workers run.
+    /// The program of its workers.
     pub program: Option<Program>,
 }
 

@@ -18,7 +18,7 @@ use rdzv_store::{Store as _, TcpStore, TcpStoreOptions};
 use rdzv_testing::hostile::{Attacker, attacks};
 use serde_json::json;
 
-/// How long the client asks at least.
+/// The shortest time for which the client asks.
 const LEAST: Duration = Duration::from_secs(1);
 
 fn main() -> anyhow::Result<()> {

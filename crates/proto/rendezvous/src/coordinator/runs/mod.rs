@@ -64,7 +64,7 @@ pub(super) struct Run {
     torchrun: BTreeMap<NodeDesc, (Wall, Mono)>,
     /// The complete round that was announced to its participants.
     announced: Option<u64>,
-    /// What its participants run, if all of them have said so.
+    /// The program of its participants, if all of them have said so.
     round_runs: Vec<Program>,
     /// It was also announced that the round does not hold any more.
     change_announced: bool,
@@ -238,14 +238,12 @@ impl Run {
                 join.node
             )));
         }
-        let stranger = self.stranger(join);
-        stranger
-            .or_else(|| self.mismatch(join))
-            .map(Refusal::Unusable)
+        let other = self.other_program(join);
+        other.or_else(|| self.mismatch(join)).map(Refusal::Unusable)
     }
 
     /// How what a join runs differs from what the others run, if no id tells the runs apart.
-    fn stranger(&self, join: &Join) -> Option<String> {
+    fn other_program(&self, join: &Join) -> Option<String> {
         let theirs = join.program.as_ref().filter(|its| !its.has_run_id)?;
         let (first, ours) = self.agents.iter().find_map(|(node, agent)| {
             let ours = agent.program.as_ref().filter(|ours| !ours.has_run_id)?;

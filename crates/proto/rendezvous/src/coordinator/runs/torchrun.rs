@@ -69,7 +69,7 @@ impl Run {
         self.written = true;
     }
 
-    /// What is under torchrun's key, if it was stored here.
+    /// The value under torchrun's key, if it was stored here.
     pub(in crate::coordinator) fn written_form(&self) -> Option<&[u8]> {
         self.form.as_deref().filter(|_| self.written)
     }

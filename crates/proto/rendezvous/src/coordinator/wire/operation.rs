@@ -60,11 +60,11 @@ pub struct Join {
     pub role: String,
     /// How many workers it starts.
     pub local_world_size: u32,
-    /// What they run; agents of version 0.1 do not say it.
+    /// Their program; agents of version 0.1 do not say it.
     pub program: Option<Program>,
 }
 
-/// What an agent runs. Two agents run the same if the fingerprints are equal.
+/// The program of an agent. Two agents run the same if the fingerprints are equal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
     /// Its name, for people.

@@ -1,4 +1,4 @@
-//! Strangers at the endpoint of a running job of three nodes, whose first agent has the store and the
+//! HostilePeers at the endpoint of a running job of three nodes, whose first agent has the store and the
 //! coordinator. None of them knows a secret, and none ends the job, starts its workers anew or makes the
 //! agent grow. The load of each is bounded.
 
@@ -14,13 +14,13 @@ use rustix::net::sockopt::set_socket_linger;
 use super::{Place, client, first_agent};
 use crate::harness::{DEADLINE, Running};
 
-/// Connections of one stranger.
+/// Connections of one hostile peer.
 const CONNECTIONS: usize = 60;
 
-/// The most that the agent may grow while all strangers are there.
+/// The most that the agent may grow while all hostile_peers are there.
 const GROWTH: usize = 48 << 20;
 
-/// What strangers attack, and the connections that they keep until the end.
+/// The target, and the connections that stay open until the end.
 struct Target {
     address: SocketAddr,
     /// The agent with the coordinator, and what it is called in the run.
@@ -104,6 +104,7 @@ fn join(run: &str, node: NodeDesc, nodes: u32) -> Vec<u8> {
         settings: Settings::new(nodes, nodes),
         role: "default".to_owned(),
         local_world_size: 1,
+        program: None,
     })))
 }
 
@@ -127,9 +128,9 @@ fn noise(seed: usize) -> Vec<u8> {
     std::iter::repeat_with(byte).take(500).collect()
 }
 
-type Stranger = (&'static str, fn(&mut Target));
+type HostilePeer = (&'static str, fn(&mut Target));
 
-const STRANGERS: &[Stranger] = &[
+const HOSTILE_PEERS: &[HostilePeer] = &[
     ("noise", |target| {
         for number in 0..CONNECTIONS {
             target.send(&noise(number));
@@ -273,8 +274,8 @@ fn three_nodes(place: &Place) -> [(Running, std::path::PathBuf); 3] {
 }
 
 #[test]
-fn strangers_do_not_harm_a_running_job() {
-    assert!(STRANGERS.len() >= 15);
+fn hostile_peers_do_not_harm_a_running_job() {
+    assert!(HOSTILE_PEERS.len() >= 15);
     let place = first_agent();
     let nodes = three_nodes(&place);
     for (node, _) in &nodes {
@@ -286,7 +287,7 @@ fn strangers_do_not_harm_a_running_job() {
     let agents = nodes.each_ref().map(|(node, _)| node.agent_pid());
     let before = agents.map(|agent| (descriptors(agent), resident_bytes(agent)));
     let host = (0..3).max_by_key(|node| before[*node].0).unwrap();
-    for (number, (name, attack)) in (1..).zip(STRANGERS) {
+    for (number, (name, attack)) in (1..).zip(HOSTILE_PEERS) {
         let mut target = Target {
             address,
             node: NodeDesc {
@@ -305,7 +306,7 @@ fn strangers_do_not_harm_a_running_job() {
         let grown = resident_bytes(agents[host]).saturating_sub(before[host].1);
         assert!(grown <= GROWTH, "{name}: the agent grew by {grown} bytes");
     }
-    // The strangers are gone, and their descriptors with them.
+    // The hostile_peers are gone, and their descriptors with them.
     while descriptors(agents[host]) > before[host].0 + 1 {
         honest.add("/honest", 1).unwrap();
     }
