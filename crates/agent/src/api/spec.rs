@@ -412,7 +412,8 @@ fn check_rendezvous(spec: &WorkerSpec) -> Result<(), SpecError> {
             return Ok(());
         };
         return Err(SpecError::Setting(format!(
-            "a kept socket for the master port can be used where the agent of a single node hosts              the workers' store; {why}"
+            "a kept socket for the master port can be used where the agent of a single node hosts \
+             the workers' store; {why}"
         )));
     }
     Err(SpecError::Setting(match &spec.config.rendezvous {

@@ -90,10 +90,18 @@ pub(crate) fn any_failed(plan: &Plan, record: &Record, group: &[&Life]) -> bool 
         .any(|life| life.ended.is_some() && !own_failures(plan, record, life).is_empty())
 }
 
-/// Whether a node's last workers failed and it has no restart left.
+/// Whether a node's last workers failed and no restart is left: the budget is one of the job where the
+/// nodes meet, else of each node.
 pub(crate) fn exhausted(plan: &Plan, record: &Record, lives: &[Life], node: usize) -> bool {
+    let restarts = |node| {
+        let own = lives.iter().filter(|life| life.node == node);
+        own.map(|life| life.process.attempt).max().unwrap_or(0)
+    };
+    let others =
+        (0..record.nodes.len()).filter(|other| *other != node && plan.rendezvous.is_dynamic());
+    let elsewhere: u32 = others.map(restarts).sum();
     generations(lives, node).last().is_some_and(|last| {
-        last[0].process.attempt == plan.max_restarts && any_failed(plan, record, last)
+        last[0].process.attempt + elsewhere >= plan.max_restarts && any_failed(plan, record, last)
     })
 }
 

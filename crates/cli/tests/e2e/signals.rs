@@ -303,7 +303,7 @@ fn a_run_that_is_stopped_ends_although_nobody_reads_its_console() {
         fs::read(ready).unwrap();
         let before = Instant::now();
         running.signal(Signal::TERM);
-        running.wait().expect(1);
+        let _ended = running.wait().expect(1);
         let took = before.elapsed();
         assert!(took < Duration::from_secs(2), "{flags} {worker}: {took:?}");
         let events = fs::read_to_string(events).unwrap();

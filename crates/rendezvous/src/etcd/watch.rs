@@ -69,13 +69,18 @@ impl Drop for Watch {
 fn run(mut watched: impl Watched, observer: &Observer) {
     let limit = watched.http().limit();
     let mut retry = Retry::within(limit);
+    let mut worked = false;
     loop {
         let (end, answered) = watched.follow(observer);
         if answered {
             retry = Retry::within(limit);
         }
+        worked |= answered || end.is_ok();
         let Err(cause) = end else { continue };
-        if answered {
+        if std::mem::take(&mut worked) {
+            if watched.http().pause(Duration::ZERO) {
+                return;
+            }
             // The next request finds out whether the server is away.
             observer(Notice::Changed);
         }

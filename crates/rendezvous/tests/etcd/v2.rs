@@ -231,6 +231,8 @@ fn a_server_away_for_too_long_is_named() {
         error.contains(&place) && error.contains("read_timeout"),
         "{error}"
     );
+    // The end of the watch is a reason to look at the state; then the server is given up.
+    notices.changed();
     match notices.0.recv_timeout(LONG).unwrap() {
         Notice::Lost(error) => assert!(error.to_string().contains(&place), "{error}"),
         other => panic!("{other:?}"),

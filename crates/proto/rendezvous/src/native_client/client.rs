@@ -436,7 +436,9 @@ impl NativeClient {
                     self.asking = false;
                     self.answer_status();
                 }
-                self.unproven.take()
+                // A coordinator that closes the connection can be reached: its silence is over.
+                let unproven = self.unproven.take();
+                unproven.filter(|outage| silent || !outage.silent)
             }
             Link::Dialing(outage) | Link::Pausing { outage, .. } => Some(outage),
             Link::Down => return,
