@@ -156,6 +156,13 @@ mod tests {
         let mut inner = Process::start(inner.stdout(Stdio::piped()));
         inner.wait();
         let said = inner.stdout.all();
-        assert!(said.contains("SigIgn:\t0000000000000000"), "{said}");
+        let mask = said
+            .lines()
+            .find_map(|line| line.strip_prefix("SigIgn:"))
+            .unwrap();
+        let ignored = u64::from_str_radix(mask.trim(), 16).unwrap();
+        for signal in [Signal::HUP, Signal::INT, Signal::QUIT] {
+            assert_eq!(ignored & (1 << (signal.as_raw() - 1)), 0, "{said}");
+        }
     }
 }
