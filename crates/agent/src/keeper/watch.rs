@@ -5,6 +5,7 @@ use std::env;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::process;
+use std::sync::OnceLock;
 use std::thread;
 
 use rdzv_core::env::{RDZV_GUARD, RDZV_KEEPER};
@@ -21,9 +22,20 @@ use crate::control_group::ControlGroup;
 use crate::exits::awaitable;
 use crate::reap::Leftovers;
 
+/// The process ids of keeper and guard, if the guard has started this process. Found out once: when the
+/// guard has ended, somebody else is the parent.
+fn around() -> Option<(Pid, Pid)> {
+    static AROUND: OnceLock<Option<(Pid, Pid)>> = OnceLock::new();
+    *AROUND.get_or_init(|| {
+        let guard = pid_in(RDZV_GUARD)?;
+        // Workers do not see the variables; but they may be set by hand, so the parent is checked.
+        (getppid() == Some(guard)).then(|| Some((pid_in(RDZV_KEEPER)?, guard)))?
+    })
+}
+
 /// Whether this process was started by a keeper, so that it is the agent.
 pub fn is_kept() -> bool {
-    keeper().is_some()
+    around().is_some()
 }
 
 /// The process id of the launcher as the user knows it: the keeper's, or ours without one.
@@ -33,17 +45,7 @@ pub fn launcher_pid() -> u32 {
 
 /// The same.
 pub(crate) fn launcher() -> Pid {
-    keeper().unwrap_or_else(getpid)
-}
-
-/// The keeper's process id, if the guard that it names has started this process.
-fn keeper() -> Option<Pid> {
-    // Workers do not see the variables; but they may be set by hand, so the parent is checked.
-    (getppid() == Some(guard()?)).then(|| pid_in(RDZV_KEEPER))?
-}
-
-fn guard() -> Option<Pid> {
-    pid_in(RDZV_GUARD)
+    around().map_or_else(getpid, |(keeper, _)| keeper)
 }
 
 fn pid_in(variable: &str) -> Option<Pid> {
@@ -59,11 +61,11 @@ pub(crate) struct KeeperWatch {
 impl KeeperWatch {
     /// Watches the two, if they are there. To be called inside the runtime.
     pub(crate) fn new(leftovers: &Leftovers) -> io::Result<Self> {
-        let Some((keeper, guard)) = keeper().zip(guard()) else {
+        let Some((keeper, parent)) = around() else {
             return Ok(Self::default());
         };
         let keeper = pidfd_open(keeper, PidfdFlags::empty())?;
-        let guard = pidfd_open(guard, PidfdFlags::empty())?;
+        let guard = pidfd_open(parent, PidfdFlags::empty())?;
         let watched = [keeper.try_clone()?, guard.try_clone()?];
         let leftovers = leftovers.clone();
         thread::Builder::new()
@@ -72,9 +74,11 @@ impl KeeperWatch {
             .spawn(move || last_resort(&watched, &leftovers))?;
         let both = Some([awaitable(keeper)?, awaitable(guard)?]);
         // From here on the guard's end is noticed, unless this process is stopped: so it goes on then.
-        // If the guard had ended before, the signal that came for that has ended us: it is not handled
-        // without a reason.
         set_parent_process_death_signal(Some(Signal::CONT))?;
+        // If it had ended before, the signal that came for that may have been taken for the user's.
+        if getppid() != Some(parent) {
+            return Err(Errno::SRCH.into());
+        }
         Ok(Self { both })
     }
 
