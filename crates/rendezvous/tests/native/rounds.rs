@@ -1,6 +1,7 @@
 //! How rounds come about, and what is in them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use rdzv_core::rank::Assignment;
@@ -100,21 +101,30 @@ fn a_join_that_takes_too_long_says_who_had_come() {
 #[test]
 fn a_different_number_of_nodes_is_named() {
     let server = host();
-    let first = Agent::new(server.local_addr(), 0, settings(2, 2)).joining();
-    // Its greeting and its join have been carried out.
-    while server.stats().requests < 2 {
-        assert!(!first.is_finished(), "the first agent did not stay");
-        std::thread::yield_now();
+    // Either may come first; the other one is refused.
+    let (sender, ends) = mpsc::channel();
+    let mut joining = Vec::new();
+    for (number, most) in [(0, 2), (1, 3)] {
+        let mut agent = Agent::new(server.local_addr(), number, settings(2, most));
+        let ends = sender.clone();
+        joining.push(std::thread::spawn(move || {
+            let joined = agent.join();
+            ends.send((most, joined.map(|info| info.rank.0))).unwrap();
+            agent
+        }));
     }
-    let mut second = Agent::new(server.local_addr(), 1, settings(2, 3));
-    let refused = second.join().unwrap_err().to_string();
+    let (refused, joined) = ends.recv_timeout(LONG).unwrap();
+    let (error, first) = (joined.unwrap_err().to_string(), 5 - refused);
     assert!(
-        refused.contains("--nnodes 2:3") && refused.contains("2:2"),
-        "{refused}"
+        error.contains(&format!("--nnodes 2:{refused}")) && error.contains(&format!("2:{first}")),
+        "{error}"
     );
-    let third = Agent::new(server.local_addr(), 2, settings(2, 2)).joining();
-    assert_eq!(third.join().unwrap().1.unwrap().rank.0, 1);
-    first.join().unwrap().1.unwrap();
+    let mut third = Agent::new(server.local_addr(), 2, settings(2, first));
+    assert_eq!(third.join().unwrap().rank.0, 1);
+    assert_eq!(ends.recv_timeout(LONG).unwrap().1.unwrap(), 0);
+    for agent in joining {
+        agent.join().unwrap();
+    }
 }
 
 #[test]
