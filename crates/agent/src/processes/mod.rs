@@ -552,6 +552,7 @@ impl Supervisor for ProcessSupervisor {
 
     async fn drained(&mut self) {
         self.logs.drained().await;
+        self.stderr.drained().await;
     }
 
     fn unshown(&self) -> u64 {
