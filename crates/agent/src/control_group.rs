@@ -58,10 +58,14 @@ impl ControlGroup {
         Ok(group)
     }
 
-    /// The group that the agent of a launch has made, if it has made one.
+    /// The group that the agent of a launch makes, if it can make one.
     pub(crate) fn of_launcher(launcher: Pid) -> Option<Self> {
-        let group = Self::named(&own_directory()?, launcher);
-        group.directory.is_dir().then_some(group)
+        Some(Self::named(&own_directory()?, launcher))
+    }
+
+    /// Whether it was made, and is there.
+    pub(crate) fn exists(&self) -> bool {
+        self.directory.is_dir()
     }
 
     fn named(own: &Path, launcher: Pid) -> Self {

@@ -50,6 +50,12 @@ pub(super) fn event_loop() -> Result<LocalRuntime, AgentError> {
         .map_err(system("start the keeper's event loop"))
 }
 
+/// Lets orphans below this process come to it. To be called before the child is started if it can
+/// be: a child of before is never among what is cleared.
+pub(super) fn adopt_orphans() -> Result<Leftovers, AgentError> {
+    Leftovers::adopt().map_err(system("adopt orphans (subreaper)"))
+}
+
 /// Waits for one child.
 pub(super) struct Attendant {
     signals: Signals,
@@ -61,9 +67,9 @@ pub(super) struct Attendant {
 }
 
 impl Attendant {
-    /// Handles signals from here on, also those that came while they were blocked, and adopts
-    /// orphans. To be called inside the runtime.
-    pub(super) fn new(outermost: bool) -> Result<Self, AgentError> {
+    /// Handles signals from here on, also those that came while they were blocked. To be called
+    /// inside the runtime.
+    pub(super) fn new(leftovers: Leftovers, outermost: bool) -> Result<Self, AgentError> {
         let signals =
             Signals::new(PASSED_ON.map(Signal::as_raw)).map_err(system("handle signals"))?;
         let job_control = JobControl::new().map_err(system("handle SIGTSTP and SIGCONT"))?;
@@ -74,7 +80,7 @@ impl Attendant {
             signals,
             job_control,
             children,
-            leftovers: Leftovers::adopt().map_err(system("adopt orphans (subreaper)"))?,
+            leftovers,
             outermost,
         })
     }
@@ -84,23 +90,22 @@ impl Attendant {
         let ours = HashSet::from([child]);
         // The child is not collected yet, so a signal cannot hit another process.
         loop {
+            // Before the first wait too: the child may have ended before SIGCHLD was handled.
+            let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
+            let changed = waitpid(Some(child), options)
+                .map_err(|errno| system("wait for a child")(errno.into()))?;
+            match changed {
+                // A guard that is stopped guards nobody.
+                Some((_, status)) if status.stopped() && self.outermost => {
+                    let _ = kill_process(child, Signal::CONT);
+                }
+                Some((_, status)) if status.stopped() => {}
+                Some((_, status)) => return Ok(ExitStatus::from_raw(status.as_raw())),
+                None => {}
+            }
             tokio::select! {
                 biased;
-                _ = self.children.recv() => {
-                    self.leftovers.collect(&ours);
-                    let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
-                    let changed = waitpid(Some(child), options)
-                        .map_err(|errno| system("wait for a child")(errno.into()))?;
-                    match changed {
-                        // A guard that is stopped guards nobody.
-                        Some((_, status)) if status.stopped() && self.outermost => {
-                            let _ = kill_process(child, Signal::CONT);
-                        }
-                        Some((_, status)) if status.stopped() => {}
-                        Some((_, status)) => return Ok(ExitStatus::from_raw(status.as_raw())),
-                        None => {}
-                    }
-                }
+                _ = self.children.recv() => self.leftovers.collect(&ours),
                 request = self.job_control.next() => match request {
                     JobRequest::Suspend => {
                         let _ = kill_process(child, Signal::TSTP);
@@ -123,6 +128,7 @@ impl Attendant {
 
     /// Kills and collects whatever the child has left.
     pub(super) async fn clear(&mut self, group: Option<ControlGroup>) {
+        let group = group.filter(ControlGroup::exists);
         if let Some(group) = &group {
             group.kill_all();
         }

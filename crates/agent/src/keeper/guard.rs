@@ -10,7 +10,7 @@ use rdzv_core::env::{RDZV_GUARD, RDZV_KEEPER};
 use rustix::process::{Pid, Signal, getpid, kill_process, set_parent_process_death_signal, setsid};
 use tokio::time::sleep;
 
-use super::child::{Attendant, event_loop};
+use super::child::{Attendant, adopt_orphans, event_loop};
 use super::{LAST_RESORT_AFTER, system};
 use crate::AgentError;
 use crate::control_group::ControlGroup;
@@ -85,20 +85,23 @@ pub(super) struct Keeper {
 
 fn guard(mut command: Command, keeper: &Keeper) -> Result<(ExitStatus, u32), AgentError> {
     setsid().map_err(|errno| system("make a session for the guard")(errno.into()))?;
-    name_this_process(NAME);
     // If it is stopped then, it goes on: to clear everything.
     set_parent_process_death_signal(Some(Signal::CONT))
         .map_err(|errno| system("watch the keeper")(errno.into()))?;
+    let leftovers = adopt_orphans()?;
+    let pid = |pid: Pid| pid.as_raw_nonzero().to_string();
+    command
+        .env(RDZV_KEEPER, pid(keeper.pid))
+        .env(RDZV_GUARD, pid(getpid()));
+    detach_agent(&mut command);
+    // As early as possible: everything below happens while the agent's program is loaded.
+    let child = command.spawn().map_err(system("start the agent"))?;
+    let agent = Pid::from_child(&child);
+    name_this_process(NAME);
     event_loop()?.block_on(async {
-        let mut attendant = Attendant::new(false)?;
+        let mut attendant = Attendant::new(leftovers, false)?;
         let keeper_ended = awaitable(keeper.pidfd.as_fd()).map_err(system("watch the keeper"))?;
-        let pid = |pid: Pid| pid.as_raw_nonzero().to_string();
-        command
-            .env(RDZV_KEEPER, pid(keeper.pid))
-            .env(RDZV_GUARD, pid(getpid()));
-        detach_agent(&mut command);
-        let child = command.spawn().map_err(system("start the agent"))?;
-        let agent = Pid::from_child(&child);
+        let group = ControlGroup::of_launcher(keeper.pid);
         let last_resort = async {
             let _ = keeper_ended.readable().await;
             sleep(LAST_RESORT_AFTER).await;
@@ -114,7 +117,7 @@ fn guard(mut command: Command, keeper: &Keeper) -> Result<(ExitStatus, u32), Age
                 attendant.ended(agent).await?
             }
         };
-        attendant.clear(ControlGroup::of_launcher(keeper.pid)).await;
+        attendant.clear(group).await;
         Ok((status, child.id()))
     })
 }

@@ -24,10 +24,10 @@
 //! if guard *and* agent are killed meanwhile.
 //! Nobody is left if all three are killed; then only a control group that somebody else kills helps.
 //!
-//! The guard is forked without a new program, before the keeper has any thread or event loop, because
-//! that takes 0.2 ms where a new program takes 2 ms. The agent is this program again. It is the guard
-//! that starts it and that knows when nothing of it is left, so whatever is to outlive an agent
-//! belongs to the guard.
+//! The guard is forked without a new program, which would take longer, before the keeper has any
+//! thread or event loop. The agent is this program again. The guard starts it at once and gets ready
+//! while it is loaded. It is the guard that knows when nothing of the agent is left; thus whatever is to
+//! outlive an agent belongs to the guard.
 //!
 //! Guard and agent have sessions of their own. Therefore a signal from the terminal, or to the process
 //! group, reaches the keeper alone, which passes it on: exactly once, and also where only one process

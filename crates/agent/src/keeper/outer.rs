@@ -10,7 +10,7 @@ use rustix::process::{
     PidfdFlags, Resource, Rlimit, Signal, getpid, kill_process, pidfd_open, setrlimit,
 };
 
-use super::child::{Attendant, block_signals, event_loop};
+use super::child::{Attendant, adopt_orphans, block_signals, event_loop};
 use super::guard::{self, Keeper, Report};
 use super::system;
 use crate::AgentError;
@@ -47,7 +47,7 @@ pub fn keep(agent: Command) -> Result<AgentEnd, AgentError> {
     };
     drop(writer);
     event_loop()?.block_on(async {
-        let mut attendant = Attendant::new(true)?;
+        let mut attendant = Attendant::new(adopt_orphans()?, true)?;
         let status = attendant.ended(guard).await?;
         let mut bytes = Vec::new();
         File::from(report)
