@@ -1,0 +1,167 @@
+//! Endpoints for an agent's c10d rendezvous: a coordinator, and a store of PyTorch.
+
+use std::io::Read;
+
+use rdzv_rendezvous_proto::coordinator::wire::Event;
+use rdzv_store_proto::wire::request::Opcode;
+
+use crate::clients::Client;
+use crate::peer::{Peer, Purpose};
+use crate::table::{GARBAGE, Row, http_in_turn, row, say};
+
+pub(crate) const ROWS: &[Row] = &[
+    // A coordinator.
+    row(
+        Client::C10d,
+        "silent",
+        Peer::hold,
+        &["no store answered", "said nothing", "--rdzv-endpoint"],
+    ),
+    row(
+        Client::C10d,
+        "HTTP after a whole request",
+        http_in_turn,
+        &["an HTTP server", "--rdzv-endpoint"],
+    ),
+    row(Client::C10d, "garbage events", bad_events, &["bad event"]),
+    row(
+        Client::C10d,
+        "a giant event",
+        giant_event,
+        &["bad event", "1048576"],
+    ),
+    row(
+        Client::C10d,
+        "half an event, again and again",
+        half_an_event,
+        &["can be reached from here"],
+    ),
+    row(
+        Client::C10d,
+        "a rank that is not in its world",
+        no_place,
+        &["rank 7 in a world of 2"],
+    ),
+    row(
+        Client::C10d,
+        "endless changes",
+        endless_changes,
+        &["more than 4096 changes"],
+    ),
+    row(
+        Client::C10d,
+        "reset after the handshake",
+        reset_after_probe,
+        &["reset"],
+    ),
+    // A store of PyTorch.
+    row(
+        Client::C10d,
+        "a state without end",
+        endless_state,
+        &["at most 67108864", "--rdzv-endpoint"],
+    ),
+    row(
+        Client::C10d,
+        "a state that is none",
+        bad_state,
+        &["corrupt", "--rdzv-id"],
+    ),
+    row(Client::C10d, "half a state", half_a_state, &["lost"]),
+];
+
+/// Serves the connection of a store as one that never answers; the other one is for `evil`.
+fn coordinator(mut peer: Peer, evil: impl FnOnce(Peer)) {
+    match peer.greet(true) {
+        Some(Purpose::Rendezvous) if peer.read(1).is_some() => evil(peer),
+        Some(_) => peer.hold(),
+        None => {}
+    }
+}
+
+fn event(event: &Event) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    event.write(&mut bytes);
+    bytes
+}
+
+fn bad_events(peer: Peer) {
+    coordinator(peer, |mut peer| peer.flood(&[0xff, 1, 0, 0, 0, 9]));
+}
+
+fn giant_event(peer: Peer) {
+    coordinator(peer, |mut peer| {
+        peer.send([8, 0xff, 0xff, 0xff, 0xff]);
+        peer.flood(GARBAGE);
+    });
+}
+
+fn half_an_event(peer: Peer) {
+    coordinator(peer, |mut peer| {
+        peer.send([8, 9, 0]);
+    });
+}
+
+fn formed(rank: u32, world_size: u32) -> Vec<u8> {
+    event(&Event::Formed {
+        round: 0,
+        rank,
+        world_size,
+        assignment: None,
+    })
+}
+
+fn no_place(peer: Peer) {
+    coordinator(peer, |peer| say(peer, &formed(7, 2)));
+}
+
+fn endless_changes(peer: Peer) {
+    coordinator(peer, |mut peer| {
+        peer.flood(&event(&Event::PeerFailed {
+            node: "node".to_owned(),
+            reason: "x".repeat(1000),
+        }));
+    });
+}
+
+fn reset_after_probe(peer: Peer) {
+    coordinator(peer, Peer::reset);
+}
+
+/// Takes the request for the state.
+fn asked_for_state(peer: &mut Peer) -> Option<()> {
+    peer.greet(false)?;
+    // Another connection waits for changes of it.
+    (peer.read(1)? == [Opcode::CompareSet as u8]).then_some(())
+}
+
+fn endless_state(mut peer: Peer) {
+    if asked_for_state(&mut peer).is_some() {
+        peer.send((1_u64 << 40).to_le_bytes());
+        peer.flood(GARBAGE);
+    }
+}
+
+fn bad_state(mut peer: Peer) {
+    if peer.greet(false).is_none() {
+        return;
+    }
+    // A request comes in one piece.
+    let mut request = [0; 4096];
+    while let Ok(1..) = peer.stream.read(&mut request) {
+        if request[0] == Opcode::CompareSet as u8 {
+            peer.send(100_u64.to_le_bytes());
+            peer.send([b'?'; 100]);
+        }
+    }
+}
+
+fn half_a_state(mut peer: Peer) {
+    if asked_for_state(&mut peer).is_some() {
+        peer.send(100_u64.to_le_bytes());
+        peer.send([b'?'; 50]);
+        // The client may be writing; the end must not overtake what was sent.
+        let _ = peer.stream.shutdown(std::net::Shutdown::Write);
+        peer.hold();
+    }
+}

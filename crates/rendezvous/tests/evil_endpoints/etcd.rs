@@ -1,0 +1,175 @@
+//! Endpoints for an agent's etcd rendezvous, with both of etcd's APIs.
+
+use std::time::Duration;
+
+use crate::clients::Client;
+use crate::peer::Peer;
+use crate::table::{GARBAGE, Row, http_redirect, row, ssh};
+
+pub(crate) const ROWS: &[Row] = &[
+    row(
+        Client::Etcd,
+        "silent",
+        Peer::hold,
+        &["no answer", "read_timeout"],
+    ),
+    row(
+        Client::Etcd,
+        "accepts and closes",
+        drop,
+        &["--rdzv-endpoint"],
+    ),
+    row(Client::Etcd, "SSH banner", ssh, &["--rdzv-endpoint"]),
+    row(
+        Client::Etcd,
+        "endless body",
+        endless_body,
+        &["--rdzv-endpoint"],
+    ),
+    row(
+        Client::Etcd,
+        "a body of millions of parts",
+        many_parts,
+        &["longer than 1048576 parts"],
+    ),
+    row(
+        Client::Etcd,
+        "endless headers",
+        endless_headers,
+        &["--rdzv-endpoint"],
+    ),
+    row(
+        Client::Etcd,
+        "endless interim answers",
+        endless_interim,
+        &["--rdzv-endpoint"],
+    ),
+    row(
+        Client::Etcd,
+        "a byte at a time",
+        slow_http,
+        &["no answer", "read_timeout"],
+    ),
+    row(
+        Client::Etcd,
+        "garbage",
+        garbage_body,
+        &["not an etcd server"],
+    ),
+    row(
+        Client::Etcd,
+        "redirect",
+        http_redirect,
+        &["not an etcd server"],
+    ),
+    row(
+        Client::Etcd,
+        "a refusal without end",
+        long_refusal,
+        &["etcd refuses", "bytes)"],
+    ),
+    row(
+        Client::Etcd,
+        "a huge body",
+        huge_body,
+        &["longer than 67108864 bytes", "--rdzv-endpoint"],
+    ),
+    row(
+        Client::EtcdV2,
+        "a huge body",
+        huge_body,
+        &["longer than 67108864 bytes", "--rdzv-endpoint"],
+    ),
+    row(
+        Client::EtcdV2,
+        "endless body",
+        endless_body,
+        &["--rdzv-endpoint"],
+    ),
+    row(
+        Client::EtcdV2,
+        "a body of millions of parts",
+        many_parts,
+        &["longer than 1048576 parts"],
+    ),
+    row(
+        Client::EtcdV2,
+        "garbage",
+        garbage_body,
+        &["not an etcd server"],
+    ),
+    row(
+        Client::EtcdV2,
+        "silent",
+        Peer::hold,
+        &["no answer", "read_timeout"],
+    ),
+];
+
+fn endless_body(mut peer: Peer) {
+    if peer.http_answer("200 OK", "").is_some() {
+        peer.flood(b" ");
+    }
+}
+
+fn huge_body(mut peer: Peer) {
+    if peer
+        .http_answer("200 OK", "content-length: 1099511627776\r\n")
+        .is_some()
+    {
+        peer.flood(b" ");
+    }
+}
+
+fn many_parts(mut peer: Peer) {
+    if peer.http_answer("200 OK", "").is_some() {
+        let nodes = b"{},".repeat(1 << 20);
+        for part in [
+            &b"{\"kvs\":["[..],
+            &nodes,
+            b"{}],\"node\":{\"nodes\":[",
+            &nodes,
+            b"{}]}}",
+        ] {
+            peer.send(part);
+        }
+    }
+}
+
+fn endless_headers(mut peer: Peer) {
+    if peer.http_request().is_some() {
+        peer.send("HTTP/1.1 200 OK\r\n");
+        peer.flood(b"x-more: and more\r\n");
+    }
+}
+
+fn endless_interim(mut peer: Peer) {
+    if peer.http_request().is_some() {
+        peer.flood(b"HTTP/1.1 102 Processing\r\n\r\n");
+    }
+}
+
+fn slow_http(mut peer: Peer) {
+    if peer
+        .http_answer("200 OK", "content-length: 4096\r\n")
+        .is_some()
+    {
+        peer.drip(GARBAGE, Duration::from_millis(50));
+    }
+}
+
+fn garbage_body(mut peer: Peer) {
+    if peer.http_answer("200 OK", "").is_some() {
+        peer.send(GARBAGE);
+    }
+}
+
+fn long_refusal(mut peer: Peer) {
+    if peer.http_answer("400 Bad Request", "").is_some() {
+        peer.send("{\"code\":3,\"message\":\"");
+        for _ in 0..1024 {
+            peer.send([b'x'; 1024]);
+        }
+        peer.send("\"}");
+    }
+}
