@@ -102,7 +102,7 @@ settings! {
     hang: HangPlan = HangPlan::default();
     /// Watches the agent's own threads, for whoever keeps a clone of it.
     liveness: Liveness = Liveness::new();
-    /// How many files workers may open, if that is less than the agent may (the soft limit); `None`
+    /// Number of files that workers may open, if that is less than the agent may (the soft limit); `None`
     /// leaves it.
     open_files: Option<u64> = None;
     /// A private directory for the workers' sockets (`TORCH_WORKER_SERVER_SOCKET`); `None` leaves

@@ -3,7 +3,7 @@
 //!
 //! A reader that pages through the output of a run (`| less`, Ctrl-S) lets its pipe fill up, and the
 //! next write to it blocks. The agent must not: it supervises workers. Nor must `rdzv store`, which
-//! serves clients. So from [`start_lines`] on a
+//! serves clients. Therefore from [`start_lines`] on a
 //! thread of its own writes the lines to stderr, and callers only queue them. The agent writes the
 //! lines of the workers and these ones, so neither gets into the middle of the other.
 

@@ -203,7 +203,7 @@ impl StaticRendezvous {
         Err(RendezvousError::Argument(sentence))
     }
 
-    /// What this node joins beside the rendezvous, so that the nodes notice when one of them is gone:
+    /// The run that this node joins beside the rendezvous, so that the nodes notice when one of them is gone:
     /// a run of its own at the coordinator in node 0's server. Its local id is its rank. Nothing before
     /// the join.
     pub fn liveness(&self) -> Option<NativeOptions> {

@@ -21,7 +21,7 @@ pub struct RendezvousParameters {
     pub max_nodes: u32,
     /// The address of this node that others should use; `None` = found out.
     pub local_addr: Option<String>,
-    /// What the workers run, if agents that run something else shall be told apart (`c10d` with a
+    /// The program of the workers, if agents of another program shall be told apart (`c10d` with a
     /// store server of ours).
     pub program: Option<Program>,
     /// The backend's options (`--rdzv-conf`).

@@ -97,7 +97,7 @@ fn attack(attack: Attack) -> ServerStats {
     });
     honest.ask();
     let stats = server.stats();
-    // Who is gone leaves nothing behind but what it has stored.
+    // A closed connection leaves nothing behind but its values.
     drop(attacker);
     while server.stats().connections > 1 || server.stats().waits > 0 {
         honest.ask();

@@ -312,7 +312,7 @@ fn a_reply_over_the_limit_names_key_size_and_remedy_and_ends_the_connection() {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        // What the kernel takes for the client is all.
+        // The bytes that the kernel takes for the client are all.
         let taken = taken.join().unwrap();
         assert!(taken < 32 << 20, "{taken}");
         let again = store.check(&["k"]).unwrap_err().to_string();

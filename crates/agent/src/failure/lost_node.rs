@@ -60,7 +60,7 @@ impl LostNode {
     }
 }
 
-/// What has changed according to the sentence of a backend. A sentence that is not known may be about a
+/// The change according to the sentence of a backend. A sentence that is not known may be about a
 /// loss.
 pub(super) fn cause_of(reason: &str) -> MembershipCause {
     // An agent of torchrun leaves a round to restart its workers; one that ends is lost, or closes the run.

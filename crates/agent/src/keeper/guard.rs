@@ -17,16 +17,16 @@ use crate::control_group::ControlGroup;
 use crate::exits::awaitable;
 use crate::spawn::{detach_agent, name_this_process};
 
-/// The name of its process. It shares no word with the program or its arguments, so that whoever
-/// kills these by name does not kill all three processes.
+/// The name of its process. It shares no word with the program or its arguments, so that
+/// a kill by name does not reach all three processes.
 const NAME: &CStr = c"launch-guard";
 
-/// What becomes of an agent, as the guard tells the keeper.
+/// The end of an agent, as the guard reports it to the keeper.
 #[derive(Debug)]
 pub(super) enum Report {
     /// It has ended, and nothing of it is left.
     Ended {
-        /// How it ended.
+        /// Its wait status.
         status: ExitStatus,
         /// Its process id.
         pid: u32,

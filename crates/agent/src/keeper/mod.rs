@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Each of the three is a child subreaper, and each watches the two others by descriptors and as
-//! parent or child. So the one that is left after the death of any two clears everything:
+//! parent or child. Therefore the one that is left after the death of any two clears everything:
 //!
 //! | killed (SIGKILL) | who clears the rest |
 //! |---|---|

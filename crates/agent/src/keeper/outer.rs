@@ -21,7 +21,7 @@ use crate::spawn::{fork, keep_descriptors_private};
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct AgentEnd {
-    /// How it ended, for [`end_like`].
+    /// Its wait status, for [`end_like`].
     pub status: ExitStatus,
     /// Its process id; unknown if the guard between keeper and agent was killed.
     pub pid: Option<u32>,

@@ -53,7 +53,7 @@ impl LostNode {
 }
 
 impl NodeWatch {
-    /// Has a thread join the others. What becomes of them comes as answers.
+    /// Has a thread join the others. The results come as answers.
     pub(super) fn start(
         options: NativeOptions,
         member: Member,
@@ -124,7 +124,7 @@ impl Watch {
         self.observe(&mut native);
         native.join(member)?;
         match ended.recv() {
-            // What is left of the run is of no interest, and no node is lost with it.
+            // The rest of the run is of no interest, and no node is lost with it.
             Ok(LeaveReason::Succeeded) => native.set_closed(),
             // The failure channel has told the others more than that this node is gone.
             Ok(LeaveReason::Failed { reason }) => {

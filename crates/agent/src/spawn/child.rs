@@ -131,7 +131,7 @@ pub(crate) fn let_trace(command: &mut Command) {
     before_exec(command, prepare);
 }
 
-/// Lowers the number of files that the command's process may open. What it starts may raise it again.
+/// Lowers the number of files that the command's process may open. Its children may raise it again.
 pub(crate) fn limit_open_files(command: &mut Command, most: u64) {
     let maximum = getrlimit(Resource::Nofile).maximum;
     let limit = move || Rlimit {

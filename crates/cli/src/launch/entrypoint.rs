@@ -110,7 +110,7 @@ impl CommandArgs {
 }
 
 impl CommandArgs {
-    /// What the workers run: agents that have no run id in common tell by it whether they belong
+    /// The program of the workers: agents that have no run id in common tell by it whether they belong
     /// to one job. A script is known by its text, because nodes may have it at different places.
     pub(super) fn program(
         &self,

@@ -1,6 +1,6 @@
 //! Texts of other processes and nodes, fit to be shown.
 //!
-//! A peer, a worker or whoever reaches a port chooses such a text. Shown as it is, it could move the
+//! A worker or any peer that reaches a port chooses such a text. Shown as it is, it could move the
 //! cursor of a terminal, begin a line that looks like one of ours, or turn the order of the letters
 //! around. It is escaped once, where it enters: then each message, log line and report may hold it.
 

@@ -48,7 +48,7 @@ impl RateLimit {
         Some(since + self.interval)
     }
 
-    /// How many lines were not written in an interval that is over; a new one begins then.
+    /// Number of lines that were not written in an interval that is over; a new one begins then.
     pub fn take_dropped(&mut self, now: Mono) -> Option<u64> {
         self.deadline().filter(|deadline| *deadline <= now)?;
         self.since = None;

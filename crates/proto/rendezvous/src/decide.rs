@@ -11,7 +11,7 @@
 //! * a round after a change is complete as soon as [everybody who can be
 //!   expected](super::expected::Expected) is there, without a last call; to the others this looks
 //!   as if our last call had ended;
-//! * a last call lasts its time by the clock of whoever sees it: the end that stands in the state is
+//! * a last call lasts its time by the clock of the agent that sees it: the end that stands in the state is
 //!   a time of somebody else's clock;
 //! * the last call is a little longer while nodes that waited for the round have not got in yet:
 //!   a round without them would end as soon as it began. To the others our clock seems slow;
@@ -226,7 +226,7 @@ pub fn join(
 /// How long after the last call those who still stand in the wait list are waited for.
 const STRAGGLERS: Duration = Duration::from_secs(5);
 
-/// How long after the end of the last call we complete the round that is forming.
+/// Time after the end of the last call until we complete the round that is forming.
 pub fn last_call_grace(state: &RendezvousState) -> Duration {
     match state.wait_list.is_empty() {
         true => Duration::ZERO,

@@ -315,7 +315,7 @@ fn texts_are_cut_at_the_same_byte_and_the_same_bytes_are_refused() {
 fn fields_that_a_later_version_adds_at_the_end_are_passed_over() {
     for (name, operation) in operations() {
         if matches!(&operation, Operation::Join(join) if join.program.is_none()) {
-            // What its workers run is the one field that may be missing.
+            // The program of its workers is the one field that may be missing.
             continue;
         }
         let mut bytes = Vec::new();

@@ -59,7 +59,7 @@ pub trait SharedState: Send {
         Duration::from_secs(1)
     }
 
-    /// How long a request is repeated while there is no answer.
+    /// Time for which a request is repeated while there is no answer.
     fn gives_up_after(&self) -> Duration {
         Duration::from_secs(60)
     }

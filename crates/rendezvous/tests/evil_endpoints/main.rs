@@ -64,9 +64,7 @@ fn fault(row: &Row) -> Option<String> {
 }
 
 fn endure(clients: &[Client]) {
-    let rows: Vec<&Row> = rows()
-        .filter(|row| clients.contains(&row.client))
-        .collect();
+    let rows: Vec<&Row> = rows().filter(|row| clients.contains(&row.client)).collect();
     assert!(!rows.is_empty());
     let faults: Vec<String> = thread::scope(|scope| {
         let running: Vec<_> = rows

@@ -41,7 +41,9 @@ pub(crate) const GARBAGE: &[u8] = &[0xa5; 4096];
 
 /// Every row there is.
 pub(crate) fn rows() -> impl Iterator<Item = &'static Row> {
-    [store::ROWS, coordinator::ROWS, etcd::ROWS].into_iter().flatten()
+    [store::ROWS, coordinator::ROWS, etcd::ROWS]
+        .into_iter()
+        .flatten()
 }
 
 pub(crate) fn say(mut peer: Peer, bytes: &[u8]) {

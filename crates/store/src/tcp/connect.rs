@@ -101,7 +101,7 @@ impl<'a> Silence<'a> {
         }
     }
 
-    /// How long to wait for an answer before [`Silence::act`] has something to do.
+    /// Time to wait for an answer before [`Silence::act`] has something to do.
     fn next(&self, connected: Instant) -> Duration {
         match (self.asked, self.reported) {
             (false, _) => ASK_IN_HTTP.saturating_sub(connected.elapsed()),

@@ -281,7 +281,7 @@ fn a_node_rank_that_is_given_twice_is_refused_on_both_nodes() {
         let flags = ["--nnodes=3", "--master-port", &port, "--node-rank", rank];
         crate::harness::run_shell(&flags, "sleep 1000").start()
     });
-    // What each says, up to the names of both.
+    // The words of each, up to the names of both.
     let said = nodes.map(|node| {
         let ended = node.wait().expect(1);
         let said = ended

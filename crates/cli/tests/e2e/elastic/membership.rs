@@ -205,8 +205,8 @@ fn a_job_without_a_run_id_takes_in_no_node_of_another_job() {
     first.stdout.await_text("rank 0/1", 1);
     // It has room for more, but not for this one, whatever the other one says of itself.
     for flags in [&elastic[..], &["--nnodes=1"]] {
-        let stranger = job(flags, &["true"]).wait().expect(1);
-        let last = stranger.last_error_line();
+        let refused = job(flags, &["true"]).wait().expect(1);
+        let last = refused.last_error_line();
         for part in ["'true'", "'sh'", "--rdzv-id"] {
             assert!(last.contains(part), "{part}: {last}");
         }

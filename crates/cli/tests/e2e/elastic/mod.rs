@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `membership` | nodes that come, go, die, and are too many |
 //! | `network` | a node behind a cut link |
-//! | `strangers` | who else may connect to the endpoint |
+//! | `hostile_peers` | other clients of the endpoint |
 //! | `endings` | how the end of one node becomes the end of the others |
 //! | `verdict` | the first failure of the job is named on every node |
 //! | `waiting` | agents that wait for others, in vain or not |

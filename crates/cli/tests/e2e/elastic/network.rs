@@ -94,7 +94,7 @@ fn a_node_that_hears_nothing_any_more_is_back_when_it_does() {
     near.stdout.await_text("rank 0/2", 1);
     far.stdout.await_text("rank 1/2", 1);
 
-    // What the second machine sends comes through, what is sent to it does not.
+    // Packets of the second machine come through, packets to it do not.
     first.run("ip route add blackhole 10.9.0.2/32");
     near.stdout.await_text("rank 0/1", 1);
     // Its agent has stopped the workers, and waits for the network.

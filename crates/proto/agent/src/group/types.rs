@@ -192,7 +192,7 @@ pub enum GroupInput {
     MembershipChanged {
         /// The number of that round.
         round: u64,
-        /// What has changed.
+        /// The change.
         cause: MembershipCause,
         /// The nodes, and the observation; one sentence.
         reason: String,

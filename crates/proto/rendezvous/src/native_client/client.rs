@@ -290,7 +290,7 @@ impl NativeClient {
     }
 
     fn event(&mut self, now: Mono, event: Event) {
-        // What a host says of others proves nothing: it is never an answer to this agent.
+        // A host's word about others proves nothing: it is never an answer to this agent.
         if !matches!(event, Event::Membership { .. } | Event::PeerFailed { .. }) {
             self.unproven = None;
         }

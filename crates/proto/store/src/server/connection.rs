@@ -37,7 +37,7 @@ pub(super) struct Connection {
     pub(super) outgoing: Outgoing,
     /// A `Flush` is among the outputs already.
     pub(super) flushing: bool,
-    /// What it holds.
+    /// Its share of memory, keys and waits.
     pub(super) account: Account,
     /// Memory of its buffers that the account includes.
     pub(super) counted: usize,

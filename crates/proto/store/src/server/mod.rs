@@ -10,9 +10,9 @@
 //!
 //! The driver reads a bounded piece from a ready connection, hands it in, and applies the outputs.
 //! The requests in the piece are executed in place, until they have taken the work of one turn
-//! ([`TURN_WORK`]). What is left is held, and the connection is paused until it has its next turn: after
+//! ([`TURN_WORK`]). The rest is held, and the connection is paused until it has its next turn: after
 //! [`Output::Yield`], the driver serves every other connection that is ready, and hands in
-//! [`Input::Turn`]. So no connection is served twice before every ready one was served once. Requests
+//! [`Input::Turn`]. Thus no connection is served twice before every ready one was served once. Requests
 //! about many keys are cut in steps (`lists.rs`), so no request takes longer than about one turn.
 //!
 //! | file | what |
@@ -418,7 +418,7 @@ impl ServerMachine {
         self.open -= 1;
         connection.account.meter.shrink(connection.counted);
         self.shares.close(&connection.account);
-        // What the extension stores now is the doing of this peer.
+        // Keys that the extension stores now are charged to this peer.
         self.operations.act_for(&connection.account.meter);
         self.disconnect(id);
         self.forget_validated();

@@ -115,7 +115,7 @@ impl Shares {
         (account, allowed)
     }
 
-    /// The connection of an account is gone. What it has stored goes on to count.
+    /// The connection of an account is gone. Its values go on to count.
     pub(super) fn close(&mut self, account: &Account) {
         if let Some(entry) = self.addresses.get_mut(&account.place) {
             entry.connections -= 1;

@@ -90,7 +90,7 @@ pub enum Reply {
     List(Vec<Bytes>),
 }
 
-/// What one value of a reply is held in, besides its bytes.
+/// Size of the holder of one value of a reply, besides its bytes.
 const ENTRY_BYTES: usize = size_of::<Bytes>();
 
 /// Collects one reply from bytes in any segmentation. Memory grows only with what arrives, and a

@@ -146,7 +146,7 @@ pub(super) fn unusable(join: &Join) -> Option<String> {
     }
 }
 
-/// What a surplus node is told when the run ends: that it was not needed, unless it runs something
+/// The message to a surplus node when the run ends: that it was not needed, unless it runs something
 /// that no participant has run.
 fn not_needed(run: &str, agent: &Agent, round_runs: &[Program]) -> Refusal {
     let is_same = |other: &Program| {
@@ -242,7 +242,7 @@ impl Run {
         other.or_else(|| self.mismatch(join)).map(Refusal::Unusable)
     }
 
-    /// How what a join runs differs from what the others run, if no id tells the runs apart.
+    /// The difference between the program of a join and that of the others, if no id tells the runs apart.
     fn other_program(&self, join: &Join) -> Option<String> {
         let theirs = join.program.as_ref().filter(|its| !its.has_run_id)?;
         let (first, ours) = self.agents.iter().find_map(|(node, agent)| {

@@ -13,7 +13,7 @@ use rdzv_core::machine::Outbox;
 use rdzv_core::time::Now;
 
 impl Run {
-    /// What torchrun's key held before there was a native agent, and whether it was stored here.
+    /// Value of torchrun's key before there was a native agent, and whether it was stored here.
     pub(in crate::coordinator) fn found(&mut self, now: Now, value: Option<&[u8]>, written: bool) {
         self.written = written;
         let Some(value) = value else {

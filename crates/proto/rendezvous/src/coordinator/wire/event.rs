@@ -189,7 +189,7 @@ impl Event {
             },
             4 => Self::PeerFailed {
                 node: fields.sentence("the node")?,
-                // A record may follow the sentence: whoever takes it apart escapes its texts.
+                // A record may follow the sentence; its texts are escaped where it is taken apart.
                 reason: fields.text("the reason")?.to_owned(),
             },
             5 => Self::Closed,

@@ -294,7 +294,7 @@ mod tests {
         join.write(&mut with);
         examples()[0].write(&mut without);
         assert_eq!(Operation::read(with[0], &with[9..]).unwrap(), join);
-        // What comes before it is the join of version 0.1.
+        // The part before it is the join of version 0.1.
         assert_eq!(with[9..without.len()], without[9..]);
         for cut in without.len() + 1..with.len() {
             Operation::read(with[0], &with[9..cut]).unwrap_err();
