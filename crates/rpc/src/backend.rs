@@ -4,9 +4,10 @@
 
 use std::any::Any;
 use std::fmt;
-use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo, WorkerName};
 use rdzv_store::Store;
 use serde::de::DeserializeOwned;
@@ -209,8 +210,7 @@ impl BackendRegistry {
 
     /// All backends, the latest first.
     pub fn backends(&self) -> Vec<Backend> {
-        let backends = self.backends.read();
-        backends.unwrap_or_else(PoisonError::into_inner).clone()
+        self.backends.read().clone()
     }
 
     /// The backend of exactly this name.
@@ -235,10 +235,7 @@ impl BackendRegistry {
         backend: Arc<impl RpcBackend>,
     ) -> Result<Backend, RpcError> {
         let name = name.into();
-        let mut backends = self
-            .backends
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut backends = self.backends.write();
         if backends.iter().any(|backend| backend.name == name) {
             return Err(RpcError::invalid(format!(
                 "RPC backend {name}: already registered"

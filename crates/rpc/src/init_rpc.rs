@@ -4,8 +4,9 @@
 //! found with [`current`] until it has shut down.
 
 use std::any::Any;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rdzv_rendezvous::Environment;
 use rdzv_rpc_proto::worker::WorkerName;
 
@@ -24,16 +25,12 @@ enum Place {
 
 static PLACE: Mutex<Place> = Mutex::new(Place::Free);
 
-fn place() -> MutexGuard<'static, Place> {
-    PLACE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Frees the place again if no agent comes of it, whatever the reason.
 struct Reservation;
 
 impl Reservation {
     fn make() -> Result<Self, RpcError> {
-        let mut place = place();
+        let mut place = PLACE.lock();
         let former = match &*place {
             Place::Of(agent) if !agent.core().is_stopped() => None,
             Place::Taken => None,
@@ -51,13 +48,13 @@ impl Reservation {
     }
 
     fn fill(self, agent: RpcAgent) {
-        *place() = Place::Of(agent);
+        *PLACE.lock() = Place::Of(agent);
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let mut place = place();
+        let mut place = PLACE.lock();
         if matches!(*place, Place::Taken) {
             *place = Place::Free;
         }
@@ -125,7 +122,7 @@ pub fn init_rpc(
 ///
 /// [`RpcErrorKind::NotInitialized`] before [`init_rpc`] has returned and after the agent has shut down.
 pub fn current() -> Result<RpcAgent, RpcError> {
-    match &*place() {
+    match &*PLACE.lock() {
         Place::Of(agent) if !agent.core().is_stopped() => Ok(agent.clone()),
         _ => Err(RpcError::new(
             RpcErrorKind::NotInitialized,
@@ -136,7 +133,7 @@ pub fn current() -> Result<RpcAgent, RpcError> {
 
 /// An agent has stopped: if it is that of the process, there is none any more.
 pub(crate) fn ended(agent: &RpcAgent) {
-    let mut place = place();
+    let mut place = PLACE.lock();
     let is_it = matches!(&*place, Place::Of(current) if current.is(agent));
     let former = is_it.then(|| std::mem::replace(&mut *place, Place::Free));
     drop(place);

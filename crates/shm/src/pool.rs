@@ -5,10 +5,11 @@
 //! that are new get all their pages in one call, large ones where the system has them.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use memmap2::{Advice, MmapMut, MmapOptions};
+use parking_lot::Mutex;
 
 /// Shorter ones come from the allocator, which keeps such memory by itself.
 const SMALLEST: usize = 64 << 10;
@@ -64,7 +65,7 @@ impl Pool {
     pub fn take(&self, length: usize) -> PooledBuffer {
         let mapped = (length >= SMALLEST).then(|| {
             let capacity = self.0.capacity(length);
-            let kept = self.0.kept().take(capacity);
+            let kept = self.0.kept.lock().take(capacity);
             kept.map_or_else(|| self.0.map(capacity), Some)
         });
         let memory = match mapped.flatten() {
@@ -80,22 +81,17 @@ impl Pool {
 
     /// How many bytes wait for their next use.
     pub fn kept(&self) -> usize {
-        self.0.kept().bytes
+        self.0.kept.lock().bytes
     }
 
     /// Gives everything that waits for its next use back to the system.
     pub fn clear(&self) {
-        let all = std::mem::take(&mut *self.0.kept());
+        let all = std::mem::take(&mut *self.0.kept.lock());
         drop(all);
     }
 }
 
 impl Shared {
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        // Nothing in there panics half-way.
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// New memory with all its pages; nothing if the system has no more mappings.
     fn map(&self, capacity: usize) -> Option<MmapMut> {
         let map = MmapOptions::new().len(capacity).map_anon().ok()?;
@@ -119,7 +115,7 @@ impl Shared {
     fn give_back(&self, map: MmapMut) {
         // Unmapping takes long, so it is done outside of the lock.
         let mut surplus = Vec::new();
-        let mut kept = self.kept();
+        let mut kept = self.kept.lock();
         kept.bytes += map.len();
         kept.free.push_back(map);
         while kept.bytes > self.options.keep {

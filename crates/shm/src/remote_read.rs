@@ -10,12 +10,12 @@
 
 use std::fs::{self, File};
 use std::io::{self, IoSliceMut, Read};
-use std::sync::{Mutex, PoisonError};
 use std::thread::{self, available_parallelism};
 
 use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
+use parking_lot::Mutex;
 use rustix::process::{PTracer, geteuid, set_ptracer};
 
 use crate::error::ShmError;
@@ -233,7 +233,7 @@ pub fn permit(reader: u32) -> Result<(), Denied> {
     match yama() {
         None | Some(0) => Ok(()),
         Some(1) => {
-            let mut readers = READERS.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut readers = READERS.lock();
             // Who has ended has no ancestors any more.
             readers.retain(|known| *known != reader && parent(*known).is_some());
             readers.push(reader);

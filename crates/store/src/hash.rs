@@ -2,10 +2,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use parking_lot::{Condvar, Mutex};
 use rdzv_store_proto::number;
 
 use crate::deadline::{DEFAULT_TIMEOUT, Deadline, SharedTimeout};
@@ -76,16 +77,8 @@ impl HashStore {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Data> {
-        // Each change is one insertion or removal, so a panic elsewhere leaves no half-done one.
-        self.shared
-            .data
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn change<T>(&self, change: impl FnOnce(&mut Data) -> T) -> T {
-        let result = change(&mut self.lock());
+        let result = change(&mut self.shared.data.lock());
         self.shared.changed.notify_all();
         result
     }
@@ -100,7 +93,7 @@ impl HashStore {
         is_missing: impl Fn(&Data, &str) -> bool,
     ) -> Result<T, StoreError> {
         let deadline = Deadline::after(timeout);
-        let mut data = self.lock();
+        let mut data = self.shared.data.lock();
         loop {
             if let Some(taken) = take(&mut data) {
                 return Ok(taken);
@@ -118,13 +111,10 @@ impl HashStore {
                 });
             }
             let changed = &self.shared.changed;
-            data = match deadline.remaining() {
-                None => changed.wait(data).unwrap_or_else(PoisonError::into_inner),
-                Some(left) => {
-                    let waited = changed.wait_timeout(data, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
+            match deadline.remaining() {
+                None => changed.wait(&mut data),
+                Some(left) => drop(changed.wait_for(&mut data, left)),
+            }
         }
     }
 }
@@ -176,7 +166,7 @@ impl Store for HashStore {
     }
 
     fn check(&self, keys: &[&str]) -> Result<bool, StoreError> {
-        let data = self.lock();
+        let data = self.shared.data.lock();
         Ok(keys.iter().all(|key| data.is_present(key)))
     }
 
@@ -190,15 +180,15 @@ impl Store for HashStore {
     }
 
     fn delete_key(&self, key: &str) -> Result<bool, StoreError> {
-        Ok(self.lock().values.remove(key).is_some())
+        Ok(self.shared.data.lock().values.remove(key).is_some())
     }
 
     fn num_keys(&self) -> Result<u64, StoreError> {
-        Ok(self.lock().values.len() as u64)
+        Ok(self.shared.data.lock().values.len() as u64)
     }
 
     fn list_keys(&self) -> Result<Vec<String>, StoreError> {
-        Ok(self.lock().values.keys().cloned().collect())
+        Ok(self.shared.data.lock().values.keys().cloned().collect())
     }
 
     fn append(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
@@ -252,7 +242,8 @@ impl Store for HashStore {
 
     fn queue_pop(&self, key: &str, block: bool) -> Result<Bytes, StoreError> {
         if !block {
-            return self.lock().pop(key).ok_or_else(|| StoreError::QueueEmpty {
+            let popped = self.shared.data.lock().pop(key);
+            return popped.ok_or_else(|| StoreError::QueueEmpty {
                 key: key.to_owned(),
             });
         }
@@ -265,7 +256,7 @@ impl Store for HashStore {
     }
 
     fn queue_len(&self, key: &str) -> Result<u64, StoreError> {
-        Ok(self.lock().queue_len(key) as u64)
+        Ok(self.shared.data.lock().queue_len(key) as u64)
     }
 
     fn timeout(&self) -> Duration {

@@ -12,9 +12,10 @@ mod news;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex, RwLock};
 use rdzv_rpc_proto::directory::GroupView;
 use rdzv_rpc_proto::frame::Limits;
 use rdzv_rpc_proto::frame::hello::{Hello, PROTOCOL};
@@ -191,20 +192,17 @@ impl Core {
     }
 
     pub(crate) fn members(&self) -> Arc<Members> {
-        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        let members = self.members.read();
         Arc::clone(&members)
     }
 
     /// The group, with the devices of its members.
     pub(crate) fn view(&self) -> Option<Arc<GroupView>> {
-        self.view
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.view.read().clone()
     }
 
     pub(crate) fn set_view(&self, view: Arc<GroupView>) {
-        *self.view.write().unwrap_or_else(PoisonError::into_inner) = Some(view);
+        *self.view.write() = Some(view);
     }
 
     pub(crate) fn next_call(&self) -> u64 {

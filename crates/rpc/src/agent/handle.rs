@@ -1,11 +1,12 @@
 //! The handle of an agent: starting, asking, stopping.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rdzv_rpc_proto::worker::WorkerInfo;
 
 use super::accept::Reception;
@@ -38,10 +39,7 @@ struct Keeper {
 impl Drop for Keeper {
     fn drop(&mut self) {
         self.core.stop();
-        let driver = self
-            .driver
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
+        let driver = self.driver.get_mut();
         if let Some(driver) = driver.take()
             && driver.thread().id() != std::thread::current().id()
         {
@@ -127,19 +125,19 @@ impl RpcAgent {
 
     pub(crate) fn set_group(&self, group: Group) {
         if let Some(keeper) = &self.keeper {
-            *keeper.group.lock().unwrap_or_else(PoisonError::into_inner) = Some(group);
+            *keeper.group.lock() = Some(group);
         }
     }
 
     pub(crate) fn take_group(&self) -> Option<Group> {
         let keeper = self.keeper.as_ref()?;
-        let mut group = keeper.group.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut group = keeper.group.lock();
         group.take()
     }
 
     pub(super) fn is_in_static_group(&self) -> bool {
         self.keeper.as_ref().is_some_and(|keeper| {
-            let group = keeper.group.lock().unwrap_or_else(PoisonError::into_inner);
+            let group = keeper.group.lock();
             group.as_ref().is_some_and(Group::is_static)
         })
     }
@@ -223,7 +221,7 @@ impl RpcAgent {
     pub fn stop(&self) {
         self.core.stop();
         let driver = self.keeper.as_ref().and_then(|keeper| {
-            let mut driver = keeper.driver.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut driver = keeper.driver.lock();
             driver.take()
         });
         if let Some(driver) = driver

@@ -1,6 +1,5 @@
 //! Waiting for a group to be as it is wanted.
 
-use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use rdzv_rpc_proto::worker::WorkerInfo;
@@ -25,7 +24,7 @@ impl RpcAgent {
     ) -> Result<Vec<WorkerInfo>, RpcError> {
         let began = Instant::now();
         let (lock, changed) = &self.core().group_changed;
-        let mut guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = lock.lock();
         loop {
             let workers = self.workers();
             if wanted(&workers) {
@@ -45,8 +44,7 @@ impl RpcAgent {
                 );
                 return Err(RpcError::new(RpcErrorKind::Deadline, text));
             }
-            let waited = changed.wait_timeout(guard, left);
-            guard = waited.unwrap_or_else(PoisonError::into_inner).0;
+            changed.wait_for(&mut guard, left);
         }
     }
 }
@@ -56,7 +54,7 @@ impl Core {
     pub(super) fn tell_group_changed(&self) {
         let (lock, changed) = &self.group_changed;
         // Nobody is between a look and the wait while this is held.
-        drop(lock.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(lock.lock());
         changed.notify_all();
     }
 }

@@ -1,9 +1,10 @@
 //! The workers that this one calls, and the connections to them, which are made when they are needed.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rdzv_rpc_proto::calls::CreditLimits;
 use rdzv_rpc_proto::rref::{Input, Member as Holder};
 use rdzv_rpc_proto::worker::WorkerId;
@@ -29,13 +30,9 @@ enum Peer {
 }
 
 impl Peers {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<WorkerId, Peer>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The connection to a worker, if there is one.
     pub(crate) fn client(&self, worker: WorkerId) -> Option<Arc<Client>> {
-        match self.lock().get(&worker) {
+        match self.0.lock().get(&worker) {
             Some(Peer::Open { client, .. }) => Some(Arc::clone(client)),
             _ => None,
         }
@@ -43,7 +40,7 @@ impl Peers {
 
     /// All connections there are.
     pub(crate) fn clients(&self) -> Vec<Arc<Client>> {
-        let peers = self.lock();
+        let peers = self.0.lock();
         let open = peers.values().filter_map(|peer| match peer {
             Peer::Open { client, .. } => Some(Arc::clone(client)),
             Peer::Connecting(_) => None,
@@ -60,7 +57,7 @@ impl Peers {
         excess: Excess,
     ) -> bool {
         let id = member.info.id;
-        let mut peers = core.peers.lock();
+        let mut peers = core.peers.0.lock();
         match peers.get_mut(&id) {
             Some(Peer::Open {
                 client,
@@ -96,7 +93,7 @@ impl Peers {
     /// The connection to a member. If there is none yet, one is made, and the references are told.
     pub(crate) fn reach(core: &Core, member: &Member) -> Option<Arc<Client>> {
         let id = member.info.id;
-        let mut peers = core.peers.lock();
+        let mut peers = core.peers.0.lock();
         match peers.get(&id) {
             Some(Peer::Open {
                 client,
@@ -149,7 +146,7 @@ impl Peers {
         };
         // Those that have waited for the connection go before those that are made now.
         let order = client.order();
-        let former = self.lock().insert(member.info.id, open);
+        let former = self.0.lock().insert(member.info.id, open);
         core.counters.connected();
         core.gathers.connected(&member.info, member.incarnation);
         if core.is_stopped() {
@@ -178,7 +175,7 @@ impl Peers {
     }
 
     fn failed(&self, member: &Member, error: &RpcError) {
-        let mut peers = self.lock();
+        let mut peers = self.0.lock();
         if !matches!(peers.get(&member.info.id), Some(Peer::Connecting(_))) {
             return;
         }
@@ -194,7 +191,7 @@ impl Peers {
     /// A connection is over. Says which process of the worker's name it was to, unless there is
     /// another one to it.
     pub(crate) fn lost(&self, lost: &Arc<Client>) -> Option<u64> {
-        let mut peers = self.lock();
+        let mut peers = self.0.lock();
         let id = lost.worker().id;
         match peers.get(&id) {
             Some(Peer::Open {
@@ -212,7 +209,7 @@ impl Peers {
     /// Closes the connections to workers that are not members any more.
     pub(crate) fn keep(&self, members: &Members) {
         let gone: Vec<_> = {
-            let peers = self.lock();
+            let peers = self.0.lock();
             let open = peers.iter().filter_map(|(id, peer)| match peer {
                 Peer::Open {
                     client,
@@ -242,7 +239,7 @@ impl Peers {
         let next = next.min();
         let mut waiting = None;
         let mut over = Vec::new();
-        for peer in self.lock().values_mut() {
+        for peer in self.0.lock().values_mut() {
             if let Peer::Connecting(requests) = peer {
                 let is_over = |(request, _): &mut (Request, Excess)| {
                     request.until().is_some_and(|until| until <= now)
@@ -262,7 +259,7 @@ impl Peers {
 
     /// Requests that wait for a connection fail.
     pub(crate) fn stop(&self) {
-        let peers = std::mem::take(&mut *self.lock());
+        let peers = std::mem::take(&mut *self.0.lock());
         for peer in peers.into_values() {
             if let Peer::Connecting(waiting) = peer {
                 for (request, _) in waiting {

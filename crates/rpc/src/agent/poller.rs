@@ -6,10 +6,11 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use parking_lot::Mutex;
 use rdzv_event::{EventFlags, Waker};
 
 use crate::connection::link::{Endpoint, Link};
@@ -84,18 +85,18 @@ impl Poller {
             let token = id.0 << 2 | what;
             self.poller.add(descriptor, token, EventFlags::ONESHOT)?;
         }
-        self.endpoints().insert(id, endpoint);
+        self.endpoints.lock().insert(id, endpoint);
         Ok(())
     }
 
     /// The connection of this number, if it is still there.
     pub(crate) fn endpoint(&self, id: LinkId) -> Option<Arc<dyn Endpoint>> {
-        self.endpoints().get(&id).map(Arc::clone)
+        self.endpoints.lock().get(&id).map(Arc::clone)
     }
 
     /// All connections.
     pub(crate) fn all(&self) -> Vec<Arc<dyn Endpoint>> {
-        self.endpoints().values().map(Arc::clone).collect()
+        self.endpoints.lock().values().map(Arc::clone).collect()
     }
 
     /// Waits for frames of this connection, once.
@@ -133,7 +134,7 @@ impl Poller {
         for descriptor in [link.readable(), link.writable()] {
             self.poller.remove(descriptor);
         }
-        self.endpoints().remove(&link.id());
+        self.endpoints.lock().remove(&link.id());
     }
 
     /// Wakes the driver.
@@ -143,14 +144,14 @@ impl Poller {
 
     /// Has the driver give back what was borrowed over this connection.
     pub(crate) fn give_back(&self, link: LinkId) {
-        self.returning().push(link);
+        self.returning.lock().push(link);
         self.wake();
     }
 
     /// The connections over which something is to be given back.
     pub(crate) fn take_returning(&self) -> Vec<Arc<dyn Endpoint>> {
-        let returning = std::mem::take(&mut *self.returning());
-        let endpoints = self.endpoints();
+        let returning = std::mem::take(&mut *self.returning.lock());
+        let endpoints = self.endpoints.lock();
         let there = returning.iter().filter_map(|id| endpoints.get(id));
         there.map(Arc::clone).collect()
     }
@@ -174,17 +175,5 @@ impl Poller {
             });
         }
         Ok(())
-    }
-
-    fn returning(&self) -> std::sync::MutexGuard<'_, Vec<LinkId>> {
-        self.returning
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn endpoints(&self) -> std::sync::MutexGuard<'_, BTreeMap<LinkId, Arc<dyn Endpoint>>> {
-        self.endpoints
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }

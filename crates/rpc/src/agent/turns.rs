@@ -5,7 +5,8 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::Mutex;
 
 /// What is done on a thread.
 pub(crate) type Work = Box<dyn FnOnce() + Send>;
@@ -33,13 +34,9 @@ impl Turns {
         }
     }
 
-    fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The work again if it is to have a thread now; it waits otherwise.
     pub(crate) fn enter(&self, work: Work) -> Option<Work> {
-        let mut line = self.line();
+        let mut line = self.line.lock();
         if line.closed || line.running < self.most {
             line.running += 1;
             return Some(work);
@@ -54,7 +51,7 @@ impl Turns {
         while let Some(work) = next {
             // A panic was reported when it happened; it must not take the turns of others.
             let _ = catch_unwind(AssertUnwindSafe(work));
-            let mut line = self.line();
+            let mut line = self.line.lock();
             next = line.waiting.pop_front();
             line.running -= usize::from(next.is_none());
         }
@@ -62,7 +59,7 @@ impl Turns {
 
     /// What waits is not done any more.
     pub(crate) fn close(&self) {
-        let mut line = self.line();
+        let mut line = self.line.lock();
         line.closed = true;
         let waiting = std::mem::take(&mut line.waiting);
         drop(line);
@@ -85,7 +82,7 @@ mod tests {
         let work = |number: u32| -> Work {
             let done = Arc::clone(&done);
             Box::new(move || {
-                done.lock().unwrap().push(number);
+                done.lock().push(number);
                 assert_ne!(number, 2, "one that panics");
             })
         };
@@ -95,11 +92,11 @@ mod tests {
             assert!(turns.enter(work(number)).is_none());
         }
         turns.work(first);
-        assert_eq!(*done.lock().unwrap(), [0, 2, 3, 4]);
+        assert_eq!(*done.lock(), [0, 2, 3, 4]);
         assert!(turns.enter(work(5)).is_some(), "one has ended");
         assert!(turns.enter(work(6)).is_none());
         turns.work(second);
-        assert_eq!(*done.lock().unwrap(), [0, 2, 3, 4, 1, 6]);
+        assert_eq!(*done.lock(), [0, 2, 3, 4, 1, 6]);
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! Where the answer of a call arrives: written once, by whoever reads the connection.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
 
 use crate::error::{RpcError, RpcErrorKind};
 
@@ -68,7 +70,7 @@ impl<T> Slot<T> {
 
     /// Brings the value. Only the first one counts; says whether it was this one.
     pub(crate) fn fill(&self, value: T) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let State::Empty(waker) = &mut *state else {
             return false;
         };
@@ -90,7 +92,7 @@ impl<T> Slot<T> {
 
     /// Takes the value, if it has arrived and was not taken before.
     pub(crate) fn take(&self) -> Option<T> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         match std::mem::replace(&mut *state, State::Taken) {
             State::Full(value) => Some(value),
             State::Taken => None,
@@ -103,7 +105,7 @@ impl<T> Slot<T> {
 
     /// Has somebody woken when the value arrives; false if it has arrived.
     pub(crate) fn watch(&self, waker: &Waker) -> bool {
-        match &mut *self.lock() {
+        match &mut *self.state.lock() {
             State::Empty(watching) => {
                 *watching = Some(waker.clone());
                 true
@@ -114,22 +116,13 @@ impl<T> Slot<T> {
 
     /// Blocks until the value has arrived or the time is over.
     pub(crate) fn park(&self, until: Option<Instant>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         while matches!(*state, State::Empty(_)) {
-            state = match until {
-                None => self
-                    .arrived
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner),
-                Some(until) => {
-                    let left = until.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return;
-                    }
-                    let waited = self.arrived.wait_timeout(state, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
+            match until {
+                Some(until) if until <= Instant::now() => return,
+                Some(until) => drop(self.arrived.wait_until(&mut state, until)),
+                None => self.arrived.wait(&mut state),
+            }
         }
     }
 
@@ -139,7 +132,7 @@ impl<T> Slot<T> {
     ///
     /// If the value was taken before: a future is not polled after it was ready.
     pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<T> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         match std::mem::replace(&mut *state, State::Taken) {
             State::Full(value) => Poll::Ready(value),
             State::Taken => panic!("a call was asked for its answer after it had given it"),
@@ -148,11 +141,6 @@ impl<T> Slot<T> {
                 Poll::Pending
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
-        // Nothing in here panics while it holds the lock, but for the one above, which leaves it whole.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,9 +4,10 @@
 //! anywhere, under any lock. So whoever drops it only notes that, and the driver tells the peer, of
 //! all parts at once that were noted meanwhile.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use rdzv_rpc_proto::frame::release::{self, ReleasedPart};
 use rdzv_rpc_proto::frame::{Frame, Part, PartHead, PartLocation};
 use rdzv_shm::{Leases, Location};
@@ -124,18 +125,14 @@ impl Arenas {
 
     /// The body of a frame that gives everything back that was noted; none if nothing was.
     pub(crate) fn to_return(&self) -> Option<Vec<u8>> {
-        let noted = std::mem::take(&mut *self.returns.noted());
+        let noted = std::mem::take(&mut *self.returns.noted.lock());
         (!noted.is_empty()).then(|| release::to_bytes(&noted))
     }
 }
 
 impl Returns {
-    fn noted(&self) -> MutexGuard<'_, Vec<ReleasedPart>> {
-        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn note(&self, returned: ReleasedPart) {
-        let mut noted = self.noted();
+        let mut noted = self.noted.lock();
         let first = noted.is_empty();
         noted.push(returned);
         drop(noted);

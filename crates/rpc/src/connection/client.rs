@@ -9,8 +9,9 @@ mod ending;
 mod sending;
 
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use rdzv_event::Waker;
 use rdzv_rpc_proto::frame::{Frame, FrameKind, Header, Limits};
 use rdzv_rpc_proto::worker::WorkerInfo;
@@ -63,16 +64,12 @@ impl Client {
 
     /// How many calls wait for their reply.
     pub(crate) fn in_flight(&self) -> usize {
-        self.calls().pending.len()
+        self.calls.lock().pending.len()
     }
 
     /// How many bytes of them.
     pub(crate) fn bytes_in_flight(&self) -> u64 {
-        self.calls().credit.bytes()
-    }
-
-    fn calls(&self) -> MutexGuard<'_, Calls> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+        self.calls.lock().credit.bytes()
     }
 
     /// Tells the callee something that has no answer.
@@ -99,7 +96,7 @@ impl Endpoint for Client {
                 }
             }
             FrameKind::Release => {
-                let mut calls = self.calls();
+                let mut calls = self.calls.lock();
                 let id = frame.header.call;
                 calls.abandoned.remove(&id);
                 if let Some(call) = calls.pending.get_mut(id) {
@@ -125,7 +122,7 @@ impl Endpoint for Client {
     }
 
     fn lost(self: Arc<Self>, error: RpcError) {
-        let mut calls = self.calls();
+        let mut calls = self.calls.lock();
         let queue = std::mem::take(&mut calls.queue);
         let pending: Vec<_> = calls.pending.drain().collect();
         calls.abandoned.clear();

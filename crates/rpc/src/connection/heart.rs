@@ -5,9 +5,9 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rdzv_rpc_proto::heartbeat::{Heartbeat, Rhythm};
 
 use crate::agent::clock;
@@ -45,9 +45,7 @@ impl Heart {
 
     /// When to look next.
     pub(crate) fn next(&self) -> Instant {
-        let heartbeat = self.heartbeat.lock();
-        let heartbeat = heartbeat.unwrap_or_else(PoisonError::into_inner);
-        clock::instant(heartbeat.next())
+        clock::instant(self.heartbeat.lock().next())
     }
 
     /// Looks, if it is time or nearly so: then one look serves for all connections.
@@ -56,8 +54,7 @@ impl Heart {
         if next > now + self.rhythm.beat() / 2 {
             return Look::Beats(next);
         }
-        let heartbeat = self.heartbeat.lock();
-        let mut heartbeat = heartbeat.unwrap_or_else(PoisonError::into_inner);
+        let mut heartbeat = self.heartbeat.lock();
         // A connection of which the system knows nothing is over, which its reader notices.
         let dead = tcp_info::seen(socket)
             .ok()

@@ -2,9 +2,10 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use rdzv_rpc_proto::frame::{Frame, FrameKind, Header, Limits};
 use rdzv_rpc_proto::heartbeat::Rhythm;
 use rdzv_shm::Leases;
@@ -136,11 +137,7 @@ impl Link {
 
     /// Takes the helm, unless somebody has it.
     pub(crate) fn try_helm(&self) -> Option<MutexGuard<'_, Reader>> {
-        match self.reader.try_lock() {
-            Ok(helm) => Some(helm),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        self.reader.try_lock()
     }
 
     /// The driver is not to wait for frames: somebody else does.
@@ -158,18 +155,14 @@ impl Link {
                 .is_ok_and(|_| descriptors[0].revents().intersects(gone))
     }
 
-    fn writer(&self) -> MutexGuard<'_, Writer> {
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Frames are held back until [`let_go`](Self::let_go), to go out together.
     pub(crate) fn hold(&self) {
-        self.writer().hold();
+        self.writer.lock().hold();
     }
 
     /// Sends what was held back.
     pub(crate) fn let_go(&self) -> Result<(), RpcError> {
-        let mut writer = self.writer();
+        let mut writer = self.writer.lock();
         let left = writer.let_go();
         self.after(writer, left)
     }
@@ -184,7 +177,7 @@ impl Link {
         if let Some(error) = self.ended() {
             return Err(error.clone());
         }
-        let mut writer = self.writer();
+        let mut writer = self.writer.lock();
         if writer.is_holding() {
             return {
                 let sent = writer.send(header, body, parts);
@@ -207,7 +200,7 @@ impl Link {
     /// is about to be closed.
     pub(crate) fn send_last(&self, header: &Header, body: &[u8]) {
         if self.ended().is_none() {
-            let mut writer = self.writer();
+            let mut writer = self.writer.lock();
             // If it cannot be sent, the end of the connection says enough.
             let _ = writer.send(header, body, Vec::new());
             let _ = writer.flush();
@@ -216,7 +209,7 @@ impl Link {
 
     /// There is room again.
     pub(crate) fn flush(&self) -> Result<(), RpcError> {
-        let mut writer = self.writer();
+        let mut writer = self.writer.lock();
         writer.awake();
         let left = writer.flush();
         self.after(writer, left)
@@ -304,7 +297,7 @@ impl Link {
         let news = self.ended.set(error.clone()).is_ok();
         if news {
             self.poller.forget(self);
-            self.writer().half().close();
+            self.writer.lock().half().close();
             self.arenas.end();
         }
         news

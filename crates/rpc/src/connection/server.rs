@@ -11,10 +11,11 @@ mod requests;
 mod running;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use rdzv_rpc_proto::frame::{Frame, FrameKind, Header, Limits};
 use rdzv_rpc_proto::rref::Member as Holder;
 use rdzv_rpc_proto::worker::WorkerInfo;
@@ -109,20 +110,12 @@ impl Server {
         if self.caller.get().is_some() {
             return None;
         }
-        self.greeting().as_ref().map(Greeting::until)
-    }
-
-    fn served(&self) -> MutexGuard<'_, Served> {
-        self.served.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn greeting(&self) -> MutexGuard<'_, Option<Greeting>> {
-        self.greeting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.greeting.lock().as_ref().map(Greeting::until)
     }
 
     /// Goes on with the greeting.
     fn greet(self: &Arc<Self>, frame: &Frame) -> Result<(), RpcError> {
-        let said = match self.greeting().as_mut() {
+        let said = match self.greeting.lock().as_mut() {
             Some(greeting) => greeting.take(frame)?,
             None => return Ok(()),
         };
@@ -158,7 +151,11 @@ impl Endpoint for Server {
     fn take(self: Arc<Self>, frame: Frame) -> Option<Limits> {
         let Some(caller) = self.caller.get() else {
             if let Err(error) = self.greet(&frame) {
-                let introduction = self.greeting().as_ref().and_then(Greeting::introduction);
+                let introduction = self
+                    .greeting
+                    .lock()
+                    .as_ref()
+                    .and_then(Greeting::introduction);
                 if let (FrameKind::Hello, Some(hello)) = (frame.header.kind, introduction) {
                     self.link.send_last(&Header::new(FrameKind::Hello), &hello);
                 }
@@ -180,7 +177,7 @@ impl Endpoint for Server {
             }
             FrameKind::Release if !frame.body.is_empty() => self.link.arenas.returned(&frame.body),
             FrameKind::Release => {
-                self.served().lent.remove(&frame.header.call);
+                self.served.lock().lent.remove(&frame.header.call);
                 Ok(())
             }
             FrameKind::References => {
@@ -209,7 +206,7 @@ impl Endpoint for Server {
     }
 
     fn lost(self: Arc<Self>, error: RpcError) {
-        let mut served = self.served();
+        let mut served = self.served.lock();
         let running = std::mem::take(&mut served.running);
         served.lent.clear();
         served.lines.clear();

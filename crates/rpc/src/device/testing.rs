@@ -2,9 +2,10 @@
 
 use std::any::Any;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use rdzv_rpc_proto::device::Device;
 
 use super::cpu::no_such_device;
@@ -57,7 +58,7 @@ impl FakeDevices {
     /// What is in some memory of theirs now, without waiting for anything. None if it is not theirs.
     pub fn contents(memory: &Arc<dyn DeviceMemory>) -> Option<Vec<u8>> {
         let memory = ours(memory).ok()?;
-        Some(lock(&memory.bytes).clone())
+        Some(memory.bytes.lock().clone())
     }
 
     fn queue(&self, device: Device) -> Result<&Queue, RpcError> {
@@ -79,8 +80,8 @@ impl DeviceMemory for FakeMemory {
 
 impl Event for FakeEvent {
     fn wait(&self) -> Result<(), RpcError> {
-        for copy in std::mem::take(&mut *lock(&self.queue)) {
-            lock(&copy.to.bytes)[..copy.from.len()].copy_from_slice(&copy.from);
+        for copy in std::mem::take(&mut *self.queue.lock()) {
+            copy.to.bytes.lock()[..copy.from.len()].copy_from_slice(&copy.from);
         }
         Ok(())
     }
@@ -99,7 +100,7 @@ impl DeviceBackend for FakeDevices {
 
     fn copy_in(&self, from: Bytes, to: &Arc<dyn DeviceMemory>) -> Result<(), RpcError> {
         let to = ours(to)?;
-        lock(self.queue(to.device)?).push(Copy { from, to });
+        self.queue(to.device)?.lock().push(Copy { from, to });
         Ok(())
     }
 
@@ -110,7 +111,7 @@ impl DeviceBackend for FakeDevices {
     ) -> Result<Bytes, RpcError> {
         let from = ours(from)?;
         self.event(from.device)?.wait()?;
-        let bytes = lock(&from.bytes);
+        let bytes = from.bytes.lock();
         Ok(Bytes::copy_from_slice(&bytes[range]))
     }
 
@@ -126,8 +127,4 @@ fn ours(memory: &Arc<dyn DeviceMemory>) -> Result<Arc<FakeMemory>, RpcError> {
         let message = "this memory is that of another backend";
         RpcError::invalid(message)
     })
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,10 +5,11 @@
 mod effects;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::Now;
 use rdzv_rpc_proto::rref::{
@@ -73,10 +74,6 @@ impl Register {
         self.me
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Asks the machine something, or tells it something, and does what it wants done.
     pub(super) fn with<R>(&self, core: &Core, ask: impl FnOnce(&mut References, Now) -> R) -> R {
         self.with_state(core, |state, now| ask(&mut state.machine, now))
@@ -87,7 +84,7 @@ impl Register {
             mono: clock::mono(Instant::now()),
             ..Now::default()
         };
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let answer = ask(&mut state, now);
         let effects = state.effects();
         let deadline = state.machine.deadline();
@@ -120,22 +117,22 @@ impl Register {
     /// Does what is due; says when something is due next.
     pub(crate) fn expire(&self, core: &Core, now: Instant) -> Option<Instant> {
         let now = clock::mono(now);
-        let due = self.lock().machine.deadline()?;
+        let due = self.state.lock().machine.deadline()?;
         if due > now {
             return Some(clock::instant(due));
         }
         self.tell(core, Input::Tick);
-        self.lock().machine.deadline().map(clock::instant)
+        self.state.lock().machine.deadline().map(clock::instant)
     }
 
     pub(crate) fn counters(&self) -> Counters {
-        self.lock().machine.counters()
+        self.state.lock().machine.counters()
     }
 
     /// How many values are here, also those that nobody refers to from elsewhere.
     #[cfg(test)]
     pub(crate) fn values(&self) -> usize {
-        self.lock().values.len()
+        self.state.lock().values.len()
     }
 
     /// Keeps a value of the application's own.
@@ -173,7 +170,7 @@ impl Register {
     /// Why a fork is of no use.
     pub(super) fn why(&self, fork: ForkId, failure: &Failure) -> RpcError {
         let cause = match failure {
-            Failure::CreationFailed => self.lock().causes.get(&fork).cloned(),
+            Failure::CreationFailed => self.state.lock().causes.get(&fork).cloned(),
             _ => None,
         };
         let Some(cause) = cause else {
@@ -191,12 +188,12 @@ impl Register {
 
     /// Nobody uses this fork any more.
     pub(super) fn forget_cause(&self, fork: ForkId) {
-        self.lock().causes.remove(&fork);
+        self.state.lock().causes.remove(&fork);
     }
 
     /// A place where the confirmation of a fork arrives, if it is not there yet.
     pub(super) fn confirmation(&self, fork: ForkId) -> Result<Option<Confirmation>, RpcError> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         match state.machine.user(fork) {
             Some(user) if user.confirmed => Ok(None),
             // It was told already, and nobody will be told again.
@@ -278,7 +275,7 @@ impl Register {
     /// The end: nothing is kept any more. Returns what others still used.
     pub(crate) fn end(&self, core: &Core) -> Vec<Leak> {
         self.tell(core, Input::End);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let questions = std::mem::take(&mut state.questions);
         let confirmations = std::mem::take(&mut state.confirmations);
         let leaks = std::mem::take(&mut state.leaks);

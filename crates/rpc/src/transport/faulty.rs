@@ -7,9 +7,10 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rdzv_event::{EventFlags, Poller, Timer};
 
 use super::{Carrier, ReadHalf, Readiness, WriteHalf};
@@ -61,39 +62,35 @@ pub fn wrap(carrier: Carrier) -> io::Result<(Carrier, Faults)> {
 impl Faults {
     /// Ends the connection now, in both directions.
     pub fn cut(&self) {
-        self.state().write.close();
+        self.0.lock().write.close();
     }
 
     /// Ends the connection when this side has written so many more bytes: in the middle of a frame, say.
     pub fn cut_after(&self, bytes: u64) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.cut_at = Some(state.written + bytes);
     }
 
     /// Changes one byte: the one that this side writes after so many more.
     pub fn corrupt_after(&self, bytes: u64) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.corrupt_at = Some(state.written + bytes);
     }
 
     /// Lets what this side receives, the end included, arrive later by so much.
     pub fn delay(&self, delay: Duration) {
-        self.state().delay = delay;
+        self.0.lock().delay = delay;
     }
 
     /// From now on nothing passes in either direction and neither side is told, as when a host
     /// vanishes: writing seems to work, and reading waits for ever.
     pub fn half_open(&self) {
-        self.state().half_open = true;
+        self.0.lock().half_open = true;
     }
 
     /// How many bytes this side has written.
     pub fn written(&self) -> u64 {
-        self.state().written
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().written
     }
 }
 
@@ -105,15 +102,15 @@ struct FaultyWrite {
 
 impl WriteHalf for FaultyWrite {
     fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.faults.state().write(parts)
+        self.faults.0.lock().write(parts)
     }
 
     fn prepare_to_sleep(&mut self) -> bool {
-        self.faults.state().write.prepare_to_sleep()
+        self.faults.0.lock().write.prepare_to_sleep()
     }
 
     fn awake(&mut self) {
-        self.faults.state().write.awake();
+        self.faults.0.lock().write.awake();
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
@@ -121,11 +118,11 @@ impl WriteHalf for FaultyWrite {
     }
 
     fn ready_when(&self) -> Readiness {
-        self.faults.state().write.ready_when()
+        self.faults.0.lock().write.ready_when()
     }
 
     fn close(&mut self) {
-        let mut state = self.faults.state();
+        let mut state = self.faults.0.lock();
         if !state.half_open {
             state.write.close();
         }
@@ -234,7 +231,7 @@ impl FaultyRead {
 impl ReadHalf for FaultyRead {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let (delay, half_open) = {
-            let state = self.faults.state();
+            let state = self.faults.0.lock();
             (state.delay, state.half_open)
         };
         if half_open {
@@ -268,7 +265,7 @@ impl ReadHalf for FaultyRead {
             }
             self.asleep = true;
         }
-        if self.faults.state().half_open {
+        if self.faults.0.lock().half_open {
             return true;
         }
         let left = self

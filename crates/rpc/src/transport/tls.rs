@@ -2,8 +2,9 @@
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rdzv_trust::Session;
 
 use super::socket::{self, Socket};
@@ -38,17 +39,13 @@ pub(super) fn halves(session: TlsSession) -> io::Result<(TlsRead, TlsWrite)> {
     Ok((read, write))
 }
 
-fn lock(session: &Mutex<TlsSession>) -> MutexGuard<'_, TlsSession> {
-    session.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl ReadHalf for TlsRead {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        lock(&self.session).read(into)
+        self.session.lock().read(into)
     }
 
     fn prepare_to_sleep(&mut self) -> bool {
-        !lock(&self.session).has_plaintext()
+        !self.session.lock().has_plaintext()
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
@@ -58,7 +55,7 @@ impl ReadHalf for TlsRead {
 
 impl WriteHalf for TlsWrite {
     fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        lock(&self.session).write(parts)
+        self.session.lock().write(parts)
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
@@ -66,7 +63,7 @@ impl WriteHalf for TlsWrite {
     }
 
     fn close(&mut self) {
-        let mut session = lock(&self.session);
+        let mut session = self.session.lock();
         session.close();
         socket::close(&session.stream().0);
     }

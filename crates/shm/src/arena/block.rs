@@ -47,7 +47,7 @@ impl AsMut<[u8]> for Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        self.arena.blocks().release(self.offset);
+        self.arena.blocks.lock().release(self.offset);
     }
 }
 

@@ -6,9 +6,10 @@
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::peer::PeerArena;
@@ -77,7 +78,7 @@ impl Leases {
     /// have to be sent in another way.
     pub fn grant(self: &Arc<Self>, bytes: &Bytes) -> Option<Location> {
         let arena = Arena::of(bytes)?;
-        let mut ours = self.ours();
+        let mut ours = self.ours.lock();
         if !ours.arenas.contains_key(&arena.id()) {
             self.pass(&mut ours, &arena)?;
         }
@@ -91,7 +92,7 @@ impl Leases {
     /// The peer has released one lease of this generation. False if it had none.
     #[must_use]
     pub fn released(&self, arena: u32, generation: u32) -> bool {
-        let mut ours = self.ours();
+        let mut ours = self.ours.lock();
         let Some(leased) = ours.arenas.get_mut(&arena) else {
             return false;
         };
@@ -125,7 +126,7 @@ impl Leases {
         location: Location,
         on_release: impl FnOnce() + Send + 'static,
     ) -> Result<Bytes, ShmError> {
-        let mut theirs = self.theirs();
+        let mut theirs = self.theirs.lock();
         if !theirs.arenas.contains_key(&location.arena) {
             // It was passed before the words about it were sent.
             let _ = self.poll(&mut theirs);
@@ -143,13 +144,13 @@ impl Leases {
 
     /// Whether the peer has ended, or has closed. Takes the messages that are there.
     pub fn has_ended(&self) -> bool {
-        self.poll(&mut self.theirs())
+        self.poll(&mut self.theirs.lock())
     }
 
     /// Grants no leases from now on. Those that the peer still has last until it closes its liveness
     /// socket; ours is closed when the last bytes of the peer are dropped.
     pub fn end(&self) {
-        let mut ours = self.ours();
+        let mut ours = self.ours.lock();
         let liveness = ours.liveness.take();
         let arenas = std::mem::take(&mut ours.arenas);
         // Nothing is dropped while this is locked: the last handle of an arena would come back here.
@@ -163,21 +164,13 @@ impl Leases {
                 }
             }
         }
-        let theirs = std::mem::take(&mut *self.theirs());
+        let theirs = std::mem::take(&mut *self.theirs.lock());
         drop(theirs);
     }
 
     /// How many arenas of the peer are mapped.
     pub fn arenas(&self) -> usize {
-        self.theirs().arenas.len()
-    }
-
-    fn ours(&self) -> MutexGuard<'_, Ours> {
-        self.ours.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn theirs(&self) -> MutexGuard<'_, Theirs> {
-        self.theirs.lock().unwrap_or_else(PoisonError::into_inner)
+        self.theirs.lock().arenas.len()
     }
 
     /// Passes an arena; none if it cannot be passed, or not now.
@@ -207,11 +200,7 @@ impl Leases {
             retained: None,
         };
         ours.arenas.insert(arena.id(), leased);
-        let mut passed = arena
-            .0
-            .passed
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut passed = arena.0.passed.lock();
         passed.retain(|leases| leases.strong_count() > 0);
         passed.push(Arc::downgrade(self));
         Some(())
@@ -219,7 +208,7 @@ impl Leases {
 
     /// An arena of this process is gone.
     pub(super) fn forget(&self, arena: u32) {
-        self.ours().arenas.remove(&arena);
+        self.ours.lock().arenas.remove(&arena);
         let message = message(GONE, arena, 0);
         // If it is not told, the peer keeps the memory until the connection ends.
         let _ = pass::send(&self.socket, &[IoSlice::new(&message)], &[]);

@@ -26,9 +26,10 @@ mod peer;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use self::block::Block;
@@ -120,7 +121,7 @@ impl Arena {
     /// How many bytes are not in use. Blocks are powers of two, so less may fit.
     pub fn free(&self) -> usize {
         self.0.reclaim();
-        self.0.blocks().free()
+        self.0.blocks.lock().free()
     }
 
     /// What peers need to read it; they cannot write.
@@ -132,7 +133,7 @@ impl Arena {
     /// from earlier uses.
     pub fn allocate(&self, length: usize) -> Option<Block> {
         self.0.reclaim();
-        let offset = self.0.blocks().allocate(length)?;
+        let offset = self.0.blocks.lock().allocate(length)?;
         Some(Block {
             arena: Arc::clone(&self.0),
             offset,
@@ -143,7 +144,7 @@ impl Arena {
     /// Notes another lease of these bytes, which lie here.
     fn pin(&self, bytes: &Bytes) -> Option<Location> {
         let offset = (bytes.as_ptr() as usize).checked_sub(self.0.start())?;
-        let generation = self.0.blocks().pin(offset)?;
+        let generation = self.0.blocks.lock().pin(offset)?;
         Some(Location {
             arena: self.0.id,
             generation,
@@ -154,36 +155,28 @@ impl Arena {
 }
 
 impl Shared {
-    fn blocks(&self) -> MutexGuard<'_, Blocks> {
-        // Nothing in there panics half-way.
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The address of its first byte.
     fn start(&self) -> usize {
         self.memory.start() as usize
     }
 
     fn unpin(&self, generation: u32, count: u64) {
-        self.blocks().unpin(generation, count);
+        self.blocks.lock().unpin(generation, count);
     }
 
     /// Keeps leases until the peer has let go of them.
     fn orphan(&self, liveness: Arc<OwnedFd>, leases: Vec<(u32, u64)>) {
         let orphaned = Orphaned { liveness, leases };
-        self.orphaned
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(orphaned);
+        self.orphaned.lock().push(orphaned);
     }
 
     /// Ends the leases whose liveness socket is closed. Runs before each allocation.
     fn reclaim(&self) {
-        let mut orphaned = self.orphaned.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut orphaned = self.orphaned.lock();
         orphaned.retain(|left| {
             let over = is_hung_up(&left.liveness);
             if over {
-                let mut blocks = self.blocks();
+                let mut blocks = self.blocks.lock();
                 for (generation, count) in &left.leases {
                     blocks.unpin(*generation, *count);
                 }
@@ -196,10 +189,7 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         unregister(self.start());
-        let passed = self
-            .passed
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
+        let passed = self.passed.get_mut();
         for leases in passed.drain(..).filter_map(|leases| leases.upgrade()) {
             leases.forget(self.id);
         }
@@ -211,18 +201,18 @@ impl Drop for Shared {
 static ARENAS: RwLock<BTreeMap<usize, Weak<Shared>>> = RwLock::new(BTreeMap::new());
 
 fn register(shared: &Arc<Shared>) {
-    let mut arenas = ARENAS.write().unwrap_or_else(PoisonError::into_inner);
+    let mut arenas = ARENAS.write();
     arenas.insert(shared.start(), Arc::downgrade(shared));
 }
 
 fn unregister(start: usize) {
-    let mut arenas = ARENAS.write().unwrap_or_else(PoisonError::into_inner);
+    let mut arenas = ARENAS.write();
     arenas.remove(&start);
 }
 
 /// The arena in which this address is.
 fn find(address: usize) -> Option<Arc<Shared>> {
-    let arenas = ARENAS.read().unwrap_or_else(PoisonError::into_inner);
+    let arenas = ARENAS.read();
     let (start, shared) = arenas.range(..=address).next_back()?;
     // Bytes of an arena keep it alive: one that is being dropped has none.
     let start = *start;

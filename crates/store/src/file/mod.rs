@@ -19,10 +19,10 @@ mod watch;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use rdzv_store_proto::journal::{self, CLOSED_COUNT, OPEN_COUNT};
 use rdzv_store_proto::number;
 
@@ -119,7 +119,7 @@ impl FileStore {
         let file = LockedFile::open(&self.path, Access::Write, &deadline)?;
         let file = file.expect("an open that creates the file does not miss it");
         // The mutex comes after the file's lock, never before: it is held for moments only.
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         file.refresh(&mut seen)?;
         act(&file, &mut seen)
     }
@@ -136,7 +136,7 @@ impl FileStore {
         inspect: impl FnOnce(&Seen) -> T,
     ) -> Result<T, StoreError> {
         let file = LockedFile::open(&self.path, Access::Read, deadline)?;
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         match file {
             Some(file) => file.refresh(&mut seen)?,
             // Somebody removed it: an empty store, until the next write makes a new one.
@@ -211,7 +211,7 @@ impl FileStore {
         let Some(file) = LockedFile::open(&self.path, Access::WriteExisting, &deadline)? else {
             return Ok(());
         };
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         file.refresh(&mut seen)?;
         let count = |seen: &Seen, raw_key: &[u8]| {
             let text = seen.journal.get(raw_key);

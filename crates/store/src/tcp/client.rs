@@ -9,10 +9,11 @@
 
 use std::fmt;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use rdzv_core::endpoint::Endpoint;
 use rdzv_store_proto::client::{Expects, Operation};
 use rdzv_store_proto::number;
@@ -145,7 +146,7 @@ impl TcpStore {
             request,
             expects: Expects::Release { limit, then: None },
         };
-        let mut connected = self.lock();
+        let mut connected = self.link.lock();
         let elapsed = match connected.perform(BARRIER, wire_key, sent, &[], self.reply_timeout())? {
             Ended::Answered(_) => return Ok(Barrier::Passed),
             Ended::TimedOut(elapsed) => elapsed,
@@ -189,10 +190,6 @@ impl TcpStore {
         self.endpoint.port
     }
 
-    fn lock(&self) -> MutexGuard<'_, Connected> {
-        self.link.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn reply_timeout(&self) -> Duration {
         self.timeout().max(LEAST_REPLY_TIMEOUT)
     }
@@ -205,7 +202,7 @@ impl TcpStore {
         request: Vec<u8>,
         shape: Shape,
     ) -> Result<Reply, StoreError> {
-        let mut connected = self.lock();
+        let mut connected = self.link.lock();
         connected.ask(operation, key, request, shape, self.reply_timeout())
     }
 
@@ -225,7 +222,7 @@ impl TcpStore {
             request,
             expects: Expects::Nothing,
         };
-        let mut connected = self.lock();
+        let mut connected = self.link.lock();
         connected.suspect(operation, key, value.len());
         let reply_timeout = self.reply_timeout();
         connected.perform(operation, key, sent, payload, reply_timeout)?;
@@ -248,7 +245,7 @@ impl TcpStore {
             expects: Expects::Release { limit, then },
         };
         let shown = wire_keys.first().map_or(&b""[..], |key| key);
-        let mut connected = self.lock();
+        let mut connected = self.link.lock();
         match connected.perform(operation, shown, sent, &[], self.reply_timeout())? {
             Ended::Answered(reply) => Ok(reply),
             Ended::TimedOut(elapsed) => Err(StoreError::WaitTimeout {
@@ -263,7 +260,8 @@ impl TcpStore {
     fn add_raw(&self, wire_key: &[u8], delta: i64) -> Result<i64, StoreError> {
         let mut request = Vec::new();
         request::add(&mut request, wire_key, delta);
-        self.lock()
+        self.link
+            .lock()
             .ask_number(ADD, wire_key, request, self.reply_timeout())
     }
 
@@ -273,7 +271,7 @@ impl TcpStore {
         key: &[u8],
         request: Vec<u8>,
     ) -> Result<u64, StoreError> {
-        let mut connected = self.lock();
+        let mut connected = self.link.lock();
         let number = connected.ask_number(operation, key, request, self.reply_timeout())?;
         u64::try_from(number).map_err(|_| connected.corrupt(format!("a count of {number}")))
     }
@@ -292,7 +290,7 @@ impl Store for TcpStore {
         let then = Some((request, Shape::Bytes));
         match self.wait_then("get", &[key], self.timeout(), then)? {
             Some(Reply::Bytes(value)) => Ok(value),
-            other => Err(self.lock().corrupt(format!("{other:?} as a value"))),
+            other => Err(self.link.lock().corrupt(format!("{other:?} as a value"))),
         }
     }
 
@@ -303,11 +301,12 @@ impl Store for TcpStore {
     fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Bytes, StoreError> {
         let (key, mut request) = (wire_key(key), Vec::new());
         request::compare_set(&mut request, &key, expected, desired);
-        self.lock()
+        self.link
+            .lock()
             .suspect("compare and set", &key, expected.len().max(desired.len()));
         match self.ask("compare and set", &key, request, Shape::Bytes)? {
             Reply::Bytes(value) => Ok(value),
-            other => Err(self.lock().corrupt(format!("{other:?} as a value"))),
+            other => Err(self.link.lock().corrupt(format!("{other:?} as a value"))),
         }
     }
 
@@ -319,9 +318,9 @@ impl Store for TcpStore {
         match self.ask("check", shown, request, Shape::Byte)? {
             Reply::Byte(byte) => match CheckReply::from_byte(byte) {
                 Ok(reply) => Ok(reply == CheckReply::Ready),
-                Err(error) => Err(self.lock().corrupt(error.to_string())),
+                Err(error) => Err(self.link.lock().corrupt(error.to_string())),
             },
-            other => Err(self.lock().corrupt(format!("{other:?} as a check"))),
+            other => Err(self.link.lock().corrupt(format!("{other:?} as a check"))),
         }
     }
 
@@ -348,7 +347,7 @@ impl Store for TcpStore {
         request::list_keys(&mut request);
         let names = match self.ask("list", b"", request, Shape::List)? {
             Reply::List(names) => names,
-            other => return Err(self.lock().corrupt(format!("{other:?} as a list"))),
+            other => return Err(self.link.lock().corrupt(format!("{other:?} as a list"))),
         };
         names
             .iter()
@@ -356,6 +355,7 @@ impl Store for TcpStore {
             .map(|key| match str::from_utf8(key) {
                 Ok(key) => Ok(key.to_owned()),
                 Err(_) => Err(self
+                    .link
                     .lock()
                     .corrupt(format!("a key that is not UTF-8: {key:?}"))),
             })
@@ -375,7 +375,7 @@ impl Store for TcpStore {
         let then = Some((request, Shape::Values(keys.len())));
         match self.wait_then("get", keys, self.timeout(), then)? {
             Some(Reply::Values(values)) => Ok(values),
-            other => Err(self.lock().corrupt(format!("{other:?} as values"))),
+            other => Err(self.link.lock().corrupt(format!("{other:?} as values"))),
         }
     }
 
@@ -387,7 +387,7 @@ impl Store for TcpStore {
         let mut request = Vec::new();
         request::multi_set(&mut request, &pairs);
         for (key, value) in &pairs {
-            self.lock().suspect("set", key, value.len());
+            self.link.lock().suspect("set", key, value.len());
         }
         let shown = pairs.first().map_or(&b""[..], |(key, _)| key);
         self.send("set", shown, request, b"")
@@ -426,7 +426,7 @@ impl Store for TcpStore {
                         key: key.to_owned(),
                     });
                 }
-                other => return Err(self.lock().corrupt(format!("{other:?} as a value"))),
+                other => return Err(self.link.lock().corrupt(format!("{other:?} as a value"))),
             }
         }
     }
@@ -448,7 +448,7 @@ impl Store for TcpStore {
         match self.enter_barrier(&wire_key(key), i64::from(world_size), limit)? {
             Barrier::Passed => Ok(()),
             Barrier::TimedOut { arrived, elapsed } => Err(StoreError::BarrierTimeout {
-                store: self.lock().peer().to_string(),
+                store: self.link.lock().peer().to_string(),
                 key: key.to_owned(),
                 arrived,
                 world_size: i64::from(world_size),

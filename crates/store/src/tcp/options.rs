@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::net::TcpListener;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rdzv_store_proto::limits::{Limits, MAX_REPLY_BYTES};
 use rdzv_store_proto::server::Extension;
 
@@ -74,9 +75,7 @@ impl TcpStoreOptions {
     /// Starts the server, or finds the one to share. `None`: the agent hosts it.
     pub(super) fn host(&mut self) -> Result<Option<Arc<TcpStoreServer>>, StoreError> {
         // Held while the server starts, so that of two masters at a time one starts it and both share it.
-        let mut shared = self
-            .multi_tenant
-            .then(|| SHARED.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut shared = self.multi_tenant.then(|| SHARED.lock());
         if let Some(shared) = &mut shared {
             shared.retain(|_, server| server.strong_count() > 0);
             if let Some(server) = shared.get(&self.port).and_then(Weak::upgrade) {

@@ -1,8 +1,8 @@
 //! The life of an agent: it runs, drains (calls of the application are waited for), and is stopped.
 
+use std::sync::Weak;
 use std::sync::atomic::Ordering;
-use std::sync::{PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::Core;
 
@@ -30,19 +30,13 @@ impl Core {
             // In one order with the count: the last call sees that it is waited for, or is seen.
             .compare_exchange(RUNNING, DRAINING, Ordering::SeqCst, Ordering::SeqCst);
         let (lock, idle) = &self.idle;
-        let mut guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = lock.lock();
         while self.in_flight() > 0 {
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            guard = match left {
-                Some(Duration::ZERO) => return false,
-                // A second at the most: a call may end between the look and the wait.
-                Some(left) => {
-                    idle.wait_timeout(guard, left)
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .0
-                }
-                None => idle.wait(guard).unwrap_or_else(PoisonError::into_inner),
-            };
+            match until {
+                Some(until) if until <= Instant::now() => return false,
+                Some(until) => drop(idle.wait_until(&mut guard, until)),
+                None => idle.wait(&mut guard),
+            }
         }
         true
     }
@@ -72,11 +66,7 @@ impl Core {
     /// Lets go of the threads that run functions, without waiting for them. Async functions, which were
     /// told, have a moment to end by themselves.
     pub(crate) fn end_runtime(&self) {
-        let runtime = self
-            .runtime
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let runtime = self.runtime.lock().take();
         if let Some(runtime) = runtime {
             self.under_way.end(runtime);
         }
@@ -101,7 +91,7 @@ impl Drop for OnItsWay {
             return;
         };
         if core.in_flight.fetch_sub(1, Ordering::SeqCst) == 1 && !core.is_running() {
-            let _lock = core.idle.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let _lock = core.idle.0.lock();
             core.idle.1.notify_all();
         }
     }

@@ -1,6 +1,6 @@
 //! What an agent is told of others: who is in the group, whose connections come and go, who holds what.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use rdzv_rpc_proto::rref::{Input, Member as Holder};
@@ -16,7 +16,7 @@ impl Core {
     pub(crate) fn set_members(&self, members: Members) {
         let members = Arc::new(members);
         let former = {
-            let mut known = self.members.write().unwrap_or_else(PoisonError::into_inner);
+            let mut known = self.members.write();
             std::mem::replace(&mut *known, Arc::clone(&members))
         };
         for (id, former) in former.iter() {

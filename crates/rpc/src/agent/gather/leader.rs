@@ -1,9 +1,10 @@
 //! The side of the leader: reports come in, members are lost, time is over.
 
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rdzv_rpc_proto::worker::{WorkerInfo, WorkerName};
 
 use super::message::{Report, Values, write_answer};
@@ -29,18 +30,14 @@ type Ended = Finished<Payload, Waiting>;
 pub(crate) struct Gathers(Mutex<GatherTable<Payload, Waiting>>);
 
 impl Gathers {
-    fn lock(&self) -> MutexGuard<'_, GatherTable<Payload, Waiting>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn next(&self, members: Vec<Participant>) -> GatherKey {
-        self.lock().next(members)
+        self.0.lock().next(members)
     }
 
     /// Somebody reports; the slot gets the verdict.
     pub(super) fn report(&self, key: &GatherKey, from: &WorkerName, value: Payload) -> Waiting {
         let waiting = Waiting::default();
-        let reported = self.lock().report(key, from, value, Arc::clone(&waiting));
+        let reported = self.0.lock().report(key, from, value, Arc::clone(&waiting));
         match reported {
             Ok(over) => tell(over),
             Err(refused) => drop(waiting.fill(Arc::new(Err(refused)))),
@@ -49,19 +46,19 @@ impl Gathers {
     }
 
     pub(super) fn expire(&self, key: &GatherKey, within: Duration) {
-        let over = self.lock().expire(key, &format!("{within:?}"));
+        let over = self.0.lock().expire(key, &format!("{within:?}"));
         tell(over);
     }
 
     /// The connection with a worker is over.
     pub(crate) fn disconnected(&self, worker: &WorkerInfo, incarnation: u64) {
-        let over = self.lock().disconnected(of(worker, incarnation));
+        let over = self.0.lock().disconnected(of(worker, incarnation));
         tell(over);
     }
 
     /// There is a connection with a worker.
     pub(crate) fn connected(&self, worker: &WorkerInfo, incarnation: u64) {
-        self.lock().connected(&of(worker, incarnation));
+        self.0.lock().connected(&of(worker, incarnation));
     }
 
     /// The group has changed.
@@ -73,14 +70,14 @@ impl Gathers {
             })
         };
         for member in before.values().filter(|member| !stays(member)) {
-            let over = self.lock().left(participant(member));
+            let over = self.0.lock().left(participant(member));
             tell(over);
         }
     }
 
     /// This worker stops.
     pub(crate) fn stop(&self) {
-        let over = self.lock().stop();
+        let over = self.0.lock().stop();
         tell(over);
     }
 }

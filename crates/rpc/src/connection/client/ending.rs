@@ -20,7 +20,7 @@ impl Client {
         // Also if nobody waits for it any more: then it is given back at once.
         let borrowed = self.link.arenas.borrow(&mut frame);
         let id = frame.header.call;
-        let mut calls = self.calls();
+        let mut calls = self.calls.lock();
         calls.abandoned.remove(&id);
         let Some(call) = calls.pending.take(id) else {
             drop(calls);
@@ -61,7 +61,7 @@ impl Client {
 
     /// Nobody waits for this call any more.
     pub(crate) fn cancel(self: &Arc<Self>, id: u64) {
-        let call = self.calls().give_up(id);
+        let call = self.calls.lock().give_up(id);
         let Some(call) = call else {
             return;
         };
@@ -76,7 +76,7 @@ impl Client {
 
     /// Ends the calls whose time is over; says when the next one's is.
     pub(crate) fn expire(self: &Arc<Self>, now: Instant) -> Option<Instant> {
-        let mut calls = self.calls();
+        let mut calls = self.calls.lock();
         let over = calls.expire(clock::mono(now));
         let next = calls.pending.arm();
         drop(calls);
@@ -88,7 +88,7 @@ impl Client {
 
     /// The time of this call is over, as whoever waits for it has noticed.
     pub(crate) fn time_over(self: &Arc<Self>, id: u64) {
-        let call = self.calls().give_up(id);
+        let call = self.calls.lock().give_up(id);
         if let Some(call) = call {
             self.time_is_over(id, call);
         }
@@ -112,7 +112,7 @@ impl Client {
 
     /// A call that was given up ends with an error of ours.
     fn given_up(self: &Arc<Self>, id: u64, call: Call, error: RpcError) {
-        let mut calls = self.calls();
+        let mut calls = self.calls.lock();
         if call.progress == Progress::Waits
             && let Some(at) = calls.queue.iter().position(|request| request.id == id)
             && let Some(request) = calls.queue.remove(at)

@@ -1,8 +1,9 @@
 //! Calls on their way out: sent at once, kept until there is room, or refused.
 
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::MutexGuard;
 use rdzv_rpc_proto::frame::{FrameKind, Header};
 
 use super::Client;
@@ -28,7 +29,7 @@ impl Client {
 
     /// The right to send requests: they leave in the order in which they were made.
     pub(crate) fn order(&self) -> Order<'_> {
-        Order(self.order.lock().unwrap_or_else(PoisonError::into_inner))
+        Order(self.order.lock())
     }
 
     /// [`begin`](Self::begin) for somebody who has several.
@@ -38,7 +39,7 @@ impl Client {
         mut request: Request,
         excess: Excess,
     ) {
-        let mut calls = self.calls();
+        let mut calls = self.calls.lock();
         if let Some(error) = self.link.ended() {
             let error = error.clone();
             drop(calls);
@@ -96,7 +97,7 @@ impl Client {
         if let Err(error) = sent {
             return fail(self, error);
         }
-        let was_given_up = self.calls().has_left(request.id);
+        let was_given_up = self.calls.lock().has_left(request.id);
         if was_given_up {
             // If it cannot be told the connection is over, and the callee knows anyway.
             let _ = self.tell(FrameKind::Cancel, request.id, &[]);
@@ -108,7 +109,7 @@ impl Client {
         if parts.is_empty() {
             return;
         }
-        let mut calls = self.calls();
+        let mut calls = self.calls.lock();
         match calls.pending.get_mut(id) {
             Some(call) => call.lent = parts,
             None => drop(calls.abandoned.insert(id, parts)),
@@ -123,7 +124,7 @@ impl Client {
     pub(super) fn advance(self: &Arc<Self>) {
         let _order = self.order();
         loop {
-            let ready = self.calls().next_ready(&self.lending);
+            let ready = self.calls.lock().next_ready(&self.lending);
             match ready {
                 Some(request) => self.transmit(request),
                 None => return,

@@ -33,7 +33,7 @@ impl Server {
         let parts = lent::placed(payload.parts, lend, &self.link.arenas);
         let kept = lent::kept(&parts);
         if !kept.is_empty() {
-            self.served().lent.insert(header.call, kept);
+            self.served.lock().lent.insert(header.call, kept);
         }
         if let Err(error) = self.link.send(&reply, &payload.body, parts) {
             fail(self, error);

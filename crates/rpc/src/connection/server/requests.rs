@@ -33,7 +33,7 @@ impl Server {
         mut frame: Frame,
     ) -> Result<(), RpcError> {
         let header = frame.header;
-        if self.served().running.len() >= MOST_SERVED {
+        if self.served.lock().running.len() >= MOST_SERVED {
             let text = format!("it has {MOST_SERVED} requests open here, which is the limit");
             return Err(RpcError::new(RpcErrorKind::Protocol, text));
         }
@@ -54,7 +54,7 @@ impl Server {
         let Some(core) = self.core.upgrade() else {
             return Ok(());
         };
-        self.served().waiting.insert(header.call, false);
+        self.served.lock().waiting.insert(header.call, false);
         let server = Arc::clone(self);
         lent::fetch(&core, frame, &caller.lending, move |payload| {
             server.fetched(header, payload, deadline);
@@ -80,7 +80,7 @@ impl Server {
                 }
             }
             Err(error) => {
-                self.served().waiting.remove(&header.call);
+                self.served.lock().waiting.remove(&header.call);
                 self.reply(&header, Err(error));
             }
         }
@@ -97,7 +97,7 @@ impl Server {
             deadline,
         };
         if let Some(key) = line {
-            let mut served = self.served();
+            let mut served = self.served.lock();
             match served.lines.get_mut(&key) {
                 Some(behind) => {
                     behind.push_back(job);
@@ -113,7 +113,7 @@ impl Server {
     /// A request of this line is answered; the next one of it.
     pub(super) fn next_in(&self, line: Option<u64>) -> Option<Job> {
         let key = line?;
-        let mut served = self.served();
+        let mut served = self.served.lock();
         let next = served.lines.get_mut(&key)?.pop_front();
         if next.is_none() {
             served.lines.remove(&key);

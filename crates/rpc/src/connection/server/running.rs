@@ -33,7 +33,7 @@ impl Server {
     /// Starts the function; its answer, if it has it at once.
     fn start(self: &Arc<Self>, job: Job) -> Option<Answer> {
         let call = job.header.call;
-        let waited = self.served().waiting.get(&call).copied();
+        let waited = self.served.lock().waiting.get(&call).copied();
         let answer = match waited {
             Some(true) => Some(Err(cancelled())),
             _ => self.begin(job),
@@ -41,7 +41,7 @@ impl Server {
         // Not before: whoever has waited begins on another thread than the one that reads what comes,
         // so it may be cancelled at any time until it is noted among those that run.
         if waited.is_some() {
-            self.served().waiting.remove(&call);
+            self.served.lock().waiting.remove(&call);
         }
         answer
     }
@@ -121,7 +121,7 @@ impl Server {
 
     /// A function runs, which is to be told if nobody waits for it any more.
     fn runs(&self, call: u64, cancellation: &Cancellation) {
-        let mut served = self.served();
+        let mut served = self.served.lock();
         let is_cancelled = served.waiting.remove(&call) == Some(true);
         served.running.insert(call, cancellation.clone());
         drop(served);
@@ -132,7 +132,7 @@ impl Server {
     }
 
     fn finished(self: &Arc<Self>, header: &Header, line: Option<u64>, answer: Answer) {
-        self.served().running.remove(&header.call);
+        self.served.lock().running.remove(&header.call);
         if let Some(core) = self.core.upgrade() {
             core.counters.ran();
         }
@@ -148,7 +148,7 @@ impl Server {
 
     /// The caller does not want the result any more.
     pub(super) fn cancel(&self, call: u64) {
-        let mut served = self.served();
+        let mut served = self.served.lock();
         if let Some(cancelled) = served.waiting.get_mut(&call) {
             *cancelled = true;
         }

@@ -4,7 +4,6 @@
 //! number that does not change, so looking is what takes its time: each member looks at a few that
 //! follow it, 16 times in a lease.
 
-use std::sync::PoisonError;
 use std::time::Instant;
 
 use rdzv_core::time::Mono;
@@ -28,12 +27,11 @@ pub(super) fn run(shared: &Shared, store: &dyn Store) {
         if let Err(error) = beat {
             shared.detach(error);
         }
-        let state = shared.state();
+        let mut state = shared.state.lock();
         let is_running = |state: &mut super::State| !state.is_ending && state.detached.is_none();
-        let waited = shared
+        shared
             .ending
-            .wait_timeout_while(state, shared.beat(), is_running);
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
+            .wait_while_for(&mut state, is_running, shared.beat());
     }
 }
 

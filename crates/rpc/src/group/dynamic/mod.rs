@@ -9,10 +9,11 @@ mod join;
 mod watch;
 
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex, RwLock};
 use rdzv_rpc_proto::directory::{GroupView, Member};
 use rdzv_store::{Breaker, Store};
 
@@ -70,17 +71,7 @@ impl fmt::Debug for DynamicGroup {
 
 impl Shared {
     fn view(&self) -> Arc<GroupView> {
-        Arc::clone(&self.view.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn listeners(&self) -> MutexGuard<'_, Vec<Box<OnChange>>> {
-        self.listeners
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        Arc::clone(&self.view.read())
     }
 
     fn beat(&self) -> Duration {
@@ -89,9 +80,9 @@ impl Shared {
 
     /// Makes a view the current one, if it is newer, and tells the listeners.
     fn show(&self, view: GroupView) {
-        let listeners = self.listeners();
+        let listeners = self.listeners.lock();
         {
-            let mut current = self.view.write().unwrap_or_else(PoisonError::into_inner);
+            let mut current = self.view.write();
             if view.epoch() <= current.epoch() {
                 return;
             }
@@ -103,9 +94,9 @@ impl Shared {
 
     /// Tells the listeners that nothing more will be told, once, unless this member is leaving.
     fn detach(&self, error: RpcError) {
-        let listeners = self.listeners();
+        let listeners = self.listeners.lock();
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             if state.is_ending || state.detached.is_some() {
                 return;
             }
@@ -118,14 +109,14 @@ impl Shared {
 
     /// Says that this member ends; `false` if it has been said before.
     fn end(&self) -> bool {
-        let was_ending = std::mem::replace(&mut self.state().is_ending, true);
+        let was_ending = std::mem::replace(&mut self.state.lock().is_ending, true);
         self.ending.notify_all();
         !was_ending
     }
 
     /// Whether the threads have nothing more to do.
     fn is_over(&self) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         state.is_ending || state.detached.is_some()
     }
 }
@@ -178,7 +169,7 @@ impl DynamicGroup {
         };
         let named = std::thread::Builder::new().name("rdzv-rpc-group".to_owned());
         let watch = spawned(named.spawn(move || watch::run(&shared, &*for_watch)))?;
-        *group.threads() = Some(Threads {
+        *group.threads.lock() = Some(Threads {
             watch,
             beats,
             breaker,
@@ -186,18 +177,14 @@ impl DynamicGroup {
         Ok(group)
     }
 
-    fn threads(&self) -> MutexGuard<'_, Option<Threads>> {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn view(&self) -> Arc<GroupView> {
         self.shared.view()
     }
 
     pub(super) fn on_change(&self, listener: Box<OnChange>) {
-        let mut listeners = self.shared.listeners();
+        let mut listeners = self.shared.listeners.lock();
         listener(&GroupChange::View(self.view()));
-        let detached = self.shared.state().detached.clone();
+        let detached = self.shared.state.lock().detached.clone();
         if let Some(error) = detached {
             listener(&GroupChange::Detached(error));
         }
@@ -210,7 +197,7 @@ impl DynamicGroup {
         }
         // First the thread that would write the number again, then the number, then the name: if we
         // die in between, our lease runs out.
-        let threads = self.threads().take();
+        let threads = self.threads.lock().take();
         let Some(threads) = threads else {
             return self.say_good_bye();
         };
@@ -246,7 +233,7 @@ impl DynamicGroup {
 impl Drop for DynamicGroup {
     fn drop(&mut self) {
         self.shared.end();
-        let Some(threads) = self.threads().take() else {
+        let Some(threads) = self.threads.lock().take() else {
             return;
         };
         if threads.is_caller() {
