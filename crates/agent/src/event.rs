@@ -141,6 +141,8 @@ pub enum AgentEvent {
     Restarting {
         /// When.
         at: Wall,
+        /// `Failed` if a worker has ended, `Unhealthy` if workers hang.
+        state: GroupState,
         /// How many restarts are left after this one.
         remaining: u32,
         /// `--max-restarts`.

@@ -295,14 +295,21 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 self.take(events);
             }
             GroupOutput::AbandonLeftovers => self.supervisor.abandon_leftovers(),
-            GroupOutput::Restarting { remaining, most } => {
+            GroupOutput::Restarting {
+                state,
+                remaining,
+                most,
+            } => {
+                // This restart is one of those that are left, as in torchelastic's line.
                 info!(
-                    "[{}] Worker group FAILED. {remaining}/{most} attempts left; will restart \
-                     worker group",
-                    self.config.role
+                    "[{}] Worker group {}. {}/{most} attempts left; will restart worker group",
+                    self.config.role,
+                    state.name(),
+                    remaining + 1
                 );
                 self.emit(AgentEvent::Restarting {
                     at: clock.now().wall,
+                    state,
                     remaining,
                     most,
                 });

@@ -11,7 +11,9 @@ use rdzv_core::ident::RunId;
 use rdzv_rendezvous::BackendRegistry;
 
 use super::{DEFAULT_ROLE, Defaults, SpecError, WorkerEntrypoint};
-use crate::observe::{AgentMetrics, EventRegistry, EventSink, MetricsRegistry, RunFacts};
+use crate::observe::{
+    AgentMetrics, EventRegistry, EventSink, InfoLines, MetricsRegistry, RunFacts,
+};
 use crate::processes::signal_name;
 use crate::topology::Hardware;
 use crate::{AgentConfig, Entrypoint, HangPlan, LogBase, LogPlan, MasterPort, RendezvousPlan};
@@ -105,6 +107,27 @@ impl WorkerSpec {
     /// How the nodes find one another.
     pub fn rendezvous(&self) -> &RendezvousPlan {
         &self.config.rendezvous
+    }
+
+    /// The port of the workers' store, where it is hosted by the first worker of this node.
+    pub fn master_port(&self) -> &MasterPort {
+        &self.config.master_port
+    }
+
+    /// Destination of the workers' output.
+    pub fn logs(&self) -> &LogPlan {
+        &self.config.logs
+    }
+
+    /// The environment of the workers, before the variables of their ranks. `None`: that of this process when
+    /// the run begins.
+    pub fn environment(&self) -> Option<&BTreeMap<OsString, OsString>> {
+        self.environment.as_ref()
+    }
+
+    /// Time that workers have to end after a closing signal, before SIGKILL.
+    pub fn shutdown_timeout(&self) -> Duration {
+        self.config.shutdown_timeout
     }
 
     /// The configuration of an agent with processes.
@@ -384,6 +407,12 @@ impl WorkerSpecBuilder {
         }
         check_rendezvous(&spec)?;
         let facts = spec.facts();
+        let names = match self.event_handler_names.is_empty() {
+            true => "null".to_owned(),
+            false => self.event_handler_names.join(","),
+        };
+        let lines: Box<dyn EventSink + Send> = Box::new(InfoLines::new(&facts, &names));
+        spec.event_handlers.push(Arc::new(Mutex::new(lines)));
         for name in self.event_handler_names {
             let handler = self.event_registry.create(&name, &facts).ok_or_else(|| {
                 let known: Vec<&str> = self.event_registry.names().collect();

@@ -155,10 +155,13 @@ fn fields(event: &AgentEvent) -> (&'static str, Value) {
             }),
         ),
         AgentEvent::Restarting {
-            remaining, most, ..
+            state,
+            remaining,
+            most,
+            ..
         } => (
             "restarting",
-            json!({ "remaining": remaining, "max_restarts": most }),
+            json!({ "state": state.name(), "remaining": remaining, "max_restarts": most }),
         ),
         AgentEvent::Regrouping { reason, .. } => ("regrouping", json!({ "reason": reason })),
         AgentEvent::StateChanged {

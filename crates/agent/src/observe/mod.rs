@@ -13,6 +13,7 @@
 //! |---|---|
 //! | `sink` | [`EventSink`], several of them, and the properties that all events of a run share |
 //! | `event_handlers` | sinks by name |
+//! | `info_lines` | log lines about the life of the group |
 //! | `torchelastic_events` | events in torchelastic's JSON |
 //! | `json_events`, `event_file` | every event in JSON of our own, and a file of that |
 //! | `node_report` | the status of the node, from the events so far |
@@ -21,6 +22,7 @@
 
 mod event_file;
 mod event_handlers;
+mod info_lines;
 mod json_events;
 mod metrics_registry;
 mod node_report;
@@ -32,6 +34,7 @@ mod torchelastic_metrics;
 
 pub use event_file::EventFile;
 pub use event_handlers::EventRegistry;
+pub use info_lines::InfoLines;
 pub use json_events::{event_name, record};
 pub use metrics_registry::{
     ConsoleMetrics, DEFAULT_GROUP, MetricPoint, MetricsRegistry, MetricsSink, NullMetrics,

@@ -93,6 +93,12 @@ fn run() -> Vec<AgentEvent> {
     let mut events = attempt(0, 0);
     events.push(exited(100, 40, Exit::Signal(11)));
     events.push(state(100, GroupState::Stopped, 0));
+    events.push(AgentEvent::Restarting {
+        at: at(104),
+        state: GroupState::Failed,
+        remaining: 2,
+        most: 3,
+    });
     events.push(state(105, GroupState::Init, 1));
     events.extend(attempt(110, 1));
     events.push(exited(200, 41, Exit::Code(0)));
@@ -118,15 +124,67 @@ impl MetricsSink for Collected {
     }
 }
 
-#[test]
-fn the_references_metrics_come_out_of_a_run() {
+/// The points that come out of events, as `name=value`.
+fn published(events: &[AgentEvent]) -> Vec<String> {
     let (sender, points) = channel();
     let mut registry = MetricsRegistry::new();
     registry.configure(Collected(sender), None);
     let mut metrics = AgentMetrics::new(&facts(), registry);
-    run().iter().for_each(|event| metrics.record(event));
+    events.iter().for_each(|event| metrics.record(event));
     drop(metrics);
-    let points: Vec<String> = points.iter().collect();
+    points.iter().collect()
+}
+
+#[test]
+fn a_hang_is_published_once_and_a_failed_rendezvous_as_a_failed_restart() {
+    let state = |millis, state, restart_count| AgentEvent::StateChanged {
+        at: at(millis),
+        state,
+        restart_count,
+    };
+    let events = [
+        state(100, GroupState::Unhealthy, 0),
+        AgentEvent::Restarting {
+            at: at(104),
+            state: GroupState::Unhealthy,
+            remaining: 2,
+            most: 3,
+        },
+        state(105, GroupState::Init, 1),
+        AgentEvent::RendezvousBegan {
+            at: at(105),
+            restart_count: 1,
+        },
+        AgentEvent::Rendezvous {
+            at: at(125),
+            took: Duration::from_millis(20),
+            result: Err("nobody came".to_owned()),
+            restart_count: 1,
+        },
+        state(125, GroupState::Failed, 1),
+    ];
+    let expected = [
+        "workers.trainer.remaining_restarts=3",
+        "workers.trainer.unhealthy=1",
+        "LocalElasticAgent._stop_workers.success=1",
+        "LocalElasticAgent._stop_workers.duration.ms=5",
+        "workers.trainer.remaining_restarts=2",
+        "workers.trainer.init=1",
+        "SimpleElasticAgent._rendezvous.failure=1",
+        "SimpleElasticAgent._rendezvous.duration.ms=20",
+        "SimpleElasticAgent._initialize_workers.failure=1",
+        "SimpleElasticAgent._initialize_workers.duration.ms=20",
+        "SimpleElasticAgent._restart_workers.failure=1",
+        "SimpleElasticAgent._restart_workers.duration.ms=25",
+        "workers.trainer.remaining_restarts=2",
+        "workers.trainer.failed=1",
+    ];
+    assert_eq!(published(&events), expected);
+}
+
+#[test]
+fn the_references_metrics_come_out_of_a_run() {
+    let points = published(&run());
     let started = [
         "SimpleElasticAgent._rendezvous.success=1",
         "SimpleElasticAgent._rendezvous.duration.ms=40",
@@ -144,6 +202,8 @@ fn the_references_metrics_come_out_of_a_run() {
             "workers.trainer.healthy=1",
             "workers.trainer.remaining_restarts=3",
             "workers.trainer.stopped=1",
+            "workers.trainer.remaining_restarts=3",
+            "workers.trainer.failed=1",
             "LocalElasticAgent._stop_workers.success=1",
             "LocalElasticAgent._stop_workers.duration.ms=5",
             "workers.trainer.remaining_restarts=2",
@@ -152,7 +212,7 @@ fn the_references_metrics_come_out_of_a_run() {
         &started,
         &[
             "SimpleElasticAgent._restart_workers.success=1",
-            "SimpleElasticAgent._restart_workers.duration.ms=60",
+            "SimpleElasticAgent._restart_workers.duration.ms=70",
             "workers.trainer.remaining_restarts=2",
             "workers.trainer.healthy=1",
             "workers.trainer.remaining_restarts=2",
@@ -173,15 +233,37 @@ fn the_references_metrics_come_out_of_a_run() {
 }
 
 #[test]
+fn the_life_of_a_group_is_told_line_by_line() {
+    let mut lines = InfoLines::new(&facts(), "null");
+    let told: Vec<String> = run().iter().flat_map(|event| lines.lines(event)).collect();
+    let first_lines: Vec<&str> = told.iter().filter_map(|told| told.lines().next()).collect();
+    let attempt = [
+        "Rendezvous'ing worker group",
+        "Rendezvous complete for workers. Result:",
+        "Starting worker group",
+    ];
+    let expected = [
+        &["starting workers for entrypoint: python"],
+        &attempt[..],
+        &["Stopping worker group"],
+        &attempt,
+        &["All workers successfully finished."],
+    ]
+    .concat();
+    assert_eq!(first_lines, expected);
+    assert!(told[2].contains("\n  global_ranks=[0]\n"), "{}", told[2]);
+}
+
+#[test]
 fn the_status_is_what_the_events_add_up_to() {
     let mut status = NodeReport::new(&facts());
     assert_eq!((status.state, status.round), ("INIT", None));
     let events = run();
-    for event in &events[..6] {
+    for event in &events[..7] {
         status.apply(event);
     }
     assert_eq!(status.workers[0].exit_code, Some(-11));
-    for event in &events[6..] {
+    for event in &events[7..] {
         status.apply(event);
     }
     assert_eq!((status.state, status.round), ("SUCCEEDED", Some(1)));

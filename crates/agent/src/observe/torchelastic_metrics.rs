@@ -9,12 +9,13 @@
 //! | `SimpleElasticAgent.run.success`, `.failure` | 1 |
 //! | each of these with `.duration.ms` | milliseconds |
 //! | `workers.⟨role⟩.remaining_restarts` | number that is left |
-//! | `workers.⟨role⟩.⟨state, lower case⟩` | 1 |
+//! | `workers.⟨role⟩.⟨state, lower case⟩` | 1; `failed` or `unhealthy` once per attempt that failed |
 //! | `workers.⟨role⟩.run_total`, `.run_{success,failed}_{with,no}_retries` | 0 or 1, at the end |
 //! | `workers.⟨role⟩.flakiness` | percent, at the end |
 //!
 //! Torchelastic publishes the state with every poll of its workers; here the state is published
-//! when it changes, and there is no `_monitor_workers`.
+//! when it changes, and there is no `_monitor_workers`. A restart lasts from the moment when the workers
+//! begin to be stopped, as there.
 
 use std::time::Duration;
 
@@ -41,8 +42,11 @@ pub struct AgentMetrics {
     started: u32,
     /// When the group began to be stopped, if it is.
     stopping: Option<Wall>,
-    /// True from the second rendezvous on.
-    again: bool,
+    /// When the restart to this attempt began: with the end of the attempt before. `None`: this is the first
+    /// attempt.
+    restarted: Option<Wall>,
+    /// Whether the failure of this attempt was published as `unhealthy`.
+    unhealthy: bool,
 }
 
 impl AgentMetrics {
@@ -58,7 +62,8 @@ impl AgentMetrics {
             assigned: Wall::default(),
             started: 0,
             stopping: None,
-            again: false,
+            restarted: None,
+            unhealthy: false,
         }
     }
 
@@ -85,31 +90,40 @@ impl AgentMetrics {
 
     /// The last worker of an attempt was started.
     fn all_started(&mut self, at: Wall) {
-        let (began, assigned) = (self.began, self.assigned);
-        self.call(
-            at,
-            "LocalElasticAgent._start_workers",
-            true,
-            at.since(assigned),
-        );
+        let function = "LocalElasticAgent._start_workers";
+        self.call(at, function, true, at.since(self.assigned));
+        self.initialized(at, true);
+    }
+
+    /// An attempt has its workers, or has failed before.
+    fn initialized(&mut self, at: Wall, succeeded: bool) {
         let function = "SimpleElasticAgent._initialize_workers";
-        self.call(at, function, true, at.since(began));
-        if self.again {
+        self.call(at, function, succeeded, at.since(self.began));
+        if let Some(restarted) = self.restarted.take() {
             let function = "SimpleElasticAgent._restart_workers";
-            self.call(at, function, true, at.since(began));
+            self.call(at, function, succeeded, at.since(restarted));
         }
-        self.again = true;
     }
 
     fn state(&mut self, at: Wall, state: GroupState) {
-        if state == GroupState::Stopped {
+        if matches!(state, GroupState::Stopped | GroupState::Unhealthy) {
             self.stopping.get_or_insert(at);
         } else if let Some(stopping) = self.stopping.take() {
             let function = "LocalElasticAgent._stop_workers";
             self.call(at, function, true, at.since(stopping));
+            self.restarted = Some(stopping);
         }
-        let remaining = i64::from(self.remaining());
-        self.of_workers(at, "remaining_restarts", remaining);
+        // A failure is published once.
+        if state == GroupState::Failed && self.unhealthy {
+            return;
+        }
+        self.unhealthy |= state == GroupState::Unhealthy;
+        self.monitored(at, state, self.remaining());
+    }
+
+    /// A poll of the workers has found this state.
+    fn monitored(&mut self, at: Wall, state: GroupState, remaining: u32) {
+        self.of_workers(at, "remaining_restarts", i64::from(remaining));
         self.of_workers(at, &state.name().to_lowercase(), 1);
     }
 
@@ -149,12 +163,15 @@ impl EventSink for AgentMetrics {
         match event {
             AgentEvent::RendezvousBegan { restart_count, .. } => {
                 self.restart_count = *restart_count;
-                (self.began, self.started) = (at, 0);
+                (self.began, self.started, self.unhealthy) = (at, 0, false);
             }
             AgentEvent::Rendezvous { took, result, .. } => {
                 self.assigned = at;
                 let function = "SimpleElasticAgent._rendezvous";
                 self.call(at, function, result.is_ok(), *took);
+                if result.is_err() {
+                    self.initialized(at, false);
+                }
             }
             AgentEvent::RanksAssigned { took, .. } => {
                 self.assigned = at;
@@ -167,6 +184,11 @@ impl EventSink for AgentMetrics {
                     self.all_started(at);
                 }
             }
+            AgentEvent::Restarting {
+                state: GroupState::Failed,
+                remaining,
+                ..
+            } => self.monitored(at, GroupState::Failed, remaining + 1),
             AgentEvent::StateChanged {
                 state,
                 restart_count,

@@ -1,7 +1,6 @@
 //! The sinks of the events of a run, and the resources that live as long as it.
 
 use std::ffi::OsStr;
-use std::fmt::Debug;
 use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -9,14 +8,13 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rdzv_agent::observe::{
-    EventFile, EventRegistry, EventSink, EventSinks, NodeReport, RunFacts, SharedReport,
+    EventFile, EventRegistry, EventSink, EventSinks, InfoLines, NodeReport, RunFacts, SharedReport,
     TorchelasticEvents,
 };
-use rdzv_agent::{AgentConfig, AgentEvent, WorkerIdentity};
+use rdzv_agent::{AgentConfig, AgentEvent};
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::env;
 use tempfile::{Builder, TempDir};
-use tracing::info;
 
 use super::prometheus;
 use super::status_server::{self, Listener, Sources};
@@ -64,8 +62,7 @@ pub(crate) fn open(
     plan.worker_sockets = sockets.as_ref().map(|made| made.path().to_owned());
     let facts = RunFacts::new(plan);
     let mut sinks = EventSinks::new();
-    let (role, handler) = (facts.role.clone(), observers.handler.clone());
-    sinks.add(move |event: &AgentEvent| log_round(event, &role, &handler));
+    sinks.add(InfoLines::new(&facts, &observers.handler));
     if shown && let Some(sink) = registry().create(&observers.handler, &facts) {
         sinks.add_boxed(sink);
     }
@@ -129,40 +126,6 @@ fn registry() -> EventRegistry {
 
 fn refused(what: &str, error: &io::Error) -> Raised {
     Raised::new("OSError", format!("{what}: {error}"))
-}
-
-/// Logs the ranks of each round (`LOGLEVEL=INFO`). All other log lines come from the agent itself.
-fn log_round(event: &AgentEvent, role: &str, event_log_handler: &str) {
-    let AgentEvent::RanksAssigned {
-        group_rank,
-        group_world_size,
-        workers,
-        master_addr,
-        master_port,
-        restart_count,
-        ..
-    } = event
-    else {
-        return;
-    };
-    let list = |number: fn(&WorkerIdentity) -> u32| workers.iter().map(number).collect::<Vec<_>>();
-    let fields: [(&str, &dyn Debug); 11] = [
-        ("restart_count", restart_count),
-        ("master_addr", &format_args!("{master_addr}")),
-        ("master_port", master_port),
-        ("group_rank", &format_args!("{group_rank}")),
-        ("group_world_size", group_world_size),
-        ("local_ranks", &list(|worker| worker.local_rank.0)),
-        ("role_ranks", &list(|worker| worker.role_rank.0)),
-        ("global_ranks", &list(|worker| worker.rank.0)),
-        ("role_world_sizes", &list(|worker| worker.role_world_size)),
-        ("global_world_sizes", &list(|worker| worker.world_size)),
-        ("event_log_handler", &format_args!("{event_log_handler}")),
-    ];
-    let lines = fields
-        .map(|(name, value)| format!("\n  {name}={value:?}"))
-        .concat();
-    info!("[{role}] Rendezvous complete for workers. Result:{lines}");
 }
 
 /// The path of a socket has up to 107 bytes. A name within the directory takes a few of them.

@@ -1,4 +1,5 @@
 use rdzv_agent::{WorkerFiles, WorkerIdentity};
+use rdzv_agent_proto::group::GroupState;
 use rdzv_core::rank::{LocalRank, Rank, RoleRank};
 use rdzv_core::time::Wall;
 
@@ -39,6 +40,7 @@ fn exited(rank: u32, pid: u32, exit: Exit) -> Observation {
 fn restarting() -> Observation {
     Observation::Agent(AgentEvent::Restarting {
         at: AT,
+        state: GroupState::Failed,
         remaining: 0,
         most: 1,
     })

@@ -284,6 +284,8 @@ pub enum GroupOutput {
     AbandonLeftovers,
     /// The group failed and is restarted.
     Restarting {
+        /// `Failed` if a worker has ended, `Unhealthy` if workers hang.
+        state: GroupState,
         /// Number of restarts that are left after this one.
         remaining: u32,
         /// `--max-restarts`.

@@ -10,7 +10,7 @@ fn a_hang_uses_a_restart_as_a_failure_does() {
         1,
         "10 hang 1         -> unhealthy 1 | signal 15 to 0 1
          20 exited 0=0! 1=-15! -> clear
-         30 cleared        -> restarting 0/1 | join 1
+         30 cleared        -> restarting UNHEALTHY 0/1 | join 1
          30 joined         -> purge | assign
          30 assigned       -> assigned 2 | start 0
          30 started 0      -> start 1

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use rdzv_agent_proto::group::policy::EXPLAINED_WITHIN;
 use rdzv_agent_proto::group::{
-    Ending, Exit, GroupInput, GroupOutput, GroupSpec, Master, MembershipCause, Round, WorkerExit,
-    WorkerGroup,
+    Ending, Exit, GroupInput, GroupOutput, GroupSpec, GroupState, Master, MembershipCause, Round,
+    WorkerExit, WorkerGroup,
 };
 use rdzv_core::ident::RunId;
 use rdzv_core::machine::Machine;
@@ -185,7 +185,16 @@ fn shown(output: &GroupOutput) -> String {
         GroupOutput::Abandon { workers } => format!("abandon {}", ranks(workers)),
         GroupOutput::ClearLeftovers => "clear".into(),
         GroupOutput::AbandonLeftovers => "abandon leftovers".into(),
-        GroupOutput::Restarting { remaining, most } => format!("restarting {remaining}/{most}"),
+        GroupOutput::Restarting {
+            state: GroupState::Failed,
+            remaining,
+            most,
+        } => format!("restarting {remaining}/{most}"),
+        GroupOutput::Restarting {
+            state,
+            remaining,
+            most,
+        } => format!("restarting {} {remaining}/{most}", state.name()),
         GroupOutput::ExitBarrier { agents } => format!("barrier of {agents}"),
         GroupOutput::Finish(ending) => match ending {
             Ending::Succeeded { .. } => "finish succeeded".into(),

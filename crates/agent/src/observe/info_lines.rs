@@ -1,0 +1,103 @@
+//! The life of the worker group as log lines at the level INFO, in the form of torchelastic's.
+
+use std::fmt::Debug;
+
+use rdzv_agent_proto::group::GroupState;
+use tracing::info;
+
+use super::sink::{EventSink, RunFacts};
+use crate::{AgentEvent, WorkerIdentity};
+
+/// Logs how the group is started, gets its ranks, is stopped and ends. The lines about failures and
+/// restarts come from the agent itself.
+#[derive(Debug)]
+pub struct InfoLines {
+    role: String,
+    entry_point: String,
+    event_log_handler: String,
+    /// Whether the first attempt has begun.
+    began: bool,
+}
+
+impl InfoLines {
+    /// For a run. `event_log_handler` is the name of the handler of its events, which one line has.
+    pub fn new(facts: &RunFacts, event_log_handler: &str) -> Self {
+        Self {
+            role: facts.role.clone(),
+            entry_point: facts.entry_point.clone(),
+            event_log_handler: event_log_handler.to_owned(),
+            began: false,
+        }
+    }
+
+    /// The lines of an event, without the role.
+    pub(super) fn lines(&mut self, event: &AgentEvent) -> Vec<String> {
+        let line = |text: &str| vec![text.to_owned()];
+        match event {
+            AgentEvent::RendezvousBegan { .. } => {
+                let mut lines = Vec::new();
+                if !std::mem::replace(&mut self.began, true) {
+                    lines.push(format!(
+                        "starting workers for entrypoint: {}",
+                        self.entry_point
+                    ));
+                }
+                lines.push("Rendezvous'ing worker group".to_owned());
+                lines
+            }
+            AgentEvent::RanksAssigned { .. } => {
+                vec![self.round(event), "Starting worker group".to_owned()]
+            }
+            AgentEvent::StateChanged { state, .. } => match state {
+                GroupState::Stopped | GroupState::Unhealthy => line("Stopping worker group"),
+                GroupState::Succeeded => line("All workers successfully finished."),
+                _ => Vec::new(),
+            },
+            _ => Vec::new(),
+        }
+    }
+
+    /// Everything that a round has settled, a line for each field.
+    fn round(&self, event: &AgentEvent) -> String {
+        let AgentEvent::RanksAssigned {
+            group_rank,
+            group_world_size,
+            workers,
+            master_addr,
+            master_port,
+            restart_count,
+            ..
+        } = event
+        else {
+            return String::new();
+        };
+        let list =
+            |number: fn(&WorkerIdentity) -> u32| workers.iter().map(number).collect::<Vec<_>>();
+        let handler = &self.event_log_handler;
+        let fields: [(&str, &dyn Debug); 11] = [
+            ("restart_count", restart_count),
+            ("master_addr", &format_args!("{master_addr}")),
+            ("master_port", master_port),
+            ("group_rank", &format_args!("{group_rank}")),
+            ("group_world_size", group_world_size),
+            ("local_ranks", &list(|worker| worker.local_rank.0)),
+            ("role_ranks", &list(|worker| worker.role_rank.0)),
+            ("global_ranks", &list(|worker| worker.rank.0)),
+            ("role_world_sizes", &list(|worker| worker.role_world_size)),
+            ("global_world_sizes", &list(|worker| worker.world_size)),
+            ("event_log_handler", &format_args!("{handler}")),
+        ];
+        let lines = fields
+            .map(|(name, value)| format!("\n  {name}={value:?}"))
+            .concat();
+        format!("Rendezvous complete for workers. Result:{lines}")
+    }
+}
+
+impl EventSink for InfoLines {
+    fn record(&mut self, event: &AgentEvent) {
+        for line in self.lines(event) {
+            info!("[{}] {line}", self.role);
+        }
+    }
+}
