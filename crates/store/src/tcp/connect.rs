@@ -247,6 +247,11 @@ fn try_once(
             format!("{name} ({address})")
         };
         match TcpStream::connect_timeout(&address, share) {
+            // There was a connection, or it would have been refused.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                failed.reason = broke(&error);
+                return Err(failed);
+            }
             Err(error) => failed.reason = Reason::Unreachable(error),
             Ok(stream) => match handshake(&stream, address, left(), silence) {
                 Ok(()) => return Ok((stream, address)),
@@ -288,6 +293,10 @@ fn resolve(endpoint: &Endpoint, within: Option<Duration>) -> io::Result<Vec<Sock
     Ok(addresses)
 }
 
+fn broke(error: &io::Error) -> Reason {
+    Reason::Silent(format!("the connection broke before it answered: {error}"))
+}
+
 /// Exchanges the preamble.
 fn handshake(
     stream: &TcpStream,
@@ -298,8 +307,7 @@ fn handshake(
     let nonce = std::process::id();
     let mut preamble = Vec::new();
     request::preamble(&mut preamble, nonce);
-    let broke = |error| Reason::Silent(format!("the connection broke before it answered: {error}"));
-    prepare(stream, &preamble).map_err(broke)?;
+    prepare(stream, &preamble).map_err(|error| broke(&error))?;
     let connected = Instant::now();
     let end = within.and_then(|within| connected.checked_add(within));
     let nonce = nonce.to_le_bytes();
@@ -329,7 +337,7 @@ fn handshake(
                     }
                     silence.act(connected, address)?;
                 }
-                _ => return Err(broke(error)),
+                _ => return Err(broke(&error)),
             },
         }
     }
