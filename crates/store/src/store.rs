@@ -45,10 +45,7 @@ pub trait Store: Send + Sync + Debug {
 
     /// All keys, in no order.
     fn list_keys(&self) -> Result<Vec<String>, StoreError> {
-        Err(StoreError::Unsupported {
-            operation: "listKeys",
-            store: format!("{self:?}"),
-        })
+        unsupported(self, "listKeys")
     }
 
     /// Appends to the value of a key, or creates it.
@@ -78,29 +75,20 @@ pub trait Store: Send + Sync + Debug {
     /// Adds to the end of the queue of that name. Queues and keys have separate name spaces.
     fn queue_push(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
         let _ = (key, value);
-        Err(StoreError::Unsupported {
-            operation: "queue",
-            store: format!("{self:?}"),
-        })
+        unsupported(self, "queue")
     }
 
     /// Takes the first of the queue; if it is empty, waits when `block`, else
     /// [`StoreError::QueueEmpty`].
     fn queue_pop(&self, key: &str, block: bool) -> Result<Bytes, StoreError> {
         let _ = (key, block);
-        Err(StoreError::Unsupported {
-            operation: "queue",
-            store: format!("{self:?}"),
-        })
+        unsupported(self, "queue")
     }
 
     /// Number of values in the queue.
     fn queue_len(&self, key: &str) -> Result<u64, StoreError> {
         let _ = key;
-        Err(StoreError::Unsupported {
-            operation: "queue",
-            store: format!("{self:?}"),
-        })
+        unsupported(self, "queue")
     }
 
     /// Waits until `world_size` callers have come. A key is good for one barrier.
@@ -147,4 +135,9 @@ pub trait Store: Send + Sync + Debug {
 
     /// A second handle to the same data that does not share this one's connection.
     fn try_clone(&self) -> Result<Box<dyn Store>, StoreError>;
+}
+
+fn unsupported<T>(store: &(impl Debug + ?Sized), operation: &'static str) -> Result<T, StoreError> {
+    let store = format!("{store:?}");
+    Err(StoreError::Unsupported { operation, store })
 }

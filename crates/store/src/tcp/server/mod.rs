@@ -20,11 +20,11 @@ mod sockets;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rdzv_event::{Mailbox, Sender, mailbox};
 use rdzv_store_proto::limits::Limits;
 use rdzv_store_proto::server::{Extension, ServerMachine, ServerStats};
@@ -142,16 +142,12 @@ impl TcpStoreServer {
 
     /// Figures as of the thread's last iteration.
     pub fn stats(&self) -> ServerStats {
-        self.figures.load()
+        self.figures.lock().0
     }
 
     /// Bytes that have gone through its connections so far, as of the thread's last iteration.
     pub fn traffic(&self) -> Traffic {
-        Traffic {
-            received_bytes: self.figures.received.load(Relaxed),
-            sent_bytes: self.figures.sent.load(Relaxed),
-            lost_connections: self.figures.lost.load(Relaxed),
-        }
+        self.figures.lock().1
     }
 
     /// Checks, at any time and from any thread, whether the server's thread is alive.
@@ -233,54 +229,5 @@ fn refused(port: u16) -> impl Fn(io::Error) -> StoreError {
     }
 }
 
-/// The thread's figures, for others to read.
-#[derive(Debug, Default)]
-struct Figures {
-    connections: AtomicUsize,
-    keys: AtomicUsize,
-    queues: AtomicUsize,
-    waits: AtomicUsize,
-    memory_bytes: AtomicUsize,
-    requests: AtomicU64,
-    received: AtomicU64,
-    sent: AtomicU64,
-    lost: AtomicU64,
-    peak_memory_bytes: AtomicUsize,
-    turns: AtomicU64,
-    longest_turn: AtomicUsize,
-    refused: AtomicU64,
-}
-
-impl Figures {
-    fn store(&self, stats: ServerStats, traffic: Traffic) {
-        self.received.store(traffic.received_bytes, Relaxed);
-        self.sent.store(traffic.sent_bytes, Relaxed);
-        self.lost.store(traffic.lost_connections, Relaxed);
-        self.peak_memory_bytes
-            .store(stats.peak_memory_bytes, Relaxed);
-        self.turns.store(stats.turns, Relaxed);
-        self.longest_turn.store(stats.longest_turn, Relaxed);
-        self.refused.store(stats.refused, Relaxed);
-        self.connections.store(stats.connections, Relaxed);
-        self.keys.store(stats.keys, Relaxed);
-        self.queues.store(stats.queues, Relaxed);
-        self.waits.store(stats.waits, Relaxed);
-        self.memory_bytes.store(stats.memory_bytes, Relaxed);
-        self.requests.store(stats.requests, Relaxed);
-    }
-
-    fn load(&self) -> ServerStats {
-        ServerStats {
-            connections: self.connections.load(Relaxed),
-            keys: self.keys.load(Relaxed),
-            queues: self.queues.load(Relaxed),
-            waits: self.waits.load(Relaxed),
-            memory_bytes: self.memory_bytes.load(Relaxed),
-            requests: self.requests.load(Relaxed),
-            peak_memory_bytes: self.peak_memory_bytes.load(Relaxed),
-            turns: self.turns.load(Relaxed),
-            longest_turn: self.longest_turn.load(Relaxed),
-            refused: self.refused.load(Relaxed),
-        }
-    }
-}
+/// The thread's figures, for others to read. It is held for a copy only.
+type Figures = Mutex<(ServerStats, Traffic)>;

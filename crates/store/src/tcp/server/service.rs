@@ -147,7 +147,7 @@ impl Service {
         // Until when the thread spins although nothing has come.
         let mut spin_until: Option<Instant> = None;
         while !self.has_ended() {
-            self.figures.store(self.machine.stats(), self.traffic);
+            *self.figures.lock() = (self.machine.stats(), self.traffic);
             let timeout = match spin_until {
                 Some(_) => Some(Duration::ZERO),
                 None => self.timeout(),
@@ -184,7 +184,7 @@ impl Service {
             self.on_time();
             self.flush_all();
         }
-        self.figures.store(self.machine.stats(), self.traffic);
+        *self.figures.lock() = (self.machine.stats(), self.traffic);
         self.notices.tell(Mono::MAX);
         self.leave();
     }
