@@ -39,12 +39,14 @@ pub struct Link {
     pub consumer: Consumer,
 }
 
-/// A link that the peer has yet to accept.
+/// This side's end of something, of which the peer has yet to accept the other: a link if nothing else is
+/// said.
 #[derive(Debug)]
-pub struct Offer {
-    link: Link,
+pub struct Offer<T = Link, const N: usize = DESCRIPTORS> {
+    end: T,
     capacity: usize,
-    descriptors: [OwnedFd; DESCRIPTORS],
+    /// The memory, then the doorbells of each ring.
+    descriptors: [OwnedFd; N],
 }
 
 /// Creates a link whose rings hold this many bytes each, rounded up to a power of two from 4 KiB to 64 MiB.
@@ -53,29 +55,48 @@ pub struct Offer {
 ///
 /// [`ShmError::System`] if the system has no memory or descriptors left for it.
 pub fn offer(capacity: usize) -> Result<Offer, ShmError> {
-    let new = New::create(capacity, 2)?;
-    let (capacity, descriptors) = (new.capacity, taken(new.descriptors)?);
-    Ok(Offer {
-        link: link(new.rings, Side::Offerer)?,
-        capacity,
-        descriptors,
-    })
+    Offer::new(capacity, |rings| link(rings, Side::Offerer))
 }
 
-impl Offer {
+impl<T, const N: usize> Offer<T, N> {
+    const RINGS: usize = N / 2;
+
+    fn new(
+        capacity: usize,
+        end: impl FnOnce(Vec<Ring>) -> Result<T, ShmError>,
+    ) -> Result<Self, ShmError> {
+        let capacity = capacity.clamp(SMALLEST, LARGEST).next_power_of_two();
+        let length = Self::RINGS * RingLayout::length(capacity);
+        let (file, memory) = sealed::create("rdzv-rings", length, Pages::Reserved)?;
+        let mut descriptors = vec![file];
+        let mut doorbells = Vec::new();
+        for _ in 0..Self::RINGS {
+            let (data, space) = (Doorbell::new()?, Doorbell::new()?);
+            descriptors.push(data.duplicate()?.into());
+            descriptors.push(space.duplicate()?.into());
+            doorbells.push((data, space));
+        }
+        let descriptors = <[OwnedFd; N]>::try_from(descriptors);
+        Ok(Self {
+            end: end(laid_out(memory, capacity, doorbells))?,
+            capacity,
+            descriptors: descriptors.expect("the memory, and two doorbells for each ring"),
+        })
+    }
+
     /// What the peer needs to be told beside the descriptors.
     pub fn message(&self) -> [u8; MESSAGE] {
-        message(self.capacity, 2)
+        message(self.capacity, Self::RINGS as u8)
     }
 
     /// What has to be passed to the peer, in this order.
-    pub fn descriptors(&self) -> [BorrowedFd<'_>; DESCRIPTORS] {
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; N] {
         self.descriptors.each_ref().map(AsFd::as_fd)
     }
 
-    /// This side's end of the link, once the peer has accepted. Closes what was passed.
-    pub fn taken(self) -> Link {
-        self.link
+    /// This side's end, once the peer has accepted. Closes what was passed.
+    pub fn taken(self) -> T {
+        self.end
     }
 }
 
@@ -93,12 +114,7 @@ pub fn accept(message: &[u8; MESSAGE], descriptors: Vec<OwnedFd>) -> Result<Link
 pub const DESCRIPTORS_ONE_WAY: usize = 3;
 
 /// One direction, towards a peer that has yet to accept it.
-#[derive(Debug)]
-pub struct OfferOneWay {
-    producer: Producer,
-    capacity: usize,
-    descriptors: [OwnedFd; DESCRIPTORS_ONE_WAY],
-}
+pub type OfferOneWay = Offer<Producer, DESCRIPTORS_ONE_WAY>;
 
 /// Creates one ring, towards the peer, which holds this many bytes; as for [`offer`].
 ///
@@ -106,30 +122,10 @@ pub struct OfferOneWay {
 ///
 /// [`ShmError::System`] if the system has no memory or descriptors left for it.
 pub fn offer_one_way(capacity: usize) -> Result<OfferOneWay, ShmError> {
-    let mut new = New::create(capacity, 1)?;
-    let ring = new.rings.pop().expect("one ring was created");
-    Ok(OfferOneWay {
-        producer: Producer::new(ring.layout, ring.data, ring.space),
-        capacity: new.capacity,
-        descriptors: taken(new.descriptors)?,
+    Offer::new(capacity, |mut rings| {
+        let ring = rings.pop().expect("one ring was created");
+        Ok(Producer::new(ring.layout, ring.data, ring.space))
     })
-}
-
-impl OfferOneWay {
-    /// What the peer needs to be told beside the descriptors.
-    pub fn message(&self) -> [u8; MESSAGE] {
-        message(self.capacity, 1)
-    }
-
-    /// What has to be passed to the peer, in this order.
-    pub fn descriptors(&self) -> [BorrowedFd<'_>; DESCRIPTORS_ONE_WAY] {
-        self.descriptors.each_ref().map(AsFd::as_fd)
-    }
-
-    /// This side's end, once the peer has accepted. Closes what was passed.
-    pub fn taken(self) -> Producer {
-        self.producer
-    }
 }
 
 /// The other end of one direction that a peer offers.
@@ -151,41 +147,6 @@ struct Ring {
     layout: RingLayout,
     data: Doorbell,
     space: Doorbell,
-}
-
-struct New {
-    capacity: usize,
-    rings: Vec<Ring>,
-    /// For the peer: the memory, then the doorbells of each ring.
-    descriptors: Vec<OwnedFd>,
-}
-
-impl New {
-    fn create(capacity: usize, rings: usize) -> Result<Self, ShmError> {
-        let capacity = capacity.clamp(SMALLEST, LARGEST).next_power_of_two();
-        let length = rings * RingLayout::length(capacity);
-        let (file, memory) = sealed::create("rdzv-rings", length, Pages::Reserved)?;
-        let mut descriptors = vec![file];
-        let mut doorbells = Vec::new();
-        for _ in 0..rings {
-            let (data, space) = (Doorbell::new()?, Doorbell::new()?);
-            descriptors.push(data.duplicate()?.into());
-            descriptors.push(space.duplicate()?.into());
-            doorbells.push((data, space));
-        }
-        Ok(Self {
-            capacity,
-            rings: laid_out(memory, capacity, doorbells),
-            descriptors,
-        })
-    }
-}
-
-fn taken<const N: usize>(descriptors: Vec<OwnedFd>) -> Result<[OwnedFd; N], ShmError> {
-    descriptors.try_into().map_err(|descriptors: Vec<OwnedFd>| {
-        let found = format!("{} descriptors instead of {N}", descriptors.len());
-        ShmError::refused(WHAT, found)
-    })
 }
 
 /// What an offer is called in errors.
