@@ -57,6 +57,11 @@ impl RpcError {
     }
 
     /// An error of kind [`RpcErrorKind::InvalidArgument`].
+    /// This worker is shutting down.
+    pub(crate) fn stopping() -> Self {
+        Self::new(RpcErrorKind::Stopping, "this worker is shutting down")
+    }
+
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::new(RpcErrorKind::InvalidArgument, message)
     }

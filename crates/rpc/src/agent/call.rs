@@ -247,10 +247,7 @@ impl Core {
         let begun = Instant::now();
         let nested = place() != Place::Application;
         if self.is_stopped() || (!nested && !self.is_running()) {
-            let text = "this worker is shutting down";
-            return Err(
-                RpcError::new(RpcErrorKind::Stopping, text).with_worker(member.info.clone())
-            );
+            return Err(RpcError::stopping().with_worker(member.info.clone()));
         }
         let timeout = match options.timeout {
             Timeout::OfAgent => self.timeout(),

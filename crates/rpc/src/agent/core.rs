@@ -51,6 +51,16 @@ pub(crate) struct Member {
 }
 
 /// The members of the group by id.
+impl Member {
+    /// As the references know it.
+    pub(crate) fn holder(&self) -> Holder {
+        Holder {
+            id: self.info.id,
+            incarnation: self.incarnation,
+        }
+    }
+}
+
 pub(crate) type Members = BTreeMap<WorkerId, Member>;
 
 /// So many large parts are read at the same time although all functions that may run do.

@@ -31,8 +31,7 @@ impl RpcAgent {
                 return Ok(workers);
             }
             if self.core().is_stopped() {
-                let text = "this worker is shutting down";
-                return Err(RpcError::new(RpcErrorKind::Stopping, text));
+                return Err(RpcError::stopping());
             }
             let left = within.saturating_sub(began.elapsed());
             if left.is_zero() {

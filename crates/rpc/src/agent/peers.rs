@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rdzv_rpc_proto::calls::CreditLimits;
-use rdzv_rpc_proto::rref::{Input, Member as Holder};
+use rdzv_rpc_proto::rref::Input;
 use rdzv_rpc_proto::worker::WorkerId;
 
 use super::connect;
@@ -117,10 +117,7 @@ impl Peers {
 
     fn connect(core: &Arc<Core>, member: Member) {
         if core.is_stopped() {
-            let text = "this worker is shutting down";
-            return core
-                .peers
-                .failed(&member, &RpcError::new(RpcErrorKind::Stopping, text));
+            return core.peers.failed(&member, &RpcError::stopping());
         }
         let starter = Arc::clone(core);
         let named = std::thread::Builder::new().name(format!("rpc>{}", member.info.name));
@@ -150,8 +147,7 @@ impl Peers {
         core.counters.connected();
         core.gathers.connected(&member.info, member.incarnation);
         if core.is_stopped() {
-            let text = "this worker is shutting down";
-            fail(&client, RpcError::new(RpcErrorKind::Stopping, text));
+            fail(&client, RpcError::stopping());
         }
         if let Some(Peer::Connecting(waiting)) = former {
             let first = waiting.iter().filter_map(|(request, _)| request.until());
@@ -167,11 +163,8 @@ impl Peers {
             }
         }
         drop(order);
-        let holder = Holder {
-            id: member.info.id,
-            incarnation: member.incarnation,
-        };
-        core.references.tell(core, Input::Reachable(holder));
+        core.references
+            .tell(core, Input::Reachable(member.holder()));
     }
 
     fn failed(&self, member: &Member, error: &RpcError) {
@@ -263,9 +256,7 @@ impl Peers {
         for peer in peers.into_values() {
             if let Peer::Connecting(waiting) = peer {
                 for (request, _) in waiting {
-                    let text = "this worker is shutting down";
-                    let error = RpcError::new(RpcErrorKind::Stopping, text);
-                    request.fail(error);
+                    request.fail(RpcError::stopping());
                 }
             }
         }

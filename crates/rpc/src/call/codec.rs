@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rdzv_rpc_proto::rref::{ForkId, Member as Holder};
+use rdzv_rpc_proto::rref::ForkId;
 use rdzv_rpc_proto::worker::WorkerInfo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -24,11 +24,7 @@ pub(crate) fn encode_argument<T: Serialize + ?Sized>(
     let map = view
         .as_ref()
         .and_then(|view| view.device_map(&to.info.name));
-    let holder = Holder {
-        id: to.info.id,
-        incarnation: to.incarnation,
-    };
-    let mut forking = Forking::new(core, holder);
+    let mut forking = Forking::new(core, to.holder());
     let mut outgoing = Outgoing::request(&to.info)
         .with_device_map(map)
         .with_references(&mut forking);
@@ -56,11 +52,7 @@ pub(crate) fn encode_output<T: Serialize + ?Sized>(
 ) -> Result<Payload, RpcError> {
     let core = context.agent.core();
     let to = &context.caller;
-    let holder = Holder {
-        id: to.id,
-        incarnation: context.caller_incarnation,
-    };
-    let mut forking = Forking::new(core, holder);
+    let mut forking = Forking::new(core, context.holder());
     let view = core.view();
     let mut outgoing = Outgoing::response(to).with_references(&mut forking);
     if let Some(view) = &view {

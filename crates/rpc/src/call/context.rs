@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::time::Instant;
 
+use rdzv_rpc_proto::rref::Member as Holder;
 use rdzv_rpc_proto::worker::WorkerInfo;
 
 use super::cancellation::Cancellation;
@@ -44,6 +45,14 @@ impl CallContext {
     /// the same one.
     pub fn trace(&self) -> u128 {
         self.trace
+    }
+
+    /// The caller, as the references know it.
+    pub(crate) fn holder(&self) -> Holder {
+        Holder {
+            id: self.caller.id,
+            incarnation: self.caller_incarnation,
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::error::{RpcError, RpcErrorKind};
+use crate::error::RpcError;
 
 /// A place for one value, and for one who waits for it.
 #[derive(Debug)]
@@ -53,9 +53,7 @@ impl<T> Promise<T> {
 impl<T> Drop for Promise<T> {
     fn drop(&mut self) {
         if !self.0.is_filled() {
-            let text = "this worker is shutting down";
-            self.0
-                .fill(Err(RpcError::new(RpcErrorKind::Stopping, text)));
+            self.0.fill(Err(RpcError::stopping()));
         }
     }
 }
@@ -149,6 +147,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::error::RpcErrorKind;
 
     #[test]
     fn the_first_value_counts_and_is_taken_once() {

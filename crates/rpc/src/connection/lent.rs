@@ -212,8 +212,7 @@ impl<F: FnOnce(Answer)> Then<F> {
 impl<F: FnOnce(Answer)> Drop for Then<F> {
     fn drop(&mut self) {
         if let Some(then) = self.0.take() {
-            let text = "this worker is shutting down";
-            then(Err(RpcError::new(RpcErrorKind::Stopping, text)));
+            then(Err(RpcError::stopping()));
         }
     }
 }

@@ -9,14 +9,13 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use bytes::{Bytes, BytesMut};
 use rdzv_rpc_proto::frame::method_hash;
-use rdzv_rpc_proto::rref::{Fetch, FetchId, ForkId, Handle, Input, Member, RRefId};
+use rdzv_rpc_proto::rref::{Fetch, FetchId, ForkId, Handle, Input, RRefId};
 use serde::{Deserialize, Serialize};
 
 use super::failure;
 use super::kept::Made;
 use super::reference::RRef;
 use super::register;
-use super::value_method::Question;
 use crate::agent::core::Core;
 use crate::agent::{CallOptions, Destination, RpcAgent};
 use crate::call::cancellation::Cancellation;
@@ -46,7 +45,7 @@ struct Head {
 }
 
 /// The method that asks for a copy.
-pub(super) fn fetch_method<T>() -> Method<Question, T> {
+pub(super) fn fetch_method<T>() -> Method<Fetch, T> {
     Method::new(FETCH)
 }
 
@@ -57,9 +56,9 @@ pub(crate) fn offered(methods: Methods) -> Methods {
     }));
     let fetch = Handler::Async(Arc::new(|context, payload| {
         Box::pin(async move {
-            let (question, _) = codec::decode_argument::<Question>(&context, &payload)?;
+            let (question, _) = codec::decode_argument::<Fetch>(&context, &payload)?;
             let core = context.agent.core();
-            let made = answer(core, question.fetch()).await?;
+            let made = answer(core, question).await?;
             made.encode(&context)
         })
     }));
@@ -122,10 +121,7 @@ impl RpcAgent {
     {
         let core = self.core();
         let member = core.member(&to.into())?;
-        let owner = Member {
-            id: member.info.id,
-            incarnation: member.incarnation,
-        };
+        let owner = member.holder();
         let named = |error: RpcError| error.with_method(method.name());
         let (argument, forks) = codec::encode_argument(core, &member, argument).map_err(named)?;
         let created = core
@@ -250,12 +246,8 @@ fn create(context: &CallContext, payload: Payload) -> Answer {
     if core.methods.keep(head.method).is_none() {
         return Err(unknown(core, &head.name));
     }
-    let caller = Member {
-        id: context.caller.id,
-        incarnation: context.caller_incarnation,
-    };
     let arrived = core.references.with(core, |machine, _| {
-        machine.creation_arrived(caller, head.rref, head.fork)
+        machine.creation_arrived(context.holder(), head.rref, head.fork)
     });
     arrived.map_err(|why| failure::error(&why))?;
     let context = CallContext {

@@ -15,7 +15,7 @@ use super::create::{QUESTION_OVER, fetch_method};
 use super::failure;
 use super::held::{Held, Local};
 use super::kept::Kept;
-use super::value_method::{Question, ValueMethod};
+use super::value_method::ValueMethod;
 use crate::agent::core::Core;
 use crate::agent::{CallOptions, RpcAgent, Timeout};
 use crate::call::context::{Place, place};
@@ -174,8 +174,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
     {
         let agent = RpcAgent::borrowed(Arc::clone(core));
         let options = CallOptions::new().timeout(timeout);
-        let question = Question::new(question);
-        agent.call_with(options, self.owner(), fetch_method::<T>(), &question)
+        agent.call_with(options, self.owner(), fetch_method::<T>(), question)
     }
 
     /// The value itself, on the owner. Blocks until it exists.
@@ -234,8 +233,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
             Err(error) => RpcFuture::ready(Arc::clone(core), Err(error)),
             Ok((_, question)) => {
                 let options = CallOptions::new().timeout(timeout);
-                let asked: Method<(Question, &Argument), Output> = method.wire();
-                let question = Question::new(&question);
+                let asked: Method<(Fetch, &Argument), Output> = method.wire();
                 agent.call_with(options, self.owner(), asked, &(question, argument))
             }
         }
@@ -275,8 +273,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
         Output: Send + Sync + 'static,
     {
         let (core, question) = self.question("remote()")?;
-        let asked: Method<(Question, &Argument), Output> = method.wire();
-        let question = Question::new(&question);
+        let asked: Method<(Fetch, &Argument), Output> = method.wire();
         let agent = RpcAgent::borrowed(Arc::clone(core));
         agent.remote(self.owner(), asked, &(question, argument))
     }

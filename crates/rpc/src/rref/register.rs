@@ -222,18 +222,7 @@ impl Register {
             let fetch = FetchId(state.next_question);
             state.next_question += 1;
             state.questions.insert(fetch, (question.rref, answer));
-            let Fetch {
-                owner,
-                rref,
-                creator,
-            } = question;
-            let input = Input::Fetch {
-                fetch,
-                owner,
-                rref,
-                creator,
-            };
-            state.machine.handle(now, input);
+            state.machine.handle(now, Input::Fetch(fetch, question));
             fetch
         });
         (fetch, slot)

@@ -6,8 +6,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Instant;
 
-use rdzv_rpc_proto::rref::{Fetch, Member, RRefId};
-use serde::{Deserialize, Serialize};
+use rdzv_rpc_proto::rref::Fetch;
 
 use super::create::{QUESTION_OVER, answer};
 use crate::agent::core::Core;
@@ -27,7 +26,7 @@ use crate::error::{RpcError, RpcErrorKind};
 /// The owner offers its function with [`Methods::with_value`](crate::Methods::with_value); whoever has
 /// an [`RRef`](crate::RRef) calls it with [`rpc_sync`](crate::RRef::rpc_sync) and the like.
 pub struct ValueMethod<T, Argument, Output> {
-    wire: Method<(Question, Argument), Output>,
+    wire: Method<(Fetch, Argument), Output>,
     value: PhantomData<fn() -> T>,
 }
 
@@ -51,7 +50,7 @@ impl<T, Argument, Output> ValueMethod<T, Argument, Output> {
     }
 
     /// The method as it is called, with the argument by value or by reference.
-    pub(crate) fn wire<A>(&self) -> Method<(Question, A), Output> {
+    pub(crate) fn wire<A>(&self) -> Method<(Fetch, A), Output> {
         Method::with_version(self.wire.name(), self.wire.version())
     }
 }
@@ -71,42 +70,6 @@ impl<T, Argument, Output> fmt::Debug for ValueMethod<T, Argument, Output> {
     }
 }
 
-/// Which value is meant.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct Question {
-    owner: Member,
-    rref: RRefId,
-    creator: Option<Member>,
-}
-
-impl Question {
-    pub(super) fn new(fetch: &Fetch) -> Self {
-        let Fetch {
-            owner,
-            rref,
-            creator,
-        } = *fetch;
-        Self {
-            owner,
-            rref,
-            creator,
-        }
-    }
-
-    pub(super) fn fetch(self) -> Fetch {
-        let Self {
-            owner,
-            rref,
-            creator,
-        } = self;
-        Fetch {
-            owner,
-            rref,
-            creator,
-        }
-    }
-}
-
 /// The same, for a function that blocks.
 ///
 /// # Errors
@@ -114,10 +77,9 @@ impl Question {
 /// As there; kind Deadline when the time is over.
 pub(crate) fn wait_for_value<T: Send + Sync + 'static>(
     core: &Arc<Core>,
-    question: Question,
+    question: Fetch,
     until: Option<Instant>,
 ) -> Result<Arc<T>, RpcError> {
-    let question = question.fetch();
     let (fetch, answer) = core.references.ask(core, question);
     answer.park(until);
     let Some(made) = answer.take() else {
@@ -135,7 +97,7 @@ pub(crate) fn wait_for_value<T: Send + Sync + 'static>(
 /// Why it is not there, or the error of the function that should have made it.
 pub(crate) async fn value<T: Send + Sync + 'static>(
     core: &Arc<Core>,
-    question: Question,
+    question: Fetch,
 ) -> Result<Arc<T>, RpcError> {
-    answer(core, question.fetch()).await?.get()
+    answer(core, question).await?.get()
 }

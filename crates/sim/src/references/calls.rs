@@ -211,14 +211,14 @@ impl World {
             Err(failure) => return self.model.refused(me, handle, &failure.to_string()),
         };
         let fetch = FetchId(self.time.count);
-        let (to, rref, creator) = (question.owner, question.rref, question.creator);
+        let (to, rref) = (question.owner, question.rref);
         self.note(worker, || format!("asks {to} for {rref}: {fetch:?}"));
         if to != me && (self.time.chance(self.plan.bad_calls) || self.is_cut(me, to)) {
             return Ok(());
         }
         self.questions.insert(fetch, (me, handle));
         let arrives = self.time.now + self.latency();
-        let call = Call::Fetch(to, fetch, rref, creator);
+        let call = Call::Fetch(fetch, question);
         self.time.at(arrives, Event::Call(call));
         // The asker's patience ends at last: its agent says so, or the connection breaks.
         let patience = self.time.random.u64(3_000_000_000..10_000_000_000);
@@ -232,23 +232,14 @@ impl World {
         match call {
             Call::Create(from, to, rref, fork) => self.creation_arrives(from, to, rref, fork),
             Call::Pass(to, data) => self.reference_arrives(to, data),
-            Call::Fetch(to, fetch, rref, creator) => {
+            Call::Fetch(fetch, question) => {
                 // Whoever has the owner's place now gets it.
-                let worker = to.id.0 as usize;
+                let worker = question.owner.id.0 as usize;
                 if self.workers[worker].doing == Doing::Nothing {
                     self.questions.remove(&fetch);
                     return Ok(());
                 }
-                let owner = to;
-                self.tell(
-                    worker,
-                    Input::Fetch {
-                        fetch,
-                        owner,
-                        rref,
-                        creator,
-                    },
-                )
+                self.tell(worker, Input::Fetch(fetch, question))
             }
         }
     }

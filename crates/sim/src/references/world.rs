@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rdzv_core::machine::Machine as _;
 use rdzv_rpc_proto::rref::{
-    Batch, Counters, FetchId, ForkData, ForkId, Handle, Input, Member, RRefId, References,
+    Batch, Counters, Fetch, FetchId, ForkData, ForkId, Handle, Input, Member, RRefId, References,
 };
 use rdzv_rpc_proto::worker::WorkerId;
 
@@ -72,7 +72,7 @@ pub(super) enum Call {
     /// F3 to F6: it has a reference inside.
     Pass(Member, ForkData),
     /// F8: give me the value.
-    Fetch(Member, FetchId, RRefId, Option<Member>),
+    Fetch(FetchId, Fetch),
 }
 
 /// What a process is told.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::ident::{FetchId, ForkData, ForkId, Handle, Member, RRefId};
@@ -60,16 +61,9 @@ pub enum Input<'a> {
     /// F7: the last use of a handle is over. One for each time that the owner's handle was given.
     Dropped(Handle),
     /// F8, on the owner: somebody asks for a value.
-    Fetch {
-        /// The driver's name for the question.
-        fetch: FetchId,
-        /// Whom the question is for: this member, or a former life of this worker.
-        owner: Member,
-        /// The value.
-        rref: RRefId,
-        /// Who asked for the value to be made, if that may not have arrived yet.
-        creator: Option<Member>,
-    },
+    ///
+    /// The question is for this member, or for a former life of this worker. The driver names it.
+    Fetch(FetchId, Fetch),
     /// Nobody waits for this answer any more.
     FetchCancelled(RRefId, FetchId),
     /// A batch came.
@@ -178,7 +172,7 @@ pub struct UserInfo {
 }
 
 /// A question for a value, as it is sent to the owner.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fetch {
     /// Who has the value.
     pub owner: Member,

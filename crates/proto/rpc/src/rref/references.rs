@@ -282,12 +282,7 @@ impl Machine for References {
             Input::CreationFailed(fork) => self.creation_failed(now, fork),
             Input::Made { rref, failed } => self.made(now, rref, failed),
             Input::Dropped(handle) => self.dropped(now, handle),
-            Input::Fetch {
-                fetch,
-                owner,
-                rref,
-                creator,
-            } => self.fetch(now, fetch, owner, rref, creator),
+            Input::Fetch(fetch, question) => self.fetch(now, fetch, question),
             Input::FetchCancelled(rref, fetch) => self.fetch_cancelled(rref, fetch),
             Input::Received(batch) => self.received(now, batch),
             Input::NotSent(fork) => self.not_sent(now, fork),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rdzv_rpc_proto::rref::{Input, Member as Holder};
+use rdzv_rpc_proto::rref::Input;
 use rdzv_rpc_proto::worker::WorkerId;
 
 use super::{Core, Members};
@@ -20,16 +20,11 @@ impl Core {
             std::mem::replace(&mut *known, Arc::clone(&members))
         };
         for (id, former) in former.iter() {
-            let incarnation = former.incarnation;
             if members
                 .get(id)
-                .is_none_or(|now| now.incarnation != incarnation)
+                .is_none_or(|now| now.incarnation != former.incarnation)
             {
-                let holder = Holder {
-                    id: *id,
-                    incarnation,
-                };
-                self.references.tell(self, Input::Left(holder));
+                self.references.tell(self, Input::Left(former.holder()));
             }
         }
         self.gathers.changed(&former, &members);
@@ -51,9 +46,8 @@ impl Core {
     /// The connection to a worker is over. If it is dead, nothing else tells.
     pub(crate) fn cut_off(&self, id: WorkerId) {
         if let Some(member) = self.members().get(&id) {
-            let incarnation = member.incarnation;
-            let holder = Holder { id, incarnation };
-            self.references.tell(self, Input::Unreachable(holder));
+            self.references
+                .tell(self, Input::Unreachable(member.holder()));
         }
     }
 

@@ -51,7 +51,7 @@ impl Client {
         }
         let client = Arc::clone(self);
         let Some(core) = self.core.upgrade() else {
-            return self.answer(call, Err(stopping()));
+            return self.answer(call, Err(RpcError::stopping()));
         };
         lent::fetch(&core, frame, &self.lending, move |answer| {
             let _ = client.tell(FrameKind::Release, id, &[]);
@@ -65,13 +65,8 @@ impl Client {
         let Some(call) = call else {
             return;
         };
-        let sent = call.progress == Progress::IsSent;
         let text = "the call was cancelled by its caller";
         self.given_up(id, call, RpcError::new(RpcErrorKind::Cancelled, text));
-        if sent {
-            // If it cannot be told the connection is over, and the callee knows anyway.
-            let _ = self.tell(FrameKind::Cancel, id, &[]);
-        }
     }
 
     /// Ends the calls whose time is over; says when the next one's is.
@@ -101,17 +96,14 @@ impl Client {
             "it was not sent, since earlier calls use up what may be on its way. If it may take so \
              long, give the call a longer timeout"
         };
-        let sent = call.progress == Progress::IsSent;
         let error = time_is_over(call.timeout.unwrap_or_default(), what);
         self.given_up(id, call, error);
-        if sent {
-            // The callee has a deadline of its own, which begins when the request arrives.
-            let _ = self.tell(FrameKind::Cancel, id, &[]);
-        }
     }
 
-    /// A call that was given up ends with an error of ours.
+    /// A call that was given up ends with an error of ours, and the callee is told. It may have a deadline
+    /// of its own, which begins when the request arrives.
     fn given_up(self: &Arc<Self>, id: u64, call: Call, error: RpcError) {
+        let sent = call.progress == Progress::IsSent;
         let mut calls = self.calls.lock();
         if call.progress == Progress::Waits
             && let Some(at) = calls.queue.iter().position(|request| request.id == id)
@@ -124,6 +116,10 @@ impl Client {
         self.answer(call, Err(error));
         if others_wait {
             self.advance();
+        }
+        if sent {
+            // If it cannot be told the connection is over, and the callee knows anyway.
+            let _ = self.tell(FrameKind::Cancel, id, &[]);
         }
     }
 
@@ -143,10 +139,6 @@ impl Client {
         drop(call);
         slot.fill(whole);
     }
-}
-
-fn stopping() -> RpcError {
-    RpcError::new(RpcErrorKind::Stopping, "this worker is shutting down")
 }
 
 /// The text of an error, with the time that the call had taken where it says something.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::References;
 use crate::rref::ident::{FetchId, ForkId, Member, RRefId};
-use crate::rref::io::{Failure, Output};
+use crate::rref::io::{Failure, Fetch, Output};
 use crate::rref::message::Control;
 use rdzv_core::time::Now;
 
@@ -252,14 +252,12 @@ impl References {
         self.release(rref);
     }
 
-    pub(super) fn fetch(
-        &mut self,
-        now: Now,
-        fetch: FetchId,
-        owner: Member,
-        rref: RRefId,
-        creator: Option<Member>,
-    ) {
+    pub(super) fn fetch(&mut self, now: Now, fetch: FetchId, question: Fetch) {
+        let Fetch {
+            owner,
+            rref,
+            creator,
+        } = question;
         let answer = if owner != self.me {
             Some(Err(Failure::OwnerLost { rref, owner }))
         } else {

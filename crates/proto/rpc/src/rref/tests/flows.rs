@@ -166,12 +166,7 @@ fn f8_a_question_is_answered_when_the_value_exists() {
     let question = town.members[1]
         .question(Handle::User(rref, fork), "to_here()")
         .unwrap();
-    let ask = |fetch| Input::Fetch {
-        fetch: FetchId(fetch),
-        owner: question.owner,
-        rref: question.rref,
-        creator: question.creator,
-    };
+    let ask = |fetch| Input::Fetch(FetchId(fetch), question);
     town.send(0, ask(1));
     town.send(0, ask(2));
     town.send(0, Input::FetchCancelled(rref, FetchId(2)));
@@ -203,12 +198,14 @@ fn what_is_made_of_a_creation_that_is_on_its_way_waits_for_it() {
     let creator = Some(town.me(1));
     town.send(
         0,
-        Input::Fetch {
-            fetch: FetchId(1),
-            owner,
-            rref,
-            creator,
-        },
+        Input::Fetch(
+            FetchId(1),
+            Fetch {
+                owner,
+                rref,
+                creator,
+            },
+        ),
     );
     let from = town.me(1);
     town.members[0].creation_arrived(from, rref, fork).unwrap();

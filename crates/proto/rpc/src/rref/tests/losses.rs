@@ -245,12 +245,14 @@ fn a_worker_that_starts_again_has_nothing_of_its_former_life() {
     // And values of that life are asked for.
     town.send(
         1,
-        Input::Fetch {
-            fetch: FetchId(1),
-            owner: former,
-            rref,
-            creator: None,
-        },
+        Input::Fetch(
+            FetchId(1),
+            Fetch {
+                owner: former,
+                rref,
+                creator: None,
+            },
+        ),
     );
     let lost = Failure::OwnerLost {
         rref,
@@ -298,12 +300,14 @@ fn a_value_that_is_awaited_from_a_lost_creator_never_comes() {
     let creator = town.me(1);
     town.send(
         0,
-        Input::Fetch {
-            fetch: FetchId(1),
-            owner,
-            rref,
-            creator: Some(creator),
-        },
+        Input::Fetch(
+            FetchId(1),
+            Fetch {
+                owner,
+                rref,
+                creator: Some(creator),
+            },
+        ),
     );
     town.send(0, Input::Left(creator));
     let never = Output::Fetched(FetchId(1), Err(Failure::CreationFailed));
@@ -330,12 +334,14 @@ fn a_value_that_nobody_will_ask_for_again_is_not_awaited_for_ever() {
     let (owner, creator) = (town.me(0), Some(town.me(1)));
     town.send(
         0,
-        Input::Fetch {
-            fetch: FetchId(1),
-            owner,
-            rref,
-            creator,
-        },
+        Input::Fetch(
+            FetchId(1),
+            Fetch {
+                owner,
+                rref,
+                creator,
+            },
+        ),
     );
     town.soon();
     let gone = Output::Fetched(FetchId(1), Err(Failure::Gone(rref)));
