@@ -11,7 +11,7 @@ use super::context::{self, Arrived};
 use super::reader::Reader;
 use super::table::{Entry, Table};
 use super::{Incoming, refused};
-use crate::tensor::{Arrivals, Storage, Tensor};
+use crate::tensor::{Storage, Tensor, put};
 use crate::{Payload, RpcError};
 
 /// Makes the value of a message again. Tensors use the memory of the parts as it is.
@@ -103,9 +103,8 @@ fn arrive(
     incoming: &mut Incoming<'_>,
 ) -> Result<Arrived, RpcError> {
     let source = incoming.source;
-    let storages = Arrivals::new(incoming.backend)
-        .put(devices, parts)
-        .map_err(|error| error.with_worker(source.clone()))?;
+    let storages =
+        put(incoming.backend, devices, parts).map_err(|error| error.with_worker(source.clone()))?;
     let mut arrived = Arrived::default();
     for entry in table.tensors {
         let storage = match entry.part.checked_sub(1) {

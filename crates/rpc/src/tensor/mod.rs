@@ -18,8 +18,8 @@ pub use rdzv_rpc_proto::device::Device;
 pub use rdzv_rpc_proto::tensor::{DataType, MetaError, TensorMeta};
 
 pub use element::Element;
-pub(crate) use storage::Arrivals;
 pub use storage::Storage;
+pub(crate) use storage::put;
 
 use crate::RpcError;
 use crate::device::DeviceBackend;
@@ -132,7 +132,7 @@ impl Tensor {
         backend: &Arc<dyn DeviceBackend>,
     ) -> Result<Self, RpcError> {
         let part = self.storage.bytes(self.meta.reach())?;
-        let storages = Arrivals::new(backend).put(&[device], &[part])?;
+        let storages = put(backend, &[device], &[part])?;
         let storage = storages.into_iter().next().expect("one for one part");
         let meta = self.meta.clone().at(0)?;
         Ok(Self { storage, meta })

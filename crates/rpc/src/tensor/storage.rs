@@ -143,51 +143,37 @@ impl fmt::Debug for Storage {
     }
 }
 
-/// Puts the parts of a message on their devices, each device's parts at once.
-pub(crate) struct Arrivals<'a>(&'a Arc<dyn DeviceBackend>);
-
-impl<'a> Arrivals<'a> {
-    pub(crate) fn new(backend: &'a Arc<dyn DeviceBackend>) -> Self {
-        Self(backend)
-    }
-
-    /// One storage for each part.
-    pub(crate) fn put(
-        &self,
-        devices: &[Device],
-        parts: &[Bytes],
-    ) -> Result<Vec<Storage>, RpcError> {
-        let Self(backend) = self;
-        let mut memories = Vec::new();
-        for (device, part) in devices.iter().zip(parts) {
-            if !device.is_cpu() {
-                let memory = backend.alloc(*device, part.len())?;
-                backend.copy_in(part.clone(), &memory)?;
-                memories.push(memory);
-            }
+/// Puts the parts of a message on their devices, each device's parts at once. One storage for each part.
+pub(crate) fn put(
+    backend: &Arc<dyn DeviceBackend>,
+    devices: &[Device],
+    parts: &[Bytes],
+) -> Result<Vec<Storage>, RpcError> {
+    let mut memories = Vec::new();
+    for (device, part) in devices.iter().zip(parts) {
+        if !device.is_cpu() {
+            let memory = backend.alloc(*device, part.len())?;
+            backend.copy_in(part.clone(), &memory)?;
+            memories.push(memory);
         }
-        // One event per device, after everything was given to it.
-        let mut events: Vec<(Device, Arc<dyn Event>)> = Vec::new();
-        for memory in &memories {
-            let device = memory.device();
-            if !events.iter().any(|(known, _)| *known == device) {
-                events.push((device, backend.event(device)?));
-            }
+    }
+    // One event per device, after everything was given to it.
+    let mut events: Vec<(Device, Arc<dyn Event>)> = Vec::new();
+    for memory in &memories {
+        let device = memory.device();
+        if !events.iter().any(|(known, _)| *known == device) {
+            events.push((device, backend.event(device)?));
         }
-        let mut memories = memories.into_iter();
-        let storages = devices.iter().zip(parts).map(|(device, part)| {
-            if device.is_cpu() {
-                return Self::in_place(part);
-            }
-            let memory = memories.next().expect("one was allocated for each");
-            let filled = events.iter().find(|(known, _)| *known == memory.device());
-            let (_, filled) = filled.expect("one was made for each device");
-            Storage::device(memory, Arc::clone(backend), Arc::clone(filled))
-        });
-        Ok(storages.collect())
     }
-
-    fn in_place(part: &Bytes) -> Storage {
-        Storage::host(part.clone())
-    }
+    let mut memories = memories.into_iter();
+    let storages = devices.iter().zip(parts).map(|(device, part)| {
+        if device.is_cpu() {
+            return Storage::host(part.clone());
+        }
+        let memory = memories.next().expect("one was allocated for each");
+        let filled = events.iter().find(|(known, _)| *known == memory.device());
+        let (_, filled) = filled.expect("one was made for each device");
+        Storage::device(memory, Arc::clone(backend), Arc::clone(filled))
+    });
+    Ok(storages.collect())
 }

@@ -11,11 +11,11 @@ use rustix::event::PollFlags;
 use super::contact::{Contact, host_identity};
 use super::error::TransportError;
 use super::options::TransportOptions;
-use super::socket::{self, Socket, send};
+use super::socket::{self, Socket, SocketRead, SocketWrite, send};
 use super::tls::{self, TlsSession};
 use super::unix::{self, Agreed};
 use super::wait::Patience;
-use super::{Carrier, ReadHalf, TransportKind, WriteHalf, shared, tcp};
+use super::{Carrier, TransportKind, shared, tcp};
 
 /// What the acceptor says first under TLS: that it takes our certificate.
 pub(super) const WELCOME: u8 = b'W';
@@ -72,10 +72,8 @@ fn far(
     why_not: String,
 ) -> Result<Carrier, TransportError> {
     if !options.tcp {
-        return Err(TransportError::Refused {
-            peer: patience.peer.to_owned(),
-            reason: format!("{why_not}, and TCP is turned off"),
-        });
+        let reason = format!("{why_not}, and TCP is turned off");
+        return Err(refused(patience, reason));
     }
     match (&options.tls, contact.tls) {
         (None, true) => Err(TransportError::Refused {
@@ -144,10 +142,10 @@ fn secure(
     tls_carrier(session, patience.peer.to_owned(), reason)
 }
 
-fn refused(patience: Patience<'_>, reason: String) -> TransportError {
+fn refused(patience: Patience<'_>, reason: impl Into<String>) -> TransportError {
     TransportError::Refused {
         peer: patience.peer.to_owned(),
-        reason,
+        reason: reason.into(),
     }
 }
 
@@ -157,36 +155,23 @@ pub(super) fn near_carrier(
     peer: String,
 ) -> Result<Carrier, TransportError> {
     let process = rdzv_shm::pass::peer(&socket).ok();
-    match agreed {
+    let carrier = match agreed {
         Agreed::Shared(link) => {
             let arenas = Leases::new(socket);
             let halves = shared::halves(link, &arenas);
-            let (read, write) = halves.map_err(TransportError::system("watch rings"))?;
-            Ok(Carrier {
-                read: Box::new(read),
-                write: Box::new(write),
-                kind: TransportKind::Shared,
-                reason: "same host".to_owned(),
-                peer,
-                process,
-                certified: None,
+            let halves = halves.map_err(TransportError::system("watch rings"))?;
+            let reason = "same host".to_owned();
+            Carrier {
                 arenas: Some(arenas),
-            })
+                ..Carrier::new(halves, TransportKind::Shared, reason, peer)
+            }
         }
         Agreed::Socket(why) => {
-            let (read, write) = split(socket)?;
-            Ok(Carrier {
-                read,
-                write,
-                kind: TransportKind::Unix,
-                reason: format!("same host, {why}"),
-                peer,
-                process,
-                certified: None,
-                arenas: None,
-            })
+            let reason = format!("same host, {why}");
+            Carrier::new(split(socket)?, TransportKind::Unix, reason, peer)
         }
-    }
+    };
+    Ok(Carrier { process, ..carrier })
 }
 
 pub(super) fn tcp_carrier(
@@ -194,17 +179,8 @@ pub(super) fn tcp_carrier(
     peer: String,
     reason: String,
 ) -> Result<Carrier, TransportError> {
-    let (read, write) = split(socket)?;
-    Ok(Carrier {
-        read,
-        write,
-        kind: TransportKind::Tcp,
-        reason,
-        peer,
-        process: None,
-        certified: None,
-        arenas: None,
-    })
+    let halves = split(socket)?;
+    Ok(Carrier::new(halves, TransportKind::Tcp, reason, peer))
 }
 
 pub(super) fn tls_carrier(
@@ -214,24 +190,15 @@ pub(super) fn tls_carrier(
 ) -> Result<Carrier, TransportError> {
     let certified = session.certified();
     let certified = Some(certified.iter().map(|name| escape(name)).collect());
-    let (read, write) = tls::halves(session).map_err(TransportError::system("share a socket"))?;
+    let halves = tls::halves(session).map_err(TransportError::system("share a socket"))?;
     Ok(Carrier {
-        read: Box::new(read),
-        write: Box::new(write),
-        kind: TransportKind::TlsTcp,
-        reason,
-        peer,
-        process: None,
         certified,
-        arenas: None,
+        ..Carrier::new(halves, TransportKind::TlsTcp, reason, peer)
     })
 }
 
-type Halves = (Box<dyn ReadHalf>, Box<dyn WriteHalf>);
-
-fn split(socket: OwnedFd) -> Result<Halves, TransportError> {
-    let halves = socket::halves(socket).map_err(TransportError::system("share a socket"))?;
-    Ok((Box::new(halves.0), Box::new(halves.1)))
+fn split(socket: OwnedFd) -> Result<(SocketRead, SocketWrite), TransportError> {
+    socket::halves(socket).map_err(TransportError::system("share a socket"))
 }
 
 /// Tells a peer that has a plain socket why it is refused, as far as it listens.

@@ -166,6 +166,25 @@ pub struct Carrier {
 }
 
 impl Carrier {
+    /// Two halves of one kind; nothing else is known of the peer.
+    fn new(
+        (read, write): (impl ReadHalf + 'static, impl WriteHalf + 'static),
+        kind: TransportKind,
+        reason: String,
+        peer: String,
+    ) -> Self {
+        Self {
+            read: Box::new(read),
+            write: Box::new(write),
+            kind,
+            reason,
+            peer,
+            process: None,
+            certified: None,
+            arenas: None,
+        }
+    }
+
     /// Whether the peer may say that this is its name: without TLS it may say anything.
     ///
     /// # Errors

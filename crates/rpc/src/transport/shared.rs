@@ -4,7 +4,7 @@
 //! which memory cannot. Arenas are passed over it, and nothing else.
 
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use rdzv_event::{EventFlags, Poller};
@@ -13,8 +13,9 @@ use rdzv_shm::{Consumer, Leases, Link, Producer};
 use super::socket::close;
 use super::{ReadHalf, Readiness, WriteHalf};
 
-pub(super) struct SharedRead {
-    ring: Consumer,
+/// One ring and the socket beside it.
+pub(super) struct Half<R> {
+    ring: R,
     beside: Arc<Leases>,
     /// The doorbell and the socket in one.
     watched: Poller,
@@ -22,48 +23,45 @@ pub(super) struct SharedRead {
     woken: bool,
 }
 
-pub(super) struct SharedWrite {
-    ring: Producer,
-    beside: Arc<Leases>,
-    watched: Poller,
-    woken: bool,
-}
-
-pub(super) fn halves(link: Link, beside: &Arc<Leases>) -> io::Result<(SharedRead, SharedWrite)> {
-    let read = SharedRead {
-        watched: both(link.consumer.doorbell(), beside.socket())?,
-        ring: link.consumer,
-        beside: Arc::clone(beside),
-        woken: false,
-    };
-    let write = SharedWrite {
-        watched: both(link.producer.doorbell(), beside.socket())?,
-        ring: link.producer,
-        beside: Arc::clone(beside),
-        woken: false,
-    };
+pub(super) fn halves(
+    link: Link,
+    beside: &Arc<Leases>,
+) -> io::Result<(Half<Consumer>, Half<Producer>)> {
+    let read = Half::new(link.consumer, Consumer::doorbell, beside)?;
+    let write = Half::new(link.producer, Producer::doorbell, beside)?;
     Ok((read, write))
 }
 
-/// One descriptor that is readable when either of the two is.
-fn both(doorbell: BorrowedFd<'_>, socket: &OwnedFd) -> io::Result<Poller> {
-    let watched = Poller::new()?;
-    watched.add(doorbell, 0, EventFlags::IN)?;
-    watched.add(socket, 1, EventFlags::IN | EventFlags::RDHUP)?;
-    Ok(watched)
+impl<R> Half<R> {
+    fn new(ring: R, doorbell: fn(&R) -> BorrowedFd<'_>, beside: &Arc<Leases>) -> io::Result<Self> {
+        let watched = Poller::new()?;
+        watched.add(doorbell(&ring), 0, EventFlags::IN)?;
+        watched.add(beside.socket(), 1, EventFlags::IN | EventFlags::RDHUP)?;
+        Ok(Self {
+            ring,
+            beside: Arc::clone(beside),
+            watched,
+            woken: false,
+        })
+    }
+
+    /// Whether the peer has ended. The socket is looked at only after something has come.
+    fn has_ended(&mut self) -> bool {
+        self.woken = self.woken && self.beside.has_ended();
+        self.woken
+    }
 }
 
-impl ReadHalf for SharedRead {
+impl ReadHalf for Half<Consumer> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.ring.read(into)?;
         if count > 0 || into.is_empty() {
             return Ok(count);
         }
-        if self.woken && self.beside.has_ended() {
+        if self.has_ended() {
             // What it wrote before it ended comes first.
             return Ok(self.ring.read(into)?);
         }
-        self.woken = false;
         Err(io::ErrorKind::WouldBlock.into())
     }
 
@@ -81,16 +79,15 @@ impl ReadHalf for SharedRead {
     }
 }
 
-impl WriteHalf for SharedWrite {
+impl WriteHalf for Half<Producer> {
     fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let count = self.ring.write(parts)?;
         if count > 0 || parts.iter().all(|part| part.is_empty()) {
             return Ok(count);
         }
-        if self.woken && self.beside.has_ended() {
+        if self.has_ended() {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        self.woken = false;
         Err(io::ErrorKind::WouldBlock.into())
     }
 
