@@ -3,6 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use petgraph::algo::tarjan_scc;
+use petgraph::graphmap::DiGraphMap;
+
 use super::Finding;
 use super::modules::{Files, Tree};
 use super::source::Source;
@@ -63,45 +66,18 @@ fn cycles(tree: &Tree) -> Vec<Finding> {
         }
     }
     let named = |(parent, uses): (&usize, &Uses)| {
-        let knots = knots(uses.keys().copied().collect());
         let finding = |knot: BTreeSet<usize>| describe(tree, *parent, &knot, uses);
-        knots.into_iter().map(finding).collect::<Vec<_>>()
+        knots(uses).into_iter().map(finding).collect::<Vec<_>>()
     };
     folders.iter().flat_map(named).collect()
 }
 
-/// The sets of nodes that reach one another.
-fn knots(mut reach: BTreeSet<(usize, usize)>) -> Vec<BTreeSet<usize>> {
-    loop {
-        let further: Vec<_> = reach
-            .iter()
-            .flat_map(|(a, b)| {
-                reach
-                    .range((*b, 0)..=(*b, usize::MAX))
-                    .map(|(_, c)| (*a, *c))
-            })
-            .collect();
-        let before = reach.len();
-        reach.extend(further);
-        if reach.len() == before {
-            break;
-        }
-    }
-    let knot = |node: usize| -> BTreeSet<usize> {
-        let mutual = |(_, other): &&(usize, usize)| reach.contains(&(*other, node));
-        reach
-            .range((node, 0)..=(node, usize::MAX))
-            .filter(mutual)
-            .map(|(_, other)| *other)
-            .collect()
-    };
-    let nodes: BTreeSet<usize> = reach.iter().map(|(node, _)| *node).collect();
-    let knots: BTreeSet<_> = nodes
-        .into_iter()
-        .map(knot)
-        .filter(|knot| !knot.is_empty())
-        .collect();
-    knots.into_iter().collect()
+/// The sets of nodes that reach one another, in order.
+fn knots(uses: &Uses) -> BTreeSet<BTreeSet<usize>> {
+    let graph: DiGraphMap<usize, ()> = uses.keys().copied().collect();
+    let components = tarjan_scc(&graph).into_iter();
+    let several = components.filter(|component| component.len() > 1);
+    several.map(BTreeSet::from_iter).collect()
 }
 
 fn describe(tree: &Tree, parent: usize, knot: &BTreeSet<usize>, uses: &Uses) -> Finding {
