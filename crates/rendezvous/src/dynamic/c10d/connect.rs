@@ -1,7 +1,9 @@
 //! Hosting the store, or finding it; and finding out what kind of store it is.
 
+use std::fs::OpenOptions;
 use std::io;
-use std::path::Path;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,7 +29,9 @@ const ONE_CALL: Duration = Duration::from_secs(2);
 pub(super) fn connect(options: &Options) -> Result<Connection, RendezvousError> {
     match &options.medium {
         Medium::Tcp { endpoint, is_host } => at_tcp(endpoint, *is_host, options),
-        Medium::File(path) => at_file(path, options),
+        Medium::File(Some(path)) => at_file(path, None, options),
+        // Nobody else knows it, so it is removed with the last use here.
+        Medium::File(None) => at_file(&new_file(options)?, Some(1), options),
     }
 }
 
@@ -93,8 +97,13 @@ fn meet(
     })
 }
 
-fn at_file(path: &Path, options: &Options) -> Result<Connection, RendezvousError> {
-    let store = FileStore::open(path, None)
+/// `world_size` is as for [`FileStore::open`].
+fn at_file(
+    path: &Path,
+    world_size: Option<u32>,
+    options: &Options,
+) -> Result<Connection, RendezvousError> {
+    let store = FileStore::open(path, world_size)
         .map_err(|error| RendezvousError::of_c10d_store(error, &options.place()))?;
     store.set_timeout(options.read_timeout);
     let me = node::describe(node::advertised(options.local_addr.as_deref(), None, None));
@@ -103,6 +112,30 @@ fn at_file(path: &Path, options: &Options) -> Result<Connection, RendezvousError
         server: None,
         is_observed: false,
     })
+}
+
+/// Makes an empty file in the folder for temporary ones that only this user can read and write. A
+/// name that somebody has prepared there, a link say, is not used.
+fn new_file(options: &Options) -> Result<PathBuf, RendezvousError> {
+    let folder = std::env::temp_dir();
+    loop {
+        let path = folder.join(format!("rdzv-{:016x}", fastrand::u64(..)));
+        let mut new = OpenOptions::new();
+        match new.write(true).create_new(true).mode(0o600).open(&path) {
+            Ok(_) => return Ok(path),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(source) => {
+                let path = path.display().to_string();
+                let operation = "make";
+                let error = StoreError::File {
+                    path,
+                    operation,
+                    source,
+                };
+                return Err(RendezvousError::of_c10d_store(error, &options.place()));
+            }
+        }
+    }
 }
 
 /// The rendezvous over a state in a store.
@@ -217,5 +250,29 @@ fn serve_or_call(
             }
             Err(error) => return Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::{RendezvousConfig, RendezvousParameters};
+
+    fn options(endpoint: &str, config: &str) -> Options {
+        let config = RendezvousConfig::parse(config).unwrap();
+        let parameters = RendezvousParameters::new("c10d", endpoint, "run", 1, 1, config).unwrap();
+        Options::from_parameters(&parameters).unwrap()
+    }
+
+    #[test]
+    fn a_new_file_is_private() {
+        let options = options("", "store_type=file");
+        let path = new_file(&options).unwrap();
+        let mode = path.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(path.metadata().unwrap().len(), 0);
+        std::fs::remove_file(&path).unwrap();
     }
 }

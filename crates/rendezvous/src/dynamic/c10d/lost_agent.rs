@@ -45,8 +45,10 @@ impl C10dRendezvous {
                 let from = store.local_address();
                 (Place::Tcp(Arc::new(store)), Some(&*endpoint.host), from)
             }
-            Medium::File(path) if !path.exists() => return Ok(false),
-            Medium::File(path) => {
+            // No other node knows a file of its own.
+            Medium::File(None) => return Ok(false),
+            Medium::File(Some(path)) if !path.exists() => return Ok(false),
+            Medium::File(Some(path)) => {
                 let store = FileStore::open(path, None).map_err(explain)?;
                 (Place::File(Arc::new(store)), None, None)
             }

@@ -11,8 +11,8 @@
 //!
 //! | option | default | what |
 //! |---|---|---|
-//! | `store_type` | `tcp` | `tcp`, or `file`: the endpoint is then the path of a file that all nodes share |
-//! | `read_timeout` | 60 s | how long to try to connect, and how long the store may take to answer |
+//! | `store_type` | `tcp` | `tcp`, or `file`: the endpoint is then the path of a file that all nodes share, or empty for a new one |
+//! | `read_timeout` | 60 s | how long to try to connect, and how long the store may take to answer; not read for a file |
 //! | `is_host` | found out | whether this node hosts the store |
 //!
 //! A store server of ours runs the rendezvous itself ([`super::native`]), also for agents of

@@ -38,8 +38,8 @@ pub(super) enum Medium {
         /// Whether this node hosts it; `None`: if it is at the endpoint.
         is_host: Option<bool>,
     },
-    /// In a file.
-    File(PathBuf),
+    /// In a file; `None` is a new one, which this node alone knows.
+    File(Option<PathBuf>),
 }
 
 impl Options {
@@ -53,23 +53,26 @@ impl Options {
             &["store_type", "read_timeout", "is_host"],
         );
         let store_type = config.get("store_type").unwrap_or("tcp");
+        let mut read_timeout = READ_TIMEOUT;
         let medium = match store_type.trim().to_lowercase().as_str() {
-            "tcp" => Medium::Tcp {
-                endpoint: Endpoint::parse(&parameters.endpoint, DEFAULT_PORT)
-                    .map_err(|error| RendezvousError::Argument(error.to_string()))?,
-                is_host: config.get_as_bool("is_host")?,
-            },
-            "file" => Medium::File(match parameters.endpoint.as_str() {
-                "" => std::env::temp_dir().join(format!("rdzv-{:016x}", fastrand::u64(..))),
-                path => PathBuf::from(path),
-            }),
+            "tcp" => {
+                let endpoint = Endpoint::parse(&parameters.endpoint, DEFAULT_PORT)
+                    .map_err(|error| RendezvousError::Argument(error.to_string()))?;
+                let is_host = config.get_as_bool("is_host")?;
+                read_timeout = config.get_as_int("read_timeout")?.unwrap_or(READ_TIMEOUT);
+                if read_timeout <= 0 {
+                    return wrong("The read timeout must be a positive integer.");
+                }
+                Medium::Tcp { endpoint, is_host }
+            }
+            // A file needs no time to answer, so torchelastic does not read the option.
+            "file" => {
+                let path = &parameters.endpoint;
+                Medium::File((!path.is_empty()).then(|| PathBuf::from(path)))
+            }
             _ => {
                 return wrong("Invalid store type given. Currently only supports file and tcp.");
             }
-        };
-        let read_timeout = match config.get_as_int("read_timeout")? {
-            Some(..=0) => return wrong("The read timeout must be a positive integer."),
-            given => given.unwrap_or(READ_TIMEOUT).unsigned_abs(),
         };
         if parameters.run_id.is_empty() {
             return wrong("The run id must be a non-empty string.");
@@ -80,7 +83,7 @@ impl Options {
             settings: config.settings(parameters.min_nodes, parameters.max_nodes)?,
             local_addr: parameters.local_addr.clone(),
             program: parameters.program.clone(),
-            read_timeout: Duration::from_secs(read_timeout),
+            read_timeout: Duration::from_secs(read_timeout.unsigned_abs()),
             limits: config.store_limits()?,
         })
     }
@@ -89,7 +92,8 @@ impl Options {
     pub(super) fn place(&self) -> String {
         match &self.medium {
             Medium::Tcp { endpoint, .. } => format!("the c10d endpoint {endpoint}"),
-            Medium::File(path) => format!("the c10d file {}", path.display()),
+            Medium::File(Some(path)) => format!("the c10d file {}", path.display()),
+            Medium::File(None) => "a new c10d file".to_owned(),
         }
     }
 }
@@ -137,11 +141,19 @@ mod tests {
         ));
         assert_eq!(options.read_timeout, Duration::from_secs(5));
         let options = read("/tmp/a b", "run", "store_type=File").unwrap();
-        assert_eq!(options.medium, Medium::File(PathBuf::from("/tmp/a b")));
-        assert!(matches!(
-            read("", "run", "store_type=file").unwrap().medium,
-            Medium::File(path) if path.is_absolute()
-        ));
+        assert_eq!(
+            options.medium,
+            Medium::File(Some(PathBuf::from("/tmp/a b")))
+        );
+    }
+
+    #[test]
+    fn a_file_does_not_read_the_timeout() {
+        for given in ["", ",read_timeout=0", ",read_timeout=-1", ",read_timeout=x"] {
+            let options = read("", "run", &format!("store_type=file{given}")).unwrap();
+            assert_eq!(options.medium, Medium::File(None));
+            assert_eq!(options.read_timeout, Duration::from_secs(60));
+        }
     }
 
     #[test]
@@ -159,6 +171,13 @@ mod tests {
                 "run",
                 "read_timeout=0",
                 "The read timeout must be a positive integer.",
+            ),
+            (
+                "h",
+                "run",
+                "read_timeout=x",
+                "The rendezvous configuration option 'read_timeout' does not represent a valid \
+                 integer value.",
             ),
             (
                 "h",
