@@ -111,15 +111,7 @@ impl AgentError {
             Self::Spawn { .. } | Self::Logs { .. } | Self::Pipe { .. } | Self::System { .. } => {
                 "OSError"
             }
-            Self::Rendezvous(error) => match error {
-                RendezvousError::Argument(_) => "ValueError",
-                RendezvousError::Closed { .. } => "RendezvousClosedError",
-                RendezvousError::JoinTimeout { .. } | RendezvousError::SilentLeader { .. } => {
-                    "RendezvousTimeoutError"
-                }
-                RendezvousError::Unreachable { .. } => "RendezvousConnectionError",
-                _ => "RendezvousError",
-            },
+            Self::Rendezvous(error) => error.class(),
             Self::RunClosed { .. } => "RendezvousClosedError",
             Self::Store(_) => "DistStoreError",
             Self::Plan(_) => "ValueError",

@@ -132,6 +132,14 @@ pub enum RendezvousError {
         /// What to try.
         remedy: String,
     },
+    /// The state that the nodes share is none; something else has written there.
+    #[error("{what} at {place}: use another --rdzv-id, or a new store")]
+    Corrupt {
+        /// Which state, and the reason.
+        what: String,
+        /// Kind and numeric address.
+        place: String,
+    },
     /// The store behind the rendezvous failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -144,6 +152,23 @@ fn after(elapsed: &Option<Duration>) -> String {
 }
 
 impl RendezvousError {
+    /// The name of torchelastic's exception for it.
+    pub fn class(&self) -> &'static str {
+        match self {
+            Self::Argument(_) => "ValueError",
+            Self::Closed { .. } => "RendezvousClosedError",
+            Self::JoinTimeout { .. } | Self::SilentLeader { .. } => "RendezvousTimeoutError",
+            Self::Unreachable { .. } => "RendezvousConnectionError",
+            Self::Corrupt { .. } => "RendezvousStateError",
+            Self::NotNeeded { .. } => "RendezvousGracefulExitError",
+            Self::AddressInUse { .. }
+            | Self::NodesMissing { .. }
+            | Self::NoNodeZero { .. }
+            | Self::Interrupted
+            | Self::Store(_) => "RendezvousError",
+        }
+    }
+
     /// The error of an operation on the c10d store at `place`: what was found, where, how long it was
     /// tried, and what to do.
     pub(crate) fn of_c10d_store(error: StoreError, place: &str) -> Self {
@@ -233,6 +258,23 @@ impl RendezvousError {
                     "stop what uses the port or choose another one in --rdzv-endpoint, or give \
                          --rdzv-conf is_host=0 if the store is there already"
                         .to_owned(),
+            },
+            StoreError::File {
+                operation, source, ..
+            } => Self::Unreachable {
+                what: format!("cannot {operation} the file of the store ({source})"),
+                place,
+                elapsed: None,
+                remedy:
+                    "check that --rdzv-endpoint names a file that this user may read and write, \
+                         in a directory that is there"
+                        .to_owned(),
+            },
+            StoreError::Corrupt { what, .. } => Self::Unreachable {
+                what: format!("something that is no store was found ({what})"),
+                place,
+                elapsed: None,
+                remedy: "check that --rdzv-endpoint names the store of this job".to_owned(),
             },
             other => Self::Store(other),
         }

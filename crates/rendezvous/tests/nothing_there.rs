@@ -5,12 +5,15 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rdzv_rendezvous::{
     BackendRegistry, Member, RendezvousConfig, RendezvousError, RendezvousParameters,
 };
+use rdzv_store::{FileStore, Store};
+use tempfile::TempDir;
 
 /// Far longer than anything here takes.
 const LONG: Duration = Duration::from_secs(20);
@@ -28,14 +31,7 @@ fn said_at(host: &str, port: u16, config: &str) -> String {
         .create(&parameters)
         .unwrap();
     let started = Instant::now();
-    let error = node
-        .join(&Member {
-            role: "default".to_owned(),
-            local_world_size: 1,
-            share_store: true,
-            master_port: None,
-        })
-        .unwrap_err();
+    let error = node.join(&member()).unwrap_err();
     assert!(started.elapsed() < LONG, "{:?}", started.elapsed());
     assert!(
         matches!(error, RendezvousError::Unreachable { .. }),
@@ -45,6 +41,15 @@ fn said_at(host: &str, port: u16, config: &str) -> String {
     assert!(!text.contains('\n'), "{text}");
     assert!(text.contains(&format!("{host}:{port}")), "{text}");
     text
+}
+
+fn member() -> Member {
+    Member {
+        role: "default".to_owned(),
+        local_world_size: 1,
+        share_store: true,
+        master_port: None,
+    }
 }
 
 /// The port of somebody who answers every connection in the same way.
@@ -115,4 +120,48 @@ fn the_port_of_the_one_that_must_host_is_taken() {
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let text = said(other.local_addr().unwrap().port(), "is_host=1");
     has(&text, &["has to host", "in use", "is_host=0"]);
+}
+
+/// The error of a node that joins a run in this file.
+fn error_of_file(path: &Path) -> RendezvousError {
+    let config = RendezvousConfig::parse("store_type=file").unwrap();
+    let endpoint = path.display().to_string();
+    let parameters = RendezvousParameters::new("c10d", endpoint, "run", 1, 1, config).unwrap();
+    let mut node = BackendRegistry::with_defaults()
+        .create(&parameters)
+        .unwrap();
+    node.join(&member()).unwrap_err()
+}
+
+#[test]
+fn a_file_that_cannot_be_opened() {
+    let folder = TempDir::new().unwrap();
+    let journal = folder.path().join("foreign");
+    std::fs::write(&journal, "a text that is no record of a store").unwrap();
+    for (path, part) in [
+        (folder.path().join("nowhere/state"), "No such file"),
+        (folder.path().to_owned(), "Is a directory"),
+        (journal, "no store"),
+    ] {
+        let error = error_of_file(&path);
+        assert_eq!(error.class(), "RendezvousConnectionError", "{error:?}");
+        has(
+            &error.to_string(),
+            &[part, &path.display().to_string(), "--rdzv-endpoint"],
+        );
+    }
+}
+
+#[test]
+fn a_state_that_is_none() {
+    // No base64; base64 of no pickle.
+    for state in [&b"a"[..], b"YQ=="] {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("state");
+        let store = FileStore::open(&path, None).unwrap();
+        store.set("torch.rendezvous.run", state).unwrap();
+        let error = error_of_file(&path);
+        assert_eq!(error.class(), "RendezvousStateError", "{error:?}");
+        has(&error.to_string(), &["is corrupt", "--rdzv-id"]);
+    }
 }

@@ -92,11 +92,9 @@ impl StoredState {
         }
         match text::decode(&value) {
             Ok(pickle) => Ok(Some((Bytes::from(pickle), Token(value.to_vec())))),
-            Err(error) => Err(RendezvousError::Unreachable {
+            Err(error) => Err(RendezvousError::Corrupt {
                 what: format!("the state under the key {} is corrupt ({error})", self.key),
                 place: self.place(),
-                elapsed: None,
-                remedy: "use another --rdzv-id, or a new store".to_owned(),
             }),
         }
     }

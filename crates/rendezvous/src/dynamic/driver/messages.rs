@@ -86,11 +86,9 @@ impl Messages {
     }
 
     pub(super) fn corrupt(&self, why: &str) -> RendezvousError {
-        RendezvousError::Unreachable {
+        RendezvousError::Corrupt {
             what: format!("the state of run '{}' is corrupt ({why})", self.run_id),
             place: self.place.clone(),
-            elapsed: None,
-            remedy: "use another --rdzv-id, or a new store".to_owned(),
         }
     }
 

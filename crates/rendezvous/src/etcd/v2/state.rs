@@ -56,11 +56,9 @@ impl EtcdV2State {
 
     fn pair(&self, node: Node) -> Result<(Bytes, Token), RendezvousError> {
         let pickle = text::decode(node.value.as_bytes());
-        let pickle = pickle.map_err(|error| RendezvousError::Unreachable {
-            what: format!("the state under the key {} is corrupt: {error}", self.key),
+        let pickle = pickle.map_err(|error| RendezvousError::Corrupt {
+            what: format!("the state under the key {} is corrupt ({error})", self.key),
             place: self.place(),
-            elapsed: None,
-            remedy: "use another --rdzv-id".to_owned(),
         })?;
         Ok((pickle.into(), token_of(node.modified)))
     }
