@@ -173,7 +173,8 @@ fn reach(
             (Some(server), store)
         }
         None if node::is_this_machine(&endpoint.host, timeout) => {
-            serve_or_call(endpoint, timeout, options.limits).map_err(explain)?
+            let serve = || serve(endpoint, options.limits);
+            serve_or_call(endpoint, timeout, serve).map_err(explain)?
         }
         _ => (
             None,
@@ -206,23 +207,37 @@ pub(super) fn call(
 }
 
 /// Of several agents on the host of the endpoint, one gets its port, and the others are its clients.
-/// If that one ends before they have reached it, the next gets the port.
+/// If that one ends before they have reached it, the next gets the port. A node that cannot listen
+/// there for another reason is a client too: nobody has said that it is the host.
 fn serve_or_call(
     endpoint: &Endpoint,
     timeout: Duration,
-    limits: Limits,
+    serve: impl Fn() -> Result<TcpStoreServer, StoreError>,
 ) -> Result<(Option<TcpStoreServer>, TcpStore), StoreError> {
     let started = Instant::now();
     let mut tried = 0;
+    let mut is_said = false;
     loop {
-        match serve(endpoint, limits) {
+        let hindrance = match serve() {
             Ok(server) => {
                 let store = call(endpoint, server.port(), timeout)?;
                 return Ok((Some(server), store));
             }
-            Err(StoreError::Listen { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {
+            Err(StoreError::Listen { source, .. }) => {
+                (source.kind() != io::ErrorKind::AddrInUse).then(|| source.to_string())
             }
-            Err(error) => return Err(error),
+            Err(error) => Some(error.to_string()),
+        };
+        if !std::mem::replace(&mut is_said, true) {
+            match &hindrance {
+                None => tracing::info!(
+                    "another process has the port of {endpoint}, so this one is a client of its store"
+                ),
+                Some(why) => tracing::warn!(
+                    "this node cannot host the c10d store at {endpoint} ({why}), so it looks for one \
+                     there"
+                ),
+            }
         }
         let left = timeout.saturating_sub(started.elapsed());
         match call(endpoint, endpoint.port, left.min(ONE_CALL)) {
@@ -238,7 +253,10 @@ fn serve_or_call(
                     return Err(StoreError::Connect {
                         peer,
                         attempts: tried,
-                        reason,
+                        reason: match hindrance {
+                            None => reason,
+                            Some(why) => format!("{reason}; and this node cannot host one: {why}"),
+                        },
                         elapsed: started.elapsed(),
                     });
                 }
@@ -274,5 +292,40 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600);
         assert_eq!(path.metadata().unwrap().len(), 0);
         std::fs::remove_file(&path).unwrap();
+    }
+
+    fn cannot_listen() -> Result<TcpStoreServer, StoreError> {
+        Err(StoreError::Listen {
+            address: "localhost:1".to_owned(),
+            source: io::ErrorKind::PermissionDenied.into(),
+        })
+    }
+
+    #[test]
+    fn a_node_that_may_not_listen_is_a_client_of_the_store_that_is_there() {
+        let free = Endpoint::parse("localhost:0", 0).unwrap();
+        let server = serve(&free, Limits::default()).unwrap();
+        let endpoint = Endpoint {
+            port: server.port(),
+            ..free
+        };
+        let timeout = Duration::from_secs(30);
+        let (hosted, store) = serve_or_call(&endpoint, timeout, cannot_listen).unwrap();
+        assert!(hosted.is_none());
+        assert_eq!(store.peer().port(), server.port());
+    }
+
+    #[test]
+    fn a_node_that_may_not_listen_says_so_if_no_store_is_there() {
+        let endpoint = format!("localhost:{}", rdzv_testing::free_port());
+        let endpoint = Endpoint::parse(&endpoint, 0).unwrap();
+        let timeout = Duration::from_millis(300);
+        let error = serve_or_call(&endpoint, timeout, cannot_listen).unwrap_err();
+        let error = error.to_string();
+        assert!(
+            error.contains("cannot host one: permission denied"),
+            "{error}"
+        );
+        assert!(error.contains("refused"), "{error}");
     }
 }
