@@ -5,35 +5,11 @@ use std::time::Duration;
 use rdzv_agent_proto::group::GroupState;
 use rdzv_core::rank::GroupRank;
 use rdzv_core::time::Wall;
+use rdzv_rendezvous::NodeState;
 
 use crate::hang::{HangReport, WatchdogAction, WatchdogTimer};
 use crate::worker::{WorkerFiles, WorkerIdentity};
 use crate::{Cause, Exit, Verdict};
-
-/// How far a node is with its rendezvous.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NodeState {
-    /// It looks for the others.
-    Init,
-    /// It takes part.
-    Running,
-    /// It has left in order.
-    Succeeded,
-    /// It could not take part, or has lost what the nodes meet at.
-    Failed,
-}
-
-impl NodeState {
-    /// Its name in torchelastic's events.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Init => "INIT",
-            Self::Running => "RUNNING",
-            Self::Succeeded => "SUCCEEDED",
-            Self::Failed => "FAILED",
-        }
-    }
-}
 
 /// Something that happened.
 ///

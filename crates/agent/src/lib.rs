@@ -56,12 +56,13 @@ pub use config::{
 };
 pub use error::{AgentError, SupervisorError};
 pub use error_file::{write_launcher_error_file, write_refusal_to_error_file};
-pub use event::{AgentEvent, NodeState};
+pub use event::AgentEvent;
 pub use hang::{HangAction, HangPlan, HangReport, HeartbeatPlan, WatchdogAction, WatchdogTimer};
 pub use keeper::{AgentEnd, end_like, is_kept, keep, launcher_pid};
 pub use logs::write_own_lines;
 pub use outcome::{Outcome, Verdict};
 pub use rdzv_agent_proto::group::{Cause, ErrorFile, Evidence, Exit, Failure};
+pub use rdzv_rendezvous::NodeState;
 pub use run::run;
 pub use signals::when_signalled;
 pub use supervisor::StartRequest;

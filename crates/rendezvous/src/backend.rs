@@ -8,7 +8,7 @@ use rdzv_core::ident::RunId;
 use rdzv_core::rank::{Assignment, GroupRank};
 use rdzv_store::{Pinger, Store, TcpStoreServer};
 
-use crate::RendezvousError;
+use crate::{Recorder, RendezvousError};
 
 /// A rendezvous as an agent sees it.
 ///
@@ -37,6 +37,13 @@ pub trait RendezvousBackend: Send {
     /// not call it.
     fn set_observer(&mut self, observer: Observer) {
         let _ = observer;
+    }
+
+    /// Who records what only this backend knows: that this process hosts the store. Set once, before
+    /// the first join; everything else is recorded by
+    /// [`BackendRegistry::create_recorded`](crate::BackendRegistry::create_recorded).
+    fn set_recorder(&mut self, recorder: Recorder) {
+        let _ = recorder;
     }
 
     /// How long after a node has vanished the others are told, at the latest, if that is longer than

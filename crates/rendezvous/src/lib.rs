@@ -15,6 +15,7 @@ pub mod etcd;
 mod fixed;
 mod params;
 mod rdzv_conf;
+mod recording;
 mod registry;
 pub mod url;
 
@@ -26,4 +27,5 @@ pub use fixed::{StaticParameters, StaticRendezvous};
 pub use params::RendezvousParameters;
 pub use rdzv_conf::RendezvousConfig;
 pub use rdzv_rendezvous_proto::coordinator::wire::Program;
+pub use recording::{NodeState, Recorder, RendezvousEvent};
 pub use registry::{BackendConstructor, BackendRegistry};

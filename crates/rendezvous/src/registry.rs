@@ -9,6 +9,7 @@ use crate::dynamic::C10dRendezvous;
 #[cfg(feature = "etcd-v2")]
 use crate::etcd::v2::EtcdV2State;
 use crate::etcd::{self, EtcdState};
+use crate::recording::{Recorded, Recorder, RendezvousEvent};
 use crate::{RendezvousBackend, RendezvousError, RendezvousParameters, StaticRendezvous};
 
 /// Makes a backend from its parameters.
@@ -103,6 +104,21 @@ impl BackendRegistry {
             )));
         }
         Ok(backend)
+    }
+
+    /// The same, and records its events as torchelastic does; also that it could not be made.
+    pub fn create_recorded(
+        &self,
+        parameters: &RendezvousParameters,
+        recorder: Recorder,
+    ) -> Result<Box<dyn RendezvousBackend>, RendezvousError> {
+        match self.create(parameters) {
+            Ok(backend) => Ok(Box::new(Recorded::new(backend, recorder))),
+            Err(error) => {
+                recorder(RendezvousEvent::failed(&error));
+                Err(error)
+            }
+        }
     }
 }
 

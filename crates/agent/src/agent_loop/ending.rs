@@ -9,10 +9,10 @@ use tracing::warn;
 
 use super::AgentLoop;
 use crate::failure::{FailureAnalysis, hang_sentence};
-use crate::rendezvous::LeaveReason;
+use crate::rendezvous::{Answer, LeaveReason};
 use crate::requests::Request;
 use crate::supervisor::Supervisor;
-use crate::{AgentError, AgentEvent, Failure, NodeState, Outcome, Verdict};
+use crate::{AgentError, AgentEvent, Failure, Outcome, Verdict};
 
 /// What workers that are no longer needed are asked to end by: SIGTERM.
 const CLOSING_SIGNAL: i32 = 15;
@@ -127,8 +127,6 @@ impl<S: Supervisor> AgentLoop<'_, S> {
             LeaveReason::Left => LEAVING,
             LeaveReason::Succeeded | LeaveReason::Failed { .. } => CLOSING,
         };
-        let message = format!("The node leaves the rendezvous '{}'.", self.config.run_id);
-        self.emit_node_state(NodeState::Succeeded, message, None, None);
         let Some(left) = self.rendezvous.leave(reason_to_leave) else {
             return;
         };
@@ -139,6 +137,11 @@ impl<S: Supervisor> AgentLoop<'_, S> {
                 "the rendezvous did not let go of this node within {} s",
                 limit.as_secs()
             ),
+        }
+        while let Ok(answer) = self.answers.try_recv() {
+            if let Answer::Recorded(event) = answer {
+                self.emit_recorded(event);
+            }
         }
     }
 

@@ -18,9 +18,9 @@ use rdzv_agent_proto::group::{
     Ending, GroupInput, GroupOutput, GroupState, Round, WorkerGroup, WorkerRanks,
 };
 use rdzv_core::machine::Machine;
-use rdzv_core::rank::{GroupRank, LocalRank};
+use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Mono;
-use rdzv_rendezvous::Change;
+use rdzv_rendezvous::{Change, RendezvousEvent};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::sleep_until;
 use tracing::{error, info, warn};
@@ -225,24 +225,19 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         }
     }
 
-    /// Emits how far a dynamic rendezvous is. In a static one, and alone, nodes neither come nor go.
-    fn emit_node_state(
-        &mut self,
-        state: NodeState,
-        message: String,
-        rank: Option<GroupRank>,
-        error: Option<String>,
-    ) {
+    /// Emits what a dynamic rendezvous has recorded. In a static one, and alone, nodes neither come
+    /// nor go.
+    fn emit_recorded(&mut self, event: RendezvousEvent) {
         let RendezvousPlan::Dynamic { parameters } = &self.config.rendezvous else {
             return;
         };
         let event = AgentEvent::RendezvousNotice {
             at: self.clock.now().wall,
-            state,
-            message,
+            state: event.state,
+            message: event.message,
             endpoint: parameters.endpoint.clone(),
-            rank,
-            error,
+            rank: event.rank,
+            error: event.error,
         };
         self.emit(event);
     }
@@ -331,11 +326,6 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             at: now.wall,
             restart_count,
         });
-        let message = format!(
-            "The node joins the next round of the rendezvous '{}'.",
-            self.config.run_id
-        );
-        self.emit_node_state(NodeState::Init, message, None, None);
         self.supervisor.forget();
         self.rendezvous.join();
     }
@@ -394,7 +384,6 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         Some(match answer {
             Answer::Joined(joined) => self.joined(joined),
             Answer::NotNeeded(reason) => {
-                self.emit_node_state(NodeState::Succeeded, reason.clone(), None, None);
                 warn!("[{}] {reason}", self.config.role);
                 GroupInput::NotNeeded
             }
@@ -405,6 +394,10 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 Err(error) => self.broken(error),
             },
             Answer::Changed(change) => self.changed(change),
+            Answer::Recorded(event) => {
+                self.emit_recorded(event);
+                return None;
+            }
             Answer::BarrierPassed(passed) => {
                 if let Err(error) = passed {
                     // The workers have succeeded whatever became of the others.
@@ -418,21 +411,6 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
     fn joined(&mut self, joined: Result<Joined, AgentError>) -> GroupInput {
         let now = self.clock.now();
         let took = now.mono.since(self.step_began);
-        let (state, message, rank, error) = match &joined {
-            Ok(Joined { round, .. }) => {
-                let (rank, size) = (round.group_rank, round.group_world_size);
-                let message = format!(
-                    "The node has joined round {} of the rendezvous '{}' as rank {rank} of {size}.",
-                    round.number, self.config.run_id
-                );
-                (NodeState::Running, message, Some(rank), None)
-            }
-            Err(error) => {
-                let message = format!("{}: {error}", error.class());
-                (NodeState::Failed, message, None, Some(error.to_string()))
-            }
-        };
-        self.emit_node_state(state, message, rank, error);
         self.emit(AgentEvent::Rendezvous {
             at: now.wall,
             took,
@@ -457,7 +435,6 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         let now = self.clock.now().wall;
         match change {
             Change::Membership { round, reason } => {
-                self.emit_node_state(NodeState::Running, reason.clone(), None, None);
                 let cause = self.failures.membership_changed(now, &reason);
                 GroupInput::MembershipChanged {
                     round,
@@ -468,18 +445,12 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             Change::PeerFailed { node, reason } => {
                 let reason = self.failures.peer_failed(now, &reason);
                 let message = format!("Node {node} has failed for good: {reason}");
-                self.emit_node_state(NodeState::Running, message, None, None);
+                self.emit_recorded(RendezvousEvent::new(NodeState::Running, message));
                 error!("node {node} has failed for good: {reason}");
                 GroupInput::PeerFailed { node, reason }
             }
-            Change::Closed => {
-                let message = format!("The rendezvous '{}' was closed.", self.config.run_id);
-                self.emit_node_state(NodeState::Running, message, None, None);
-                GroupInput::RunClosed
-            }
+            Change::Closed => GroupInput::RunClosed,
             Change::Lost(error) => {
-                let text = error.to_string();
-                self.emit_node_state(NodeState::Failed, text.clone(), None, Some(text));
                 self.failures.rendezvous_lost(now, &error);
                 let _ = self.broken(error.into());
                 GroupInput::RendezvousLost

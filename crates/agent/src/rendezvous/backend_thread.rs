@@ -18,8 +18,8 @@ use std::{io, thread};
 use rdzv_agent_proto::group::policy::EXPLAINED_WITHIN;
 use rdzv_core::rank::{Assignment, GroupRank};
 use rdzv_rendezvous::{
-    BackendRegistry, Interrupter, Member, RendezvousBackend, RendezvousError, RendezvousInfo,
-    RendezvousParameters,
+    BackendRegistry, Interrupter, Member, Recorder, RendezvousBackend, RendezvousError,
+    RendezvousInfo, RendezvousParameters,
 };
 use rdzv_store::{Pinger, Store};
 use tokio::sync::mpsc::UnboundedSender;
@@ -264,7 +264,11 @@ impl Rendezvous {
         let backend = match &mut self.backend {
             Some(backend) => backend,
             None => {
-                let mut backend = self.backends.create(&self.parameters)?;
+                let answers = self.answers.clone();
+                let recorder: Recorder = Arc::new(move |event| {
+                    let _ = answers.send(Answer::Recorded(event));
+                });
+                let mut backend = self.backends.create_recorded(&self.parameters, recorder)?;
                 let answers = self.answers.clone();
                 backend.set_observer(Box::new(move |change| {
                     let _ = answers.send(Answer::Changed(change));

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use rdzv_agent_proto::group::{Master, Round, WorkerRanks, barrier};
 use rdzv_core::rank::{Assignment, GroupRank, RoleInfo};
-use rdzv_rendezvous::{Change, Member, RendezvousInfo, StaticParameters};
+use rdzv_rendezvous::{Change, Member, RendezvousEvent, RendezvousInfo, StaticParameters};
 use rdzv_store::{HashStore, Pinger, Store, StoreError};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
@@ -61,6 +61,8 @@ pub(crate) enum Answer {
     BarrierPassed(Result<(), StoreError>),
     /// To nothing: a change among the other nodes.
     Changed(Change),
+    /// To nothing: the rendezvous has recorded something.
+    Recorded(RendezvousEvent),
 }
 
 /// What the other nodes are left with.

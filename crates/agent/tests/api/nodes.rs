@@ -10,7 +10,7 @@ use rdzv_agent::api::{
     ElasticAgent, LocalElasticAgent, RunError, RunResult, SimpleElasticAgent, WorkerEntrypoint,
     WorkerGroup, WorkerSpec,
 };
-use rdzv_agent::{AgentEvent, MasterPort, RendezvousPlan};
+use rdzv_agent::{AgentEvent, MasterPort, NodeState, RendezvousPlan};
 use rdzv_core::rank::Rank;
 use rdzv_rendezvous::RendezvousParameters;
 use rdzv_testing::free_port;
@@ -231,5 +231,57 @@ fn a_failure_among_threads_is_the_cause_for_an_agent_with_processes() {
     assert_eq!(
         (first.evidence.role.as_str(), first.cause.to_string()),
         ("threads", "boom".to_owned())
+    );
+}
+
+#[test]
+fn the_events_of_the_rendezvous_come_to_agents_of_ones_own() {
+    let endpoint = endpoint();
+    let recorded = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = Arc::clone(&recorded);
+    let first = node(&endpoint, "default", 1).event_handler(move |event: &AgentEvent| {
+        if let AgentEvent::RendezvousNotice { state, message, .. } = event {
+            seen.lock().unwrap().push((*state, message.clone()));
+        }
+    });
+    let first = start(first.build().unwrap(), places());
+    let second = start(node(&endpoint, "default", 1).build().unwrap(), places());
+    for node in [first, second] {
+        assert!(!node.join().unwrap().0.unwrap().is_failed());
+    }
+    let mut recorded = recorded.lock().unwrap().clone();
+    // One of the two hosts the store, and says so; either may be the last to hear of the end.
+    recorded.retain(|(_, message)| {
+        !message.starts_with("Process ") && !message.ends_with(" was closed.")
+    });
+    let states: Vec<NodeState> = recorded.iter().map(|(state, _)| *state).collect();
+    assert_eq!(
+        states,
+        [NodeState::Init, NodeState::Running, NodeState::Succeeded],
+        "{recorded:?}"
+    );
+}
+
+#[test]
+fn a_node_that_never_joined_does_not_leave() {
+    let recorded = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = Arc::clone(&recorded);
+    let options = [("is_host", "0"), ("read_timeout", "1")];
+    let options: BTreeMap<String, String> = options
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into();
+    let parameters = RendezvousParameters::new("c10d", endpoint(), "two", 2, 2, options).unwrap();
+    let alone = node("", "default", 1)
+        .rendezvous(RendezvousPlan::Dynamic { parameters })
+        .event_handler(move |event: &AgentEvent| {
+            if let AgentEvent::RendezvousNotice { state, .. } = event {
+                seen.lock().unwrap().push(*state);
+            }
+        });
+    let (failed, _) = start(alone.build().unwrap(), places()).join().unwrap();
+    assert!(failed.is_err());
+    assert_eq!(
+        recorded.lock().unwrap()[..],
+        [NodeState::Init, NodeState::Failed]
     );
 }

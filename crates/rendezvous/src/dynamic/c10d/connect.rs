@@ -20,15 +20,18 @@ use crate::bind::loopback;
 use crate::dynamic::driver::{Driver, DriverOptions};
 use crate::dynamic::native::{self, Native, NativeOptions};
 use crate::dynamic::node;
-use crate::{RendezvousBackend, RendezvousError};
+use crate::{NodeState, Recorder, RendezvousBackend, RendezvousError, RendezvousEvent};
 
 /// How long a port that is taken is called before it is tried again to get it.
 const ONE_CALL: Duration = Duration::from_secs(2);
 
 /// Connects to the store, hosting it if that is this node's part, and finds out how to use it.
-pub(super) fn connect(options: &Options) -> Result<Connection, RendezvousError> {
+pub(super) fn connect(
+    options: &Options,
+    recorder: Option<&Recorder>,
+) -> Result<Connection, RendezvousError> {
     match &options.medium {
-        Medium::Tcp { endpoint, is_host } => at_tcp(endpoint, *is_host, options),
+        Medium::Tcp { endpoint, is_host } => at_tcp(endpoint, *is_host, options, recorder),
         Medium::File(Some(path)) => at_file(path, None, options),
         // Nobody else knows it, so it is removed with the last use here.
         Medium::File(None) => at_file(&new_file(options)?, Some(1), options),
@@ -40,10 +43,14 @@ fn at_tcp(
     endpoint: &Endpoint,
     is_host: Option<bool>,
     options: &Options,
+    recorder: Option<&Recorder>,
 ) -> Result<Connection, RendezvousError> {
     let mut again = 0;
     loop {
         let (server, store) = reach(endpoint, is_host, options)?;
+        if server.is_some() {
+            say_who_hosts(recorder);
+        }
         match meet(server, store, endpoint, options) {
             Err(error) if again < MOST_AGAIN => {
                 tracing::debug!(%error, "lost the c10d store at once; looking for it again");
@@ -51,6 +58,17 @@ fn at_tcp(
             }
             ended => return ended,
         }
+    }
+}
+
+fn say_who_hosts(recorder: Option<&Recorder>) {
+    let message = format!(
+        "Process {} hosts the TCP store for the C10d rendezvous backend.",
+        std::process::id()
+    );
+    tracing::info!("{message}");
+    if let Some(record) = recorder {
+        record(RendezvousEvent::new(NodeState::Init, message));
     }
 }
 

@@ -38,8 +38,8 @@ use rdzv_store::{Pinger, TcpStoreServer};
 
 use self::options::Options;
 use crate::{
-    Change, Interrupter, Member, Observer, RendezvousBackend, RendezvousError, RendezvousInfo,
-    RendezvousParameters,
+    Change, Interrupter, Member, Observer, Recorder, RendezvousBackend, RendezvousError,
+    RendezvousInfo, RendezvousParameters,
 };
 
 /// How long the host of the store waits at the end until the other agents have left it.
@@ -52,6 +52,7 @@ const MOST_AGAIN: u32 = 3;
 pub struct C10dRendezvous {
     options: Arc<Options>,
     observer: Option<Arc<Observer>>,
+    recorder: Option<Recorder>,
     /// Whether this node has been in a round.
     formed: Arc<AtomicBool>,
     calls: Arc<Calls>,
@@ -95,6 +96,7 @@ impl C10dRendezvous {
         Ok(Self {
             options: Arc::new(Options::from_parameters(parameters)?),
             observer: None,
+            recorder: None,
             formed: Arc::default(),
             calls: Arc::default(),
             connected: RefCell::default(),
@@ -105,7 +107,7 @@ impl C10dRendezvous {
     fn connect(&self) -> Result<RefMut<'_, Connection>, RendezvousError> {
         let mut connected = self.connected.borrow_mut();
         if connected.is_none() {
-            *connected = Some(connect(&self.options, &self.calls)?);
+            *connected = Some(connect(&self.options, self.recorder.clone(), &self.calls)?);
         }
         let mut connection = RefMut::map(connected, |connected| {
             connected.as_mut().expect("it has just been made")
@@ -127,7 +129,7 @@ impl C10dRendezvous {
 
 /// Connects on a thread of its own, because neither a look-up of a name nor an attempt to connect can
 /// be ended from outside.
-fn connect(options: &Arc<Options>, calls: &Calls) -> Attempt {
+fn connect(options: &Arc<Options>, recorder: Option<Recorder>, calls: &Calls) -> Attempt {
     let (sender, attempts) = mpsc::channel();
     {
         let mut under = calls.lock();
@@ -141,7 +143,7 @@ fn connect(options: &Arc<Options>, calls: &Calls) -> Attempt {
         .name("rdzv-connect".to_owned())
         .spawn(move || {
             // If nobody waits any more, the connection is closed again.
-            let _ = sender.send(Some(connect::connect(&theirs)));
+            let _ = sender.send(Some(connect::connect(&theirs, recorder.as_ref())));
         });
     if let Err(error) = thread {
         return Err(RendezvousError::Unreachable {
@@ -229,6 +231,10 @@ impl RendezvousBackend for C10dRendezvous {
         if let Some(connection) = self.connected.get_mut() {
             connection.is_observed = false;
         }
+    }
+
+    fn set_recorder(&mut self, recorder: Recorder) {
+        self.recorder = Some(recorder);
     }
 
     fn threads(&self) -> Vec<(&'static str, Pinger)> {

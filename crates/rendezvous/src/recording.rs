@@ -1,0 +1,250 @@
+//! The events of a rendezvous, as torchelastic records them.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rdzv_core::ident::RunId;
+use rdzv_core::rank::GroupRank;
+use rdzv_store::Pinger;
+
+use crate::{
+    Change, Interrupter, Member, Observer, RendezvousBackend, RendezvousError, RendezvousInfo,
+};
+
+/// How far a node is with its rendezvous.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeState {
+    /// It looks for the others, or hosts what they meet at.
+    Init,
+    /// It takes part.
+    Running,
+    /// It has left in order.
+    Succeeded,
+    /// It could not take part, or has lost what the nodes meet at.
+    Failed,
+}
+
+impl NodeState {
+    /// Its name in torchelastic's events.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Init => "INIT",
+            Self::Running => "RUNNING",
+            Self::Succeeded => "SUCCEEDED",
+            Self::Failed => "FAILED",
+        }
+    }
+}
+
+/// Something that a rendezvous records about its node or another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RendezvousEvent {
+    /// How far this node is.
+    pub state: NodeState,
+    /// One sentence.
+    pub message: String,
+    /// This node's rank, if it has one.
+    pub rank: Option<GroupRank>,
+    /// The error, if this is about one.
+    pub error: Option<String>,
+}
+
+impl RendezvousEvent {
+    /// An event without rank and error.
+    pub fn new(state: NodeState, message: impl Into<String>) -> Self {
+        Self {
+            state,
+            message: message.into(),
+            rank: None,
+            error: None,
+        }
+    }
+
+    /// The failure of something, with torchelastic's name for the error.
+    pub fn failed(error: &RendezvousError) -> Self {
+        let text = error.to_string();
+        Self {
+            error: Some(text.clone()),
+            ..Self::new(NodeState::Failed, format!("{}: {text}", error.class()))
+        }
+    }
+}
+
+/// Takes events, from any thread.
+pub type Recorder = Arc<dyn Fn(RendezvousEvent) + Send + Sync>;
+
+/// A backend that records what happens to its node.
+pub(crate) struct Recorded {
+    backend: Box<dyn RendezvousBackend>,
+    recorder: Recorder,
+    /// Whether the node is in a round that it could leave.
+    takes_part: Arc<AtomicBool>,
+}
+
+impl fmt::Debug for Recorded {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Recorded({})", self.backend.name())
+    }
+}
+
+impl Recorded {
+    pub(crate) fn new(mut backend: Box<dyn RendezvousBackend>, recorder: Recorder) -> Self {
+        backend.set_recorder(Arc::clone(&recorder));
+        let mut recorded = Self {
+            backend,
+            recorder,
+            takes_part: Arc::default(),
+        };
+        recorded.set_observer(Box::new(drop));
+        recorded
+    }
+
+    fn record(&self, state: NodeState, message: String) {
+        (self.recorder)(RendezvousEvent::new(state, message));
+    }
+
+    /// Records an error on its way to the caller.
+    fn checked<T>(&self, result: Result<T, RendezvousError>) -> Result<T, RendezvousError> {
+        result.inspect_err(|error| (self.recorder)(RendezvousEvent::failed(error)))
+    }
+}
+
+impl RendezvousBackend for Recorded {
+    fn name(&self) -> &str {
+        self.backend.name()
+    }
+
+    fn run_id(&self) -> &RunId {
+        self.backend.run_id()
+    }
+
+    fn join(&mut self, member: &Member) -> Result<RendezvousInfo, RendezvousError> {
+        let run_id = self.run_id().clone();
+        self.record(
+            NodeState::Init,
+            format!("The node joins the next round of the rendezvous '{run_id}'."),
+        );
+        // From here on: the loss of the store may be told before the join has returned.
+        self.takes_part.store(true, Ordering::SeqCst);
+        let joined = self.backend.join(member);
+        match &joined {
+            Ok(info) => {
+                let (rank, size) = (info.rank, info.world_size);
+                let message = format!(
+                    "The node has joined round {} of the rendezvous '{run_id}' as rank {rank} of \
+                     {size}.",
+                    info.round
+                );
+                (self.recorder)(RendezvousEvent {
+                    rank: Some(rank),
+                    ..RendezvousEvent::new(NodeState::Running, message)
+                });
+            }
+            Err(error) => {
+                self.takes_part.store(false, Ordering::SeqCst);
+                match error {
+                    RendezvousError::Interrupted => {}
+                    RendezvousError::NotNeeded { .. } => {
+                        self.record(NodeState::Succeeded, error.to_string());
+                    }
+                    error => (self.recorder)(RendezvousEvent::failed(error)),
+                }
+            }
+        }
+        joined
+    }
+
+    fn interrupter(&self) -> Option<Interrupter> {
+        self.backend.interrupter()
+    }
+
+    fn set_observer(&mut self, observer: Observer) {
+        let (recorder, takes_part) = (Arc::clone(&self.recorder), Arc::clone(&self.takes_part));
+        let run_id = self.run_id().clone();
+        self.backend.set_observer(Box::new(move |change| {
+            match &change {
+                Change::Membership { reason, .. } => {
+                    recorder(RendezvousEvent::new(NodeState::Running, reason));
+                }
+                // Its reason is in the words of the agents, so they record it.
+                Change::PeerFailed { .. } => {}
+                Change::Closed => recorder(RendezvousEvent::new(
+                    NodeState::Running,
+                    format!("The rendezvous '{run_id}' was closed."),
+                )),
+                Change::Lost(error) => {
+                    takes_part.store(false, Ordering::SeqCst);
+                    recorder(RendezvousEvent::failed(error));
+                }
+            }
+            observer(change);
+        }));
+    }
+
+    fn set_recorder(&mut self, recorder: Recorder) {
+        self.backend.set_recorder(Arc::clone(&recorder));
+        self.recorder = recorder;
+    }
+
+    fn losses_known_within(&self) -> Duration {
+        self.backend.losses_known_within()
+    }
+
+    fn threads(&self) -> Vec<(&'static str, Pinger)> {
+        self.backend.threads()
+    }
+
+    fn shares_store_with_workers(&self) -> bool {
+        self.backend.shares_store_with_workers()
+    }
+
+    fn is_closed(&self) -> Result<bool, RendezvousError> {
+        self.checked(self.backend.is_closed())
+    }
+
+    fn set_closed(&mut self) -> Result<(), RendezvousError> {
+        let closed = self.backend.set_closed();
+        self.checked(closed)?;
+        let message = format!("The node has closed the rendezvous '{}'.", self.run_id());
+        self.record(NodeState::Succeeded, message);
+        Ok(())
+    }
+
+    fn num_nodes_waiting(&self) -> Result<u32, RendezvousError> {
+        self.checked(self.backend.num_nodes_waiting())
+    }
+
+    fn report_failure(&mut self, reason: &str) -> Result<(), RendezvousError> {
+        self.backend.report_failure(reason)
+    }
+
+    fn leave(&mut self) -> Result<(), RendezvousError> {
+        let left = self.backend.leave();
+        self.checked(left)?;
+        if self.takes_part.swap(false, Ordering::SeqCst) {
+            let message = format!("The node has left the rendezvous '{}'.", self.run_id());
+            self.record(NodeState::Succeeded, message);
+        }
+        Ok(())
+    }
+
+    fn shutdown(&mut self) -> bool {
+        let closed = self.backend.shutdown();
+        let run_id = self.run_id();
+        match (self.takes_part.swap(false, Ordering::SeqCst), closed) {
+            // Who has not been in a round has closed nothing, and has said that it failed.
+            (false, _) => {}
+            (true, true) => self.record(
+                NodeState::Succeeded,
+                format!("The node has closed the rendezvous '{run_id}'."),
+            ),
+            (true, false) => self.record(
+                NodeState::Failed,
+                format!("The node could not close the rendezvous '{run_id}'."),
+            ),
+        }
+        closed
+    }
+}
