@@ -21,7 +21,7 @@ pub mod shared;
 mod watch_thread;
 
 pub use bootstrap::reserve_port;
-pub use c10d::C10dRendezvous;
+pub use c10d::{C10dRendezvous, C10dState};
 pub use driver::{Driver, DriverOptions};
 pub use node::is_this_machine;
 pub use shared::{Notice, SharedState, Token, Written};

@@ -14,7 +14,7 @@ use rdzv_store::{
 };
 
 use super::options::{Medium, Options};
-use super::stored::{Place, StoredState};
+use super::stored::{C10dState, Place};
 use super::{Connection, MOST_AGAIN};
 use crate::bind::loopback;
 use crate::dynamic::driver::{Driver, DriverOptions};
@@ -162,7 +162,7 @@ fn drive(
     me: NodeDesc,
     options: &Options,
 ) -> Result<Box<dyn RendezvousBackend>, RendezvousError> {
-    let state = StoredState::new(place, &options.run_id)?;
+    let state = C10dState::at(place, &options.run_id)?;
     let driver = Driver::start(
         Box::new(state),
         DriverOptions {

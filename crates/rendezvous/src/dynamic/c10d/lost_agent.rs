@@ -12,7 +12,7 @@ use rdzv_store::FileStore;
 use super::C10dRendezvous;
 use super::connect::call;
 use super::options::{Medium, Options};
-use super::stored::{Place, StoredState};
+use super::stored::{C10dState, Place};
 use crate::dynamic::{SharedState as _, node};
 use crate::{RendezvousError, RendezvousParameters};
 
@@ -54,7 +54,7 @@ impl C10dRendezvous {
             }
         };
         let me = node::describe(node::advertised(options.local_addr.as_deref(), host, from));
-        let mut stored = StoredState::new(place, &options.run_id)?;
+        let mut stored = C10dState::at(place, &options.run_id)?;
         for _ in 0..ATTEMPTS {
             let Some((pickle, token)) = stored.get()? else {
                 return Ok(false);

@@ -37,6 +37,7 @@ use rdzv_core::ident::RunId;
 use rdzv_store::{Pinger, TcpStoreServer};
 
 use self::options::Options;
+pub use self::stored::C10dState;
 use crate::{
     Change, Interrupter, Member, Observer, Recorder, RendezvousBackend, RendezvousError,
     RendezvousInfo, RendezvousParameters,

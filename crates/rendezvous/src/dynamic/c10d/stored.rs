@@ -3,6 +3,7 @@
 //! The value is base64 of the pickle, or a sentinel for "no state yet", so that reading it never has
 //! to wait. The token is the exact text of the value.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -22,6 +23,8 @@ use crate::dynamic::{Notice, SharedState, Token, Written};
 pub(super) enum Place {
     Tcp(Arc<TcpStore>),
     File(Arc<FileStore>),
+    /// A store of the caller's.
+    Given(Arc<dyn Store>),
 }
 
 impl Place {
@@ -29,6 +32,7 @@ impl Place {
         match self {
             Self::Tcp(store) => Arc::clone(store) as _,
             Self::File(store) => Arc::clone(store) as _,
+            Self::Given(store) => Arc::clone(store),
         }
     }
 
@@ -43,12 +47,17 @@ impl Place {
                 }
             }
             Self::File(store) => format!("the c10d file {}", store.path().display()),
+            Self::Given(store) => format!("the store {store:?}"),
         }
     }
 }
 
-/// A state in a store.
-pub(super) struct StoredState {
+/// The state of a run in a store of any kind, under torchelastic's key and in its form:
+/// torchelastic's `C10dRendezvousBackend`.
+///
+/// For a rendezvous over a store of one's own, give it to a [`Driver`](crate::dynamic::Driver). What
+/// is stored and its token are read by [`SharedState::get`] and changed by [`SharedState::set`].
+pub struct C10dState {
     key: String,
     place: Place,
     /// For the state; never waited in.
@@ -58,8 +67,28 @@ pub(super) struct StoredState {
     watcher: Option<WatchThread>,
 }
 
-impl StoredState {
-    pub(super) fn new(place: Place, run_id: &RunId) -> Result<Self, RendezvousError> {
+impl fmt::Debug for C10dState {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "C10dState({} at {})", self.key, self.place())
+    }
+}
+
+impl C10dState {
+    /// The state of that run in `store`, where nothing waits that the caller waits for. Whoever
+    /// comes first leaves a mark under the key, so that nobody has to wait for a value.
+    ///
+    /// # Errors
+    ///
+    /// The run has no name, or the store does not answer.
+    pub fn new(store: Arc<dyn Store>, run_id: &RunId) -> Result<Self, RendezvousError> {
+        Self::at(Place::Given(store), run_id)
+    }
+
+    pub(super) fn at(place: Place, run_id: &RunId) -> Result<Self, RendezvousError> {
+        if run_id.as_str().is_empty() {
+            let text = "The run id must be a non-empty string.";
+            return Err(RendezvousError::Argument(text.to_owned()));
+        }
         let state = Self {
             key: format!("torch.rendezvous.{run_id}"),
             store: place.store(),
@@ -100,7 +129,7 @@ impl StoredState {
     }
 }
 
-impl SharedState for StoredState {
+impl SharedState for C10dState {
     fn name(&self) -> &str {
         super::C10dRendezvous::NAME
     }
@@ -111,6 +140,8 @@ impl SharedState for StoredState {
 
     fn set(&mut self, state: &[u8], token: Option<&Token>) -> Result<Written, RendezvousError> {
         let desired = text::encode(state);
+        // To torchelastic, a token without bytes is none.
+        let token = token.filter(|token| !token.0.is_empty());
         let expected = token.map_or(SENTINEL, |token| &token.0);
         let held = self.swap(expected, &desired)?;
         let won = held == desired;
@@ -133,6 +164,14 @@ impl SharedState for StoredState {
                 let clone = store.try_clone().map_err(|error| self.explain(error))?;
                 watch_side_key(clone, &self.key, place, notice)
             }
+            Place::Given(store) => {
+                let clone = store.try_clone().map_err(|error| self.explain(error))?;
+                // A wait that cannot be ended would outlive the node.
+                match clone.breaker() {
+                    Some(_) => watch_side_key(clone, &self.key, place, notice),
+                    None => None,
+                }
+            }
             Place::File(store) => watch_file(Arc::clone(store), &self.key, place, notice),
         };
         // Without the thread, and where not everybody tells, changes are found by looking.
@@ -141,7 +180,7 @@ impl SharedState for StoredState {
 
     fn notify(&mut self) -> Result<(), RendezvousError> {
         match &self.place {
-            Place::Tcp(_) => {
+            Place::Tcp(_) | Place::Given(_) => {
                 store_watch::notify(&*self.store, &self.key).map_err(|error| self.explain(error))
             }
             Place::File(_) => Ok(()),
@@ -173,7 +212,7 @@ impl SharedState for StoredState {
     fn local_address(&self) -> Option<IpAddr> {
         match &self.place {
             Place::Tcp(store) => store.local_address(),
-            Place::File(_) => None,
+            Place::File(_) | Place::Given(_) => None,
         }
     }
 
