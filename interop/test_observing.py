@@ -43,6 +43,29 @@ def test_events_come_in_the_references_order_with_its_keys():
     assert "outcome" not in theirs[-1]["metadata"]
 
 
+def life(launcher: list[str]) -> list[str]:
+    """The first words of the lines at INFO about the worker group, which is restarted once."""
+    script = 'test "$TORCHELASTIC_RESTART_COUNT" = 1'
+    words = "--nproc-per-node=1 --max-restarts=1 --role=trn --no-python".split()
+    finished = finish([*launcher, *words, "sh", "-c", script], env={"LOGLEVEL": "INFO"})
+    assert finished.code == 0, finished.all
+    said = [line.split("[trn] ")[1] for line in finished.stderr.splitlines() if "[trn] " in line]
+    return [" ".join(line.split(maxsplit=6)[:6]) for line in said]
+
+
+def test_the_life_of_a_group_has_the_references_lines():
+    ours, theirs = life([RDZV, "run"]), life([TORCHRUN])
+    # There is nobody to wait for, and no line says that there is.
+    assert ours.pop() == "All workers successfully finished."
+    assert theirs.pop().startswith("worker group successfully finished.")
+    assert "Worker group FAILED. 1/1 attempts left;" in ours
+    # We say that the workers are stopped when that begins, and that they come back when it is over.
+    assert sorted(ours) == sorted(theirs)
+    assert [line for line in ours if "top" not in line] == [
+        line for line in theirs if "top" not in line
+    ]
+
+
 class OverSocket(http.client.HTTPConnection):
     def __init__(self, path: str):
         super().__init__("worker", timeout=30)
