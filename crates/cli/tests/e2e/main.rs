@@ -9,6 +9,7 @@
 
 mod commands;
 mod cost;
+mod descriptors;
 mod early_signals;
 mod elastic;
 mod environment;

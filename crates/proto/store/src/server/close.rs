@@ -85,6 +85,12 @@ pub enum CloseReason {
         /// The share.
         limit: usize,
     },
+    /// Descriptors are short, and the peer is no agent.
+    #[error(
+        "the process is short of descriptors, and the last ones are for agents of the job; raise the \
+         limit of open files (ulimit -n)"
+    )]
+    OutOfDescriptors,
     /// The connection waits for too much at once.
     #[error("{limit} of its waits are pending, the limit; use one connection for each wait")]
     TooManyWaits {

@@ -24,6 +24,8 @@ pub(super) struct Connection {
     /// Tells this connection from an earlier one with the same id.
     pub(super) serial: u64,
     pub(super) stage: Stage,
+    /// It has made a request that is no ping.
+    pub(super) used: bool,
     /// The request that has not come in whole yet.
     pub(super) assembler: Assembler,
     /// The request that is carried out in steps.
@@ -59,6 +61,7 @@ impl Connection {
         Self {
             serial,
             stage: Stage::Validating(0),
+            used: false,
             assembler: Assembler::default(),
             unfinished: None,
             held: Vec::new(),

@@ -54,6 +54,13 @@ impl ServerMachine {
         request: Request<'_>,
         size: usize,
     ) -> Result<(), CloseReason> {
+        // Whether a request of the extension is that of an agent is known afterwards.
+        if !matches!(
+            request,
+            Request::Validate { .. } | Request::Ping { .. } | Request::Extension { .. }
+        ) {
+            self.admit_use(id)?;
+        }
         match request {
             Request::Validate { .. } => return Err(CloseReason::ValidatedTwice),
             Request::Ping { nonce } => {
@@ -171,6 +178,7 @@ impl ServerMachine {
                 self.extend(|extension, now, reach| {
                     extension.request(now, id, opcode, payload, reach);
                 });
+                self.admit_use(id)?;
             }
             Request::Barrier { key, world_size } => {
                 self.may_wait(id)?;

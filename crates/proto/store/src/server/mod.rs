@@ -23,11 +23,13 @@
 //! | `execute.rs` | one request: operation, wake-ups, reply |
 //! | `lists.rs` | requests about many keys, in steps |
 //! | `shares.rs` | how much a peer may hold |
+//! | `descriptors.rs` | who makes room when descriptors are short |
 //! | [`extension`] | requests of our own, for which the store has a seam and nothing more |
 //! | [`close`] | reasons to close |
 
 pub mod close;
 mod connection;
+mod descriptors;
 mod execute;
 pub mod extension;
 mod lists;
@@ -40,6 +42,7 @@ use std::net::IpAddr;
 pub use close::CloseReason;
 pub use connection::PREAMBLE_LENGTH;
 use connection::{Connection, Outgoing, Stage, validate};
+use descriptors::Descriptors;
 pub use extension::{Extension, Reach};
 use lists::{KEY_WORK, Unfinished};
 use shares::{Shares, Standing};
@@ -81,6 +84,9 @@ pub enum Input<'a> {
     PreparePurge,
     /// Remove every key and queue whose wire name starts with none of these.
     Purge(&'a [&'a [u8]]),
+    /// This many descriptors are in use beyond those that everybody may use; what is beyond is for agents.
+    /// It holds until connections are closed or this is said again.
+    DescriptorsShort(usize),
     /// The deadline has come.
     Tick,
 }
@@ -126,6 +132,8 @@ pub struct ServerStats {
     pub longest_turn: usize,
     /// Connections that were closed for a reason.
     pub refused: u64,
+    /// Those of them that were closed because descriptors were short.
+    pub refused_for_descriptors: u64,
 }
 
 /// The server side of the c10d store protocol.
@@ -136,6 +144,7 @@ pub struct ServerMachine {
     connections: Vec<Option<Connection>>,
     open: usize,
     shares: Shares,
+    descriptors: Descriptors,
     /// Connections that have their turn next, in order.
     ready: VecDeque<(ConnId, u64)>,
     /// A `Yield` was put out that is not answered yet.
@@ -179,6 +188,7 @@ impl Machine for ServerMachine {
                 self.purging = false;
                 self.operations.keep_prefixes(prefixes);
             }
+            Input::DescriptorsShort(beyond) => self.descriptors_short(beyond),
             Input::Tick => self.tick(now),
         }
     }
@@ -212,6 +222,7 @@ impl ServerMachine {
             connections: Vec::new(),
             open: 0,
             shares,
+            descriptors: Descriptors::default(),
             ready: VecDeque::new(),
             yielded: false,
             spent: 0,
@@ -278,7 +289,14 @@ impl ServerMachine {
             turns: self.turns,
             longest_turn: self.longest_turn,
             refused: self.refused,
+            refused_for_descriptors: self.descriptors.closed,
         }
+    }
+
+    /// The addresses with the most connections, at most so many, and how many each has. Of an IPv6
+    /// address, the first 64 bits are known.
+    pub fn busiest_addresses(&self, most: usize) -> Vec<(Option<IpAddr>, usize)> {
+        self.shares.busiest(most)
     }
 
     /// Bytes of keys, values, waits and connection buffers.
@@ -416,6 +434,7 @@ impl ServerMachine {
             return;
         };
         self.open -= 1;
+        self.descriptors.freed();
         connection.account.meter.shrink(connection.counted);
         self.shares.close(&connection.account);
         // Keys that the extension stores now are charged to this peer.
@@ -459,7 +478,10 @@ impl ServerMachine {
                 Ok((used, stage)) => {
                     connection.stage = stage;
                     input = &input[used..];
-                    self.forget_validated();
+                    if stage == Stage::Serving {
+                        self.forget_validated();
+                        self.validated(id);
+                    }
                 }
                 Err(first) => {
                     let looks_like = close::looks_like(&first);

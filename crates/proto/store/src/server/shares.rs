@@ -122,6 +122,18 @@ impl Shares {
         }
     }
 
+    /// The addresses with the most connections.
+    pub(super) fn busiest(&self, most: usize) -> Vec<(Option<IpAddr>, usize)> {
+        let counted = self.addresses.iter();
+        let mut counted: Vec<_> = counted
+            .filter(|(_, entry)| entry.connections > 0)
+            .map(|(place, entry)| (*place, entry.connections))
+            .collect();
+        counted.sort_by_key(|(_, connections)| std::cmp::Reverse(*connections));
+        counted.truncate(most);
+        counted
+    }
+
     /// An agent has joined over the connection of an account.
     pub(super) fn join(&mut self, account: &Account) {
         if let Some(entry) = self.addresses.get_mut(&account.place) {

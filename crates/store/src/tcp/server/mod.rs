@@ -9,6 +9,7 @@
 //! | `service.rs` | the thread: waiting, commands, purge, end |
 //! | `sockets.rs` | the table of connections and what the kernel shall report of each |
 //! | `service/traffic.rs` | accepting, reading, writing |
+//! | `service/descriptors.rs` | how many descriptors the process has, and who may use them |
 //! | `keep_alive.rs` | finding out that a silent peer is gone |
 //! | `listen.rs` | binding: dual-stack, a given host, a given socket |
 
@@ -211,12 +212,13 @@ fn set_up(
         set.map_err(|error| refused(error.into()))?;
     }
     let address = listeners[0].local_addr().map_err(&refused)?;
+    let has_agents = options.extension.is_some();
     let machine = ServerMachine::new(options.limits);
     let machine = match options.extension {
         Some(extension) => machine.with_extension(extension),
         None => machine,
     };
-    let service = Service::new(machine, listeners, commands, figures);
+    let service = Service::new(machine, listeners, has_agents, commands, figures);
     let service = service.map_err(&refused)?;
     tracing::debug!(%address, "store server listens");
     Ok((address, service))

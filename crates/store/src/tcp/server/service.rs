@@ -17,6 +17,7 @@
 //! same holds for a connection with more replies than are sent at a time, and for those that the
 //! machine has stopped because they have had their turn.
 
+mod descriptors;
 mod notices;
 mod traffic;
 
@@ -34,6 +35,7 @@ use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_event::{Event, EventFlags, Mailbox};
 use rdzv_store_proto::server::{Input, Output, ServerMachine};
 
+use self::descriptors::Descriptors;
 use self::notices::Notices;
 use super::sockets::Sockets;
 use super::{Command, Figures, Traffic};
@@ -86,6 +88,7 @@ pub(super) struct Service {
     flushes: Vec<ConnId>,
     /// The time of this iteration.
     now: Now,
+    descriptors: Descriptors,
     /// When accepting is tried again, if it is suspended.
     accept_again: Option<Instant>,
     origin: Instant,
@@ -103,6 +106,7 @@ impl Service {
     pub(super) fn new(
         machine: ServerMachine,
         listeners: Vec<TcpListener>,
+        has_agents: bool,
         commands: Mailbox<Command>,
         figures: Arc<Figures>,
     ) -> io::Result<Self> {
@@ -123,6 +127,7 @@ impl Service {
             since_turn: 0,
             flushes: Vec::new(),
             now: Now::default(),
+            descriptors: Descriptors::new(has_agents),
             accept_again: None,
             origin: Instant::now(),
             commands,
@@ -181,6 +186,7 @@ impl Service {
             }
             self.flushes.extend(unsent);
             self.next_turns(reports.len());
+            self.make_room();
             self.on_time();
             self.flush_all();
         }

@@ -1,12 +1,12 @@
 //! The lines that peers can cause in the log of the server: bounded in number, with a count of the
 //! others.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use rdzv_core::rate::RateLimit;
 use rdzv_core::time::Mono;
-use rdzv_store_proto::server::CloseReason;
+use rdzv_store_proto::server::{CloseReason, ServerStats};
 use rustix::io::Errno;
 
 /// Lines of one kind in one interval.
@@ -19,6 +19,7 @@ const INTERVAL: Duration = Duration::from_secs(10);
 pub(super) struct Notices {
     closed: RateLimit,
     not_accepted: RateLimit,
+    short: RateLimit,
     lost: RateLimit,
 }
 
@@ -28,6 +29,7 @@ impl Default for Notices {
             closed: RateLimit::new(MOST, INTERVAL),
             // The next try meets the same lack.
             not_accepted: RateLimit::new(1, INTERVAL),
+            short: RateLimit::new(1, INTERVAL),
             lost: RateLimit::new(MOST, INTERVAL),
         }
     }
@@ -41,15 +43,18 @@ impl Notices {
         }
     }
 
-    pub(super) fn cannot_accept(&mut self, now: Mono, error: Errno, connections: usize) {
+    /// The system lacks what a connection needs: its table of files is full, or its memory.
+    pub(super) fn cannot_accept(&mut self, now: Mono, error: Errno) {
         if self.not_accepted.admits(now) {
-            tracing::warn!(
-                %error,
-                connections,
-                "the store server cannot accept a connection; raise the limit of open files \
-                 (ulimit -n)"
-            );
+            tracing::warn!(%error, "the store server cannot accept a connection");
         }
+    }
+
+    /// Whether a lack of descriptors is to be told.
+    pub(super) fn is_short(&mut self, now: Mono) -> bool {
+        // The next line has the number of all.
+        self.short.take_dropped(now);
+        self.short.admits(now)
     }
 
     /// `total` connections have been lost so far, this one included.
@@ -89,6 +94,28 @@ impl Notices {
             );
         }
     }
+}
+
+/// Says who holds the descriptors that are short.
+pub(super) fn short_of_descriptors(
+    used: &str,
+    stats: ServerStats,
+    holders: &[(Option<IpAddr>, usize)],
+) {
+    let shown = |(address, count): &(Option<IpAddr>, usize)| match address {
+        Some(IpAddr::V6(network)) => format!("{network}/64: {count}"),
+        Some(address) => format!("{address}: {count}"),
+        None => format!("an unknown address: {count}"),
+    };
+    let holders: Vec<String> = holders.iter().map(shown).collect();
+    tracing::warn!(
+        "the store server is short of descriptors: {used}, {} by its connections ({}); {} connections \
+         that are no agent's were closed for it so far; raise the limit of open files (ulimit -n), or \
+         keep others off the port with a firewall",
+        stats.connections,
+        holders.join(", "),
+        stats.refused_for_descriptors,
+    );
 }
 
 /// The address of a peer as log lines show it.

@@ -16,7 +16,7 @@ use rustix::net::{
     sendmsg, shutdown,
 };
 
-use super::Service;
+use super::{Service, notices};
 use crate::tcp::server::keep_alive::KeepAlive;
 
 /// Connections accepted in one iteration before the others are served.
@@ -36,6 +36,9 @@ const PURGE_READ_BYTES: usize = 16 << 20;
 /// Connections accepted at a purge; the kernel queues a few thousand at most.
 const PURGE_ACCEPT: usize = 16 << 10;
 
+/// Addresses that a line about descriptors names.
+const SHOWN_ADDRESSES: usize = 5;
+
 /// The result of a read.
 enum Read {
     Some {
@@ -51,9 +54,33 @@ impl Service {
     /// Accepts what is pending, up to a batch.
     pub(super) fn accept(&mut self, listener: usize) {
         for _ in 0..ACCEPT_BATCH {
-            if !self.accept_one(listener) {
+            if !self.accept_one(listener) || self.descriptors.are_scarce() {
                 return;
             }
+        }
+    }
+
+    /// Has connections closed that ask for nothing, if descriptors are short. What has come in this
+    /// iteration has been read by now.
+    pub(super) fn make_room(&mut self) {
+        let Some(beyond) = self.descriptors.take_beyond() else {
+            return;
+        };
+        let closed = self.machine.stats().refused_for_descriptors;
+        self.handle(Input::DescriptorsShort(beyond));
+        if self.machine.stats().refused_for_descriptors == closed && self.descriptors.are_scarce() {
+            self.set_accepting(false);
+        }
+        if beyond > 0 {
+            self.tell_short();
+        }
+    }
+
+    fn tell_short(&mut self) {
+        if self.notices.is_short(self.now.mono) {
+            let (used, stats) = (self.descriptors.shown(), self.machine.stats());
+            let holders = self.machine.busiest_addresses(SHOWN_ADDRESSES);
+            notices::short_of_descriptors(&used, stats, &holders);
         }
     }
 
@@ -77,13 +104,15 @@ impl Service {
             Err(Errno::AGAIN) => return false,
             Err(error) => {
                 // The connection stays pending, and the kernel would go on reporting it.
-                let connections = self.machine.stats().connections;
-                self.notices
-                    .cannot_accept(self.now.mono, error, connections);
+                match error {
+                    Errno::MFILE => self.descriptors.refused(),
+                    _ => self.notices.cannot_accept(self.now.mono, error),
+                }
                 self.set_accepting(false);
                 return false;
             }
         };
+        self.descriptors.taken(&descriptor);
         let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
         match self.sockets.insert(descriptor, peer) {
             Ok(id) => self.handle(Input::Connected(id, peer.map(|peer| peer.ip()))),
@@ -271,7 +300,9 @@ impl Service {
 
     /// Closes a connection for a reason, after a last attempt to send what it was answered.
     pub(super) fn close(&mut self, id: ConnId, reason: &CloseReason) {
-        if let Some(socket) = self.sockets.get(id) {
+        if *reason == CloseReason::OutOfDescriptors {
+            self.tell_short();
+        } else if let Some(socket) = self.sockets.get(id) {
             self.notices.closes(self.now.mono, socket.peer, reason);
         }
         let _ = self.send_once(id);

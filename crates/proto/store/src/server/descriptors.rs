@@ -1,0 +1,132 @@
+//! Descriptors that are short: peers that have asked for nothing make room.
+//!
+//! The driver says how many descriptors are in use beyond those that everybody may use. Then
+//! connections are closed that have made no request yet, the oldest first; those that have not even
+//! been validated go before the others. If there is none, a peer that is no agent is refused with its
+//! first request. A peer that has made a request is never closed for this, since a client of PyTorch
+//! never connects again.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use rdzv_core::ident::ConnId;
+use rdzv_core::time::Mono;
+
+use super::connection::Stage;
+use super::shares::Standing;
+use super::{CloseReason, ServerMachine};
+
+/// The time that a new connection has at least for its first request.
+const GRACE: Duration = Duration::from_millis(200);
+
+/// The queue is looked through for outdated entries whenever there are this many more.
+const QUEUE_STEP: usize = 1024;
+
+/// Connections that may be closed for lack of descriptors, and the lack.
+#[derive(Debug, Default)]
+pub(super) struct Descriptors {
+    /// In use beyond those that everybody may use.
+    beyond: usize,
+    /// Validated connections in order of their validation, with its time. An entry is outdated when
+    /// the connection has made a request or is gone.
+    unused: VecDeque<(Mono, ConnId, u64)>,
+    /// When to look for outdated entries.
+    look_at: usize,
+    /// Connections that were closed for it.
+    pub(super) closed: u64,
+}
+
+impl Descriptors {
+    /// A connection is gone, and its descriptor is free.
+    pub(super) fn freed(&mut self) {
+        self.beyond = self.beyond.saturating_sub(1);
+    }
+}
+
+impl ServerMachine {
+    /// This many descriptors are in use beyond those that everybody may use.
+    pub(super) fn descriptors_short(&mut self, beyond: usize) {
+        self.descriptors.beyond = beyond;
+        self.make_room_for_connections(beyond);
+    }
+
+    /// A connection has been validated.
+    pub(super) fn validated(&mut self, id: ConnId) {
+        let Some(serial) = self.connection(id).map(|connection| connection.serial) else {
+            return;
+        };
+        if self.descriptors.unused.len() >= self.descriptors.look_at {
+            let mut unused = std::mem::take(&mut self.descriptors.unused);
+            unused.retain(|(_, id, serial)| self.is_unused(*id, *serial));
+            self.descriptors.look_at = 2 * unused.len() + QUEUE_STEP;
+            self.descriptors.unused = unused;
+        }
+        let now = self.now.mono;
+        self.descriptors.unused.push_back((now, id, serial));
+    }
+
+    /// A connection makes a request that is no ping. An error: it is to be closed.
+    #[inline]
+    pub(super) fn admit_use(&mut self, id: ConnId) -> Result<(), CloseReason> {
+        match self.connection(id) {
+            Some(connection) if !connection.used => self.admit_first_use(id),
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn admit_first_use(&mut self, id: ConnId) -> Result<(), CloseReason> {
+        let Some(connection) = self.connection(id) else {
+            return Ok(());
+        };
+        connection.used = true;
+        let is_agent = connection.account.standing == Standing::Agent;
+        if self.descriptors.beyond == 0 || is_agent || self.make_room_for_connections(1) > 0 {
+            return Ok(());
+        }
+        self.descriptors.closed += 1;
+        Err(CloseReason::OutOfDescriptors)
+    }
+
+    /// Closes up to so many connections that have made no request; tells how many there were.
+    fn make_room_for_connections(&mut self, most: usize) -> usize {
+        let mut closed = 0;
+        while closed < most
+            && let Some(id) = self.longest_unused()
+        {
+            self.close(id, CloseReason::OutOfDescriptors);
+            closed += 1;
+        }
+        self.descriptors.closed += closed as u64;
+        closed
+    }
+
+    /// The connection that is to be closed first.
+    fn longest_unused(&mut self) -> Option<ConnId> {
+        self.forget_validated();
+        let most = self.limits.validation_timeout.saturating_sub(GRACE);
+        if let Some((deadline, id, _)) = self.unvalidated.front()
+            && deadline.since(self.now.mono) <= most
+        {
+            return Some(*id);
+        }
+        while let Some((since, id, serial)) = self.descriptors.unused.front().copied() {
+            if self.is_unused(id, serial) {
+                return (self.now.mono.since(since) >= GRACE).then_some(id);
+            }
+            self.descriptors.unused.pop_front();
+        }
+        None
+    }
+
+    fn is_unused(&self, id: ConnId, serial: u64) -> bool {
+        let connection = self.connections.get(id.0 as usize);
+        connection
+            .and_then(Option::as_ref)
+            .is_some_and(|connection| {
+                connection.serial == serial
+                    && connection.stage == Stage::Serving
+                    && !connection.used
+            })
+    }
+}

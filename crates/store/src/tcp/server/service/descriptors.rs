@@ -1,0 +1,122 @@
+//! The descriptors of the process, which connections may not use up.
+//!
+//! ```text
+//!   0 ───────────────── everybody ──────────── agents ──── the process ── limit
+//!                                            │            │
+//!     beyond it, connections that ask for nothing         beyond it, nobody is accepted
+//!     make room, and only agents are let in               unless somebody makes room
+//! ```
+//!
+//! The process needs its own for what it starts and opens. The kernel gives out the lowest number that
+//! is free, so that the number of an accepted connection tells how many are in use, by whomever.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::process::{Resource, getrlimit};
+
+/// A sixteenth of the limit is the unit of the reserves, but not more than this.
+const MOST_UNIT: usize = 1024;
+
+/// The count of descriptors in use, and its bounds.
+#[derive(Debug)]
+pub(super) struct Descriptors {
+    /// The limit of open files; `None`: there is none.
+    limit: Option<usize>,
+    /// Above this, only agents are let in.
+    for_all: usize,
+    /// Above this, nobody is.
+    for_connections: usize,
+    /// In use when the last connection was accepted.
+    used: usize,
+    /// The machine has to learn of it.
+    has_changed: bool,
+}
+
+impl Descriptors {
+    /// Those of this process. `has_agents`: agents may join here.
+    pub(super) fn new(has_agents: bool) -> Self {
+        let limit = getrlimit(Resource::Nofile).current;
+        Self::within(
+            limit.and_then(|limit| usize::try_from(limit).ok()),
+            has_agents,
+        )
+    }
+
+    fn within(limit: Option<usize>, has_agents: bool) -> Self {
+        let most = limit.unwrap_or(usize::MAX);
+        let unit = (most / 16).min(MOST_UNIT);
+        Self {
+            limit,
+            // Clients of a store without agents leave some to agents of another one in this process.
+            for_all: most - if has_agents { 4 * unit } else { 3 * unit },
+            for_connections: most - 2 * unit,
+            used: 0,
+            has_changed: false,
+        }
+    }
+
+    /// A connection has been accepted.
+    pub(super) fn taken(&mut self, descriptor: &OwnedFd) {
+        self.now_used(usize::try_from(descriptor.as_raw_fd()).map_or(0, |number| number + 1));
+    }
+
+    /// The system has refused one.
+    pub(super) fn refused(&mut self) {
+        self.now_used(self.limit.unwrap_or(self.used));
+    }
+
+    fn now_used(&mut self, used: usize) {
+        self.has_changed |= self.used > self.for_all || used > self.for_all;
+        self.used = used;
+    }
+
+    /// Whether nobody is to be accepted before somebody has made room.
+    pub(super) fn are_scarce(&self) -> bool {
+        self.used > self.for_connections
+    }
+
+    /// The number in use beyond those that everybody may use, if the machine has to learn of it.
+    pub(super) fn take_beyond(&mut self) -> Option<usize> {
+        std::mem::take(&mut self.has_changed).then(|| self.used.saturating_sub(self.for_all))
+    }
+
+    /// The number in use, for log lines.
+    pub(super) fn shown(&self) -> String {
+        match self.limit {
+            Some(limit) => format!("{} of {limit} descriptors are in use", self.used),
+            None => format!("{} descriptors are in use", self.used),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agents_and_the_process_have_descriptors_that_others_cannot_take() {
+        for (limit, for_all, for_connections) in [
+            (256, 192, 224),
+            (1024, 768, 896),
+            (1 << 20, (1 << 20) - 4096, (1 << 20) - 2048),
+        ] {
+            let descriptors = Descriptors::within(Some(limit), true);
+            assert_eq!(descriptors.for_all, for_all);
+            assert_eq!(descriptors.for_connections, for_connections);
+        }
+    }
+
+    #[test]
+    fn the_machine_learns_of_a_lack_and_of_its_end() {
+        let mut descriptors = Descriptors::within(Some(256), true);
+        let mut reported = |used| {
+            descriptors.now_used(used);
+            (descriptors.take_beyond(), descriptors.are_scarce())
+        };
+        assert_eq!(reported(192), (None, false));
+        assert_eq!(reported(193), (Some(1), false));
+        assert_eq!(reported(225), (Some(33), true));
+        assert_eq!(reported(100), (Some(0), false));
+        assert_eq!(reported(101), (None, false));
+    }
+}
