@@ -117,6 +117,14 @@ pub enum RendezvousError {
         /// How long was waited.
         elapsed: Duration,
     },
+    /// Another node is gone, and none can take its place.
+    #[error("node {node} has failed for good: {reason}")]
+    PeerFailed {
+        /// Which.
+        node: String,
+        /// How that was noticed.
+        reason: String,
+    },
     /// A join was interrupted on purpose; this node does not take part.
     #[error("the rendezvous was interrupted")]
     Interrupted,

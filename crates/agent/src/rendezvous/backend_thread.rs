@@ -1,4 +1,4 @@
-//! Dynamic rendezvous: a backend on a thread of its own, which takes commands and answers
+//! A rendezvous with other nodes: a backend on a thread of its own, which takes commands and answers
 //! through the agent's channel.
 //!
 //! ```text
@@ -13,20 +13,25 @@ use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use std::{io, thread};
 
 use rdzv_agent_proto::group::policy::EXPLAINED_WITHIN;
+use rdzv_agent_proto::group::{Master, Round};
+use rdzv_core::ident::RunId;
 use rdzv_core::rank::{Assignment, GroupRank};
-use rdzv_rendezvous::{
-    BackendRegistry, Interrupter, Member, Recorder, RendezvousBackend, RendezvousError,
-    RendezvousInfo, RendezvousParameters,
-};
+use rdzv_rendezvous::{Interrupter, Member, RendezvousBackend, RendezvousError, RendezvousInfo};
 use rdzv_store::{Pinger, Store};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use super::{Answer, Joined, JoinedState, LeaveReason, STORE_SERVER, round};
+use super::{Answer, Joined, LeaveReason, STORE_SERVER};
+use crate::AgentError;
+
+/// Makes the backend, on its thread.
+pub(super) type NewBackend =
+    Box<dyn Fn() -> Result<Box<dyn RendezvousBackend>, RendezvousError> + Send>;
 
 /// A command to the thread.
 enum Command {
@@ -39,7 +44,7 @@ enum Command {
 }
 
 /// The agent's end.
-pub(super) struct DynamicRendezvous {
+pub(super) struct BackendHandle {
     /// Becomes the thread with the first join.
     idle: Option<Rendezvous>,
     commands: Option<Sender<Command>>,
@@ -71,6 +76,22 @@ impl JoinedRound {
         })
     }
 
+    /// As the worker group has to know it.
+    fn round(&self, share_store: bool, losses_known_within: Duration) -> Round {
+        let info = &self.info;
+        Round {
+            number: info.round,
+            group_rank: info.rank,
+            group_world_size: info.world_size,
+            master: Master {
+                addr: info.master_addr.clone(),
+                port: info.master_port,
+                hosted_by_agent: share_store,
+            },
+            losses_known_within,
+        }
+    }
+
     /// This node's rank.
     pub(super) fn rank(&self) -> GroupRank {
         self.info.rank
@@ -90,18 +111,16 @@ impl Drop for JoinedRound {
     }
 }
 
-impl DynamicRendezvous {
+impl BackendHandle {
     pub(super) fn new(
-        backends: BackendRegistry,
-        parameters: RendezvousParameters,
+        new_backend: NewBackend,
         member: Member,
         answers: UnboundedSender<Answer>,
     ) -> Self {
         let interruption = Arc::new(Interruption::default());
         Self {
             idle: Some(Rendezvous {
-                backends,
-                parameters,
+                new_backend,
                 member,
                 answers,
                 interruption: Arc::clone(&interruption),
@@ -157,6 +176,18 @@ impl DynamicRendezvous {
         threads
     }
 
+    /// Removes what workers left in the store, and nothing of the agents: their keys are below the
+    /// run id, and they have counted themselves in under `init/`.
+    pub(super) fn purge(&self, run_id: &RunId) {
+        let server = self
+            .round
+            .as_ref()
+            .and_then(|round| round.info.server.as_ref());
+        if let Some(server) = server {
+            server.purge(&[&format!("/{run_id}/"), "/init/"]);
+        }
+    }
+
     /// See [`super::RendezvousHandle::release_port`].
     pub(super) fn release_port(&mut self) -> Option<Arc<TcpListener>> {
         self.round.as_mut()?.info.reserved_port.take()
@@ -209,8 +240,7 @@ impl Interruption {
 
 /// The thread's end.
 struct Rendezvous {
-    backends: BackendRegistry,
-    parameters: RendezvousParameters,
+    new_backend: NewBackend,
     member: Member,
     answers: UnboundedSender<Answer>,
     interruption: Arc<Interruption>,
@@ -252,10 +282,13 @@ impl Rendezvous {
         let within = backend.map_or(EXPLAINED_WITHIN, |backend| backend.losses_known_within());
         match joined {
             Ok(joined) => Answer::Joined(Ok(Joined {
-                round: round(&joined.info, self.member.share_store, within),
-                state: JoinedState::Dynamic(Box::new(joined)),
+                round: joined.round(self.member.share_store, within),
+                state: Some(Box::new(joined)),
             })),
             Err(error @ RendezvousError::NotNeeded { .. }) => Answer::NotNeeded(error.to_string()),
+            Err(RendezvousError::PeerFailed { node, reason }) => {
+                Answer::Joined(Err(AgentError::PeerFailed { node, reason }))
+            }
             Err(error) => Answer::Joined(Err(error.into())),
         }
     }
@@ -264,11 +297,7 @@ impl Rendezvous {
         let backend = match &mut self.backend {
             Some(backend) => backend,
             None => {
-                let answers = self.answers.clone();
-                let recorder: Recorder = Arc::new(move |event| {
-                    let _ = answers.send(Answer::Recorded(event));
-                });
-                let mut backend = self.backends.create_recorded(&self.parameters, recorder)?;
+                let mut backend = (self.new_backend)()?;
                 let answers = self.answers.clone();
                 backend.set_observer(Box::new(move |change| {
                     let _ = answers.send(Answer::Changed(change));

@@ -1,46 +1,41 @@
 //! The agent's side of the rendezvous: joining the other agents, exchanging ranks with them, and the
 //! workers' store.
 //!
-//! | step | one node (`single_node`) | static (`static_nodes`) | nodes come and go (`backend_thread`) |
-//! |---|---|---|---|
-//! | join | the agent's own server, from the first attempt on | node 0's store, joined once | a backend of the registry, a new round each time |
-//! | purge | every key | every key but the agents', if there is one node | the backend's business |
-//! | exchange | with itself, through a store in memory | through the store, keys below the run id (`rank_exchange`) | none if the backend knows the ranks, else through the store of the round |
-//! | failures of others | – | a key per node that it waits for (`failure_channel`), and a run at the coordinator in node 0's server (`node_watch`) | the backend reports |
-//! | exit barrier | – | through the store | through the store of the round |
-//! | end | – | waits for those who still read | closes the run, or leaves it to the others |
+//! | step | one node (`single_node`) | several, or a backend (`backend_thread`) |
+//! |---|---|---|
+//! | join | the agent's own server, from the first attempt on | the static backend, or one of the registry |
+//! | purge | every key | static, one node: every key but the agents'; else the backend's business |
+//! | exchange | with itself, through a store in memory | none if the backend knows the ranks, else through the store of the round (`rank_exchange`) |
+//! | failures of others | – | the backend reports |
+//! | exit barrier | – | through the store of the round |
+//! | end | – | closes the run, or leaves it to the others |
 //!
 //! Everything here that may wait for others does so on a thread of its own and answers through a
 //! channel, so that the agent's loop never waits for anything but events.
 
 mod backend_thread;
-mod failure_channel;
-mod node_watch;
 mod rank_exchange;
 mod single_node;
-mod static_nodes;
 
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
-use rdzv_agent_proto::group::{Master, Round, WorkerRanks, barrier};
+use rdzv_agent_proto::group::{Round, WorkerRanks, barrier};
+use rdzv_core::ident::RunId;
 use rdzv_core::rank::{Assignment, GroupRank, RoleInfo};
-use rdzv_rendezvous::{Change, Member, RendezvousEvent, RendezvousInfo, StaticParameters};
+use rdzv_rendezvous::{
+    Change, Member, Recorder, RendezvousEvent, StaticParameters, StaticRendezvous,
+};
 use rdzv_store::{HashStore, Pinger, Store, StoreError};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
-use tracing::warn;
 
 use crate::health::{Liveness, Watched};
-use crate::{AgentConfig, AgentError, MasterPort, RendezvousPlan};
-use backend_thread::{DynamicRendezvous, JoinedRound};
-use failure_channel::FailureChannel;
-use node_watch::NodeWatch;
+use crate::{AgentConfig, AgentError, MasterPort, RendezvousPlan, host};
+use backend_thread::{BackendHandle, JoinedRound, NewBackend};
 use single_node::LocalRendezvous;
-use static_nodes::StaticNodes;
 
 /// The name of the thread of the workers' store in the health check.
 const STORE_SERVER: &str = "store server";
@@ -79,29 +74,18 @@ pub(crate) enum LeaveReason {
 /// A rendezvous that is complete.
 pub(crate) struct Joined {
     pub(crate) round: Round,
-    state: JoinedState,
-}
-
-/// What there is to keep of a rendezvous.
-enum JoinedState {
-    Nothing,
-    Static(Box<StaticNodes>),
-    Dynamic(Box<JoinedRound>),
+    /// What there is to keep of it; nothing if there is one node.
+    state: Option<Box<JoinedRound>>,
 }
 
 /// The agent's side of the rendezvous.
 pub(crate) struct RendezvousHandle {
     us: RoleInfo,
     identical_workers: bool,
+    run_id: RunId,
     local: LocalRendezvous,
-    /// `None` without a static rendezvous.
-    parameters: Option<StaticParameters>,
-    static_nodes: Option<Box<StaticNodes>>,
-    /// With several static nodes: what they tell one another.
-    failure_channel: Option<FailureChannel>,
-    /// With several static nodes: by which they notice that one is gone.
-    node_watch: Option<NodeWatch>,
-    dynamic: Option<DynamicRendezvous>,
+    /// `None` if there is one node.
+    backend: Option<BackendHandle>,
     /// How many joins there were.
     joins: u64,
     /// What agents exchange their ranks through.
@@ -114,54 +98,62 @@ pub(crate) struct RendezvousHandle {
 
 impl RendezvousHandle {
     pub(crate) fn new(config: &AgentConfig, answers: UnboundedSender<Answer>) -> Self {
-        let dynamic = match &config.rendezvous {
-            RendezvousPlan::Dynamic { parameters } => Some(DynamicRendezvous::new(
-                config.backends.clone(),
-                parameters.clone(),
-                Member {
-                    role: config.role.clone(),
-                    local_world_size: config.local_world_size,
-                    share_store: config.share_store,
-                    master_port: match config.master_port {
-                        MasterPort::Fixed(port) => Some(port),
-                        // A kept socket is for one node only, and not dynamic.
-                        MasterPort::Free | MasterPort::Kept(_) => None,
-                    },
-                },
-                answers.clone(),
-            )),
-            _ => None,
-        };
-        let parameters = match config.rendezvous.clone() {
-            RendezvousPlan::Local | RendezvousPlan::Dynamic { .. } => None,
+        let mut rank = GroupRank(0);
+        let mut share_store = config.share_store;
+        let new_backend: Option<NewBackend> = match config.rendezvous.clone() {
+            RendezvousPlan::Local => None,
             RendezvousPlan::Static {
                 endpoint,
                 node_rank,
                 nodes,
                 timeout,
-            } => Some(StaticParameters {
-                endpoint,
-                node_rank,
-                nodes,
-                timeout,
-                run_id: config.run_id.clone(),
-            }),
+            } => {
+                rank = node_rank;
+                share_store = true;
+                let parameters = StaticParameters {
+                    endpoint,
+                    node_rank,
+                    nodes,
+                    timeout,
+                    run_id: config.run_id.clone(),
+                };
+                Some(Box::new(move || {
+                    let rendezvous = StaticRendezvous::new(parameters.clone());
+                    Ok(Box::new(rendezvous.named(host::full_name())))
+                }))
+            }
+            RendezvousPlan::Dynamic { parameters } => {
+                let backends = config.backends.clone();
+                let recorded = answers.clone();
+                let recorder: Recorder = Arc::new(move |event| {
+                    let _ = recorded.send(Answer::Recorded(event));
+                });
+                Some(Box::new(move || {
+                    backends.create_recorded(&parameters, Arc::clone(&recorder))
+                }))
+            }
+        };
+        let member = Member {
+            role: config.role.clone(),
+            local_world_size: config.local_world_size,
+            share_store,
+            master_port: match config.master_port {
+                MasterPort::Fixed(port) => Some(port),
+                // A kept socket is for one node only.
+                MasterPort::Free | MasterPort::Kept(_) => None,
+            },
         };
         Self {
             us: RoleInfo {
                 role: config.role.clone(),
-                rank: parameters
-                    .as_ref()
-                    .map_or(GroupRank(0), |parameters| parameters.node_rank),
+                rank,
                 local_world_size: config.local_world_size,
             },
             identical_workers: config.identical_workers,
+            run_id: config.run_id.clone(),
             local: LocalRendezvous::new(config),
-            parameters,
-            static_nodes: None,
-            failure_channel: None,
-            node_watch: None,
-            dynamic,
+            backend: new_backend
+                .map(|new_backend| BackendHandle::new(new_backend, member, answers.clone())),
             joins: 0,
             // Alone, the agent talks to itself.
             store: Arc::new(HashStore::new()),
@@ -176,53 +168,26 @@ impl RendezvousHandle {
         self.joins += 1;
         // A join waits for others within limits of its own, and may end what an earlier one has begun.
         self.watched.clear();
-        if let Some(dynamic) = &mut self.dynamic {
-            // Nothing of the round before may be used from here on.
-            self.store = Arc::new(HashStore::new());
-            if let Err(source) = dynamic.join() {
-                self.answer(Answer::Joined(Err(no_thread(source))));
-            }
+        let Some(backend) = &mut self.backend else {
+            let round = self.local.round();
+            self.answer(Answer::Joined(
+                round.map(|round| Joined { round, state: None }),
+            ));
             return;
-        }
-        let lost = self.node_watch.as_ref().and_then(NodeWatch::failure);
-        let round = match (&self.parameters, &self.static_nodes) {
-            (None, _) => self.local.round(),
-            (Some(_), Some(met)) => lost.map_or_else(|| Ok(met.round()), Err),
-            (Some(parameters), None) => {
-                let parameters = parameters.clone();
-                self.apart("rendezvous", move || {
-                    Answer::Joined(StaticNodes::others(parameters).map(|met| Joined {
-                        round: met.round(),
-                        state: JoinedState::Static(Box::new(met)),
-                    }))
-                });
-                return;
-            }
         };
-        self.answer(Answer::Joined(round.map(|round| Joined {
-            round,
-            state: JoinedState::Nothing,
-        })));
+        // Nothing of the round before may be used from here on.
+        self.store = Arc::new(HashStore::new());
+        if let Err(source) = backend.join() {
+            self.answer(Answer::Joined(Err(no_thread(source))));
+        }
     }
 
     /// Keeps what a rendezvous state, and returns its round.
     pub(crate) fn joined(&mut self, joined: Joined) -> Round {
-        match joined.state {
-            JoinedState::Nothing => {}
-            JoinedState::Static(met) => {
-                self.store = met.store();
-                if met.failure_address().nodes > 1 {
-                    self.listen(&met);
-                }
-                self.static_nodes = Some(met);
-            }
-            JoinedState::Dynamic(round) => {
-                self.store = round.store();
-                self.us.rank = round.rank();
-                if let Some(dynamic) = &mut self.dynamic {
-                    dynamic.joined(round);
-                }
-            }
+        if let (Some(round), Some(backend)) = (joined.state, &mut self.backend) {
+            self.store = round.store();
+            self.us.rank = round.rank();
+            backend.joined(round);
         }
         self.watched = self
             .threads()
@@ -234,14 +199,10 @@ impl RendezvousHandle {
 
     /// The threads that the current round needs.
     fn threads(&self) -> Vec<(&'static str, Pinger)> {
-        if let Some(dynamic) = &self.dynamic {
-            return dynamic.threads();
+        match &self.backend {
+            Some(backend) => backend.threads(),
+            None => Vec::from_iter(self.local.pinger().map(|pinger| (STORE_SERVER, pinger))),
         }
-        let pinger = match &self.static_nodes {
-            Some(met) => met.pinger(),
-            None => self.local.pinger(),
-        };
-        Vec::from_iter(pinger.map(|pinger| (STORE_SERVER, pinger)))
     }
 
     /// This node's rank among the agents, as of the last rendezvous.
@@ -256,8 +217,8 @@ impl RendezvousHandle {
 
     /// Empties the workers' store.
     pub(crate) fn purge(&mut self) {
-        match &self.static_nodes {
-            Some(met) => met.purge(),
+        match &self.backend {
+            Some(backend) => backend.purge(&self.run_id),
             None => self.local.purge(),
         }
     }
@@ -265,13 +226,12 @@ impl RendezvousHandle {
     /// Exchanges ranks.
     pub(crate) fn assign(&mut self, round: &Round) {
         let (agents, join) = (round.group_world_size, self.joins);
-        let dynamic = self.dynamic.as_ref();
-        let given = dynamic.and_then(DynamicRendezvous::assignment);
+        let given = self.backend.as_ref().and_then(BackendHandle::assignment);
         let result = if let Some(assignment) = given {
             Ok(assignment)
         } else if self.identical_workers {
             Ok(rank_exchange::without_store(&self.us, agents))
-        } else if agents == 1 && self.dynamic.is_none() {
+        } else if self.backend.is_none() {
             rank_exchange::by_store(&*self.store, &self.us, agents)
         } else {
             let (store, us) = (Arc::clone(&self.store), self.us.clone());
@@ -287,39 +247,18 @@ impl RendezvousHandle {
     /// Hands out the port that was kept free for the worker that hosts the store, to be dropped
     /// when that worker has been started.
     pub(crate) fn release_port(&mut self, place: &WorkerRanks) -> Option<Arc<TcpListener>> {
-        match &mut self.dynamic {
+        match &mut self.backend {
             _ if place.rank.0 != 0 => None,
-            Some(dynamic) => dynamic.release_port(),
+            Some(backend) => backend.release_port(),
             None => self.local.release_port().map(Arc::new),
         }
     }
 
     /// Announces to the other nodes that this one has failed permanently, if they can be reached.
     pub(crate) fn announce(&mut self, reason: String) {
-        if let Some(dynamic) = &self.dynamic {
-            dynamic.announce(reason);
-        } else if let Some(channel) = &mut self.failure_channel {
-            channel.announce(&reason);
+        if let Some(backend) = &self.backend {
+            backend.announce(reason);
         }
-    }
-
-    /// Waits for failures of the other static nodes, and for their end. The run can do without.
-    fn listen(&mut self, nodes: &StaticNodes) {
-        let unnoticed =
-            |error: &io::Error| warn!("failures of other nodes will not be noticed: {error}");
-        let answers = self.answers.clone();
-        let channel = FailureChannel::listen(nodes.failure_address(), answers.clone());
-        self.failure_channel = channel.inspect_err(unnoticed).ok();
-        let member = Member {
-            role: self.us.role.clone(),
-            local_world_size: self.us.local_world_size,
-            share_store: false,
-            master_port: None,
-        };
-        let watch = nodes
-            .liveness()
-            .map(|options| NodeWatch::start(options, member, answers));
-        self.node_watch = watch.and_then(|watch| watch.inspect_err(unnoticed).ok());
     }
 
     /// Waits until the workers of all agents have succeeded.
@@ -331,41 +270,11 @@ impl RendezvousHandle {
         });
     }
 
-    /// Leaves the others; the receiver hears when that is done. After success they may still have
-    /// something to read from the store.
+    /// Leaves the others; the receiver hears when that is done.
     pub(crate) fn leave(&mut self, reason_to_leave: LeaveReason) -> Option<oneshot::Receiver<()>> {
         self.store = Arc::new(HashStore::new());
         self.watched.clear();
-        if let Some(dynamic) = &mut self.dynamic {
-            return dynamic.leave(reason_to_leave);
-        }
-        let met = self.static_nodes.take()?;
-        let mut channel = self.failure_channel.take();
-        let watch = self.node_watch.take();
-        let stays = match &reason_to_leave {
-            LeaveReason::Succeeded if channel.is_some() => static_nodes::LINGER,
-            LeaveReason::Failed { reason } if channel.is_some() => {
-                if let (Some(reason), Some(channel)) = (reason, &mut channel) {
-                    channel.announce(reason);
-                }
-                static_nodes::UNTIL_READ
-            }
-            _ => Duration::ZERO,
-        };
-        let (sender, left) = oneshot::channel();
-        let leaving = thread::Builder::new()
-            .name("leave".to_owned())
-            .spawn(move || {
-                if let Some(channel) = channel {
-                    channel.end();
-                }
-                if let Some(watch) = watch {
-                    watch.end(reason_to_leave);
-                }
-                met.leave(stays);
-                let _ = sender.send(());
-            });
-        leaving.ok().map(|_| left)
+        self.backend.as_mut()?.leave(reason_to_leave)
     }
 
     /// Does something that may wait for others.
@@ -389,20 +298,5 @@ fn no_thread(source: io::Error) -> AgentError {
     AgentError::System {
         what: "start a thread for the rendezvous",
         source,
-    }
-}
-
-/// A round of a rendezvous, as the worker group has to know it.
-fn round(info: &RendezvousInfo, share_store: bool, losses_known_within: Duration) -> Round {
-    Round {
-        number: info.round,
-        group_rank: info.rank,
-        group_world_size: info.world_size,
-        master: Master {
-            addr: info.master_addr.clone(),
-            port: info.master_port,
-            hosted_by_agent: share_store,
-        },
-        losses_known_within,
     }
 }

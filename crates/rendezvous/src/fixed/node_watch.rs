@@ -10,22 +10,28 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rdzv_rendezvous::dynamic::native::{Native, NativeOptions};
-use rdzv_rendezvous::{Change, Interrupter, Member, RendezvousBackend, RendezvousError};
-use tokio::sync::mpsc::UnboundedSender;
 use tracing::debug;
 
-use super::{Answer, LeaveReason};
-use crate::AgentError;
+use super::SharedObserver;
+use crate::dynamic::native::{Native, NativeOptions};
+use crate::{Change, Interrupter, Member, RendezvousBackend, RendezvousError};
 
 /// Time for the server to say whether it is a coordinator.
 const FOUND_WITHIN: Duration = Duration::from_secs(10);
+
+/// How this node leaves the others.
+pub(super) enum Ending {
+    Succeeded,
+    /// The run has failed; why.
+    Failed(String),
+    Left,
+}
 
 /// This node's part in it.
 pub(super) struct NodeWatch {
     lost: Arc<OnceLock<LostNode>>,
     interrupter: Arc<OnceLock<Interrupter>>,
-    ending: Sender<LeaveReason>,
+    ending: Sender<Ending>,
     thread: JoinHandle<()>,
 }
 
@@ -53,16 +59,16 @@ impl LostNode {
 }
 
 impl NodeWatch {
-    /// Has a thread join the others. The results come as answers.
+    /// Has a thread join the others. The observer gets the results.
     pub(super) fn start(
         options: NativeOptions,
         member: Member,
-        answers: UnboundedSender<Answer>,
+        observer: SharedObserver,
     ) -> io::Result<Self> {
         let (lost, interrupter) = (Arc::default(), Arc::default());
         let (ending, ended) = channel();
         let watch = Watch {
-            answers,
+            observer,
             lost: Arc::clone(&lost),
             interrupter: Arc::clone(&interrupter),
         };
@@ -82,14 +88,14 @@ impl NodeWatch {
     }
 
     /// Why there can be no further round, if a node is gone.
-    pub(super) fn failure(&self) -> Option<AgentError> {
+    pub(super) fn failure(&self) -> Option<RendezvousError> {
         let LostNode { node, how } = self.lost.get()?.clone();
-        Some(AgentError::PeerFailed { node, reason: how })
+        Some(RendezvousError::PeerFailed { node, reason: how })
     }
 
     /// Leaves the others. May take a while if the server does not answer.
-    pub(super) fn end(self, reason: LeaveReason) {
-        let _it_has_ended = self.ending.send(reason);
+    pub(super) fn end(self, ending: Ending) {
+        let _it_has_ended = self.ending.send(ending);
         if let Some(interrupt) = self.interrupter.get() {
             interrupt();
         }
@@ -99,7 +105,7 @@ impl NodeWatch {
 
 /// The thread's end.
 struct Watch {
-    answers: UnboundedSender<Answer>,
+    observer: SharedObserver,
     lost: Arc<OnceLock<LostNode>>,
     interrupter: Arc<OnceLock<Interrupter>>,
 }
@@ -109,7 +115,7 @@ impl Watch {
         self,
         options: NativeOptions,
         member: &Member,
-        ended: &Receiver<LeaveReason>,
+        ended: &Receiver<Ending>,
     ) -> Result<(), RendezvousError> {
         let Some(mut native) = Native::connect(options, FOUND_WITHIN)? else {
             debug!("node 0 has a store without a coordinator");
@@ -125,14 +131,13 @@ impl Watch {
         native.join(member)?;
         match ended.recv() {
             // The rest of the run is of no interest, and no node is lost with it.
-            Ok(LeaveReason::Succeeded) => native.set_closed(),
+            Ok(Ending::Succeeded) => native.set_closed(),
             // The failure channel has told the others more than that this node is gone.
-            Ok(LeaveReason::Failed { reason }) => {
-                let reason = reason.unwrap_or_else(|| "the run has failed".to_owned());
+            Ok(Ending::Failed(reason)) => {
                 native.report_failure(&reason)?;
                 native.leave()
             }
-            Ok(LeaveReason::Left) | Err(_) => native.leave(),
+            Ok(Ending::Left) | Err(_) => native.leave(),
         }
     }
 
@@ -144,12 +149,9 @@ impl Watch {
             Change::Membership { .. } | Change::Lost(_) if is_explained.get().is_some() => {}
             Change::Membership { round, reason } => {
                 let _the_first_one_counts = self.lost.set(LostNode::of(&reason));
-                let change = Change::Membership { round, reason };
-                let _the_agent_has_ended = self.answers.send(Answer::Changed(change));
+                (self.observer)(Change::Membership { round, reason });
             }
-            change @ Change::Lost(_) => {
-                let _the_agent_has_ended = self.answers.send(Answer::Changed(change));
-            }
+            change @ Change::Lost(_) => (self.observer)(change),
         }));
     }
 }

@@ -3,12 +3,16 @@
 //! Node 0 hosts one TCP store at the endpoint, for the agents and for the workers of all nodes.
 //! Everybody counts itself in under the key `init/`; node 0 waits until all have come, the others
 //! go on at once. Then each puts its name under a key of its rank, so that a rank which is given twice
-//! is noticed. Membership never changes; that a node is gone is noticed by the coordinator in the same
-//! server, which the agents join as well ([`StaticRendezvous::liveness`]).
+//! is noticed. Membership never changes. Where there are several nodes and an observer, they tell one
+//! another of failures through the store (`failure_channel`), and that a node is gone is noticed by the
+//! coordinator in the same server, which the agents join as well (`node_watch`).
 
-use std::io;
-use std::sync::Arc;
+mod failure_channel;
+mod node_watch;
+
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use std::{fmt, io};
 
 use rdzv_core::endpoint::{Endpoint, EndpointError};
 use rdzv_core::ident::RunId;
@@ -16,14 +20,29 @@ use rdzv_core::rank::GroupRank;
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
 use rdzv_store::{Limits, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions};
 use rdzv_store_proto::prefix::join;
+use tracing::warn;
 
 use crate::bind::loopback;
 use crate::dynamic::native::{self, NativeOptions};
 use crate::dynamic::node;
-use crate::{Member, RendezvousBackend, RendezvousError, RendezvousInfo, RendezvousParameters};
+use crate::{
+    Change, Member, Observer, RendezvousBackend, RendezvousError, RendezvousInfo,
+    RendezvousParameters,
+};
+use failure_channel::FailureChannel;
+use node_watch::{Ending, NodeWatch};
 
 /// How long to wait for the other nodes if nothing is configured.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// How long the host of the store waits at the end until the other agents have read their last key.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// How long it waits until they have read that the run has failed, which is announced at once.
+const UNTIL_READ: Duration = Duration::from_secs(1);
+
+/// An [`Observer`] of two threads.
+type SharedObserver = Arc<dyn Fn(Change) + Send + Sync>;
 
 /// What a static rendezvous is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,14 +61,39 @@ pub struct StaticParameters {
     pub run_id: RunId,
 }
 
+impl StaticParameters {
+    /// A key of the agents, whose keys have the run id in front of them.
+    fn key(&self, name: &str) -> String {
+        join(self.run_id.as_str(), name)
+    }
+
+    /// The key under which a node is told that another one has failed for good: the other one, a
+    /// newline, and the reason. It waits for that key.
+    fn failure_key(&self, node: u32) -> String {
+        self.key(&format!("rdzv/news/{node}"))
+    }
+}
+
 /// A rendezvous of nodes whose ranks are given.
 ///
 /// Node 0 hosts one TCP store at the endpoint, for agents and workers alike, and waits until all
 /// nodes have joined; the others go on at once.
-#[derive(Debug)]
 pub struct StaticRendezvous {
     parameters: StaticParameters,
+    /// What the others call this node when it has failed; else its address.
+    name: Option<String>,
+    observer: Option<SharedObserver>,
     joined: Option<Arc<TcpStore>>,
+    channel: Option<FailureChannel>,
+    watch: Option<NodeWatch>,
+    /// Why the run has failed, if one of its nodes has announced that.
+    failed: Arc<OnceLock<String>>,
+}
+
+impl fmt::Debug for StaticRendezvous {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "StaticRendezvous({:?})", self.parameters)
+    }
 }
 
 impl StaticRendezvous {
@@ -60,8 +104,20 @@ impl StaticRendezvous {
     pub fn new(parameters: StaticParameters) -> Self {
         Self {
             parameters,
+            name: None,
+            observer: None,
             joined: None,
+            channel: None,
+            watch: None,
+            failed: Arc::default(),
         }
+    }
+
+    /// Sets what the others call this node when it has failed.
+    #[must_use]
+    pub fn named(mut self, name: String) -> Self {
+        self.name = Some(name);
+        self
     }
 
     /// From the general parameters: the options are `rank` (needed) and `timeout` in seconds
@@ -149,19 +205,8 @@ impl StaticRendezvous {
         Ok(store)
     }
 
-    /// A key of the agents, whose keys have the run id in front of them.
-    fn key(&self, name: &str) -> String {
-        join(self.parameters.run_id.as_str(), name)
-    }
-
-    /// The agents' key under which a node is told that another one has failed for good: the other one,
-    /// a newline, and the reason. It waits for that key.
-    pub fn failure_key(node: u32) -> String {
-        format!("rdzv/news/{node}")
-    }
-
-    /// The name of this node in what the others say of it.
-    fn name(&self, store: &TcpStore) -> String {
+    /// The address of this node in what the others say of it.
+    fn address(&self, store: &TcpStore) -> String {
         node::advertised(
             None,
             Some(&self.parameters.endpoint.host),
@@ -179,8 +224,8 @@ impl StaticRendezvous {
             run_id,
             ..
         } = &self.parameters;
-        let ours = node::describe(self.name(store)).to_string();
-        let name = |rank: u32| self.key(&format!("rdzv/nodes/{rank}"));
+        let ours = node::describe(self.address(store)).to_string();
+        let name = |rank: u32| self.parameters.key(&format!("rdzv/nodes/{rank}"));
         let key = name(node_rank.0);
         let first = store.compare_set(&key, b"", ours.as_bytes())?;
         if first == ours.as_bytes() {
@@ -196,18 +241,31 @@ impl StaticRendezvous {
         if !store.check(&all)? {
             let text = format!("{ours} (node rank {node_rank})\n{sentence}");
             for node in 0..*nodes {
-                let key = self.key(&Self::failure_key(node));
+                let key = self.parameters.failure_key(node);
                 store.compare_set(&key, b"", text.as_bytes())?;
             }
         }
         Err(RendezvousError::Argument(sentence))
     }
 
-    /// The run that this node joins beside the rendezvous, so that the nodes notice when one of them is gone:
-    /// a run of its own at the coordinator in node 0's server. Its local id is its rank. Nothing before
-    /// the join.
-    pub fn liveness(&self) -> Option<NativeOptions> {
-        let store = self.joined.as_ref()?;
+    /// Notices failures of the other nodes, and their end. The run can do without.
+    fn watch_others(&mut self, store: &Arc<TcpStore>, observer: &SharedObserver, member: &Member) {
+        let unnoticed =
+            |error: &io::Error| warn!("failures of other nodes will not be noticed: {error}");
+        let channel = FailureChannel::listen(self.parameters.clone(), Arc::clone(observer));
+        self.channel = channel.inspect_err(unnoticed).ok();
+        let member = Member {
+            share_store: false,
+            master_port: None,
+            ..member.clone()
+        };
+        let watch = NodeWatch::start(self.watched_run(store), member, Arc::clone(observer));
+        self.watch = watch.inspect_err(unnoticed).ok();
+    }
+
+    /// The run of its own at the coordinator in node 0's server that this node joins, so that the nodes
+    /// notice when one of them is gone. Its local id is its rank.
+    fn watched_run(&self, store: &Arc<TcpStore>) -> NativeOptions {
         let StaticParameters {
             node_rank,
             nodes,
@@ -217,17 +275,34 @@ impl StaticRendezvous {
         } = &self.parameters;
         let mut settings = Settings::new(*nodes, *nodes);
         settings.join_timeout = *timeout;
-        Some(NativeOptions {
+        NativeOptions {
             store: Arc::clone(store),
             run_id: RunId::new(format!("{run_id}.static")),
             settings,
             node: NodeDesc {
                 local_id: i64::from(node_rank.0),
-                ..node::describe(self.name(store))
+                ..node::describe(self.address(store))
             },
             limits: Limits::default(),
             program: None,
-        })
+        }
+    }
+
+    /// Leaves. If this node hosts the store, waits for those who still read, at most so long.
+    fn end(&mut self, ending: Ending, most: Duration) {
+        let several = self.channel.is_some();
+        if let Some(channel) = self.channel.take() {
+            channel.end();
+        }
+        if let Some(watch) = self.watch.take() {
+            watch.end(ending);
+        }
+        let store = self.joined.take();
+        let server = store.and_then(|store| store.server().cloned());
+        // Only a thread that still waits in the store can hold it too; then nobody is waited for.
+        if let Some(server) = server.and_then(Arc::into_inner) {
+            server.shutdown(if several { most } else { Duration::ZERO });
+        }
     }
 
     /// The agents' keys have the run id in front of them; the workers' have not.
@@ -286,8 +361,29 @@ impl RendezvousBackend for StaticRendezvous {
         &self.parameters.run_id
     }
 
-    fn join(&mut self, _: &Member) -> Result<RendezvousInfo, RendezvousError> {
-        Self::join(self)
+    fn join(&mut self, member: &Member) -> Result<RendezvousInfo, RendezvousError> {
+        if let Some(lost) = self.watch.as_ref().and_then(NodeWatch::failure) {
+            return Err(lost);
+        }
+        let is_first = self.joined.is_none();
+        let info = Self::join(self)?;
+        if is_first
+            && self.parameters.nodes > 1
+            && let (Some(store), Some(observer)) = (self.joined.clone(), self.observer.clone())
+        {
+            self.watch_others(&store, &observer, member);
+        }
+        Ok(info)
+    }
+
+    fn set_observer(&mut self, observer: Observer) {
+        let failed = Arc::clone(&self.failed);
+        self.observer = Some(Arc::new(move |change| {
+            if let Change::PeerFailed { reason, .. } = &change {
+                let _the_first_one_counts = failed.set(reason.clone());
+            }
+            observer(change);
+        }));
     }
 
     fn shares_store_with_workers(&self) -> bool {
@@ -306,8 +402,25 @@ impl RendezvousBackend for StaticRendezvous {
         Ok(0)
     }
 
+    fn report_failure(&mut self, reason: &str) -> Result<(), RendezvousError> {
+        let _the_first_one_counts = self.failed.set(reason.to_owned());
+        if let (Some(channel), Some(store)) = (&self.channel, &self.joined) {
+            let name = self.name.clone().unwrap_or_else(|| self.address(store));
+            channel.announce(&name, reason)?;
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self) -> Result<(), RendezvousError> {
+        self.end(Ending::Left, Duration::ZERO);
+        Ok(())
+    }
+
     fn shutdown(&mut self) -> bool {
-        self.joined = None;
+        match self.failed.get().cloned() {
+            None => self.end(Ending::Succeeded, LINGER),
+            Some(reason) => self.end(Ending::Failed(reason), UNTIL_READ),
+        }
         true
     }
 }
