@@ -59,7 +59,9 @@ pub trait RendezvousBackend: Send {
     }
 
     /// Whether the workers meet at the very store that the agents meet at.
-    fn shares_store_with_workers(&self) -> bool;
+    fn shares_store_with_workers(&self) -> bool {
+        false
+    }
 
     /// Whether nobody can join any more.
     fn is_closed(&self) -> Result<bool, RendezvousError>;

@@ -138,7 +138,7 @@ pub enum RendezvousError {
         /// How long was tried.
         elapsed: Option<Duration>,
         /// What to try.
-        remedy: String,
+        remedy: &'static str,
     },
     /// The state that the nodes share is none; something else has written there.
     #[error("{what} at {place}: use another --rdzv-id, or a new store")]
@@ -191,19 +191,15 @@ impl RendezvousError {
                 what: format!("no store was found ({reason}; {attempts} attempts)"),
                 place: format!("the c10d endpoint {peer}"),
                 elapsed: Some(elapsed),
-                remedy:
-                    "start an agent on that host, or a store with `rdzv store`, and check that \
-                         --rdzv-endpoint names it and that no firewall is in between"
-                        .to_owned(),
+                remedy: "start an agent on that host, or a store with `rdzv store`, and check that \
+                         --rdzv-endpoint names it and that no firewall is in between",
             },
             StoreError::NotAStore { peer, found } => Self::Unreachable {
                 what: format!("something that is no store was found ({found})"),
                 place: format!("the c10d endpoint {peer}"),
                 elapsed: None,
-                remedy:
-                    "check the address and port of --rdzv-endpoint, or choose a port that nothing \
-                         else uses"
-                        .to_owned(),
+                remedy: "check the address and port of --rdzv-endpoint, or choose a port that \
+                         nothing else uses",
             },
             StoreError::Silent {
                 peer,
@@ -213,10 +209,8 @@ impl RendezvousError {
                 what: format!("no store answered ({found})"),
                 place: format!("the c10d endpoint {peer}"),
                 elapsed: Some(elapsed),
-                remedy:
-                    "check the address and port of --rdzv-endpoint, and whether the host of the \
-                         store is overloaded"
-                        .to_owned(),
+                remedy: "check the address and port of --rdzv-endpoint, and whether the host of \
+                         the store is overloaded",
             },
             StoreError::ReplyTooLong {
                 peer,
@@ -232,8 +226,7 @@ impl RendezvousError {
                 place: format!("the c10d endpoint {peer}"),
                 elapsed: None,
                 remedy: "check that --rdzv-endpoint names the store of this job and that nothing \
-                         else writes to it"
-                    .to_owned(),
+                         else writes to it",
             },
             StoreError::Disconnected {
                 elapsed, source, ..
@@ -241,8 +234,7 @@ impl RendezvousError {
                 what: format!("the connection to the store was lost ({source})"),
                 place,
                 elapsed: Some(elapsed),
-                remedy: "the agent that hosts it has ended, or its host is gone: see its log"
-                    .to_owned(),
+                remedy: "the agent that hosts it has ended, or its host is gone: see its log",
             },
             StoreError::NoAnswer {
                 operation,
@@ -253,19 +245,15 @@ impl RendezvousError {
                 what: format!("the store did not answer ({operation} key {key})"),
                 place,
                 elapsed: Some(elapsed),
-                remedy:
-                    "check the network and the load of its host; --rdzv-conf read_timeout=SECONDS \
-                         waits longer"
-                        .to_owned(),
+                remedy: "check the network and the load of its host; --rdzv-conf \
+                         read_timeout=SECONDS waits longer",
             },
             StoreError::Listen { address, source } => Self::Unreachable {
                 what: format!("this node has to host the store, but cannot listen ({source})"),
                 place: format!("{address}, for {place}"),
                 elapsed: None,
-                remedy:
-                    "stop what uses the port or choose another one in --rdzv-endpoint, or give \
-                         --rdzv-conf is_host=0 if the store is there already"
-                        .to_owned(),
+                remedy: "stop what uses the port or choose another one in --rdzv-endpoint, or \
+                         give --rdzv-conf is_host=0 if the store is there already",
             },
             StoreError::File {
                 operation, source, ..

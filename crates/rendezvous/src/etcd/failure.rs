@@ -114,7 +114,7 @@ impl From<Failure> for RendezvousError {
             what: format!("failed to {}{about}: {}", failure.operation, failure.cause),
             place: failure.place,
             elapsed: Some(failure.elapsed),
-            remedy: failure.cause.remedy().to_owned(),
+            remedy: failure.cause.remedy(),
         }
     }
 }

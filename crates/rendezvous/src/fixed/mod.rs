@@ -179,26 +179,21 @@ impl StaticRendezvous {
     }
 
     fn meet(&self) -> Result<TcpStore, RendezvousError> {
-        let StaticParameters {
-            endpoint,
-            node_rank,
-            nodes,
-            timeout,
-            ..
-        } = &self.parameters;
-        if node_rank.0 >= *nodes {
+        let own = &self.parameters;
+        if own.node_rank.0 >= own.nodes {
             return Err(RendezvousError::Argument(format!(
-                "the node rank {node_rank} must be less than the number of nodes, which is {nodes}"
+                "the node rank {} must be less than the number of nodes, which is {}",
+                own.node_rank, own.nodes
             )));
         }
         let options = TcpStoreOptions {
-            world_size: Some(*nodes),
-            is_master: node_rank.0 == 0,
-            bind: loopback(&endpoint.host),
-            timeout: *timeout,
+            world_size: Some(own.nodes),
+            is_master: own.node_rank.0 == 0,
+            bind: loopback(&own.endpoint.host),
+            timeout: own.timeout,
             multi_tenant: true,
             extension: Some(native::extension()),
-            ..TcpStoreOptions::new(&endpoint.host, endpoint.port)
+            ..TcpStoreOptions::new(&own.endpoint.host, own.endpoint.port)
         };
         let store = TcpStore::connect(options).map_err(|error| self.explain(error))?;
         self.claim_rank(&store)?;
@@ -266,21 +261,15 @@ impl StaticRendezvous {
     /// The run of its own at the coordinator in node 0's server that this node joins, so that the nodes
     /// notice when one of them is gone. Its local id is its rank.
     fn watched_run(&self, store: &Arc<TcpStore>) -> NativeOptions {
-        let StaticParameters {
-            node_rank,
-            nodes,
-            timeout,
-            run_id,
-            ..
-        } = &self.parameters;
-        let mut settings = Settings::new(*nodes, *nodes);
-        settings.join_timeout = *timeout;
+        let own = &self.parameters;
+        let mut settings = Settings::new(own.nodes, own.nodes);
+        settings.join_timeout = own.timeout;
         NativeOptions {
             store: Arc::clone(store),
-            run_id: RunId::new(format!("{run_id}.static")),
+            run_id: RunId::new(format!("{}.static", own.run_id)),
             settings,
             node: NodeDesc {
-                local_id: i64::from(node_rank.0),
+                local_id: i64::from(own.node_rank.0),
                 ..node::describe(self.address(store))
             },
             limits: Limits::default(),
@@ -311,17 +300,13 @@ impl StaticRendezvous {
     }
 
     fn explain(&self, error: StoreError) -> RendezvousError {
-        let StaticParameters {
-            endpoint,
-            node_rank,
-            nodes,
-            ..
-        } = &self.parameters;
+        let own = &self.parameters;
+        let (address, rank) = (own.endpoint.to_string(), own.node_rank.0);
         match error {
             StoreError::Listen { ref source, .. } if source.kind() == io::ErrorKind::AddrInUse => {
                 RendezvousError::AddressInUse {
-                    address: endpoint.to_string(),
-                    rank: node_rank.0,
+                    address,
+                    rank,
                     source: Box::new(error),
                 }
             }
@@ -330,7 +315,7 @@ impl StaticRendezvous {
                 expected,
                 elapsed,
             } => RendezvousError::NodesMissing {
-                address: endpoint.to_string(),
+                address,
                 joined,
                 expected,
                 elapsed,
@@ -338,12 +323,12 @@ impl StaticRendezvous {
             StoreError::Connect { .. }
             | StoreError::NotAStore { .. }
             | StoreError::Silent { .. }
-                if node_rank.0 != 0 =>
+                if rank != 0 =>
             {
                 RendezvousError::NoNodeZero {
-                    rank: node_rank.0,
-                    nodes: *nodes,
-                    host: endpoint.host.clone(),
+                    rank,
+                    nodes: own.nodes,
+                    host: own.endpoint.host.clone(),
                     source: Box::new(error),
                 }
             }

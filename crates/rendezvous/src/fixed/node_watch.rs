@@ -29,33 +29,16 @@ pub(super) enum Ending {
 
 /// This node's part in it.
 pub(super) struct NodeWatch {
-    lost: Arc<OnceLock<LostNode>>,
-    interrupter: Arc<OnceLock<Interrupter>>,
+    shared: Arc<Shared>,
     ending: Sender<Ending>,
     thread: JoinHandle<()>,
 }
 
-/// A node that is gone.
-#[derive(Debug, Clone)]
-struct LostNode {
-    node: String,
-    how: String,
-}
-
-impl LostNode {
-    /// Of what the coordinator says: `node ADDRESS_PROCESS_RANK is lost: …`.
-    fn of(reason: &str) -> Self {
-        let words = reason.strip_prefix("node ").unwrap_or(reason);
-        let (node, how) = words.split_once(' ').unwrap_or((words, "is gone"));
-        let rank = node.rsplit('_').next().unwrap_or_default();
-        Self {
-            node: format!("{node} (node rank {rank})"),
-            how: format!(
-                "it {how}. Another one cannot take its place in a static rendezvous: use \
-                 --rdzv-backend c10d for that"
-            ),
-        }
-    }
+#[derive(Default)]
+struct Shared {
+    /// What the coordinator has said of a node that is gone.
+    lost: OnceLock<String>,
+    interrupter: OnceLock<Interrupter>,
 }
 
 impl NodeWatch {
@@ -65,23 +48,18 @@ impl NodeWatch {
         member: Member,
         observer: SharedObserver,
     ) -> io::Result<Self> {
-        let (lost, interrupter) = (Arc::default(), Arc::default());
+        let shared: Arc<Shared> = Arc::default();
+        let watch = Arc::clone(&shared);
         let (ending, ended) = channel();
-        let watch = Watch {
-            observer,
-            lost: Arc::clone(&lost),
-            interrupter: Arc::clone(&interrupter),
-        };
         let thread = thread::Builder::new()
             .name("static nodes".to_owned())
             .spawn(move || {
-                if let Err(error) = watch.run(options, &member, &ended) {
+                if let Err(error) = watch.run(options, &member, observer, &ended) {
                     debug!("it is not noticed when another node is gone: {error}");
                 }
             })?;
         Ok(Self {
-            lost,
-            interrupter,
+            shared,
             ending,
             thread,
         })
@@ -89,32 +67,25 @@ impl NodeWatch {
 
     /// Why there can be no further round, if a node is gone.
     pub(super) fn failure(&self) -> Option<RendezvousError> {
-        let LostNode { node, how } = self.lost.get()?.clone();
-        Some(RendezvousError::PeerFailed { node, reason: how })
+        self.shared.lost.get().map(|reason| lost_node(reason))
     }
 
     /// Leaves the others. May take a while if the server does not answer.
     pub(super) fn end(self, ending: Ending) {
         let _it_has_ended = self.ending.send(ending);
-        if let Some(interrupt) = self.interrupter.get() {
+        if let Some(interrupt) = self.shared.interrupter.get() {
             interrupt();
         }
         let _ = self.thread.join();
     }
 }
 
-/// The thread's end.
-struct Watch {
-    observer: SharedObserver,
-    lost: Arc<OnceLock<LostNode>>,
-    interrupter: Arc<OnceLock<Interrupter>>,
-}
-
-impl Watch {
+impl Shared {
     fn run(
-        self,
+        self: Arc<Self>,
         options: NativeOptions,
         member: &Member,
+        observer: SharedObserver,
         ended: &Receiver<Ending>,
     ) -> Result<(), RendezvousError> {
         let Some(mut native) = Native::connect(options, FOUND_WITHIN)? else {
@@ -127,7 +98,7 @@ impl Watch {
         if ended.try_recv().is_ok() {
             return Ok(());
         }
-        self.observe(&mut native);
+        self.observe(&mut native, observer);
         native.join(member)?;
         match ended.recv() {
             // The rest of the run is of no interest, and no node is lost with it.
@@ -141,32 +112,47 @@ impl Watch {
         }
     }
 
-    fn observe(self, native: &mut Native) {
+    fn observe(self: Arc<Self>, native: &mut Native, observer: SharedObserver) {
         let is_explained = OnceLock::new();
         native.set_observer(Box::new(move |change| match change {
             Change::PeerFailed { .. } => drop(is_explained.set(())),
             Change::Closed => {}
             Change::Membership { .. } | Change::Lost(_) if is_explained.get().is_some() => {}
             Change::Membership { round, reason } => {
-                let _the_first_one_counts = self.lost.set(LostNode::of(&reason));
-                (self.observer)(Change::Membership { round, reason });
+                let _the_first_one_counts = self.lost.set(reason.clone());
+                observer(Change::Membership { round, reason });
             }
-            change @ Change::Lost(_) => (self.observer)(change),
+            change @ Change::Lost(_) => observer(change),
         }));
+    }
+}
+
+/// The loss of a node, from what the coordinator says: `node ADDRESS_PROCESS_RANK is lost: …`.
+fn lost_node(reason: &str) -> RendezvousError {
+    let words = reason.strip_prefix("node ").unwrap_or(reason);
+    let (node, how) = words.split_once(' ').unwrap_or((words, "is gone"));
+    let rank = node.rsplit('_').next().unwrap_or_default();
+    RendezvousError::PeerFailed {
+        node: format!("{node} (node rank {rank})"),
+        reason: format!(
+            "it {how}. Another one cannot take its place in a static rendezvous: use \
+             --rdzv-backend c10d for that"
+        ),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::LostNode;
+    use super::*;
 
     #[test]
     fn a_lost_node_is_named_with_its_rank() {
-        let lost = LostNode::of("node 10.0.0.2_417_3 is lost: its connection closed");
-        assert_eq!(lost.node, "10.0.0.2_417_3 (node rank 3)");
-        assert!(
-            lost.how.starts_with("it is lost: its connection closed. "),
-            "{lost:?}"
-        );
+        let lost = lost_node("node 10.0.0.2_417_3 is lost: its connection closed");
+        let RendezvousError::PeerFailed { node, reason } = lost else {
+            panic!("{lost:?}");
+        };
+        assert_eq!(node, "10.0.0.2_417_3 (node rank 3)");
+        let how = "it is lost: its connection closed. ";
+        assert!(reason.starts_with(how), "{reason}");
     }
 }

@@ -151,7 +151,7 @@ fn connect(options: &Arc<Options>, recorder: Option<Recorder>, calls: &Calls) ->
             what: format!("cannot start a thread ({error}) to connect to the c10d store"),
             place: options.place(),
             elapsed: None,
-            remedy: "raise the limit of processes (ulimit -u)".to_owned(),
+            remedy: "raise the limit of processes (ulimit -u)",
         });
     }
     let attempt = attempts.recv().ok().flatten();
@@ -247,10 +247,6 @@ impl RendezvousBackend for C10dRendezvous {
             threads.push(("rendezvous store server", server.pinger()));
         }
         threads
-    }
-
-    fn shares_store_with_workers(&self) -> bool {
-        false
     }
 
     fn is_closed(&self) -> Result<bool, RendezvousError> {

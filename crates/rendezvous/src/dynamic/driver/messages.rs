@@ -80,7 +80,7 @@ impl Messages {
                 ),
                 place,
                 elapsed: Some(elapsed),
-                remedy: "let losers pause with --rdzv-conf cas_backoff_max_seconds=1".to_owned(),
+                remedy: "let losers pause with --rdzv-conf cas_backoff_max_seconds=1",
             },
         }
     }
@@ -98,7 +98,7 @@ impl Messages {
             what: format!("the rendezvous was lost before ({why})"),
             place: self.place.clone(),
             elapsed: None,
-            remedy: "start the agent again when the store is back".to_owned(),
+            remedy: "start the agent again when the store is back",
         }
     }
 }

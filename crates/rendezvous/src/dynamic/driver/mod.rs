@@ -110,7 +110,7 @@ impl Driver {
                 what: format!("cannot start a thread ({error}) for the rendezvous"),
                 place: place.clone(),
                 elapsed: None,
-                remedy: "raise the limit of processes (ulimit -u)".to_owned(),
+                remedy: "raise the limit of processes (ulimit -u)",
             })?;
         Ok(Self {
             name,
@@ -214,7 +214,7 @@ impl Driver {
             what: "the thread of the rendezvous has ended".to_owned(),
             place: self.place.clone(),
             elapsed: None,
-            remedy: "this is a defect of rdzv; its log says more".to_owned(),
+            remedy: "this is a defect of rdzv; its log says more",
         }
     }
 
@@ -303,10 +303,6 @@ impl RendezvousBackend for Driver {
                 let _ = commands.send(Command::Ping(alive));
             }),
         )]
-    }
-
-    fn shares_store_with_workers(&self) -> bool {
-        false
     }
 
     fn is_closed(&self) -> Result<bool, RendezvousError> {

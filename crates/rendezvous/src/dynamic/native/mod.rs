@@ -59,7 +59,6 @@ pub struct NativeOptions {
 
 /// An agent's rendezvous through a coordinator.
 pub struct Native {
-    name: String,
     run_id: RunId,
     settings: Settings,
     place: String,
@@ -111,7 +110,6 @@ impl Native {
             ConnectionThread::start(stream, address, workers, client.running(program))
                 .map_err(|error| unreachable(place.clone(), error.to_string(), None))?;
         Ok(Some(Self {
-            name: "c10d".to_owned(),
             run_id,
             settings,
             place,
@@ -186,7 +184,7 @@ impl Native {
 
 impl RendezvousBackend for Native {
     fn name(&self) -> &str {
-        &self.name
+        "c10d"
     }
 
     fn run_id(&self) -> &RunId {
@@ -224,10 +222,6 @@ impl RendezvousBackend for Native {
             "rendezvous connection",
             Arc::new(move |alive| commands.send(Command::Ping(alive))),
         )]
-    }
-
-    fn shares_store_with_workers(&self) -> bool {
-        false
     }
 
     fn is_closed(&self) -> Result<bool, RendezvousError> {
@@ -278,7 +272,6 @@ fn unreachable(place: String, what: String, elapsed: Option<Duration>) -> Rendez
         place,
         elapsed,
         remedy: "check that the agent or the `rdzv store` that hosts the endpoint runs and can be \
-                 reached from here"
-            .to_owned(),
+                 reached from here",
     }
 }
