@@ -122,3 +122,11 @@ impl AgentError {
         }
     }
 }
+
+/// The error of something that the operating system refused: `what` was tried.
+pub(crate) fn system<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> AgentError {
+    move |source| AgentError::System {
+        what,
+        source: source.into(),
+    }
+}

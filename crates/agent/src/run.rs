@@ -6,6 +6,7 @@ use rustix::process::Signal;
 use tokio::runtime::{Builder, LocalOptions};
 
 use crate::agent_loop::AgentLoop;
+use crate::error::system;
 use crate::keeper::KeeperWatch;
 use crate::processes::ProcessSupervisor;
 use crate::requests::{Requests, StopHandle};
@@ -81,8 +82,4 @@ fn block_on(run: impl Future<Output = Result<Outcome, AgentError>>) -> Outcome {
         Ok(runtime) => runtime.block_on(run).unwrap_or_else(Outcome::Error),
         Err(source) => Outcome::Error(system("start the agent's event loop")(source)),
     }
-}
-
-fn system(what: &'static str) -> impl Fn(std::io::Error) -> AgentError {
-    move |source| AgentError::System { what, source }
 }

@@ -172,6 +172,7 @@ impl RendezvousError {
             Self::AddressInUse { .. }
             | Self::NodesMissing { .. }
             | Self::NoNodeZero { .. }
+            | Self::PeerFailed { .. }
             | Self::Interrupted
             | Self::Store(_) => "RendezvousError",
         }
@@ -261,16 +262,14 @@ impl RendezvousError {
                 what: format!("cannot {operation} the file of the store ({source})"),
                 place,
                 elapsed: None,
-                remedy:
-                    "check that --rdzv-endpoint names a file that this user may read and write, \
-                         in a directory that is there"
-                        .to_owned(),
+                remedy: "check that --rdzv-endpoint names a file that this user may read and write, \
+                         in a directory that is there",
             },
             StoreError::Corrupt { what, .. } => Self::Unreachable {
                 what: format!("something that is no store was found ({what})"),
                 place,
                 elapsed: None,
-                remedy: "check that --rdzv-endpoint names the store of this job".to_owned(),
+                remedy: "check that --rdzv-endpoint names the store of this job",
             },
             other => Self::Store(other),
         }

@@ -19,6 +19,7 @@ use tokio::time::sleep_until;
 use super::look;
 use super::pipes::{Pipes, Source};
 use crate::clock::Clock;
+use crate::error::system;
 use crate::{AgentError, HangPlan};
 
 /// How many lines that nobody understands are complained about per attempt.
@@ -79,10 +80,8 @@ impl Watches {
         if plan.watchdog.is_none() && plan.heartbeat.is_none() {
             return Ok(watches);
         }
-        let mut pipes = Pipes::new().map_err(|source| AgentError::System {
-            what: "wait for what workers write (epoll)",
-            source,
-        })?;
+        let no_poller = system("wait for what workers write (epoll)");
+        let mut pipes = Pipes::new().map_err(no_poller)?;
         let failed = |path: &PathBuf| {
             let path = path.clone();
             |source| AgentError::Pipe { path, source }

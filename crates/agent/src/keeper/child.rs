@@ -10,9 +10,9 @@ use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::signal::unix::{self, SignalKind};
 use tokio::time::{Instant, timeout_at};
 
-use super::system;
 use crate::AgentError;
 use crate::control_group::ControlGroup;
+use crate::error::system;
 use crate::logs::stderr_takes_lines;
 use crate::reap::Leftovers;
 use crate::signals::{JobControl, JobRequest, Signals, signal_set, stop_this_process, unblock};
@@ -39,7 +39,7 @@ const ABANDON_AFTER: Duration = Duration::from_secs(10);
 /// Blocks the signals that [`Attendant::new`] handles.
 pub(super) fn block_signals() -> Result<(), AgentError> {
     let blocked = signal_set(PASSED_ON).thread_block();
-    blocked.map_err(|errno| system("block signals")(errno.into()))
+    blocked.map_err(system("block signals"))
 }
 
 /// The event loop of a keeper or a guard.
@@ -92,8 +92,7 @@ impl Attendant {
         loop {
             // Before the first wait too: the child may have ended before SIGCHLD was handled.
             let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
-            let changed = waitpid(Some(child), options)
-                .map_err(|errno| system("wait for a child")(errno.into()))?;
+            let changed = waitpid(Some(child), options).map_err(system("wait for a child"))?;
             match changed {
                 // A guard that is stopped guards nobody.
                 Some((_, status)) if status.stopped() && self.outermost => {

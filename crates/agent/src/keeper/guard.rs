@@ -10,10 +10,11 @@ use rdzv_core::env::{RDZV_GUARD, RDZV_KEEPER};
 use rustix::process::{Pid, Signal, getpid, kill_process, set_parent_process_death_signal, setsid};
 use tokio::time::sleep;
 
+use super::LAST_RESORT_AFTER;
 use super::child::{Attendant, adopt_orphans, event_loop};
-use super::{LAST_RESORT_AFTER, system};
 use crate::AgentError;
 use crate::control_group::ControlGroup;
+use crate::error::system;
 use crate::exits::awaitable;
 use crate::spawn::{detach_agent, name_this_process};
 
@@ -84,10 +85,9 @@ pub(super) struct Keeper {
 }
 
 fn guard(mut command: Command, keeper: &Keeper) -> Result<(ExitStatus, u32), AgentError> {
-    setsid().map_err(|errno| system("make a session for the guard")(errno.into()))?;
+    setsid().map_err(system("make a session for the guard"))?;
     // If it is stopped then, it goes on: to clear everything.
-    set_parent_process_death_signal(Some(Signal::CONT))
-        .map_err(|errno| system("watch the keeper")(errno.into()))?;
+    set_parent_process_death_signal(Some(Signal::CONT)).map_err(system("watch the keeper"))?;
     let leftovers = adopt_orphans()?;
     let pid = |pid: Pid| pid.as_raw_nonzero().to_string();
     command

@@ -45,10 +45,7 @@ mod guard;
 mod outer;
 mod watch;
 
-use std::io;
 use std::time::Duration;
-
-use crate::AgentError;
 
 pub use outer::{AgentEnd, end_like, keep};
 pub(crate) use watch::{KeeperWatch, launcher};
@@ -56,7 +53,3 @@ pub use watch::{is_kept, launcher_pid};
 
 /// Time for the agent to end by itself once one of the processes around it is gone.
 const LAST_RESORT_AFTER: Duration = Duration::from_millis(700);
-
-fn system(what: &'static str) -> impl Fn(io::Error) -> AgentError {
-    move |source| AgentError::System { what, source }
-}

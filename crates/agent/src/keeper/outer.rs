@@ -12,9 +12,9 @@ use rustix::process::{
 
 use super::child::{Attendant, adopt_orphans, block_signals, event_loop};
 use super::guard::{self, Keeper, Report};
-use super::system;
 use crate::AgentError;
 use crate::control_group::ControlGroup;
+use crate::error::system;
 use crate::spawn::{fork, keep_descriptors_private};
 
 /// The end of an agent.
@@ -34,11 +34,10 @@ pub struct AgentEnd {
 ///
 /// [`is_kept`]: super::is_kept
 pub fn keep(agent: Command) -> Result<AgentEnd, AgentError> {
-    let errno = |what| move |errno: rustix::io::Errno| system(what)(errno.into());
     keep_descriptors_private().map_err(system("look at inherited descriptors"))?;
     let pid = getpid();
-    let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(errno("watch the keeper"))?;
-    let (report, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(errno("start the guard"))?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(system("watch the keeper"))?;
+    let (report, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(system("start the guard"))?;
     // None is lost: each of the two unblocks them when it handles them.
     block_signals()?;
     let Some(guard) = fork().map_err(system("start the guard"))? else {

@@ -32,6 +32,7 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::sync::oneshot;
 
+use super::console::write_all;
 use super::last_lines::last_lines;
 
 /// Size of the end of a worker's stderr that is retained, in bytes.
@@ -209,7 +210,9 @@ impl Copier {
                     copied = true;
                     retain(tails, *local_rank, &buffer[..read]);
                     unshown.fetch_add(read as u64, Ordering::Relaxed);
-                    reader_is_gone |= write_all(&buffer[..read]).is_err();
+                    // Of any other error (a full disk, say) the worker had better not notice.
+                    let written = write_all(rustix::stdio::stderr(), &buffer[..read]);
+                    reader_is_gone |= written == Err(Errno::PIPE);
                     unshown.fetch_sub(read as u64, Ordering::Relaxed);
                     true
                 }
@@ -231,24 +234,6 @@ fn retain(tails: &Tails, local_rank: LocalRank, bytes: &[u8]) {
     tail.extend(&bytes[bytes.len().saturating_sub(RETAINED)..]);
     let surplus = tail.len().saturating_sub(RETAINED);
     tail.drain(..surplus);
-}
-
-fn write_all(mut bytes: &[u8]) -> Result<(), Errno> {
-    let stderr = rustix::stdio::stderr();
-    while !bytes.is_empty() {
-        match rustix::io::write(stderr, bytes) {
-            Ok(written) => bytes = &bytes[written..],
-            Err(Errno::INTR) => {}
-            // Another process that shares it may have set that.
-            Err(Errno::AGAIN) => {
-                let _ = poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], None);
-            }
-            Err(Errno::PIPE) => return Err(Errno::PIPE),
-            // A full disk, say: the worker is better off if it does not notice.
-            Err(_) => return Ok(()),
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -236,15 +236,17 @@ fn piece_length(bytes: &[u8], most: usize) -> usize {
     }
 }
 
-fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
+/// Writes all of it, however long that takes.
+pub(super) fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
     while !bytes.is_empty() {
         match write(fd, bytes) {
             Ok(written) => bytes = &bytes[written..],
             Err(Errno::INTR) => {}
+            // Another process that shares it may have set that.
             Err(Errno::AGAIN) => {
-                poll(&mut [PollFd::new(&fd, PollFlags::OUT)], None)?;
+                let _ = poll(&mut [PollFd::new(&fd, PollFlags::OUT)], None);
             }
-            Err(errno) => return Err(errno.into()),
+            Err(errno) => return Err(errno),
         }
     }
     Ok(())

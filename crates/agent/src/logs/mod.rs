@@ -37,4 +37,4 @@ mod tail;
 pub(crate) use capture::StderrCapture;
 pub use console::write_own_lines;
 pub(crate) use console::{Target, stderr_takes_lines};
-pub(crate) use streams::{Logs, WorkerOutput, WorkerStreams};
+pub(crate) use streams::{Logs, WorkerStreams};

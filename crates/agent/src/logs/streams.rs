@@ -1,10 +1,8 @@
 //! The output of all workers of a run, as the agent sees it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 use rdzv_agent_proto::group::WorkerRanks;
 use rdzv_core::rank::LocalRank;
@@ -20,31 +18,13 @@ use super::retained::{RETAINED, RetainedFile};
 use super::tail::{Command, Tail};
 use crate::{AgentConfig, AgentError, LogBase, LogPlan, StreamSelection};
 
-/// What one output stream of a worker goes to.
-#[derive(Debug)]
-pub(crate) enum WorkerOutput {
-    /// A log file.
-    File(File),
-    /// A pipe that the agent reads.
-    Pipe(OwnedFd),
-}
-
-impl From<WorkerOutput> for Stdio {
-    fn from(output: WorkerOutput) -> Self {
-        match output {
-            WorkerOutput::File(file) => file.into(),
-            WorkerOutput::Pipe(pipe) => pipe.into(),
-        }
-    }
-}
-
-/// The output streams of one worker.
+/// The output streams of one worker: log files, or pipes that the agent reads.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerStreams {
     /// `None`: the agent's own.
-    pub(crate) stdout: Option<WorkerOutput>,
+    pub(crate) stdout: Option<OwnedFd>,
     /// `None`: the agent's own.
-    pub(crate) stderr: Option<WorkerOutput>,
+    pub(crate) stderr: Option<OwnedFd>,
     /// `None`: there is no log directory.
     pub(crate) error_file: Option<PathBuf>,
 }
@@ -162,7 +142,7 @@ impl Logs {
         directory: &Path,
         ranks: &WorkerRanks,
         target: Target,
-    ) -> Result<Option<WorkerOutput>, AgentError> {
+    ) -> Result<Option<OwnedFd>, AgentError> {
         let destination = self.destination(ranks.local_rank, target);
         let name = match destination {
             Destination::Inherited => return Ok(None),
@@ -186,7 +166,7 @@ impl Logs {
             Destination::Redirected | Destination::Inherited => {}
         }
         self.files.insert((ranks.local_rank, target), path);
-        Ok(Some(WorkerOutput::File(file)))
+        Ok(Some(file.into()))
     }
 
     fn destination(&self, local_rank: LocalRank, target: Target) -> Destination {

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rdzv_agent_proto::group::{Cause, Evidence, Exit, GroupInput, WorkerExit};
-use rdzv_core::env;
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::{Now, Wall};
+use rdzv_core::{env, signal};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::signal::unix::{self, SignalKind};
 use tokio::task::yield_now;
@@ -20,10 +20,11 @@ use tracing::{error, warn};
 
 use crate::clock::Clock;
 use crate::control_group::ControlGroup;
+use crate::error::system;
 use crate::exits::Exits;
 use crate::hang::{HangMonitor, HangOutput, WatchdogAction};
 use crate::keeper::launcher;
-use crate::logs::{Logs, StderrCapture, Target, WorkerOutput};
+use crate::logs::{Logs, StderrCapture, Target};
 use crate::memory::{OutOfMemoryCounters, OutOfMemoryKills};
 use crate::reap::Leftovers;
 use crate::supervisor::{StartRequest, Supervisor, Watch, WorkerEvent};
@@ -81,7 +82,6 @@ enum Wakeup<H> {
 impl ProcessSupervisor {
     /// Orphans of workers come to this process from here on. To be called inside the runtime.
     pub(crate) fn new(config: Arc<AgentConfig>) -> Result<Self, AgentError> {
-        let system = |what| move |source| AgentError::System { what, source };
         spawn::keep_descriptors_private().map_err(system("look at inherited descriptors"))?;
         let children = unix::signal(SignalKind::child())
             .map_err(system("wait for ended processes (SIGCHLD)"))?;
@@ -140,7 +140,7 @@ impl ProcessSupervisor {
         }
         let mut streams = self.logs.streams(&place)?;
         if streams.stderr.is_none() && self.config.capture_stderr {
-            streams.stderr = self.stderr.stderr(local_rank).map(WorkerOutput::Pipe);
+            streams.stderr = self.stderr.stderr(local_rank);
         }
         let error_file = streams.error_file.clone();
         let group = self
@@ -177,10 +177,7 @@ impl ProcessSupervisor {
         );
         self.exits
             .watch(local_rank, spawned.pidfd)
-            .map_err(|source| AgentError::System {
-                what: "watch a worker (epoll)",
-                source,
-            })?;
+            .map_err(system("watch a worker (epoll)"))?;
         self.hang.started(now.mono, local_rank, pid);
         Ok(AgentEvent::WorkerStarted {
             at: now.wall,
@@ -410,10 +407,8 @@ impl Supervisor for ProcessSupervisor {
             let events = match wakeup {
                 Wakeup::Exits(Ok(ends)) => return self.exited(now, ends),
                 Wakeup::Exits(Err(source)) => {
-                    return vec![WorkerEvent::Broken(AgentError::System {
-                        what: "wait for ended workers",
-                        source,
-                    })];
+                    let error = system("wait for ended workers")(source);
+                    return vec![WorkerEvent::Broken(error)];
                 }
                 Wakeup::Orphans => self.collect_orphans(),
                 Wakeup::Hang(event) => {
@@ -574,15 +569,5 @@ impl Supervisor for ProcessSupervisor {
 
 /// `SIGTERM` and so on; the number for signals without a name.
 pub(crate) fn signal_name(number: i32) -> String {
-    let known = match number {
-        1 => "SIGHUP",
-        2 => "SIGINT",
-        3 => "SIGQUIT",
-        9 => "SIGKILL",
-        10 => "SIGUSR1",
-        12 => "SIGUSR2",
-        15 => "SIGTERM",
-        _ => return number.to_string(),
-    };
-    known.to_owned()
+    signal::name(number).map_or_else(|| number.to_string(), str::to_owned)
 }

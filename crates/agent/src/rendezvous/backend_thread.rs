@@ -19,7 +19,7 @@ use std::{io, thread};
 use rdzv_agent_proto::group::policy::EXPLAINED_WITHIN;
 use rdzv_agent_proto::group::{Master, Round};
 use rdzv_core::ident::RunId;
-use rdzv_core::rank::{Assignment, GroupRank};
+use rdzv_core::rank::Assignment;
 use rdzv_rendezvous::{Interrupter, Member, RendezvousBackend, RendezvousError, RendezvousInfo};
 use rdzv_store::{Pinger, Store};
 use tokio::sync::mpsc::UnboundedSender;
@@ -56,10 +56,10 @@ pub(super) struct BackendHandle {
 
 /// A round that this node is in.
 pub(super) struct JoinedRound {
-    info: RendezvousInfo,
+    pub(super) info: RendezvousInfo,
     /// The store of the round on a connection of its own: a wait in it holds up nothing else, and
     /// can be ended.
-    store: Arc<dyn Store>,
+    pub(super) store: Arc<dyn Store>,
     /// The threads of the backend, by name.
     threads: Threads,
 }
@@ -90,16 +90,6 @@ impl JoinedRound {
             },
             losses_known_within,
         }
-    }
-
-    /// This node's rank.
-    pub(super) fn rank(&self) -> GroupRank {
-        self.info.rank
-    }
-
-    /// What its agents talk to one another through.
-    pub(super) fn store(&self) -> Arc<dyn Store> {
-        Arc::clone(&self.store)
     }
 }
 

@@ -17,7 +17,6 @@ mod backend_thread;
 mod rank_exchange;
 mod single_node;
 
-use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread;
@@ -32,10 +31,14 @@ use rdzv_store::{HashStore, Pinger, Store, StoreError};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
+use crate::error::system;
 use crate::health::{Liveness, Watched};
 use crate::{AgentConfig, AgentError, MasterPort, RendezvousPlan, host};
 use backend_thread::{BackendHandle, JoinedRound, NewBackend};
 use single_node::LocalRendezvous;
+
+/// What has failed where there are too many threads.
+const NO_THREAD: &str = "start a thread for the rendezvous";
 
 /// The name of the thread of the workers' store in the health check.
 const STORE_SERVER: &str = "store server";
@@ -178,15 +181,15 @@ impl RendezvousHandle {
         // Nothing of the round before may be used from here on.
         self.store = Arc::new(HashStore::new());
         if let Err(source) = backend.join() {
-            self.answer(Answer::Joined(Err(no_thread(source))));
+            self.answer(Answer::Joined(Err(system(NO_THREAD)(source))));
         }
     }
 
     /// Keeps what a rendezvous state, and returns its round.
     pub(crate) fn joined(&mut self, joined: Joined) -> Round {
         if let (Some(round), Some(backend)) = (joined.state, &mut self.backend) {
-            self.store = round.store();
-            self.us.rank = round.rank();
+            self.store = Arc::clone(&round.store);
+            self.us.rank = round.info.rank;
             backend.joined(round);
         }
         self.watched = self
@@ -284,19 +287,12 @@ impl RendezvousHandle {
             let _ = answers.send(work());
         });
         if let Err(source) = thread {
-            self.answer(Answer::Joined(Err(no_thread(source))));
+            self.answer(Answer::Joined(Err(system(NO_THREAD)(source))));
         }
     }
 
     fn answer(&self, answer: Answer) {
         // Nobody listens any more only when the agent is ending.
         let _ = self.answers.send(answer);
-    }
-}
-
-fn no_thread(source: io::Error) -> AgentError {
-    AgentError::System {
-        what: "start a thread for the rendezvous",
-        source,
     }
 }

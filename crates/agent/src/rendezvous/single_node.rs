@@ -8,6 +8,7 @@ use rdzv_core::rank::GroupRank;
 use rdzv_rendezvous::dynamic::reserve_port;
 use rdzv_store::{Limits, Pinger, ServerOptions, TcpStoreServer};
 
+use crate::error::system;
 use crate::{AgentConfig, AgentError, MasterPort};
 
 /// The address of a node that nobody else needs to reach.
@@ -49,10 +50,8 @@ impl LocalRendezvous {
                 None => self.server.insert(self.start_server()?).port(),
             }
         } else {
-            self.keep_port_free().map_err(|source| AgentError::System {
-                what: "find a free port for the workers' store",
-                source,
-            })?
+            let no_port = system("find a free port for the workers' store");
+            self.keep_port_free().map_err(no_port)?
         };
         let number = self.rounds;
         self.rounds += 1;
@@ -76,10 +75,8 @@ impl LocalRendezvous {
             MasterPort::Free => (0, None),
             MasterPort::Fixed(port) => (*port, None),
             MasterPort::Kept(listener) => {
-                let listener = listener.try_clone().map_err(|source| AgentError::System {
-                    what: "listen on the socket that was kept for the workers' store",
-                    source,
-                })?;
+                let what = "listen on the socket that was kept for the workers' store";
+                let listener = listener.try_clone().map_err(system(what))?;
                 (0, Some(listener))
             }
         };

@@ -21,6 +21,7 @@ pub(crate) use child::{
     limit_open_files, name_this_process,
 };
 
+use crate::error::system;
 use crate::logs::WorkerStreams;
 use crate::{AgentConfig, AgentError};
 
@@ -101,9 +102,7 @@ pub(crate) fn spawn(
     })?;
     // The handle is not needed: the process is waited for by its descriptor.
     let pid = Pid::from_child(&child);
-    let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| AgentError::System {
-        what: "watch a worker (pidfd_open)",
-        source: errno.into(),
-    })?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty());
+    let pidfd = pidfd.map_err(system("watch a worker (pidfd_open)"))?;
     Ok(Spawned { pid, pidfd })
 }
