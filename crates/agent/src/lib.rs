@@ -37,6 +37,7 @@ mod memory;
 pub mod observe;
 mod outcome;
 mod private_directory;
+pub mod python;
 mod rendezvous;
 
 mod processes;

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{SpecError, python};
+use super::SpecError;
 use crate::Entrypoint;
+use crate::python::interpreter as interpreter_in;
 
 /// What each worker of a group executes.
 ///
@@ -154,9 +155,8 @@ impl WorkerEntrypoint {
 }
 
 fn interpreter(environment: &BTreeMap<OsString, OsString>) -> Result<OsString, SpecError> {
-    python::interpreter(environment, Path::is_file)
-        .map(PathBuf::into_os_string)
-        .ok_or(SpecError::NoPython)
+    let found = interpreter_in(environment, None, Path::is_file, Path::is_file);
+    found.map(|(program, _)| program).ok_or(SpecError::NoPython)
 }
 
 #[cfg(test)]

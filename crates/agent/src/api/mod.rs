@@ -31,7 +31,6 @@ pub mod function;
 mod launch;
 mod local;
 mod polled;
-mod python;
 mod result;
 mod simple;
 mod spec;

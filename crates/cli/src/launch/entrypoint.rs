@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use rdzv_agent::Entrypoint;
-use rdzv_core::env::{PYTHON_EXEC, VIRTUAL_ENV};
+use rdzv_agent::python::{self, Interpreter};
 use rdzv_rendezvous::Program;
 
 use super::context::Context;
@@ -25,9 +25,6 @@ const BOOTSTRAP: &str = include_str!("run_path.py");
 
 /// The name of workers of `--run-path` in failure reports, as `torchrun` has it.
 const RUN_PATH_NAME: &str = "run_script_path";
-
-/// The interpreter of the workers, and the reason for it.
-pub(super) type Interpreter = (OsString, String);
 
 /// How the script is executed.
 #[derive(Debug, Clone, Args, PartialEq)]
@@ -74,14 +71,14 @@ impl CommandArgs {
         let mut name = script.to_string_lossy().into_owned();
         let mut words: Vec<OsString> = Vec::new();
         let mut found = None;
-        let mut python = || -> Result<OsString, Raised> {
+        let mut interpret = || -> Result<OsString, Raised> {
             let (path, _) = found.insert(interpreter(called, context)?);
             Ok(path.clone())
         };
         let program = if self.run_path {
             RUN_PATH_NAME.clone_into(&mut name);
             words.extend(["-u".into(), "-c".into(), BOOTSTRAP.into(), script.clone()]);
-            python()?
+            interpret()?
         } else if self.no_python {
             if self.module {
                 return Err(Raised::value_error(
@@ -94,7 +91,7 @@ impl CommandArgs {
             words.push("-u".into());
             words.extend(self.module.then(|| "-m".into()));
             words.push(script.clone());
-            python()?
+            interpret()?
         };
         if called.local_rank_argument {
             words.push("--local-rank=${local_rank}".into());
@@ -134,44 +131,22 @@ impl CommandArgs {
     }
 }
 
-/// The Python of the workers: `PYTHON_EXEC`, else that of the environment that the user is in.
-///
-/// A link named `torchrun` in an environment belongs to that environment even when it is not
-/// active, as the real one would. One in a common directory such as `/usr/local/bin` belongs to
-/// none, so there the active environment comes first.
+/// The Python of the workers.
 fn interpreter(called: &Called, context: &Context<'_>) -> Result<Interpreter, Raised> {
-    const NAMES: [&str; 2] = ["python3", "python"];
-    let (environment, machine) = (context.environment, context.machine);
-    if let Some(given) = environment.0.get(OsStr::new(PYTHON_EXEC)) {
-        return Ok((given.clone(), format!("{PYTHON_EXEC} is set")));
-    }
-    let beside = called.beside.as_deref();
-    let own = beside.filter(|directory| machine.is_file(&directory.join("../pyvenv.cfg")));
-    let active = environment
-        .filled(VIRTUAL_ENV)
-        .map(|root| Path::new(&root).join("bin"));
-    let candidates = [
-        (own, "of the environment that the link `torchrun` is in"),
-        (active.as_deref(), "VIRTUAL_ENV names its environment"),
-        (beside, "beside the link `torchrun`"),
-    ];
-    for (directory, reason) in candidates {
-        let programs = NAMES.map(|name| Some(directory?.join(name)));
-        let mut programs = programs.into_iter().flatten();
-        if let Some(program) = programs.find(|program| machine.is_program(program)) {
-            return Ok((program.into(), reason.to_owned()));
-        }
-    }
-    for name in NAMES {
-        if let Some(program) = context.find_program(name, None) {
-            return Ok((program.into(), format!("the first {name} in PATH")));
-        }
-    }
-    Err(Raised::new(
-        "FileNotFoundError",
-        "no Python interpreter: none in VIRTUAL_ENV and no python3 or python in PATH; activate an \
-         environment, set PYTHON_EXEC, or use --no-python",
-    ))
+    let (link, machine) = (called.beside.as_deref(), context.machine);
+    let found = python::interpreter(
+        &context.environment.0,
+        link,
+        |path| machine.is_file(path),
+        |path| machine.is_program(path),
+    );
+    found.ok_or_else(|| {
+        Raised::new(
+            "FileNotFoundError",
+            "no Python interpreter: none in VIRTUAL_ENV and no python3 or python in PATH; activate \
+             an environment, set PYTHON_EXEC, or use --no-python",
+        )
+    })
 }
 
 /// Adds the interpreter or program to an explanation. Returns the origin of the mode.

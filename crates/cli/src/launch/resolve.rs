@@ -2,13 +2,14 @@
 
 use std::fmt::Display;
 
+use rdzv_agent::python::Interpreter;
 use rdzv_agent::{AgentConfig, LogBase, RendezvousPlan};
 use rdzv_agent_proto::topology::Binding;
 use rdzv_core::env;
 use rdzv_rendezvous::BackendRegistry;
 
 use super::context::{Context, Environment, Machine, Note};
-use super::entrypoint::{Called, Interpreter};
+use super::entrypoint::Called;
 use super::flags::RunArgs;
 use super::observers::Observers;
 use super::rendezvous_choice::{RendezvousChoice, RendezvousReasons};
