@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
 use clap::Args;
+use rdzv_agent_proto::group::environment::device_of;
 use rdzv_agent_proto::topology::{Binding, BindingMode, CpuLimit, Vendor, VisibleLists};
 use rdzv_core::env::{CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, OMP_NUM_THREADS};
+use rdzv_core::rank::LocalRank;
 
 use super::context::{Context, Environment};
 use crate::exit::Raised;
@@ -177,19 +179,11 @@ pub(super) fn check_virtual_local_rank(
     local_world_size: u32,
     environment: &Environment,
 ) -> Result<(), Raised> {
-    let hip = environment.filled(HIP_VISIBLE_DEVICES);
-    let (variable, list) = match (hip, environment.text(CUDA_VISIBLE_DEVICES)) {
-        (Some(list), _) => (HIP_VISIBLE_DEVICES, list),
-        (None, Some(list)) => (CUDA_VISIBLE_DEVICES, list),
-        (None, None) => return Ok(()),
-    };
-    let devices = list.split(',').count();
-    if devices < local_world_size as usize {
-        return Err(Raised::value_error(format!(
-            "local_rank {devices} exceeds available GPUs in {variable}={list}"
-        )));
-    }
-    Ok(())
+    let lists = visible_lists(environment);
+    (0..local_world_size).try_for_each(|local_rank| {
+        let device = device_of(&lists, LocalRank(local_rank));
+        device.map(|_| ()).map_err(Raised::value_error)
+    })
 }
 
 /// The processors of each worker with `--numa-binding`; none without it.

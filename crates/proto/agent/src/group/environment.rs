@@ -64,7 +64,7 @@ pub fn variables(
 
 /// The one device that a worker sees with `--virtual-local-rank`: the entry of the list at its
 /// local rank, or the local rank itself where there is no list.
-fn device_of(
+pub fn device_of(
     devices: &VisibleLists,
     local_rank: LocalRank,
 ) -> Result<Vec<(&'static str, String)>, String> {
