@@ -127,6 +127,7 @@ impl BackendHandle {
     pub(super) fn join(&mut self) -> io::Result<()> {
         self.round = None;
         self.joining = true;
+        self.interruption.under_way.store(true, Ordering::SeqCst);
         if let Some(rendezvous) = self.idle.take() {
             let (sender, commands) = channel();
             thread::Builder::new()
@@ -212,19 +213,20 @@ impl BackendHandle {
 /// How a join is ended from outside.
 #[derive(Default)]
 struct Interruption {
+    under_way: AtomicBool,
     wanted: AtomicBool,
     how: OnceLock<Interrupter>,
 }
 
 impl Interruption {
-    /// Ends the join; false if it has not come to where it can be ended.
+    /// Ends the join; false if it is under way and has not come to where it can be ended.
     fn interrupt(&self) -> bool {
         self.wanted.store(true, Ordering::SeqCst);
         let how = self.how.get();
         if let Some(interrupter) = how {
             interrupter();
         }
-        how.is_some()
+        how.is_some() || !self.under_way.load(Ordering::SeqCst)
     }
 }
 
@@ -268,6 +270,7 @@ impl Rendezvous {
                 backend.map_or_else(Vec::new, |backend| backend.threads()),
             )
         });
+        self.interruption.under_way.store(false, Ordering::SeqCst);
         let backend = self.backend.as_ref();
         let within = backend.map_or(EXPLAINED_WITHIN, |backend| backend.losses_known_within());
         match joined {
