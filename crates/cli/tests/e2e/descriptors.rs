@@ -100,7 +100,7 @@ fn a_group_comes_back_at_once_while_others_hold_the_descriptors_of_its_coordinat
     for (_, node, _) in &nodes {
         node.stdout.await_text("up", 1);
     }
-    let idle_connections = await_room(idle_connections(endpoint.parse().unwrap()));
+    let idle = idle_connections(endpoint.parse().unwrap());
     let failed = Instant::now();
     std::fs::write(&nodes[0].0, "fails\n").unwrap();
     for (_, node, _) in &nodes {
@@ -109,6 +109,7 @@ fn a_group_comes_back_at_once_while_others_hold_the_descriptors_of_its_coordinat
     // The wait for a free descriptor took 30 s.
     let took = failed.elapsed();
     assert!(took < Duration::from_secs(10), "{took:?}");
+    let idle = await_room(idle);
     let mut stderr = String::new();
     for (go, _, _) in &nodes {
         std::fs::write(go, "ends\n").unwrap();
@@ -124,7 +125,7 @@ fn a_group_comes_back_at_once_while_others_hold_the_descriptors_of_its_coordinat
         stderr.push_str(&ended.stderr);
     }
     assert_said(&stderr, "of 256 descriptors");
-    drop(idle_connections);
+    drop(idle);
 }
 
 #[test]

@@ -106,6 +106,8 @@ fn running_out_of_descriptors_is_survived() {
     }
     let server = server(Limits::default());
     let mut first = Client::join(server.local_addr());
+    // One that has asked for nothing would have to make room.
+    first.num_keys();
     let few = Rlimit {
         current: Some(200),
         ..getrlimit(Resource::Nofile)
