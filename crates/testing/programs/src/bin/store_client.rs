@@ -30,6 +30,8 @@
 //! | `list_keys` | the keys, quoted, sorted, separated by spaces |
 //! | `barrier KEY WORLD_SIZE MILLISECONDS` | `ok` |
 //! | `timeout MILLISECONDS` | `ok` |
+//! | `get_state RUN_ID` | `none`, or the state of that run's rendezvous and its token |
+//! | `set_state RUN_ID STATE TOKEN` | the same, and `true` or `false`: whether it was written; `-` is no token |
 //! | `clone` | `ok`; the following commands use the clone, and the original is closed |
 //!
 //! A command that fails is answered by `error ` and the error's text. At the end of the input the
@@ -45,6 +47,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use rdzv_core::ident::RunId;
+use rdzv_rendezvous::RendezvousError;
+use rdzv_rendezvous::dynamic::{C10dState, SharedState, Token};
 use rdzv_rendezvous::url::{UrlOptions, rendezvous};
 use rdzv_store::{FileStore, PrefixStore, Store, TcpStore, TcpStoreOptions};
 
@@ -95,6 +101,23 @@ fn take_part(url: &str) {
             Ok(joined) => println!("joined {} {}", joined.rank, joined.world_size),
             Err(error) => println!("error {error}"),
         }
+    }
+}
+
+fn state_of(store: &Arc<dyn Store>, run_id: &str) -> Result<C10dState, Failure> {
+    Ok(C10dState::new(Arc::clone(store), &RunId::new(run_id)).map_err(named)?)
+}
+
+/// An error with PyTorch's name for it.
+fn named(error: RendezvousError) -> String {
+    format!("{}: {error}", error.class())
+}
+
+/// A state and its token, and what follows; or that there is none.
+fn shown(now: Option<(Bytes, Token)>, more: &str) -> String {
+    match now {
+        None => "none".to_owned(),
+        Some((state, token)) => format!("{} {}{more}", hex(&state), hex(&token.0)),
     }
 }
 
@@ -190,6 +213,15 @@ fn run(store: &mut Arc<dyn Store>, words: &[&str]) -> Result<String, Failure> {
         ["timeout", limit] => {
             store.set_timeout(millis(limit)?);
             ok()
+        }
+        ["get_state", run_id] => shown(state_of(store, run_id)?.get().map_err(named)?, ""),
+        ["set_state", run_id, state, token] => {
+            let token = unhex(token)?;
+            let token = (!token.is_empty()).then_some(Token(token));
+            let mut shared = state_of(store, run_id)?;
+            let written = shared.set(&unhex(state)?, token.as_ref());
+            let written = written.map_err(named)?;
+            shown(written.now, if written.won { " true" } else { " false" })
         }
         ["clone"] => {
             *store = Arc::from(store.try_clone()?);
