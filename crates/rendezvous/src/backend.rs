@@ -8,7 +8,8 @@ use rdzv_core::ident::RunId;
 use rdzv_core::rank::{Assignment, GroupRank};
 use rdzv_store::{Pinger, Store, TcpStoreServer};
 
-use crate::{Recorder, RendezvousError};
+use crate::RendezvousError;
+use crate::event::Recorder;
 
 /// A rendezvous as an agent sees it.
 ///
@@ -39,8 +40,8 @@ pub trait RendezvousBackend: Send {
         let _ = observer;
     }
 
-    /// Who records what only this backend knows: that this process hosts the store. Set once, before
-    /// the first join; everything else is recorded by
+    /// The recorder of what only this backend knows: that this process hosts the store. Set once,
+    /// before the first join; everything else is recorded by
     /// [`BackendRegistry::create_recorded`](crate::BackendRegistry::create_recorded).
     fn set_recorder(&mut self, recorder: Recorder) {
         let _ = recorder;

@@ -12,6 +12,7 @@ pub mod dynamic;
 mod environment;
 mod error;
 pub mod etcd;
+mod event;
 mod fixed;
 mod params;
 mod rdzv_conf;
@@ -23,9 +24,9 @@ pub use backend::{Change, Interrupter, Member, Observer, RendezvousBackend, Rend
 pub use dynamic::C10dRendezvous;
 pub use environment::Environment;
 pub use error::RendezvousError;
+pub use event::{NodeState, Recorder, RendezvousEvent};
 pub use fixed::{StaticParameters, StaticRendezvous};
 pub use params::RendezvousParameters;
 pub use rdzv_conf::RendezvousConfig;
 pub use rdzv_rendezvous_proto::coordinator::wire::Program;
-pub use recording::{NodeState, Recorder, RendezvousEvent};
 pub use registry::{BackendConstructor, BackendRegistry};

@@ -1,4 +1,4 @@
-//! The events of a rendezvous, as torchelastic records them.
+//! A backend whose events are recorded, as torchelastic does.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,74 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rdzv_core::ident::RunId;
-use rdzv_core::rank::GroupRank;
 use rdzv_store::Pinger;
 
+use crate::event::{NodeState, Recorder, RendezvousEvent};
 use crate::{
     Change, Interrupter, Member, Observer, RendezvousBackend, RendezvousError, RendezvousInfo,
 };
-
-/// How far a node is with its rendezvous.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NodeState {
-    /// It looks for the others, or hosts what they meet at.
-    Init,
-    /// It takes part.
-    Running,
-    /// It has left in order.
-    Succeeded,
-    /// It could not take part, or has lost what the nodes meet at.
-    Failed,
-}
-
-impl NodeState {
-    /// Its name in torchelastic's events.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Init => "INIT",
-            Self::Running => "RUNNING",
-            Self::Succeeded => "SUCCEEDED",
-            Self::Failed => "FAILED",
-        }
-    }
-}
-
-/// Something that a rendezvous records about its node or another.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RendezvousEvent {
-    /// How far this node is.
-    pub state: NodeState,
-    /// One sentence.
-    pub message: String,
-    /// This node's rank, if it has one.
-    pub rank: Option<GroupRank>,
-    /// The error, if this is about one.
-    pub error: Option<String>,
-}
-
-impl RendezvousEvent {
-    /// An event without rank and error.
-    pub fn new(state: NodeState, message: impl Into<String>) -> Self {
-        Self {
-            state,
-            message: message.into(),
-            rank: None,
-            error: None,
-        }
-    }
-
-    /// The failure of something, with torchelastic's name for the error.
-    pub fn failed(error: &RendezvousError) -> Self {
-        let text = error.to_string();
-        Self {
-            error: Some(text.clone()),
-            ..Self::new(NodeState::Failed, format!("{}: {text}", error.class()))
-        }
-    }
-}
-
-/// Takes events, from any thread.
-pub type Recorder = Arc<dyn Fn(RendezvousEvent) + Send + Sync>;
 
 /// A backend that records what happens to its node.
 pub(crate) struct Recorded {
@@ -234,7 +172,7 @@ impl RendezvousBackend for Recorded {
         let closed = self.backend.shutdown();
         let run_id = self.run_id();
         match (self.takes_part.swap(false, Ordering::SeqCst), closed) {
-            // Who has not been in a round has closed nothing, and has said that it failed.
+            // A node that was in no round has closed nothing, and has said that it failed.
             (false, _) => {}
             (true, true) => self.record(
                 NodeState::Succeeded,

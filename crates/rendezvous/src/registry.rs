@@ -9,8 +9,11 @@ use crate::dynamic::C10dRendezvous;
 #[cfg(feature = "etcd-v2")]
 use crate::etcd::v2::EtcdV2State;
 use crate::etcd::{self, EtcdState};
-use crate::recording::{Recorded, Recorder, RendezvousEvent};
-use crate::{RendezvousBackend, RendezvousError, RendezvousParameters, StaticRendezvous};
+use crate::recording::Recorded;
+use crate::{
+    Recorder, RendezvousBackend, RendezvousError, RendezvousEvent, RendezvousParameters,
+    StaticRendezvous,
+};
 
 /// Makes a backend from its parameters.
 pub type BackendConstructor = Arc<

@@ -74,8 +74,8 @@ impl fmt::Debug for C10dState {
 }
 
 impl C10dState {
-    /// The state of that run in `store`, where nothing waits that the caller waits for. Whoever
-    /// comes first leaves a mark under the key, so that nobody has to wait for a value.
+    /// The state of that run in `store`, where nothing waits that the caller waits for. The
+    /// first node leaves a mark under the key, so that nobody has to wait for a value.
     ///
     /// # Errors
     ///
