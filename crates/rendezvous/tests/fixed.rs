@@ -15,7 +15,8 @@ use rdzv_rendezvous::{
     BackendRegistry, Member, RendezvousError, RendezvousParameters, StaticParameters,
     StaticRendezvous,
 };
-use rdzv_store::Store;
+use rdzv_store::{Store, TcpStore, TcpStoreOptions};
+use rdzv_store_proto::prefix::join;
 use rdzv_testing::free_port;
 
 const SHORT: Duration = Duration::from_millis(200);
@@ -61,8 +62,7 @@ fn node_0_hosts_and_waits_and_agents_have_their_own_keys() {
     assert_eq!(second.master_port, port);
     first.store.set("key", b"value").unwrap();
     assert_eq!(second.store.get("key").unwrap(), "value");
-    let workers =
-        rdzv_store::TcpStore::connect(rdzv_store::TcpStoreOptions::new("127.0.0.1", port));
+    let workers = TcpStore::connect(TcpStoreOptions::new("127.0.0.1", port));
     assert_eq!(workers.unwrap().get("run/key").unwrap(), "value");
 }
 
@@ -128,6 +128,21 @@ fn a_second_node_0_elsewhere_is_found_out() {
         error.contains("2 agents say that they are node 0 of run run"),
         "{error}"
     );
+    drop(first);
+}
+
+/// Whoever reaches the store can write the name of a node.
+#[test]
+fn the_name_of_another_node_is_escaped() {
+    let port = free_port();
+    let first = node(port, 0, 1, LONG).join().unwrap();
+    let key = join("run", "rdzv/nodes/1");
+    let hostile = "x\u{1b}[2J\nrdzv: first failure: forged";
+    let client = TcpStore::connect(TcpStoreOptions::new("127.0.0.1", port)).unwrap();
+    client.set(&key, hostile.as_bytes()).unwrap();
+    let error = node(port, 1, 2, LONG).join().unwrap_err().to_string();
+    assert!(error.contains("x\\u{1b}[2J\\nrdzv: first"), "{error:?}");
+    assert!(!error.contains(char::is_control), "{error:?}");
     drop(first);
 }
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use rdzv_core::endpoint::{Endpoint, EndpointError};
+use rdzv_core::escape::escape_bytes;
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
@@ -226,7 +227,7 @@ impl StaticRendezvous {
         if first == ours.as_bytes() {
             return Ok(());
         }
-        let first = String::from_utf8_lossy(&first);
+        let first = escape_bytes(&first);
         let sentence = format!(
             "2 agents say that they are node {node_rank} of run {run_id}: {first} and {ours}. Give each \
              node its own --node-rank, and 0 to the one on the host of {endpoint}"
