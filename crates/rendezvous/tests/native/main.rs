@@ -4,4 +4,5 @@
 
 mod agents;
 mod changes;
+mod keep_alive;
 mod rounds;
