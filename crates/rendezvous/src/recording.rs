@@ -19,6 +19,8 @@ pub(crate) struct Recorded {
     recorder: Recorder,
     /// Whether the node is in a round that it could leave.
     takes_part: Arc<AtomicBool>,
+    /// Whether the backend has its observer, which some take once only.
+    is_observed: bool,
 }
 
 impl fmt::Debug for Recorded {
@@ -30,13 +32,12 @@ impl fmt::Debug for Recorded {
 impl Recorded {
     pub(crate) fn new(mut backend: Box<dyn RendezvousBackend>, recorder: Recorder) -> Self {
         backend.set_recorder(Arc::clone(&recorder));
-        let mut recorded = Self {
+        Self {
             backend,
             recorder,
             takes_part: Arc::default(),
-        };
-        recorded.set_observer(Box::new(drop));
-        recorded
+            is_observed: false,
+        }
     }
 
     fn record(&self, state: NodeState, message: String) {
@@ -59,6 +60,9 @@ impl RendezvousBackend for Recorded {
     }
 
     fn join(&mut self, member: &Member) -> Result<RendezvousInfo, RendezvousError> {
+        if !self.is_observed {
+            self.set_observer(Box::new(drop));
+        }
         let run_id = self.run_id().clone();
         self.record(
             NodeState::Init,
@@ -99,6 +103,7 @@ impl RendezvousBackend for Recorded {
     }
 
     fn set_observer(&mut self, observer: Observer) {
+        self.is_observed = true;
         let (recorder, takes_part) = (Arc::clone(&self.recorder), Arc::clone(&self.takes_part));
         let run_id = self.run_id().clone();
         self.backend.set_observer(Box::new(move |change| {
