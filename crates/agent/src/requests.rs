@@ -30,8 +30,7 @@ pub(crate) enum Request {
 pub(crate) struct Requests {
     signals: Signals,
     for_workers: Signals,
-    /// When signals were last passed on.
-    passed_on: BTreeMap<i32, Instant>,
+    passed_on: PassedOn,
     keeper: KeeperWatch,
     job_control: JobControl,
     stop: UnboundedReceiver<i32>,
@@ -57,7 +56,7 @@ impl Requests {
         Self {
             signals,
             for_workers: Signals::default(),
-            passed_on: BTreeMap::new(),
+            passed_on: PassedOn::default(),
             keeper,
             job_control,
             stop: stop.attach(),
@@ -87,7 +86,7 @@ impl Requests {
                 () = self.keeper.lost() => return Request::KeeperLost,
                 signal = self.signals.next() => return Request::Stop(signal),
                 signal = self.for_workers.next() => {
-                    if self.is_new(signal) {
+                    if self.passed_on.is_new(signal, Instant::now()) {
                         return Request::PassOn(signal);
                     }
                 }
@@ -100,20 +99,25 @@ impl Requests {
         }
     }
 
-    /// Whether this is not the same signal once more: some schedulers send it to every process of a
-    /// job, and then keeper and guard pass it on besides.
-    fn is_new(&mut self, signal: i32) -> bool {
-        let now = Instant::now();
-        let before = self.passed_on.insert(signal, now);
-        before.is_none_or(|before| now.duration_since(before) > SAME_SIGNAL)
-    }
-
     /// Waits for a signal to stop, or the loss of the keeper. May be dropped while waiting.
     pub(crate) async fn stop(&mut self) -> Request {
         tokio::select! {
             signal = self.signals.next() => Request::Stop(signal),
             () = self.keeper.lost() => Request::KeeperLost,
         }
+    }
+}
+
+/// When signals were last passed on.
+#[derive(Debug, Default)]
+struct PassedOn(BTreeMap<i32, Instant>);
+
+impl PassedOn {
+    /// Whether this is not the same signal once more: some schedulers send it to every process of a
+    /// job, and then keeper and guard pass it on besides.
+    fn is_new(&mut self, signal: i32, now: Instant) -> bool {
+        let before = self.0.insert(signal, now);
+        before.is_none_or(|before| now.duration_since(before) > SAME_SIGNAL)
     }
 }
 
@@ -154,5 +158,21 @@ impl StopHandle {
         }
         requests.agent = Some(sender);
         receiver
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_that_comes_by_several_ways_is_one() {
+        let (mut passed_on, begin) = (PassedOn::default(), Instant::now());
+        let mut is_new =
+            |signal, millis| passed_on.is_new(signal, begin + Duration::from_millis(millis));
+        // To the agent itself, through the guard, and through keeper and guard.
+        assert_eq!([0, 5, 10].map(|at| is_new(10, at)), [true, false, false]);
+        assert!(is_new(12, 10));
+        assert!(is_new(10, 1_000));
     }
 }

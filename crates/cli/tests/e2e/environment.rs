@@ -1,6 +1,6 @@
 //! What workers find in their environment and on their command line.
 
-use crate::harness::{Ended, free_port, rdzv, run_shell, torchrun};
+use crate::harness::{Ended, free_port, rdzv, run_shell, shell, torchrun};
 
 /// A worker that prints its ranks.
 const RANKS: &str = "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE";
@@ -297,5 +297,23 @@ fn a_rendezvous_is_logged_with_all_that_it_settled() {
             "no {field} in {}",
             ended.stderr
         );
+    }
+}
+
+#[test]
+fn a_machine_without_proc_is_enough_for_a_launch() {
+    // Needs user namespaces, as the tests of cut networks do.
+    let without_proc = |run: &str| {
+        let script = format!("mount -t tmpfs none /proc; exec \"$RDZV\" run --no-python {run}");
+        shell(&format!("exec unshare -rm sh -ec '{script}'")).run()
+    };
+    let ended = without_proc("--nproc-per-node 2 sh -c \"echo rank \\$RANK\"").expect(0);
+    let mut ranks: Vec<&str> = ended.stdout.lines().collect();
+    ranks.sort_unstable();
+    assert_eq!(ranks, ["rank 0", "rank 1"]);
+    // A line says what the machine cannot do, and a failure is a failure.
+    let ended = without_proc("sh -c \"exit 3\"").expect(1);
+    for part in ["/proc is not mounted", "exitcode  : 3"] {
+        assert!(ended.stderr.contains(part), "{part}: {}", ended.stderr);
     }
 }
