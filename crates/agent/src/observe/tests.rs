@@ -233,10 +233,13 @@ fn the_references_metrics_come_out_of_a_run() {
 }
 
 #[test]
-fn the_life_of_a_group_is_told_line_by_line() {
+fn the_life_of_a_group_is_logged_line_by_line() {
     let mut lines = InfoLines::new(&facts(), "null");
-    let told: Vec<String> = run().iter().flat_map(|event| lines.lines(event)).collect();
-    let first_lines: Vec<&str> = told.iter().filter_map(|told| told.lines().next()).collect();
+    let logged: Vec<String> = run().iter().flat_map(|event| lines.lines(event)).collect();
+    let first_lines: Vec<&str> = logged
+        .iter()
+        .filter_map(|entry| entry.lines().next())
+        .collect();
     let attempt = [
         "Rendezvous'ing worker group",
         "Rendezvous complete for workers. Result:",
@@ -251,7 +254,11 @@ fn the_life_of_a_group_is_told_line_by_line() {
     ]
     .concat();
     assert_eq!(first_lines, expected);
-    assert!(told[2].contains("\n  global_ranks=[0]\n"), "{}", told[2]);
+    assert!(
+        logged[2].contains("\n  global_ranks=[0]\n"),
+        "{}",
+        logged[2]
+    );
 }
 
 #[test]

@@ -127,7 +127,7 @@ impl BackendHandle {
     pub(super) fn join(&mut self) -> io::Result<()> {
         self.round = None;
         self.joining = true;
-        self.interruption.under_way.store(true, Ordering::SeqCst);
+        self.interruption.in_progress.store(true, Ordering::SeqCst);
         if let Some(rendezvous) = self.idle.take() {
             let (sender, commands) = channel();
             thread::Builder::new()
@@ -213,7 +213,7 @@ impl BackendHandle {
 /// How a join is ended from outside.
 #[derive(Default)]
 struct Interruption {
-    under_way: AtomicBool,
+    in_progress: AtomicBool,
     wanted: AtomicBool,
     how: OnceLock<Interrupter>,
 }
@@ -226,7 +226,7 @@ impl Interruption {
         if let Some(interrupter) = how {
             interrupter();
         }
-        how.is_some() || !self.under_way.load(Ordering::SeqCst)
+        how.is_some() || !self.in_progress.load(Ordering::SeqCst)
     }
 }
 
@@ -270,7 +270,7 @@ impl Rendezvous {
                 backend.map_or_else(Vec::new, |backend| backend.threads()),
             )
         });
-        self.interruption.under_way.store(false, Ordering::SeqCst);
+        self.interruption.in_progress.store(false, Ordering::SeqCst);
         let backend = self.backend.as_ref();
         let within = backend.map_or(EXPLAINED_WITHIN, |backend| backend.losses_known_within());
         match joined {
