@@ -219,6 +219,18 @@ fn without_its_rendezvous_an_agent_stops_its_workers() {
 }
 
 #[test]
+fn a_backend_that_panics_ends_the_run_with_its_name() {
+    let (harness, mut script) = agent(&["restarts=3"], "exit 0");
+    script.answer_join("panic");
+    let ended = harness.end();
+    assert_eq!(ended.code(), Some(1));
+    ended.assert_said(
+        "outcome error the thread of the rendezvous has panicked at the rendezvous backend: this is a \
+         defect of the backend; the message of the panic is on stderr",
+    );
+}
+
+#[test]
 fn a_rendezvous_that_fails_is_the_error_of_the_run() {
     let (harness, mut script) = agent(&["restarts=3"], "exit 0");
     script.answer_join("fail nobody came");

@@ -10,6 +10,7 @@
 //! Only its interrupter is used from outside: an agent that has to end must not wait for peers.
 
 use std::net::TcpListener;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
@@ -20,7 +21,9 @@ use rdzv_agent_proto::group::policy::EXPLAINED_WITHIN;
 use rdzv_agent_proto::group::{Master, Round};
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::Assignment;
-use rdzv_rendezvous::{Interrupter, Member, RendezvousBackend, RendezvousError, RendezvousInfo};
+use rdzv_rendezvous::{
+    Change, Interrupter, Member, RendezvousBackend, RendezvousError, RendezvousInfo,
+};
 use rdzv_store::{Pinger, Store};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
@@ -132,7 +135,14 @@ impl BackendHandle {
             let (sender, commands) = channel();
             thread::Builder::new()
                 .name("rendezvous".to_owned())
-                .spawn(move || rendezvous.serve(&commands))?;
+                .spawn(move || {
+                    let answers = rendezvous.answers.clone();
+                    let serve = AssertUnwindSafe(|| rendezvous.serve(&commands));
+                    if catch_unwind(serve).is_err() {
+                        // The agent would wait for an answer for ever.
+                        let _ = answers.send(Answer::Changed(Change::Lost(panicked())));
+                    }
+                })?;
             self.commands = Some(sender);
         }
         self.send(Command::Join);
@@ -219,7 +229,7 @@ struct Interruption {
 }
 
 impl Interruption {
-    /// Ends the join; false if it is under way and has not come to where it can be ended.
+    /// Ends the join; false if it is in progress and has not come to where it can be ended.
     fn interrupt(&self) -> bool {
         self.wanted.store(true, Ordering::SeqCst);
         let how = self.how.get();
@@ -227,6 +237,15 @@ impl Interruption {
             interrupter();
         }
         how.is_some() || !self.in_progress.load(Ordering::SeqCst)
+    }
+}
+
+fn panicked() -> RendezvousError {
+    RendezvousError::Unreachable {
+        what: "the thread of the rendezvous has panicked".to_owned(),
+        place: "the rendezvous backend".to_owned(),
+        elapsed: None,
+        remedy: "this is a defect of the backend; the message of the panic is on stderr",
     }
 }
 

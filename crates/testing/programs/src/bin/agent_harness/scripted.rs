@@ -121,6 +121,7 @@ impl RendezvousBackend for Scripted {
             "not-needed" => Err(RendezvousError::NotNeeded {
                 run_id: self.run_id.to_string(),
             }),
+            "panic" => panic!("as the test wants it"),
             _ => Err(RendezvousError::Argument(answer)),
         }
     }
