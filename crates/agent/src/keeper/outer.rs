@@ -57,7 +57,11 @@ pub fn keep(agent: Command) -> Result<AgentEnd, AgentError> {
                 status,
                 pid: Some(pid),
             }),
-            Some(Report::Failed(text)) => Err(system("guard the agent")(io::Error::other(text))),
+            Some(Report::Failed(text)) => {
+                // It may have started the agent before that.
+                attendant.clear(ControlGroup::of_launcher(pid)).await;
+                Err(system("guard the agent")(io::Error::other(text)))
+            }
             None => {
                 // The guard was killed, so everything below it has come to us.
                 attendant.clear(ControlGroup::of_launcher(pid)).await;
