@@ -45,8 +45,39 @@ impl InfoLines {
                 lines.push("Rendezvous'ing worker group".to_owned());
                 lines
             }
-            AgentEvent::RanksAssigned { .. } => {
-                vec![self.round(event), "Starting worker group".to_owned()]
+            AgentEvent::RanksAssigned {
+                group_rank,
+                group_world_size,
+                workers,
+                master_addr,
+                master_port,
+                restart_count,
+                ..
+            } => {
+                let list = |number: fn(&WorkerIdentity) -> u32| {
+                    workers.iter().map(number).collect::<Vec<_>>()
+                };
+                let handler = &self.event_log_handler;
+                let fields: [(&str, &dyn Debug); 11] = [
+                    ("restart_count", restart_count),
+                    ("master_addr", &format_args!("{master_addr}")),
+                    ("master_port", master_port),
+                    ("group_rank", &format_args!("{group_rank}")),
+                    ("group_world_size", group_world_size),
+                    ("local_ranks", &list(|worker| worker.local_rank.0)),
+                    ("role_ranks", &list(|worker| worker.role_rank.0)),
+                    ("global_ranks", &list(|worker| worker.rank.0)),
+                    ("role_world_sizes", &list(|worker| worker.role_world_size)),
+                    ("global_world_sizes", &list(|worker| worker.world_size)),
+                    ("event_log_handler", &format_args!("{handler}")),
+                ];
+                let result = fields
+                    .map(|(name, value)| format!("\n  {name}={value:?}"))
+                    .concat();
+                vec![
+                    format!("Rendezvous complete for workers. Result:{result}"),
+                    "Starting worker group".to_owned(),
+                ]
             }
             AgentEvent::StateChanged { state, .. } => match state {
                 GroupState::Stopped | GroupState::Unhealthy => line("Stopping worker group"),
@@ -55,42 +86,6 @@ impl InfoLines {
             },
             _ => Vec::new(),
         }
-    }
-
-    /// Everything that a round has settled, a line for each field.
-    fn round(&self, event: &AgentEvent) -> String {
-        let AgentEvent::RanksAssigned {
-            group_rank,
-            group_world_size,
-            workers,
-            master_addr,
-            master_port,
-            restart_count,
-            ..
-        } = event
-        else {
-            return String::new();
-        };
-        let list =
-            |number: fn(&WorkerIdentity) -> u32| workers.iter().map(number).collect::<Vec<_>>();
-        let handler = &self.event_log_handler;
-        let fields: [(&str, &dyn Debug); 11] = [
-            ("restart_count", restart_count),
-            ("master_addr", &format_args!("{master_addr}")),
-            ("master_port", master_port),
-            ("group_rank", &format_args!("{group_rank}")),
-            ("group_world_size", group_world_size),
-            ("local_ranks", &list(|worker| worker.local_rank.0)),
-            ("role_ranks", &list(|worker| worker.role_rank.0)),
-            ("global_ranks", &list(|worker| worker.rank.0)),
-            ("role_world_sizes", &list(|worker| worker.role_world_size)),
-            ("global_world_sizes", &list(|worker| worker.world_size)),
-            ("event_log_handler", &format_args!("{handler}")),
-        ];
-        let lines = fields
-            .map(|(name, value)| format!("\n  {name}={value:?}"))
-            .concat();
-        format!("Rendezvous complete for workers. Result:{lines}")
     }
 }
 
