@@ -1,4 +1,4 @@
-//! Which Python runs a script.
+//! The Python that runs a script.
 
 use std::collections::BTreeMap;
 use std::env::split_paths;

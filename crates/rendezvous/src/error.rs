@@ -122,7 +122,7 @@ pub enum RendezvousError {
     PeerFailed {
         /// Which.
         node: String,
-        /// How that was noticed.
+        /// The evidence for it.
         reason: String,
     },
     /// A join was interrupted on purpose; this node does not take part.

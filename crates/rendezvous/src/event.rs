@@ -6,7 +6,7 @@ use rdzv_core::rank::GroupRank;
 
 use crate::RendezvousError;
 
-/// How far a node is with its rendezvous.
+/// State of a node in its rendezvous.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeState {
     /// It looks for the others, or hosts what they meet at.
@@ -34,7 +34,7 @@ impl NodeState {
 /// Something that a rendezvous records about its node or another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RendezvousEvent {
-    /// How far this node is.
+    /// State of this node.
     pub state: NodeState,
     /// One sentence.
     pub message: String,

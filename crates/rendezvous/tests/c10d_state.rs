@@ -58,7 +58,7 @@ fn state(store: &Arc<dyn Store>) -> C10dState {
     C10dState::new(Arc::clone(store), &run()).unwrap()
 }
 
-/// What is stored, and its token.
+/// The stored value, and its token.
 fn held(state: &mut C10dState) -> Option<(Vec<u8>, Token)> {
     let held = state.get().unwrap();
     held.map(|(state, token)| (state.to_vec(), token))
@@ -76,7 +76,7 @@ fn a_new_run_has_a_mark_and_no_state() {
     for store in stores().stores {
         assert_eq!(held(&mut state(&store)), None, "{store:?}");
         assert_eq!(store.get(KEY).unwrap(), MARK);
-        // Who comes later takes nothing away.
+        // A later one takes nothing away.
         store.set(KEY, b"YQ==").unwrap();
         let token = Token(b"YQ==".to_vec());
         assert_eq!(held(&mut state(&store)), Some((b"a".to_vec(), token)));

@@ -131,7 +131,7 @@ fn a_second_node_0_elsewhere_is_found_out() {
     drop(first);
 }
 
-/// Whoever reaches the store can write the name of a node.
+/// Any client of the store can write the name of a node.
 #[test]
 fn the_name_of_another_node_is_escaped() {
     let port = free_port();

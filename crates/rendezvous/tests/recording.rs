@@ -1,4 +1,4 @@
-//! What is recorded of a rendezvous that is used without an agent.
+//! Events of a rendezvous that is used without an agent.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 

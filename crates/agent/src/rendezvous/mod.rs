@@ -37,7 +37,7 @@ use crate::{AgentConfig, AgentError, MasterPort, RendezvousPlan, host};
 use backend_thread::{BackendHandle, JoinedRound, NewBackend};
 use single_node::LocalRendezvous;
 
-/// What has failed where there are too many threads.
+/// The operation that fails where there are too many threads.
 const NO_THREAD: &str = "start a thread for the rendezvous";
 
 /// The name of the thread of the workers' store in the health check.
@@ -77,7 +77,7 @@ pub(crate) enum LeaveReason {
 /// A rendezvous that is complete.
 pub(crate) struct Joined {
     pub(crate) round: Round,
-    /// What there is to keep of it; nothing if there is one node.
+    /// The part of it that is kept; nothing if there is one node.
     state: Option<Box<JoinedRound>>,
 }
 

@@ -36,10 +36,10 @@ use node_watch::{Ending, NodeWatch};
 /// How long to wait for the other nodes if nothing is configured.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// How long the host of the store waits at the end until the other agents have read their last key.
+/// Time that the host of the store waits at the end until the other agents have read their last key.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// How long it waits until they have read that the run has failed, which is announced at once.
+/// Time that it waits until they have read that the run has failed, which is announced at once.
 const UNTIL_READ: Duration = Duration::from_secs(1);
 
 /// An [`Observer`] of two threads.
@@ -81,7 +81,7 @@ impl StaticParameters {
 /// nodes have joined; the others go on at once.
 pub struct StaticRendezvous {
     parameters: StaticParameters,
-    /// What the others call this node when it has failed; else its address.
+    /// Name of this node for the others when it has failed; else its address.
     name: Option<String>,
     observer: Option<SharedObserver>,
     joined: Option<Arc<TcpStore>>,
@@ -114,7 +114,7 @@ impl StaticRendezvous {
         }
     }
 
-    /// Sets what the others call this node when it has failed.
+    /// Sets the name of this node for the others when it has failed.
     #[must_use]
     pub fn named(mut self, name: String) -> Self {
         self.name = Some(name);

@@ -19,7 +19,7 @@ use crate::{Change, Interrupter, Member, RendezvousBackend, RendezvousError};
 /// Time for the server to say whether it is a coordinator.
 const FOUND_WITHIN: Duration = Duration::from_secs(10);
 
-/// How this node leaves the others.
+/// The reason for which this node leaves the others.
 pub(super) enum Ending {
     Succeeded,
     /// The run has failed; why.
@@ -36,7 +36,7 @@ pub(super) struct NodeWatch {
 
 #[derive(Default)]
 struct Shared {
-    /// What the coordinator has said of a node that is gone.
+    /// The coordinator's sentence about a node that is gone.
     lost: OnceLock<String>,
     interrupter: OnceLock<Interrupter>,
 }

@@ -99,7 +99,7 @@ fn the_oldest_that_ask_for_nothing_make_room_and_nobody_else_does() {
     assert_eq!(refused(&server), [first.0, silent.0]);
     server.handle(Input::DescriptorsShort(9));
     assert_eq!(refused(&server), [first.0, second.0, silent.0]);
-    // What is there for a moment only may be about to ask for something.
+    // A connection that is new may be about to ask for something.
     at(&mut server, 2000);
     server.handle(Input::DescriptorsShort(9));
     assert_eq!(refused(&server), [first.0, second.0, silent.0, fresh.0]);

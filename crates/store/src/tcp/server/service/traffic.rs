@@ -60,7 +60,7 @@ impl Service {
         }
     }
 
-    /// Has connections closed that ask for nothing, if descriptors are short. What has come in this
+    /// Has connections closed that ask for nothing, if descriptors are short. Everything that came in this
     /// iteration has been read by now.
     pub(super) fn make_room(&mut self) {
         let Some(beyond) = self.descriptors.take_beyond() else {
