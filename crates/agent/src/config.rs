@@ -16,7 +16,7 @@ use rdzv_core::env;
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::{Assignment, GroupRank, LocalRank};
 use rdzv_rendezvous::{BackendRegistry, RendezvousParameters};
-use rdzv_store::Limits;
+use rdzv_store::StorePolicy;
 
 use crate::AgentError;
 use crate::hang::HangPlan;
@@ -90,8 +90,9 @@ settings! {
     environment: BTreeMap<OsString, OsString> = BTreeMap::new();
     /// Name of the rendezvous backend, as events show it.
     rendezvous_backend: String = "c10d".to_owned();
-    /// The bounds of the workers' store, if this node is alone.
-    store_limits: Limits = Limits::default();
+    /// How the workers' store is hosted if this node is alone or the rendezvous is static; other backends
+    /// have it in their parameters.
+    store_policy: StorePolicy = StorePolicy::default();
     /// The port of the workers' store; one that is free.
     master_port: MasterPort = MasterPort::Free;
     /// The processors that each worker may use, by local rank (`--numa-binding`; what

@@ -22,12 +22,19 @@ mod number;
 mod observe;
 mod report;
 mod terminal;
+mod trust;
 
 use std::process::ExitCode;
 
 use args::Program;
 
 fn main() -> ExitCode {
+    if let Err(error) = trust::hide_variable() {
+        terminal::complain(&format!(
+            "rdzv: the job token cannot be put into a file: {error}"
+        ));
+        return exit::Exit::Failure.into();
+    }
     let mut words = std::env::args_os();
     let called = words.next().unwrap_or_else(|| "rdzv".into());
     match Program::of(&called, words.collect()) {

@@ -1,5 +1,7 @@
 //! What a rendezvous backend is configured with.
 
+use rdzv_store::{Credentials, StorePolicy, TorchClients};
+
 use crate::{Program, RendezvousConfig, RendezvousError};
 
 fn wrong(what: impl Into<String>) -> RendezvousError {
@@ -24,6 +26,10 @@ pub struct RendezvousParameters {
     /// The program of the workers, if agents of another program shall be told apart (`c10d` with a
     /// store server of ours).
     pub program: Option<Program>,
+    /// What this node proves to the others, and demands of them. Default: nothing.
+    pub credentials: Credentials,
+    /// The clients of the workers' store that need not prove it. Default [`TorchClients::Job`].
+    pub torch_clients: TorchClients,
     /// The backend's options (`--rdzv-conf`).
     pub config: RendezvousConfig,
 }
@@ -63,7 +69,18 @@ impl RendezvousParameters {
             max_nodes,
             local_addr: None,
             program: None,
+            credentials: Credentials::default(),
+            torch_clients: TorchClients::default(),
             config: config.into(),
+        })
+    }
+
+    /// How this node hosts stores, and reaches those of others.
+    pub fn store_policy(&self) -> Result<StorePolicy, RendezvousError> {
+        Ok(StorePolicy {
+            limits: self.config.store_limits()?,
+            credentials: self.credentials.clone(),
+            torch_clients: self.torch_clients,
         })
     }
 }

@@ -13,8 +13,8 @@ use rdzv_rendezvous::dynamic::{C10dState, Driver, DriverOptions, SharedState, To
 use rdzv_rendezvous::{Member, RendezvousBackend};
 use rdzv_rendezvous_proto::Settings;
 use rdzv_store::{
-    FileStore, HashStore, Limits, PrefixStore, ServerOptions, Store, TcpStore, TcpStoreOptions,
-    TcpStoreServer,
+    FileStore, HashStore, PrefixStore, ServerOptions, Store, StorePolicy, TcpStore,
+    TcpStoreOptions, TcpStoreServer,
 };
 use tempfile::TempDir;
 
@@ -207,7 +207,7 @@ fn nodes_meet_over_any_store() {
                     settings: Settings::new(2, 2),
                     me: describe("127.0.0.1".to_owned()),
                     timeout: Duration::from_secs(30),
-                    limits: Limits::default(),
+                    policy: StorePolicy::default(),
                 };
                 let state = C10dState::new(store, &run()).unwrap();
                 let mut node = Driver::start(Box::new(state), options).unwrap();

@@ -15,7 +15,7 @@ use rdzv_rendezvous::{
     BackendRegistry, Member, RendezvousError, RendezvousParameters, StaticParameters,
     StaticRendezvous,
 };
-use rdzv_store::{Store, TcpStore, TcpStoreOptions};
+use rdzv_store::{Store, StorePolicy, TcpStore, TcpStoreOptions};
 use rdzv_store_proto::prefix::join;
 use rdzv_testing::free_port;
 
@@ -32,6 +32,7 @@ fn node(port: u16, node_rank: u32, nodes: u32, timeout: Duration) -> StaticRende
         nodes,
         timeout,
         run_id: RunId::new("run"),
+        policy: StorePolicy::default(),
     })
 }
 

@@ -134,7 +134,7 @@ fn a_store_that_is_away_is_said_after_three_seconds_and_when_it_is_back() {
         settings: Settings::new(1, 1),
         me: node::describe("127.0.0.1"),
         timeout: LONG,
-        limits: rdzv_store::Limits::default(),
+        policy: rdzv_store::StorePolicy::default(),
     };
     let mut driver = Driver::start(Box::new(store.clone()), options).unwrap();
     let member = Member {

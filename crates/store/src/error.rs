@@ -66,6 +66,14 @@ pub enum StoreError {
         /// Its answer or act instead.
         found: String,
     },
+    /// One side does not accept what the other one proves of the job.
+    #[error("talk to the store at {peer}: {why}")]
+    Refused {
+        /// Address of the peer.
+        peer: String,
+        /// Why, and what to do.
+        why: String,
+    },
     /// The connection broke. The client object is dead from here on.
     #[error(
         "{operation} key {key}: the store at {peer} closed the connection after {}ms ({source}); {cause}",

@@ -26,8 +26,10 @@ pub use hash::HashStore;
 pub use prefix::PrefixStore;
 pub use store::{Breaker, Store};
 pub use tcp::{
-    KeepAlive, Pinger, ServerOptions, TcpStore, TcpStoreOptions, TcpStoreServer, Traffic,
+    Admission, KeepAlive, Pinger, ServerOptions, StorePolicy, TcpStore, TcpStoreOptions,
+    TcpStoreServer, TorchClients, Traffic,
 };
 
 pub use rdzv_store_proto::limits::{Limits, parse_size};
 pub use rdzv_store_proto::server::ServerStats;
+pub use rdzv_trust::{Credentials, Identity, Token, TokenError};

@@ -20,6 +20,12 @@ pub struct Session<S> {
     owed: usize,
 }
 
+impl<S> std::fmt::Debug for Session<S> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Session(…)")
+    }
+}
+
 impl<S: Read + Write> Session<S> {
     /// The side that connects.
     ///

@@ -54,15 +54,44 @@ impl Token {
     }
 
     /// Whether the proof of a peer in this role is right. It takes the same time whatever is wrong.
-    pub fn verify(
-        &self,
-        prover: Role,
-        connector: &[u8],
-        acceptor: &[u8],
-        proof: &[u8; 32],
-    ) -> bool {
+    pub fn verify(&self, prover: Role, connector: &[u8], acceptor: &[u8], proof: &[u8]) -> bool {
         hmac::verify(&self.0, &transcript(prover, connector, acceptor), proof).is_ok()
     }
+}
+
+/// What the bearer token is the HMAC of.
+const BEARER: &[u8] = b"rdzv status pages";
+
+impl Token {
+    /// What a reader of status pages shows in place of the token, from which the token cannot be found: 64
+    /// hexadecimal digits.
+    pub fn bearer(&self) -> String {
+        let tag = hmac::sign(&self.0, BEARER);
+        tag.as_ref()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
+    }
+
+    /// Whether this is the bearer token. It takes the same time whatever is wrong.
+    pub fn is_bearer(&self, shown: &str) -> bool {
+        let digits = shown.as_bytes().chunks(2).map(|pair| {
+            let pair = str::from_utf8(pair).ok()?;
+            u8::from_str_radix(pair, 16).ok()
+        });
+        let bytes: Option<Vec<u8>> = digits.collect();
+        bytes.is_some_and(|bytes| hmac::verify(&self.0, BEARER, &bytes).is_ok())
+    }
+}
+
+/// A new token: 64 random hexadecimal digits and a newline.
+///
+/// # Panics
+///
+/// If the system has no randomness, without which nothing is safe.
+pub fn generate() -> String {
+    let digits: String = nonce().iter().map(|byte| format!("{byte:02x}")).collect();
+    digits + "\n"
 }
 
 impl fmt::Debug for Token {
@@ -142,6 +171,17 @@ mod tests {
             "a job token of 6 bytes can be guessed: take 16 random bytes or more"
         );
         assert_eq!(format!("{:?}", token(b'k')), "Token(…)");
+    }
+
+    #[test]
+    fn the_bearer_token_is_derived_from_the_token_of_the_job() {
+        let bearer = token(1).bearer();
+        assert_eq!(bearer.len(), 64);
+        assert!(token(1).is_bearer(&bearer));
+        assert!(!token(2).is_bearer(&bearer));
+        for wrong in ["", "x", &bearer[1..], &bearer.replace(|_: char| true, "ä")] {
+            assert!(!token(1).is_bearer(wrong), "{wrong}");
+        }
     }
 
     #[test]

@@ -119,6 +119,7 @@ impl RendezvousHandle {
                     nodes,
                     timeout,
                     run_id: config.run_id.clone(),
+                    policy: config.store_policy.clone(),
                 };
                 Some(Box::new(move || {
                     let rendezvous = StaticRendezvous::new(parameters.clone());

@@ -1,18 +1,22 @@
 //! One node: nobody to find, and the store that its workers meet at.
 
 use std::net::TcpListener;
+use std::time::Duration;
 
 use rdzv_agent_proto::group::policy::EXPLAINED_WITHIN;
 use rdzv_agent_proto::group::{Master, Round};
 use rdzv_core::rank::GroupRank;
 use rdzv_rendezvous::dynamic::reserve_port;
-use rdzv_store::{Limits, Pinger, ServerOptions, TcpStoreServer};
+use rdzv_store::{Pinger, ServerOptions, StorePolicy, TcpStoreServer};
 
 use crate::error::system;
 use crate::{AgentConfig, AgentError, MasterPort};
 
 /// The address of a node that nobody else needs to reach.
 const LOOPBACK: &str = "127.0.0.1";
+
+/// Time to reach the server, which listens already.
+const ANNOUNCED_WITHIN: Duration = Duration::from_secs(30);
 
 /// The rendezvous of one node.
 #[derive(Debug)]
@@ -21,7 +25,7 @@ pub(super) struct LocalRendezvous {
     address: Option<String>,
     share_store: bool,
     master_port: MasterPort,
-    limits: Limits,
+    policy: StorePolicy,
     /// How many rounds there were.
     rounds: u64,
     server: Option<TcpStoreServer>,
@@ -35,7 +39,7 @@ impl LocalRendezvous {
             address: config.local_addr.clone(),
             share_store: config.share_store,
             master_port: config.master_port.clone(),
-            limits: config.store_limits,
+            policy: config.store_policy.clone(),
             rounds: 0,
             server: None,
             port: None,
@@ -68,6 +72,19 @@ impl LocalRendezvous {
         })
     }
 
+    /// Has the server know the address that the workers are given, from which they then come.
+    fn announce(&self, server: &TcpStoreServer) -> Result<(), AgentError> {
+        match &self.address {
+            Some(address) => {
+                let port = server.port();
+                Ok(self
+                    .policy
+                    .announce_workers(address, port, ANNOUNCED_WITHIN)?)
+            }
+            None => Ok(()),
+        }
+    }
+
     fn start_server(&self) -> Result<TcpStoreServer, AgentError> {
         // With an address of its own the node can be reached by more than one way.
         let host = self.address.is_none().then(|| LOOPBACK.to_owned());
@@ -80,13 +97,12 @@ impl LocalRendezvous {
                 (0, Some(listener))
             }
         };
-        Ok(TcpStoreServer::start(ServerOptions {
-            host,
-            port,
+        let server = TcpStoreServer::start(ServerOptions {
             listener,
-            limits: self.limits,
-            ..ServerOptions::default()
-        })?)
+            ..self.policy.server(host, port)
+        })?;
+        self.announce(&server)?;
+        Ok(server)
     }
 
     fn keep_port_free(&mut self) -> std::io::Result<u16> {

@@ -20,6 +20,7 @@ use crate::exit::{Exit, Refusal};
 use crate::launch::{Called, Environment, Launch, Note, ThisHost, explain, resolve};
 use crate::observe::{event_sinks, log};
 use crate::terminal::{complain, finish_lines, show, start_lines};
+use crate::trust;
 
 /// Starts this program again as the agent, and ends as it does.
 pub(crate) fn keep(called: &OsStr) -> ExitCode {
@@ -35,7 +36,9 @@ pub(crate) fn keep(called: &OsStr) -> ExitCode {
     };
     let mut agent = Command::new(program);
     agent.arg0(called).args(std::env::args_os().skip(1));
-    match rdzv_agent::keep(agent) {
+    let kept = rdzv_agent::keep(agent);
+    trust::remove_copy();
+    match kept {
         Ok(end) => {
             conclude_lost_agent(called, &end);
             rdzv_agent::end_like(end.status)

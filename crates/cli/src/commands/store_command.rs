@@ -8,10 +8,11 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use rdzv_store::{Limits, ServerOptions, TcpStoreServer, parse_size};
+use rdzv_store::{Admission, Limits, ServerOptions, TcpStoreServer, parse_size};
 
 use crate::exit::Exit;
 use crate::terminal::{complain, finish_lines, start_lines};
+use crate::trust::{self, NO_TOKEN, Trust, TrustArgs};
 
 /// Flags of `rdzv store`.
 #[derive(Debug, Clone, Args, PartialEq, Eq)]
@@ -48,6 +49,9 @@ pub(crate) struct StoreArgs {
     /// all but agents three quarters. A peer that is over its share is refused, and the others go on.
     #[arg(long, value_name = "SIZE", default_value = "4GiB", value_parser = parse_size)]
     max_memory: usize,
+
+    #[command(flatten, next_help_heading = "The secret of the job")]
+    trust: TrustArgs,
 }
 
 impl StoreArgs {
@@ -72,7 +76,20 @@ const FINAL_FLUSH: Duration = Duration::from_millis(200);
 
 /// Serves until SIGTERM, SIGINT or SIGHUP.
 pub(crate) fn run(arguments: &StoreArgs) -> ExitCode {
-    let code = match serve(arguments) {
+    let directory = std::env::current_dir().unwrap_or_default();
+    let trust = arguments
+        .trust
+        .resolve(|name| std::env::var_os(name), &directory);
+    // Its bytes have been read.
+    trust::remove_copy();
+    let trust = match trust {
+        Ok(trust) => trust,
+        Err(refusal) => {
+            complain(&format!("rdzv store: {refusal}"));
+            return Exit::Usage.into();
+        }
+    };
+    let code = match serve(arguments, trust) {
         Ok(()) => Exit::Success,
         Err(error) => {
             complain(&format!("rdzv store: {error:#}"));
@@ -83,7 +100,7 @@ pub(crate) fn run(arguments: &StoreArgs) -> ExitCode {
     code.into()
 }
 
-fn serve(arguments: &StoreArgs) -> anyhow::Result<()> {
+fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<()> {
     rdzv_agent::host::raise_open_files_limit();
     // Before anybody learns that we are here, so that no signal can come too early.
     let ends = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
@@ -91,7 +108,16 @@ fn serve(arguments: &StoreArgs) -> anyhow::Result<()> {
     // After that, so that its thread takes no signal either.
     start_lines();
     let ends = SignalFd::with_flags(&ends, SfdFlags::SFD_CLOEXEC).context("handle signals")?;
+    for warning in &trust.warnings {
+        tracing::warn!("{warning}");
+    }
+    let is_open = trust.credentials.is_empty();
     let options = ServerOptions {
+        admission: Admission {
+            credentials: trust.credentials,
+            torch_clients: trust.torch_clients,
+            agent_prefix: None,
+        },
         host: arguments.host.clone(),
         port: arguments.port,
         limits: arguments.limits(),
@@ -99,6 +125,9 @@ fn serve(arguments: &StoreArgs) -> anyhow::Result<()> {
         ..ServerOptions::default()
     };
     TcpStoreServer::serve(options, ends.into(), LINGER, |address| {
+        if is_open && !address.ip().is_loopback() {
+            tracing::warn!("{NO_TOKEN}");
+        }
         let mut stdout = io::stdout().lock();
         // A reader that went away has no use for the line, but its clients may have for the store.
         let _ = writeln!(stdout, "listening on {address}");

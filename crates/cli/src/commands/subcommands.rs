@@ -15,6 +15,7 @@ use crate::exit::Exit;
 use crate::launch::{LaunchArgs, RunArgs};
 use crate::observe::log;
 use crate::terminal::{complain, show};
+use crate::trust::{self, TokenArgs};
 
 /// The commands of `rdzv`.
 #[derive(Debug, Parser)]
@@ -39,6 +40,8 @@ enum OwnCommand {
     LaunchCompat(LaunchArgs),
     /// Run a key/value store that PyTorch's TCPStore clients can use
     Store(StoreArgs),
+    /// Make a job token, by which the processes of a job know one another
+    Token(TokenArgs),
     Demo(DemoArgs),
     #[command(hide = true)]
     DemoWorker(DemoWorkerArgs),
@@ -81,6 +84,7 @@ pub(crate) fn run(words: &[OsString]) -> ExitCode {
             unreachable!("a launch has a keeper and is no command of our own")
         }
         OwnCommand::Store(arguments) => store_command::run(&arguments),
+        OwnCommand::Token(arguments) => trust::make_token(&arguments),
         OwnCommand::Demo(arguments) if rdzv_agent::is_kept() => demo::run(&arguments),
         OwnCommand::Demo(_) => launcher::keep(OsStr::new("rdzv")),
         OwnCommand::DemoWorker(arguments) => demo::work(&arguments),

@@ -18,6 +18,7 @@ use super::worker_count::CountArgs;
 use super::worker_output::OutputArgs;
 use crate::exit::Raised;
 use crate::number;
+use crate::trust::TrustArgs;
 
 /// Flags of `rdzv run` and of `torchrun`.
 #[derive(Debug, Clone, Args, PartialEq)]
@@ -135,6 +136,9 @@ pub(crate) struct RunArgs {
 
     #[command(flatten, next_help_heading = "What is left of a run")]
     pub(crate) report: ReportArgs,
+
+    #[command(flatten, next_help_heading = "The secret of the job")]
+    pub(super) trust: TrustArgs,
 }
 
 /// Flags of the older `python -m torch.distributed.launch`.

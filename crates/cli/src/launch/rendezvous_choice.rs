@@ -1,5 +1,6 @@
 //! The choice of the rendezvous and of the run id.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use clap::Args;
@@ -248,6 +249,24 @@ impl RendezvousChoice<'_> {
                 run_id: id_reason,
             },
         })
+    }
+
+    /// Whether others than this host may reach the stores of the run.
+    pub(super) fn is_reachable(&self, plan: &RendezvousPlan) -> bool {
+        let is_local = |host: &str| {
+            let address: Result<IpAddr, _> = host.parse();
+            host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+        };
+        let own = self.fixed.local_addr();
+        let own_is_local = own.as_deref().is_none_or(is_local);
+        match plan {
+            RendezvousPlan::Local => !own_is_local,
+            RendezvousPlan::Static { endpoint, .. } => !is_local(&endpoint.host),
+            RendezvousPlan::Dynamic { parameters } => {
+                let endpoint = Endpoint::parse(&parameters.endpoint, C10D_PORT);
+                !own_is_local || endpoint.is_ok_and(|endpoint| !is_local(&endpoint.host))
+            }
+        }
     }
 
     /// Whether the run has an id that tells it from others.

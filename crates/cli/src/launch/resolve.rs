@@ -1,5 +1,6 @@
 //! Resolves a whole command line: flags, environment and machine give a [`AgentConfig`].
 
+use std::ffi::OsStr;
 use std::fmt::Display;
 
 use rdzv_agent::python::Interpreter;
@@ -7,6 +8,7 @@ use rdzv_agent::{AgentConfig, LogBase, RendezvousPlan};
 use rdzv_agent_proto::topology::Binding;
 use rdzv_core::env;
 use rdzv_rendezvous::BackendRegistry;
+use rdzv_store::StorePolicy;
 
 use super::context::{Context, Environment, Machine, Note};
 use super::entrypoint::Called;
@@ -15,6 +17,7 @@ use super::observers::Observers;
 use super::rendezvous_choice::{RendezvousChoice, RendezvousReasons};
 use super::worker_count::{Nodes, WorkerCount, check_virtual_local_rank, numa_binding};
 use crate::exit::{Raised, Refusal};
+use crate::trust::NO_TOKEN;
 
 /// A launch, ready to run, with the reasons that `--explain` shows.
 #[derive(Debug)]
@@ -103,6 +106,24 @@ pub(crate) fn resolve(
         .hang
         .resolve(&entrypoint, &context, &mut workers_environment)?;
     let restarts = arguments.restart.resolve()?;
+    let trust = arguments.trust.resolve(
+        |name| environment.0.get(OsStr::new(name)).cloned(),
+        &context.absolute(""),
+    )?;
+    for warning in &trust.warnings {
+        context.warn(warning);
+    }
+    if trust.credentials.is_empty() && choice.is_reachable(&rendezvous.plan) {
+        context.warn(NO_TOKEN);
+    }
+    workers_environment.remove(OsStr::new(env::RDZV_TOKEN_COPY));
+    for (name, path) in trust.variables {
+        workers_environment.insert(name.into(), path.into());
+    }
+    if let RendezvousPlan::Dynamic { parameters } = &mut rendezvous.plan {
+        parameters.credentials = trust.credentials.clone();
+        parameters.torch_clients = trust.torch_clients;
+    }
     let plan = AgentConfig {
         role: arguments.role.clone(),
         run_id: rendezvous.run_id,
@@ -115,7 +136,11 @@ pub(crate) fn resolve(
         signals_text: arguments.stop.signals_to_handle.clone(),
         virtual_local_rank: arguments.virtual_local_rank,
         share_store: !environment.is_one(env::TORCH_DISABLE_SHARE_RDZV_TCP_STORE),
-        store_limits: arguments.rendezvous.store_limits()?,
+        store_policy: StorePolicy {
+            limits: arguments.rendezvous.store_limits()?,
+            credentials: trust.credentials,
+            torch_clients: trust.torch_clients,
+        },
         local_addr: arguments.fixed.local_addr(),
         identical_workers: environment.is_one(env::TORCH_ELASTIC_WORKER_IDENTICAL),
         logs,

@@ -79,6 +79,7 @@ pub(crate) fn open(
         let (metrics, counters) = prometheus::metrics(&facts, Arc::clone(&report));
         sinks.add(counters);
         let sources = Sources {
+            token: plan.store_policy.credentials.token.clone(),
             liveness: plan.liveness.clone(),
             metrics,
             status: Arc::clone(&report),

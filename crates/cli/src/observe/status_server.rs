@@ -7,7 +7,8 @@
 //! | `GET /status` | the worker group as JSON |
 //! | `/workers/⟨local rank⟩/…` | the answer of the worker's own server, behind its socket |
 //!
-//! The health port serves `/` alone: it is open to everybody.
+//! The health port serves `/` alone: it is open to everybody. If the job has a token, everything but `/`
+//! asks peers on other hosts for the bearer token that is derived from it (`rdzv token --bearer FILE`).
 
 use std::fmt::Write;
 use std::net::{SocketAddr, TcpListener};
@@ -18,8 +19,9 @@ use std::{io, thread};
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path as Captured, Request, State};
+use axum::extract::{ConnectInfo, Path as Captured, Request, State};
 use axum::http::{HeaderValue, StatusCode, Uri, Version, header};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use hyper::client::conn::http1::handshake;
@@ -28,6 +30,7 @@ use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 use rdzv_agent::health::{Liveness, SILENCE};
 use rdzv_agent::observe::NodeReport;
+use rdzv_store::Token;
 use tokio::net::UnixStream;
 use tokio::runtime::Builder;
 use tokio::time::timeout;
@@ -44,6 +47,8 @@ pub(crate) struct Sources {
     pub(crate) metrics: Registry,
     /// The worker group.
     pub(crate) status: Arc<Mutex<NodeReport>>,
+    /// The token of the job, if it has one.
+    pub(crate) token: Option<Token>,
     /// Where the workers' sockets are, if they have any.
     pub(crate) worker_sockets: Option<PathBuf>,
 }
@@ -101,7 +106,11 @@ pub(crate) fn start(listeners: Vec<Listener>, sources: Sources) -> io::Result<()
 async fn serve(listener: Listener, sources: Arc<Sources>) {
     let address = listener.address();
     let served = match tokio::net::TcpListener::from_std(listener.socket) {
-        Ok(socket) => axum::serve(socket, routes(sources, listener.health_only)).await,
+        Ok(socket) => {
+            let routes = routes(sources, listener.health_only);
+            let service = routes.into_make_service_with_connect_info::<SocketAddr>();
+            axum::serve(socket, service).await
+        }
         Err(error) => Err(error),
     };
     if let Err(error) = served {
@@ -114,12 +123,40 @@ fn routes(sources: Arc<Sources>, health_only: bool) -> Router {
     if health_only {
         return health_routes.with_state(sources);
     }
-    health_routes
+    Router::new()
         .route("/metrics", get(metrics))
         .route("/status", get(status))
         .route("/workers/{local_rank}/", any(worker_root))
         .route("/workers/{local_rank}/{*path}", any(worker_path))
+        .route_layer(from_fn_with_state(Arc::clone(&sources), authorize))
+        .merge(health_routes)
         .with_state(sources)
+}
+
+/// Peers on other hosts have to show the bearer token, if there is one.
+async fn authorize(
+    State(sources): State<Arc<Sources>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let shown = request.headers().get(header::AUTHORIZATION);
+    let shown = shown.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+    let may = match &sources.token {
+        Some(token) if !peer.ip().to_canonical().is_loopback() => {
+            shown.is_some_and(|shown| token.is_bearer(shown))
+        }
+        _ => true,
+    };
+    match may {
+        true => next.run(request).await,
+        false => {
+            let text = "the job has a token: send `Authorization: Bearer` with what \
+                        `rdzv token --bearer FILE` prints for its file\n";
+            let scheme = [(header::WWW_AUTHENTICATE, "Bearer")];
+            (StatusCode::UNAUTHORIZED, scheme, text).into_response()
+        }
+    }
 }
 
 /// Waits for a tenth of a second if a thread does not answer at once.

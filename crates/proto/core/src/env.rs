@@ -91,6 +91,20 @@ variables! {
     /// Worker: path of the named pipe that its heartbeats go to, one line each; set only with
     /// `--heartbeat-timeout`. Ours.
     RDZV_HEARTBEAT;
+    /// Worker: path of the file with the job token, if the job has one. Launcher and `rdzv store`: that path,
+    /// if `--token-file` is not given. Ours.
+    RDZV_JOB_TOKEN_FILE;
+    /// Launcher and `rdzv store`: the job token itself, if no file is named. Workers never see it. Ours.
+    RDZV_JOB_TOKEN;
+    /// Launcher: the private file that holds the token of RDZV_JOB_TOKEN, to be removed at the end. Workers
+    /// never see it.
+    RDZV_TOKEN_COPY;
+    /// Worker: path of `--tls-cert`, if it is given. Ours.
+    RDZV_TLS_CERT;
+    /// Worker: path of `--tls-key`, if it is given. Ours.
+    RDZV_TLS_KEY;
+    /// Worker: path of `--tls-ca`, if it is given. Ours.
+    RDZV_TLS_CA;
     /// Launcher: exactly `1` turns the watchdog on: workers may set timers for themselves.
     TORCHELASTIC_ENABLE_FILE_TIMER;
     /// URL rendezvous: `1` (default) or not; read for compatibility, our server has one backend.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use rdzv_core::env::{MASTER_ADDR, MASTER_PORT};
 use rdzv_core::escape::{escape, is_plain};
-use rdzv_store::{Limits, ServerOptions, Store, StoreError, TcpStoreServer};
+use rdzv_store::{Credentials, Store, StoreError, StorePolicy, TcpStoreServer};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -24,6 +24,9 @@ use crate::bind::loopback;
 /// earlier round is taken to be one of torchelastic's, which does so only once. It notices within a
 /// second that a round is complete; ours never gets so late.
 const TORCHELASTIC_SILENCE: Duration = Duration::from_secs(3);
+
+/// Time to reach the workers' store, which listens before anybody knows of it.
+const ANNOUNCED_WITHIN: Duration = Duration::from_secs(30);
 
 /// How many earlier rounds are looked at for the address of a leader of torchelastic's.
 const MOST_ROUNDS_BACK: u64 = 1000;
@@ -46,20 +49,25 @@ pub struct Master {
 pub struct WorkersStore {
     address: String,
     port: u16,
-    limits: Limits,
+    policy: StorePolicy,
     server: Option<Arc<TcpStoreServer>>,
 }
 
 impl WorkersStore {
     /// Hosts nothing yet. `address` is what the other nodes reach this one by; if that is a loopback
     /// address, the store listens there only.
-    pub fn new(address: impl Into<String>, limits: Limits) -> Self {
+    pub fn new(address: impl Into<String>, policy: StorePolicy) -> Self {
         Self {
             address: address.into(),
             port: 0,
-            limits,
+            policy,
             server: None,
         }
+    }
+
+    /// What this node proves to the servers of the job.
+    pub fn credentials(&self) -> &Credentials {
+        &self.policy.credentials
     }
 
     /// Offers this port from the next offer on; `None` is one that is free.
@@ -103,12 +111,8 @@ impl WorkersStore {
             server.purge(&[]);
             return Ok(Arc::clone(server));
         }
-        let server = TcpStoreServer::start(ServerOptions {
-            host: loopback(&self.address),
-            port: self.port,
-            limits: self.limits,
-            ..ServerOptions::default()
-        })?;
+        let options = self.policy.server(loopback(&self.address), self.port);
+        let server = TcpStoreServer::start(options)?;
         Ok(Arc::clone(self.server.insert(Arc::new(server))))
     }
 
@@ -134,6 +138,11 @@ pub fn publish(round: &dyn Store, master: &Master) -> Result<(), RendezvousError
     let pairs = [(MASTER_ADDR, &master.addr), (MASTER_PORT, &port)];
     let pairs = pairs.map(|(key, value)| (key, value.as_bytes()));
     Ok(round.multi_set(&pairs)?)
+}
+
+/// Has the workers' store know where the workers of this node come from.
+pub fn announce(policy: &StorePolicy, addr: &str, port: u16) -> Result<(), RendezvousError> {
+    Ok(policy.announce_workers(addr, port, ANNOUNCED_WITHIN)?)
 }
 
 /// What a node needs that reads where to meet.
@@ -293,7 +302,7 @@ mod tests {
 
     #[test]
     fn a_leader_that_stays_keeps_its_port_and_empties_the_store() {
-        let mut workers = WorkersStore::new("127.0.0.1", Limits::default());
+        let mut workers = WorkersStore::new("127.0.0.1", StorePolicy::default());
         let first = workers.offer(true).unwrap();
         let client = TcpStore::connect(TcpStoreOptions::new("127.0.0.1", first.port)).unwrap();
         client.set("of-dead-worker", b"x").unwrap();
@@ -305,7 +314,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_hosts_gets_another_free_port_every_time() {
-        let mut workers = WorkersStore::new("127.0.0.1", Limits::default());
+        let mut workers = WorkersStore::new("127.0.0.1", StorePolicy::default());
         let (first, second) = (workers.offer(false).unwrap(), workers.offer(false).unwrap());
         assert!(first.server.is_none());
         assert_ne!(first.port, second.port);
@@ -317,7 +326,7 @@ mod tests {
     fn a_port_that_was_asked_for_is_the_one() {
         let free = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = free.local_addr().unwrap().port();
-        let mut workers = WorkersStore::new("127.0.0.1", Limits::default());
+        let mut workers = WorkersStore::new("127.0.0.1", StorePolicy::default());
         workers.use_port(Some(port));
         let taken = workers.offer(true).unwrap_err().to_string();
         assert!(taken.contains(&port.to_string()), "{taken}");

@@ -72,7 +72,7 @@ fn over(
             settings,
             me,
             timeout: options.read_timeout,
-            limits: config.store_limits()?,
+            policy: parameters.store_policy()?,
         },
     )?;
     Ok(Box::new(driver))

@@ -73,7 +73,7 @@ impl FailureChannel {
         TcpStore::connect(TcpStoreOptions {
             timeout: REACHED_WITHIN,
             wait_for_workers: false,
-            ..TcpStoreOptions::new(&endpoint.host, endpoint.port)
+            ..self.nodes.policy.client(&endpoint.host, endpoint.port)
         })
     }
 

@@ -19,7 +19,7 @@ use rdzv_core::escape::escape_bytes;
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
-use rdzv_store::{Limits, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions};
+use rdzv_store::{PrefixStore, Store, StoreError, StorePolicy, TcpStore, TcpStoreOptions};
 use rdzv_store_proto::prefix::join;
 use tracing::warn;
 
@@ -46,7 +46,7 @@ const UNTIL_READ: Duration = Duration::from_secs(1);
 type SharedObserver = Arc<dyn Fn(Change) + Send + Sync>;
 
 /// What a static rendezvous is made of.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct StaticParameters {
     /// Where node 0 listens. If the host is `localhost` or a loopback address, node 0 listens
     /// there only, else on all its addresses. With port 0, which one node alone can use, the
@@ -60,6 +60,8 @@ pub struct StaticParameters {
     pub timeout: Duration,
     /// The run, and with it the agents' part of the store.
     pub run_id: RunId,
+    /// How node 0 hosts the store, and how the others reach it.
+    pub policy: StorePolicy,
 }
 
 impl StaticParameters {
@@ -156,6 +158,7 @@ impl StaticRendezvous {
             nodes: parameters.max_nodes,
             timeout,
             run_id: RunId::new(&parameters.run_id),
+            policy: parameters.store_policy()?,
         }))
     }
 
@@ -194,7 +197,8 @@ impl StaticRendezvous {
             timeout: own.timeout,
             multi_tenant: true,
             extension: Some(native::extension()),
-            ..TcpStoreOptions::new(&own.endpoint.host, own.endpoint.port)
+            agent_prefix: Some(format!("/{}", own.key("")).into_bytes()),
+            ..own.policy.client(&own.endpoint.host, own.endpoint.port)
         };
         let store = TcpStore::connect(options).map_err(|error| self.explain(error))?;
         self.claim_rank(&store)?;
@@ -273,7 +277,7 @@ impl StaticRendezvous {
                 local_id: i64::from(own.node_rank.0),
                 ..node::describe(self.address(store))
             },
-            limits: Limits::default(),
+            policy: own.policy.clone(),
             program: None,
         }
     }

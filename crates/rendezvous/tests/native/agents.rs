@@ -9,7 +9,7 @@ use rdzv_core::ident::RunId;
 use rdzv_rendezvous::dynamic::native::{Native, NativeOptions, extension};
 use rdzv_rendezvous::{Change, Member, RendezvousBackend as _, RendezvousError, RendezvousInfo};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
-use rdzv_store::{Limits, ServerOptions, TcpStore, TcpStoreOptions, TcpStoreServer};
+use rdzv_store::{ServerOptions, StorePolicy, TcpStore, TcpStoreOptions, TcpStoreServer};
 
 /// Longer than anything takes that works.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -37,7 +37,7 @@ impl Agent {
     /// The agent of that number, which is also its place in the order of the nodes.
     pub(crate) fn new(address: SocketAddr, number: i64, settings: Settings) -> Self {
         let options = NativeOptions {
-            limits: Limits::default(),
+            policy: StorePolicy::default(),
             store: Arc::new(connect(address)),
             run_id: RunId::new("run"),
             settings,

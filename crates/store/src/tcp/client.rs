@@ -20,12 +20,12 @@ use rdzv_store_proto::number;
 use rdzv_store_proto::wire::LARGE_BODY;
 use rdzv_store_proto::wire::reply::{CheckReply, Reply, Shape};
 use rdzv_store_proto::wire::request;
+use rdzv_trust::Credentials;
 
 use super::connect::connect;
 use super::connected::{
     ADD, BARRIER, Connected, Ended, LEAST_REPLY_TIMEOUT, MEASURE, POP, PUSH, text,
 };
-use super::link::Link;
 use super::options::TcpStoreOptions;
 use super::server::TcpStoreServer;
 use crate::deadline::{Deadline, SharedTimeout};
@@ -47,6 +47,7 @@ pub struct TcpStore {
     endpoint: Endpoint,
     timeout: SharedTimeout,
     max_reply_bytes: usize,
+    credentials: Credentials,
     /// Kept for as long as any store object that was made with it.
     server: Option<Arc<TcpStoreServer>>,
 }
@@ -86,32 +87,25 @@ impl TcpStore {
             host: options.host,
         };
         let max_reply_bytes = options.max_reply_bytes;
-        let link = connect(&endpoint, &deadline, max_reply_bytes)?;
-        let store = Self::over(link, endpoint, options.timeout, max_reply_bytes, server);
+        let credentials = options.credentials;
+        let link = connect(&endpoint, &deadline, max_reply_bytes, &credentials)?;
+        let timeout = SharedTimeout::new(options.timeout);
+        let store = Self {
+            socket: link.socket(),
+            peer: link.peer(),
+            link: Mutex::new(Connected::new(link)),
+            endpoint,
+            timeout,
+            max_reply_bytes,
+            credentials,
+            server,
+        };
         if let Some(world_size) = options.world_size
             && options.wait_for_workers
         {
             store.join(i64::from(world_size), &deadline)?;
         }
         Ok(store)
-    }
-
-    fn over(
-        link: Link,
-        endpoint: Endpoint,
-        timeout: Duration,
-        max_reply_bytes: usize,
-        server: Option<Arc<TcpStoreServer>>,
-    ) -> Self {
-        Self {
-            socket: link.socket(),
-            peer: link.peer(),
-            link: Mutex::new(Connected::new(link)),
-            endpoint,
-            timeout: SharedTimeout::new(timeout),
-            max_reply_bytes,
-            server,
-        }
     }
 
     /// Counts this client in; the owner of the server waits for the others.
@@ -481,14 +475,17 @@ impl Store for TcpStore {
             port: address.port(),
         };
         let deadline = Deadline::after(self.timeout());
-        let link = connect(&numeric, &deadline, self.max_reply_bytes)?;
-        Ok(Box::new(Self::over(
-            link,
-            self.endpoint.clone(),
-            self.timeout(),
-            self.max_reply_bytes,
-            self.server.clone(),
-        )))
+        let link = connect(&numeric, &deadline, self.max_reply_bytes, &self.credentials)?;
+        Ok(Box::new(Self {
+            socket: link.socket(),
+            peer: link.peer(),
+            link: Mutex::new(Connected::new(link)),
+            endpoint: self.endpoint.clone(),
+            timeout: SharedTimeout::new(self.timeout()),
+            max_reply_bytes: self.max_reply_bytes,
+            credentials: self.credentials.clone(),
+            server: self.server.clone(),
+        }))
     }
 }
 

@@ -10,6 +10,9 @@ use rdzv_core::endpoint::Endpoint;
 use rdzv_core::time::backoff;
 use rdzv_store_proto::wire::other_protocol::kind_of_server;
 use rdzv_store_proto::wire::request;
+use rdzv_trust::channel::OpenError;
+use rdzv_trust::handshake::REFUSAL;
+use rdzv_trust::{Channel, Credentials};
 use socket2::{SockRef, TcpKeepalive};
 
 use super::link::Link;
@@ -28,6 +31,9 @@ const MOST_PER_ADDRESS: Duration = Duration::from_secs(10);
 
 /// Bytes of an answer that are read to find out what answered.
 const SHOWN: usize = 64;
+
+/// Most time for a server to prove the job token.
+const MOST_FOR_PROOF: Duration = Duration::from_secs(10);
 
 const SAID_NOTHING: &str = "it accepted the connection and said nothing";
 
@@ -49,21 +55,25 @@ pub(super) fn connect(
     endpoint: &Endpoint,
     deadline: &Deadline,
     max_reply_bytes: usize,
+    credentials: &Credentials,
 ) -> Result<Link, StoreError> {
     let mut attempts = 0;
     let mut before: Option<Failed> = None;
     let mut silence = Silence::new(deadline);
     loop {
-        let failed = match try_once(endpoint, deadline, &mut silence) {
-            Ok((stream, address)) => return Ok(Link::new(stream, address, max_reply_bytes)),
+        let failed = match try_once(endpoint, deadline, &mut silence, credentials) {
+            Ok((channel, address)) => match Link::new(channel, address, max_reply_bytes) {
+                Ok(link) => return Ok(link),
+                Err(error) => Failed {
+                    peer: address.to_string(),
+                    reason: Reason::Unreachable(error),
+                },
+            },
             Err(failed) => failed,
         };
         attempts += 1;
-        if let Reason::OtherProtocol(found) = failed.reason {
-            return Err(StoreError::NotAStore {
-                peer: failed.peer,
-                found,
-            });
+        if matches!(failed.reason, Reason::OtherProtocol(_) | Reason::Refused(_)) {
+            return Err(failed.into_error(attempts, deadline));
         }
         if deadline.has_passed() {
             // The last try has no time to hear more than nothing.
@@ -181,13 +191,17 @@ enum Reason {
     Silent(String),
     /// Somebody answered something else.
     OtherProtocol(String),
+    /// One side does not accept what the other one proves.
+    Refused(String),
 }
 
 impl Reason {
     fn text(&self) -> String {
         match self {
             Self::Unreachable(error) => error.to_string(),
-            Self::Silent(found) | Self::OtherProtocol(found) => found.clone(),
+            Self::Silent(found) | Self::OtherProtocol(found) | Self::Refused(found) => {
+                found.clone()
+            }
         }
     }
 }
@@ -210,6 +224,10 @@ impl Failed {
                 peer: self.peer,
                 found,
             },
+            Reason::Refused(why) => StoreError::Refused {
+                peer: self.peer,
+                why,
+            },
         }
     }
 }
@@ -219,7 +237,8 @@ fn try_once(
     endpoint: &Endpoint,
     deadline: &Deadline,
     silence: &mut Silence<'_>,
-) -> Result<(TcpStream, SocketAddr), Failed> {
+    credentials: &Credentials,
+) -> Result<(Channel, SocketAddr), Failed> {
     let left = || deadline.remaining().map(|left| left.max(LEAST));
     let mut failed = Failed {
         peer: endpoint.to_string(),
@@ -253,8 +272,8 @@ fn try_once(
                 return Err(failed);
             }
             Err(error) => failed.reason = Reason::Unreachable(error),
-            Ok(stream) => match handshake(&stream, address, left(), silence) {
-                Ok(()) => return Ok((stream, address)),
+            Ok(stream) => match handshake(stream, address, left(), silence, credentials) {
+                Ok(channel) => return Ok((channel, address)),
                 Err(reason) => {
                     failed.reason = reason;
                     return Err(failed);
@@ -297,18 +316,27 @@ fn broke(error: &io::Error) -> Reason {
     Reason::Silent(format!("the connection broke before it answered: {error}"))
 }
 
-/// Exchanges the preamble.
+/// Proves what there is to prove, and exchanges the preamble.
 fn handshake(
-    stream: &TcpStream,
+    stream: TcpStream,
     address: SocketAddr,
     within: Option<Duration>,
     silence: &mut Silence<'_>,
-) -> Result<(), Reason> {
+    credentials: &Credentials,
+) -> Result<Channel, Reason> {
     let nonce = std::process::id();
-    let mut preamble = Vec::new();
-    request::preamble(&mut preamble, nonce);
-    prepare(stream, &preamble).map_err(|error| broke(&error))?;
+    prepare(&stream).map_err(|error| broke(&error))?;
     let connected = Instant::now();
+    let for_proof = within.map_or(MOST_FOR_PROOF, |within| within.min(MOST_FOR_PROOF));
+    let (mut channel, mut preamble) = Channel::open(stream, credentials, connected + for_proof)
+        .map_err(|error| match error {
+            OpenError::Refused(why) => Reason::Refused(why),
+            OpenError::Silent(found) => Reason::Silent(found),
+        })?;
+    request::preamble(&mut preamble, nonce);
+    channel
+        .write_all(&preamble)
+        .map_err(|error| broke(&error))?;
     let end = within.and_then(|within| connected.checked_add(within));
     let nonce = nonce.to_le_bytes();
     let mut answer = [0; SHOWN];
@@ -319,10 +347,10 @@ fn handshake(
             end.saturating_duration_since(Instant::now())
         });
         let wait = left.min(silence.next(connected)).max(LEAST);
-        let mut reader = stream;
-        let read = stream
+        let read = channel
+            .stream()
             .set_read_timeout((wait < Duration::MAX).then_some(wait))
-            .and_then(|()| reader.read(&mut answer[length..]));
+            .and_then(|()| channel.read(&mut answer[length..]));
         match read {
             Ok(0) => break,
             Ok(read) => length += read,
@@ -343,7 +371,10 @@ fn handshake(
     }
     let answer = &answer[..length];
     if *answer == nonce {
-        return Ok(());
+        return Ok(channel);
+    }
+    if REFUSAL.as_bytes().starts_with(answer) && !answer.is_empty() {
+        return Err(Reason::Refused(channel.rest_of_refusal(answer)));
     }
     if answer.is_empty() {
         return Err(Reason::Silent(
@@ -364,8 +395,8 @@ fn shown(answer: &[u8]) -> String {
     format!("{:?}", String::from_utf8_lossy(answer).trim_end())
 }
 
-/// Sets the connection up and sends the preamble.
-fn prepare(mut stream: &TcpStream, preamble: &[u8]) -> io::Result<()> {
+/// Sets the connection up.
+fn prepare(stream: &TcpStream) -> io::Result<()> {
     let socket = SockRef::from(stream);
     socket.set_tcp_nodelay(true)?;
     // A host that vanishes without a word is noticed in two minutes instead of never.
@@ -373,6 +404,5 @@ fn prepare(mut stream: &TcpStream, preamble: &[u8]) -> io::Result<()> {
         .with_time(Duration::from_secs(60))
         .with_interval(Duration::from_secs(10))
         .with_retries(6);
-    socket.set_tcp_keepalive(&keepalive)?;
-    stream.write_all(preamble)
+    socket.set_tcp_keepalive(&keepalive)
 }

@@ -12,10 +12,14 @@ use rdzv_core::machine::Machine;
 use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_store_proto::client::{ClientMachine, Failure, Input, Operation, Output};
 use rdzv_store_proto::wire::reply::Reply;
+use rdzv_trust::{Channel, Session};
 use rustix::buffer::spare_capacity;
 
 /// Bytes read at a time, large values aside.
 const READ_AT_ONCE: usize = 16 << 10;
+
+/// Bytes of a large value that are decrypted at a time.
+const DECRYPTED_AT_ONCE: usize = 256 << 10;
 
 /// Longest time between two reads of the clock when there is no deadline.
 const NO_END: Duration = Duration::from_secs(3600);
@@ -24,6 +28,8 @@ const NO_END: Duration = Duration::from_secs(3600);
 #[derive(Debug)]
 pub(super) struct Link {
     stream: Arc<TcpStream>,
+    /// Its bytes are encrypted.
+    tls: Option<Box<Session<TcpStream>>>,
     peer: SocketAddr,
     machine: ClientMachine,
     /// Origin of the machine's monotonic time.
@@ -44,9 +50,18 @@ pub(super) struct Broken {
 
 impl Link {
     /// Takes over a connection whose preamble has been exchanged.
-    pub(super) fn new(stream: TcpStream, peer: SocketAddr, max_reply_bytes: usize) -> Self {
-        Self {
-            stream: Arc::new(stream),
+    pub(super) fn new(
+        channel: Channel,
+        peer: SocketAddr,
+        max_reply_bytes: usize,
+    ) -> io::Result<Self> {
+        let (stream, tls) = match channel {
+            Channel::Plain(stream) => (Arc::new(stream), None),
+            Channel::Tls(session) => (Arc::new(session.stream().try_clone()?), Some(session)),
+        };
+        Ok(Self {
+            stream,
+            tls,
             peer,
             machine: ClientMachine::new(max_reply_bytes),
             origin: Instant::now(),
@@ -54,7 +69,7 @@ impl Link {
             receive_timeout: None,
             send_timeout: None,
             broken: None,
-        }
+        })
     }
 
     /// The numeric address of the server.
@@ -155,12 +170,23 @@ impl Link {
             self.stream.set_read_timeout(Some(remaining))?;
             self.receive_timeout = Some(remaining);
         }
-        let (length, got) = match self.machine.space() {
-            Some(space) => {
+        let (length, got) = match (self.machine.space(), &mut self.tls) {
+            (Some(space), Some(tls)) => {
+                let begin = space.len();
+                space.resize(space.capacity().min(begin + DECRYPTED_AT_ONCE), 0);
+                let read = tls.read(&mut space[begin..]);
+                space.truncate(begin + read.as_ref().map_or(0, |length| *length));
+                (read?, Got::Placed)
+            }
+            (None, Some(tls)) => {
+                let length = tls.read(&mut self.buffer)?;
+                (length, Got::Buffered(length))
+            }
+            (Some(space), None) => {
                 let length = rustix::io::read(&*self.stream, spare_capacity(space))?;
                 (length, Got::Placed)
             }
-            None => {
+            (None, None) => {
                 let length = (&*self.stream).read(&mut self.buffer)?;
                 (length, Got::Buffered(length))
             }
@@ -185,11 +211,11 @@ impl Link {
             }
             let head_left = &head[sent.min(head.len())..];
             let payload_left = &payload[sent.saturating_sub(head.len())..];
-            let written = if payload_left.is_empty() {
-                (&*self.stream).write(head_left)
-            } else {
-                let parts = [IoSlice::new(head_left), IoSlice::new(payload_left)];
-                (&*self.stream).write_vectored(&parts)
+            let parts = [IoSlice::new(head_left), IoSlice::new(payload_left)];
+            let written = match &mut self.tls {
+                Some(tls) => tls.write(&parts),
+                None if payload_left.is_empty() => (&*self.stream).write(head_left),
+                None => (&*self.stream).write_vectored(&parts),
             };
             match written {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -265,7 +291,7 @@ mod tests {
         let peer = listener.local_addr().unwrap();
         let stream = TcpStream::connect(peer).unwrap();
         (
-            Link::new(stream, peer, MAX_REPLY_BYTES),
+            Link::new(Channel::Plain(stream), peer, MAX_REPLY_BYTES).unwrap(),
             listener.accept().unwrap().0,
         )
     }

@@ -17,5 +17,7 @@ mod options;
 mod server;
 
 pub use client::TcpStore;
-pub use options::TcpStoreOptions;
-pub use server::{KeepAlive, Pinger, ServerOptions, TcpStoreServer, Traffic};
+pub use options::{StorePolicy, TcpStoreOptions};
+pub use server::{
+    Admission, KeepAlive, Pinger, ServerOptions, TcpStoreServer, TorchClients, Traffic,
+};

@@ -14,6 +14,7 @@ fn health_of(liveness: &Liveness) -> (u16, String) {
         local_world_size: 1,
     };
     let sources = Sources {
+        token: None,
         liveness: liveness.clone(),
         metrics: Registry::default(),
         status: Arc::new(Mutex::new(NodeReport::new(&facts))),

@@ -41,6 +41,15 @@ pub enum CloseReason {
         /// The beginning of the value.
         value: String,
     },
+    /// The driver refuses the peer; the text says why.
+    #[error("{0}")]
+    Refused(String),
+    /// A request about what is for agents.
+    #[error(
+        "it has not proven the job token, and its request is about {0}, which agents of the job use; \
+         workers have no business there"
+    )]
+    ForAgents(String),
     /// The extension ends it; the text says why.
     #[error("{0}")]
     Extension(String),

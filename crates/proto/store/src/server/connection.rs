@@ -26,6 +26,8 @@ pub(super) struct Connection {
     pub(super) stage: Stage,
     /// It has made a request that is no ping.
     pub(super) used: bool,
+    /// Its peer has not proven that it belongs to the job.
+    pub(super) restricted: bool,
     /// The request that has not come in whole yet.
     pub(super) assembler: Assembler,
     /// The request that is carried out in steps.
@@ -62,6 +64,7 @@ impl Connection {
             serial,
             stage: Stage::Validating(0),
             used: false,
+            restricted: false,
             assembler: Assembler::default(),
             unfinished: None,
             held: Vec::new(),

@@ -80,7 +80,7 @@ impl ServerMachine {
             return Ok(());
         };
         connection.used = true;
-        let is_agent = connection.account.standing == Standing::Agent;
+        let is_agent = connection.account.standing() == Standing::Agent;
         if self.descriptors.beyond == 0 || is_agent || self.make_room_for_connections(1) > 0 {
             return Ok(());
         }

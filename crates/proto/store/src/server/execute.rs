@@ -22,6 +22,9 @@ impl ServerMachine {
     ) -> Result<(), CloseReason> {
         self.requests += 1;
         self.spent += REQUEST_WORK;
+        if self.agent_prefix.is_some() {
+            self.check_restriction(id, &request)?;
+        }
         let promise = self.operations.take_promise(id);
         let result = match self.watching {
             false => self.perform(id, request, size),
@@ -32,6 +35,45 @@ impl ServerMachine {
             self.wake();
         }
         result
+    }
+
+    /// Checks that a connection which is restricted leaves alone what is for agents.
+    #[cold]
+    fn check_restriction(&self, id: ConnId, request: &Request<'_>) -> Result<(), CloseReason> {
+        let connection = self.connections.get(id.0 as usize);
+        let connection = connection.and_then(Option::as_ref);
+        let Some(prefix) = &self.agent_prefix else {
+            return Ok(());
+        };
+        if connection.is_none_or(|connection| !connection.restricted) {
+            return Ok(());
+        }
+        let key = match request {
+            Request::Extension { opcode, .. } => {
+                return Err(CloseReason::ForAgents(format!("opcode {opcode:#04x}")));
+            }
+            Request::Check { keys } | Request::Wait { keys } | Request::MultiGet { keys } => {
+                keys.clone().find(|key| key.starts_with(prefix))
+            }
+            Request::MultiSet { pairs } => {
+                let mut keys = pairs.clone().map(|(key, _)| key);
+                keys.find(|key| key.starts_with(prefix))
+            }
+            Request::QueuePush { key, .. }
+            | Request::QueuePop { key }
+            | Request::QueueLen { key } => Some(*key).filter(|key| key.starts_with(prefix)),
+            other => other
+                .single_key()
+                .map(|(key, _)| key)
+                .filter(|key| key.starts_with(prefix)),
+        };
+        match key {
+            Some(key) => {
+                let key = String::from_utf8_lossy(&key[..key.len().min(80)]);
+                Err(CloseReason::ForAgents(format!("key {key:?}")))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Like [`ServerMachine::perform`], with the extension looking on.

@@ -139,23 +139,14 @@ impl ServerMachine {
         }
     }
 
-    /// The connection of an agent: it may use the whole store, and peers at its address are known.
+    /// The connection is that of an agent.
     fn joined(&mut self, id: ConnId) {
-        let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else {
-            return;
-        };
-        if connection.account.standing == Standing::Agent {
-            return;
+        if let Some(connection) = self.connection(id)
+            && connection.account.standing() != Standing::Agent
+        {
+            connection.account.join();
+            self.outbox.push(Output::Joined(id));
         }
-        connection.account.standing = Standing::Agent;
-        let place = connection.account.place();
-        self.shares.join(&connection.account);
-        for other in self.connections.iter_mut().flatten() {
-            if other.account.place() == place {
-                other.account.standing = other.account.standing.max(Standing::Neighbour);
-            }
-        }
-        self.outbox.push(Output::Joined(id));
     }
 
     /// Shows a request to the extension if it is about its keys, before it is executed. A request

@@ -77,6 +77,11 @@ pub enum Input<'a> {
     Sent(ConnId, usize),
     /// The connection is gone: the peer left, or the driver has applied [`Output::Close`].
     Closed(ConnId),
+    /// The driver refuses the peer, for this reason.
+    Refused(ConnId, String),
+    /// The peer has not proven that it belongs to the job: what is for agents is not for it
+    /// ([`ServerMachine::with_agent_prefix`]).
+    Restricted(ConnId),
     /// Every connection that was ready at [`Output::Yield`] has been served.
     Turn,
     /// Until the next [`Input::Purge`], requests are executed however many replies are unsent:
@@ -166,6 +171,8 @@ pub struct ServerMachine {
     extension: Option<Box<dyn Extension>>,
     /// Whether the extension is shown requests for its keys.
     watching: bool,
+    /// The beginning of the keys of agents, if there are clients that are none.
+    agent_prefix: Option<Vec<u8>>,
 }
 
 impl Machine for ServerMachine {
@@ -181,6 +188,12 @@ impl Machine for ServerMachine {
             Input::Sent(id, count) => self.sent(id, count),
             Input::Landed(id) => self.landed(id),
             Input::Connected(id, address) => self.connected(now, id, address),
+            Input::Refused(id, why) => self.close(id, CloseReason::Refused(why)),
+            Input::Restricted(id) => {
+                if let Some(connection) = self.connection(id) {
+                    connection.restricted = true;
+                }
+            }
             Input::Turn => self.next_turns(),
             Input::Closed(id) => self.closed(id),
             Input::PreparePurge => self.prepare_purge(),
@@ -238,7 +251,15 @@ impl ServerMachine {
             now: Now::default(),
             extension: None,
             watching: false,
+            agent_prefix: None,
         }
+    }
+
+    /// Keeps the keys that begin with this, and the requests of the extension, from connections that are
+    /// [restricted](Input::Restricted).
+    pub fn with_agent_prefix(mut self, prefix: Vec<u8>) -> Self {
+        self.agent_prefix = Some(prefix);
+        self
     }
 
     /// Adds what answers requests that the store itself does not know.
@@ -381,7 +402,7 @@ impl ServerMachine {
     fn make_room_for_request(&self, id: ConnId, bytes: usize) -> Result<(), CloseReason> {
         let connection = self.connections.get(id.0 as usize);
         match connection.and_then(Option::as_ref) {
-            Some(connection) if connection.account.standing != Standing::Agent => {
+            Some(connection) if connection.account.standing() != Standing::Agent => {
                 self.make_room_for_reply(id, bytes)
             }
             _ => Ok(()),

@@ -15,6 +15,8 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::CloseReason;
 use crate::limits::Limits;
@@ -38,7 +40,7 @@ const LEAST_CONNECTIONS: usize = 64;
 const ADDRESSES_STEP: usize = 1024;
 
 /// The standing of the peer of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
     /// It is not known to belong to the job.
     Unknown,
@@ -52,9 +54,12 @@ pub(super) enum Standing {
 #[derive(Debug)]
 pub(super) struct Account {
     pub(super) meter: Meter,
-    pub(super) standing: Standing,
+    /// Its peer is an agent of the job.
+    is_agent: bool,
     address: Meter,
     place: Place,
+    /// An agent has joined from its address.
+    has_agent: Arc<AtomicBool>,
 }
 
 /// An address, as it is told from others; `None` is one that is not known.
@@ -73,8 +78,9 @@ pub(super) struct Shares {
 struct Address {
     meter: Meter,
     connections: usize,
-    /// An agent has joined from it.
-    has_agent: bool,
+    /// An agent has joined from it; shared with the accounts of its connections, of which there may be
+    /// ten thousand.
+    has_agent: Arc<AtomicBool>,
 }
 
 impl Shares {
@@ -94,23 +100,21 @@ impl Shares {
         let entry = self.addresses.entry(place).or_insert_with(|| Address {
             meter: self.meter.part(),
             connections: 0,
-            has_agent: false,
+            has_agent: Arc::default(),
         });
         entry.connections += 1;
-        let standing = match entry.has_agent {
-            true => Standing::Neighbour,
-            false => Standing::Unknown,
-        };
-        let limit = part(limits.max_connections, OF_ADDRESS, LEAST_CONNECTIONS);
-        let allowed = match standing == Standing::Unknown && entry.connections > limit {
-            true => Err(CloseReason::TooManyConnectionsOfAddress { limit }),
-            false => Ok(()),
-        };
         let account = Account {
             meter: entry.meter.part(),
-            standing,
+            is_agent: false,
             address: entry.meter.clone(),
             place,
+            has_agent: Arc::clone(&entry.has_agent),
+        };
+        let limit = part(limits.max_connections, OF_ADDRESS, LEAST_CONNECTIONS);
+        let is_unknown = account.standing() == Standing::Unknown;
+        let allowed = match is_unknown && entry.connections > limit {
+            true => Err(CloseReason::TooManyConnectionsOfAddress { limit }),
+            false => Ok(()),
         };
         (account, allowed)
     }
@@ -134,13 +138,6 @@ impl Shares {
         counted
     }
 
-    /// An agent has joined over the connection of an account.
-    pub(super) fn join(&mut self, account: &Account) {
-        if let Some(entry) = self.addresses.get_mut(&account.place) {
-            entry.has_agent = true;
-        }
-    }
-
     /// Checks that the peer of an account may store this much more; `memory` is in use by all.
     #[inline]
     pub(super) fn admit(
@@ -151,8 +148,7 @@ impl Shares {
         memory: usize,
         limits: &Limits,
     ) -> Result<(), CloseReason> {
-        let is_agent = account.standing == Standing::Agent;
-        let left = |limit: usize| match is_agent {
+        let left = |limit: usize| match account.is_agent {
             true => limit,
             false => limit - limit / RESERVE,
         };
@@ -204,16 +200,28 @@ impl Shares {
 }
 
 impl Account {
-    /// The address, as it is told from others.
-    pub(super) fn place(&self) -> Option<IpAddr> {
-        self.place
+    /// The standing of its peer now.
+    #[inline]
+    pub(super) fn standing(&self) -> Standing {
+        match (self.is_agent, self.has_agent.load(Relaxed)) {
+            (true, _) => Standing::Agent,
+            (false, true) => Standing::Neighbour,
+            (false, false) => Standing::Unknown,
+        }
+    }
+
+    /// An agent has joined over this connection: it may use the whole store, and peers at its address
+    /// are known.
+    pub(super) fn join(&mut self) {
+        self.is_agent = true;
+        self.has_agent.store(true, Relaxed);
     }
 
     /// Checks the shares of the connection and of its address.
     #[inline]
     fn admit(&self, bytes: usize, keys: usize, limits: &Limits) -> Result<(), CloseReason> {
         let holds = |holder, meter: &Meter, of| within(holder, meter, of, bytes, keys, limits);
-        match self.standing {
+        match self.standing() {
             Standing::Agent => Ok(()),
             Standing::Neighbour => holds("its connection", &self.meter, OF_CONNECTION),
             Standing::Unknown => {

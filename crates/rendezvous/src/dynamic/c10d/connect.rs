@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use rdzv_core::endpoint::Endpoint;
 use rdzv_rendezvous_proto::NodeDesc;
 use rdzv_store::{
-    FileStore, Limits, ServerOptions, Store, StoreError, TcpStore, TcpStoreOptions, TcpStoreServer,
+    FileStore, ServerOptions, Store, StoreError, StorePolicy, TcpStore, TcpStoreOptions,
+    TcpStoreServer,
 };
 
 use super::options::{Medium, Options};
@@ -92,7 +93,7 @@ fn meet(
             run_id: options.run_id.clone(),
             settings: options.settings,
             node: me.clone(),
-            limits: options.limits,
+            policy: options.policy.clone(),
             program: options.program.clone(),
         },
         options.read_timeout,
@@ -170,7 +171,7 @@ fn drive(
             settings: options.settings,
             me,
             timeout: options.read_timeout,
-            limits: options.limits,
+            policy: options.policy.clone(),
         },
     )?;
     Ok(Box::new(driver))
@@ -186,30 +187,27 @@ fn reach(
     let timeout = options.read_timeout;
     let (server, store) = match is_host {
         Some(true) => {
-            let server = serve(endpoint, options.limits).map_err(explain)?;
-            let store = call(endpoint, server.port(), timeout).map_err(explain)?;
+            let server = serve(endpoint, &options.policy).map_err(explain)?;
+            let store = call(endpoint, server.port(), timeout, &options.policy).map_err(explain)?;
             (Some(server), store)
         }
         None if node::is_this_machine(&endpoint.host, timeout) => {
-            let serve = || serve(endpoint, options.limits);
-            serve_or_call(endpoint, timeout, serve).map_err(explain)?
+            let serve = || serve(endpoint, &options.policy);
+            serve_or_call(endpoint, timeout, serve, &options.policy).map_err(explain)?
         }
         _ => (
             None,
-            call(endpoint, endpoint.port, timeout).map_err(explain)?,
+            call(endpoint, endpoint.port, timeout, &options.policy).map_err(explain)?,
         ),
     };
     store.set_timeout(timeout);
     Ok((server, store))
 }
 
-fn serve(endpoint: &Endpoint, limits: Limits) -> Result<TcpStoreServer, StoreError> {
+fn serve(endpoint: &Endpoint, policy: &StorePolicy) -> Result<TcpStoreServer, StoreError> {
     TcpStoreServer::start(ServerOptions {
-        host: loopback(&endpoint.host),
-        port: endpoint.port,
-        limits,
         extension: Some(native::extension()),
-        ..ServerOptions::default()
+        ..policy.server(loopback(&endpoint.host), endpoint.port)
     })
 }
 
@@ -217,10 +215,11 @@ pub(super) fn call(
     endpoint: &Endpoint,
     port: u16,
     timeout: Duration,
+    policy: &StorePolicy,
 ) -> Result<TcpStore, StoreError> {
     TcpStore::connect(TcpStoreOptions {
         timeout,
-        ..TcpStoreOptions::new(&endpoint.host, port)
+        ..policy.client(&endpoint.host, port)
     })
 }
 
@@ -231,6 +230,7 @@ fn serve_or_call(
     endpoint: &Endpoint,
     timeout: Duration,
     serve: impl Fn() -> Result<TcpStoreServer, StoreError>,
+    policy: &StorePolicy,
 ) -> Result<(Option<TcpStoreServer>, TcpStore), StoreError> {
     let started = Instant::now();
     let mut tried = 0;
@@ -238,7 +238,7 @@ fn serve_or_call(
     loop {
         let hindrance = match serve() {
             Ok(server) => {
-                let store = call(endpoint, server.port(), timeout)?;
+                let store = call(endpoint, server.port(), timeout, policy)?;
                 return Ok((Some(server), store));
             }
             Err(StoreError::Listen { source, .. }) => {
@@ -258,7 +258,7 @@ fn serve_or_call(
             }
         }
         let left = timeout.saturating_sub(started.elapsed());
-        match call(endpoint, endpoint.port, left.min(ONE_CALL)) {
+        match call(endpoint, endpoint.port, left.min(ONE_CALL), policy) {
             Ok(store) => return Ok((None, store)),
             Err(StoreError::Connect {
                 peer,
@@ -281,7 +281,7 @@ fn serve_or_call(
             }
             // Somebody is there, but perhaps too busy to answer.
             Err(StoreError::Silent { .. }) if left > ONE_CALL => {
-                let store = call(endpoint, endpoint.port, left - ONE_CALL)?;
+                let store = call(endpoint, endpoint.port, left - ONE_CALL, policy)?;
                 return Ok((None, store));
             }
             Err(error) => return Err(error),
@@ -322,13 +322,14 @@ mod tests {
     #[test]
     fn a_node_that_may_not_listen_is_a_client_of_the_store_that_is_there() {
         let free = Endpoint::parse("localhost:0", 0).unwrap();
-        let server = serve(&free, Limits::default()).unwrap();
+        let server = serve(&free, &StorePolicy::default()).unwrap();
         let endpoint = Endpoint {
             port: server.port(),
             ..free
         };
         let timeout = Duration::from_secs(30);
-        let (hosted, store) = serve_or_call(&endpoint, timeout, cannot_listen).unwrap();
+        let (hosted, store) =
+            serve_or_call(&endpoint, timeout, cannot_listen, &StorePolicy::default()).unwrap();
         assert!(hosted.is_none());
         assert_eq!(store.peer().port(), server.port());
     }
@@ -338,7 +339,8 @@ mod tests {
         let endpoint = format!("localhost:{}", rdzv_testing::free_port());
         let endpoint = Endpoint::parse(&endpoint, 0).unwrap();
         let timeout = Duration::from_millis(300);
-        let error = serve_or_call(&endpoint, timeout, cannot_listen).unwrap_err();
+        let error =
+            serve_or_call(&endpoint, timeout, cannot_listen, &StorePolicy::default()).unwrap_err();
         let error = error.to_string();
         assert!(
             error.contains("cannot host one: permission denied"),

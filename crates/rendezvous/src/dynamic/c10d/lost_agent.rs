@@ -41,7 +41,8 @@ impl C10dRendezvous {
                 if TcpStream::connect((endpoint.host.as_str(), endpoint.port)).is_err() {
                     return Ok(false);
                 }
-                let store = call(endpoint, endpoint.port, TIMEOUT).map_err(explain)?;
+                let store =
+                    call(endpoint, endpoint.port, TIMEOUT, &options.policy).map_err(explain)?;
                 let from = store.local_address();
                 (Place::Tcp(Arc::new(store)), Some(&*endpoint.host), from)
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::RunId;
 use rdzv_rendezvous_proto::Settings;
-use rdzv_store::Limits;
+use rdzv_store::StorePolicy;
 
 use crate::{Program, RendezvousError, RendezvousParameters};
 
@@ -25,8 +25,8 @@ pub(super) struct Options {
     pub(super) local_addr: Option<String>,
     pub(super) program: Option<Program>,
     pub(super) read_timeout: Duration,
-    /// The bounds of the stores that are hosted here.
-    pub(super) limits: Limits,
+    /// How stores are hosted here, and reached.
+    pub(super) policy: StorePolicy,
 }
 
 /// Where the state is.
@@ -84,7 +84,7 @@ impl Options {
             local_addr: parameters.local_addr.clone(),
             program: parameters.program.clone(),
             read_timeout: Duration::from_secs(read_timeout.unsigned_abs()),
-            limits: config.store_limits()?,
+            policy: parameters.store_policy()?,
         })
     }
 
@@ -131,7 +131,7 @@ mod tests {
     fn every_option_is_read() {
         let given = "store_type= TCP,read_timeout=5,is_host=no,store_max_memory=64MiB";
         let options = read("h:1", "run", given).unwrap();
-        assert_eq!(options.limits.max_memory_bytes, 64 << 20);
+        assert_eq!(options.policy.limits.max_memory_bytes, 64 << 20);
         assert!(matches!(
             options.medium,
             Medium::Tcp {

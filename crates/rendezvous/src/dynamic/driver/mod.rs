@@ -34,7 +34,7 @@ use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
 use rdzv_rendezvous_proto::participant::Formed;
 use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, Settings};
-use rdzv_store::{Breaker, Limits, Pinger, Store, StoreError};
+use rdzv_store::{Breaker, Pinger, Store, StoreError, StorePolicy};
 
 use self::command::{Command, Event};
 use self::interruption::Interruption;
@@ -58,8 +58,8 @@ pub struct DriverOptions {
     pub me: NodeDesc,
     /// How long rank 0 may take, once a round is complete, to say where the workers meet.
     pub timeout: Duration,
-    /// The bounds of the workers' store.
-    pub limits: Limits,
+    /// How this node hosts the workers' store, and reaches that of another node.
+    pub policy: StorePolicy,
 }
 
 /// A rendezvous over a shared state.
@@ -116,7 +116,7 @@ impl Driver {
             name,
             place,
             losses_known_within,
-            workers: WorkersStore::new(&options.me.addr, options.limits),
+            workers: WorkersStore::new(&options.me.addr, options.policy.clone()),
             options,
             commands,
             interruption,
@@ -240,6 +240,9 @@ impl RendezvousBackend for Driver {
             let (formed, store) = self.form()?;
             let error = match self.agree_on_master(member, &formed, &store) {
                 Ok(master) => {
+                    if member.share_store {
+                        bootstrap::announce(&self.options.policy, &master.addr, master.port)?;
+                    }
                     self.failures = peer_failures::watch(
                         &*store,
                         &self.options.me.to_string(),

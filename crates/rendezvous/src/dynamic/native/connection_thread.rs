@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -17,6 +17,7 @@ use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_event::{Mailbox, Sender, mailbox, poll};
 use rdzv_rendezvous_proto::native_client::{self, Failure, Input, Joined, NativeClient, Output};
+use rdzv_trust::Channel;
 use rustix::event::{PollFd, PollFlags};
 
 use super::probe::{Found, probe};
@@ -60,7 +61,7 @@ pub(super) enum NotJoined {
 pub(super) struct ConnectionThread {
     client: NativeClient,
     address: SocketAddr,
-    stream: Option<TcpStream>,
+    channel: Option<Channel>,
     buffer: Box<[u8]>,
     origin: Instant,
     commands: Mailbox<Command>,
@@ -77,17 +78,17 @@ pub(super) struct ConnectionThread {
 
 impl ConnectionThread {
     pub(super) fn start(
-        stream: TcpStream,
+        channel: Channel,
         address: SocketAddr,
         workers: WorkersStore,
         client: NativeClient,
     ) -> io::Result<(Sender<Command>, JoinHandle<()>)> {
         let (sender, commands) = mailbox()?;
-        stream.set_nonblocking(true)?;
+        channel.stream().set_nonblocking(true)?;
         let thread = Self {
             client,
             address,
-            stream: Some(stream),
+            channel: Some(channel),
             buffer: vec![0; READ_AT_ONCE].into_boxed_slice(),
             origin: Instant::now(),
             commands,
@@ -128,8 +129,9 @@ impl ConnectionThread {
         let deadline = self.client.deadline();
         let left = deadline.map(|deadline| deadline.since(self.now().mono));
         let mut sources = vec![PollFd::new(&self.commands, PollFlags::IN)];
-        if let Some(stream) = &self.stream {
-            sources.push(PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN));
+        if let Some(channel) = &self.channel {
+            let descriptor = channel.stream().as_fd();
+            sources.push(PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
         }
         if poll(&mut sources, left).is_err() {
             // Without a way to wait, everything is tried.
@@ -200,24 +202,28 @@ impl ConnectionThread {
     }
 
     fn read(&mut self) {
-        let Some(stream) = &mut self.stream else {
-            return;
-        };
-        match stream.read(&mut self.buffer) {
-            Ok(0) => self.broken("it closed the connection".to_owned()),
-            Ok(count) => {
-                let bytes = self.buffer[..count].to_vec();
-                self.handle(Input::Bytes(&bytes));
+        while let Some(channel) = &mut self.channel {
+            match channel.read(&mut self.buffer) {
+                Ok(0) => return self.broken("it closed the connection".to_owned()),
+                Ok(count) => {
+                    // What is decrypted already is not reported again.
+                    let is_all = !channel.is_encrypted();
+                    let bytes = self.buffer[..count].to_vec();
+                    self.handle(Input::Bytes(&bytes));
+                    if is_all {
+                        return;
+                    }
+                }
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => return,
+                    _ => return self.broken(error.to_string()),
+                },
             }
-            Err(error) => match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {}
-                _ => self.broken(error.to_string()),
-            },
         }
     }
 
     fn broken(&mut self, why: String) {
-        self.stream = None;
+        self.channel = None;
         self.handle(Input::Disconnected(why));
     }
 
@@ -234,7 +240,7 @@ impl ConnectionThread {
                 Happened::Nothing => {}
                 Happened::Connected => self.client.handle(self.now(), Input::Connected),
                 Happened::Broke(why) => {
-                    self.stream = None;
+                    self.channel = None;
                     self.client.handle(self.now(), Input::Disconnected(why));
                 }
                 Happened::Offered { round, master } => {
@@ -253,10 +259,10 @@ impl ConnectionThread {
 
     fn apply(&mut self, output: Output) -> Happened {
         match output {
-            Output::Dial => match probe(self.address, ONE_ATTEMPT) {
-                Ok(Found::Coordinator(stream)) => match stream.set_nonblocking(true) {
+            Output::Dial => match probe(self.address, ONE_ATTEMPT, self.workers.credentials()) {
+                Ok(Found::Coordinator(channel)) => match channel.stream().set_nonblocking(true) {
                     Ok(()) => {
-                        self.stream = Some(stream);
+                        self.channel = Some(channel);
                         return Happened::Connected;
                     }
                     Err(error) => return Happened::Broke(error.to_string()),
@@ -267,7 +273,7 @@ impl ConnectionThread {
                 }
                 Err(why) => return Happened::Broke(why),
             },
-            Output::HangUp => self.stream = None,
+            Output::HangUp => self.channel = None,
             Output::Send(bytes) => {
                 if let Err(error) = self.send(&bytes) {
                     return Happened::Broke(error.to_string());
@@ -316,15 +322,15 @@ impl ConnectionThread {
     }
 
     fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        let Some(stream) = &mut self.stream else {
+        let Some(channel) = &mut self.channel else {
             return Ok(());
         };
         while !bytes.is_empty() {
-            match stream.write(bytes) {
+            match channel.write(bytes) {
                 Ok(count) => bytes = &bytes[count..],
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let mut room = [PollFd::new(&*stream, PollFlags::OUT)];
+                    let mut room = [PollFd::new(channel.stream(), PollFlags::OUT)];
                     let began = Instant::now();
                     // A signal ends the wait early; the next write says whether there is room.
                     if poll(&mut room, Some(ONE_ATTEMPT))? == 0 && began.elapsed() >= ONE_ATTEMPT {

@@ -30,9 +30,9 @@ use rdzv_event::Sender;
 use rdzv_rendezvous_proto::coordinator::wire::Refusal;
 use rdzv_rendezvous_proto::native_client::{Failure, Joined, NativeClient};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
-use rdzv_store::{Limits, Pinger, PrefixStore, TcpStore};
+use rdzv_store::{Credentials, Pinger, PrefixStore, StorePolicy, TcpStore};
 
-use crate::dynamic::bootstrap::{Master, WorkersStore};
+use crate::dynamic::bootstrap::{Master, WorkersStore, announce};
 use crate::{
     Interrupter, Member, Observer, Program, RendezvousBackend, RendezvousError, RendezvousInfo,
 };
@@ -51,8 +51,8 @@ pub struct NativeOptions {
     pub settings: Settings,
     /// This agent; its address is where the others reach the workers' store.
     pub node: NodeDesc,
-    /// The bounds of the workers' store.
-    pub limits: Limits,
+    /// How this node hosts the workers' store, and reaches the stores of others.
+    pub policy: StorePolicy,
     /// The program of its workers.
     pub program: Option<Program>,
 }
@@ -66,6 +66,7 @@ pub struct Native {
     thread: Option<JoinHandle<()>>,
     interrupted: Arc<AtomicBool>,
     store: Arc<TcpStore>,
+    policy: StorePolicy,
 }
 
 impl fmt::Debug for Native {
@@ -76,7 +77,7 @@ impl fmt::Debug for Native {
 
 /// Whether the store server at an address runs the rendezvous. PyTorch's does not notice the probe.
 pub fn is_coordinator(address: SocketAddr, within: Duration) -> Result<bool, RendezvousError> {
-    match probe::probe(address, within) {
+    match probe::probe(address, within, &Credentials::default()) {
         Ok(found) => Ok(matches!(found, Found::Coordinator(_))),
         Err(what) => Err(unreachable(place(address), what, None)),
     }
@@ -93,21 +94,21 @@ impl Native {
             run_id,
             settings,
             node,
-            limits,
+            policy,
             program,
         } = options;
         let address = store.peer();
         let place = place(address);
-        let stream = match probe::probe(address, within) {
-            Ok(Found::Coordinator(stream)) => stream,
+        let channel = match probe::probe(address, within, &policy.credentials) {
+            Ok(Found::Coordinator(channel)) => channel,
             Ok(Found::Store) => return Ok(None),
             Err(what) => return Err(unreachable(place, what, None)),
         };
         let instance = fastrand::u64(..);
-        let workers = WorkersStore::new(node.addr.clone(), limits);
+        let workers = WorkersStore::new(node.addr.clone(), policy.clone());
         let client = NativeClient::new(Now::default(), instance, run_id.as_str(), node, settings);
         let (commands, thread) =
-            ConnectionThread::start(stream, address, workers, client.running(program))
+            ConnectionThread::start(channel, address, workers, client.running(program))
                 .map_err(|error| unreachable(place.clone(), error.to_string(), None))?;
         Ok(Some(Self {
             run_id,
@@ -117,6 +118,7 @@ impl Native {
             thread: Some(thread),
             interrupted: Arc::default(),
             store,
+            policy,
         }))
     }
 
@@ -195,10 +197,15 @@ impl RendezvousBackend for Native {
         if self.interrupted.load(Ordering::Acquire) {
             return Err(RendezvousError::Interrupted);
         }
-        let member = member.clone();
+        let (member, shared) = (member.clone(), member.share_store);
         let answer = self.ask(|answer| Command::Join { member, answer })?;
         match answer {
-            Ok((joined, offered)) => Ok(self.info(joined, offered)),
+            Ok((joined, offered)) => {
+                if shared {
+                    announce(&self.policy, &joined.master_addr, joined.master_port)?;
+                }
+                Ok(self.info(joined, offered))
+            }
             Err(NotJoined::Failure(failure)) => Err(self.explain(failure)),
             Err(NotJoined::CannotLead(error)) => Err(error),
         }

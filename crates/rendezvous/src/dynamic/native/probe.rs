@@ -6,38 +6,49 @@ use std::time::{Duration, Instant};
 
 use rdzv_rendezvous_proto::coordinator::wire::{PROBE, PROBE_ANSWER};
 use rdzv_store_proto::wire::request;
+use rdzv_trust::handshake::REFUSAL;
+use rdzv_trust::{Channel, Credentials};
 use socket2::{SockRef, TcpKeepalive};
+
+/// Most time for a server to prove the job token.
+const MOST_FOR_PROOF: Duration = Duration::from_secs(10);
 
 /// What answered.
 #[derive(Debug)]
 pub(super) enum Found {
     /// A coordinator, over a connection that can be used for native rendezvous.
-    Coordinator(TcpStream),
+    Coordinator(Channel),
     /// A store without one: PyTorch's echoes the probe, or closes the connection if it is too old for
     /// it.
     Store,
 }
 
-/// Connects and asks. The error says what was found instead of a store.
-pub(super) fn probe(address: SocketAddr, within: Duration) -> Result<Found, String> {
-    let mut stream =
-        TcpStream::connect_timeout(&address, within).map_err(|error| error.to_string())?;
-    let exchanged = prepare(&stream, within)
-        .and_then(|()| {
-            let mut preamble = Vec::new();
-            request::preamble(&mut preamble, PROBE);
-            stream.write_all(&preamble)
-        })
-        .and_then(|()| read_answer(&mut stream, within));
+/// Connects, proves what there is to prove, and asks. The error says what was found instead of a store.
+pub(super) fn probe(
+    address: SocketAddr,
+    within: Duration,
+    credentials: &Credentials,
+) -> Result<Found, String> {
+    let stream = TcpStream::connect_timeout(&address, within).map_err(|error| error.to_string())?;
+    prepare(&stream, within).map_err(|error| error.to_string())?;
+    let until = Instant::now() + within.min(MOST_FOR_PROOF);
+    let (mut channel, mut preamble) =
+        Channel::open(stream, credentials, until).map_err(|error| error.to_string())?;
+    request::preamble(&mut preamble, PROBE);
+    let exchanged = channel
+        .write_all(&preamble)
+        .and_then(|()| read_answer(&mut channel, within));
     match exchanged {
         Ok(answer) => match u32::from_le_bytes(answer) {
             PROBE_ANSWER => {
-                stream
+                channel
+                    .stream()
                     .set_read_timeout(None)
                     .map_err(|error| error.to_string())?;
-                Ok(Found::Coordinator(stream))
+                Ok(Found::Coordinator(channel))
             }
             PROBE => Ok(Found::Store),
+            _ if REFUSAL.as_bytes().starts_with(&answer) => Err(channel.rest_of_refusal(&answer)),
             _ => Err(format!(
                 "something that is no store answered {:?}",
                 String::from_utf8_lossy(&answer)
@@ -54,7 +65,7 @@ pub(super) fn probe(address: SocketAddr, within: Duration) -> Result<Found, Stri
 }
 
 /// Reads the whole answer within that time, however slowly its bytes come.
-fn read_answer(stream: &mut TcpStream, within: Duration) -> io::Result<[u8; 4]> {
+fn read_answer(channel: &mut Channel, within: Duration) -> io::Result<[u8; 4]> {
     let end = Instant::now().checked_add(within);
     let mut answer = [0; 4];
     let mut length = 0;
@@ -63,8 +74,8 @@ fn read_answer(stream: &mut TcpStream, within: Duration) -> io::Result<[u8; 4]> 
         if left == Some(Duration::ZERO) {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        stream.set_read_timeout(left)?;
-        match stream.read(&mut answer[length..]) {
+        channel.stream().set_read_timeout(left)?;
+        match channel.read(&mut answer[length..]) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(read) => length += read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

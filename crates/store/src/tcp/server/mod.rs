@@ -10,9 +10,11 @@
 //! | `sockets.rs` | the table of connections and what the kernel shall report of each |
 //! | `service/traffic.rs` | accepting, reading, writing |
 //! | `service/descriptors.rs` | how many descriptors the process has, and who may use them |
+//! | `admission.rs` | who may use the server, if its job has a token or certificates |
 //! | `keep_alive.rs` | finding out that a silent peer is gone |
 //! | `listen.rs` | binding: dual-stack, a given host, a given socket |
 
+mod admission;
 mod keep_alive;
 mod listen;
 mod service;
@@ -31,6 +33,8 @@ use rdzv_store_proto::limits::Limits;
 use rdzv_store_proto::server::{Extension, ServerMachine, ServerStats};
 
 use crate::StoreError;
+use admission::Gate;
+pub use admission::{Admission, TorchClients};
 pub use keep_alive::KeepAlive;
 use service::Service;
 
@@ -45,6 +49,8 @@ pub struct ServerOptions {
     pub listener: Option<TcpListener>,
     /// Bounds; exceeding one closes the connection that does.
     pub limits: Limits,
+    /// Who is admitted. Default: everybody who reaches it.
+    pub admission: Admission,
     /// Answers requests that a store does not know.
     pub extension: Option<Box<dyn Extension>>,
     /// When connections are dropped whose peers are silent and do not answer. Those of agents are
@@ -218,7 +224,14 @@ fn set_up(
         Some(extension) => machine.with_extension(extension),
         None => machine,
     };
-    let service = Service::new(machine, listeners, has_agents, commands, figures);
+    let machine = match &options.admission.agent_prefix {
+        Some(prefix) if !options.admission.credentials.is_empty() => {
+            machine.with_agent_prefix(prefix.clone())
+        }
+        _ => machine,
+    };
+    let gate = Gate::new(options.admission, has_agents);
+    let service = Service::new(machine, listeners, gate, has_agents, commands, figures);
     let service = service.map_err(&refused)?;
     tracing::debug!(%address, "store server listens");
     Ok((address, service))

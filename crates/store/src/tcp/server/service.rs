@@ -37,6 +37,7 @@ use rdzv_store_proto::server::{Input, Output, ServerMachine};
 
 use self::descriptors::Descriptors;
 use self::notices::Notices;
+use super::admission::Gate;
 use super::sockets::Sockets;
 use super::{Command, Figures, Traffic};
 
@@ -71,6 +72,7 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(250);
 pub(super) struct Service {
     machine: ServerMachine,
     sockets: Sockets,
+    gate: Gate,
     listeners: Vec<TcpListener>,
     scratch: Vec<u8>,
     /// Outputs taken from the machine and not applied yet.
@@ -106,6 +108,7 @@ impl Service {
     pub(super) fn new(
         machine: ServerMachine,
         listeners: Vec<TcpListener>,
+        gate: Gate,
         has_agents: bool,
         commands: Mailbox<Command>,
         figures: Arc<Figures>,
@@ -118,6 +121,7 @@ impl Service {
         Ok(Self {
             machine,
             sockets,
+            gate,
             listeners,
             scratch: vec![0; SCRATCH_BYTES],
             outputs: VecDeque::new(),

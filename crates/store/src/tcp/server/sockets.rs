@@ -7,11 +7,17 @@ use std::os::fd::OwnedFd;
 use rdzv_core::ident::ConnId;
 use rdzv_event::{EventFlags, Poller};
 
+use super::admission::{Entry, Tls};
+
 /// One accepted connection.
 #[derive(Debug)]
 pub(super) struct Socket {
     pub(super) descriptor: OwnedFd,
     pub(super) peer: Option<SocketAddr>,
+    /// Whether the store may read from it yet.
+    pub(super) entry: Entry,
+    /// Its bytes are encrypted.
+    pub(super) tls: Option<Box<Tls>>,
     /// The events that the kernel reports.
     interest: EventFlags,
 }
@@ -42,6 +48,11 @@ impl Sockets {
         self.table.get(id.0 as usize)?.as_ref()
     }
 
+    #[inline]
+    pub(super) fn get_mut(&mut self, id: ConnId) -> Option<&mut Socket> {
+        self.table.get_mut(id.0 as usize)?.as_mut()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.table.len() - self.free.len()
     }
@@ -63,6 +74,7 @@ impl Sockets {
         &mut self,
         descriptor: OwnedFd,
         peer: Option<SocketAddr>,
+        entry: Entry,
     ) -> io::Result<ConnId> {
         let index = self.free.last().copied();
         let id = ConnId(index.unwrap_or(self.table.len() as u32));
@@ -71,6 +83,8 @@ impl Sockets {
         let socket = Some(Socket {
             descriptor,
             peer,
+            entry,
+            tls: None,
             interest,
         });
         match self.free.pop() {

@@ -1,6 +1,6 @@
 //! Accepting, reading and writing.
 
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
@@ -8,6 +8,7 @@ use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
 use rdzv_event::EventFlags;
 use rdzv_store_proto::server::{CloseReason, Input};
+use rdzv_trust::handshake;
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_error;
@@ -17,6 +18,7 @@ use rustix::net::{
 };
 
 use super::{Service, notices};
+use crate::tcp::server::admission::{Entry, Step, Tls};
 use crate::tcp::server::keep_alive::KeepAlive;
 
 /// Connections accepted in one iteration before the others are served.
@@ -114,7 +116,7 @@ impl Service {
         };
         self.descriptors.taken(&descriptor);
         let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
-        match self.sockets.insert(descriptor, peer) {
+        match self.sockets.insert(descriptor, peer, self.gate.entry()) {
             Ok(id) => self.handle(Input::Connected(id, peer.map(|peer| peer.ip()))),
             Err(error) => {
                 tracing::warn!(?peer, %error, "the store server cannot watch a connection");
@@ -132,7 +134,8 @@ impl Service {
         }
         if self.sockets.is_reading(id) {
             let ends = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
-            if flags.intersects(EventFlags::IN | ends) {
+            let advances = || flags.contains(EventFlags::OUT) && !self.is_open(id);
+            if flags.intersects(EventFlags::IN | ends) || advances() {
                 self.read(id, flags.intersects(ends));
             }
         } else if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
@@ -174,23 +177,21 @@ impl Service {
 
     #[inline]
     fn read_once(&mut self, id: ConnId) -> Read {
-        let Some(socket) = self.sockets.get(id) else {
+        let Some(socket) = self.sockets.get_mut(id) else {
             return Read::Nothing;
         };
+        if !matches!(socket.entry, Entry::Open) {
+            return self.enter(id);
+        }
         // Whether a large value is arriving, which is then read to where it stays.
-        let landed = self
-            .machine
-            .space(id)
-            .map(|space| land(&socket.descriptor, space));
-        let lands = landed.is_some();
-        let received = landed.unwrap_or_else(|| {
-            recv(
-                &socket.descriptor,
-                &mut self.scratch[..],
-                RecvFlags::empty(),
-            )
-            .map(|(count, _)| (count, count == self.scratch.len()))
-        });
+        let space = self.machine.space(id);
+        let lands = space.is_some();
+        let received = match (space, &mut socket.tls) {
+            (Some(space), None) => land(&socket.descriptor, space),
+            (Some(space), Some(tls)) => land_decrypted(tls, space),
+            (None, None) => receive(&socket.descriptor, &mut self.scratch),
+            (None, Some(tls)) => decrypt(tls, &mut self.scratch),
+        };
         match received {
             Ok((0, _)) => Read::Gone,
             Ok((count, filled)) => {
@@ -211,6 +212,40 @@ impl Service {
             Err(error) => {
                 self.note_broken(id, error);
                 Read::Gone
+            }
+        }
+    }
+
+    fn is_open(&self, id: ConnId) -> bool {
+        let socket = self.sockets.get(id);
+        socket.is_none_or(|socket| matches!(socket.entry, Entry::Open))
+    }
+
+    /// Goes on with a connection whose peer has to show that it belongs to the job.
+    #[cold]
+    fn enter(&mut self, id: ConnId) -> Read {
+        let Some(socket) = self.sockets.get_mut(id) else {
+            return Read::Nothing;
+        };
+        match self.gate.advance(socket, &mut self.scratch) {
+            Step::Wait { room } => {
+                self.sockets.set_writing(id, room);
+                Read::Nothing
+            }
+            Step::Gone => Read::Gone,
+            Step::Refuse(why) => {
+                self.handle(Input::Refused(id, why));
+                Read::Nothing
+            }
+            Step::Open { proven, rest } => {
+                if !proven && self.gate.restricts() {
+                    self.handle(Input::Restricted(id));
+                }
+                self.handle(Input::Bytes(id, &rest));
+                Read::Some {
+                    count: rest.len(),
+                    filled: true,
+                }
             }
         }
     }
@@ -265,14 +300,17 @@ impl Service {
 
     /// One attempt to send: its result, how much was tried, and whether there is more.
     #[inline]
-    fn send_once(&self, id: ConnId) -> Option<(Result<usize, Errno>, usize, bool)> {
-        let socket = self.sockets.get(id)?;
+    fn send_once(&mut self, id: ConnId) -> Option<(Result<usize, Errno>, usize, bool)> {
+        let socket = self.sockets.get_mut(id)?;
         if let Some(unsent) = self.machine.unsent_in_one(id) {
             if unsent.is_empty() {
                 return None;
             }
             let wanted = unsent.len().min(COPY_BYTES);
-            let sent = send(&socket.descriptor, &unsent[..wanted], SendFlags::NOSIGNAL);
+            let sent = match &mut socket.tls {
+                None => send(&socket.descriptor, &unsent[..wanted], SendFlags::NOSIGNAL),
+                Some(tls) => encrypt(tls, &[IoSlice::new(&unsent[..wanted])]),
+            };
             return Some((sent, wanted, wanted < unsent.len()));
         }
         let mut parts = self.machine.unsent(id);
@@ -289,12 +327,11 @@ impl Service {
             count += 1;
         }
         let mut nothing = SendAncillaryBuffer::default();
-        let sent = sendmsg(
-            &socket.descriptor,
-            &slices[..count],
-            &mut nothing,
-            SendFlags::NOSIGNAL,
-        );
+        let (slices, socket_flags) = (&slices[..count], SendFlags::NOSIGNAL);
+        let sent = match &mut socket.tls {
+            None => sendmsg(&socket.descriptor, slices, &mut nothing, socket_flags),
+            Some(tls) => encrypt(tls, slices),
+        };
         Some((sent, wanted, is_cut || parts.next().is_some()))
     }
 
@@ -302,8 +339,17 @@ impl Service {
     pub(super) fn close(&mut self, id: ConnId, reason: &CloseReason) {
         if *reason == CloseReason::OutOfDescriptors {
             self.tell_short();
-        } else if let Some(socket) = self.sockets.get(id) {
+        } else if let Some(socket) = self.sockets.get_mut(id) {
             self.notices.closes(self.now.mono, socket.peer, reason);
+            if let Some(line) = refusal_of(reason) {
+                // The peer may have left.
+                let _ = match socket.tls.as_mut() {
+                    None => send(&socket.descriptor, &line, SendFlags::NOSIGNAL),
+                    Some(tls) => encrypt(tls, &[IoSlice::new(&line)]),
+                };
+                // With unread input, the system would take that back.
+                let _ = receive(&socket.descriptor, &mut self.scratch);
+            }
         }
         let _ = self.send_once(id);
         self.forget_quietly(id);
@@ -333,6 +379,9 @@ impl Service {
             let Some(socket) = self.sockets.remove(id) else {
                 continue;
             };
+            if let Some(mut tls) = socket.tls {
+                tls.close();
+            }
             let _ = shutdown(&socket.descriptor, Shutdown::Write);
             let mut left = PURGE_READ_BYTES;
             while let Ok((count @ 1.., _)) = recv(
@@ -344,6 +393,52 @@ impl Service {
                 left = left.saturating_sub(count);
             }
         }
+    }
+}
+
+/// The line for a peer that is refused because of what it has to prove, or because it wants a proof.
+fn refusal_of(reason: &CloseReason) -> Option<Vec<u8>> {
+    match reason {
+        CloseReason::Refused(why) => Some(handshake::refusal(why)),
+        CloseReason::NotAStoreClient { first, .. } if first.first() == Some(&handshake::OPCODE) => {
+            Some(handshake::refusal(
+                "this store has no job token; give it the --token-file of the client, or leave that out",
+            ))
+        }
+        _ => None,
+    }
+}
+
+/// Reads into a buffer. Returns the number of bytes, and whether there may be more.
+#[inline]
+fn receive(socket: impl AsFd, into: &mut [u8]) -> Result<(usize, bool), Errno> {
+    let (count, _) = recv(socket, &mut *into, RecvFlags::empty())?;
+    Ok((count, count == into.len()))
+}
+
+/// Like [`receive`]; a record may hold more than the buffer, and more records may be there.
+fn decrypt(tls: &mut Tls, into: &mut [u8]) -> Result<(usize, bool), Errno> {
+    let read = tls.read(into).map_err(|error| errno(&error))?;
+    Ok((read, true))
+}
+
+/// Like [`land`].
+fn land_decrypted(tls: &mut Tls, space: &mut Vec<u8>) -> Result<(usize, bool), Errno> {
+    let length = space.len();
+    space.resize(space.capacity().min(length + COPY_BYTES), 0);
+    let read = decrypt(tls, &mut space[length..]);
+    space.truncate(length + read.map_or(0, |(count, _)| count));
+    read
+}
+
+fn encrypt(tls: &mut Tls, parts: &[IoSlice<'_>]) -> Result<usize, Errno> {
+    tls.write(parts).map_err(|error| errno(&error))
+}
+
+fn errno(error: &io::Error) -> Errno {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => Errno::AGAIN,
+        _ => Errno::from_io_error(error).unwrap_or(Errno::PROTO),
     }
 }
 

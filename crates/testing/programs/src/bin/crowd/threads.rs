@@ -9,7 +9,7 @@ use rdzv_core::ident::RunId;
 use rdzv_rendezvous::dynamic::native::{Native, NativeOptions};
 use rdzv_rendezvous::{Member, RendezvousBackend};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
-use rdzv_store::{Limits, TcpStore, TcpStoreOptions};
+use rdzv_store::{StorePolicy, TcpStore, TcpStoreOptions};
 
 use crate::{Figures, check_ranks};
 
@@ -27,7 +27,7 @@ pub(crate) fn run(
     let mut crowd = Vec::new();
     for agent in 0..agents {
         let options = NativeOptions {
-            limits: Limits::default(),
+            policy: StorePolicy::default(),
             store: Arc::clone(&store),
             run_id: RunId::new(run_id),
             settings: Settings::new(agents, agents),

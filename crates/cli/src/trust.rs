@@ -1,0 +1,247 @@
+//! The secret of the job: the token, the certificates, and who need not prove anything.
+//!
+//! The token is in a file. A token in a variable would stand in `/proc/PID/environ` of every process
+//! of the launch, so [`hide_variable`] puts it into a private file and starts the program again without it.
+
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+
+use clap::Args;
+use rdzv_core::env::{
+    RDZV_JOB_TOKEN, RDZV_JOB_TOKEN_FILE, RDZV_TLS_CA, RDZV_TLS_CERT, RDZV_TLS_KEY, RDZV_TOKEN_COPY,
+};
+use rdzv_store::{Credentials, Identity, Token, TorchClients};
+use rdzv_trust::credentials::is_readable_by_others;
+use rdzv_trust::token::generate;
+
+use crate::exit::{Exit, Refusal};
+use crate::terminal::{complain, show};
+
+/// The line for a run or store that everybody may use who reaches it.
+pub(crate) const NO_TOKEN: &str = "no job token is given, so whoever reaches the ports of this job can read, \
+    change and end it; make a token with `rdzv token --output FILE` and give every node --token-file FILE";
+
+/// The line for `--torch-clients any`.
+const ANY_CLIENT: &str = "--torch-clients any: whoever reaches the ports of this job can join, read, change and \
+    end it, as agents of torchrun have to; the token keeps nobody out";
+
+/// Flags of `rdzv run` and `rdzv store`.
+#[derive(Debug, Clone, Args, PartialEq, Eq, Default)]
+pub(crate) struct TrustArgs {
+    /// File with the job token, the same on all nodes
+    ///
+    /// Agents, stores and clients of rdzv prove to one another that they have it, on every connection; it
+    /// is never sent. 16 bytes or more; `rdzv token` makes one. Not given, RDZV_JOB_TOKEN_FILE names the
+    /// file, or RDZV_JOB_TOKEN is the token. Workers get the path in RDZV_JOB_TOKEN_FILE.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+
+    /// Clients of PyTorch's, which can prove nothing, that a job with a token admits: deny, job or any
+    ///
+    /// `job` (the default): on loopback and on the addresses of the job's nodes, to the workers' store, never
+    /// to the rendezvous. `any` lets agents of torchrun take part, and everybody else who reaches a port.
+    #[arg(long, value_name = "WHO", value_parser = ["deny", "job", "any"])]
+    torch_clients: Option<String>,
+
+    /// Certificate of this node, in PEM: encrypts the connections of agents and stores (TLS 1.3)
+    ///
+    /// Needs --tls-key and --tls-ca. Both sides show a certificate that the authority has signed; names in
+    /// it are not compared. Clients of PyTorch's are not encrypted.
+    #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_ca"])]
+    tls_cert: Option<PathBuf>,
+
+    /// Private key of --tls-cert, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+
+    /// Certificate of the authority that signs those of all nodes, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_ca: Option<PathBuf>,
+}
+
+/// What the flags and variables give.
+#[derive(Debug, Default)]
+pub(crate) struct Trust {
+    pub(crate) credentials: Credentials,
+    pub(crate) torch_clients: TorchClients,
+    /// Variables for the workers.
+    pub(crate) variables: Vec<(&'static str, PathBuf)>,
+    /// For the user.
+    pub(crate) warnings: Vec<String>,
+}
+
+impl TrustArgs {
+    /// Reads the files that are named, relative ones from `directory`. `variable` looks a variable up.
+    pub(crate) fn resolve(
+        &self,
+        variable: impl Fn(&str) -> Option<OsString>,
+        directory: &Path,
+    ) -> Result<Trust, Refusal> {
+        let mut trust = Trust::default();
+        let variable = |name| variable(name).filter(|value| !value.is_empty());
+        let token_file = self.token_file.clone();
+        let token_file = token_file.or_else(|| variable(RDZV_JOB_TOKEN_FILE).map(PathBuf::from));
+        if let Some(path) = token_file {
+            let path = directory.join(path);
+            let token = Token::from_file(&path);
+            let token = token.map_err(|e| Refusal::argument("--token-file", &e.to_string()))?;
+            if is_readable_by_others(&path).unwrap_or(false) {
+                trust.warnings.push(format!(
+                    "other users of this host may read the token file {}; `chmod 600` it",
+                    path.display()
+                ));
+            }
+            trust.credentials.token = Some(token);
+            trust.variables.push((RDZV_JOB_TOKEN_FILE, path));
+        }
+        if let (Some(cert), Some(key), Some(ca)) = (&self.tls_cert, &self.tls_key, &self.tls_ca) {
+            let [cert, key, ca] = [cert, key, ca].map(|path| directory.join(path));
+            let identity = Identity::from_files(&cert, &key, &ca);
+            let identity = identity.map_err(|e| Refusal::argument("--tls-cert", &e.to_string()))?;
+            trust.credentials.identity = Some(Arc::new(identity));
+            let files = [
+                (RDZV_TLS_CERT, cert),
+                (RDZV_TLS_KEY, key),
+                (RDZV_TLS_CA, ca),
+            ];
+            trust.variables.extend(files);
+        }
+        if let Some(who) = &self.torch_clients {
+            if trust.credentials.is_empty() {
+                let problem = "it needs a job token or certificates; give --token-file too";
+                return Err(Refusal::argument("--torch-clients", problem));
+            }
+            trust.torch_clients = match who.as_str() {
+                "deny" => TorchClients::Deny,
+                "any" => TorchClients::Any,
+                _ => TorchClients::Job,
+            };
+        }
+        if trust.torch_clients == TorchClients::Any {
+            trust.warnings.push(ANY_CLIENT.to_owned());
+        }
+        Ok(trust)
+    }
+}
+
+/// If the token is in a variable: starts this program again with a private file instead. Returns only if it
+/// is not, or with the error.
+pub(crate) fn hide_variable() -> io::Result<()> {
+    let Some(token) = std::env::var_os(RDZV_JOB_TOKEN) else {
+        return Ok(());
+    };
+    let mut words = std::env::args_os();
+    let called = words.next().unwrap_or_else(|| "rdzv".into());
+    let mut again = Command::new("/proc/self/exe");
+    again.arg0(called).args(words).env_remove(RDZV_JOB_TOKEN);
+    if !token.is_empty() && std::env::var_os(RDZV_JOB_TOKEN_FILE).is_none() {
+        let path = std::env::temp_dir().join(format!("rdzv-token-{:032x}", fastrand::u128(..)));
+        write_private(&path, token.as_encoded_bytes())?;
+        again.env(RDZV_JOB_TOKEN_FILE, &path);
+        again.env(RDZV_TOKEN_COPY, &path);
+    }
+    Err(again.exec())
+}
+
+/// Removes the file of [`hide_variable`], if this program was started with one.
+pub(crate) fn remove_copy() {
+    if let Some(path) = std::env::var_os(RDZV_TOKEN_COPY) {
+        // Somebody may have removed it before.
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// Writes a new file that this user alone can read.
+fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut new = OpenOptions::new();
+    let mut file = new.write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(bytes)
+}
+
+/// Flags of `rdzv token`.
+#[derive(Debug, Clone, Args, PartialEq, Eq)]
+pub(crate) struct TokenArgs {
+    /// New file for the token, which this user alone can read; not given, the token goes to stdout
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Print the bearer token of the status pages of the job whose token is in this file
+    #[arg(long, value_name = "FILE", conflicts_with = "output")]
+    bearer: Option<PathBuf>,
+}
+
+/// `rdzv token`.
+pub(crate) fn make_token(arguments: &TokenArgs) -> ExitCode {
+    if let Some(path) = &arguments.bearer {
+        return match Token::from_file(path) {
+            Ok(token) => show(&(token.bearer() + "\n")),
+            Err(error) => {
+                complain(&format!("rdzv token: {error}"));
+                Exit::Usage.into()
+            }
+        };
+    }
+    match &arguments.output {
+        None => show(&generate()),
+        Some(path) => match write_private(path, generate().as_bytes()) {
+            Ok(()) => Exit::Success.into(),
+            Err(error) => {
+                complain(&format!(
+                    "rdzv token: {} cannot be made: {error}; name a file that does not exist yet",
+                    path.display()
+                ));
+                Exit::Usage.into()
+            }
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(arguments: &TrustArgs, variables: &[(&str, &Path)]) -> Result<Trust, String> {
+        let find = |name: &str| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| value.as_os_str().to_owned())
+        };
+        arguments
+            .resolve(find, Path::new("/nowhere"))
+            .map_err(|refusal| refusal.to_string())
+    }
+
+    #[test]
+    fn the_flag_wins_over_the_variable_and_workers_get_the_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let (flag, variable) = (folder.path().join("flag"), folder.path().join("variable"));
+        write_private(&flag, generate().as_bytes()).unwrap();
+        write_private(&variable, b"short").unwrap();
+        let arguments = TrustArgs {
+            token_file: Some(flag.clone()),
+            ..TrustArgs::default()
+        };
+        let trust = resolve(&arguments, &[(RDZV_JOB_TOKEN_FILE, &variable)]).unwrap();
+        assert_eq!(trust.variables, [(RDZV_JOB_TOKEN_FILE, flag)]);
+        assert!(trust.warnings.is_empty());
+        let error = resolve(&TrustArgs::default(), &[(RDZV_JOB_TOKEN_FILE, &variable)]);
+        assert!(error.unwrap_err().contains("5 bytes can be guessed"));
+    }
+
+    #[test]
+    fn without_anything_there_are_no_credentials() {
+        let trust = resolve(&TrustArgs::default(), &[]).unwrap();
+        assert!(trust.credentials.is_empty() && trust.variables.is_empty());
+        let arguments = TrustArgs {
+            torch_clients: Some("any".to_owned()),
+            ..TrustArgs::default()
+        };
+        let error = resolve(&arguments, &[]).unwrap_err();
+        assert!(error.contains("needs a job token"), "{error}");
+    }
+}

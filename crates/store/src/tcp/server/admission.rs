@@ -1,0 +1,283 @@
+//! Who may use a server whose job has a token or certificates.
+//!
+//! ```text
+//!   first byte      0x30   handshake of the token ─────────► open
+//!   of a peer       0x16   TLS, then that handshake ───────► open
+//!                   other  a client of PyTorch's ──────────► open, if the policy allows its address;
+//!                                                            not the keys and requests of agents
+//! ```
+//!
+//! A server without credentials looks at no first byte.
+
+use std::collections::BTreeSet;
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rdzv_trust::handshake::{Acceptor, OPCODE, Progress, TLS_RECORD};
+use rdzv_trust::token::nonce;
+use rdzv_trust::{Credentials, Session};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use super::sockets::Socket;
+
+/// Which clients need not prove the token, because PyTorch's cannot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TorchClients {
+    /// None.
+    Deny,
+    /// Those on loopback, and on addresses from which a process of the job has proven the token to this
+    /// server. A server with an [extension](super::ServerOptions::extension) of its own that
+    /// is no [workers' store](Admission::agent_prefix) takes none.
+    #[default]
+    Job,
+    /// All: needed where agents of torchrun take part. Everybody who reaches the port is one.
+    Any,
+}
+
+/// The rule by which a server admits clients. The default demands nothing.
+#[derive(Debug, Clone, Default)]
+pub struct Admission {
+    /// A client proves to have the same. Without any, everybody is admitted.
+    pub credentials: Credentials,
+    /// The clients that prove nothing.
+    pub torch_clients: TorchClients,
+    /// The beginning of the names on the wire of keys that are for agents, in a store that workers use too.
+    /// Clients that prove nothing can neither read nor change those keys, nor make requests of an extension.
+    pub agent_prefix: Option<Vec<u8>>,
+}
+
+/// How far a connection is.
+#[derive(Debug)]
+pub(super) enum Entry {
+    /// Nothing has been read of it.
+    First,
+    /// The handshake of TLS goes on.
+    Encrypting,
+    /// That of the token does.
+    Proving(Box<Acceptor>),
+    /// Its bytes are for the store.
+    Open,
+}
+
+/// The TLS session of a connection.
+pub(super) type Tls = Session<TcpStream>;
+
+/// The next step of a connection that is not open yet.
+pub(super) enum Step {
+    /// It waits for bytes, or for room if that is said.
+    Wait { room: bool },
+    /// The peer has left.
+    Gone,
+    /// It is open. `proven`: the peer has proven that it belongs to the job.
+    Open { proven: bool, rest: Vec<u8> },
+    /// The peer is refused, for this reason.
+    Refuse(String),
+}
+
+/// The policy, and the addresses of the job.
+#[derive(Debug)]
+pub(super) struct Gate {
+    admission: Admission,
+    /// Whether agents meet here, and workers do not.
+    is_for_agents: bool,
+    /// Where a peer was that has proven the token.
+    known: BTreeSet<IpAddr>,
+}
+
+impl Gate {
+    pub(super) fn new(admission: Admission, has_extension: bool) -> Self {
+        Self {
+            is_for_agents: has_extension && admission.agent_prefix.is_none(),
+            admission,
+            known: BTreeSet::new(),
+        }
+    }
+
+    /// Where a connection begins.
+    pub(super) fn entry(&self) -> Entry {
+        match self.admission.credentials.is_empty() {
+            true => Entry::Open,
+            false => Entry::First,
+        }
+    }
+
+    /// Goes on with a connection that is not open.
+    pub(super) fn advance(&mut self, socket: &mut Socket, scratch: &mut [u8]) -> Step {
+        let Socket {
+            descriptor,
+            peer,
+            entry,
+            tls,
+            ..
+        } = socket;
+        let peer = peer.map(|peer| peer.ip().to_canonical());
+        loop {
+            let next = match entry {
+                Entry::First => self.first(descriptor, peer, tls),
+                Entry::Encrypting => self.encrypt(tls.as_deref_mut()),
+                Entry::Proving(acceptor) => {
+                    prove(acceptor, descriptor, tls.as_deref_mut(), scratch)
+                }
+                Entry::Open => Err(Step::Open {
+                    proven: false,
+                    rest: Vec::new(),
+                }),
+            };
+            match next {
+                Ok(next) => *entry = next,
+                Err(step) => {
+                    if let Step::Open { proven, .. } = step {
+                        *entry = Entry::Open;
+                        if proven {
+                            self.known.extend(peer);
+                        }
+                    }
+                    return step;
+                }
+            }
+        }
+    }
+
+    /// Looks at the first byte, which stays where it is.
+    fn first(
+        &self,
+        descriptor: &OwnedFd,
+        peer: Option<IpAddr>,
+        tls: &mut Option<Box<Tls>>,
+    ) -> Result<Entry, Step> {
+        let credentials = &self.admission.credentials;
+        let mut byte = [0; 1];
+        match recv(descriptor, &mut byte, RecvFlags::PEEK) {
+            Ok((0, _)) => return Err(Step::Gone),
+            Ok(_) => {}
+            Err(Errno::AGAIN | Errno::INTR) => return Err(Step::Wait { room: false }),
+            Err(_) => return Err(Step::Gone),
+        }
+        match (byte[0], &credentials.identity, &credentials.token) {
+            (TLS_RECORD, Some(identity), _) => {
+                let stream = descriptor.try_clone().map(TcpStream::from);
+                let stream = stream.map_err(|error| Step::Refuse(error.to_string()))?;
+                let session = Session::acceptor(identity, stream).map_err(Step::Refuse)?;
+                *tls = Some(Box::new(session));
+                Ok(Entry::Encrypting)
+            }
+            (TLS_RECORD, None, _) => Err(refuse(
+                "it speaks TLS, and this store has no certificate; give the store --tls-cert, or leave it \
+                 out at the client",
+            )),
+            (OPCODE, Some(_), _) => Err(refuse(
+                "TLS is needed here; give the client --tls-cert, --tls-key and --tls-ca",
+            )),
+            (OPCODE, None, Some(token)) => Ok(proving(token)),
+            _ => self.admit_unproven(peer),
+        }
+    }
+
+    fn encrypt(&self, tls: Option<&mut Tls>) -> Result<Entry, Step> {
+        let Some(session) = tls else {
+            return Err(Step::Gone);
+        };
+        match session.handshake() {
+            Ok(true) => match &self.admission.credentials.token {
+                Some(token) => Ok(proving(token)),
+                // The authority of the job has signed its certificate.
+                None => Err(Step::Open {
+                    proven: true,
+                    rest: Vec::new(),
+                }),
+            },
+            Ok(false) => Err(Step::Wait {
+                room: session.wants_room(),
+            }),
+            Err(why) => Err(Step::Refuse(format!("the TLS handshake failed: {why}"))),
+        }
+    }
+
+    /// A client that begins like PyTorch's.
+    fn admit_unproven(&self, peer: Option<IpAddr>) -> Result<Entry, Step> {
+        let is_of_job = peer.is_some_and(|peer| peer.is_loopback() || self.known.contains(&peer));
+        let allowed = match self.admission.torch_clients {
+            TorchClients::Deny => false,
+            TorchClients::Job => !self.is_for_agents && is_of_job,
+            TorchClients::Any => true,
+        };
+        match allowed {
+            true => Err(Step::Open {
+                proven: false,
+                rest: Vec::new(),
+            }),
+            false => Err(refuse(match &self.admission.credentials.identity {
+                None => {
+                    "a job token is needed here; give the client --token-file or RDZV_JOB_TOKEN_FILE"
+                }
+                Some(_) => "TLS is needed here; give the client --tls-cert, --tls-key and --tls-ca",
+            })),
+        }
+    }
+
+    /// Whether a client that has proven nothing may not touch what is for agents.
+    pub(super) fn restricts(&self) -> bool {
+        self.admission.agent_prefix.is_some() && self.admission.torch_clients != TorchClients::Any
+    }
+}
+
+fn refuse(why: &str) -> Step {
+    Step::Refuse(why.to_owned())
+}
+
+fn proving(token: &rdzv_trust::Token) -> Entry {
+    Entry::Proving(Box::new(Acceptor::new(token.clone(), nonce())))
+}
+
+/// Reads what has come of the handshake.
+fn prove(
+    acceptor: &mut Acceptor,
+    descriptor: &OwnedFd,
+    mut tls: Option<&mut Tls>,
+    scratch: &mut [u8],
+) -> Result<Entry, Step> {
+    loop {
+        let read = match &mut tls {
+            Some(session) => session.read(scratch),
+            None => receive(descriptor, scratch).map_err(Into::into),
+        };
+        let mut bytes = match read {
+            Ok(0) => return Err(Step::Gone),
+            Ok(count) => &scratch[..count],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(Step::Wait { room: false });
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(_) => return Err(Step::Gone),
+        };
+        while !bytes.is_empty() {
+            match acceptor.take(bytes) {
+                Ok(Progress::More) => break,
+                Ok(Progress::Answer(used, answer)) => {
+                    bytes = &bytes[used..];
+                    // It is short, and nothing has been sent before.
+                    let sent = match &mut tls {
+                        Some(session) => session.write(&[IoSlice::new(&answer)]).ok(),
+                        None => send(descriptor, &answer, SendFlags::NOSIGNAL).ok(),
+                    };
+                    if sent != Some(answer.len()) {
+                        return Err(Step::Gone);
+                    }
+                }
+                Ok(Progress::Proven(used)) => {
+                    return Err(Step::Open {
+                        proven: true,
+                        rest: bytes[used..].to_vec(),
+                    });
+                }
+                Err(why) => return Err(Step::Refuse(format!("it {why}"))),
+            }
+        }
+    }
+}
+
+fn receive(socket: impl AsFd, into: &mut [u8]) -> Result<usize, Errno> {
+    recv(socket, into, RecvFlags::empty()).map(|(count, _)| count)
+}

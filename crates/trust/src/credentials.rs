@@ -1,0 +1,163 @@
+//! What a process has to prove that it belongs to its job, and demands of others.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use zeroize::Zeroizing;
+
+use crate::token::WeakToken;
+use crate::{Identity, Token};
+
+/// The token of the job and the certificates of this process, as far as there are any. A copy is cheap.
+#[derive(Clone, Default)]
+pub struct Credentials {
+    /// Proven on every connection, in both directions.
+    pub token: Option<Token>,
+    /// With it, connections are encrypted, and both sides show a certificate.
+    pub identity: Option<Arc<Identity>>,
+}
+
+/// A job token that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    /// The file cannot be read.
+    #[error("the token file {} cannot be read: {source}", .path.display())]
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The token is too short.
+    #[error("{place}: {source}")]
+    Weak {
+        /// Its file, or the variable.
+        place: String,
+        /// How short it is.
+        source: WeakToken,
+    },
+}
+
+impl Credentials {
+    /// With the token in a file and no certificates.
+    ///
+    /// # Errors
+    ///
+    /// [`TokenError`] if the file cannot be read, or has fewer than 16 bytes.
+    pub fn from_token_file(path: &Path) -> Result<Self, TokenError> {
+        Ok(Self {
+            token: Some(Token::from_file(path)?),
+            identity: None,
+        })
+    }
+
+    /// Whether a peer has to prove anything.
+    pub fn is_empty(&self) -> bool {
+        self.token.is_none() && self.identity.is_none()
+    }
+}
+
+/// The same token, and the same certificates as one value.
+impl PartialEq for Credentials {
+    fn eq(&self, other: &Self) -> bool {
+        let same_token = match (&self.token, &other.token) {
+            (Some(ours), Some(theirs)) => ours.is_bearer(&theirs.bearer()),
+            (ours, theirs) => ours.is_none() && theirs.is_none(),
+        };
+        let same_identity = match (&self.identity, &other.identity) {
+            (Some(ours), Some(theirs)) => Arc::ptr_eq(ours, theirs),
+            (ours, theirs) => ours.is_none() && theirs.is_none(),
+        };
+        same_token && same_identity
+    }
+}
+
+impl Eq for Credentials {}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (token, tls) = (self.token.is_some(), self.identity.is_some());
+        write!(formatter, "Credentials(token: {token}, TLS: {tls})")
+    }
+}
+
+impl Token {
+    /// The token in a file: its bytes without the white space around them.
+    ///
+    /// # Errors
+    ///
+    /// [`TokenError`] if the file cannot be read, or has fewer than 16 bytes.
+    pub fn from_file(path: &Path) -> Result<Self, TokenError> {
+        let unreadable = |source| TokenError::File {
+            path: path.to_owned(),
+            source,
+        };
+        // The bytes do not stay in memory that is given back: a core file may be written of it.
+        let text = Zeroizing::new(fs::read(path).map_err(unreadable)?);
+        Self::of(&text, path.display().to_string())
+    }
+
+    /// The token in a text, which errors call `place`.
+    ///
+    /// # Errors
+    ///
+    /// [`TokenError::Weak`] if it has fewer than 16 bytes.
+    pub fn of(text: &[u8], place: String) -> Result<Self, TokenError> {
+        Self::new(text.trim_ascii()).map_err(|source| TokenError::Weak { place, source })
+    }
+}
+
+/// Whether users other than the owner may read a file.
+///
+/// # Errors
+///
+/// That of the system.
+pub fn is_readable_by_others(path: &Path) -> io::Result<bool> {
+    Ok(fs::metadata(path)?.permissions().mode() & 0o044 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::token::Role;
+
+    #[test]
+    fn white_space_around_a_token_does_not_count() {
+        let bare = Token::of(b"0123456789abcdef", "x".to_owned()).unwrap();
+        let spaced = Token::of(b" 0123456789abcdef\r\n", "x".to_owned()).unwrap();
+        let proof = bare.prove(Role::Connector, b"a", b"b");
+        assert!(spaced.verify(Role::Connector, b"a", b"b", &proof));
+    }
+
+    #[test]
+    fn a_token_that_cannot_be_used_is_named_by_its_place_and_not_shown() {
+        let error = Token::of(b"secret\n", "RDZV_JOB_TOKEN".to_owned()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "RDZV_JOB_TOKEN: a job token of 6 bytes can be guessed: take 16 random bytes or more"
+        );
+        let error = Token::from_file(Path::new("/nowhere/token")).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the token file /nowhere/token cannot be read: No such file or directory (os error 2)"
+        );
+    }
+
+    #[test]
+    fn credentials_are_not_printed() {
+        let token = Some(Token::new(b"0123456789abcdef").unwrap());
+        let credentials = Credentials {
+            token,
+            identity: None,
+        };
+        assert!(!credentials.is_empty());
+        assert_eq!(
+            format!("{credentials:?}"),
+            "Credentials(token: true, TLS: false)"
+        );
+    }
+}
