@@ -161,6 +161,12 @@ pub fn refusal(why: &str) -> Vec<u8> {
     [&line.as_bytes()[..end], b"\n"].concat()
 }
 
+/// Whether these bytes are the beginning of such a line, or that and more.
+pub fn is_refusal(bytes: &[u8]) -> bool {
+    let common = bytes.len().min(REFUSAL.len());
+    common > 0 && bytes[..common] == REFUSAL.as_bytes()[..common]
+}
+
 /// The reason in such a line, if the bytes are the beginning of one; the peer's text has to be escaped
 /// before it is shown.
 pub fn reason(bytes: &[u8]) -> Option<&[u8]> {
@@ -271,6 +277,8 @@ mod tests {
             Some(&b"no token here"[..])
         );
         assert_eq!(reason(b"HTTP/1.1 400"), None);
+        assert!(is_refusal(b"rd") && is_refusal(&refusal("x")));
+        assert!(!is_refusal(b"") && !is_refusal(b"rx"));
         let long = refusal(&"ä".repeat(LONGEST_REFUSAL));
         assert!(long.len() <= LONGEST_REFUSAL && long.ends_with(b"\n"));
         assert!(str::from_utf8(&long).is_ok());

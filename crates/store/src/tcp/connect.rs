@@ -11,7 +11,7 @@ use rdzv_core::time::backoff;
 use rdzv_store_proto::wire::other_protocol::kind_of_server;
 use rdzv_store_proto::wire::request;
 use rdzv_trust::channel::OpenError;
-use rdzv_trust::handshake::REFUSAL;
+use rdzv_trust::handshake::is_refusal;
 use rdzv_trust::{Channel, Credentials};
 use socket2::{SockRef, TcpKeepalive};
 
@@ -373,7 +373,7 @@ fn handshake(
     if *answer == nonce {
         return Ok(channel);
     }
-    if REFUSAL.as_bytes().starts_with(answer) && !answer.is_empty() {
+    if is_refusal(answer) {
         return Err(Reason::Refused(channel.rest_of_refusal(answer)));
     }
     if answer.is_empty() {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rdzv_rendezvous_proto::coordinator::wire::{PROBE, PROBE_ANSWER};
 use rdzv_store_proto::wire::request;
-use rdzv_trust::handshake::REFUSAL;
+use rdzv_trust::handshake::is_refusal;
 use rdzv_trust::{Channel, Credentials};
 use socket2::{SockRef, TcpKeepalive};
 
@@ -48,7 +48,7 @@ pub(super) fn probe(
                 Ok(Found::Coordinator(channel))
             }
             PROBE => Ok(Found::Store),
-            _ if REFUSAL.as_bytes().starts_with(&answer) => Err(channel.rest_of_refusal(&answer)),
+            _ if is_refusal(&answer) => Err(channel.rest_of_refusal(&answer)),
             _ => Err(format!(
                 "something that is no store answered {:?}",
                 String::from_utf8_lossy(&answer)

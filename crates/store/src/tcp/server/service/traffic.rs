@@ -284,8 +284,15 @@ impl Service {
         match sent {
             Ok(count) => {
                 self.traffic.sent_bytes += count as u64;
-                self.sockets.set_writing(id, count < wanted);
-                if more && count == wanted {
+                // Of encrypted bytes, a part is taken at a time although the socket has room.
+                let is_encrypted = || {
+                    self.sockets
+                        .get(id)
+                        .is_some_and(|socket| socket.tls.is_some())
+                };
+                let is_full = count < wanted && !is_encrypted();
+                self.sockets.set_writing(id, is_full);
+                if !is_full && (more || count < wanted) {
                     self.unsent.push(id);
                 }
                 self.machine.handle(self.now, Input::Sent(id, count));
