@@ -49,6 +49,7 @@ pub(crate) fn spawn(
         ))
         .env_clear()
         .envs(&launch.environment)
+        .env_remove(env::RDZV_TOKEN_COPY)
         .env_remove(env::RDZV_KEEPER)
         .env_remove(env::RDZV_GUARD)
         .envs(variables)

@@ -116,7 +116,6 @@ pub(crate) fn resolve(
     if trust.credentials.is_empty() && choice.is_reachable(&rendezvous.plan) {
         context.warn(NO_TOKEN);
     }
-    workers_environment.remove(OsStr::new(env::RDZV_TOKEN_COPY));
     for (name, path) in trust.variables {
         workers_environment.insert(name.into(), path.into());
     }

@@ -6,6 +6,7 @@
 //! | `membership` | nodes that come, go, die, and are too many |
 //! | `network` | a node behind a cut link |
 //! | `hostile_peers` | other clients of the endpoint |
+//! | `secret` | a job with a token, and peers without it |
 //! | `endings` | how the end of one node becomes the end of the others |
 //! | `verdict` | the first failure of the job is named on every node |
 //! | `waiting` | agents that wait for others, in vain or not |
@@ -16,6 +17,7 @@ mod etcd;
 mod hostile_peers;
 mod membership;
 mod network;
+mod secret;
 mod verdict;
 mod waiting;
 

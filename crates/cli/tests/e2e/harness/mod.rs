@@ -206,6 +206,11 @@ impl Running {
         left.is_empty()
     }
 
+    /// Its processes: numbers and command lines.
+    pub(crate) fn processes(&self) -> Vec<(i32, String)> {
+        self.marker.processes()
+    }
+
     /// The guard's process id.
     pub(crate) fn guard_pid(&self) -> i32 {
         pids::guard(self.pid()).unwrap()

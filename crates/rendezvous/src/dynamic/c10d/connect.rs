@@ -336,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_node_that_may_not_listen_says_so_if_no_store_is_there() {
-        let endpoint = format!("localhost:{}", rdzv_testing::free_port());
+        let endpoint = format!("127.0.0.1:{}", rdzv_testing::free_port());
         let endpoint = Endpoint::parse(&endpoint, 0).unwrap();
         let timeout = Duration::from_millis(300);
         let error =

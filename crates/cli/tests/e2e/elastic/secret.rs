@@ -1,0 +1,456 @@
+//! A job of three nodes with a token: nothing that a peer without it sends has an effect, and the token is
+//! found nowhere.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rdzv_rendezvous_proto::coordinator::wire::{Join, Operation};
+use rdzv_rendezvous_proto::{NodeDesc, Settings};
+use rdzv_store::{Credentials, Store as _, TcpStore, TcpStoreOptions, Token};
+use rdzv_testing::Authority;
+use rdzv_trust::handshake::{self, ANSWER_LENGTH};
+use tempfile::TempDir;
+
+use super::{Place, first_agent, store};
+use crate::harness::{DEADLINE, Job, Running, rdzv, run_shell};
+
+const SECRET: &str = "a-token-that-must-not-be-found-anywhere";
+
+/// A worker that waits until its test lets it go.
+const WAITS: &str = "echo up; read go < go";
+
+/// A folder with a token file.
+fn token_file(text: &str) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("token");
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    (folder, path)
+}
+
+fn credentials(text: &str) -> Credentials {
+    Credentials {
+        token: Some(Token::new(text.as_bytes()).unwrap()),
+        identity: None,
+    }
+}
+
+/// Three nodes whose workers wait, and their pipes.
+fn start(nodes: [Job; 3]) -> [(Running, PathBuf); 3] {
+    let nodes = nodes.map(|job| {
+        let job = job.pipe("go");
+        let go = job.path("go");
+        (job.start(), go)
+    });
+    for (node, _) in &nodes {
+        assert!(node.says_before_it_ends("up\n"), "{}", node.stderr.so_far());
+    }
+    nodes
+}
+
+/// Lets the workers go: each has been started once, and all end well.
+fn finish(nodes: [(Running, PathBuf); 3]) {
+    for (_, go) in &nodes {
+        fs::write(go, "go\n").unwrap();
+    }
+    for (node, _) in nodes {
+        let ended = node.wait().expect(0);
+        assert_eq!(ended.stdout, "up\n", "{}", ended.stderr);
+    }
+}
+
+/// The first bytes of a client that proves nothing.
+fn preamble() -> Vec<u8> {
+    let magic = 0x3C85_F7CE_u32.to_le_bytes();
+    [&[0x00][..], &magic, &[0x0d], &7_u32.to_le_bytes()].concat()
+}
+
+fn operation(operation: &Operation) -> Vec<u8> {
+    let mut out = Vec::new();
+    operation.write(&mut out);
+    out
+}
+
+fn join(pid: i64) -> Vec<u8> {
+    operation(&Operation::Join(Box::new(Join {
+        instance: 99,
+        run: "job".to_owned(),
+        node: NodeDesc {
+            addr: "192.0.2.9".to_owned(),
+            pid,
+            local_id: 0,
+        },
+        settings: Settings::new(3, 3),
+        role: "default".to_owned(),
+        local_world_size: 1,
+        program: None,
+    })))
+}
+
+fn close() -> Vec<u8> {
+    operation(&Operation::Close {
+        run: "job".to_owned(),
+    })
+}
+
+fn set(key: &str, value: &[u8]) -> Vec<u8> {
+    let length = |bytes: &[u8]| (bytes.len() as u64).to_le_bytes();
+    let key = key.as_bytes();
+    [&[1][..], &length(key), key, &length(value), value].concat()
+}
+
+fn one_key(opcode: u8, key: &str) -> Vec<u8> {
+    let length = (key.len() as u64).to_le_bytes();
+    [&[opcode][..], &length, key.as_bytes()].concat()
+}
+
+const STATE: &str = "/torch.rendezvous.job";
+
+/// What a peer without the token sends after its first bytes.
+fn attacks() -> Vec<(&'static str, Vec<u8>)> {
+    let failed = operation(&Operation::Failed {
+        reason: "rank 0 has lost its device".to_owned(),
+    });
+    let master = operation(&Operation::Master {
+        round: 0,
+        addr: "192.0.2.9".to_owned(),
+        port: 9,
+    });
+    let leave = operation(&Operation::Leave);
+    vec![
+        ("read", one_key(5, STATE)),
+        ("close", close()),
+        ("join", join(1)),
+        ("join and fail", [join(2), failed.clone()].concat()),
+        ("flap", [join(3), leave.clone(), join(3), leave].concat()),
+        ("delete", one_key(8, STATE)),
+        ("overwrite the state", set(STATE, b"nothing")),
+        ("hijack MASTER_ADDR", [join(4), master].concat()),
+        (
+            "hijack MASTER_ADDR by its key",
+            set("/torch.rendezvous.job.0/MASTER_ADDR", b"192.0.2.9"),
+        ),
+        ("forge a report", [join(5), failed].concat()),
+        ("fill the memory", set("/fill", &vec![0; 4 << 20])),
+    ]
+}
+
+/// Sends bytes, and returns what comes until the connection ends.
+fn answer(endpoint: &str, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(endpoint).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    // It may be refused before all of it is sent.
+    let _ = stream.write_all(bytes);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    answer
+}
+
+fn nodes(place: &Place, flags: &[&str]) -> [Job; 3] {
+    [0, 1, 2].map(|_| place.node(&[&["--nnodes=3"], flags].concat(), WAITS))
+}
+
+#[test]
+fn a_peer_without_the_token_has_no_effect_on_a_job() {
+    let (_folder, token) = token_file(SECRET);
+    let place = first_agent();
+    let nodes = start(nodes(&place, &["--token-file", token.to_str().unwrap()]));
+    for (name, bytes) in attacks() {
+        let answered = answer(&place.endpoint, &[preamble(), bytes].concat());
+        // A reset may take the line away.
+        let is_refused = answered.is_empty() || answered.starts_with(b"rdzv refuses: ");
+        assert!(is_refused, "{name}: {}", answered.escape_ascii());
+    }
+    // Connections that nobody uses; a token of another job; a proof that is sent back; none.
+    let idle: Vec<TcpStream> = (0..200)
+        .map(|_| TcpStream::connect(&place.endpoint).unwrap())
+        .collect();
+    let (host, port) = place.endpoint.rsplit_once(':').unwrap();
+    let foreign = TcpStore::connect(TcpStoreOptions {
+        credentials: credentials("the token of another job"),
+        ..TcpStoreOptions::new(host, port.parse().unwrap())
+    });
+    let text = foreign.unwrap_err().to_string();
+    assert!(text.contains("another job token"), "{text}");
+    let mut reflecting = TcpStream::connect(&place.endpoint).unwrap();
+    reflecting.set_read_timeout(Some(DEADLINE)).unwrap();
+    reflecting.write_all(&handshake::hello([1; 32])).unwrap();
+    let mut proof = [0; ANSWER_LENGTH];
+    reflecting.read_exact(&mut proof).unwrap();
+    reflecting
+        .write_all(&[&proof[handshake::HELLO_LENGTH..], &preamble(), &close()].concat())
+        .unwrap();
+    let mut refused = Vec::new();
+    let _ = reflecting.read_to_end(&mut refused);
+    assert!(refused.is_empty() || refused.starts_with(b"rdzv refuses: "));
+    drop(idle);
+    // A client of the job reads what it always could.
+    let honest = TcpStore::connect(TcpStoreOptions {
+        credentials: credentials(SECRET),
+        ..TcpStoreOptions::new(host, port.parse().unwrap())
+    });
+    assert!(honest.unwrap().check(&["torch.rendezvous.job"]).is_ok());
+    finish(nodes);
+}
+
+#[test]
+fn without_a_token_the_same_bytes_end_the_job() {
+    let place = first_agent();
+    let nodes = start(nodes(&place, &[]));
+    answer_one(&place.endpoint, &[preamble(), close()].concat());
+    for (node, _) in nodes {
+        assert_ne!(node.wait().code(), 0);
+    }
+}
+
+/// Sends bytes, and waits for the beginning of an answer.
+fn answer_one(endpoint: &str, bytes: &[u8]) {
+    let mut stream = TcpStream::connect(endpoint).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    stream.write_all(bytes).unwrap();
+    let mut answer = [0; 64];
+    let _ = stream.read(&mut answer);
+    let _ = stream.read(&mut answer);
+}
+
+#[test]
+fn nodes_with_different_tokens_or_none_are_told_which_flag_is_missing() {
+    let (_one, ours) = token_file(SECRET);
+    let (_other, theirs) = token_file("the token of another job");
+    let place = store_with(&["--token-file", ours.to_str().unwrap()]);
+    let node = |flags: &[&str]| {
+        let wait = ["--nnodes=1", "--rdzv-conf=read_timeout=5"];
+        let ended = place.node(&[&wait, flags].concat(), "true").run();
+        assert_ne!(ended.code(), 0);
+        ended.stderr
+    };
+    let text = node(&["--token-file", theirs.to_str().unwrap()]);
+    assert!(text.contains("another job token"), "{text}");
+    let text = node(&[]);
+    assert!(text.contains("--token-file"), "{text}");
+    place.end();
+    let place = store();
+    let flags = ["--nnodes=1", "--token-file", ours.to_str().unwrap()];
+    let ended = place.node(&flags, "true").run();
+    assert_ne!(ended.code(), 0);
+    assert!(
+        ended.stderr.contains("this store has no job token"),
+        "{}",
+        ended.stderr
+    );
+    place.end();
+}
+
+/// A store with these flags.
+fn store_with(flags: &[&str]) -> Place {
+    let running = rdzv(["store", "--host", "127.0.0.1", "--port", "0"])
+        .args(flags)
+        .start();
+    running.stdout.await_text("\n", 1);
+    let line = running.stdout.so_far();
+    let address = line.strip_prefix("listening on ").unwrap().trim_end();
+    Place {
+        endpoint: address.to_owned(),
+        store: Some(running),
+    }
+}
+
+/// Whether a file of `/proc`, or any other, has the token in it.
+fn has_token(path: &Path) -> bool {
+    let bytes = fs::read(path).unwrap_or_default();
+    bytes
+        .windows(SECRET.len())
+        .any(|part| part == SECRET.as_bytes())
+}
+
+/// Whether the token is in the memory of a process, of which a core file would be made.
+fn memory_has_token(pid: i32) -> bool {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let Ok(memory) = fs::File::open(format!("/proc/{pid}/mem")) else {
+        return false;
+    };
+    maps.lines()
+        .filter(|line| {
+            line.split(' ')
+                .nth(1)
+                .is_some_and(|mode| mode.starts_with("rw"))
+        })
+        .any(|line| {
+            let (from, to) = line.split(' ').next().unwrap().split_once('-').unwrap();
+            let [from, to] = [from, to].map(|text| u64::from_str_radix(text, 16).unwrap());
+            let mut bytes = vec![0; (to - from) as usize];
+            let read = memory.read_at(&mut bytes, from).unwrap_or(0);
+            bytes[..read]
+                .windows(SECRET.len())
+                .any(|part| part == SECRET.as_bytes())
+        })
+}
+
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => files.extend(files_below(&entry.path())),
+            Ok(kind) if kind.is_file() => files.push(entry.path()),
+            _ => {}
+        }
+    }
+    files
+}
+
+#[test]
+fn the_token_is_found_in_no_process_and_in_no_text() {
+    let job = run_shell(
+        &[
+            "--nproc-per-node=2",
+            "--token-file=token",
+            "--log-dir=logs",
+            "-t3",
+            "--events-file=events",
+            "--report=report.json",
+            "--status-addr=127.0.0.1:0",
+            "--event-log-handler=console",
+        ],
+        "env; echo up; read go < go; exit 3",
+    );
+    let job = job
+        .file("token", SECRET)
+        .pipe("go")
+        .env("LOGLEVEL", "DEBUG");
+    let (go, folder) = (job.path("go"), job.path(""));
+    let running = job.start();
+    running.stdout.await_text("up\n", 2);
+    assert_processes_are_clean(&running);
+    let told = running.stderr.so_far();
+    let page = told.split("status at http://").nth(1).unwrap();
+    let address = page.split('/').next().unwrap();
+    for page in ["/status", "/metrics", "/"] {
+        let request = format!("GET {page} HTTP/1.0\r\n\r\n");
+        let text = answer(address, request.as_bytes());
+        assert!(text.len() > 20);
+        assert!(!String::from_utf8_lossy(&text).contains(SECRET), "{page}");
+    }
+    // Both workers open the pipe.
+    fs::write(&go, "go\ngo\n").unwrap();
+    let ended = running.wait();
+    assert_eq!(ended.code(), 1);
+    assert!(
+        ended.stdout.contains("RDZV_JOB_TOKEN_FILE="),
+        "{}",
+        ended.stdout
+    );
+    for text in [&ended.stdout, &ended.stderr] {
+        assert!(!text.contains(SECRET), "{text}");
+    }
+    let files = files_below(&folder);
+    assert!(files.len() > 4, "{files:?}");
+    for file in files.iter().filter(|file| !file.ends_with("token")) {
+        assert!(!has_token(file), "{}", file.display());
+    }
+}
+
+fn assert_processes_are_clean(running: &Running) {
+    let processes = running.processes();
+    assert!(processes.len() >= 3, "{processes:?}");
+    for (pid, name) in processes {
+        for file in ["environ", "cmdline"] {
+            let path = PathBuf::from(format!("/proc/{pid}/{file}"));
+            assert!(!has_token(&path), "{file} of {name}");
+        }
+        assert!(!memory_has_token(pid), "memory of {name}");
+    }
+}
+
+#[test]
+fn a_token_in_a_variable_is_put_into_a_private_file_that_is_removed() {
+    let job = run_shell(
+        &[],
+        "env; ls -l $RDZV_JOB_TOKEN_FILE; cat $RDZV_JOB_TOKEN_FILE > seen; echo up; read go < go",
+    );
+    let job = job.env("RDZV_JOB_TOKEN", SECRET).pipe("go");
+    let (go, seen, folder) = (job.path("go"), job.path("seen"), job.path(""));
+    let running = job.start();
+    running.stdout.await_text("up\n", 1);
+    assert_eq!(fs::read_to_string(seen).unwrap(), SECRET);
+    assert_processes_are_clean(&running);
+    fs::write(&go, "go\n").unwrap();
+    let ended = running.wait().expect(0);
+    assert!(ended.stdout.contains("-rw------- "), "{}", ended.stdout);
+    assert!(
+        !ended.stdout.contains("RDZV_TOKEN_COPY"),
+        "{}",
+        ended.stdout
+    );
+    let left = files_below(&folder);
+    assert!(left.iter().all(|file| file.ends_with("seen")), "{left:?}");
+}
+
+#[test]
+fn three_nodes_meet_over_tls() {
+    let authority = Authority::new();
+    let (certificate, key) = authority.files("node");
+    let (_folder, token) = token_file(SECRET);
+    let ca = authority.file();
+    let flags = [
+        "--token-file",
+        token.to_str().unwrap(),
+        "--tls-cert",
+        certificate.to_str().unwrap(),
+        "--tls-key",
+        key.to_str().unwrap(),
+        "--tls-ca",
+        ca.to_str().unwrap(),
+    ];
+    let place = first_agent();
+    let started = start(nodes(&place, &flags));
+    let answered = answer(&place.endpoint, &[preamble(), close()].concat());
+    assert!(answered.starts_with(b"rdzv refuses: TLS is needed"));
+    finish(started);
+}
+
+#[test]
+fn a_token_that_cannot_be_used_is_a_usage_error() {
+    let job = run_shell(&["--token-file=token"], "true").file("token", "short");
+    let ended = job.run();
+    assert_eq!(ended.code(), 2);
+    assert!(
+        ended.stderr.contains("5 bytes can be guessed"),
+        "{}",
+        ended.stderr
+    );
+    let ended = run_shell(&["--token-file=nowhere"], "true").run();
+    assert_eq!(ended.code(), 2);
+    let ended = run_shell(&["--torch-clients=any"], "true").run();
+    assert_eq!(ended.code(), 2);
+    assert!(
+        ended.stderr.contains("needs a job token"),
+        "{}",
+        ended.stderr
+    );
+}
+
+#[test]
+fn a_token_is_made_for_this_user_alone() {
+    let job = rdzv(["token", "--output", "token"]);
+    let path = job.path("token");
+    let ended = job.run();
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    // Its folder lives as long as what has ended in it.
+    let text = fs::read_to_string(&path).unwrap();
+    assert_eq!(text.trim().len(), 64);
+    assert_eq!(
+        fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
+    drop(ended);
+    let printed = rdzv(["token"]).run().expect(0).stdout;
+    assert_ne!(printed, text);
+    let (_folder, file) = token_file(SECRET);
+    let bearer = rdzv(["token", "--bearer", file.to_str().unwrap()])
+        .run()
+        .expect(0);
+    assert_eq!(bearer.stdout.trim().len(), 64);
+}
