@@ -1,8 +1,10 @@
 //! Becoming a member of a group, and leaving it.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rdzv_core::env::RDZV_JOB_TOKEN_FILE;
 use rdzv_rpc_proto::device::DeviceData;
 use rdzv_rpc_proto::directory::{GroupView, Member as Published};
 use rdzv_rpc_proto::frame::Limits;
@@ -46,7 +48,8 @@ pub struct AgentOptions {
     pub worker_threads: usize,
     /// How bytes travel.
     pub transports: TransportOptions,
-    /// A secret of the job; a worker that does not have it is refused. Default: none.
+    /// A secret of the job; a worker that does not have it is refused. Default: the token in the file that
+    /// RDZV_JOB_TOKEN_FILE names, as agents set it for the workers of a job with a token; else none.
     pub token: Option<Token>,
     /// Devices, and which of them is which device of others.
     pub devices: DeviceData,
@@ -72,6 +75,15 @@ impl Default for AgentOptions {
             limits: Limits::default(),
         }
     }
+}
+
+/// The token that the agent of this worker has named.
+fn token_of_job() -> Result<Option<Token>, RpcError> {
+    let path = std::env::var_os(RDZV_JOB_TOKEN_FILE).filter(|path| !path.is_empty());
+    let token = path.map(|path| Token::from_file(Path::new(&path)));
+    token
+        .transpose()
+        .map_err(|error| RpcError::invalid(error.to_string()))
 }
 
 impl Membership {
@@ -108,6 +120,10 @@ impl RpcAgent {
         let me = WorkerInfo {
             id: WorkerId(rank),
             name: WorkerName::new(name).map_err(|error| RpcError::invalid(error.to_string()))?,
+        };
+        let token = match options.token {
+            Some(token) => Some(token),
+            None => token_of_job()?,
         };
         check_worker_threads(options.worker_threads)?;
         check_heartbeat_limit(options.transports.heartbeat_limit)?;
@@ -147,7 +163,7 @@ impl RpcAgent {
                 Membership::Static { .. } => group.view().epoch(),
                 Membership::Dynamic { .. } => 0,
             },
-            token: options.token,
+            token,
             limits: options.limits,
             methods,
             timeout: options.timeout,

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpStream, UdpSocket};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -409,6 +409,79 @@ fn three_nodes_meet_over_tls() {
     let answered = answer(&place.endpoint, &[preamble(), close()].concat());
     assert!(answered.starts_with(b"rdzv refuses: TLS is needed"));
     finish(started);
+}
+
+/// An address of this host by which other hosts would reach it.
+fn own_address() -> String {
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    // Nothing is sent.
+    socket.connect("192.0.2.1:9").unwrap();
+    socket.local_addr().unwrap().ip().to_string()
+}
+
+#[test]
+fn status_pages_ask_other_hosts_for_the_bearer_token() {
+    let (_folder, token) = token_file(SECRET);
+    let status = format!("--status-addr={}:0", own_address());
+    let flags = [&status, "--token-file", token.to_str().unwrap()];
+    let job = run_shell(&flags, WAITS).pipe("go").env("LOGLEVEL", "INFO");
+    let go = job.path("go");
+    let running = job.start();
+    running.stdout.await_text("up\n", 1);
+    let told = running.stderr.so_far();
+    let page = told.split("status at http://").nth(1).unwrap();
+    let address = page.split('/').next().unwrap();
+    let bearer = Token::new(SECRET.as_bytes()).unwrap().bearer();
+    let code = |page: &str, header: &str| {
+        let request = format!("GET {page} HTTP/1.0\r\n{header}\r\n");
+        let text = answer(address, request.as_bytes());
+        let line = String::from_utf8_lossy(&text).into_owned();
+        line.split(' ').nth(1).unwrap().parse::<u16>().unwrap()
+    };
+    for page in ["/status", "/metrics", "/workers/0/"] {
+        assert_eq!(code(page, ""), 401, "{page}");
+        assert_eq!(code(page, "Authorization: Bearer 00ff\r\n"), 401, "{page}");
+    }
+    assert_eq!(code("/", ""), 200);
+    let header = format!("Authorization: Bearer {bearer}\r\n");
+    assert_eq!(code("/status", &header), 200);
+    assert_eq!(code("/metrics", &header), 200);
+    fs::write(&go, "go\n").unwrap();
+    running.wait().expect(0);
+}
+
+#[test]
+fn static_nodes_with_a_token_keep_their_keys_from_workers() {
+    let (_folder, token) = token_file(SECRET);
+    let port = crate::harness::free_port().to_string();
+    let nodes = ["0", "1", "2"].map(|rank| {
+        let flags = [
+            "--nnodes=3",
+            "--rdzv-id=job",
+            "--node-rank",
+            rank,
+            "--master-port",
+            &port,
+            "--token-file",
+            token.to_str().unwrap(),
+        ];
+        run_shell(&flags, WAITS)
+    });
+    let nodes = start(nodes);
+    let worker =
+        || TcpStore::connect(TcpStoreOptions::new("127.0.0.1", port.parse().unwrap())).unwrap();
+    // The workers' part is theirs.
+    worker().set("of a worker", b"1").unwrap();
+    assert!(worker().check(&["of a worker"]).unwrap());
+    // The others' is not: another node's failure, its name, and requests of agents.
+    for key in ["job/rdzv/news/0", "job/rdzv/nodes/0"] {
+        assert!(worker().compare_set(key, b"", b"node 1\nfailed").is_err());
+        assert!(worker().check(&[key]).is_err());
+    }
+    let endpoint = format!("127.0.0.1:{port}");
+    let answered = answer(&endpoint, &[preamble(), close()].concat());
+    assert_eq!(answered, 7_u32.to_le_bytes(), "the ping alone is answered");
+    finish(nodes);
 }
 
 #[test]
