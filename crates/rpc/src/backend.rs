@@ -2,7 +2,7 @@
 //!
 //! A registry hands out handles ([`Backend`]) that stay good whatever is registered afterwards.
 
-use std::any::Any;
+use std::any::{Any, type_name};
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -125,8 +125,10 @@ impl<B: RpcBackend> ErasedBackend for B {
         options: &dyn BackendOptions,
     ) -> Result<Arc<dyn Agent>, RpcError> {
         let Some(options) = (options as &dyn Any).downcast_ref() else {
+            let wanted = type_name::<B::Options>();
+            let wanted = wanted.rsplit("::").next().unwrap_or(wanted);
             return Err(RpcError::invalid(format!(
-                "`rpc_backend_options` must be a `TensorPipeRpcBackendOptions`. {options:?}"
+                "`rpc_backend_options` must be a `{wanted}`. {options:?}"
             )));
         };
         RpcBackend::init(self, arguments, options)

@@ -25,6 +25,16 @@ const SMALLEST_MESSAGE_LIMIT: u64 = 64 << 10;
 /// Fewer bytes could be tried out.
 const SHORTEST_TOKEN: usize = 16;
 
+/// The channel of PyTorch that reads the memory of another process.
+pub(crate) const MEMORY_CHANNEL: &str = "cma";
+
+/// The channels of PyTorch that choose something here.
+const MEANT_CHANNELS: [&str; 2] = ["basic", MEMORY_CHANNEL];
+
+/// The other channels that PyTorch knows: more TCP connections, and copies between accelerators.
+const IGNORED_CHANNELS: [&str; 5] =
+    ["mpt_uv", "cuda_basic", "cuda_gdr", "cuda_ipc", "cuda_xth"];
+
 /// Options by name, as a program in another language or a file gives them.
 pub type Keywords = Map<String, Value>;
 
@@ -50,10 +60,13 @@ pub struct RpcOptions {
     /// The accelerators that this worker wants to use; empty means those that the maps name.
     #[serde(deserialize_with = "devices")]
     pub devices: Vec<Device>,
-    /// The transports that may be used, the preferred one first; `None` is all.
+    /// The transports that may be used, the preferred one first; `None` is all. PyTorch's `ibv` is
+    /// accepted beside others, and ignored with a line in the log.
     #[serde(alias = "_transports")]
     pub transports: Option<Vec<TransportName>>,
-    /// PyTorch's `_channels`. `basic` is the only one: bytes go where the transport goes.
+    /// PyTorch's `_channels`; empty is all. A list without `cma` keeps workers from reading large parts
+    /// out of one another's memory. `basic` is always there: bytes go where the transport goes. The
+    /// others that PyTorch knows are accepted, and ignored with a line in the log.
     #[serde(rename = "_channels")]
     pub channels: Vec<String>,
     /// The address of this host that the other workers can reach; `None` is found out.
@@ -142,7 +155,9 @@ impl RpcOptions {
         } else if self.transports.as_ref().is_some_and(Vec::is_empty) {
             "the list of transports is empty; give none at all to use every one that works"
                 .to_owned()
-        } else if let Some(other) = self.channels.iter().find(|name| *name != "basic") {
+        } else if self.transports.as_ref().is_some_and(|names| names.iter().all(is_foreign)) {
+            "the transport ibv does not exist here: name shm, unix or tcp, or none at all".to_owned()
+        } else if let Some(other) = self.channels.iter().find(|name| !is_channel(name)) {
             format!("Unknown channel: {other}")
         } else if let Some(bytes) = self.token_length().filter(|bytes| *bytes < SHORTEST_TOKEN) {
             format!(
@@ -163,6 +178,15 @@ impl RpcOptions {
         Err(RpcError::invalid(message))
     }
 
+    /// The names of PyTorch's in these options that have no meaning here.
+    pub(crate) fn ignored(&self) -> Vec<&str> {
+        let transports = self.transports.iter().flatten();
+        let foreign = transports.filter(|name| is_foreign(name)).map(|_| "ibv");
+        let channels = self.channels.iter().map(String::as_str);
+        let channels = channels.filter(|name| !MEANT_CHANNELS.contains(name));
+        foreign.chain(channels).collect()
+    }
+
     fn other_device(&self) -> Option<DeviceType> {
         let mut kinds = self.devices.iter().map(|device| device.kind());
         kinds.find(|kind| *kind != DeviceType::ACCELERATOR)
@@ -171,6 +195,14 @@ impl RpcOptions {
     fn token_length(&self) -> Option<usize> {
         self.token.as_ref().map(|token| token.0.len())
     }
+}
+
+fn is_foreign(name: &TransportName) -> bool {
+    *name == TransportName::Ibv
+}
+
+fn is_channel(name: &str) -> bool {
+    MEANT_CHANNELS.contains(&name) || IGNORED_CHANNELS.contains(&name)
 }
 
 /// A way for bytes from one worker to another.
@@ -184,6 +216,8 @@ pub enum TransportName {
     /// TCP, `uv` in PyTorch.
     #[serde(alias = "uv")]
     Tcp,
+    /// InfiniBand, in PyTorch. There is none here; what stands after it in the list is used.
+    Ibv,
 }
 
 /// The token of a job: a text that only its workers know. It is never printed.

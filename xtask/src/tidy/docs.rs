@@ -1,6 +1,8 @@
 //! Citations: each test that the documents in `docs/` name is there, and so is each rule that
 //! anything names.
 //!
+//! Tables that say what rdzv has for each item of PyTorch name a verdict and what shows it in every row.
+//!
 //! A test is named as `file::test` between backquotes, with a file of Rust or Python. A rule is a row
 //! of a document (`| INV-A9 |`), or stands in bold where the code explains it.
 
@@ -11,6 +13,9 @@ use super::source::Source;
 
 /// Invariants, scenarios, and what PyTorch does to its users.
 const IDS: [&str; 3] = ["EDGE-", "INV-", "SCN-"];
+
+/// The head of a table that has a verdict for each item.
+const VERDICTS: &str = "| item of PyTorch | verdict | shown by |";
 
 /// The names of functions, each with the names of the files that it is in.
 type Functions<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
@@ -40,6 +45,56 @@ pub(super) fn check(path: &str, text: &str, functions: &Functions<'_>) -> Vec<Fi
         }
     }
     findings
+}
+
+/// Rows of a table of verdicts that have none, or nothing that shows it: tests, rows of documents, or
+/// pages. That the tests and rows are there, the other checks say.
+pub(super) fn verdicts(path: &str, text: &str, documents: &[(String, String)]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut is_inside = false;
+    for (line, row) in (1..).zip(text.lines()) {
+        is_inside = row == VERDICTS || is_inside && row.starts_with('|');
+        if !is_inside || row == VERDICTS || row.starts_with("|---") {
+            continue;
+        }
+        let cells: Vec<&str> = row.trim_matches('|').split('|').collect();
+        let rule = match cells[..] {
+            [_, verdict, _] if !is_verdict(verdict.trim()) => {
+                "the verdict is none of: same, better, different because".to_owned()
+            }
+            [_, _, shown] => match unshown(shown, documents) {
+                Some(rule) => rule,
+                None => continue,
+            },
+            _ => "the row has not three cells".to_owned(),
+        };
+        findings.push(Finding::new(format!("{path}:{line}"), rule));
+    }
+    findings
+}
+
+fn is_verdict(text: &str) -> bool {
+    let word = text.split([' ', ';', ':', ',']).next();
+    matches!(word, Some("same" | "better")) || text.starts_with("different because ")
+}
+
+/// The fault of a cell that is to show a verdict.
+fn unshown(cell: &str, documents: &[(String, String)]) -> Option<String> {
+    let mut spans = cell.split('`').skip(1).step_by(2).peekable();
+    let mut links = cell.split("](").skip(1).peekable();
+    if spans.peek().is_none() && links.peek().is_none() && ids(cell).next().is_none() {
+        return Some("nothing shows the verdict".to_owned());
+    }
+    if let Some(span) = spans.find(|span| !span.contains("::")) {
+        return Some(format!("{span} is not a test: write file::test"));
+    }
+    let target = |link: &str| link.split([')', '#']).next().map(str::to_owned);
+    let is_page = |target: &String| {
+        let mut paths = documents.iter().map(|(path, _)| path.as_str());
+        paths.any(|path| path.strip_prefix("docs/") == Some(target))
+    };
+    let lost = links.filter_map(target).find(|target| !is_page(target))?;
+    Some(format!("there is no page {lost}"))
 }
 
 /// The functions in the sources.
@@ -129,6 +184,40 @@ mod tests {
                 "docs/x.md:2",
                 "there is no test it_works in c.rs"
             )]
+        );
+    }
+
+    #[test]
+    fn a_row_without_a_verdict_or_without_a_test_is_found() {
+        let text = "\
+| item of PyTorch | verdict | shown by |
+|---|---|---|
+| `a` | same | `b.rs::it_works` |
+| `b` | better: `x::y` | EDGE-S1 |
+| `c` | different because it is | [a page](x.md#here) |
+| `d` | missing | `b.rs::it_works` |
+| `e` | different | `b.rs::it_works` |
+| `f` | same | |
+| `g` | same | see `it_works` |
+| `h` | same | [a page](y.md) |
+| `i` | same |
+
+| other | table |
+| `j` | missing |
+";
+        let documents = [("docs/x.md".to_owned(), String::new())];
+        let findings = verdicts("docs/x.md", text, &documents);
+        let none = "the verdict is none of: same, better, different because";
+        assert_eq!(
+            findings,
+            [
+                Finding::new("docs/x.md:6", none),
+                Finding::new("docs/x.md:7", none),
+                Finding::new("docs/x.md:8", "nothing shows the verdict"),
+                Finding::new("docs/x.md:9", "it_works is not a test: write file::test"),
+                Finding::new("docs/x.md:10", "there is no page y.md"),
+                Finding::new("docs/x.md:11", "the row has not three cells"),
+            ]
         );
     }
 

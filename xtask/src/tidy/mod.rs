@@ -7,7 +7,7 @@
 //! | no cycle among the modules of a folder | [`cycles`] |
 //! | whole words for names of files | [`files`] |
 //! | the words of the field, sentences with a noun | [`vocabulary`] |
-//! | tests and rules that are cited are there | [`docs`] |
+//! | tests and rules that are cited are there; each item of PyTorch has a verdict and a test | [`docs`] |
 //!
 //! A finding names the file, the line and the rule. The checks read sources through [`tokens`], so
 //! that a word in a comment or in a text is not taken for code.
@@ -103,6 +103,7 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
         .filter(|(path, _)| path.starts_with("docs/"))
     {
         findings.extend(docs::check(path, text, &functions));
+        findings.extend(docs::verdicts(path, text, &documents));
         findings.extend(vocabulary::text(path, text));
     }
     findings.extend(docs::rules(&documents, &sources));

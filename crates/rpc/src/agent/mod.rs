@@ -25,6 +25,7 @@ pub(crate) mod peers;
 pub(crate) mod poller;
 
 mod call;
+mod devices;
 mod due;
 mod handle;
 mod init;

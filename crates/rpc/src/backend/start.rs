@@ -11,7 +11,7 @@ use rdzv_rpc_proto::frame::Limits;
 
 use super::InitArguments;
 use crate::device::DeviceBackend;
-use crate::options::{RpcOptions, TransportName};
+use crate::options::{MEMORY_CHANNEL, RpcOptions, TransportName};
 use crate::transport::Identity;
 use crate::transport::{Token, TransportOptions};
 use crate::{AgentOptions, Membership, RpcAgent, RpcError};
@@ -48,6 +48,13 @@ fn agent_options(
     options: &RpcOptions,
     devices: &Arc<dyn DeviceBackend>,
 ) -> Result<AgentOptions, RpcError> {
+    let ignored = options.ignored();
+    if !ignored.is_empty() {
+        tracing::warn!(
+            "the options name transports or channels that have no meaning here and are ignored: {}",
+            ignored.join(", ")
+        );
+    }
     let token = options.token.as_ref().map(|secret| {
         Token::new(secret.text().as_bytes()).map_err(|error| RpcError::invalid(error.to_string()))
     });
@@ -70,10 +77,11 @@ fn agent_options(
 /// Unix sockets serve every worker of this host that shared memory serves, and TCP serves all: what
 /// stands after them in the list is never used.
 fn transports(options: &RpcOptions) -> Result<TransportOptions, RpcError> {
-    use TransportName::{Shm, Tcp, Unix};
+    use TransportName::{Ibv, Shm, Tcp, Unix};
     let all = [Shm, Unix, Tcp];
     let names = options.transports.as_deref().unwrap_or(&all);
-    let near: Vec<_> = names.iter().take_while(|name| **name != Tcp).collect();
+    let names = names.iter().filter(|name| **name != Ibv);
+    let near: Vec<_> = names.clone().take_while(|name| **name != Tcp).collect();
     let identity = options.tls.as_ref().map(|files| {
         Identity::from_files(&files.certificate, &files.key, &files.authorities)
             .map_err(|error| RpcError::invalid(error.to_string()))
@@ -82,7 +90,8 @@ fn transports(options: &RpcOptions) -> Result<TransportOptions, RpcError> {
         // Rings are agreed on over a Unix socket.
         unix: !near.is_empty(),
         shared: near.first() == Some(&&Shm),
-        tcp: names.contains(&Tcp),
+        tcp: names.clone().any(|name| *name == Tcp),
+        read_memory: reads_memory(&options.channels),
         address: match options.address {
             Some(address) => address,
             None => own_address(&options.init_method, &Environment::of_process()),
@@ -91,6 +100,11 @@ fn transports(options: &RpcOptions) -> Result<TransportOptions, RpcError> {
         heartbeat_limit: options.heartbeat_limit,
         ..TransportOptions::default()
     })
+}
+
+/// Whether the channels, if any are named, are to read the memory of other processes.
+fn reads_memory(channels: &[String]) -> bool {
+    channels.is_empty() || channels.iter().any(|name| name == MEMORY_CHANNEL)
 }
 
 /// The address that this host has for those who meet at the URL: that by which it reaches the place.
@@ -155,6 +169,77 @@ mod tests {
         assert_eq!(chosen(Some(&[Tcp, Shm])), (false, false, true));
         assert_eq!(chosen(Some(&[Unix, Shm, Tcp])), (false, true, true));
         assert_eq!(chosen(Some(&[Shm])), (true, true, false));
+    }
+
+    /// The log that `agent_options` writes, and the transports that come of it.
+    fn logged(options: &RpcOptions) -> (String, TransportOptions) {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_writer(move || writer.clone())
+            .finish();
+        let made = tracing::subscriber::with_default(subscriber, || {
+            agent_options(options, &crate::device::CpuOnly::shared()).unwrap()
+        });
+        let text = String::from_utf8(log.0.lock().clone()).unwrap();
+        (text, made.transports)
+    }
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<parking_lot::Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn channels_choose_what_has_a_meaning_here_and_a_line_names_the_rest() {
+        for (channels, reads, ignored) in [
+            (vec![], true, None),
+            (vec!["cma"], true, None),
+            (vec!["basic"], false, None),
+            (vec!["basic", "cma"], true, None),
+            (vec!["mpt_uv"], false, Some("ignored: mpt_uv\n")),
+            (
+                vec!["cuda_ipc", "cma", "cuda_gdr", "cuda_xth", "cuda_basic"],
+                true,
+                Some("ignored: cuda_ipc, cuda_gdr, cuda_xth, cuda_basic\n"),
+            ),
+        ] {
+            let options = RpcOptions {
+                channels: channels.iter().map(|name| (*name).to_owned()).collect(),
+                ..RpcOptions::default()
+            };
+            options.check().unwrap();
+            let (log, transports) = logged(&options);
+            assert_eq!(transports.read_memory, reads, "{channels:?}");
+            match ignored {
+                Some(ending) => {
+                    assert!(log.ends_with(ending), "{log}");
+                    assert_eq!(log.lines().count(), 1, "{log}");
+                }
+                None => assert_eq!(log, ""),
+            }
+        }
+    }
+
+    #[test]
+    fn infiniband_is_left_out_of_the_list_with_a_line() {
+        use TransportName::{Ibv, Shm, Tcp};
+        let options = RpcOptions {
+            transports: Some(vec![Ibv, Shm, Tcp]),
+            ..RpcOptions::default()
+        };
+        let (log, transports) = logged(&options);
+        assert!(transports.shared && transports.unix && transports.tcp);
+        assert!(log.ends_with("ignored: ibv\n"), "{log}");
     }
 
     #[test]

@@ -206,7 +206,7 @@ fn the_built_in_backend_takes_its_own_options_only() {
     assert_eq!(error.kind, RpcErrorKind::InvalidArgument);
     assert_eq!(
         error.message,
-        "`rpc_backend_options` must be a `TensorPipeRpcBackendOptions`. Other { word: false }"
+        "`rpc_backend_options` must be a `RpcOptions`. Other { word: false }"
     );
     let options = RpcOptions::default();
     let refused = |arguments| backend.init(arguments, &options).unwrap_err();

@@ -1,12 +1,14 @@
 //! To which device of the receiver a tensor goes.
 
+use rdzv_rpc_proto::device::check::Row;
 use rdzv_rpc_proto::device::Device;
 
 use crate::message::{Direction, Outgoing};
 use crate::{RpcError, RpcErrorKind};
 
-/// Where a tensor on this device is to be put by the destination. The texts are the reference's,
-/// but that it says Request of responses too, and itself twice.
+/// Where a tensor on this device is to be put by the destination. The texts are PyTorch's, but for the
+/// list of devices, which has brackets, and for the type of the options. PyTorch says Request of
+/// responses too, and itself twice.
 pub(crate) fn target(device: Device, outgoing: &Outgoing<'_>) -> Result<Device, RpcError> {
     let refused = |message: String| {
         RpcError::new(RpcErrorKind::DeviceMap, message).with_worker(outgoing.destination().clone())
@@ -16,10 +18,10 @@ pub(crate) fn target(device: Device, outgoing: &Outgoing<'_>) -> Result<Device, 
         && !device.is_cpu()
         && !devices.contains(&device)
     {
-        let list: String = devices.iter().map(|device| format!("{device}, ")).collect();
+        let list = Row(devices.to_vec());
         return Err(refused(format!(
             "RPC detected that a user-function output tensor on device {device}. This device is not \
-             one of the input tensor devices: {list}which is not yet supported. Move the tensor to \
+             one of the input tensor devices: {list}, which is not yet supported. Move the tensor to \
              one of them, or name its device in the options of this worker."
         )));
     }
@@ -27,7 +29,7 @@ pub(crate) fn target(device: Device, outgoing: &Outgoing<'_>) -> Result<Device, 
         format!(
             "TensorPipe RPC backend only supports CPU tensors by default, please move your tensors \
              to CPU before sending them over RPC, or call `set_device_map` on \
-             `TensorPipeRpcBackendOptions` to explicitly configure device mapping. {} device mapping \
+             `RpcOptions` to explicitly configure device mapping. {} device mapping \
              is not available for destination {}",
             outgoing.direction(),
             outgoing.destination().name,

@@ -38,7 +38,16 @@ impl From<BadName> for RpcError {
 
 impl From<DeviceFault> for RpcError {
     fn from(error: DeviceFault) -> Self {
-        Self::new(RpcErrorKind::DeviceMap, error.to_string())
+        let mut text = error.to_string();
+        if let Some(node) = error.without_devices() {
+            // Over a host with accelerators nothing else would explain the 0.
+            text = format!(
+                "{text}\nthe agent of {node} was made without a device backend, so it counts no \
+                 accelerators whatever its host has: make it with a backend of \
+                 `BuiltIn::of_devices`, or set `AgentOptions::backend`; rdzv brings none for CUDA along"
+            );
+        }
+        Self::new(RpcErrorKind::DeviceMap, text)
     }
 }
 

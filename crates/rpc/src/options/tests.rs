@@ -141,14 +141,22 @@ fn transports_and_channels_are_known_or_refused() {
         options.transports.unwrap(),
         [TransportName::Shm, TransportName::Tcp]
     );
-    assert!(refused(&json!({ "_transports": ["ibv"] })).contains("unknown variant `ibv`"));
+    assert!(refused(&json!({ "_transports": ["ibv"] })).contains("ibv does not exist here"));
+    assert!(constructed(&json!({ "_transports": ["ibv", "uv"] })).is_ok());
+    assert!(refused(&json!({ "_transports": ["pigeon"] })).contains("unknown variant `pigeon`"));
     assert!(refused(&json!({ "transports": ["TCP"] })).contains("unknown variant `TCP`"));
     assert!(refused(&json!({ "transports": [] })).contains("is empty"));
-    assert!(constructed(&json!({ "_channels": ["basic"] })).is_ok());
-    assert_eq!(
-        refused(&json!({ "_channels": ["basic", "cma"] })),
-        "Unknown channel: cma"
-    );
+    // All that PyTorch knows, whether they mean something here or not.
+    let known = [
+        "basic", "cma", "mpt_uv", "cuda_basic", "cuda_gdr", "cuda_ipc", "cuda_xth",
+    ];
+    assert!(constructed(&json!({ "_channels": known })).is_ok());
+    for unknown in ["pigeon", "CMA", ""] {
+        assert_eq!(
+            refused(&json!({ "_channels": ["basic", unknown] })),
+            format!("Unknown channel: {unknown}")
+        );
+    }
 }
 
 #[test]

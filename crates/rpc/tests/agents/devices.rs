@@ -1,10 +1,11 @@
 //! Tensors of accelerators between workers that have maps of their own.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rdzv_rpc::device::DeviceBackend;
 use rdzv_rpc::device::testing::FakeDevices;
-use rdzv_rpc::{AgentOptions, CallContext, Membership, Method, Methods, RpcAgent, Tensor};
+use rdzv_rpc::{AgentOptions, CallContext, Membership, Method, Methods, RpcAgent, RpcErrorKind, Tensor};
 use rdzv_rpc_proto::device::{Device, DeviceData, DeviceMap};
 use rdzv_store::Store;
 
@@ -86,4 +87,56 @@ fn results_come_back_to_their_devices_also_after_one_has_left() {
     c.assert_sends("a", 1, 1);
     a.agent.shutdown(LONG).unwrap();
     c.agent.shutdown(LONG).unwrap();
+}
+
+#[test]
+fn an_agent_tells_the_devices_and_maps_that_its_group_has_settled() {
+    let store = store();
+    let a = join(&store, "a", 0, &[("b", &[(0, 1), (3, 2)])]);
+    let b = join(&store, "b", 1, &[("a", &[(0, 2)])]);
+    a.wait_for(2);
+    let map = |pairs: &[(u32, u32)]| DeviceMap::new(pairs.iter().copied()).unwrap();
+    let devices = |indices: &[u32]| -> Vec<Device> {
+        indices.iter().map(|index| Device::from(*index)).collect()
+    };
+    // Those of its own maps, and those that the other one sends to.
+    assert_eq!(a.agent.devices(), devices(&[0, 2, 3]));
+    assert_eq!(b.agent.devices(), devices(&[0, 1, 2]));
+    assert_eq!(
+        a.agent.reverse_maps(),
+        BTreeMap::from([("b".to_owned(), map(&[(2, 0)]))])
+    );
+    assert_eq!(
+        b.agent.reverse_maps(),
+        BTreeMap::from([("a".to_owned(), map(&[(1, 0), (2, 3)]))])
+    );
+    // Of oneself and of others, by name and by id.
+    for agent in [&a.agent, &b.agent] {
+        let infos = agent.device_infos("a").unwrap();
+        assert_eq!(infos, agent.device_infos(0).unwrap());
+        assert_eq!((infos.device_count, infos.devices.len()), (4, 0));
+        assert_eq!(infos.device_maps["b"], map(&[(0, 1), (3, 2)]));
+    }
+    let unknown = a.agent.device_infos("c").unwrap_err();
+    assert_eq!(unknown.kind, RpcErrorKind::UnknownWorker);
+    b.agent.shutdown(LONG).unwrap();
+    a.wait_for(1);
+    // The other one's map is gone with it, its own stays.
+    assert_eq!(a.agent.reverse_maps(), BTreeMap::new());
+    assert_eq!(a.agent.devices(), devices(&[0, 3]));
+    a.agent.shutdown(LONG).unwrap();
+}
+
+#[test]
+fn without_a_device_backend_a_map_is_refused_and_the_error_says_why() {
+    let mut options = AgentOptions::default();
+    let map = DeviceMap::new([(0, 0)]).unwrap();
+    options.devices.device_maps.insert("w0".to_owned(), map);
+    let membership = Membership::Static { world_size: 1 };
+    let refused = RpcAgent::init("w0", 0, membership, store(), Methods::new(), options);
+    let error = refused.unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::DeviceMap);
+    let text = "device count = 0\nthe agent of w0 was made without a device backend";
+    assert!(error.message.contains(text), "{error}");
+    assert!(error.message.contains("BuiltIn::of_devices"), "{error}");
 }

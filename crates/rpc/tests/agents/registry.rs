@@ -85,6 +85,6 @@ fn the_registry_of_the_process_has_the_built_in_backend() {
     let refused = refused.init(arguments, &Foreign);
     assert_eq!(
         refused.unwrap_err().to_string(),
-        "`rpc_backend_options` must be a `TensorPipeRpcBackendOptions`. Foreign"
+        "`rpc_backend_options` must be a `RpcOptions`. Foreign"
     );
 }

@@ -79,13 +79,13 @@ fn what_a_process_asks_for_is_honoured_or_refused() {
     assert!(option("num_worker_threads", json!("two")).contains("cannot be \"two\""));
     assert!(option("devices", json!(["cpu"])).contains("a list of CUDA devices, but got"));
     assert!(option("transports", json!(["pigeon"])).contains("pigeon"));
-    assert_eq!(option("_channels", json!(["cma"])), "Unknown channel: cma");
+    assert_eq!(option("_channels", json!(["pigeon"])), "Unknown channel: pigeon");
     let two_to_one = json!({ "b": { "cuda:0": "cuda:1", "cuda:1": "cuda:1" } });
     assert!(option("device_maps", two_to_one).contains("cuda:1"));
     assert!(refused(json!({ "timeout": -0.5 })).ends_with("RPC Timeout must be non-negative"));
     // Options of another type, with the backend and without it.
     let foreign = refused(json!({ "foreign": true, "backend": "RDZV", "world_size": 1 }));
-    let wrong = "`rpc_backend_options` must be a `TensorPipeRpcBackendOptions`. Foreign";
+    let wrong = "`rpc_backend_options` must be a `RpcOptions`. Foreign";
     assert_eq!(foreign, wrong);
     let inferred = refused(json!({ "foreign": true }));
     assert_eq!(inferred, "Could not infer backend for options Foreign");

@@ -18,6 +18,14 @@ impl<T: fmt::Display> fmt::Display for Row<T> {
     }
 }
 
+impl Row<String> {
+    /// As PyTorch prints names: `['a', 'b']`.
+    fn quoted(&self) -> String {
+        let quoted = self.0.iter().map(|name| format!("'{name}'"));
+        Row(quoted.collect()).to_string()
+    }
+}
+
 /// The first rule that the devices of a group break, in the order of the rules.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum DeviceFault {
@@ -43,7 +51,9 @@ pub enum DeviceFault {
     },
     /// V3: a map is for somebody who is not in the group.
     #[error(
-        "Node {node} has invalid target node names in its device maps\ndevice maps = {targets}\nnode names = {names}"
+        "Node {node} has invalid target node names in its device maps\ndevice maps = {}\nnode names = {}",
+        .targets.quoted(),
+        .names.quoted()
     )]
     UnknownTargets {
         /// Whose.
@@ -69,6 +79,22 @@ pub enum DeviceFault {
         /// The rule that it breaks.
         fault: MapFault,
     },
+}
+
+impl DeviceFault {
+    /// The worker whose lack of any accelerator is the breach, if that is it.
+    pub fn without_devices(&self) -> Option<&str> {
+        match self {
+            Self::InvalidDevices { node, count: 0, .. } => Some(node),
+            Self::Map { node, fault, .. } if *fault == MapFault::Sources(Misfit::Absent(0)) => {
+                Some(node)
+            }
+            Self::Map { target, fault, .. } if *fault == MapFault::Targets(Misfit::Absent(0)) => {
+                Some(target)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// The first rule that a device map breaks.

@@ -214,6 +214,11 @@ impl GroupView {
         self.reverse_maps.get(caller.as_str())
     }
 
+    /// All of them, by the names of the callers.
+    pub fn reverse_maps(&self) -> &BTreeMap<String, DeviceMap> {
+        &self.reverse_maps
+    }
+
     /// The devices that this member uses, in order.
     pub fn devices(&self) -> &[Device] {
         &self.devices

@@ -9,7 +9,7 @@ use crate::tensor::{Device, Tensor};
 
 const NO_MAP: &str = "TensorPipe RPC backend only supports CPU tensors by default, please move your \
     tensors to CPU before sending them over RPC, or call `set_device_map` on \
-    `TensorPipeRpcBackendOptions` to explicitly configure device mapping. ";
+    `RpcOptions` to explicitly configure device mapping. ";
 
 fn cuda(index: u32) -> Device {
     Device::accelerator(index)
@@ -113,7 +113,7 @@ fn a_result_on_a_device_outside_of_the_list_is_refused() {
     let error = respond(cuda(2), &[cuda(0), cuda(1)]).unwrap_err();
     assert!(error.message.starts_with(
         "RPC detected that a user-function output tensor on device cuda:2. This device is not one of \
-         the input tensor devices: cuda:0, cuda:1, which is not yet supported. "
+         the input tensor devices: [cuda:0, cuda:1], which is not yet supported. "
     ));
     assert_eq!(respond(cuda(0), &[cuda(0)]), Ok(cuda(3)));
     assert_eq!(respond(Device::CPU, &[]), Ok(Device::CPU));

@@ -105,7 +105,7 @@ fn v3_a_map_is_for_nobody() {
     assert_eq!(
         of_two(a(), plain()),
         "Node a has invalid target node names in its device maps\n\
-         device maps = [b, c]\nnode names = [a, b]"
+         device maps = ['b', 'c']\nnode names = ['a', 'b']"
     );
     // In a dynamic group c may come; what a promises of its own devices is looked at anyway.
     assert_eq!(
