@@ -49,12 +49,14 @@ def test_the_rules_of_devices_are_pytorchs(case):
 
 
 def test_the_channels_that_ours_takes_are_pytorchs():
-    # Those for accelerators are in builds with CUDA only.
-    for channel in ["basic", "cma", "mpt_uv"]:
+    known = ["basic", "cma", "mpt_uv"]
+    if torch.version.cuda:
+        known += ["cuda_basic", "cuda_gdr", "cuda_ipc", "cuda_xth"]
+    for channel in known:
         rpc.TensorPipeRpcBackendOptions(_channels=[channel])
     with pytest.raises(RuntimeError, match="^Unknown channel: pigeon"):
         rpc.TensorPipeRpcBackendOptions(_channels=["pigeon"])
-    for transport in ["shm", "uv"]:
+    for transport in ["shm", "uv", "ibv"]:
         rpc.TensorPipeRpcBackendOptions(_transports=[transport])
     with pytest.raises(RuntimeError, match="^Unknown transport: pigeon"):
         rpc.TensorPipeRpcBackendOptions(_transports=["pigeon"])

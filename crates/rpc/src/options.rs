@@ -32,8 +32,7 @@ pub(crate) const MEMORY_CHANNEL: &str = "cma";
 const MEANT_CHANNELS: [&str; 2] = ["basic", MEMORY_CHANNEL];
 
 /// The other channels that PyTorch knows: more TCP connections, and copies between accelerators.
-const IGNORED_CHANNELS: [&str; 5] =
-    ["mpt_uv", "cuda_basic", "cuda_gdr", "cuda_ipc", "cuda_xth"];
+const IGNORED_CHANNELS: [&str; 5] = ["mpt_uv", "cuda_basic", "cuda_gdr", "cuda_ipc", "cuda_xth"];
 
 /// Options by name, as a program in another language or a file gives them.
 pub type Keywords = Map<String, Value>;
@@ -155,8 +154,13 @@ impl RpcOptions {
         } else if self.transports.as_ref().is_some_and(Vec::is_empty) {
             "the list of transports is empty; give none at all to use every one that works"
                 .to_owned()
-        } else if self.transports.as_ref().is_some_and(|names| names.iter().all(is_foreign)) {
-            "the transport ibv does not exist here: name shm, unix or tcp, or none at all".to_owned()
+        } else if self
+            .transports
+            .as_ref()
+            .is_some_and(|names| names.iter().all(is_foreign))
+        {
+            "the transport ibv does not exist here: name shm, unix or tcp, or none at all"
+                .to_owned()
         } else if let Some(other) = self.channels.iter().find(|name| !is_channel(name)) {
             format!("Unknown channel: {other}")
         } else if let Some(bytes) = self.token_length().filter(|bytes| *bytes < SHORTEST_TOKEN) {

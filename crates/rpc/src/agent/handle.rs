@@ -147,6 +147,12 @@ impl RpcAgent {
         &self.core.me
     }
 
+    /// Whether the group is static: all workers were known from the beginning.
+    pub fn is_static_group(&self) -> bool {
+        // The members of a dynamic group have none that they all know.
+        self.core.group != 0
+    }
+
     /// A worker of the group.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! To which device of the receiver a tensor goes.
 
-use rdzv_rpc_proto::device::check::Row;
 use rdzv_rpc_proto::device::Device;
+use rdzv_rpc_proto::device::check::Row;
 
 use crate::message::{Direction, Outgoing};
 use crate::{RpcError, RpcErrorKind};

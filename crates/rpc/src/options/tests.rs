@@ -148,7 +148,13 @@ fn transports_and_channels_are_known_or_refused() {
     assert!(refused(&json!({ "transports": [] })).contains("is empty"));
     // All that PyTorch knows, whether they mean something here or not.
     let known = [
-        "basic", "cma", "mpt_uv", "cuda_basic", "cuda_gdr", "cuda_ipc", "cuda_xth",
+        "basic",
+        "cma",
+        "mpt_uv",
+        "cuda_basic",
+        "cuda_gdr",
+        "cuda_ipc",
+        "cuda_xth",
     ];
     assert!(constructed(&json!({ "_channels": known })).is_ok());
     for unknown in ["pigeon", "CMA", ""] {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use rdzv_rpc::device::DeviceBackend;
 use rdzv_rpc::device::testing::FakeDevices;
-use rdzv_rpc::{AgentOptions, CallContext, Membership, Method, Methods, RpcAgent, RpcErrorKind, Tensor};
+use rdzv_rpc::{
+    AgentOptions, CallContext, Membership, Method, Methods, RpcAgent, RpcErrorKind, Tensor,
+};
 use rdzv_rpc_proto::device::{Device, DeviceData, DeviceMap};
 use rdzv_store::Store;
 
@@ -117,6 +119,7 @@ fn an_agent_tells_the_devices_and_maps_that_its_group_has_settled() {
         assert_eq!((infos.device_count, infos.devices.len()), (4, 0));
         assert_eq!(infos.device_maps["b"], map(&[(0, 1), (3, 2)]));
     }
+    assert!(!a.agent.is_static_group());
     let unknown = a.agent.device_infos("c").unwrap_err();
     assert_eq!(unknown.kind, RpcErrorKind::UnknownWorker);
     b.agent.shutdown(LONG).unwrap();

@@ -79,7 +79,10 @@ fn what_a_process_asks_for_is_honoured_or_refused() {
     assert!(option("num_worker_threads", json!("two")).contains("cannot be \"two\""));
     assert!(option("devices", json!(["cpu"])).contains("a list of CUDA devices, but got"));
     assert!(option("transports", json!(["pigeon"])).contains("pigeon"));
-    assert_eq!(option("_channels", json!(["pigeon"])), "Unknown channel: pigeon");
+    assert_eq!(
+        option("_channels", json!(["pigeon"])),
+        "Unknown channel: pigeon"
+    );
     let two_to_one = json!({ "b": { "cuda:0": "cuda:1", "cuda:1": "cuda:1" } });
     assert!(option("device_maps", two_to_one).contains("cuda:1"));
     assert!(refused(json!({ "timeout": -0.5 })).ends_with("RPC Timeout must be non-negative"));

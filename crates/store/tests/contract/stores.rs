@@ -81,3 +81,11 @@ impl<S: Shared> Shared for Prefixed<S> {
         Box::new(PrefixStore::new("prefix", Arc::from(self.0.member())))
     }
 }
+
+#[test]
+fn a_prefix_store_has_a_prefix_and_a_store_below_it() {
+    let below: Arc<dyn Store> = Arc::from(Hash::default().member());
+    let store = PrefixStore::new("prefix", Arc::clone(&below));
+    assert_eq!(store.prefix(), "prefix");
+    assert!(Arc::ptr_eq(store.inner(), &below));
+}
