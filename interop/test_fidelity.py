@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.elastic
 import torch.distributed.rpc as rpc
+from torch.distributed.run import get_args_parser
 
 PAGE = (pathlib.Path(__file__).parent.parent / "docs/fidelity.md").read_text()
 MODULES = [
@@ -69,3 +70,9 @@ def test_every_public_name_is_on_the_page(name):
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
 def test_every_method_is_on_the_page(kind):
     assert missing(name for name in dir(kind) if not name.startswith("_")) == []
+
+
+def test_every_flag_is_on_the_page():
+    flags = [action.option_strings for action in get_args_parser()._actions if action.option_strings]
+    assert len(flags) > 30
+    assert [names for names in flags if not any(f"`{name}`" in PAGE for name in names)] == []

@@ -275,7 +275,20 @@ mod tests {
 
     #[test]
     fn what_is_not_given_is_as_in_the_reference() {
-        assert_eq!(read("").unwrap(), Settings::new(2, 3));
+        let seconds = Duration::from_secs;
+        let defaults = Settings {
+            min_nodes: 2,
+            max_nodes: 3,
+            join_timeout: seconds(600),
+            last_call_timeout: seconds(30),
+            close_timeout: seconds(30),
+            heartbeat_timeout: seconds(5),
+            keep_alive_interval: seconds(5),
+            keep_alive_max_attempt: 3,
+            cas_backoff_max: Duration::ZERO,
+        };
+        assert_eq!(read("").unwrap(), defaults);
+        assert_eq!(Settings::new(2, 3), defaults);
         assert_eq!(read("timeout=900,zeus=1").unwrap(), Settings::new(2, 3));
     }
 

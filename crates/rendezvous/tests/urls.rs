@@ -410,3 +410,9 @@ fn the_process_has_a_registry_too() {
     assert_eq!(found.join().unwrap().world_size, 1);
     assert!(rendezvous("of-nobody://", None, None, options(&[])).is_err());
 }
+
+#[test]
+fn thirty_minutes_are_the_limit_unless_another_one_is_given() {
+    let given = UrlOptions::default().timeout;
+    assert_eq!(given, Duration::from_secs(30 * 60));
+}
