@@ -42,9 +42,9 @@ impl From<DeviceFault> for RpcError {
         if let Some(node) = error.without_devices() {
             // Over a host with accelerators nothing else would explain the 0.
             text = format!(
-                "{text}\nthe agent of {node} was made without a device backend, so it counts no \
-                 accelerators whatever its host has: make it with a backend of \
-                 `BuiltIn::of_devices`, or set `AgentOptions::backend`; rdzv brings none for CUDA along"
+                "{text}\n{node} counts no accelerators, as every worker without a device backend does, \
+                 whatever its host has: make its agent with a backend of `BuiltIn::of_devices`, or \
+                 set `backend` and `devices` of `AgentOptions`; rdzv brings no backend for CUDA along"
             );
         }
         Self::new(RpcErrorKind::DeviceMap, text)

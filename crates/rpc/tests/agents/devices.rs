@@ -139,7 +139,8 @@ fn without_a_device_backend_a_map_is_refused_and_the_error_says_why() {
     let refused = RpcAgent::init("w0", 0, membership, store(), Methods::new(), options);
     let error = refused.unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::DeviceMap);
-    let text = "device count = 0\nthe agent of w0 was made without a device backend";
+    let text =
+        "device count = 0\nw0 counts no accelerators, as every worker without a device backend";
     assert!(error.message.contains(text), "{error}");
     assert!(error.message.contains("BuiltIn::of_devices"), "{error}");
 }

@@ -177,8 +177,10 @@ fn a_joiner_with_a_bad_map_is_told_so_and_the_group_is_as_before() {
         let error = join(&store, bad).unwrap_err();
         assert!(started.elapsed() < Duration::from_secs(2));
         assert_eq!(error.kind, RpcErrorKind::DeviceMap);
+        let (text, remedy) = error.message.split_once("\na counts no ").unwrap();
+        assert!(remedy.contains("BuiltIn::of_devices"), "{remedy}");
         assert_eq!(
-            error.message,
+            text,
             "Node b has target devices with invalid indices in its device map for a\n\
              device map = {cuda:0: cuda:3}\ndevice count = 0"
         );
