@@ -1,6 +1,7 @@
 //! The token of a job, and the proof that somebody has it.
 
 use std::fmt;
+use std::sync::Arc;
 
 use ring::rand::SecureRandom as _;
 use ring::{hmac, rand};
@@ -13,7 +14,7 @@ pub const SHORTEST: usize = 16;
 
 /// A secret that all workers of a job share. It is never sent, and never printed.
 #[derive(Clone)]
-pub struct Token(hmac::Key);
+pub struct Token(Arc<hmac::Key>);
 
 /// A token that is too short to be a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -39,7 +40,7 @@ impl Token {
         if secret.len() < SHORTEST {
             return Err(WeakToken(secret.len()));
         }
-        Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, secret)))
+        Ok(Self(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, secret))))
     }
 
     /// The proof of the side in this role, given the bytes of both hellos: HMAC-SHA-256.
