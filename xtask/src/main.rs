@@ -27,6 +27,7 @@ usage: cargo xtask <task>
   bench launch [...]     starting, restarting and log throughput, against torchrun
   bench rendezvous [...] agents that find one another, against PyTorch's
   bench rpc [...]        calls between workers, beside torch.distributed.rpc
+  bench secret [...]     stores and launches with a job token and with TLS, beside the same without
   bench store [...]      the TCP store server, against PyTorch's
   fuzz [seconds]         run each fuzz target for that long (default 60)
 ";

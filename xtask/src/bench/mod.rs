@@ -14,6 +14,7 @@ mod measure;
 mod peer;
 mod rendezvous;
 mod rpc;
+mod secret;
 mod stolen;
 mod store;
 mod table;
@@ -36,17 +37,18 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
         Some(("launch", rest)) => launch::run(rest),
         Some(("rendezvous", rest)) => rendezvous::run(rest),
         Some(("rpc", rest)) => rpc::run(rest),
+        Some(("secret", rest)) => secret::run(rest),
         Some(("store", rest)) => store::run(rest),
         Some((measure::NAME, rest)) => measure::run(rest),
         Some((worker::NAME, rest)) => worker::run(rest),
         Some((other, _)) => {
             bail!(
-                "there is no benchmark '{other}': say `agent`, `collective`, `hostile`, `launch`, `rendezvous`, `rpc` \
-                   or `store`"
+                "there is no benchmark '{other}': say `agent`, `collective`, `hostile`, `launch`, `rendezvous`, `rpc`, \
+                   `secret` or `store`"
             )
         }
         None => bail!(
-            "say what to measure: `bench agent`, `collective`, `hostile`, `launch`, `rendezvous`, `rpc` or `store`"
+            "say what to measure: `bench agent`, `collective`, `hostile`, `launch`, `rendezvous`, `rpc`, `secret` or `store`"
         ),
     }
 }
