@@ -265,6 +265,29 @@ fn certificates_admit_and_a_wrong_or_no_one_is_refused_with_the_reason() {
 }
 
 #[test]
+fn an_expired_certificate_is_refused_with_the_reason() {
+    let authority = Authority::new();
+    let server = strict(&certified(&authority, "a"));
+    let (certificate, key) = authority.expired_files("b");
+    let identity = Identity::from_files(&certificate, &key, &authority.file()).unwrap();
+    let expired = Credentials {
+        token: None,
+        identity: Some(Arc::new(identity)),
+    };
+    let with_token = Credentials {
+        token: token(1).token,
+        ..expired.clone()
+    };
+    for credentials in [&expired, &with_token] {
+        let text = refused(server.port(), credentials);
+        assert!(text.contains("our certificate has expired"), "{text}");
+    }
+    let server = strict(&expired);
+    let text = refused(server.port(), &certified(&authority, "c"));
+    assert!(text.contains("certificate is no good"), "{text}");
+}
+
+#[test]
 fn nothing_of_a_key_a_value_or_the_token_is_seen_on_an_encrypted_connection() {
     let authority = Authority::new();
     let secret = b"the-token-of-this-job";

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType, date_time_ymd};
 use tempfile::TempDir;
 
 /// A certificate authority whose certificates are in files of a temporary folder.
@@ -46,7 +46,18 @@ impl Authority {
     ///
     /// A name with a colon cannot be a DNS name and becomes a URI.
     pub fn files(&self, name: &str) -> (PathBuf, PathBuf) {
+        self.sign(name, CertificateParams::new(Vec::<String>::new()).unwrap())
+    }
+
+    /// The same with a certificate that has expired.
+    pub fn expired_files(&self, name: &str) -> (PathBuf, PathBuf) {
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.not_before = date_time_ymd(2001, 1, 1);
+        params.not_after = date_time_ymd(2002, 1, 1);
+        self.sign(name, params)
+    }
+
+    fn sign(&self, name: &str, mut params: CertificateParams) -> (PathBuf, PathBuf) {
         params.subject_alt_names.push(match name.contains(':') {
             true => SanType::URI(format!("rdzv:{name}").try_into().unwrap()),
             false => SanType::DnsName(name.try_into().unwrap()),

@@ -72,35 +72,22 @@ impl Channel {
 
     fn prove(&mut self, token: &Token, until: Instant) -> Result<Vec<u8>, OpenError> {
         let hello = handshake::hello(nonce());
-        let silent = |error: io::Error| {
-            OpenError::Silent(match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                "it accepted the connection and did not prove the job token".to_owned()
-            }
-            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
-                "it closed the connection when it was asked to prove the job token; PyTorch's store and \
-                 rdzv of before tokens do that: give it the same --token-file, or leave ours out"
-                    .to_owned()
-            }
-            _ => error.to_string(),
-        })
-        };
-        set_timeouts(self.stream(), until).map_err(silent)?;
-        self.write_all(&hello).map_err(silent)?;
+        set_timeouts(self.stream(), until).map_err(unanswered)?;
+        self.write_all(&hello).map_err(unanswered)?;
         let mut answer = [0; ANSWER_LENGTH];
         let mut length = 0;
         while length < ANSWER_LENGTH {
-            set_timeouts(self.stream(), until).map_err(silent)?;
+            set_timeouts(self.stream(), until).map_err(unanswered)?;
             match self.read(&mut answer[length..]) {
                 Ok(0) => match length {
-                    0 => return Err(silent(io::ErrorKind::UnexpectedEof.into())),
+                    0 => return Err(unanswered(io::ErrorKind::UnexpectedEof.into())),
                     _ => return Err(OpenError::Refused(shown(&answer[..length]))),
                 },
                 Ok(count) => length += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error)
                     if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {}
-                Err(error) => return Err(silent(error)),
+                Err(error) => return Err(unanswered(error)),
             }
             if answer[0] != handshake::OPCODE {
                 return Err(OpenError::Refused(self.rest_of_refusal(&answer[..length])));
@@ -152,6 +139,23 @@ impl Channel {
             Self::Tls(session) => session.write(parts),
         }
     }
+}
+
+/// The reason why no proof came.
+fn unanswered(error: io::Error) -> OpenError {
+    OpenError::Silent(match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            "it accepted the connection and did not prove the job token".to_owned()
+        }
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+            "it closed the connection when it was asked to prove the job token; PyTorch's store and rdzv \
+             of before tokens do that: give it the same --token-file, or leave ours out"
+                .to_owned()
+        }
+        // The peer looks at our certificate after its own part of the handshake.
+        io::ErrorKind::InvalidData => return OpenError::Refused(format!("TLS failed: {error}")),
+        _ => error.to_string(),
+    })
 }
 
 /// What a peer has sent in place of an answer: its reason to refuse, or bytes.

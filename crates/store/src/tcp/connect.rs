@@ -365,6 +365,10 @@ fn handshake(
                     }
                     silence.act(connected, address)?;
                 }
+                // The peer looks at our certificate after its own part of the handshake.
+                io::ErrorKind::InvalidData => {
+                    return Err(Reason::Refused(format!("TLS failed: {error}")));
+                }
                 _ => return Err(broke(&error)),
             },
         }
