@@ -90,7 +90,7 @@ settings! {
     environment: BTreeMap<OsString, OsString> = BTreeMap::new();
     /// Name of the rendezvous backend, as events show it.
     rendezvous_backend: String = "c10d".to_owned();
-    /// How the workers' store is hosted if this node is alone or the rendezvous is static; other backends
+    /// The workers' store if this node is alone or the rendezvous is static; other backends
     /// have it in their parameters.
     store_policy: StorePolicy = StorePolicy::default();
     /// The port of the workers' store; one that is free.

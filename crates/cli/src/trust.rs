@@ -65,7 +65,7 @@ pub(crate) struct TrustArgs {
     tls_ca: Option<PathBuf>,
 }
 
-/// What the flags and variables give.
+/// The result of the flags and variables.
 #[derive(Debug, Default)]
 pub(crate) struct Trust {
     pub(crate) credentials: Credentials,

@@ -26,7 +26,7 @@ pub struct RendezvousParameters {
     /// The program of the workers, if agents of another program shall be told apart (`c10d` with a
     /// store server of ours).
     pub program: Option<Program>,
-    /// What this node proves to the others, and demands of them. Default: nothing.
+    /// The credentials that this node shows to the others, and demands of them. Default: none.
     pub credentials: Credentials,
     /// The clients of the workers' store that need not prove it. Default [`TorchClients::Job`].
     pub torch_clients: TorchClients,
@@ -75,7 +75,7 @@ impl RendezvousParameters {
         })
     }
 
-    /// How this node hosts stores, and reaches those of others.
+    /// The policy of the stores that this node hosts, and reaches.
     pub fn store_policy(&self) -> Result<StorePolicy, RendezvousError> {
         Ok(StorePolicy {
             limits: self.config.store_limits()?,

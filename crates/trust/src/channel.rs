@@ -158,7 +158,7 @@ fn unanswered(error: io::Error) -> OpenError {
     })
 }
 
-/// What a peer has sent in place of an answer: its reason to refuse, or bytes.
+/// The text for bytes in place of an answer: the reason of the peer to refuse, or the bytes.
 fn shown(bytes: &[u8]) -> String {
     match handshake::reason(bytes) {
         Some(reason) => format!("it refuses: {}", reason.escape_ascii()),

@@ -1,4 +1,4 @@
-//! What a process has to prove that it belongs to its job, and demands of others.
+//! Credentials: the proof that a process belongs to its job.
 
 use std::fmt;
 use std::fs;
@@ -37,7 +37,7 @@ pub enum TokenError {
     Weak {
         /// Its file, or the variable.
         place: String,
-        /// How short it is.
+        /// The length.
         source: WeakToken,
     },
 }

@@ -87,7 +87,7 @@ pub fn answer_to(
 pub struct Acceptor {
     token: Token,
     ours: Hello,
-    /// What has come of the hello and, behind it, of the proof.
+    /// Bytes of the hello and, behind it, of the proof that have come.
     received: Vec<u8>,
 }
 

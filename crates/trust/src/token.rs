@@ -60,11 +60,11 @@ impl Token {
     }
 }
 
-/// What the bearer token is the HMAC of.
+/// The text of which the bearer token is the HMAC.
 const BEARER: &[u8] = b"rdzv status pages";
 
 impl Token {
-    /// What a reader of status pages shows in place of the token, from which the token cannot be found: 64
+    /// The proof of a reader of status pages, from which the token cannot be found: 64
     /// hexadecimal digits.
     pub fn bearer(&self) -> String {
         let tag = hmac::sign(&self.0, BEARER);

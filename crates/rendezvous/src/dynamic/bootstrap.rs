@@ -65,7 +65,7 @@ impl WorkersStore {
         }
     }
 
-    /// What this node proves to the servers of the job.
+    /// The credentials that this node shows to the servers of the job.
     pub fn credentials(&self) -> &Credentials {
         &self.policy.credentials
     }

@@ -60,7 +60,7 @@ pub struct StaticParameters {
     pub timeout: Duration,
     /// The run, and with it the agents' part of the store.
     pub run_id: RunId,
-    /// How node 0 hosts the store, and how the others reach it.
+    /// The policy of the store on node 0.
     pub policy: StorePolicy,
 }
 

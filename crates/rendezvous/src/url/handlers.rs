@@ -241,7 +241,7 @@ fn connect(
     })?)
 }
 
-/// What the agent has given the worker to prove.
+/// The credentials that the agent has given the worker.
 fn credentials(environment: &Environment) -> Result<Credentials, RendezvousError> {
     let path = |name: &str| environment.get(name).map(PathBuf::from);
     let mut credentials = Credentials::default();

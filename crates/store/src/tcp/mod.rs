@@ -14,10 +14,12 @@ mod connect;
 mod connected;
 mod link;
 mod options;
+mod policy;
 mod server;
 
 pub use client::TcpStore;
-pub use options::{StorePolicy, TcpStoreOptions};
+pub use options::TcpStoreOptions;
+pub use policy::StorePolicy;
 pub use server::{
     Admission, KeepAlive, Pinger, ServerOptions, TcpStoreServer, TorchClients, Traffic,
 };

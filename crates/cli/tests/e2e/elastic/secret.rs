@@ -109,7 +109,7 @@ fn one_key(opcode: u8, key: &str) -> Vec<u8> {
 
 const STATE: &str = "/torch.rendezvous.job";
 
-/// What a peer without the token sends after its first bytes.
+/// The bytes that a peer without the token sends after its first ones.
 fn attacks() -> Vec<(&'static str, Vec<u8>)> {
     let failed = operation(&Operation::Failed {
         reason: "rank 0 has lost its device".to_owned(),
@@ -217,7 +217,7 @@ fn answer_one(endpoint: &str, bytes: &[u8]) {
 }
 
 #[test]
-fn nodes_with_different_tokens_or_none_are_told_which_flag_is_missing() {
+fn nodes_with_different_tokens_or_none_learn_which_flag_is_missing() {
     let (_one, ours) = token_file(SECRET);
     let (_other, theirs) = token_file("the token of another job");
     let place = store_with(&["--token-file", ours.to_str().unwrap()]);

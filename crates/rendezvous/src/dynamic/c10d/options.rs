@@ -25,7 +25,7 @@ pub(super) struct Options {
     pub(super) local_addr: Option<String>,
     pub(super) program: Option<Program>,
     pub(super) read_timeout: Duration,
-    /// How stores are hosted here, and reached.
+    /// The policy of stores that are hosted here, and reached.
     pub(super) policy: StorePolicy,
 }
 

@@ -58,7 +58,7 @@ pub struct DriverOptions {
     pub me: NodeDesc,
     /// How long rank 0 may take, once a round is complete, to say where the workers meet.
     pub timeout: Duration,
-    /// How this node hosts the workers' store, and reaches that of another node.
+    /// The policy of the workers' store, here or on another node.
     pub policy: StorePolicy,
 }
 

@@ -51,7 +51,7 @@ pub struct NativeOptions {
     pub settings: Settings,
     /// This agent; its address is where the others reach the workers' store.
     pub node: NodeDesc,
-    /// How this node hosts the workers' store, and reaches the stores of others.
+    /// The policy of the workers' store, and of the stores of others.
     pub policy: StorePolicy,
     /// The program of its workers.
     pub program: Option<Program>,

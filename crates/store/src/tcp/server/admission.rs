@@ -1,4 +1,4 @@
-//! Who may use a server whose job has a token or certificates.
+//! Admission to a server whose job has a token or certificates.
 //!
 //! ```text
 //!   first byte      0x30   handshake of the token ─────────► open
@@ -11,7 +11,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, IoSlice};
-use std::net::{IpAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 
 use rdzv_trust::handshake::{Acceptor, OPCODE, Progress, TLS_RECORD};
@@ -19,8 +19,6 @@ use rdzv_trust::token::nonce;
 use rdzv_trust::{Credentials, Session};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
-
-use super::sockets::Socket;
 
 /// Which clients need not prove the token, because PyTorch's cannot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -48,7 +46,7 @@ pub struct Admission {
     pub agent_prefix: Option<Vec<u8>>,
 }
 
-/// How far a connection is.
+/// The stage of a connection before the store reads from it.
 #[derive(Debug)]
 pub(super) enum Entry {
     /// Nothing has been read of it.
@@ -104,14 +102,14 @@ impl Gate {
     }
 
     /// Goes on with a connection that is not open.
-    pub(super) fn advance(&mut self, socket: &mut Socket, scratch: &mut [u8]) -> Step {
-        let Socket {
-            descriptor,
-            peer,
-            entry,
-            tls,
-            ..
-        } = socket;
+    pub(super) fn advance(
+        &mut self,
+        descriptor: &OwnedFd,
+        peer: Option<SocketAddr>,
+        entry: &mut Entry,
+        tls: &mut Option<Box<Tls>>,
+        scratch: &mut [u8],
+    ) -> Step {
         let peer = peer.map(|peer| peer.ip().to_canonical());
         loop {
             let next = match entry {

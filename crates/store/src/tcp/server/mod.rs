@@ -49,7 +49,7 @@ pub struct ServerOptions {
     pub listener: Option<TcpListener>,
     /// Bounds; exceeding one closes the connection that does.
     pub limits: Limits,
-    /// Who is admitted. Default: everybody who reaches it.
+    /// The rule for clients. Default: everybody who reaches it is admitted.
     pub admission: Admission,
     /// Answers requests that a store does not know.
     pub extension: Option<Box<dyn Extension>>,

@@ -20,6 +20,7 @@ use rustix::net::{
 use super::{Service, notices};
 use crate::tcp::server::admission::{Entry, Step, Tls};
 use crate::tcp::server::keep_alive::KeepAlive;
+use crate::tcp::server::sockets::Socket;
 
 /// Connections accepted in one iteration before the others are served.
 const ACCEPT_BATCH: usize = 256;
@@ -227,7 +228,15 @@ impl Service {
         let Some(socket) = self.sockets.get_mut(id) else {
             return Read::Nothing;
         };
-        match self.gate.advance(socket, &mut self.scratch) {
+        let Socket {
+            descriptor,
+            peer,
+            entry,
+            tls,
+            ..
+        } = socket;
+        let scratch = &mut self.scratch;
+        match self.gate.advance(descriptor, *peer, entry, tls, scratch) {
             Step::Wait { room } => {
                 self.sockets.set_writing(id, room);
                 Read::Nothing
