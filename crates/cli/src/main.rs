@@ -42,6 +42,10 @@ fn main() -> ExitCode {
             commands::agent(launcher, &called, &words)
         }
         Program::Launch(..) => commands::keep(&called),
-        Program::Own(words) => commands::run(&words),
+        Program::Own(words) => {
+            let code = commands::run(&words);
+            trust::remove_copy();
+            code
+        }
     }
 }

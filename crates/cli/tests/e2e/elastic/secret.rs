@@ -352,6 +352,28 @@ fn the_token_is_found_in_no_process_and_in_no_text() {
     }
 }
 
+#[test]
+fn an_explanation_has_the_path_of_the_token_alone() {
+    for form in ["--explain", "--explain=json"] {
+        let job = run_shell(&[form], "true").env("RDZV_JOB_TOKEN", SECRET);
+        let folder = job.path("");
+        let ended = job.run().expect(0);
+        assert!(
+            ended.stdout.contains("RDZV_JOB_TOKEN_FILE"),
+            "{}",
+            ended.stdout
+        );
+        assert!(!(ended.stdout.clone() + &ended.stderr).contains(SECRET));
+        assert_eq!(files_below(&folder), [] as [PathBuf; 0]);
+    }
+    // A command that reads no token leaves no copy of it.
+    let job = rdzv(["env"]).env("RDZV_JOB_TOKEN", SECRET);
+    let folder = job.path("");
+    let ended = job.run().expect(0);
+    assert!(!ended.stdout.contains(SECRET));
+    assert_eq!(files_below(&folder), [] as [PathBuf; 0]);
+}
+
 fn assert_processes_are_clean(running: &Running) {
     let processes = running.processes();
     assert!(processes.len() >= 3, "{processes:?}");
