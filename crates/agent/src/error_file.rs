@@ -57,6 +57,7 @@ pub fn write_launcher_error_file(path: &Path, outcome: &Outcome) -> io::Result<(
         Outcome::Failed {
             failures,
             root_cause,
+            ..
         } => match failures.get(*root_cause) {
             Some(failure) => of_failure(failure),
             None => return Ok(()),
@@ -141,7 +142,7 @@ mod tests {
     use rdzv_core::rank::{LocalRank, Rank};
 
     use super::*;
-    use crate::{Cause, Evidence};
+    use crate::{Cause, Evidence, Finality};
 
     fn failure(path: &Path, exit: Exit) -> Outcome {
         Outcome::Failed {
@@ -161,6 +162,7 @@ mod tests {
                 },
             }],
             root_cause: 0,
+            finality: Finality::BudgetUsed { max_restarts: 0 },
         }
     }
 

@@ -62,7 +62,7 @@ pub use hang::{HangAction, HangPlan, HangReport, HeartbeatPlan, WatchdogAction, 
 pub use keeper::{AgentEnd, end_like, is_kept, keep, launcher_pid};
 pub use logs::write_own_lines;
 pub use outcome::{Outcome, Verdict};
-pub use rdzv_agent_proto::group::{Cause, ErrorFile, Evidence, Exit, Failure};
+pub use rdzv_agent_proto::group::{Cause, ErrorFile, Evidence, Exit, Failure, Finality};
 pub use rdzv_rendezvous::NodeState;
 pub use run::run;
 pub use signals::when_signalled;

@@ -1,19 +1,21 @@
 //! How a run ended.
 
-use rdzv_agent_proto::group::Failure;
+use rdzv_agent_proto::group::{Failure, Finality};
 
 /// How a run ended on this node.
 #[derive(Debug)]
 pub enum Outcome {
     /// All workers of this node exited with 0.
     Succeeded,
-    /// Workers failed and no restarts were left.
+    /// Workers failed and no restart followed.
     Failed {
         /// All failures of the last attempt in the order in which they were seen; behind them, the first
         /// failure of the job if that was on another node.
         failures: Vec<Failure>,
         /// Index of the first failure of the job, which the verdict names too.
         root_cause: usize,
+        /// The reason why no restart followed.
+        finality: Finality,
     },
     /// The agent was told to stop by a signal that it handles.
     Signalled {
@@ -36,6 +38,9 @@ pub struct Verdict {
     pub here: bool,
     /// Number of restarts that were used.
     pub restart_count: u32,
+    /// The reason why no restart followed the failure of workers here; `None` if none of them has failed for
+    /// good.
+    pub finality: Option<Finality>,
 }
 
 impl Verdict {
@@ -49,6 +54,7 @@ impl Verdict {
         if let Outcome::Failed {
             failures,
             root_cause,
+            ..
         } = outcome
             && !self.here
             && let Some(first) = self.first()

@@ -184,7 +184,7 @@ impl Refusal {
 
 #[cfg(test)]
 mod tests {
-    use rdzv_agent::{Cause, Evidence, Failure};
+    use rdzv_agent::{Cause, Evidence, Failure, Finality};
 
     use super::*;
 
@@ -205,6 +205,7 @@ mod tests {
         Outcome::Failed {
             failures: Vec::new(),
             root_cause: 0,
+            finality: Finality::BudgetUsed { max_restarts: 0 },
         }
     }
 

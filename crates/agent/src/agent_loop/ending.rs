@@ -189,11 +189,15 @@ impl<S: Supervisor> AgentLoop<'_, S> {
             Ending::Succeeded { .. } | Ending::SucceededAlone { .. } | Ending::NotNeeded => {
                 return Outcome::Succeeded;
             }
-            Ending::Failed { exits, unhealthy } => {
+            Ending::Failed {
+                exits,
+                unhealthy,
+                finality,
+            } => {
                 let now = self.clock.now().wall;
                 return self
                     .failures
-                    .outcome(now, exits, unhealthy, &self.supervisor);
+                    .outcome(now, exits, unhealthy, *finality, &self.supervisor);
             }
             Ending::Signalled {
                 signal,

@@ -132,12 +132,14 @@ pub(super) fn result(
         Outcome::Failed {
             failures,
             root_cause,
+            finality,
         } => {
             let first = failures.get(root_cause);
             let first = first.and_then(|failure| failure.evidence.rank);
             let failures = failures.iter().map(failure).collect();
             Ok(RunResult {
                 first,
+                finality: Some(finality),
                 ..RunResult::failed(failures)
             })
         }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use super::{WorkerId, WorkerState};
-use crate::{Cause, Exit, Failure};
+use crate::{Cause, Exit, Failure, Finality};
 
 /// How a run came out, or how a supervisor finds its workers: a state, and what belongs to it.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,6 +27,8 @@ pub struct RunResult {
     pub failures: BTreeMap<Rank, ProcessFailure>,
     /// The global rank of the failure that came first.
     pub first: Option<Rank>,
+    /// The reason why no restart followed, after a run that failed.
+    pub finality: Option<Finality>,
 }
 
 /// The first torchelastic's name for what a look at the workers brings.
@@ -40,6 +42,7 @@ impl RunResult {
             return_values: BTreeMap::new(),
             failures: BTreeMap::new(),
             first: None,
+            finality: None,
         }
     }
 
@@ -179,8 +182,7 @@ impl fmt::Display for ProcessFailure {
     }
 }
 
-/// The workers of a group failed, and no restart was left (or the failure was of a kind that no
-/// restart helps).
+/// The workers of a group failed, and no restart followed. The text says why, before the first failure.
 #[derive(Debug, Clone, Error)]
 #[error("{name} failed: {}", self.summary())]
 pub struct WorkerGroupFailure {
@@ -217,13 +219,21 @@ impl WorkerGroupFailure {
         self.result.exceptions()
     }
 
+    /// The reason why no restart followed: the budget was used up, or the failure was final. `None` if the agent that
+    /// made the result does not say.
+    pub fn finality(&self) -> Option<Finality> {
+        self.result.finality
+    }
+
     fn summary(&self) -> String {
+        let finality = self.finality().map(|finality| format!("{finality}: "));
+        let finality = finality.unwrap_or_default();
         let Some(first) = self.first_failure() else {
-            return "no worker is named".to_owned();
+            return format!("{finality}no worker is named");
         };
         match self.result.failures.len() {
-            0 | 1 => first.to_string(),
-            all => format!("{first} (the first of {all} failures)"),
+            0 | 1 => format!("{finality}{first}"),
+            all => format!("{finality}{first} (the first of {all} failures)"),
         }
     }
 }

@@ -30,6 +30,7 @@ impl FailureAnalysis {
     /// The verdict on the run: the failures in order.
     pub(crate) fn verdict(&self, now: Wall, restart_count: u32, outcome: &Outcome) -> Verdict {
         let elsewhere = self.elsewhere(outcome);
+        let mut finality = None;
         let here = match outcome {
             Outcome::Succeeded | Outcome::Signalled { .. } => {
                 return Verdict {
@@ -40,7 +41,9 @@ impl FailureAnalysis {
             Outcome::Failed {
                 failures,
                 root_cause,
+                finality: reason,
             } => {
+                finality = Some(*reason);
                 let mut failures = failures.clone();
                 if *root_cause < failures.len() {
                     failures[..=*root_cause].rotate_right(1);
@@ -55,6 +58,7 @@ impl FailureAnalysis {
             here: elsewhere.is_none(),
             failures: elsewhere.into_iter().chain(here).collect(),
             restart_count,
+            finality,
         }
     }
 

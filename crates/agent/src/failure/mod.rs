@@ -16,7 +16,7 @@ mod judge;
 mod lost_node;
 
 use rdzv_agent_proto::group::{
-    Cause, Evidence, Exit, Failure, MembershipCause, WorkerExit, first_failure,
+    Cause, Evidence, Exit, Failure, Finality, MembershipCause, WorkerExit, first_failure,
 };
 use rdzv_core::rank::{GroupRank, LocalRank};
 use rdzv_core::time::Wall;
@@ -113,6 +113,7 @@ impl FailureAnalysis {
         now: Wall,
         exits: &[WorkerExit],
         unhealthy: &[LocalRank],
+        finality: Finality,
         workers: &impl Supervisor,
     ) -> Outcome {
         let given_up = unhealthy
@@ -132,6 +133,7 @@ impl FailureAnalysis {
         Outcome::Failed {
             root_cause: first_failure(&mut failures),
             failures,
+            finality,
         }
     }
 
@@ -225,6 +227,7 @@ fn root_cause(outcome: &Outcome) -> Option<&Failure> {
         Outcome::Failed {
             failures,
             root_cause,
+            ..
         } => failures.get(*root_cause),
         _ => None,
     }

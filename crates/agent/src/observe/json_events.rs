@@ -178,6 +178,7 @@ fn fields(event: &AgentEvent) -> (&'static str, Value) {
                 "first_failure": verdict.first(),
                 "on_this_node": verdict.here,
                 "restart_count": verdict.restart_count,
+                "finality": verdict.finality,
             }),
         ),
         AgentEvent::SignalReceived { signal, .. } => {

@@ -12,6 +12,7 @@ use rdzv_agent::api::{
     WorkerState, WorkerSupervisor,
 };
 use rdzv_agent::observe::{MetricPoint, MetricsRegistry, MetricsSink};
+use rdzv_agent::Finality;
 use rdzv_core::rank::{LocalRank, Rank};
 use serde_json::json;
 
@@ -65,6 +66,15 @@ fn a_failed_group_is_restarted_as_often_as_allowed_and_then_reported() {
         (Rank(1), "boom")
     );
     assert!(result.failures[&Rank(0)].stopped_by_agent);
+    let used = Finality::BudgetUsed { max_restarts: 2 };
+    assert_eq!(result.finality, Some(used));
+    let error = result.into_values("work").unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("work failed: exceeded max_restarts=2: rank 1 "),
+        "{error}"
+    );
 }
 
 #[test]

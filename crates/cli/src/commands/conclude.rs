@@ -118,6 +118,7 @@ pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment
         Outcome::Failed {
             failures,
             root_cause,
+            ..
         } => {
             print_verdict(ended);
             let zone = TimeZone::system();

@@ -1,7 +1,7 @@
 //! The verdict as JSON, for `--report`. The keys are described in `docs/report.md`.
 
 use jiff::Timestamp;
-use rdzv_agent::{AgentError, Cause, Evidence, Failure, Outcome, Verdict, host};
+use rdzv_agent::{AgentError, Cause, Evidence, Failure, Finality, Outcome, Verdict, host};
 use rdzv_core::time::Wall;
 use serde::Serialize;
 
@@ -18,6 +18,7 @@ pub(crate) struct Document {
     outcome: &'static str,
     exit_code: u8,
     restart_count: u32,
+    finality: Option<Finality>,
     title: Option<String>,
     host: String,
     first_failure: Option<Failure>,
@@ -50,6 +51,7 @@ impl Document {
             outcome,
             exit_code,
             restart_count: 0,
+            finality: None,
             title: title.map(str::to_owned),
             host: host::full_name(),
             first_failure: failures.first().cloned(),
@@ -85,6 +87,7 @@ impl Document {
         let names = (Some(run_id), Some(title));
         Self {
             restart_count: verdict.restart_count,
+            finality: verdict.finality,
             ..Self::new(names, word, exit_code, error, &verdict.failures)
         }
     }

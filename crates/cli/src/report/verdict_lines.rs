@@ -5,16 +5,20 @@
 //! rdzv: first failure: rank 5 (local rank 1, pid 4243, exit code 1) on node-a at 07:08:08.125001: ValueError: boom
 //! rdzv: 6 more: ranks 0-4, 7: exit code -15 (SIGTERM), stopped by the agent
 //! rdzv: 1 more: rank 6: exit code 1, ConnectionResetError: [Errno 104] Connection reset by peer
+//! rdzv: no restart: exceeded max_restarts=3
 //! ```
 
 use std::fmt::Write;
 
-use rdzv_agent::{Exit, Failure, Verdict};
+use rdzv_agent::{Exit, Failure, Finality, Verdict};
 use rdzv_core::rank::ranges;
 use rdzv_core::signal;
 
 /// How many lines of stderr are shown.
 const MOST_LINES: usize = 10;
+
+/// A reason that explains nothing: the run was to have no restarts.
+const NONE_WANTED: Finality = Finality::BudgetUsed { max_restarts: 0 };
 
 /// The lines, without a newline at the end; empty if nothing failed. `seen` tells of a local rank
 /// whether its stderr was on this console anyhow.
@@ -41,6 +45,11 @@ pub(crate) fn render(verdict: &Verdict, seen: &dyn Fn(u32) -> bool) -> String {
     }
     for group in alike(&verdict.failures[1..]) {
         let _ = write!(text, "\nrdzv: {}", in_one_line(&group));
+    }
+    if let Some(finality) = verdict.finality
+        && finality != NONE_WANTED
+    {
+        let _ = write!(text, "\nrdzv: no restart: {finality}");
     }
     text
 }
@@ -117,7 +126,7 @@ mod tests {
         Verdict {
             here: true,
             failures,
-            restart_count: 0,
+            ..Verdict::default()
         }
     }
 
@@ -154,6 +163,26 @@ mod tests {
         let text = render(&verdict, &|_| false);
         assert!(text.contains("of its stderr:\n    line 2\n"), "{text}");
         assert!(text.ends_with("\n    line 11"), "{text}");
+    }
+
+    #[test]
+    fn the_end_of_restarts_is_explained_where_there_were_to_be_any() {
+        for (finality, last) in [
+            (
+                Finality::BudgetUsed { max_restarts: 2 },
+                Some("rdzv: no restart: exceeded max_restarts=2"),
+            ),
+            (
+                Finality::NotRetryable { number: 3 },
+                Some("rdzv: no restart: exit code 3 is not retryable"),
+            ),
+            (Finality::BudgetUsed { max_restarts: 0 }, None),
+        ] {
+            let mut verdict = verdict(vec![failure(0, 3, &Cause::exception("boom"))]);
+            verdict.finality = Some(finality);
+            let text = render(&verdict, &|_| true);
+            assert_eq!(text.lines().nth(1), last, "{text}");
+        }
     }
 
     #[test]

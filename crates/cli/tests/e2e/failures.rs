@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::harness::{Ended, run_fixture, run_shell};
 
@@ -328,13 +328,33 @@ fn the_first_to_exit_is_the_root_cause_every_time() {
 
 #[test]
 fn a_failure_with_a_final_exit_code_uses_no_restart() {
-    let flags = ["--max-restarts", "3", "--final-exit-codes", "3,-6"];
+    let mut flags = vec!["--max-restarts", "3", "--final-exit-codes", "3,-6"];
+    flags.extend(["--report", "report.json"]);
     // In arguments `$$` means `$`.
-    for (ending, attempts) in [("exit 3", 1), ("kill -ABRT $$$$", 1), ("exit 4", 4)] {
+    for (ending, attempts, kind, text) in [
+        ("exit 3", 1, "not_retryable", "exit code 3 is not retryable"),
+        (
+            "kill -ABRT $$$$",
+            1,
+            "not_retryable",
+            "SIGABRT is not retryable",
+        ),
+        (
+            "exit 4",
+            4,
+            "max_restarts_exceeded",
+            "exceeded max_restarts=3",
+        ),
+    ] {
         let ended = run_shell(&flags, &format!("echo attempt; {ending}"))
             .run()
             .expect(1);
         assert_eq!(ended.stdout, "attempt\n".repeat(attempts), "{ending}");
+        let line = format!("\nrdzv: no restart: {text}\n");
+        assert!(ended.stderr.contains(&line), "{}", ended.stderr);
+        let report = fs::read_to_string(ended.directory.path().join("report.json")).unwrap();
+        let report: Value = serde_json::from_str(&report).unwrap();
+        assert_eq!(report["finality"], json!({ "kind": kind, "text": text }));
     }
 }
 

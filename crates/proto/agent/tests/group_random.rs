@@ -7,8 +7,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use rdzv_agent_proto::group::policy::EXPLAINED_WITHIN;
 use rdzv_agent_proto::group::{
-    Ending, Exit, GroupInput, GroupOutput, GroupSpec, GroupState, Master, MembershipCause, Round,
-    WorkerExit, WorkerGroup,
+    Ending, Exit, Finality, GroupInput, GroupOutput, GroupSpec, GroupState, Master,
+    MembershipCause, Round, WorkerExit, WorkerGroup,
 };
 use rdzv_core::ident::RunId;
 use rdzv_core::machine::Machine;
@@ -308,18 +308,23 @@ proptest! {
         }
         prop_assert!(world.restarts <= max_restarts, "INV-G1");
         prop_assert_eq!(world.group.deadline(), None);
-        if let Some(Ending::Failed { exits, unhealthy }) = &world.ending {
+        if let Some(Ending::Failed { exits, unhealthy, finality }) = &world.ending {
             prop_assert_eq!(unhealthy, &world.unhealthy, "INV-G3");
             if unhealthy.is_empty() {
                 let first = exits.iter().find(|exit| !exit.exit.is_success());
                 prop_assert_eq!(first, world.first_failure.as_ref(), "INV-G3");
             }
             prop_assert!(
-                world.restarts + world.restarts_elsewhere >= max_restarts
-                    || world.ended_by_others
-                    || world.forfeited
-                    || world.beyond_help,
-                "no restart is given away"
+                match finality {
+                    Finality::BudgetUsed { max_restarts: most } => {
+                        *most == max_restarts
+                            && world.restarts + world.restarts_elsewhere >= max_restarts
+                    }
+                    Finality::RunEnded => world.ended_by_others,
+                    Finality::WorkersHeld => world.forfeited,
+                    Finality::NotRetryable { .. } => world.beyond_help,
+                },
+                "no restart is given away: {finality:?}"
             );
         }
     }

@@ -7,12 +7,12 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use peers::Others;
-use phase::{Finality, Phase, Prepared, StopReason, ending, overrule};
+use phase::{Phase, Prepared, StopReason, ending, overrule};
 
-use super::WorkerExit;
 use super::environment;
 use super::policy::{GRACE_WITHOUT_KEEPER, RestartBudget, StopRequests};
 use super::types::{Ending, GroupInput, GroupOutput, GroupSpec, GroupState, Round, WorkerRanks};
+use super::{Finality, WorkerExit};
 use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::rank::{Assignment, LocalRank};
 use rdzv_core::time::{Mono, Now};
@@ -97,7 +97,7 @@ impl WorkerGroup {
                 let failure = self.exits.iter().find(|exit| !exit.exit.is_success());
                 if let Some(failure) = failure.copied() {
                     self.outbox.push(GroupOutput::FirstFailure(failure));
-                    if self.is_beyond_help() {
+                    if self.beyond_help().is_some() {
                         self.announce(failure);
                     } else if self.budget.remaining() == 0 {
                         self.last_failure(now, failure);
@@ -184,7 +184,7 @@ impl WorkerGroup {
         self.announce_last_failure();
         match self.phase {
             Phase::New | Phase::Joining | Phase::Assigning | Phase::Delayed { .. } => {
-                self.finish(ending(why, Vec::new(), Vec::new(), self.ever_started));
+                self.finish_stopped(why);
             }
             Phase::Starting { .. } | Phase::Healthy => self.stop(now, why, signal, grace),
             Phase::Stopping { .. } => self.stop_sooner(now, why, signal, grace),
@@ -199,7 +199,7 @@ impl WorkerGroup {
                 overrule(&mut reason, why, failure);
                 self.finish_stopped(reason);
             }
-            Phase::Barrier => self.finish(ending(why, Vec::new(), Vec::new(), self.ever_started)),
+            Phase::Barrier => self.finish_stopped(why),
             Phase::Over(_) => {}
         }
     }
@@ -253,26 +253,28 @@ impl WorkerGroup {
 
     /// Whether a failure leads to another attempt.
     fn may_restart(&self) -> bool {
-        self.finality() == Finality::Passing
+        self.finality().is_none()
     }
 
-    /// Whether a failure of a worker is final for the run.
-    fn finality(&self) -> Finality {
-        if self.budget.remaining() == 0 || self.is_beyond_help() {
-            Finality::Own
-        } else if self.others.have_ended() {
-            Finality::ByOthers
+    /// The reason why a failure of a worker is final for the run, if it is.
+    fn finality(&self) -> Option<Finality> {
+        let max_restarts = self.budget.most();
+        if let Some(number) = self.beyond_help() {
+            Some(Finality::NotRetryable { number })
+        } else if self.budget.is_forfeited() {
+            Some(Finality::WorkersHeld)
+        } else if self.budget.remaining() == 0 {
+            Some(Finality::BudgetUsed { max_restarts })
         } else {
-            Finality::Passing
+            self.others.have_ended().then_some(Finality::RunEnded)
         }
     }
 
-    /// Whether a worker has ended by itself in a way that no restart helps.
-    fn is_beyond_help(&self) -> bool {
-        self.exits.iter().any(|ended| {
-            let code = ended.exit.as_number();
-            !ended.stopped_by_agent && self.spec.non_retryable.contains(&code)
-        })
+    /// The end of a worker that no restart helps: its exit code, or minus the number of the signal.
+    fn beyond_help(&self) -> Option<i32> {
+        let own = self.exits.iter().filter(|ended| !ended.stopped_by_agent);
+        own.map(|ended| ended.exit.as_number())
+            .find(|number| self.spec.non_retryable.contains(number))
     }
 
     /// Joins the next round, after the delay that the group was given.
@@ -287,9 +289,10 @@ impl WorkerGroup {
 
     /// The end of a run whose workers were stopped.
     fn finish_stopped(&mut self, why: StopReason) {
+        let finality = self.finality();
         let exits = std::mem::take(&mut self.exits);
         let unhealthy = std::mem::take(&mut self.unhealthy);
-        self.finish(ending(why, exits, unhealthy, self.ever_started));
+        self.finish(ending(why, exits, unhealthy, finality, self.ever_started));
     }
 
     fn succeed(&mut self) {

@@ -24,7 +24,8 @@
 //! * [`policy`] holds the restart budget and the effect of repeated signals on the grace.
 //! * [`exit`] is what the kernel says of the end of a process. [`Evidence`] is what else is known,
 //!   [`diagnosis`] makes a [`Cause`] of both, and [`Failure`] is cause and evidence: it can be
-//!   reported and sent. [`first_failure()`] finds the one that came first.
+//!   reported and sent. [`first_failure()`] finds the one that came first, [`Finality`] is the reason why
+//!   no restart follows.
 //! * [`barrier`] names the store keys that agents share.
 //!
 //! Invariants, cited by the tests: *INV-G1* restarts never exceed the budget; *INV-G2* after
@@ -38,6 +39,7 @@ pub mod environment;
 mod evidence;
 pub mod exit;
 mod failure;
+mod finality;
 mod first_failure;
 mod machine;
 pub mod policy;
@@ -47,6 +49,7 @@ pub use cause::Cause;
 pub use evidence::{ErrorFile, Evidence};
 pub use exit::{Exit, WorkerExit};
 pub use failure::{Failure, rfc3339};
+pub use finality::Finality;
 pub use first_failure::first_failure;
 pub use machine::WorkerGroup;
 pub use types::{

@@ -52,6 +52,11 @@ impl RestartBudget {
         self.forfeited = true;
     }
 
+    /// Whether the restarts that were left have been given up.
+    pub fn is_forfeited(self) -> bool {
+        self.forfeited
+    }
+
     /// Number of restarts that this node has taken: the restart count that its workers see.
     pub fn used(self) -> u32 {
         self.used

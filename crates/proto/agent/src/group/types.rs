@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::WorkerExit;
+use super::{Finality, WorkerExit};
 use crate::topology::VisibleLists;
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::{Assignment, GroupRank, LocalRank, Rank, RoleRank};
@@ -321,13 +321,15 @@ pub enum Ending {
         /// Why the round was over.
         reason: String,
     },
-    /// Workers failed and no restarts were left.
+    /// Workers failed and no restart follows.
     Failed {
         /// All exits of the last attempt in the order in which they were seen.
         exits: Vec<WorkerExit>,
         /// The workers that were found to hang, if that was the failure. Each of them has failed,
         /// also if it exited with 0 after the closing signal, or not at all.
         unhealthy: Vec<LocalRank>,
+        /// The reason why no restart follows.
+        finality: Finality,
     },
     /// A signal to the agent.
     Signalled {

@@ -30,7 +30,7 @@ fn a_worker_that_the_kernel_holds_forfeits_the_restarts() {
             20 exited 1=-15! ->
           8010 time        -> kill 0
          18010 time        -> abandon 0 | clear
-         18010 cleared     -> finish failed 1=-15 hung 0",
+         18010 cleared     -> finish failed 1=-15 hung 0 (workers_held)",
     );
     assert_eq!(group.restart_count(), 0);
     assert_eq!(group.state(), GroupState::Failed);
@@ -42,7 +42,7 @@ fn a_run_with_a_hang_fails_even_if_all_workers_end_well_when_they_are_stopped() 
         3,
         "10 hang 1!            -> unhealthy 1 for good | signal 15 to 0 1
          20 exited 0=0! 1=0!   -> clear
-         20 cleared            -> finish failed 0=0 1=0 hung 1",
+         20 cleared            -> finish failed 0=0 1=0 hung 1 (workers_held)",
     );
 }
 

@@ -84,7 +84,7 @@ fn a_failure_that_no_restart_helps_ends_the_run() {
             "{STARTED}
              10 exited 1=3    -> failure 1 | signal 15 to 0 1
              20 exited 0=-15! -> clear
-             20 cleared       -> finish failed 1=3 0=-15"
+             20 cleared       -> finish failed 1=3 0=-15 (not_retryable)"
         ),
     );
 }
@@ -97,7 +97,7 @@ fn a_fatal_signal_can_be_one() {
         &format!(
             "{STARTED}
              10 exited 0=-6 1=0 -> failure 0 | clear
-             20 cleared         -> finish failed 0=-6 1=0"
+             20 cleared         -> finish failed 0=-6 1=0 (not_retryable)"
         ),
     );
 }
@@ -110,7 +110,7 @@ fn the_other_nodes_hear_of_it_at_once() {
         &format!(
             "{STARTED}
              10 exited 0=3 1=1 -> failure 0 | announce 0 | clear
-             20 cleared        -> finish failed 0=3 1=1"
+             20 cleared        -> finish failed 0=3 1=1 (not_retryable)"
         ),
     );
 }

@@ -271,7 +271,7 @@ fn a_failure_that_no_restart_helps_stays_though_restarts_are_left() {
              10 exited 1=7       -> failure 1 | announce 1 | signal 15 to 0 1
              11 peer-failed b    -> signal 15 to 0 1
              12 exited 0=0!      -> clear
-             13 cleared          -> finish failed 1=7 0=0"
+             13 cleared          -> finish failed 1=7 0=0 (not_retryable)"
         ),
     );
 }
@@ -339,7 +339,7 @@ fn who_has_closed_the_run_may_say_why_after_a_failure_with_restarts_left() {
          11 closed               -> signal 15 to 0 1
          12 signal 15            -> signal 15 to 0 1
          13 exited 0=0!          -> clear
-         14 cleared              -> finish failed 1=7 0=0",
+         14 cleared              -> finish failed 1=7 0=0 (run_ended)",
     );
 }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use rdzv_agent_proto::group::policy::EXPLAINED_WITHIN;
 use rdzv_agent_proto::group::{
-    Ending, Exit, GroupInput, GroupOutput, GroupSpec, GroupState, Master, MembershipCause, Round,
-    WorkerExit, WorkerGroup,
+    Ending, Exit, Finality, GroupInput, GroupOutput, GroupSpec, GroupState, Master,
+    MembershipCause, Round, WorkerExit, WorkerGroup,
 };
 use rdzv_core::ident::RunId;
 use rdzv_core::machine::Machine;
@@ -199,7 +199,11 @@ fn shown(output: &GroupOutput) -> String {
         GroupOutput::Finish(ending) => match ending {
             Ending::Succeeded { .. } => "finish succeeded".into(),
             Ending::SucceededAlone { reason, .. } => format!("finish succeeded alone: {reason}"),
-            Ending::Failed { exits, unhealthy } => {
+            Ending::Failed {
+                exits,
+                unhealthy,
+                finality,
+            } => {
                 let hung = if unhealthy.is_empty() {
                     String::new()
                 } else {
@@ -209,7 +213,12 @@ fn shown(output: &GroupOutput) -> String {
                     .iter()
                     .map(|exit| format!("{}={}", exit.local_rank, exit.exit.as_number()))
                     .collect();
-                format!("finish failed {}{hung}", exits.join(" "))
+                // Most scripts are about a budget that is used up.
+                let why = match finality {
+                    Finality::BudgetUsed { .. } => String::new(),
+                    other => format!(" ({})", other.kind()),
+                };
+                format!("finish failed {}{hung}{why}", exits.join(" "))
             }
             Ending::Signalled {
                 signal,

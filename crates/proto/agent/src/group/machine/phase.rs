@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Ending, GroupState, WorkerExit, WorkerRanks};
+use super::{Ending, Finality, GroupState, WorkerExit, WorkerRanks};
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Mono;
 
@@ -79,31 +79,22 @@ pub(super) enum StopReason {
     KeeperLost,
 }
 
-/// Finality of the failure of a worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Finality {
-    /// Another attempt follows.
-    Passing,
-    /// Restarts are left, but the others form no further round.
-    ByOthers,
-    /// No restart is left, or none would help.
-    Own,
-}
-
 /// Replaces the current reason to stop if the new one takes precedence. The loss of the keeper always does. A failure that ends the
 /// run by itself stays, because it is what users need to know (*INV-G3*); what could still go on with
 /// another attempt gives way to a reason that ends the run. A failure that had restarts left gives way to
 /// the final one of another node, also where the others were known to have ended before their reason
 /// arrived: then all nodes name the same failure.
-pub(super) fn overrule(current: &mut StopReason, again: StopReason, failure: Finality) {
+pub(super) fn overrule(current: &mut StopReason, again: StopReason, failure: Option<Finality>) {
     let counts = match (&*current, &again) {
         (_, StopReason::KeeperLost) => true,
         (_, StopReason::MembershipChanged { .. }) => false,
         (StopReason::MembershipChanged { .. }, _)
         | (StopReason::RunClosed, StopReason::PeerFailed { .. }) => true,
-        (StopReason::WorkersFailed, StopReason::PeerFailed { .. }) => failure != Finality::Own,
+        (StopReason::WorkersFailed, StopReason::PeerFailed { .. }) => {
+            failure.is_none_or(|finality| finality == Finality::RunEnded)
+        }
         (StopReason::WorkersFailed, StopReason::Broken | StopReason::Signalled(_)) => {
-            failure == Finality::Passing
+            failure.is_none()
         }
         _ => false,
     };
@@ -118,10 +109,15 @@ pub(super) fn ending(
     why: StopReason,
     exits: Vec<WorkerExit>,
     unhealthy: Vec<LocalRank>,
+    finality: Option<Finality>,
     workers_started: bool,
 ) -> Ending {
     match why {
-        StopReason::WorkersFailed => Ending::Failed { exits, unhealthy },
+        StopReason::WorkersFailed => Ending::Failed {
+            exits,
+            unhealthy,
+            finality: finality.expect("a failure that is not final leads to another attempt"),
+        },
         StopReason::PeerFailed { node, reason } => Ending::PeerFailed { node, reason },
         StopReason::RunClosed => Ending::RunClosed,
         StopReason::MembershipChanged { .. } => {

@@ -79,6 +79,7 @@ fn main() {
         Outcome::Failed {
             failures,
             root_cause,
+            ..
         } => {
             for Failure { evidence, .. } in failures {
                 say!(

@@ -1,0 +1,110 @@
+//! The reason why no restart follows a failure.
+
+use std::fmt;
+
+use rdzv_core::signal;
+use serde::ser::{Serialize, SerializeStruct, Serializer};
+
+/// The reason why a failure of workers has ended the run.
+///
+/// [`Finality::kind`] is stable, for programs; the text ([`fmt::Display`]) is one line for people and may
+/// change. As JSON it is both, `{"kind": "…", "text": "…"}`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finality {
+    /// The restart budget is used up. The text is that of the first torchelastic.
+    BudgetUsed {
+        /// Number of restarts at the beginning.
+        max_restarts: u32,
+    },
+    /// A worker ended in a way that no restart helps ([`GroupSpec::non_retryable`](super::GroupSpec)).
+    NotRetryable {
+        /// The exit code, or minus the number of the signal.
+        number: i32,
+    },
+    /// The kernel holds a worker, which keeps what the next attempt would need: the remaining restarts are
+    /// forfeited.
+    WorkersHeld,
+    /// Restarts are left, but the other nodes form no further round.
+    RunEnded,
+}
+
+impl Finality {
+    /// The name, for programs; stable.
+    pub fn kind(self) -> &'static str {
+        match self {
+            Self::BudgetUsed { .. } => "max_restarts_exceeded",
+            Self::NotRetryable { .. } => "not_retryable",
+            Self::WorkersHeld => "workers_held",
+            Self::RunEnded => "run_ended",
+        }
+    }
+}
+
+impl fmt::Display for Finality {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BudgetUsed { max_restarts } => {
+                write!(formatter, "exceeded max_restarts={max_restarts}")
+            }
+            Self::NotRetryable { number } if *number < 0 => {
+                let name = signal::in_words(number.saturating_neg());
+                write!(formatter, "{name} is not retryable")
+            }
+            Self::NotRetryable { number } => {
+                write!(formatter, "exit code {number} is not retryable")
+            }
+            Self::WorkersHeld => {
+                write!(formatter, "the kernel holds a worker, so no restart helps")
+            }
+            Self::RunEnded => write!(formatter, "another node has ended the run"),
+        }
+    }
+}
+
+impl Serialize for Finality {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut object = serializer.serialize_struct("Finality", 2)?;
+        object.serialize_field("kind", self.kind())?;
+        object.serialize_field("text", &self.to_string())?;
+        object.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_a_name_and_a_text() {
+        for (finality, kind, text) in [
+            (
+                Finality::BudgetUsed { max_restarts: 3 },
+                "max_restarts_exceeded",
+                "exceeded max_restarts=3",
+            ),
+            (
+                Finality::NotRetryable { number: 3 },
+                "not_retryable",
+                "exit code 3 is not retryable",
+            ),
+            (
+                Finality::NotRetryable { number: -6 },
+                "not_retryable",
+                "SIGABRT is not retryable",
+            ),
+            (
+                Finality::WorkersHeld,
+                "workers_held",
+                "the kernel holds a worker, so no restart helps",
+            ),
+            (
+                Finality::RunEnded,
+                "run_ended",
+                "another node has ended the run",
+            ),
+        ] {
+            let expected = serde_json::json!({ "kind": kind, "text": text });
+            assert_eq!(serde_json::to_value(finality).unwrap(), expected);
+        }
+    }
+}
