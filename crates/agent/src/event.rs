@@ -9,7 +9,7 @@ use rdzv_rendezvous::NodeState;
 
 use crate::hang::{HangReport, WatchdogAction, WatchdogTimer};
 use crate::worker::{WorkerFiles, WorkerIdentity};
-use crate::{Cause, Exit, Verdict};
+use crate::{Cause, Exit, RoundStore, Verdict};
 
 /// Something that happened.
 ///
@@ -77,6 +77,8 @@ pub enum AgentEvent {
         master_addr: String,
         /// Its port.
         master_port: u16,
+        /// The store that the agents of the round share.
+        store: RoundStore,
         /// How many restarts have been used.
         restart_count: u32,
     },

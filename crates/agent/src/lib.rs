@@ -64,6 +64,7 @@ pub use logs::write_own_lines;
 pub use outcome::{Outcome, Verdict};
 pub use rdzv_agent_proto::group::{Cause, ErrorFile, Evidence, Exit, Failure, Finality};
 pub use rdzv_rendezvous::NodeState;
+pub use rendezvous::RoundStore;
 pub use run::run;
 pub use signals::when_signalled;
 pub use supervisor::StartRequest;

@@ -344,6 +344,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 .collect(),
             master_addr: round.master.addr,
             master_port: round.master.port,
+            store: self.rendezvous.round_store(),
             restart_count,
         });
     }

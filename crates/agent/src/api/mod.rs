@@ -53,7 +53,7 @@ pub use worker::Worker;
 pub use worker_group::{StoreInfo, WorkerGroup};
 
 pub use crate::requests::StopHandle;
-pub use crate::{StartRequest, SupervisorError, WorkerId};
+pub use crate::{RoundStore, StartRequest, SupervisorError, WorkerId};
 
 /// The state of a worker group, under the names and numbers that torchelastic gives them.
 pub use rdzv_agent_proto::group::GroupState as WorkerState;

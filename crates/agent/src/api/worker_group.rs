@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rdzv_core::rank::{GroupRank, LocalRank};
 
 use super::{Worker, WorkerId, WorkerSpec, WorkerState};
-use crate::{AgentEvent, WorkerIdentity};
+use crate::{AgentEvent, RoundStore, WorkerIdentity};
 
 /// The workers of one agent at one moment.
 #[derive(Debug, Clone)]
@@ -15,8 +15,10 @@ pub struct WorkerGroup {
     pub spec: Arc<WorkerSpec>,
     /// By local rank; all of them, from the beginning.
     pub workers: Vec<Worker>,
-    /// Where they meet, once the nodes have.
-    pub store: Option<StoreInfo>,
+    /// The store that the agents of the round share, once there is a round.
+    pub store: Option<RoundStore>,
+    /// The place where the workers meet, once the nodes have met.
+    pub master: Option<StoreInfo>,
     /// The agent's number among the agents of the round.
     pub group_rank: Option<GroupRank>,
     /// How many agents take part in the round.
@@ -46,6 +48,7 @@ impl WorkerGroup {
             spec,
             workers,
             store: None,
+            master: None,
             group_rank: None,
             group_world_size: None,
             restart_count: 0,
@@ -60,12 +63,14 @@ impl WorkerGroup {
 
     /// `MASTER_ADDR`, if it is known.
     pub fn master_addr(&self) -> Option<&str> {
-        self.store.as_ref().map(|store| store.master_addr.as_str())
+        self.master
+            .as_ref()
+            .map(|master| master.master_addr.as_str())
     }
 
     /// `MASTER_PORT`, if it is known.
     pub fn master_port(&self) -> Option<u16> {
-        self.store.as_ref().map(|store| store.master_port)
+        self.master.as_ref().map(|master| master.master_port)
     }
 
     /// Takes note of what happened.
@@ -87,10 +92,12 @@ impl WorkerGroup {
                 workers,
                 master_addr,
                 master_port,
+                store,
                 ..
             } => {
                 self.workers = workers.iter().map(Worker::from).collect();
-                self.store = Some(StoreInfo {
+                self.store = Some(store.clone());
+                self.master = Some(StoreInfo {
                     master_addr: master_addr.clone(),
                     master_port: *master_port,
                 });

@@ -1,15 +1,19 @@
 //! A run in events, and what the sinks make of it.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use rdzv_agent_proto::group::GroupState;
 use rdzv_core::rank::{GroupRank, LocalRank, Rank, RoleRank};
 use rdzv_core::time::Wall;
+use rdzv_store::HashStore;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{AgentEvent, Exit, WatchdogAction, WatchdogTimer, WorkerFiles, WorkerIdentity};
+use crate::{
+    AgentEvent, Exit, RoundStore, WatchdogAction, WatchdogTimer, WorkerFiles, WorkerIdentity,
+};
 
 pub(super) fn facts() -> RunFacts {
     RunFacts {
@@ -65,6 +69,7 @@ fn attempt(begin: i64, restart_count: u32) -> Vec<AgentEvent> {
             workers: vec![worker(0)],
             master_addr: "127.0.0.1".to_owned(),
             master_port: 29500,
+            store: RoundStore::new(Arc::new(HashStore::new())),
             restart_count,
         },
         AgentEvent::WorkerStarted {

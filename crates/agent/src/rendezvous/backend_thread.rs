@@ -24,12 +24,12 @@ use rdzv_core::rank::Assignment;
 use rdzv_rendezvous::{
     Change, Interrupter, Member, RendezvousBackend, RendezvousError, RendezvousInfo,
 };
-use rdzv_store::{Pinger, Store};
+use rdzv_store::Pinger;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use super::{Answer, Joined, LeaveReason, STORE_SERVER};
+use super::{Answer, Joined, LeaveReason, RoundStore, STORE_SERVER};
 use crate::AgentError;
 
 /// Makes the backend, on its thread.
@@ -60,9 +60,9 @@ pub(super) struct BackendHandle {
 /// A round that this node is in.
 pub(super) struct JoinedRound {
     pub(super) info: RendezvousInfo,
-    /// The store of the round on a connection of its own: a wait in it holds up nothing else, and
+    /// The store of the round on connections of its own: a wait in them holds up nothing else, and
     /// can be ended.
-    pub(super) store: Arc<dyn Store>,
+    pub(super) store: RoundStore,
     /// The threads of the backend, by name.
     threads: Threads,
 }
@@ -74,7 +74,7 @@ impl JoinedRound {
         let store = Arc::from(info.store.try_clone()?);
         Ok(Self {
             info,
-            store,
+            store: RoundStore::new(store),
             threads,
         })
     }
@@ -98,9 +98,7 @@ impl JoinedRound {
 
 impl Drop for JoinedRound {
     fn drop(&mut self) {
-        if let Some(end) = self.store.breaker() {
-            end();
-        }
+        self.store.end();
     }
 }
 

@@ -15,6 +15,7 @@
 
 mod backend_thread;
 mod rank_exchange;
+mod round_store;
 mod single_node;
 
 use std::net::TcpListener;
@@ -27,7 +28,7 @@ use rdzv_core::rank::{Assignment, GroupRank, RoleInfo};
 use rdzv_rendezvous::{
     Change, Member, Recorder, RendezvousEvent, StaticParameters, StaticRendezvous,
 };
-use rdzv_store::{HashStore, Pinger, Store, StoreError};
+use rdzv_store::{HashStore, Pinger, StoreError};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
@@ -35,6 +36,7 @@ use crate::error::system;
 use crate::health::{Liveness, Watched};
 use crate::{AgentConfig, AgentError, MasterPort, RendezvousPlan, host};
 use backend_thread::{BackendHandle, JoinedRound, NewBackend};
+pub use round_store::RoundStore;
 use single_node::LocalRendezvous;
 
 /// The operation that fails where there are too many threads.
@@ -42,6 +44,11 @@ const NO_THREAD: &str = "start a thread for the rendezvous";
 
 /// The name of the thread of the workers' store in the health check.
 const STORE_SERVER: &str = "store server";
+
+/// The store of an agent that talks to itself.
+fn in_memory() -> RoundStore {
+    RoundStore::new(Arc::new(HashStore::new()))
+}
 
 /// What comes back, some time later.
 pub(crate) enum Answer {
@@ -92,7 +99,7 @@ pub(crate) struct RendezvousHandle {
     /// How many joins there were.
     joins: u64,
     /// What agents exchange their ranks through.
-    store: Arc<dyn Store>,
+    store: RoundStore,
     answers: UnboundedSender<Answer>,
     liveness: Liveness,
     /// The threads that the current round needs.
@@ -160,7 +167,7 @@ impl RendezvousHandle {
                 .map(|new_backend| BackendHandle::new(new_backend, member, answers.clone())),
             joins: 0,
             // Alone, the agent talks to itself.
-            store: Arc::new(HashStore::new()),
+            store: in_memory(),
             answers,
             liveness: config.liveness.clone(),
             watched: Vec::new(),
@@ -172,6 +179,8 @@ impl RendezvousHandle {
         self.joins += 1;
         // A join waits for others within limits of its own, and may end what an earlier one has begun.
         self.watched.clear();
+        // Nothing of the round before may be used from here on.
+        self.store = in_memory();
         let Some(backend) = &mut self.backend else {
             let round = self.local.round();
             self.answer(Answer::Joined(
@@ -179,8 +188,6 @@ impl RendezvousHandle {
             ));
             return;
         };
-        // Nothing of the round before may be used from here on.
-        self.store = Arc::new(HashStore::new());
         if let Err(source) = backend.join() {
             self.answer(Answer::Joined(Err(system(NO_THREAD)(source))));
         }
@@ -189,7 +196,7 @@ impl RendezvousHandle {
     /// Keeps what a rendezvous state, and returns its round.
     pub(crate) fn joined(&mut self, joined: Joined) -> Round {
         if let (Some(round), Some(backend)) = (joined.state, &mut self.backend) {
-            self.store = Arc::clone(&round.store);
+            self.store = round.store.clone();
             self.us.rank = round.info.rank;
             backend.joined(round);
         }
@@ -214,6 +221,11 @@ impl RendezvousHandle {
         self.us.rank
     }
 
+    /// The store of the current round, for others than this agent.
+    pub(crate) fn round_store(&self) -> RoundStore {
+        self.store.clone()
+    }
+
     /// Whether an answer is to a question that was asked since the last join.
     pub(crate) fn is_current(&self, join: u64) -> bool {
         self.joins == join
@@ -236,9 +248,9 @@ impl RendezvousHandle {
         } else if self.identical_workers {
             Ok(rank_exchange::without_store(&self.us, agents))
         } else if self.backend.is_none() {
-            rank_exchange::by_store(&*self.store, &self.us, agents)
+            rank_exchange::by_store(&**self.store.of_agent(), &self.us, agents)
         } else {
-            let (store, us) = (Arc::clone(&self.store), self.us.clone());
+            let (store, us) = (Arc::clone(self.store.of_agent()), self.us.clone());
             self.apart("ranks", move || Answer::Assigned {
                 join,
                 result: rank_exchange::by_store(&*store, &us, agents),
@@ -267,7 +279,7 @@ impl RendezvousHandle {
 
     /// Waits until the workers of all agents have succeeded.
     pub(crate) fn wait_for_others(&mut self, agents: u32) {
-        let store = Arc::clone(&self.store);
+        let store = Arc::clone(self.store.of_agent());
         self.apart("exit barrier", move || {
             let timeout = Some(barrier::EXIT_BARRIER_TIMEOUT);
             Answer::BarrierPassed(store.barrier(barrier::TERMINAL_STATE, agents, timeout))
@@ -276,7 +288,7 @@ impl RendezvousHandle {
 
     /// Leaves the others; the receiver hears when that is done.
     pub(crate) fn leave(&mut self, reason_to_leave: LeaveReason) -> Option<oneshot::Receiver<()>> {
-        self.store = Arc::new(HashStore::new());
+        self.store = in_memory();
         self.watched.clear();
         self.backend.as_mut()?.leave(reason_to_leave)
     }

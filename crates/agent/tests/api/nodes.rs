@@ -7,12 +7,14 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rdzv_agent::api::{
-    ElasticAgent, LocalElasticAgent, RunError, RunResult, SimpleElasticAgent, WorkerEntrypoint,
-    WorkerGroup, WorkerSpec,
+    ElasticAgent, LocalElasticAgent, MonitorResult, RunError, RunResult, SimpleElasticAgent,
+    StartRequest, SupervisorError, WorkerEntrypoint, WorkerGroup, WorkerId, WorkerSpec,
+    WorkerSupervisor,
 };
 use rdzv_agent::{AgentEvent, MasterPort, NodeState, RendezvousPlan};
-use rdzv_core::rank::Rank;
+use rdzv_core::rank::{LocalRank, Rank};
 use rdzv_rendezvous::RendezvousParameters;
+use rdzv_store::StoreError;
 use rdzv_testing::free_port;
 use serde_json::{Value, json};
 
@@ -80,8 +82,93 @@ fn roles_of_different_sizes_share_one_store_and_one_order() {
         .zip(first.map(|place| json!(place)))
         .collect();
     assert_eq!(values, expected);
-    assert_eq!(learners.store, actors.store, "all meet at the same place");
+    assert_eq!(learners.master, actors.master, "all meet at the same place");
     assert_eq!(actors.group_world_size, Some(2));
+}
+
+/// Threads that are started once this agent has greeted the other one through the store of the round.
+struct Greeting {
+    workers: ThreadWorkers,
+    heard: Vec<String>,
+}
+
+impl Greeting {
+    fn new() -> Self {
+        Self {
+            workers: places(),
+            heard: Vec::new(),
+        }
+    }
+}
+
+impl WorkerSupervisor for Greeting {
+    fn start_workers(
+        &mut self,
+        group: &WorkerGroup,
+        workers: &[StartRequest],
+    ) -> Result<BTreeMap<LocalRank, WorkerId>, SupervisorError> {
+        let failed = |error: StoreError| SupervisorError(error.to_string());
+        let store = group.store.as_ref().unwrap().connect().map_err(failed)?;
+        store.set_timeout(Duration::from_secs(20));
+        let rank = group.group_rank_or_unset();
+        let greeting = format!("from {rank}");
+        store
+            .set(&format!("greeting/{rank}"), greeting.as_bytes())
+            .map_err(failed)?;
+        let other = store.get(&format!("greeting/{}", 1 - rank));
+        let other = other.map_err(failed)?;
+        self.heard
+            .push(String::from_utf8_lossy(&other).into_owned());
+        self.workers.start_workers(group, workers)
+    }
+
+    fn monitor_workers(
+        &mut self,
+        group: &WorkerGroup,
+        within: Duration,
+    ) -> Result<MonitorResult, SupervisorError> {
+        self.workers.monitor_workers(group, within)
+    }
+
+    fn stop_workers(
+        &mut self,
+        group: &WorkerGroup,
+        signal: i32,
+        grace: Duration,
+    ) -> Result<(), SupervisorError> {
+        self.workers.stop_workers(group, signal, grace)
+    }
+
+    fn shutdown(&mut self, signal: i32, grace: Duration) {
+        self.workers.shutdown(signal, grace);
+    }
+}
+
+#[test]
+fn supervisors_of_a_round_reach_its_store() {
+    let endpoint = endpoint();
+    let began = Instant::now();
+    let nodes = [0, 1].map(|_| {
+        let spec = node(&endpoint, "default", 1).build().unwrap();
+        thread::spawn(move || {
+            let mut agent = SimpleElasticAgent::new(spec, Greeting::new());
+            assert!(!agent.run("default").unwrap().is_failed());
+            let group = agent.worker_group("default").unwrap();
+            // It has ended with the round.
+            let store = group.store.as_ref().unwrap().connect().unwrap();
+            assert!(store.check(&["greeting/0"]).is_err());
+            (
+                group.group_rank_or_unset(),
+                agent.supervisor().heard.clone(),
+            )
+        })
+    });
+    let mut heard = nodes.map(|node| node.join().unwrap());
+    heard.sort();
+    let from = |rank: i64| vec![format!("from {rank}")];
+    assert_eq!(heard, [(0, from(1)), (1, from(0))]);
+    // A server gives those who are still connected 10 s.
+    assert!(began.elapsed() < Duration::from_secs(8));
 }
 
 #[test]

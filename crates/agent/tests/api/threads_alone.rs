@@ -12,7 +12,7 @@ use rdzv_agent::api::{
     WorkerState, WorkerSupervisor,
 };
 use rdzv_agent::observe::{MetricPoint, MetricsRegistry, MetricsSink};
-use rdzv_agent::Finality;
+use rdzv_agent::{AgentEvent, Finality};
 use rdzv_core::rank::{LocalRank, Rank};
 use serde_json::json;
 
@@ -39,6 +39,30 @@ fn threads_return_values_by_global_rank() {
         group.workers[1].id,
         Some(WorkerId::Remote("thread default/1".into()))
     );
+}
+
+#[test]
+fn every_round_has_a_store_of_its_own() {
+    let known = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&known);
+    let handler = move |event: &AgentEvent| {
+        if let AgentEvent::RanksAssigned { store, .. } = event {
+            let store = store.connect().unwrap();
+            let ranks = store.check(&["torchelastic/assigned_ranks/0"]).unwrap();
+            let mine = store.add("attempts", 1).unwrap();
+            seen.lock().unwrap().push((ranks, mine));
+        }
+    };
+    let work = ThreadWorkers::new(|request, _| match request.restart_count {
+        0 => Err("the first attempt".to_owned()),
+        _ => Ok(json!(null)),
+    });
+    let spec = spec().max_restarts(1).event_handler(handler);
+    let mut agent = SimpleElasticAgent::new(spec.build().unwrap(), work);
+    assert!(!agent.run("default").unwrap().is_failed());
+    assert_eq!(*known.lock().unwrap(), [(true, 1), (true, 1)]);
+    let store = agent.worker_group("default").unwrap().store.unwrap();
+    assert_eq!(store.connect().unwrap().add("attempts", 1).unwrap(), 2);
 }
 
 #[test]
