@@ -31,6 +31,7 @@ mod failure;
 mod hang;
 pub mod health;
 pub mod host;
+mod host_name;
 mod keeper;
 mod logs;
 mod memory;

@@ -12,7 +12,7 @@ use crate::processes::ProcessSupervisor;
 use crate::requests::{Requests, StopHandle};
 use crate::signals::{FOR_WORKERS, JobControl, Signals, unblock};
 use crate::supervisor::Supervisor;
-use crate::{AgentConfig, AgentError, AgentEvent, Outcome};
+use crate::{AgentConfig, AgentError, AgentEvent, Outcome, host};
 
 /// Runs the workers of one node to their end.
 ///
@@ -75,6 +75,8 @@ pub(crate) fn run_supervised(
 }
 
 fn block_on(run: impl Future<Output = Result<Outcome, AgentError>>) -> Outcome {
+    // Reports will want it; the answer comes while the workers run.
+    host::look_up();
     let runtime = Builder::new_current_thread()
         .enable_all()
         .build_local(LocalOptions::default());

@@ -10,6 +10,7 @@ use serde::Serialize;
 use rdzv_agent_proto::group::rfc3339;
 
 use super::sink::{EventSink, RunFacts};
+use crate::host::HostName;
 use crate::{AgentEvent, Exit, Verdict, WorkerIdentity};
 
 /// The worker group of this node, and the verdict once the run has ended.
@@ -17,8 +18,8 @@ use crate::{AgentEvent, Exit, Verdict, WorkerIdentity};
 pub struct NodeReport {
     /// The job's name.
     pub run_id: String,
-    /// The full name of this host.
-    pub node: String,
+    /// The name of this host.
+    pub node: HostName,
     /// The role of the workers.
     pub role: String,
     /// The state of the group, as torchelastic names it.

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::path::Path;
 
-use crate::{AgentConfig, AgentEvent, host};
+use crate::host::HostName;
+use crate::{AgentConfig, AgentEvent};
 
 /// A receiver of every event of a run, in order.
 ///
@@ -75,8 +76,8 @@ pub struct RunFacts {
     pub run_id: String,
     /// The role of this node's workers.
     pub role: String,
-    /// The full name of this host.
-    pub host: String,
+    /// The name of this host.
+    pub host: HostName,
     /// Name of the rendezvous backend.
     pub backend: String,
     /// Base name of the program that workers execute, or its name in the plan if that is no path.
@@ -102,7 +103,7 @@ impl RunFacts {
         Self {
             run_id: plan.run_id.to_string(),
             role: plan.role.clone(),
-            host: host::full_name(),
+            host: HostName::This,
             backend: plan.rendezvous_backend.clone(),
             entry_point,
             max_restarts: plan.max_restarts,

@@ -11,6 +11,7 @@ use rdzv_store::HashStore;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::host::HostName;
 use crate::{
     AgentEvent, Exit, RoundStore, WatchdogAction, WatchdogTimer, WorkerFiles, WorkerIdentity,
 };
@@ -19,7 +20,7 @@ pub(super) fn facts() -> RunFacts {
     RunFacts {
         run_id: "job".to_owned(),
         role: "trainer".to_owned(),
-        host: "node".to_owned(),
+        host: HostName::Given("node".to_owned()),
         backend: "c10d".to_owned(),
         entry_point: "python".to_owned(),
         max_restarts: 3,

@@ -11,6 +11,7 @@ use rdzv_core::time::Wall;
 use serde::Serialize;
 
 use super::sink::{EventSink, RunFacts};
+use crate::host::HostName;
 use crate::{AgentEvent, Exit, WatchdogTimer, WorkerIdentity};
 
 /// Writes the milestones on stderr, one JSON object per line.
@@ -57,7 +58,7 @@ struct Metadata<'a> {
     group_rank: Option<u32>,
     worker_id: Option<String>,
     role: &'a str,
-    hostname: &'a str,
+    hostname: &'a HostName,
     state: &'a str,
     total_run_time: u64,
     rdzv_backend: &'a str,

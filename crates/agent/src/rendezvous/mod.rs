@@ -130,7 +130,7 @@ impl RendezvousHandle {
                 };
                 Some(Box::new(move || {
                     let rendezvous = StaticRendezvous::new(parameters.clone());
-                    Ok(Box::new(rendezvous.named(host::full_name())))
+                    Ok(Box::new(rendezvous.named(host::name_so_far())))
                 }))
             }
             RendezvousPlan::Dynamic { parameters } => {

@@ -1,0 +1,221 @@
+//! The name of this host, as reports and events show it.
+//!
+//! ```text
+//!   look_up ──► thread: name ─► address ─► name      as Python's `socket.getfqdn` asks
+//!                  │ answer
+//!   full_name ─────┴─ waits, until 1 s after the beginning        reports
+//!   name_so_far ───── does not wait                               events
+//! ```
+//!
+//! The resolver may take long (a name server that is away: tens of seconds), so it is asked once in a process, on a
+//! thread of its own, and nobody waits for it longer than 1 s.
+
+use std::fmt;
+use std::net::{IpAddr, ToSocketAddrs};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use rdzv_core::escape::escape;
+use serde::{Serialize, Serializer};
+
+/// The longest wait for the resolver, from the beginning of the lookup.
+const LIMIT: Duration = Duration::from_secs(1);
+
+static LOOKUP: LazyLock<Arc<Lookup>> = LazyLock::new(|| Lookup::begin(own_name(), ask));
+
+/// Begins to look up the full name of this host, unless that has been done. Returns at once.
+pub fn look_up() {
+    LazyLock::force(&LOOKUP);
+}
+
+/// The full name of this host: what the resolver says (the hosts file, DNS or whatever the machine uses), as
+/// `socket.getfqdn` in Python. Waits for it until 1 s after the lookup has begun.
+///
+/// The host's own name, completed by the hosts file if that can be done, where the resolver does not answer in
+/// time, does not know the host, or calls it `localhost`.
+pub fn full_name() -> String {
+    LOOKUP.within(LIMIT)
+}
+
+/// The full name of this host if it is known by now, else its own name. Does not wait.
+pub fn name_so_far() -> String {
+    LOOKUP.within(Duration::ZERO)
+}
+
+/// The name of a host in events, which do not wait for a resolver. As JSON and as text it is the name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostName {
+    /// The name of this host at the time when it is written: the full one once that is known.
+    This,
+    /// This name.
+    Given(String),
+}
+
+impl fmt::Display for HostName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::This => formatter.write_str(&name_so_far()),
+            Self::Given(name) => formatter.write_str(name),
+        }
+    }
+}
+
+impl Serialize for HostName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// A question to the resolver.
+struct Lookup {
+    own: String,
+    began: Instant,
+    /// `None` while there is no answer.
+    answer: Mutex<Option<Answer>>,
+    answered: Condvar,
+}
+
+/// The full name, if the resolver knows one.
+type Answer = Option<String>;
+
+impl Lookup {
+    fn begin(own: String, ask: impl FnOnce(&str) -> Answer + Send + 'static) -> Arc<Self> {
+        let lookup = Arc::new(Self {
+            own,
+            began: Instant::now(),
+            answer: Mutex::new(None),
+            answered: Condvar::new(),
+        });
+        let asking = Arc::clone(&lookup);
+        let thread = thread::Builder::new().name("host name".to_owned());
+        let spawned = thread.spawn(move || {
+            let answer = ask(&asking.own);
+            asking.answer(answer);
+        });
+        if spawned.is_err() {
+            lookup.answer(None);
+        }
+        lookup
+    }
+
+    fn answer(&self, answer: Answer) {
+        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
+        self.answered.notify_all();
+    }
+
+    /// The name that is known at this time after the beginning, or now if that is later.
+    fn within(&self, limit: Duration) -> String {
+        let left = limit.saturating_sub(self.began.elapsed());
+        let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        let (answer, _) = self
+            .answered
+            .wait_timeout_while(answer, left, |answer| answer.is_none())
+            .unwrap_or_else(PoisonError::into_inner);
+        answer.clone().flatten().unwrap_or_else(|| self.own.clone())
+    }
+}
+
+/// The name that the host itself has, with the domain that the hosts file gives it.
+fn own_name() -> String {
+    let name = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
+    let hosts = fs::read_to_string("/etc/hosts").unwrap_or_default();
+    escape(&with_domain(&name, &hosts).unwrap_or(name))
+}
+
+fn with_domain(name: &str, hosts: &str) -> Option<String> {
+    if name.contains('.') {
+        return None;
+    }
+    hosts.lines().find_map(|line| {
+        let line = line.split('#').next().unwrap_or_default();
+        let names: Vec<&str> = line.split_whitespace().skip(1).collect();
+        let full = names
+            .iter()
+            .find(|other| other.split('.').next() == Some(name) && other.contains('.'))?;
+        names.contains(&name).then(|| (*full).to_owned())
+    })
+}
+
+/// Asks the resolver for the address of a host, and for the name of that address.
+fn ask(own: &str) -> Answer {
+    let address = (own, 0).to_socket_addrs().ok()?.next()?.ip();
+    full(&dns_lookup::lookup_addr(&address).ok()?)
+}
+
+/// The name of an address, if that is the full name of a host: not the address again, which stands for
+/// "unknown", and not the name that every host has for itself.
+fn full(name: &str) -> Answer {
+    let mut parts = name.split('.');
+    let first = parts.next();
+    let is_full =
+        parts.next().is_some() && first != Some("localhost") && name.parse::<IpAddr>().is_err();
+    is_full.then(|| escape(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn the_hosts_file_completes_a_short_name() {
+        let hosts = "127.0.0.1 localhost\n10.0.0.4 node-a.example node-a # ours\n";
+        assert_eq!(
+            with_domain("node-a", hosts).as_deref(),
+            Some("node-a.example")
+        );
+        assert_eq!(with_domain("node-b", hosts), None);
+        assert_eq!(with_domain("node-a.other", hosts), None);
+    }
+
+    #[test]
+    fn a_full_name_has_a_domain_and_is_no_address() {
+        let (known, unknown) = (|name: &str| Some(name.to_owned()), None);
+        for (name, expected) in [
+            ("node-a.example", known("node-a.example")),
+            ("node-\u{1b}.example", known("node-\\u{1b}.example")),
+            ("node-a", unknown.clone()),
+            ("10.0.0.4", unknown.clone()),
+            ("fe80::1", unknown.clone()),
+            ("localhost", unknown.clone()),
+            ("localhost.localdomain", unknown.clone()),
+            ("", unknown),
+        ] {
+            assert_eq!(full(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_answer_of_the_resolver_is_the_name() {
+        let answer = |answer: Option<&'static str>| {
+            let lookup = Lookup::begin("node-a".to_owned(), move |own| {
+                assert_eq!(own, "node-a");
+                answer.map(str::to_owned)
+            });
+            lookup.within(Duration::from_secs(60))
+        };
+        assert_eq!(answer(Some("node-a.example")), "node-a.example");
+        assert_eq!(answer(None), "node-a");
+    }
+
+    #[test]
+    fn a_resolver_that_does_not_answer_is_not_waited_for() {
+        let (answer, answers) = channel();
+        let lookup = Lookup::begin("node-a".to_owned(), move |_| answers.recv().ok());
+        assert_eq!(lookup.within(Duration::ZERO), "node-a");
+        let limit = Duration::from_millis(50);
+        assert_eq!(lookup.within(limit), "node-a");
+        let waited = lookup.began.elapsed();
+        assert!(
+            waited >= limit && waited < Duration::from_secs(30),
+            "{waited:?}"
+        );
+        answer.send("node-a.example".to_owned()).unwrap();
+        assert_eq!(lookup.within(Duration::from_secs(60)), "node-a.example");
+    }
+}
