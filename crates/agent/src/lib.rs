@@ -61,7 +61,7 @@ pub use error_file::{write_launcher_error_file, write_refusal_to_error_file};
 pub use event::AgentEvent;
 pub use hang::{HangAction, HangPlan, HangReport, HeartbeatPlan, WatchdogAction, WatchdogTimer};
 pub use keeper::{AgentEnd, end_like, is_kept, keep, launcher_pid};
-pub use logs::write_own_lines;
+pub use logs::{write_own_lines, write_own_output};
 pub use outcome::{Outcome, Verdict};
 pub use rdzv_agent_proto::group::{Cause, ErrorFile, Evidence, Exit, Failure, Finality};
 pub use rdzv_rendezvous::NodeState;

@@ -4,10 +4,10 @@
 //! A reader that pages through the output of a run (`| less`, Ctrl-S) lets its pipe fill up, and the
 //! next write to it blocks. The agent must not: it supervises workers. Nor must `rdzv store`, which
 //! serves clients. Therefore from [`start_lines`] on a
-//! thread of its own writes the lines to stderr, and callers only queue them. The agent writes the
+//! thread of its own writes the lines to stderr (metrics: to stdout), and callers only queue them. The agent writes the
 //! lines of the workers and these ones, so neither gets into the middle of the other.
 
-use std::io::{self, Write};
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use rdzv_agent::write_own_lines;
+use rdzv_agent::{write_own_lines, write_own_output};
 
 use crate::exit::Exit;
 
@@ -26,8 +26,11 @@ static QUEUE: OnceLock<Sender<Command>> = OnceLock::new();
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 static LOST: AtomicUsize = AtomicUsize::new(0);
 
+/// A function that writes whole lines to one of the two streams.
+type Write = fn(&[u8]);
+
 enum Command {
-    Write(Vec<u8>),
+    Write(Write, Vec<u8>),
     /// Answer when everything before this has been written.
     Finish(Sender<()>),
 }
@@ -36,24 +39,27 @@ enum Command {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LineWriter;
 
-impl Write for LineWriter {
+impl io::Write for LineWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let Some(queue) = QUEUE.get() else {
-            write_own_lines(bytes);
-            return Ok(bytes.len());
-        };
-        if WAITING.fetch_add(bytes.len(), Ordering::Relaxed) > MOST_WAITING {
-            WAITING.fetch_sub(bytes.len(), Ordering::Relaxed);
-            LOST.fetch_add(1, Ordering::Relaxed);
-        } else {
-            // The thread never ends before the program does.
-            let _ = queue.send(Command::Write(bytes.to_vec()));
-        }
+        queue(write_own_lines, bytes);
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+fn queue(write: Write, bytes: &[u8]) {
+    let Some(queue) = QUEUE.get() else {
+        return write(bytes);
+    };
+    if WAITING.fetch_add(bytes.len(), Ordering::Relaxed) > MOST_WAITING {
+        WAITING.fetch_sub(bytes.len(), Ordering::Relaxed);
+        LOST.fetch_add(1, Ordering::Relaxed);
+    } else {
+        // The thread never ends before the program does.
+        let _ = queue.send(Command::Write(write, bytes.to_vec()));
     }
 }
 
@@ -114,8 +120,8 @@ fn finish() -> Receiver<()> {
 fn write_out(commands: &Receiver<Command>) {
     for command in commands {
         match command {
-            Command::Write(bytes) => {
-                write_own_lines(&bytes);
+            Command::Write(write, bytes) => {
+                write(&bytes);
                 WAITING.fetch_sub(bytes.len(), Ordering::Relaxed);
             }
             Command::Finish(done) => {
@@ -124,7 +130,7 @@ fn write_out(commands: &Receiver<Command>) {
         }
         let lost = LOST.swap(0, Ordering::Relaxed);
         if lost > 0 {
-            let note = format!("rdzv: {lost} lines were lost here, because nobody read stderr\n");
+            let note = format!("rdzv: {lost} lines were lost here, because nobody read them\n");
             write_own_lines(note.as_bytes());
         }
     }
@@ -133,6 +139,11 @@ fn write_out(commands: &Receiver<Command>) {
 /// Writes a text and a newline to stderr, in one piece. A failure is ignored: there is no other place for it.
 pub(crate) fn complain(text: &str) {
     let _ = LineWriter.write_all(format!("{text}\n").as_bytes());
+}
+
+/// Writes a line of a running job to stdout, as [`complain`] does to stderr.
+pub(crate) fn print_line(line: &str) {
+    queue(write_own_output, format!("{line}\n").as_bytes());
 }
 
 /// Writes a requested text to stdout. A reader that has seen enough (`| head`) is no failure.

@@ -260,6 +260,12 @@ pub fn write_own_lines(lines: &[u8]) {
     Console::get().write_own(Target::Stderr, lines);
 }
 
+/// The same to stdout.
+pub fn write_own_output(lines: &[u8]) {
+    let _ = io::stdout().flush();
+    Console::get().write_own(Target::Stdout, lines);
+}
+
 /// Whether stderr would take a short line at once.
 pub(crate) fn stderr_takes_lines() -> bool {
     let stderr = io::stderr();

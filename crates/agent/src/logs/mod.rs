@@ -35,6 +35,6 @@ mod streams;
 mod tail;
 
 pub(crate) use capture::StderrCapture;
-pub use console::write_own_lines;
 pub(crate) use console::{Target, stderr_takes_lines};
+pub use console::{write_own_lines, write_own_output};
 pub(crate) use streams::{Logs, WorkerStreams};

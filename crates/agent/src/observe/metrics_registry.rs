@@ -13,7 +13,7 @@ use rdzv_core::time::Wall;
 /// The default group.
 pub const DEFAULT_GROUP: &str = "torchelastic";
 
-/// One value at one time.
+/// One value at one time. As text it is torchelastic's line, `[⟨epoch⟩][⟨group⟩]: ⟨name⟩=⟨value⟩`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MetricPoint<'a> {
     /// Time of the value.
@@ -40,27 +40,32 @@ impl MetricsSink for NullMetrics {
     fn publish(&mut self, _point: &MetricPoint<'_>) {}
 }
 
-/// Writes every point on stdout (`console`): `[⟨epoch⟩][⟨group⟩]: ⟨name⟩=⟨value⟩`.
+/// Writes every point on stdout (`console`), one line each.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ConsoleMetrics;
 
 impl MetricsSink for ConsoleMetrics {
     fn publish(&mut self, point: &MetricPoint<'_>) {
         // Without a reader there is nothing to do.
-        let _ = std::io::stdout().write_all(line(point).as_bytes());
+        let _ = std::io::stdout().write_all(format!("{point}\n").as_bytes());
     }
 }
 
-fn line(point: &MetricPoint<'_>) -> String {
-    let MetricPoint {
-        at,
-        group,
-        name,
-        value,
-    } = point;
-    let seconds = at.unix_seconds();
-    let micros = at.unix_micros().rem_euclid(1_000_000);
-    format!("[{seconds}.{micros:06}][{group}]: {name}={value}\n")
+impl fmt::Display for MetricPoint<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            at,
+            group,
+            name,
+            value,
+        } = self;
+        let seconds = at.unix_seconds();
+        let micros = at.unix_micros().rem_euclid(1_000_000);
+        write!(
+            formatter,
+            "[{seconds}.{micros:06}][{group}]: {name}={value}"
+        )
+    }
 }
 
 /// The sinks of points, by group.
@@ -156,8 +161,8 @@ mod tests {
             value: 1,
         };
         assert_eq!(
-            line(&point),
-            "[1790000123.000450][torchelastic]: workers.default.run_total=1\n"
+            point.to_string(),
+            "[1790000123.000450][torchelastic]: workers.default.run_total=1"
         );
     }
 }

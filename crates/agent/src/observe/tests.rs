@@ -168,24 +168,61 @@ fn a_hang_is_published_once_and_a_failed_rendezvous_as_a_failed_restart() {
             restart_count: 1,
         },
         state(125, GroupState::Failed, 1),
+        AgentEvent::AgentFinal {
+            at: at(127),
+            state: "FAILED",
+            took: Duration::from_millis(127),
+            workers_succeeded: false,
+            raw_error: Some("nobody came".to_owned()),
+        },
     ];
     let expected = [
         "workers.trainer.remaining_restarts=3",
         "workers.trainer.unhealthy=1",
         "LocalElasticAgent._stop_workers.success=1",
         "LocalElasticAgent._stop_workers.duration.ms=5",
-        "workers.trainer.remaining_restarts=2",
-        "workers.trainer.init=1",
         "SimpleElasticAgent._rendezvous.failure=1",
         "SimpleElasticAgent._rendezvous.duration.ms=20",
         "SimpleElasticAgent._initialize_workers.failure=1",
         "SimpleElasticAgent._initialize_workers.duration.ms=20",
         "SimpleElasticAgent._restart_workers.failure=1",
         "SimpleElasticAgent._restart_workers.duration.ms=25",
-        "workers.trainer.remaining_restarts=2",
-        "workers.trainer.failed=1",
+        "SimpleElasticAgent.run.failure=1",
+        "SimpleElasticAgent.run.duration.ms=127",
     ];
     assert_eq!(published(&events), expected);
+}
+
+#[test]
+fn the_failure_that_ends_a_run_is_published_as_one_that_is_restarted() {
+    let state = |millis, state| AgentEvent::StateChanged {
+        at: at(millis),
+        state,
+        restart_count: 0,
+    };
+    let events = [
+        state(100, GroupState::Stopped),
+        state(105, GroupState::Failed),
+        AgentEvent::AgentFinal {
+            at: at(110),
+            state: "SUCCEEDED",
+            took: Duration::from_millis(110),
+            workers_succeeded: false,
+            raw_error: None,
+        },
+    ];
+    let points = published(&events);
+    let expected = [
+        "workers.trainer.remaining_restarts=3",
+        "workers.trainer.failed=1",
+        "LocalElasticAgent._stop_workers.success=1",
+        "LocalElasticAgent._stop_workers.duration.ms=5",
+        "SimpleElasticAgent.run.success=1",
+        "SimpleElasticAgent.run.duration.ms=110",
+        "workers.trainer.flakiness=100",
+        "workers.trainer.run_total=1",
+    ];
+    assert_eq!(points[..expected.len()], expected);
 }
 
 #[test]
@@ -207,13 +244,9 @@ fn the_references_metrics_come_out_of_a_run() {
             "workers.trainer.remaining_restarts=3",
             "workers.trainer.healthy=1",
             "workers.trainer.remaining_restarts=3",
-            "workers.trainer.stopped=1",
-            "workers.trainer.remaining_restarts=3",
             "workers.trainer.failed=1",
             "LocalElasticAgent._stop_workers.success=1",
             "LocalElasticAgent._stop_workers.duration.ms=5",
-            "workers.trainer.remaining_restarts=2",
-            "workers.trainer.init=1",
         ],
         &started,
         &[

@@ -9,13 +9,14 @@
 //! | `SimpleElasticAgent.run.success`, `.failure` | 1 |
 //! | each of these with `.duration.ms` | milliseconds |
 //! | `workers.⟨role⟩.remaining_restarts` | number that is left |
-//! | `workers.⟨role⟩.⟨state, lower case⟩` | 1; `failed` or `unhealthy` once per attempt that failed |
+//! | `workers.⟨role⟩.⟨state, lower case⟩` | 1; `failed` or `unhealthy` once per attempt that failed; never `init` or `stopped` |
 //! | `workers.⟨role⟩.run_total`, `.run_{success,failed}_{with,no}_retries` | 0 or 1, at the end |
 //! | `workers.⟨role⟩.flakiness` | percent, at the end |
 //!
 //! Torchelastic publishes the state with every poll of its workers; here the state is published
 //! when it changes, and there is no `_monitor_workers`. A restart lasts from the moment when the workers
-//! begin to be stopped, as there.
+//! begin to be stopped, as there. A run that ends by an error of the agent has neither a failed state nor
+//! `_stop_workers` at its end, as there.
 
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ use rdzv_core::time::Wall;
 use super::metrics_registry::{DEFAULT_GROUP, MetricsRegistry};
 use super::sink::{EventSink, RunFacts};
 use crate::AgentEvent;
+
+const STOP_WORKERS: &str = "LocalElasticAgent._stop_workers";
 
 /// Publishes torchelastic's metrics.
 #[derive(Debug)]
@@ -42,6 +45,8 @@ pub struct AgentMetrics {
     started: u32,
     /// When the group began to be stopped, if it is.
     stopping: Option<Wall>,
+    /// Time that the group took to stop before the end of the run, if it was stopped.
+    stopped: Option<Duration>,
     /// When the restart to this attempt began: with the end of the attempt before. `None`: this is the first
     /// attempt.
     restarted: Option<Wall>,
@@ -62,6 +67,7 @@ impl AgentMetrics {
             assigned: Wall::default(),
             started: 0,
             stopping: None,
+            stopped: None,
             restarted: None,
             unhealthy: false,
         }
@@ -109,16 +115,26 @@ impl AgentMetrics {
         if matches!(state, GroupState::Stopped | GroupState::Unhealthy) {
             self.stopping.get_or_insert(at);
         } else if let Some(stopping) = self.stopping.take() {
-            let function = "LocalElasticAgent._stop_workers";
-            self.call(at, function, true, at.since(stopping));
-            self.restarted = Some(stopping);
+            let took = at.since(stopping);
+            if state == GroupState::Failed {
+                self.stopped = Some(took);
+            } else {
+                self.call(at, STOP_WORKERS, true, took);
+                self.restarted = Some(stopping);
+            }
         }
-        // A failure is published once.
-        if state == GroupState::Failed && self.unhealthy {
-            return;
+        // Torchelastic publishes what a poll has found. Failures come with what follows from them.
+        let found = matches!(
+            state,
+            GroupState::Healthy
+                | GroupState::Unhealthy
+                | GroupState::Succeeded
+                | GroupState::Unknown
+        );
+        if found {
+            self.monitored(at, state, self.remaining());
         }
         self.unhealthy |= state == GroupState::Unhealthy;
-        self.monitored(at, state, self.remaining());
     }
 
     /// A poll of the workers has found this state.
@@ -128,10 +144,17 @@ impl AgentMetrics {
     }
 
     fn end(&mut self, at: Wall, returned: bool, succeeded: bool, took: Duration) {
-        self.call(at, "SimpleElasticAgent.run", returned, took);
         if !returned {
+            self.call(at, "SimpleElasticAgent.run", false, took);
             return;
         }
+        if !succeeded && !self.unhealthy {
+            self.monitored(at, GroupState::Failed, self.remaining());
+        }
+        if let Some(took) = self.stopped {
+            self.call(at, STOP_WORKERS, true, took);
+        }
+        self.call(at, "SimpleElasticAgent.run", true, took);
         self.of_workers(at, "flakiness", self.flakiness(succeeded));
         self.of_workers(at, "run_total", 1);
         let restarted = self.restart_count > 0;

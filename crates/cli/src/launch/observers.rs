@@ -1,5 +1,5 @@
-//! The observers of a run: `--event-log-handler`, `--events-file`, `--status-addr`, the health port
-//! and the workers' sockets.
+//! The observers of a run: `--event-log-handler`, `--metrics-handler`, `--events-file`, `--status-addr`, the
+//! health port and the workers' sockets.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -20,6 +20,13 @@ const LOOPBACK: &str = "127.0.0.1";
 /// Flags of `rdzv run` and of `torchrun`.
 #[derive(Debug, Clone, Args, PartialEq, Default)]
 pub(crate) struct ObserveArgs {
+    /// Print torchelastic's metrics, console or null
+    ///
+    /// `console` prints a line for each point on stdout, as torchelastic's ConsoleMetricHandler does:
+    /// `[EPOCH][torchelastic]: NAME=VALUE`. The names are in docs/events.md.
+    #[arg(long, value_name = "HANDLER", default_value = "null")]
+    metrics_handler: String,
+
     /// Append every event of the run to this file, one JSON object per line
     ///
     /// Each line is written in one piece, so several nodes may share a file where their file system
@@ -49,6 +56,8 @@ pub(crate) struct ObserveArgs {
 /// The observers of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Observers {
+    /// `--metrics-handler console`.
+    pub(crate) metrics_shown: bool,
     /// `--event-log-handler`: one of the registry's names.
     pub(crate) handler: String,
     /// `--events-file`, made absolute.
@@ -71,8 +80,17 @@ impl ObserveArgs {
         if !registry.names().any(|name| name == handler) {
             return Err(Raised::new("KeyError", format!("'{handler}'")).into());
         }
+        let metrics_shown = match self.metrics_handler.as_str() {
+            "console" => true,
+            "null" => false,
+            other => {
+                let problem = format!("'{other}' is neither console nor null");
+                return Err(Refusal::argument("--metrics-handler", &problem));
+            }
+        };
         let events_file = self.events_file.as_deref();
         Ok(Observers {
+            metrics_shown,
             handler: handler.to_owned(),
             events_file: events_file.map(|path| context.absolute(path)),
             status: self.status_addr.as_deref().map(address).transpose()?,
@@ -125,6 +143,9 @@ pub(super) fn explain(draft: &mut Draft, observers: &Observers) {
     draft.flag("authority", "tls_ca");
     draft.section("Watching");
     draft.flag("events", "event_log_handler");
+    if observers.metrics_shown {
+        draft.flag("metrics", "metrics_handler");
+    }
     if let Some(file) = &observers.events_file {
         let file = file.display().to_string();
         draft.setting("events file", "events_file", file, "");

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rdzv_agent::observe::{
-    EventFile, EventRegistry, EventSink, EventSinks, InfoLines, NodeReport, RunFacts, SharedReport,
-    TorchelasticEvents,
+    AgentMetrics, EventFile, EventRegistry, EventSink, EventSinks, InfoLines, MetricPoint,
+    MetricsRegistry, MetricsSink, NodeReport, RunFacts, SharedReport, TorchelasticEvents,
 };
 use rdzv_agent::{AgentConfig, AgentEvent};
 use rdzv_core::endpoint::Endpoint;
@@ -20,7 +20,7 @@ use super::prometheus;
 use super::status_server::{self, Listener, Sources};
 use crate::exit::Raised;
 use crate::launch::Observers;
-use crate::terminal::complain;
+use crate::terminal::{complain, print_line};
 
 /// All observers of the run, and the resources that live as long as it.
 #[derive(Debug)]
@@ -65,6 +65,11 @@ pub(crate) fn open(
     sinks.add(InfoLines::new(&facts, &observers.handler));
     if shown && let Some(sink) = registry().create(&observers.handler, &facts) {
         sinks.add_boxed(sink);
+    }
+    if observers.metrics_shown {
+        let mut registry = MetricsRegistry::new();
+        registry.configure(ShownMetrics, None);
+        sinks.add(AgentMetrics::new(&facts, registry));
     }
     if let Some(path) = &observers.events_file {
         let file = EventFile::open(path, facts.clone());
@@ -123,6 +128,16 @@ fn registry() -> EventRegistry {
         })
     });
     registry
+}
+
+/// The console of metrics, which never waits for its reader either.
+#[derive(Debug)]
+struct ShownMetrics;
+
+impl MetricsSink for ShownMetrics {
+    fn publish(&mut self, point: &MetricPoint<'_>) {
+        print_line(&point.to_string());
+    }
 }
 
 fn refused(what: &str, error: &io::Error) -> Raised {

@@ -20,6 +20,35 @@ fn names(events: &[Value]) -> Vec<&str> {
         .collect()
 }
 
+#[test]
+fn metrics_are_lines_on_stdout_among_those_of_the_workers() {
+    let flags = ["--metrics-handler=console", "--max-restarts=1"];
+    let ended = run_shell(&flags, "echo at work; exit 3").run().expect(1);
+    let (points, others): (Vec<&str>, Vec<&str>) =
+        ended.stdout.lines().partition(|line| line.starts_with('['));
+    assert_eq!(others, ["at work"; 2]);
+    let names = points.iter().map(|line| {
+        let (head, point) = line.split_once("]: ").unwrap();
+        let (time, group) = head.split_once("][").unwrap();
+        assert!(time[1..].parse::<f64>().unwrap() > 1e9, "{line}");
+        assert_eq!(group, "torchelastic");
+        point.split_once('=').unwrap().0
+    });
+    let failures = names.filter(|name| *name == "workers.default.failed");
+    assert_eq!(failures.count(), 2, "{}", ended.stdout);
+    let null = run_shell(&["--metrics-handler=null"], "true").run();
+    assert_eq!(null.expect(0).stdout, "");
+}
+
+#[test]
+fn a_metrics_handler_that_is_none_is_refused() {
+    let ended = run_shell(&["--metrics-handler=statsd"], "true")
+        .run()
+        .expect(2);
+    let text = "argument --metrics-handler: 'statsd' is neither console nor null";
+    assert!(ended.stderr.contains(text), "{}", ended.stderr);
+}
+
 // SCN-A50
 #[test]
 fn a_restart_and_a_failure_are_recorded_as_torchelastic_records_them() {
