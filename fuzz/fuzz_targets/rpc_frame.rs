@@ -7,6 +7,7 @@
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
+use rdzv_rpc_proto::frame::decoder::to_reserve;
 use rdzv_rpc_proto::frame::{Decoder, Frame, FrameError, Limits, Part, PartHead, Supply, encode};
 
 const LIMITS: Limits = Limits {
@@ -26,8 +27,16 @@ impl Supply for Metered {
 
     fn buffer(&mut self, length: usize) -> Vec<u8> {
         assert!(length <= LIMITS.total as usize, "{length} bytes at once");
-        self.given += length;
-        vec![0; length]
+        let reserved = to_reserve(0, length);
+        self.given += reserved;
+        vec![0; reserved]
+    }
+
+    fn grow(&mut self, buffer: &mut Vec<u8>, length: usize) -> bool {
+        let reserved = to_reserve(buffer.len(), length);
+        self.given += reserved - buffer.len();
+        buffer.resize(reserved, 0);
+        true
     }
 
     fn freeze(&mut self, buffer: Vec<u8>) -> Bytes {

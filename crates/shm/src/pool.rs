@@ -3,12 +3,20 @@
 //! The first touch of fresh memory costs more than copying into it: the system clears every page and maps
 //! it, one at a time. So large buffers go back to the pool when the last reader has dropped them, and those
 //! that are new get all their pages in one call, large ones where the system has them.
+//!
+//! What is received from a peer may never come as it was announced: its buffer begins small and
+//! [grows](PooledBuffer::grow) with what has come, unless there is a large one that is used again.
+
+#![allow(
+    unsafe_code,
+    reason = "only `remap` makes a mapping longer without a copy"
+)]
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use memmap2::{Advice, MmapMut, MmapOptions};
+use memmap2::{Advice, MmapMut, MmapOptions, RemapOptions};
 use parking_lot::Mutex;
 
 /// Shorter ones come from the allocator, which keeps such memory by itself.
@@ -50,6 +58,8 @@ struct Shared {
 struct Kept {
     free: VecDeque<MmapMut>,
     bytes: usize,
+    /// How often everything was given back. What was taken before that is not kept.
+    cleared: u64,
 }
 
 impl Pool {
@@ -63,18 +73,34 @@ impl Pool {
     ///
     /// As with any allocation, the process ends if the system has no memory left.
     pub fn take(&self, length: usize) -> PooledBuffer {
-        let mapped = (length >= SMALLEST).then(|| {
+        self.begin(length, length)
+    }
+
+    /// A buffer that is to become `length` long, for somebody who may never send that much. It begins with
+    /// `at_first` bytes, or with all of them if memory is used again.
+    pub fn begin(&self, length: usize, at_first: usize) -> PooledBuffer {
+        let at_first = at_first.min(length);
+        let (kept, cleared) = {
+            let mut kept = self.0.kept.lock();
             let capacity = self.0.capacity(length);
-            let kept = self.0.kept.lock().take(capacity);
-            kept.map_or_else(|| self.0.map(capacity), Some)
-        });
-        let memory = match mapped.flatten() {
-            Some(map) => Memory::Mapped(map),
-            None => Memory::Allocated(vec![0; length]),
+            let map = (length >= SMALLEST).then(|| kept.take(capacity)).flatten();
+            (map, kept.cleared)
+        };
+        let (memory, reserved) = match kept {
+            Some(map) => (Memory::Mapped(map), length),
+            None => {
+                let mapped = (length >= SMALLEST).then(|| self.0.map(self.0.capacity(at_first)));
+                let memory = match mapped.flatten() {
+                    Some(map) => Memory::Mapped(map),
+                    None => Memory::Allocated(vec![0; at_first]),
+                };
+                (memory, at_first)
+            }
         };
         PooledBuffer {
             memory,
-            length,
+            length: reserved,
+            cleared,
             pool: Arc::clone(&self.0),
         }
     }
@@ -84,9 +110,14 @@ impl Pool {
         self.0.kept.lock().bytes
     }
 
-    /// Gives everything that waits for its next use back to the system.
+    /// Gives everything that waits for its next use back to the system, and what is in use as soon as it
+    /// is not any more.
     pub fn clear(&self) {
-        let all = std::mem::take(&mut *self.0.kept.lock());
+        let mut kept = self.0.kept.lock();
+        kept.cleared += 1;
+        kept.bytes = 0;
+        let all = std::mem::take(&mut kept.free);
+        drop(kept);
         drop(all);
     }
 }
@@ -95,12 +126,17 @@ impl Shared {
     /// New memory with all its pages; nothing if the system has no more mappings.
     fn map(&self, capacity: usize) -> Option<MmapMut> {
         let map = MmapOptions::new().len(capacity).map_anon().ok()?;
+        self.populate(&map, 0);
+        Some(map)
+    }
+
+    /// Has the system give a mapping all its pages from there on.
+    fn populate(&self, map: &MmapMut, from: usize) {
         // Both only make it faster. Without them pages come one by one.
-        if self.options.huge_pages && capacity >= HUGE {
+        if self.options.huge_pages && map.len() >= HUGE {
             let _ = map.advise(Advice::HugePage);
         }
-        let _ = map.advise(Advice::PopulateWrite);
-        Some(map)
+        let _ = map.advise_range(Advice::PopulateWrite, from, map.len() - from);
     }
 
     /// How large to make a buffer, so that others can use it after it; if it will be kept at all.
@@ -112,10 +148,14 @@ impl Shared {
         }
     }
 
-    fn give_back(&self, map: MmapMut) {
+    fn give_back(&self, map: MmapMut, cleared: u64) {
         // Unmapping takes long, so it is done outside of the lock.
         let mut surplus = Vec::new();
         let mut kept = self.kept.lock();
+        if kept.cleared != cleared {
+            drop(kept);
+            return drop(map);
+        }
         kept.bytes += map.len();
         kept.free.push_back(map);
         while kept.bytes > self.options.keep {
@@ -152,6 +192,8 @@ fn class(length: usize) -> usize {
 pub struct PooledBuffer {
     memory: Memory,
     length: usize,
+    /// How often the pool had been cleared when it was taken.
+    cleared: u64,
     pool: Arc<Shared>,
 }
 
@@ -162,6 +204,34 @@ enum Memory {
 }
 
 impl PooledBuffer {
+    /// Makes it this long; what is in it stays. False if the system has no memory for that: then it is as
+    /// it was.
+    #[must_use]
+    pub fn grow(&mut self, length: usize) -> bool {
+        match &mut self.memory {
+            Memory::Allocated(bytes) => {
+                let more = length.saturating_sub(bytes.len());
+                if bytes.try_reserve_exact(more).is_err() {
+                    return false;
+                }
+                bytes.resize(length, 0);
+            }
+            Memory::Mapped(map) if map.len() < length => {
+                let former = map.len();
+                let capacity = self.pool.capacity(length);
+                // SAFETY: nothing points into the mapping, since nobody has borrowed the buffer that owns it.
+                let grown = unsafe { map.remap(capacity, RemapOptions::new().may_move(true)) };
+                if grown.is_err() {
+                    return false;
+                }
+                self.pool.populate(map, former);
+            }
+            Memory::Mapped(_) => {}
+        }
+        self.length = length;
+        true
+    }
+
     /// The bytes as they are now, and will stay.
     pub fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
@@ -171,7 +241,7 @@ impl PooledBuffer {
 impl AsRef<[u8]> for PooledBuffer {
     fn as_ref(&self) -> &[u8] {
         match &self.memory {
-            Memory::Allocated(bytes) => bytes,
+            Memory::Allocated(bytes) => &bytes[..self.length],
             Memory::Mapped(map) => &map[..self.length],
         }
     }
@@ -190,7 +260,7 @@ impl Drop for PooledBuffer {
     fn drop(&mut self) {
         let memory = std::mem::replace(&mut self.memory, Memory::Allocated(Vec::new()));
         if let Memory::Mapped(map) = memory {
-            self.pool.give_back(map);
+            self.pool.give_back(map, self.cleared);
         }
     }
 }
@@ -258,6 +328,38 @@ mod tests {
             assert_eq!(buffer.freeze(), vec![1; length]);
         }
         assert_eq!(pool.kept(), 0);
+    }
+
+    #[test]
+    fn a_buffer_grows_with_what_is_in_it() {
+        let pool = Pool::default();
+        let mut buffer = pool.begin(40 * MEBI, MEBI);
+        assert_eq!(buffer.as_ref().len(), MEBI);
+        buffer.as_mut().fill(9);
+        for length in [2 * MEBI, 7 * MEBI + 1, 40 * MEBI] {
+            assert!(buffer.grow(length));
+            assert_eq!(buffer.as_ref().len(), length);
+            assert_eq!(buffer.as_ref()[MEBI - 1], 9);
+            assert_eq!(buffer.as_ref()[length - 1], 0);
+        }
+        drop(buffer);
+        assert_eq!(pool.kept(), 40 * MEBI);
+        // Memory that is there anyway is used as a whole.
+        assert_eq!(pool.begin(40 * MEBI, MEBI).as_ref().len(), 40 * MEBI);
+        let mut small = pool.begin(1000, 10);
+        assert!(small.grow(1000));
+        assert_eq!(small.as_ref(), [0; 1000]);
+    }
+
+    #[test]
+    fn what_is_in_use_when_all_is_given_back_is_not_kept_either() {
+        let pool = Pool::default();
+        let used = pool.take(MEBI);
+        pool.clear();
+        drop(used);
+        assert_eq!(pool.kept(), 0);
+        drop(pool.take(MEBI));
+        assert_eq!(pool.kept(), MEBI);
     }
 
     proptest! {

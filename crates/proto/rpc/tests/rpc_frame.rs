@@ -6,7 +6,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use rdzv_rpc_proto::frame::decoder::{FromHeap, SMALL};
+use rdzv_rpc_proto::frame::decoder::{AHEAD, FromHeap, SMALL, to_reserve};
 use rdzv_rpc_proto::frame::header::HEADER_LENGTH;
 use rdzv_rpc_proto::frame::part::SECTION_LENGTH;
 use rdzv_rpc_proto::frame::{
@@ -163,7 +163,7 @@ proptest! {
     }
 }
 
-/// Memory from the allocator, and the lengths that were asked for.
+/// Memory from the allocator, and how much of it was reserved each time.
 #[derive(Debug, Clone, Default)]
 struct Ledger {
     asked: Rc<RefCell<Vec<usize>>>,
@@ -179,8 +179,16 @@ impl Supply for Ledger {
     type Buffer = Vec<u8>;
 
     fn buffer(&mut self, length: usize) -> Vec<u8> {
-        self.asked.borrow_mut().push(length);
-        vec![0; length]
+        let reserved = to_reserve(0, length);
+        self.asked.borrow_mut().push(reserved);
+        vec![0; reserved]
+    }
+
+    fn grow(&mut self, buffer: &mut Vec<u8>, length: usize) -> bool {
+        let reserved = to_reserve(buffer.len(), length);
+        self.asked.borrow_mut().push(reserved);
+        buffer.resize(reserved, 0);
+        true
     }
 
     fn freeze(&mut self, buffer: Vec<u8>) -> Bytes {
@@ -195,26 +203,70 @@ fn request(body: &[u8], parts: &[PartHead]) -> Vec<u8> {
 }
 
 #[test]
-fn announcing_much_reserves_one_part_and_only_when_its_turn_comes() {
+fn announcing_much_reserves_little_until_it_comes() {
     let ledger = Ledger::default();
     let mut decoder = Decoder::new(Limits::default(), ledger.clone());
-    let parts = [PartHead::inline(20 << 20), PartHead::inline(30 << 20)];
+    let (first, second) = (20 << 20, 4_000_000_000);
+    let parts = [PartHead::inline(first as u64), PartHead::inline(second)];
     let wire = request(b"body", &parts);
     let (last, wire) = wire.split_last().unwrap();
     assert_eq!(read(&mut decoder, wire, &[1]), Ok(vec![]));
     assert!(ledger.asked.borrow().is_empty());
     assert_eq!(read(&mut decoder, &[*last], &[1]), Ok(vec![]));
-    assert_eq!(*ledger.asked.borrow(), [20 << 20]);
-    // All of the first is read straight to where it stays.
-    assert_eq!(decoder.room().len(), 20 << 20);
-    decoder.filled(20 << 20);
-    assert_eq!(decoder.next(), Ok(None));
-    assert_eq!(*ledger.asked.borrow(), [20 << 20, 30 << 20]);
-    assert!(!decoder.is_between_frames());
-    decoder.filled(30 << 20);
-    let frame = decoder.next().unwrap().unwrap();
-    assert_eq!(frame.body, "body");
-    assert_eq!(frame.parts.len(), 2);
+    assert_eq!(*ledger.asked.borrow(), [AHEAD]);
+    // Each part is read straight to where it stays, and there is never much more room than has come.
+    let mut received = 0;
+    while received < first {
+        assert_eq!(*ledger.asked.borrow().last().unwrap(), received + decoder.room().len());
+        assert!(decoder.room().len() <= received.max(AHEAD));
+        let count = decoder.room().len().min(100_000);
+        decoder.filled(count);
+        received += count;
+        assert_eq!(decoder.next(), Ok(None));
+        assert!(!decoder.is_between_frames());
+    }
+    assert_eq!(received, first);
+    assert_eq!(*ledger.asked.borrow().last().unwrap(), AHEAD, "the second part has begun");
+}
+
+#[test]
+fn a_long_body_is_reserved_as_it_comes() {
+    let body = vec![7; 5 << 20];
+    let wire = request(&body, &[]);
+    let frames = read(&mut decoder(), &wire, &[300_000]).unwrap();
+    assert_eq!(frames[0].body, body);
+    let mut decoder = decoder();
+    assert_eq!(read(&mut decoder, &wire[..HEADER_LENGTH], &[64]), Ok(vec![]));
+    assert_eq!(decoder.room().len(), AHEAD);
+}
+
+/// A supply that has nothing more to give.
+struct Exhausted;
+
+impl Supply for Exhausted {
+    type Buffer = Vec<u8>;
+
+    fn buffer(&mut self, length: usize) -> Vec<u8> {
+        vec![0; to_reserve(0, length)]
+    }
+
+    fn grow(&mut self, _: &mut Vec<u8>, _: usize) -> bool {
+        false
+    }
+
+    fn freeze(&mut self, buffer: Vec<u8>) -> Bytes {
+        buffer.into()
+    }
+}
+
+#[test]
+fn a_part_that_there_is_no_memory_for_ends_the_connection_and_not_the_process() {
+    let mut decoder = Decoder::new(Limits::default(), Exhausted);
+    let mut wire = request(b"", &[PartHead::inline(1 << 30)]);
+    wire.resize(wire.len() + 2 * AHEAD, 7);
+    let error = read(&mut decoder, &wire, &[100_000]).unwrap_err();
+    assert_eq!(error, FrameError::NoMemory(1 << 30));
+    assert_eq!(decoder.next(), Err(error));
 }
 
 #[test]

@@ -32,6 +32,10 @@ const WORTH_LENDING: usize = 64 * 1024;
 /// The driver reads no more than this by itself, in bytes; it has other connections to look after.
 const QUICK: u64 = 256 * 1024;
 
+/// What is reserved, in bytes, for a part that is to be read, before it has shown that it is there. Large
+/// reads are shared between threads, so it is no less.
+const AT_FIRST: usize = 16 << 20;
+
 /// The processes at both ends, and what each can read of the other.
 pub(crate) struct Lending {
     /// The other process, if it is on this host.
@@ -245,12 +249,23 @@ impl Lending {
             return Err(RpcError::new(RpcErrorKind::Protocol, text));
         };
         let length = usize::try_from(head.length).unwrap_or(usize::MAX);
-        let mut buffer = self.pool.take(length);
-        match remote_read::read(process.process, address, buffer.as_mut()) {
-            Ok(()) => Ok(buffer.freeze()),
-            Err(error) => {
+        let mut buffer = self.pool.begin(length, AT_FIRST);
+        let mut read = 0;
+        loop {
+            let piece = &mut buffer.as_mut()[read..];
+            let from = address.saturating_add(read as u64);
+            if let Err(error) = remote_read::read(process.process, from, piece) {
                 let text = format!("its memory cannot be read, so it has ended: {error}");
-                Err(RpcError::new(RpcErrorKind::PeerLost, text))
+                return Err(RpcError::new(RpcErrorKind::PeerLost, text));
+            }
+            read = buffer.as_ref().len();
+            if read == length {
+                return Ok(buffer.freeze());
+            }
+            // What is announced need not be there.
+            if !buffer.grow(length.min(2 * read)) {
+                let text = format!("there is no memory for a part of {length} bytes");
+                return Err(RpcError::new(RpcErrorKind::Protocol, text));
             }
         }
     }

@@ -6,6 +6,7 @@
 use std::io;
 
 use bytes::Bytes;
+use rdzv_rpc_proto::frame::decoder::to_reserve;
 use rdzv_rpc_proto::frame::{Decoder, Frame, FrameError, Limits, Supply};
 
 use rdzv_shm::{Pool, PooledBuffer};
@@ -38,7 +39,12 @@ impl Supply for Pooled {
     type Buffer = PooledBuffer;
 
     fn buffer(&mut self, length: usize) -> PooledBuffer {
-        self.0.take(length)
+        self.0.begin(length, to_reserve(0, length))
+    }
+
+    fn grow(&mut self, buffer: &mut PooledBuffer, length: usize) -> bool {
+        let received = buffer.as_ref().len();
+        buffer.grow(to_reserve(received, length))
     }
 
     fn freeze(&mut self, buffer: PooledBuffer) -> Bytes {

@@ -12,13 +12,30 @@ use super::staging::{LEAST_ROOM, Staging};
 /// in memory of their own.
 pub const SMALL: usize = LEAST_ROOM;
 
+/// What may be reserved, in bytes, for a body or part of which nothing has come.
+pub const AHEAD: usize = 256 << 10;
+
+/// The bytes to reserve for a body or part of `length` bytes of which `received` have come: at least one
+/// more, unless that is all, and never more than as many again and [`AHEAD`].
+pub fn to_reserve(received: usize, length: usize) -> usize {
+    length.min(received.saturating_mul(2).max(AHEAD))
+}
+
 /// Where the bytes of large inline parts are received.
+///
+/// What is announced may never come, so a supply reserves no more than [`to_reserve`] says; memory that it
+/// has anyway may be larger.
 pub trait Supply {
-    /// Memory to receive in.
+    /// Memory to receive in. Its length is what can be received in it until it is [grown](Supply::grow).
     type Buffer: AsMut<[u8]>;
 
-    /// Memory of exactly `length` bytes.
+    /// Memory for a part of `length` bytes, of which nothing has come: at least one byte, `length` at most.
     fn buffer(&mut self, length: usize) -> Self::Buffer;
+
+    /// More memory for a part of `length` bytes whose buffer is full and shorter; what is in it stays. Says
+    /// whether there is any.
+    #[must_use]
+    fn grow(&mut self, buffer: &mut Self::Buffer, length: usize) -> bool;
 
     /// The bytes of a buffer that is full.
     fn freeze(&mut self, buffer: Self::Buffer) -> Bytes;
@@ -32,7 +49,11 @@ impl Supply for FromHeap {
     type Buffer = Vec<u8>;
 
     fn buffer(&mut self, length: usize) -> Vec<u8> {
-        vec![0; length]
+        vec![0; to_reserve(0, length)]
+    }
+
+    fn grow(&mut self, buffer: &mut Vec<u8>, length: usize) -> bool {
+        grow(buffer, length)
     }
 
     fn freeze(&mut self, buffer: Vec<u8>) -> Bytes {
@@ -40,12 +61,22 @@ impl Supply for FromHeap {
     }
 }
 
+/// More memory for what is received in a vector that is full.
+fn grow(buffer: &mut Vec<u8>, length: usize) -> bool {
+    let reserved = to_reserve(buffer.len(), length);
+    if buffer.try_reserve_exact(reserved - buffer.len()).is_err() {
+        return false;
+    }
+    buffer.resize(reserved, 0);
+    true
+}
+
 /// Makes frames of received bytes.
 ///
 /// Its owner reads into [`room`](Self::room), says with [`filled`](Self::filled) how much came, and
 /// calls [`next`](Self::next) until there is no frame any more. Bytes of large parts are so read
-/// straight to where they stay. At most one frame is in flight, and of that only what was announced
-/// within the limits is reserved, a part when its turn comes.
+/// straight to where they stay. At most one frame is in flight, and for that no more is reserved than
+/// [`to_reserve`] says, a part when its turn comes.
 #[derive(Debug)]
 pub struct Decoder<S: Supply> {
     limits: Limits,
@@ -92,12 +123,14 @@ impl<B: AsMut<[u8]>> Filling<B> {
         }
     }
 
+    /// Where the next bytes of it belong.
     fn rest(&mut self) -> &mut [u8] {
         let memory = match &mut self.memory {
             Memory::Body(memory) => memory,
             Memory::Part(memory) => memory.as_mut(),
         };
-        &mut memory[self.filled..self.length]
+        let reserved = memory.len().min(self.length);
+        &mut memory[self.filled..reserved]
     }
 }
 
@@ -141,11 +174,11 @@ impl<S: Supply> Decoder<S> {
         match &mut self.filling {
             Some(filling) => {
                 assert!(
-                    count <= filling.length - filling.filled,
+                    count <= filling.rest().len(),
                     "no more than the room can be filled"
                 );
                 filling.filled += count;
-                self.finish_filling();
+                self.go_on_filling();
             }
             None => self.staging.filled(count),
         }
@@ -180,10 +213,17 @@ impl<S: Supply> Decoder<S> {
             self.arriving = Some(Arriving::new(bytes, &self.limits)?);
             self.staging.skip(HEADER_LENGTH);
         }
-        if self.filling.is_some() || !self.take_sections()? || !self.take_body() {
+        if self.filling.is_some() || !self.take_sections()? {
             return Ok(None);
         }
-        while self.take_part()? {}
+        let has_body = self.take_body();
+        while has_body && self.take_part()? {}
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        if !has_body {
+            return Ok(None);
+        }
         let complete = |frame: &mut Arriving| frame.parts.len() == frame.sections;
         let frame = self.arriving.take_if(complete);
         Ok(frame.map(|frame| Frame {
@@ -229,7 +269,7 @@ impl<S: Supply> Decoder<S> {
             });
             return true;
         }
-        self.fill(Memory::Body(vec![0; length]), length)
+        self.fill(Memory::Body(vec![0; to_reserve(0, length)]), length)
     }
 
     /// Takes the next part; tells whether there was one, and it is complete.
@@ -264,19 +304,46 @@ impl<S: Supply> Decoder<S> {
 
     /// Begins to fill memory with what is here; tells whether that was all.
     fn fill(&mut self, memory: Memory<S::Buffer>, length: usize) -> bool {
-        let mut filling = Filling::new(memory, length);
-        let here = self.staging.waiting().len().min(length);
-        filling.rest()[..here].copy_from_slice(&self.staging.waiting()[..here]);
-        filling.filled = here;
-        self.staging.skip(here);
-        self.filling = Some(filling);
-        self.finish_filling()
+        self.filling = Some(Filling::new(memory, length));
+        loop {
+            let Some(filling) = &mut self.filling else {
+                return true;
+            };
+            let rest = filling.rest();
+            let here = self.staging.waiting().len().min(rest.len());
+            rest[..here].copy_from_slice(&self.staging.waiting()[..here]);
+            filling.filled += here;
+            self.staging.skip(here);
+            if self.go_on_filling() {
+                return true;
+            }
+            if self.staging.waiting().is_empty() || self.failed.is_some() {
+                return false;
+            }
+        }
     }
 
-    /// Hands a body or part that is complete to its frame; tells whether it did.
-    fn finish_filling(&mut self) -> bool {
-        let full = |filling: &mut Filling<_>| filling.filled == filling.length;
-        let (Some(filling), Some(frame)) = (self.filling.take_if(full), &mut self.arriving) else {
+    /// Hands a body or part that is complete to its frame; tells whether it did. One that has no room any
+    /// more gets some.
+    fn go_on_filling(&mut self) -> bool {
+        let (Some(filling), Some(frame)) = (&mut self.filling, &mut self.arriving) else {
+            return false;
+        };
+        if filling.filled < filling.length {
+            if filling.rest().is_empty() {
+                let length = filling.length;
+                let has_grown = match &mut filling.memory {
+                    Memory::Body(memory) => grow(memory, length),
+                    Memory::Part(memory) => self.supply.grow(memory, length),
+                };
+                if !has_grown {
+                    self.failed = Some(FrameError::NoMemory(length));
+                    self.filling = None;
+                }
+            }
+            return false;
+        }
+        let Some(filling) = self.filling.take() else {
             return false;
         };
         match filling.memory {

@@ -47,6 +47,9 @@ pub enum FrameError {
         /// How many there may be.
         limit: u16,
     },
+    /// What comes cannot be kept.
+    #[error("this worker has no memory for a body or part of {0} bytes")]
+    NoMemory(usize),
     /// What is given back is cut off.
     #[error("a release of {0} bytes is no list of parts")]
     Release(usize),
