@@ -11,16 +11,25 @@ use crate::connection::greeting::Greeting;
 use crate::connection::link::{Link, fail};
 use crate::connection::server::Server;
 use crate::error::{RpcError, RpcErrorKind};
+use crate::transport::pending::{Pending, Source};
 use crate::transport::{Carrier, Listener, TransportError};
 
-/// So many peers may be about to say who they are; more are not listened to.
+/// So many peers may be about to say who they are. One more pushes another one out.
 const MOST_STRANGERS: usize = 1024;
+
+/// So many of them from one source.
+const MOST_OF_ONE: usize = 256;
+
+/// So many are taken in before those who have said something have their turn.
+const AT_ONCE: usize = 64;
 
 /// Where workers connect to, and those that have not said who they are yet.
 pub(crate) struct Reception {
     /// None when it listens no more.
     listener: Option<Listener>,
-    strangers: Vec<Weak<Server>>,
+    strangers: Pending<Weak<Server>>,
+    /// Whether others may have connected, of which the listener says nothing.
+    has_more: bool,
 }
 
 impl Reception {
@@ -28,7 +37,8 @@ impl Reception {
         core.poller.listen(listener.descriptor())?;
         Ok(Self {
             listener: Some(listener),
-            strangers: Vec::new(),
+            strangers: Pending::new(MOST_STRANGERS, MOST_OF_ONE, 0),
+            has_more: false,
         })
     }
 
@@ -37,20 +47,19 @@ impl Reception {
         let Some(listener) = &mut self.listener else {
             return;
         };
-        loop {
+        self.has_more = false;
+        for _ in 0..AT_ONCE {
             match listener.accept() {
                 Ok(Some(carrier)) => {
                     self.strangers.retain(is_stranger);
-                    if self.strangers.len() >= MOST_STRANGERS {
-                        tracing::warn!(
-                            peer = carrier.peer,
-                            "refused a connection: {MOST_STRANGERS} others have not said who they are"
-                        );
-                        continue;
+                    let process = carrier.process.map(|peer| peer.process);
+                    let source = Source::of(&carrier.peer, process);
+                    if let Some(silent) = self.strangers.make_room(source) {
+                        give_up(&silent, "the peer did not say who it is, and many others connect");
                     }
                     let peer = carrier.peer.clone();
                     match welcome(core, carrier) {
-                        Ok(server) => self.strangers.push(Arc::downgrade(&server)),
+                        Ok(server) => drop(self.strangers.insert(source, Arc::downgrade(&server))),
                         Err(error) => tracing::warn!(peer, %error, "could not take a connection"),
                     }
                 }
@@ -63,21 +72,30 @@ impl Reception {
                 Err(error) => tracing::warn!(%error, "refused a connection"),
             }
         }
+        self.has_more = true;
     }
 
-    /// When somebody has to have said who it is.
+    /// Takes in those who were left for later.
+    pub(crate) fn go_on(&mut self, core: &Arc<Core>) {
+        if self.has_more {
+            self.admit(core);
+        }
+    }
+
+    /// When somebody has to have said who it is, or there is something to go on with.
     pub(crate) fn deadline(&self) -> Option<Instant> {
+        if self.has_more {
+            return Some(Instant::now());
+        }
         let strangers = self.strangers.iter().filter_map(Weak::upgrade);
         strangers.filter_map(|server| server.greeted_until()).min()
     }
 
     /// Closes the connections of those who have not said who they are in time.
     pub(crate) fn expire(&mut self, now: Instant) {
-        for server in self.strangers.iter().filter_map(Weak::upgrade) {
-            if server.is_stalling(now) {
-                let text = "the peer did not say who it is in time";
-                server.say_goodbye(text);
-                fail(&server, RpcError::new(RpcErrorKind::Protocol, text));
+        for silent in self.strangers.iter() {
+            if silent.upgrade().is_some_and(|server| server.is_stalling(now)) {
+                give_up(silent, "the peer did not say who it is in time");
             }
         }
         self.strangers.retain(is_stranger);
@@ -91,6 +109,14 @@ impl Reception {
     }
 }
 
+/// Closes the connection of a peer that says nothing.
+fn give_up(silent: &Weak<Server>, text: &str) {
+    if let Some(server) = silent.upgrade() {
+        server.say_goodbye(text);
+        fail(&server, RpcError::new(RpcErrorKind::Protocol, text));
+    }
+}
+
 fn is_stranger(server: &Weak<Server>) -> bool {
     server
         .upgrade()
@@ -98,7 +124,8 @@ fn is_stranger(server: &Weak<Server>) -> bool {
 }
 
 fn welcome(core: &Arc<Core>, carrier: Carrier) -> Result<Arc<Server>, RpcError> {
-    let greeting = Greeting::acceptor(core.hello(), core.token.clone(), carrier.credentials());
+    let (token, within) = (core.token.clone(), core.transports.greeting);
+    let greeting = Greeting::acceptor(core.hello(), token, carrier.credentials(), within);
     let ends = ends(core, carrier, Limits::UNAUTHENTICATED);
     let link = Link::new(Arc::clone(&core.poller), ends).map_err(|error| {
         let text = format!("this worker cannot look after another connection: {error}");

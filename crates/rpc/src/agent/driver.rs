@@ -95,6 +95,7 @@ fn drive(core: &Arc<Core>, reception: &mut Reception) {
             core.expire(now);
         }
         reception.expire(now);
+        reception.go_on(core);
     }
 }
 

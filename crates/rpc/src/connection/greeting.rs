@@ -10,9 +10,6 @@ use rdzv_trust::token::Role;
 use crate::error::{RpcError, RpcErrorKind};
 use crate::transport::{Credentials, Token};
 
-/// A peer that connects has to say who it is in this time.
-const IN_TIME: Duration = Duration::from_secs(10);
-
 /// One side of the greeting.
 pub(crate) struct Greeting {
     role: Role,
@@ -34,8 +31,13 @@ pub(crate) struct Said {
 }
 
 impl Greeting {
-    /// Of the side that listens.
-    pub(crate) fn acceptor(ours: Hello, token: Option<Token>, credentials: Credentials) -> Self {
+    /// Of the side that listens; the peer has to say who it is within this time.
+    pub(crate) fn acceptor(
+        ours: Hello,
+        token: Option<Token>,
+        credentials: Credentials,
+        within: Duration,
+    ) -> Self {
         Self {
             role: Role::Acceptor,
             ours,
@@ -43,7 +45,7 @@ impl Greeting {
             expected: None,
             credentials,
             theirs: None,
-            until: Instant::now() + IN_TIME,
+            until: Instant::now() + within,
         }
     }
 

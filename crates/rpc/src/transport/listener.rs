@@ -1,6 +1,6 @@
 //! Where others connect to this worker.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::net::{SocketAddr, TcpListener};
@@ -18,14 +18,18 @@ use super::connect::{WELCOME, near_carrier, tcp_carrier, tls_carrier, turn_away}
 use super::contact::{Contact, host_identity};
 use super::error::TransportError;
 use super::options::TransportOptions;
+use super::pending::{Pending, Source};
 use super::socket::Socket;
 use super::tls::TlsSession;
 use super::unix::{self, Greeting};
 use super::{Carrier, tcp};
 
 /// The most peers that have connected and have not said yet what comes before the first frame. One
-/// more pushes the oldest out, so those who say nothing keep nobody away.
+/// more pushes another one out, so those who say nothing keep nobody away.
 const MOST_STRANGERS: usize = 128;
+
+/// The most of them from one source.
+const MOST_OF_ONE: usize = 64;
 
 /// How many peers one call takes in, so that a flood of them does not hold its caller up.
 const AT_ONCE: usize = 32;
@@ -49,8 +53,7 @@ pub struct Listener {
     watched: Poller,
     timer: Timer,
     /// In the order in which they came, so the first deadline is that of the first.
-    strangers: BTreeMap<u64, Stranger>,
-    next: u64,
+    strangers: Pending<Stranger>,
     outcomes: VecDeque<Result<Carrier, TransportError>>,
     /// Given up for a moment when there are no descriptors left, to close what waits.
     spare: Option<File>,
@@ -104,8 +107,7 @@ impl Listener {
             options,
             watched,
             timer,
-            strangers: BTreeMap::new(),
-            next: FIRST_STRANGER,
+            strangers: Pending::new(MOST_STRANGERS, MOST_OF_ONE, FIRST_STRANGER),
             outcomes: VecDeque::new(),
             spare: spare(),
         })
@@ -192,7 +194,9 @@ impl Listener {
                 self.outcomes.push_back(carrier);
             }
             Some(identity) => match TlsSession::acceptor(identity, Socket(socket)) {
-                Ok(session) => self.admit(peer, Stage::Tls(Box::new(session))),
+                Ok(session) => {
+                    self.admit(from.ip().into(), peer, Stage::Tls(Box::new(session)));
+                }
                 Err(reason) => self.refused(peer, reason),
             },
         }
@@ -209,7 +213,10 @@ impl Listener {
         let who = pass::peer(&socket)?;
         let peer = unix::describe(who);
         match unix::check_user(who, &self.options) {
-            Ok(()) => self.admit(peer, Stage::Unix(Greeting::new(socket))),
+            Ok(()) => {
+                let source = Source::Process(who.process);
+                self.admit(source, peer, Stage::Unix(Greeting::new(socket)));
+            }
             Err(reason) => {
                 turn_away(&socket, &reason);
                 self.refused(peer, reason);
@@ -230,35 +237,36 @@ impl Listener {
     }
 
     /// Lets a peer say what comes before the first frame.
-    fn admit(&mut self, peer: String, stage: Stage) {
-        if self.strangers.len() >= MOST_STRANGERS
-            && let Some((_, oldest)) = self.strangers.pop_first()
-        {
-            let reason =
-                format!("{MOST_STRANGERS} others have connected since and it said nothing");
-            self.refused(oldest.peer, reason);
+    fn admit(&mut self, source: Source, peer: String, stage: Stage) {
+        if let Some(silent) = self.strangers.make_room(source) {
+            let count = self.strangers.len();
+            let reason = format!("it said nothing, and {count} others have not either");
+            self.refused(silent.peer, reason);
         }
-        let number = self.next;
-        self.next += 1;
-        if let Err(error) = self.watched.add(stage.socket(), number, EventFlags::IN) {
+        let number = self.strangers.insert(
+            source,
+            Stranger {
+                peer,
+                until: Instant::now() + self.options.greeting,
+                stage,
+            },
+        );
+        let Some(stranger) = self.strangers.get_mut(number) else {
+            return;
+        };
+        let watched = self.watched.add(stranger.stage.socket(), number, EventFlags::IN);
+        if let Err(error) = watched {
+            self.strangers.remove(number);
             let error = TransportError::system("watch a connection")(error);
             self.outcomes.push_back(Err(error));
-            return;
-        }
-        let stranger = Stranger {
-            peer,
-            until: Instant::now() + self.options.greeting,
-            stage,
-        };
-        self.strangers.insert(number, stranger);
-        if self.strangers.len() == 1 {
+        } else if self.strangers.len() == 1 {
             self.set_timer();
         }
     }
 
     /// A stranger said something.
     fn listen_to(&mut self, number: u64) {
-        let Some(stranger) = self.strangers.get_mut(&number) else {
+        let Some(stranger) = self.strangers.get_mut(number) else {
             return;
         };
         let complete = match &mut stranger.stage {
@@ -268,7 +276,7 @@ impl Listener {
         if complete == Ok(false) {
             return;
         }
-        let Some(stranger) = self.strangers.remove(&number) else {
+        let Some(stranger) = self.strangers.remove(number) else {
             return;
         };
         // Whoever gets the socket watches it in its own way.
@@ -296,10 +304,10 @@ impl Listener {
     /// Drops strangers who have taken too long.
     fn drop_late(&mut self) {
         let now = Instant::now();
-        while let Some(first) = self.strangers.first_entry()
-            && first.get().until <= now
+        while let Some((number, first)) = self.strangers.first()
+            && first.until <= now
+            && let Some(stranger) = self.strangers.remove(number)
         {
-            let stranger = first.remove();
             let waited = self.options.greeting;
             let reason = format!("it said too little within {waited:?}");
             if let Stage::Unix(greeting) = &stranger.stage {
@@ -312,7 +320,7 @@ impl Listener {
 
     /// Wakes up at the first deadline, and makes the timer quiet until then.
     fn set_timer(&self) {
-        let first = self.strangers.first_key_value();
+        let first = self.strangers.first();
         self.timer.set(
             first.map(|(_, stranger)| stranger.until.saturating_duration_since(Instant::now())),
         );

@@ -35,6 +35,7 @@ pub mod faulty;
 pub mod listener;
 pub mod oneself;
 pub mod options;
+pub(crate) mod pending;
 mod shared;
 mod socket;
 mod tcp;

@@ -224,7 +224,7 @@ proptest! {
             };
             let credentials = carrier.credentials();
             let mut ends = ends(&impostor, carrier, impostor.limits);
-            let mut greeting = Greeting::acceptor(impostor.hello(), None, credentials);
+            let mut greeting = Greeting::acceptor(impostor.hello(), None, credentials, LIMIT);
             let until = Instant::now() + LIMIT;
             loop {
                 match ends.reader.next().unwrap() {
