@@ -17,7 +17,7 @@ use crate::call::future::{InFlight, RpcFuture};
 use crate::call::method::Method;
 use crate::call::slot::Slot;
 use crate::call::span::CallSpan;
-use crate::connection::request::{Excess, IN_LINE, Request};
+use crate::connection::request::{Excess, IN_LINE, NESTED, Request};
 use crate::error::{RpcError, RpcErrorKind};
 use crate::payload::Payload;
 use crate::rref;
@@ -265,6 +265,9 @@ impl Core {
         if let Some(key) = options.line {
             flags |= IN_LINE;
             payload.body = behind(key, &payload.body);
+        }
+        if nested {
+            flags |= NESTED;
         }
         let excess = match (nested, options.refuse) {
             // It is part of a call that counts at its caller; if it waited for others of its kind,

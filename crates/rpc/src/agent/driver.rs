@@ -13,7 +13,7 @@ use super::accept::Reception;
 use super::core::Core;
 use super::poller::Happening;
 use crate::call::run::panic_text;
-use crate::connection::link::{Endpoint, Pumped, fail, pump, rest};
+use crate::connection::link::{Endpoint, Pumped, fail, pause, pump, rest};
 use crate::connection::waiting::{LOOKING, PATIENCE};
 use crate::error::{RpcError, RpcErrorKind};
 
@@ -117,26 +117,36 @@ fn take(
             }
             Happening::Knock => reception.admit(core),
             Happening::Room(id) => {
-                if let Some(endpoint) = core.poller.endpoint(id)
-                    && let Err(error) = endpoint.link().flush()
-                {
-                    fail(&endpoint, error);
-                }
-            }
-            Happening::Frames(id) => {
                 let Some(endpoint) = core.poller.endpoint(id) else {
                     continue;
                 };
-                let pumped = endpoint.link().try_helm().map(|mut helm| {
-                    helm.awake();
-                    together(&endpoint, |endpoint| pump(endpoint, &mut helm))
-                });
-                // If somebody else has the helm, that is who arms the connection again.
-                if pumped.is_some_and(|pumped| pumped != Pumped::Ended) {
-                    hot.push(endpoint);
+                if let Err(error) = endpoint.link().flush() {
+                    fail(&endpoint, error);
+                } else if endpoint.may_take() && endpoint.link().resume() {
+                    Arc::clone(&endpoint).goes_on();
+                    take_frames(endpoint, hot);
+                }
+            }
+            Happening::Frames(id) => {
+                if let Some(endpoint) = core.poller.endpoint(id) {
+                    take_frames(endpoint, hot);
                 }
             }
         }
+    }
+}
+
+/// Takes what has come over a connection, which is not armed.
+fn take_frames(endpoint: Arc<dyn Endpoint>, hot: &mut Vec<Arc<dyn Endpoint>>) {
+    let pumped = endpoint.link().try_helm().map(|mut helm| {
+        helm.awake();
+        together(&endpoint, |endpoint| pump(endpoint, &mut helm))
+    });
+    match pumped {
+        // If somebody else has the helm, that is who arms the connection again.
+        None | Some(Pumped::Ended) => {}
+        Some(Pumped::Paused) if pause(&endpoint) => {}
+        Some(_) => hot.push(endpoint),
     }
 }
 
@@ -152,21 +162,21 @@ fn look(
     let mut found = false;
     let mut rounds = 0_u32;
     loop {
-        let mut ended = false;
         let mut came = false;
-        for endpoint in hot.iter() {
+        hot.retain(|endpoint| {
             let Some(mut helm) = endpoint.link().try_helm() else {
-                continue;
+                return true;
             };
             match together(endpoint, |endpoint| pump(endpoint, &mut helm)) {
-                Pumped::Idle(0) => {}
-                Pumped::Idle(_) | Pumped::More => came = true,
-                Pumped::Ended => ended = true,
+                Pumped::Idle(0) => true,
+                Pumped::Paused => !pause(endpoint),
+                Pumped::Ended => false,
+                Pumped::Idle(_) | Pumped::More => {
+                    came = true;
+                    true
+                }
             }
-        }
-        if ended {
-            hot.retain(|endpoint| endpoint.link().ended().is_none());
-        }
+        });
         let now = Instant::now();
         if came {
             found = true;

@@ -32,9 +32,12 @@ const WORTH_LENDING: usize = 64 * 1024;
 /// The driver reads no more than this by itself, in bytes; it has other connections to look after.
 const QUICK: u64 = 256 * 1024;
 
-/// What is reserved, in bytes, for a part that is to be read, before it has shown that it is there. Large
-/// reads are shared between threads, so it is no less.
-const AT_FIRST: usize = 16 << 20;
+/// What is reserved at first, in bytes, for a part that is to be read: what is announced need not be there.
+const AT_FIRST: usize = 256 << 10;
+
+/// What is reserved, in bytes, once the beginning was there. Large reads are shared between threads, so it is
+/// no less.
+const NEXT: usize = 16 << 20;
 
 /// The processes at both ends, and what each can read of the other.
 pub(crate) struct Lending {
@@ -262,8 +265,7 @@ impl Lending {
             if read == length {
                 return Ok(buffer.freeze());
             }
-            // What is announced need not be there.
-            if !buffer.grow(length.min(2 * read)) {
+            if !buffer.grow(length.min(NEXT.max(2 * read))) {
                 let text = format!("there is no memory for a part of {length} bytes");
                 return Err(RpcError::new(RpcErrorKind::Protocol, text));
             }

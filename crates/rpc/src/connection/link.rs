@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -37,6 +38,10 @@ pub(crate) struct Link {
     writable: OwnedFd,
     /// What the second one is watched for.
     room: Readiness,
+    /// How many bytes wait for room.
+    unsent: AtomicUsize,
+    /// Whether frames are left untaken until the peer has taken what is there for it.
+    paused: AtomicBool,
     ended: OnceLock<RpcError>,
     /// How the bytes travel, and why that way.
     pub(crate) kind: TransportKind,
@@ -59,6 +64,14 @@ pub(crate) trait Endpoint: Send + Sync {
     /// now on.
     fn take(self: Arc<Self>, frame: Frame) -> Option<Limits>;
 
+    /// Whether another frame may be taken. If not, none is until the peer has taken what is there for it.
+    fn may_take(&self) -> bool {
+        true
+    }
+
+    /// Frames are taken again.
+    fn goes_on(self: Arc<Self>) {}
+
     /// The connection is over; told once.
     fn lost(self: Arc<Self>, error: RpcError);
 }
@@ -70,6 +83,8 @@ pub(crate) enum Pumped {
     Idle(usize),
     /// The turn is over; there may be more.
     More,
+    /// The peer has to take what is there for it before more is taken of it: the driver goes on then.
+    Paused,
     /// The connection is over.
     Ended,
 }
@@ -104,6 +119,8 @@ impl Link {
             readable,
             writable,
             room,
+            unsent: AtomicUsize::new(0),
+            paused: AtomicBool::new(false),
             ended: OnceLock::new(),
             kind: ends.kind,
             reason: ends.reason,
@@ -133,6 +150,25 @@ impl Link {
     /// Why it is over, if it is.
     pub(crate) fn ended(&self) -> Option<&RpcError> {
         self.ended.get()
+    }
+
+    /// How many bytes wait for room.
+    pub(crate) fn unsent(&self) -> usize {
+        self.unsent.load(Ordering::Acquire)
+    }
+
+    /// From now on the driver [goes on](Endpoint::goes_on) when there is room, unless there is already: the
+    /// caller looks once more.
+    pub(crate) fn pause(&self) {
+        self.paused.store(true, Ordering::Release);
+        // Whoever makes room has the lock: it has seen the word above, or the caller sees the room.
+        let writer = self.writer.lock();
+        self.unsent.store(writer.unsent(), Ordering::Release);
+    }
+
+    /// Whether something was paused, which is over then; says so once.
+    pub(crate) fn resume(&self) -> bool {
+        self.paused.swap(false, Ordering::AcqRel)
     }
 
     /// Takes the helm, unless somebody has it.
@@ -179,10 +215,9 @@ impl Link {
         }
         let mut writer = self.writer.lock();
         if writer.is_holding() {
-            return {
-                let sent = writer.send(header, body, parts);
-                sent.map(drop).map_err(|error| self.lost_by(error))
-            };
+            let sent = writer.send(header, body, parts);
+            self.unsent.store(writer.unsent(), Ordering::Release);
+            return sent.map(drop).map_err(|error| self.lost_by(error));
         }
         let left = writer.send(header, body, parts);
         self.after(writer, left)
@@ -223,12 +258,14 @@ impl Link {
     ) -> Result<(), RpcError> {
         while matches!(left, Ok(Left::Some)) && !writer.is_asleep() {
             if writer.prepare_to_sleep() {
+                self.unsent.store(writer.unsent(), Ordering::Release);
                 drop(writer);
                 let waits = self.poller.await_room(self);
                 return waits.map_err(|error| self.lost_by(error));
             }
             left = writer.flush();
         }
+        self.unsent.store(writer.unsent(), Ordering::Release);
         left.map(drop).map_err(|error| self.lost_by(error))
     }
 
@@ -313,6 +350,9 @@ where
         if endpoint.link().ended().is_some() {
             return Pumped::Ended;
         }
+        if !endpoint.may_take() {
+            return Pumped::Paused;
+        }
         match reader.next() {
             Ok(Some(frame)) => {
                 if let Some(limits) = Arc::clone(endpoint).take(frame) {
@@ -346,10 +386,20 @@ pub(crate) fn rest<E: Endpoint + ?Sized>(endpoint: &Arc<E>, mut helm: MutexGuard
             return;
         }
         helm.awake();
-        if pump(endpoint, &mut helm) == Pumped::Ended {
-            return;
+        match pump(endpoint, &mut helm) {
+            Pumped::Ended => return,
+            Pumped::Paused if pause(endpoint) => return,
+            _ => {}
         }
     }
+}
+
+/// Takes no frames until the peer has taken what is there for it; false if it has meanwhile. Nothing of what
+/// is sent may be held back.
+pub(crate) fn pause<E: Endpoint + ?Sized>(endpoint: &Arc<E>) -> bool {
+    endpoint.link().pause();
+    // If it was resumed already, that is who goes on.
+    !endpoint.may_take() || !endpoint.link().resume()
 }
 
 /// Ends the connection for this reason.

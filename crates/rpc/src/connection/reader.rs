@@ -32,7 +32,7 @@ pub(crate) enum Broken {
     Nonsense(FrameError),
 }
 
-/// Memory for large parts, from a pool whose pages were touched before.
+/// Memory for large bodies and parts, from a pool whose pages were touched before.
 pub(crate) struct Pooled(Pool);
 
 impl Supply for Pooled {

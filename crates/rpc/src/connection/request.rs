@@ -16,6 +16,9 @@ pub(crate) const READS_MEMORY: u16 = 1;
 /// Flag of a request: the first 8 bytes of the body are the key of the line that it stands in.
 pub(crate) const IN_LINE: u16 = 2;
 
+/// Flag of a request: it is part of a call that counts at its caller, and does not count itself.
+pub(crate) const NESTED: u16 = 4;
+
 /// A call before it is sent.
 pub(crate) struct Request {
     pub(crate) id: u64,

@@ -10,23 +10,31 @@ mod replies;
 mod requests;
 mod running;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use rdzv_rpc_proto::calls::{Share, Window};
 use rdzv_rpc_proto::frame::{Frame, FrameKind, Header, Limits};
 use rdzv_rpc_proto::rref::Member as Holder;
 use rdzv_rpc_proto::worker::WorkerInfo;
 
 use self::requests::Job;
+use self::running::Blocking;
 use super::greeting::Greeting;
 use super::lent::Lending;
 use super::link::{Endpoint, Link, fail};
 use crate::agent::core::Core;
 use crate::call::cancellation::Cancellation;
 use crate::error::{RpcError, RpcErrorKind};
+use crate::payload::Payload;
+
+/// How many bytes of replies a caller may leave unread, before none of its requests is begun until it takes
+/// some: as much as it may have in flight.
+const MOST_UNREAD: usize = 64 << 20;
 
 /// The answering side of a connection.
 pub(crate) struct Server {
@@ -49,13 +57,79 @@ pub(crate) struct Caller {
 #[derive(Default)]
 struct Served {
     /// Requests that had to wait, since their parts are being read or others of their line come first,
-    /// until they run; and whether they are cancelled.
-    waiting: BTreeMap<u64, bool>,
-    running: BTreeMap<u64, Cancellation>,
+    /// until they run.
+    waiting: BTreeMap<u64, Waiting>,
+    running: BTreeMap<u64, Runs>,
+    /// What they take, beside those that are answered at once.
+    window: Window,
     /// Parts of replies that the caller has not read yet.
     lent: BTreeMap<u64, Vec<Bytes>>,
+    /// How many bytes that is.
+    bytes_lent: usize,
     /// Requests that stand in a line, behind the one that is worked on.
     lines: BTreeMap<u64, VecDeque<Job>>,
+    /// Functions that take a thread and had their turn while the caller took no replies.
+    held: Vec<Blocking>,
+}
+
+/// A request that has to wait.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    share: Share,
+    line: Option<u64>,
+    is_cancelled: bool,
+}
+
+/// A request whose function runs, or is about to have a thread.
+struct Runs {
+    share: Share,
+    cancellation: Cancellation,
+    /// Its argument, until the function has its thread: nobody else keeps it.
+    argument: Option<Payload>,
+}
+
+impl Served {
+    /// Whether a call of this number is open.
+    fn is_open(&self, call: u64) -> bool {
+        self.waiting.contains_key(&call) || self.running.contains_key(&call)
+    }
+
+    /// A request has to wait, if it does not already.
+    fn waits(&mut self, call: u64, share: Share, line: Option<u64>) {
+        let waiting = Waiting {
+            share,
+            line,
+            is_cancelled: false,
+        };
+        match self.waiting.entry(call) {
+            Entry::Vacant(entry) => {
+                entry.insert(waiting);
+                self.window.take(share);
+            }
+            Entry::Occupied(mut entry) => entry.get_mut().line = line,
+        }
+    }
+
+    /// A request waits no more. What it takes is free, if it does not run now.
+    fn waited(&mut self, call: u64) -> Option<Waiting> {
+        let waiting = self.waiting.remove(&call)?;
+        self.window.give_back(waiting.share);
+        Some(waiting)
+    }
+
+    /// A function has ended.
+    fn ended(&mut self, call: u64) {
+        if let Some(runs) = self.running.remove(&call) {
+            self.window.give_back(runs.share);
+        }
+    }
+
+    /// The caller has read the parts of a reply.
+    fn read(&mut self, call: u64) {
+        if let Some(parts) = self.lent.remove(&call) {
+            self.bytes_lent -= parts.iter().map(Bytes::len).sum::<usize>();
+        }
+    }
 }
 
 impl Caller {
@@ -177,7 +251,7 @@ impl Endpoint for Server {
             }
             FrameKind::Release if !frame.body.is_empty() => self.link.arenas.returned(&frame.body),
             FrameKind::Release => {
-                self.served.lock().lent.remove(&frame.header.call);
+                self.served.lock().read(frame.header.call);
                 Ok(())
             }
             FrameKind::References => {
@@ -205,16 +279,22 @@ impl Endpoint for Server {
         None
     }
 
+    fn may_take(&self) -> bool {
+        self.link.unsent() <= MOST_UNREAD
+    }
+
+    fn goes_on(self: Arc<Self>) {
+        let held = std::mem::take(&mut self.served.lock().held);
+        self.go_on_with(held);
+    }
+
     fn lost(self: Arc<Self>, error: RpcError) {
-        let mut served = self.served.lock();
-        let running = std::mem::take(&mut served.running);
-        served.lent.clear();
-        served.lines.clear();
-        served.waiting.clear();
-        drop(served);
-        for cancellation in running.values() {
-            cancellation.cancel();
+        let served = std::mem::take(&mut *self.served.lock());
+        for runs in served.running.values() {
+            runs.cancellation.cancel();
         }
+        // They see that nobody waits for them any more.
+        self.go_on_with(served.held);
         if let Some(core) = self.core.upgrade() {
             core.caller_lost(self.caller.get(), &error);
         }

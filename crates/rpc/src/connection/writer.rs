@@ -60,6 +60,11 @@ impl Writer {
         self.half.as_mut()
     }
 
+    /// How many bytes were not written yet.
+    pub(crate) fn unsent(&self) -> usize {
+        self.queued + self.held.len()
+    }
+
     /// Whether the driver may sleep until there is room.
     pub(crate) fn prepare_to_sleep(&mut self) -> bool {
         self.asleep = self.half.prepare_to_sleep();

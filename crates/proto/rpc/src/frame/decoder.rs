@@ -21,7 +21,7 @@ pub fn to_reserve(received: usize, length: usize) -> usize {
     length.min(received.saturating_mul(2).max(AHEAD))
 }
 
-/// Where the bytes of large inline parts are received.
+/// Where the bytes of large bodies and inline parts are received.
 ///
 /// What is announced may never come, so a supply reserves no more than [`to_reserve`] says; memory that it
 /// has anyway may be larger.
@@ -29,10 +29,10 @@ pub trait Supply {
     /// Memory to receive in. Its length is what can be received in it until it is [grown](Supply::grow).
     type Buffer: AsMut<[u8]>;
 
-    /// Memory for a part of `length` bytes, of which nothing has come: at least one byte, `length` at most.
+    /// Memory for a body or part of `length` bytes, of which nothing has come: at least one byte, `length` at most.
     fn buffer(&mut self, length: usize) -> Self::Buffer;
 
-    /// More memory for a part of `length` bytes whose buffer is full and shorter; what is in it stays. Says
+    /// More memory for a body or part of `length` bytes whose buffer is full and shorter; what is in it stays. Says
     /// whether there is any.
     #[must_use]
     fn grow(&mut self, buffer: &mut Self::Buffer, length: usize) -> bool;
@@ -53,22 +53,17 @@ impl Supply for FromHeap {
     }
 
     fn grow(&mut self, buffer: &mut Vec<u8>, length: usize) -> bool {
-        grow(buffer, length)
+        let reserved = to_reserve(buffer.len(), length);
+        if buffer.try_reserve_exact(reserved - buffer.len()).is_err() {
+            return false;
+        }
+        buffer.resize(reserved, 0);
+        true
     }
 
     fn freeze(&mut self, buffer: Vec<u8>) -> Bytes {
         buffer.into()
     }
-}
-
-/// More memory for what is received in a vector that is full.
-fn grow(buffer: &mut Vec<u8>, length: usize) -> bool {
-    let reserved = to_reserve(buffer.len(), length);
-    if buffer.try_reserve_exact(reserved - buffer.len()).is_err() {
-        return false;
-    }
-    buffer.resize(reserved, 0);
-    true
 }
 
 /// Makes frames of received bytes.
@@ -103,32 +98,15 @@ struct Arriving {
 /// A body or part that is received straight in its own memory.
 #[derive(Debug)]
 struct Filling<B> {
-    memory: Memory<B>,
+    memory: B,
     filled: usize,
     length: usize,
 }
 
-#[derive(Debug)]
-enum Memory<B> {
-    Body(Vec<u8>),
-    Part(B),
-}
-
 impl<B: AsMut<[u8]>> Filling<B> {
-    fn new(memory: Memory<B>, length: usize) -> Self {
-        Self {
-            memory,
-            filled: 0,
-            length,
-        }
-    }
-
     /// Where the next bytes of it belong.
     fn rest(&mut self) -> &mut [u8] {
-        let memory = match &mut self.memory {
-            Memory::Body(memory) => memory,
-            Memory::Part(memory) => memory.as_mut(),
-        };
+        let memory = self.memory.as_mut();
         let reserved = memory.len().min(self.length);
         &mut memory[self.filled..reserved]
     }
@@ -269,7 +247,7 @@ impl<S: Supply> Decoder<S> {
             });
             return true;
         }
-        self.fill(Memory::Body(vec![0; to_reserve(0, length)]), length)
+        self.fill(length)
     }
 
     /// Takes the next part; tells whether there was one, and it is complete.
@@ -289,8 +267,7 @@ impl<S: Supply> Decoder<S> {
             limit: usize::MAX as u64,
         })?;
         if length >= SMALL {
-            let memory = Memory::Part(self.supply.buffer(length));
-            return Ok(self.fill(memory, length));
+            return Ok(self.fill(length));
         }
         let Some(bytes) = self.staging.waiting().get(..length) else {
             return Ok(false);
@@ -302,9 +279,13 @@ impl<S: Supply> Decoder<S> {
         Ok(true)
     }
 
-    /// Begins to fill memory with what is here; tells whether that was all.
-    fn fill(&mut self, memory: Memory<S::Buffer>, length: usize) -> bool {
-        self.filling = Some(Filling::new(memory, length));
+    /// Begins to fill memory of its own with what is here of a body or part; tells whether that was all.
+    fn fill(&mut self, length: usize) -> bool {
+        self.filling = Some(Filling {
+            memory: self.supply.buffer(length),
+            filled: 0,
+            length,
+        });
         loop {
             let Some(filling) = &mut self.filling else {
                 return true;
@@ -332,11 +313,7 @@ impl<S: Supply> Decoder<S> {
         if filling.filled < filling.length {
             if filling.rest().is_empty() {
                 let length = filling.length;
-                let has_grown = match &mut filling.memory {
-                    Memory::Body(memory) => grow(memory, length),
-                    Memory::Part(memory) => self.supply.grow(memory, length),
-                };
-                if !has_grown {
+                if !self.supply.grow(&mut filling.memory, length) {
                     self.failed = Some(FrameError::NoMemory(length));
                     self.filling = None;
                 }
@@ -346,12 +323,10 @@ impl<S: Supply> Decoder<S> {
         let Some(filling) = self.filling.take() else {
             return false;
         };
-        match filling.memory {
-            Memory::Body(memory) => frame.body = Some(memory.into()),
-            Memory::Part(memory) => {
-                let bytes = self.supply.freeze(memory);
-                frame.parts.push(Part::Here(bytes));
-            }
+        let bytes = self.supply.freeze(filling.memory);
+        match &frame.body {
+            None => frame.body = Some(bytes),
+            Some(_) => frame.parts.push(Part::Here(bytes)),
         }
         true
     }

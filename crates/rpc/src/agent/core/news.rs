@@ -38,6 +38,7 @@ impl Core {
             self.gathers.disconnected(client.worker(), incarnation);
         }
         self.cut_off(client.worker().id);
+        self.pool.clear();
         if error.kind == RpcErrorKind::Protocol {
             tracing::warn!(worker = %client.worker(), %error, "gave up the connection to a worker");
         }
@@ -66,6 +67,8 @@ impl Core {
                 self.gathers
                     .disconnected(&caller.worker, caller.incarnation);
             }
+            // It may have been what all the memory was for.
+            self.pool.clear();
         }
         let worker = caller.map(|caller| caller.worker.to_string());
         if error.kind == RpcErrorKind::Protocol {

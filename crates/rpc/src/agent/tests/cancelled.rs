@@ -331,7 +331,21 @@ fn what_was_read_comes_back_although_the_function_of_its_cancelled_call_goes_on(
             std::hint::spin_loop();
         }
         cancel(call);
+        if round % 200 == 199 {
+            // Functions that go on are no reason to keep calls out before there are very many of them.
+            world.watch.open();
+            world.agents[0].call_sync(1, NOTHING, &()).unwrap();
+            while world.agents[1].traffic().running > 0 {
+                std::thread::yield_now();
+            }
+            world.watch.note(|seen| seen.is_open = false);
+        }
     }
+    let (byte, call) = world.call(STAY);
+    world
+        .watch
+        .until("it begins", |seen| seen.begun.contains(&byte));
+    cancel(call);
     let begun = Instant::now();
     while world.arena.free() < world.arena.capacity() {
         let used = world.arena.capacity() - world.arena.free();

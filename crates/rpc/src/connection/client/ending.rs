@@ -103,7 +103,11 @@ impl Client {
     /// A call that was given up ends with an error of ours, and the callee is told. It may have a deadline
     /// of its own, which begins when the request arrives.
     fn given_up(self: &Arc<Self>, id: u64, call: Call, error: RpcError) {
-        let sent = call.progress == Progress::IsSent;
+        if call.progress == Progress::IsSent {
+            // Before another call takes its place: the callee counts too. If it cannot be told the connection
+            // is over, and the callee knows anyway.
+            let _ = self.tell(FrameKind::Cancel, id, &[]);
+        }
         let mut calls = self.calls.lock();
         if call.progress == Progress::Waits
             && let Some(at) = calls.queue.iter().position(|request| request.id == id)
@@ -116,10 +120,6 @@ impl Client {
         self.answer(call, Err(error));
         if others_wait {
             self.advance();
-        }
-        if sent {
-            // If it cannot be told the connection is over, and the callee knows anyway.
-            let _ = self.tell(FrameKind::Cancel, id, &[]);
         }
     }
 

@@ -98,9 +98,13 @@ impl Client {
             return fail(self, error);
         }
         let was_given_up = self.calls.lock().has_left(request.id);
-        if was_given_up {
+        if let Some(credit) = was_given_up {
             // If it cannot be told the connection is over, and the callee knows anyway.
             let _ = self.tell(FrameKind::Cancel, request.id, &[]);
+            // Nobody has waited for it meanwhile, or whoever has sent this goes on with the next one.
+            if let Some(size) = credit {
+                self.calls.lock().credit.give_back(size);
+            }
         }
     }
 

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use rdzv_rpc_proto::frame::{FrameKind, Header};
 
-use super::Server;
+use super::{MOST_UNREAD, Server};
 use crate::call::failure::Refusal;
 use crate::call::methods::Answer;
 use crate::connection::lent;
@@ -30,10 +31,14 @@ impl Server {
             .caller
             .get()
             .is_some_and(|caller| caller.lending.lends());
+        // A caller that reads none of what it is lent gets it sent, which ends when it takes nothing.
+        let lend = lend && self.served.lock().bytes_lent <= MOST_UNREAD;
         let parts = lent::placed(payload.parts, lend, &self.link.arenas);
         let kept = lent::kept(&parts);
         if !kept.is_empty() {
-            self.served.lock().lent.insert(header.call, kept);
+            let mut served = self.served.lock();
+            served.bytes_lent += kept.iter().map(Bytes::len).sum::<usize>();
+            served.lent.insert(header.call, kept);
         }
         if let Err(error) = self.link.send(&reply, &payload.body, parts) {
             fail(self, error);

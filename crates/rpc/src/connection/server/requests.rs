@@ -5,18 +5,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Buf as _;
-use rdzv_rpc_proto::frame::{Frame, FrameKind, Header};
+use rdzv_rpc_proto::calls::Share;
+use rdzv_rpc_proto::frame::{Frame, FrameKind, Header, Part, PartLocation};
 
 use super::{Caller, Server};
 use crate::call::methods::Answer;
 use crate::connection::lent;
 use crate::connection::link::fail;
-use crate::connection::request::{IN_LINE, READS_MEMORY};
+use crate::connection::request::{IN_LINE, NESTED, READS_MEMORY};
 use crate::error::{RpcError, RpcErrorKind};
 use crate::payload::Payload;
-
-/// So many requests of one caller are worked on at the most. Callers stay far below by themselves.
-const MOST_SERVED: usize = 65_536;
 
 /// A request that is about to be worked on.
 pub(super) struct Job {
@@ -24,6 +22,8 @@ pub(super) struct Job {
     pub(super) payload: Payload,
     pub(super) line: Option<u64>,
     pub(super) deadline: Option<Instant>,
+    /// What it takes as long as it is open.
+    pub(super) share: Share,
 }
 
 impl Server {
@@ -33,9 +33,26 @@ impl Server {
         mut frame: Frame,
     ) -> Result<(), RpcError> {
         let header = frame.header;
-        if self.served.lock().running.len() >= MOST_SERVED {
-            let text = format!("it has {MOST_SERVED} requests open here, which is the limit");
-            return Err(RpcError::new(RpcErrorKind::Protocol, text));
+        let share = Share {
+            beyond: header.flags & NESTED != 0,
+            bytes: length(&frame),
+        };
+        {
+            let served = self.served.lock();
+            if served.is_open(header.call) {
+                let text = format!("it made call {} twice", header.call);
+                return Err(RpcError::new(RpcErrorKind::Protocol, text));
+            }
+            if !served.window.has_room(share.beyond) {
+                let (calls, bytes) = served.window.in_use();
+                drop(served);
+                let text = format!(
+                    "{calls} calls of this worker with {bytes} bytes are open there, which is the limit: \
+                     wait for some of them before making more"
+                );
+                self.reply(&header, Err(RpcError::new(RpcErrorKind::Overloaded, text)));
+                return Ok(());
+            }
         }
         if header.flags & READS_MEMORY != 0 {
             caller.lending.is_read();
@@ -48,22 +65,28 @@ impl Server {
         }
         if !lent::is_lent(&frame.parts) {
             let payload = lent::gathered(frame, &caller.lending)?;
-            self.queue(header, payload, deadline);
+            self.queue(header, payload, deadline, share);
             return Ok(());
         }
         let Some(core) = self.core.upgrade() else {
             return Ok(());
         };
-        self.served.lock().waiting.insert(header.call, false);
+        self.served.lock().waits(header.call, share, None);
         let server = Arc::clone(self);
         lent::fetch(&core, frame, &caller.lending, move |payload| {
-            server.fetched(header, payload, deadline);
+            server.fetched(header, payload, deadline, share);
         });
         Ok(())
     }
 
     /// The lent parts of a request are here.
-    fn fetched(self: &Arc<Self>, header: Header, payload: Answer, deadline: Option<Instant>) {
+    fn fetched(
+        self: &Arc<Self>,
+        header: Header,
+        payload: Answer,
+        deadline: Option<Instant>,
+        share: Share,
+    ) {
         // A caller that is gone may have had other things in its memory already.
         if self.link.is_hung_up() {
             return;
@@ -75,19 +98,25 @@ impl Server {
                     ..Header::new(FrameKind::Release)
                 };
                 match self.link.send(&release, &[], Vec::new()) {
-                    Ok(()) => self.queue(header, payload, deadline),
+                    Ok(()) => self.queue(header, payload, deadline, share),
                     Err(error) => fail(self, error),
                 }
             }
             Err(error) => {
-                self.served.lock().waiting.remove(&header.call);
+                self.served.lock().waited(header.call);
                 self.reply(&header, Err(error));
             }
         }
     }
 
     /// Works on a request, unless others of its line are before it.
-    fn queue(self: &Arc<Self>, header: Header, mut payload: Payload, deadline: Option<Instant>) {
+    fn queue(
+        self: &Arc<Self>,
+        header: Header,
+        mut payload: Payload,
+        deadline: Option<Instant>,
+        share: Share,
+    ) {
         let line = (header.flags & IN_LINE != 0 && payload.body.len() >= 8)
             .then(|| payload.body.get_u64_le());
         let job = Job {
@@ -95,13 +124,14 @@ impl Server {
             payload,
             line,
             deadline,
+            share,
         };
         if let Some(key) = line {
             let mut served = self.served.lock();
             match served.lines.get_mut(&key) {
                 Some(behind) => {
                     behind.push_back(job);
-                    served.waiting.entry(header.call).or_default();
+                    served.waits(header.call, share, Some(key));
                     return;
                 }
                 None => drop(served.lines.insert(key, VecDeque::new())),
@@ -120,4 +150,15 @@ impl Server {
         }
         next
     }
+}
+
+/// What is kept of a request as long as it is open, in bytes. What lies in an arena of the caller takes
+/// nothing here.
+fn length(frame: &Frame) -> u64 {
+    let parts = frame.parts.iter().map(|part| match part {
+        Part::Here(bytes) => bytes.len() as u64,
+        Part::Elsewhere(head) if matches!(head.location, PartLocation::Arena { .. }) => 0,
+        Part::Elsewhere(head) => head.length,
+    });
+    frame.body.len() as u64 + parts.sum::<u64>()
 }

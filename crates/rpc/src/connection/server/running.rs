@@ -5,16 +5,29 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
+use bytes::Bytes;
+use rdzv_rpc_proto::calls::Share;
 use rdzv_rpc_proto::frame::Header;
 
-use super::Server;
 use super::requests::Job;
+use super::{Runs, Served, Server};
 use crate::call::cancellation::Cancellation;
 use crate::call::context::CallContext;
 use crate::call::failure::Refusal;
 use crate::call::methods::{Answer, Handler, Running};
 use crate::call::span::CallSpan;
+use crate::connection::link::Endpoint as _;
 use crate::error::{RpcError, RpcErrorKind};
+use crate::payload::Payload;
+
+/// A function that takes a thread, without its argument, which is kept with what is
+/// [known](super::Runs) of it.
+pub(super) struct Blocking {
+    header: Header,
+    line: Option<u64>,
+    context: CallContext,
+    span: CallSpan,
+}
 
 impl Server {
     /// Works on a request until it is answered or has to wait for something.
@@ -35,13 +48,13 @@ impl Server {
         let call = job.header.call;
         let waited = self.served.lock().waiting.get(&call).copied();
         let answer = match waited {
-            Some(true) => Some(Err(cancelled())),
+            Some(waiting) if waiting.is_cancelled => Some(Err(cancelled())),
             _ => self.begin(job),
         };
         // Not before: whoever has waited begins on another thread than the one that reads what comes,
         // so it may be cancelled at any time until it is noted among those that run.
         if waited.is_some() {
-            self.served.lock().waiting.remove(&call);
+            self.served.lock().waited(call);
         }
         answer
     }
@@ -77,7 +90,7 @@ impl Server {
             cancellation: cancellation.clone(),
             trace: job.header.trace,
         };
-        let (header, line) = (job.header, job.line);
+        let (header, line, share) = (job.header, job.line, job.share);
         match handler {
             Handler::Async(start) => {
                 span.queue_over();
@@ -88,7 +101,7 @@ impl Server {
                     return Some(answer);
                 }
                 core.counters.runs();
-                self.runs(header.call, &cancellation);
+                self.runs(header.call, share, &cancellation, None);
                 let server = Arc::clone(self);
                 let under_way = core.under_way.begin();
                 core.spawn(async move {
@@ -100,30 +113,89 @@ impl Server {
             }
             Handler::Blocking(_) => {
                 core.counters.runs();
-                self.runs(header.call, &cancellation);
-                let server = Arc::clone(self);
-                let within = Arc::clone(&core);
-                core.spawn_blocking(move || {
-                    span.queue_over();
-                    let answer = match within.methods.find(header.method) {
-                        _ if cancellation.is_cancelled() => Err(expired()),
-                        Some((_, Handler::Blocking(run))) => run(context, job.payload),
-                        _ => Err(stopping()),
-                    };
-                    drop(within);
-                    span.over(&answer);
-                    server.finished(&header, line, answer);
+                self.runs(header.call, share, &cancellation, Some(job.payload));
+                self.take_a_thread(Blocking {
+                    header,
+                    line,
+                    context,
+                    span,
                 });
             }
         }
         None
     }
 
-    /// A function runs, which is to be told if nobody waits for it any more.
-    fn runs(&self, call: u64, cancellation: &Cancellation) {
+    /// Has a function run that takes a thread.
+    fn take_a_thread(self: &Arc<Self>, job: Blocking) {
+        let server = Arc::clone(self);
+        let core = Arc::clone(job.context.agent.core());
+        core.spawn_blocking(move || server.run(job));
+    }
+
+    /// The function has its thread. If the caller takes no replies, it waits for that instead.
+    fn run(self: &Arc<Self>, mut job: Blocking) {
+        if !self.may_take() {
+            // Whoever goes on with them, or ends the connection, takes them under this lock.
+            let mut served = self.served.lock();
+            self.link.pause();
+            if !self.may_take() && self.link.ended().is_none() {
+                return served.held.push(job);
+            }
+        }
+        let call = job.header.call;
+        let argument = self
+            .served
+            .lock()
+            .running
+            .get_mut(&call)
+            .and_then(|runs| runs.argument.take());
+        job.span.queue_over();
+        let core = Arc::clone(job.context.agent.core());
+        let answer = match (core.methods.find(job.header.method), argument) {
+            _ if job.context.cancellation.is_cancelled() => Err(expired()),
+            (Some((_, Handler::Blocking(run))), Some(argument)) => run(job.context, argument),
+            _ => Err(stopping()),
+        };
+        drop(core);
+        job.span.over(&answer);
+        self.finished(&job.header, job.line, answer);
+    }
+
+    /// The caller takes replies again, or is gone.
+    pub(super) fn go_on_with(self: &Arc<Self>, held: Vec<Blocking>) {
+        for job in held {
+            self.take_a_thread(job);
+        }
+    }
+
+    /// A function runs, which is to be told if nobody waits for it any more. The argument of one that waits
+    /// for a thread is kept here, so that it goes away with the caller.
+    fn runs(
+        &self,
+        call: u64,
+        share: Share,
+        cancellation: &Cancellation,
+        argument: Option<Payload>,
+    ) {
         let mut served = self.served.lock();
-        let is_cancelled = served.waiting.remove(&call) == Some(true);
-        served.running.insert(call, cancellation.clone());
+        let waited = served.waited(call);
+        let is_cancelled = waited.is_some_and(|waiting| waiting.is_cancelled);
+        let share = waited.map_or(share, |waiting| waiting.share);
+        // Small bodies share memory with all that came with them.
+        let argument = argument.map(|argument| match share.beyond {
+            true => Payload {
+                body: Bytes::copy_from_slice(&argument.body),
+                ..argument
+            },
+            false => argument,
+        });
+        served.window.take(share);
+        let runs = Runs {
+            share,
+            cancellation: cancellation.clone(),
+            argument,
+        };
+        served.running.insert(call, runs);
         drop(served);
         // Whoever ended the connection may have looked at those that run before this one was there.
         if is_cancelled || self.link.ended().is_some() {
@@ -132,7 +204,7 @@ impl Server {
     }
 
     fn finished(self: &Arc<Self>, header: &Header, line: Option<u64>, answer: Answer) {
-        self.served.lock().running.remove(&header.call);
+        self.served.lock().ended(header.call);
         if let Some(core) = self.core.upgrade() {
             core.counters.ran();
         }
@@ -149,12 +221,41 @@ impl Server {
     /// The caller does not want the result any more.
     pub(super) fn cancel(&self, call: u64) {
         let mut served = self.served.lock();
-        if let Some(cancelled) = served.waiting.get_mut(&call) {
-            *cancelled = true;
+        let Served {
+            waiting,
+            running,
+            window,
+            lines,
+            ..
+        } = &mut *served;
+        let mut forgotten = None;
+        if let Some(waiting) = waiting.get_mut(&call)
+            && !waiting.is_cancelled
+        {
+            waiting.is_cancelled = true;
+            let mut kept = waiting.share.bytes;
+            let line = waiting.line.and_then(|key| lines.get_mut(&key));
+            let job = line.and_then(|line| line.iter_mut().find(|job| job.header.call == call));
+            if let Some(job) = job {
+                forgotten = Some(std::mem::take(&mut job.payload));
+                kept = 0;
+            }
+            window.give_up(&mut waiting.share, kept);
         }
-        let running = served.running.get(&call).cloned();
+        let cancelled = running.get_mut(&call).map(|runs| {
+            if let Some(argument) = runs.argument.take() {
+                forgotten = Some(argument);
+                window.give_up(&mut runs.share, 0);
+            } else if !runs.share.beyond {
+                let kept = runs.share.bytes;
+                window.give_up(&mut runs.share, kept);
+            }
+            runs.cancellation.clone()
+        });
         drop(served);
-        if let Some(cancellation) = running {
+        // Without the lock: it may be large.
+        drop(forgotten);
+        if let Some(cancellation) = cancelled {
             cancellation.cancel();
         }
     }

@@ -1,0 +1,213 @@
+//! How much of one caller is open at the callee at once, whatever the caller keeps to.
+
+use super::credit::CreditLimits;
+
+/// How much of one caller may be open at the callee.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WindowLimits {
+    /// Calls that count against the caller's own [limits](CreditLimits). Default: twice as many calls, and
+    /// the same bytes.
+    pub own: CreditLimits,
+    /// Calls that the caller makes beyond them: parts of other calls, and those that it has given up and
+    /// whose functions have not ended. Default: 16384 calls, 256 MiB.
+    pub beyond: CreditLimits,
+}
+
+impl Default for WindowLimits {
+    fn default() -> Self {
+        let own = CreditLimits::default();
+        Self {
+            own: CreditLimits {
+                calls: 2 * own.calls,
+                ..own
+            },
+            beyond: CreditLimits {
+                calls: 16_384,
+                bytes: 256 << 20,
+            },
+        }
+    }
+}
+
+/// What of one caller is open at the callee.
+///
+/// A call is let in as long as what is open before it is within the limits, so a message of any length that
+/// is allowed passes: the caller keeps to its [`Credit`](super::Credit), which lets a large one pass alone.
+#[derive(Debug, Clone, Default)]
+pub struct Window {
+    limits: WindowLimits,
+    own: Open,
+    beyond: Open,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Open {
+    calls: u32,
+    bytes: u64,
+}
+
+/// What one call has taken of a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Share {
+    /// Whether it is beyond what counts for the caller.
+    pub beyond: bool,
+    /// How many bytes of it are kept.
+    pub bytes: u64,
+}
+
+impl Open {
+    fn is_within(self, limits: CreditLimits) -> bool {
+        self.calls < limits.calls && self.bytes <= limits.bytes
+    }
+
+    fn add(&mut self, bytes: u64) {
+        self.calls += 1;
+        self.bytes += bytes;
+    }
+
+    fn remove(&mut self, bytes: u64) {
+        debug_assert!(self.calls > 0 && self.bytes >= bytes, "nobody took that");
+        self.calls = self.calls.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
+impl Window {
+    /// A window of which nothing is taken.
+    pub fn new(limits: WindowLimits) -> Self {
+        Self {
+            limits,
+            ..Self::default()
+        }
+    }
+
+    /// Whether one more call may be let in; `beyond`: as part of another one.
+    pub fn has_room(&self, beyond: bool) -> bool {
+        self.beyond.is_within(self.limits.beyond) && (beyond || self.own.is_within(self.limits.own))
+    }
+
+    /// A call was let in and stays open.
+    pub fn take(&mut self, share: Share) {
+        self.open(share.beyond).add(share.bytes);
+    }
+
+    /// A call is over.
+    pub fn give_back(&mut self, share: Share) {
+        self.open(share.beyond).remove(share.bytes);
+    }
+
+    /// The caller has given a call up, of which so many bytes are kept: it counts no more for the caller.
+    pub fn give_up(&mut self, share: &mut Share, kept: u64) {
+        self.give_back(*share);
+        *share = Share {
+            beyond: true,
+            bytes: kept.min(share.bytes),
+        };
+        self.take(*share);
+    }
+
+    /// How many calls are open, and how many bytes of them.
+    pub fn in_use(&self) -> (u32, u64) {
+        let (own, beyond) = (self.own, self.beyond);
+        (own.calls + beyond.calls, own.bytes + beyond.bytes)
+    }
+
+    fn open(&mut self, beyond: bool) -> &mut Open {
+        match beyond {
+            true => &mut self.beyond,
+            false => &mut self.own,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::calls::Credit;
+
+    fn window(calls: u32, bytes: u64) -> Window {
+        let limits = CreditLimits { calls, bytes };
+        Window::new(WindowLimits {
+            own: limits,
+            beyond: limits,
+        })
+    }
+
+    fn share(beyond: bool, bytes: u64) -> Share {
+        Share { beyond, bytes }
+    }
+
+    #[test]
+    fn parts_of_other_calls_pass_when_the_caller_has_used_its_share_up() {
+        let mut window = window(2, 100);
+        window.take(share(false, 1));
+        window.take(share(false, 1));
+        assert!(!window.has_room(false));
+        assert!(window.has_room(true));
+        window.take(share(true, 101));
+        assert!(!window.has_room(true));
+        window.give_back(share(true, 101));
+        window.give_back(share(false, 1));
+        assert!(window.has_room(false));
+        assert_eq!(window.in_use(), (1, 1));
+    }
+
+    #[test]
+    fn what_is_given_up_makes_room_for_the_caller_but_not_for_ever() {
+        let mut window = window(3, 100);
+        for _ in 0..3 {
+            assert!(window.has_room(false));
+            let mut given_up = share(false, 40);
+            window.take(given_up);
+            window.give_up(&mut given_up, 40);
+            assert_eq!(given_up, share(true, 40));
+        }
+        assert!(!window.has_room(false));
+        let mut last = share(true, 40);
+        window.give_up(&mut last, 0);
+        assert_eq!(last, share(true, 0));
+        assert!(!window.has_room(false), "three calls are open still");
+        window.give_back(last);
+        assert!(window.has_room(false));
+    }
+
+    proptest! {
+        /// A caller that keeps to its credit is never refused, whatever it gives up, as long as the functions
+        /// of what is given up end.
+        #[test]
+        fn whoever_keeps_to_its_credit_is_let_in(
+            steps in prop::collection::vec((0..3_u8, 0..80_u64), 0..200),
+        ) {
+            let limits = CreditLimits { calls: 5, bytes: 40 };
+            let mut credit = Credit::new(limits);
+            let mut window = window(5, 40);
+            let mut open = Vec::new();
+            for (what, bytes) in steps {
+                match (what, open.len()) {
+                    (0, _) => {
+                        if credit.try_take(bytes) {
+                            prop_assert!(window.has_room(false));
+                            window.take(share(false, bytes));
+                            open.push(bytes);
+                        }
+                    }
+                    (_, 0) => {}
+                    (1, count) => {
+                        let bytes = open.swap_remove(bytes as usize % count);
+                        window.give_back(share(false, bytes));
+                        credit.give_back(bytes);
+                    }
+                    (_, count) => {
+                        let bytes = open.swap_remove(bytes as usize % count);
+                        let mut given_up = share(false, bytes);
+                        window.give_up(&mut given_up, 0);
+                        credit.give_back(bytes);
+                        window.give_back(given_up);
+                    }
+                }
+            }
+        }
+    }
+}
