@@ -1,0 +1,117 @@
+//! Lengths that are announced, and bytes that never come.
+
+use rdzv_rpc_proto::frame::{FrameKind, decoder, Header, PartHead, PartLocation};
+
+use super::peer::{Peer, body, call, frame, unix};
+use super::{Attack, Attacker, MIB};
+
+/// As many at a time.
+const MANY: usize = 150;
+
+/// What one of them has sent.
+const SENT: usize = 10_000;
+
+/// What may be reserved beyond what has come, for each connection: of a body or part, and of frames.
+const AHEAD: usize = decoder::AHEAD + 64 * 1024;
+
+const LARGE: u64 = (4 << 30) - 4096;
+
+pub(super) const ATTACKS: &[Attack] = &[
+    Attack {
+        name: "a part of 4 GiB is announced",
+        run: |attacker| announced(attacker, 1, &[PartHead::inline(LARGE)], 0),
+        peak: AHEAD,
+    },
+    Attack {
+        name: "150 peers announce a part of 4 GiB and send 10 KB",
+        run: |attacker| announced(attacker, MANY, &[PartHead::inline(LARGE)], SENT),
+        peak: MANY * (SENT + AHEAD),
+    },
+    Attack {
+        name: "half of a part of 4 MiB, of 40 peers",
+        run: |attacker| announced(attacker, 40, &[PartHead::inline(4 * MIB as u64)], 2 * MIB),
+        peak: 40 * (2 * 2 * MIB + AHEAD),
+    },
+    Attack {
+        name: "65535 parts of 65536 bytes are announced",
+        run: |attacker| announced(attacker, 1, &vec![PartHead::inline(65_536); 65_535], SENT),
+        peak: 16 * MIB,
+    },
+    Attack {
+        name: "150 peers announce a body of 64 MiB and send 10 KB",
+        run: |attacker| {
+            for _ in 0..MANY {
+                if let Some(mut peer) = attacker.target.join() {
+                    let mut begun = frame(&call(1, "victim.take"), &[7; SENT], &[]);
+                    begun[56..60].copy_from_slice(&(64_u32 << 20).to_le_bytes());
+                    peer.send(&begun);
+                    attacker.peers.push(peer);
+                }
+            }
+        },
+        peak: MANY * (SENT + AHEAD),
+    },
+    Attack {
+        name: "a part of 4 GiB in the memory of the sender, over TCP",
+        run: |attacker| {
+            let peer = attacker.target.join();
+            read_out(attacker, peer, LARGE);
+        },
+        peak: AHEAD,
+    },
+    Attack {
+        name: "a part of 4 GiB in the memory of the sender that is not there",
+        run: |attacker| {
+            let peer = attacker.target.join_over(&unix());
+            read_out(attacker, peer, LARGE);
+        },
+        peak: AHEAD,
+    },
+    Attack {
+        name: "parts in arenas that are not there",
+        run: |attacker| {
+            if let Some(mut peer) = attacker.target.join() {
+                let part = PartHead {
+                    location: PartLocation::Arena {
+                        arena: 1,
+                        generation: 1,
+                        offset: 0,
+                    },
+                    length: LARGE,
+                };
+                peer.send(&frame(&call(1, "victim.take"), &body(&()), &[part]));
+                attacker.peers.push(peer);
+            }
+        },
+        peak: AHEAD,
+    },
+];
+
+/// Announces parts, and sends so many bytes of them.
+fn announced(attacker: &mut Attacker, peers: usize, parts: &[PartHead], sent: usize) {
+    for _ in 0..peers {
+        if let Some(mut peer) = attacker.target.join() {
+            peer.send(&frame(&call(1, "victim.stall_tensors"), &body(&()), parts));
+            peer.send(&vec![7; sent]);
+            attacker.peers.push(peer);
+        }
+    }
+}
+
+/// Has a part read out of the memory of this process, from an address where there is nothing.
+fn read_out(attacker: &mut Attacker, peer: Option<Peer>, length: u64) {
+    let Some(mut peer) = peer else { return };
+    let shown = rdzv_shm::remote_read::Witness::new().unwrap();
+    let claim = shown.claim();
+    let ping = postcard::to_stdvec(&(claim.address, claim.nonce, true)).unwrap();
+    peer.send(&frame(&Header::new(FrameKind::Ping), &ping, &[]));
+    peer.next(FrameKind::Pong);
+    let part = PartHead {
+        location: PartLocation::Process { address: 4096 },
+        length,
+    };
+    for number in 0..20 {
+        peer.send(&frame(&call(number, "victim.take"), &body(&()), &[part]));
+    }
+    attacker.peers.push(peer);
+}

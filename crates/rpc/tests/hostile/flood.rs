@@ -1,0 +1,166 @@
+//! More calls than a worker makes at a time.
+
+use rdzv_rpc_proto::frame::{FrameKind, Header, PartHead};
+
+use super::peer::{Peer, call, frame, request, text};
+use super::{Attack, Attacker, MIB, WINDOW};
+
+/// Flag of a request: the first 8 bytes of the body are the key of its line.
+const IN_LINE: u16 = 2;
+
+/// Flag of a request: it is part of another call.
+const NESTED: u16 = 4;
+
+/// What calls that are parts of others may take beyond that.
+const OF_OTHERS: usize = 256 * MIB;
+
+/// How much one flood sends, in bytes.
+const FLOOD: usize = 300 * MIB;
+
+/// What a call takes beside its bytes, for the most calls.
+const CALLS: usize = 48 * MIB;
+
+pub(super) const ATTACKS: &[Attack] = &[
+    Attack {
+        name: "calls of a function that blocks, 100 KB each",
+        run: |attacker| flood(attacker, 100_000, |n| request(n, "victim.block", 100_000)),
+        peak: WINDOW + MIB,
+    },
+    Attack {
+        name: "calls of a function that waits, 100 KB each",
+        run: |attacker| flood(attacker, 100_000, |n| request(n, "victim.stall", 100_000)),
+        peak: 2 * WINDOW,
+    },
+    Attack {
+        name: "calls of a function that waits, a MiB each",
+        run: |attacker| flood(attacker, MIB, |n| request(n, "victim.stall", MIB)),
+        peak: 3 * WINDOW,
+    },
+    Attack {
+        name: "calls of a function that blocks, tensors of a MiB",
+        run: |attacker| flood(attacker, MIB, |n| tensor(n, "victim.block_tensors", MIB)),
+        peak: WINDOW + WINDOW / 2,
+    },
+    Attack {
+        name: "calls of a function that waits, tensors of a MiB",
+        run: |attacker| flood(attacker, MIB, |n| tensor(n, "victim.stall_tensors", MIB)),
+        peak: WINDOW + WINDOW / 2,
+    },
+    Attack {
+        name: "small calls of a function that waits",
+        run: |attacker| flood(attacker, 5000, |n| request(n, "victim.stall", 10)),
+        peak: CALLS,
+    },
+    Attack {
+        name: "small calls of a function that blocks",
+        run: |attacker| flood(attacker, 5000, |n| request(n, "victim.block", 10)),
+        peak: CALLS,
+    },
+    Attack {
+        name: "calls that are said to be parts of others, 100 KB each",
+        run: |attacker| flood(attacker, 100_000, |n| flagged(n, NESTED, 100_000)),
+        peak: WINDOW + OF_OTHERS,
+    },
+    Attack {
+        name: "small calls that are said to be parts of others",
+        run: |attacker| flood(attacker, 5000, |n| flagged(n, NESTED, 10)),
+        peak: CALLS,
+    },
+    Attack {
+        name: "calls in one line",
+        run: |attacker| flood(attacker, 100_000, |n| flagged(n, IN_LINE, 100_000)),
+        peak: WINDOW + MIB,
+    },
+    Attack {
+        name: "calls with one number",
+        run: |attacker| flood(attacker, 100_000, |_| request(1, "victim.stall", 100_000)),
+        peak: 2 * WINDOW,
+    },
+    Attack {
+        name: "calls that are cancelled at once, of a function that blocks",
+        run: |attacker| {
+            flood(attacker, 100_000, |number| {
+                let cancel = Header {
+                    call: number,
+                    ..Header::new(FrameKind::Cancel)
+                };
+                let mut both = request(number, "victim.block", 100_000);
+                both.extend(frame(&cancel, &[], &[]));
+                both
+            });
+        },
+        peak: WINDOW + MIB,
+    },
+    Attack {
+        name: "calls whose time is over at once, of a function that blocks",
+        run: |attacker| {
+            flood(attacker, 100_000, |number| {
+                let header = Header {
+                    deadline_micros: 1,
+                    ..call(number, "victim.block")
+                };
+                frame(&header, &text(100_000), &[])
+            });
+        },
+        peak: WINDOW + MIB,
+    },
+    Attack {
+        name: "calls of a method that is not there",
+        run: |attacker| flood(attacker, 100_000, |n| request(n, "victim.missing", 100_000)),
+        peak: MIB,
+    },
+    Attack {
+        name: "peers that come, call and leave",
+        run: |attacker| {
+            for _ in 0..12 {
+                flood(attacker, 10 * 100_000, |n| tensor(n, "victim.block_tensors", 10 * MIB));
+                attacker.peers.clear();
+            }
+        },
+        peak: 2 * WINDOW + WINDOW / 2,
+    },
+];
+
+/// Sends calls of about this size over one connection until it has sent enough, or nothing more is taken.
+fn flood(attacker: &mut Attacker, size: usize, request: impl Fn(u64) -> Vec<u8>) {
+    if let Some(mut peer) = attacker.target.join() {
+        send_all(&mut peer, size, request);
+        attacker.peers.push(peer);
+    }
+}
+
+fn send_all(peer: &mut Peer, size: usize, request: impl Fn(u64) -> Vec<u8>) {
+    for number in 0..(FLOOD / size) as u64 {
+        if !peer.send(&request(number)) {
+            break;
+        }
+    }
+}
+
+fn flagged(number: u64, flags: u16, length: usize) -> Vec<u8> {
+    let header = Header {
+        flags,
+        ..call(number, "victim.stall")
+    };
+    let mut argument = text(length);
+    if flags & IN_LINE != 0 {
+        argument.splice(0..0, [1; 8]);
+    }
+    frame(&header, &argument, &[])
+}
+
+/// A call with a tensor of so many bytes that comes with it.
+fn tensor(number: u64, method: &str, length: usize) -> Vec<u8> {
+    let tensor = rdzv_rpc::Tensor::from_vec(vec![7_u8; length], [length]).unwrap();
+    let callee = super::peer::hello(false).worker;
+    let mut outgoing = rdzv_rpc::message::Outgoing::request(&callee);
+    let payload = rdzv_rpc::message::encode(&vec![tensor], &mut outgoing).unwrap();
+    let parts: Vec<PartHead> = payload
+        .parts
+        .iter()
+        .map(|part| PartHead::inline(part.len() as u64))
+        .collect();
+    let mut bytes = frame(&call(number, method), &payload.body, &parts);
+    payload.parts.iter().for_each(|part| bytes.extend_from_slice(part));
+    bytes
+}

@@ -1,0 +1,155 @@
+//! Every attack of the hostile suite on a worker, with an honest worker beside it, whose calls go on, over
+//! the same connection. What an attack takes of the worker's memory is bounded, and given back when the
+//! attackers have left.
+//!
+//! Attackers are workers of the job that keep to nothing (with its token, if it has one), or anybody who
+//! reaches the port.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
+
+mod announced;
+mod flood;
+mod handshake;
+mod nonsense;
+mod peer;
+mod unread;
+mod victim;
+
+use std::collections::BTreeSet;
+use std::thread;
+
+use peer::{Peer, Target};
+use victim::Victim;
+
+const MIB: usize = 1 << 20;
+
+/// What one connection may have in flight, in bytes: as much as a worker sends.
+const WINDOW: usize = 64 * MIB;
+
+/// Threads, buffers, what the allocator keeps for itself, and what another process of the machine makes
+/// of it.
+const NOISE: usize = 32 * MIB;
+
+/// One attack.
+#[derive(Clone, Copy)]
+pub(crate) struct Attack {
+    name: &'static str,
+    run: fn(&mut Attacker),
+    /// The most memory that it may take, in bytes.
+    peak: usize,
+}
+
+/// Who attacks.
+pub(crate) struct Attacker {
+    target: Target,
+    /// What stays open until the end.
+    peers: Vec<Peer>,
+}
+
+fn attacks() -> Vec<Attack> {
+    let all = [
+        announced::ATTACKS,
+        flood::ATTACKS,
+        unread::ATTACKS,
+        handshake::ATTACKS,
+        nonsense::ATTACKS,
+    ];
+    all.concat()
+}
+
+/// Carries attacks out, one after the other.
+fn all_of(attacks: impl Iterator<Item = Attack>, with_token: bool, knows_token: bool) {
+    let found: Vec<String> = attacks
+        .flat_map(|attack| carry_out(&attack, with_token, knows_token))
+        .collect();
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+/// Carries an attack out, and says what is wrong with what it has come to.
+fn carry_out(attack: &Attack, with_token: bool, knows_token: bool) -> Vec<String> {
+    let victim = Victim::new(with_token);
+    let honest = victim.honest_by_tcp(1);
+    honest.ask();
+    let mut attacker = Attacker {
+        target: victim.target(knows_token),
+        peers: Vec::new(),
+    };
+    let mut found = Vec::new();
+    let mut wrong = |what: String| found.push(format!("{}: {what}", attack.name));
+    thread::scope(|scope| {
+        let running = scope.spawn(|| (attack.run)(&mut attacker));
+        while !running.is_finished() {
+            if let Err(error) = honest.try_to_ask() {
+                wrong(format!("the honest worker: {error}"));
+            }
+        }
+        running.join().unwrap();
+    });
+    // Who comes now is served as well.
+    for worker in [&honest, &victim.honest_by_tcp(2)] {
+        if let Err(error) = worker.try_to_ask() {
+            wrong(format!("a worker after it: {error}"));
+        }
+    }
+    let peak = victim.peak();
+    drop(attacker);
+    let left = victim.settled(WINDOW, &honest);
+    let name = attack.name;
+    println!(
+        "{name:<60} token {with_token:<5} known {knows_token:<5} peak {:>4} MiB, left {:>4} MiB",
+        peak / MIB,
+        left / MIB
+    );
+    if honest.connections() != 1 {
+        wrong("the honest worker lost its connection".to_owned());
+    }
+    if peak > attack.peak + NOISE {
+        wrong(format!("{} MiB at its peak", peak / MIB));
+    }
+    if left > WINDOW {
+        wrong(format!("{} MiB are kept", left / MIB));
+    }
+    found
+}
+
+/// The attacks, divided among tests that run at the same time.
+fn part(number: usize) -> impl Iterator<Item = Attack> {
+    attacks().into_iter().skip(number).step_by(2)
+}
+
+#[test]
+fn workers_of_a_job_without_a_token_harm_nobody_the_first_half() {
+    all_of(part(0), false, false);
+}
+
+#[test]
+fn workers_of_a_job_without_a_token_harm_nobody_the_second_half() {
+    all_of(part(1), false, false);
+}
+
+#[test]
+fn workers_that_know_the_token_harm_nobody_the_first_half() {
+    all_of(part(0), true, true);
+}
+
+#[test]
+fn workers_that_know_the_token_harm_nobody_the_second_half() {
+    all_of(part(1), true, true);
+}
+
+#[test]
+fn peers_that_do_not_know_the_token_harm_nobody() {
+    // They get no further than to say who they are.
+    let refused = |attack: Attack| match attack.name.contains("1100 peers") {
+        true => attack,
+        false => Attack { peak: 0, ..attack },
+    };
+    all_of(attacks().into_iter().map(refused), true, false);
+}
+
+#[test]
+fn there_are_thirty_attacks_at_least_each_with_a_name_of_its_own() {
+    let attacks = attacks();
+    let names: BTreeSet<_> = attacks.iter().map(|attack| attack.name).collect();
+    assert!(attacks.len() >= 30 && names.len() == attacks.len(), "{}", attacks.len());
+}

@@ -1,0 +1,229 @@
+//! A connection of an attacker, over any transport: it speaks frames, and keeps to nothing else.
+
+use std::io::{ErrorKind, IoSlice};
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use rdzv_rpc::transport::{self, Carrier, Contact, Readiness, Token, TransportOptions};
+use rdzv_rpc_proto::frame::decoder::FromHeap;
+use rdzv_rpc_proto::frame::hello::{Accepted, Hello, PROTOCOL};
+use rdzv_rpc_proto::frame::{
+    Decoder, Frame, FrameKind, Header, Limits, PartHead, encode, method_hash,
+};
+use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo, WorkerName};
+use rdzv_trust::token::{Role, nonce};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// A worker that takes no byte for this long does not read the connection any more, which is one of its
+/// defences.
+const TAKES_NOTHING: Duration = Duration::from_millis(300);
+
+/// How long an answer may take that has to come.
+const ANSWERS: Duration = Duration::from_secs(20);
+
+/// A job that is attacked, as an attacker knows it.
+pub(crate) struct Target {
+    pub(crate) contact: Contact,
+    /// None if the job has none, or if the attacker does not know it.
+    pub(crate) token: Option<Token>,
+}
+
+/// A connection.
+pub(crate) struct Peer {
+    carrier: Carrier,
+    decoder: Decoder<FromHeap>,
+    is_over: bool,
+}
+
+impl Target {
+    /// Connects and says nothing.
+    pub(crate) fn connect(&self, options: &TransportOptions) -> Option<Peer> {
+        let until = Instant::now() + Duration::from_secs(5);
+        let carrier = transport::connect(&self.contact, options, until).ok()?;
+        Some(Peer {
+            carrier,
+            decoder: Decoder::new(Limits::default(), FromHeap),
+            is_over: false,
+        })
+    }
+
+    /// Connects by TCP and says nothing.
+    pub(crate) fn dial(&self) -> Option<Peer> {
+        self.connect(&tcp())
+    }
+
+    /// Connects by TCP, and says properly who it is.
+    pub(crate) fn join(&self) -> Option<Peer> {
+        self.join_over(&tcp())
+    }
+
+    /// The same over another transport.
+    pub(crate) fn join_over(&self, options: &TransportOptions) -> Option<Peer> {
+        let mut peer = self.connect(options)?;
+        peer.greet(self.token.as_ref())?;
+        Some(peer)
+    }
+}
+
+/// Only TCP.
+pub(crate) fn tcp() -> TransportOptions {
+    TransportOptions {
+        unix: false,
+        ..TransportOptions::default()
+    }
+}
+
+/// A Unix socket.
+pub(crate) fn unix() -> TransportOptions {
+    TransportOptions {
+        shared: false,
+        ..TransportOptions::default()
+    }
+}
+
+/// The bytes of a frame without inline parts.
+pub(crate) fn frame(header: &Header, body: &[u8], parts: &[PartHead]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode(header, body, parts, &mut bytes);
+    bytes
+}
+
+/// The header of a call.
+pub(crate) fn call(number: u64, method: &str) -> Header {
+    Header {
+        call: number,
+        method: method_hash(method, 1),
+        ..Header::new(FrameKind::Request)
+    }
+}
+
+/// The body of a value without tensors.
+pub(crate) fn body(value: &impl serde::Serialize) -> Vec<u8> {
+    postcard::to_extend(value, vec![0; 4]).unwrap()
+}
+
+/// A call with a text of this length as its argument.
+pub(crate) fn request(number: u64, method: &str, length: usize) -> Vec<u8> {
+    frame(&call(number, method), &text(length), &[])
+}
+
+/// The body of a text of this length.
+pub(crate) fn text(length: usize) -> Vec<u8> {
+    let mut text = body(&length);
+    text.resize(text.len() + length, b'x');
+    text
+}
+
+/// What an attacker says that it is.
+pub(crate) fn hello(wants_proof: bool) -> Hello {
+    Hello {
+        version: PROTOCOL,
+        features: 0,
+        worker: WorkerInfo {
+            id: WorkerId(66),
+            name: WorkerName::new("attacker").unwrap(),
+        },
+        group: 0,
+        incarnation: u64::from_le_bytes(nonce()[..8].try_into().unwrap()),
+        host: transport::contact::host_identity(),
+        process: std::process::id(),
+        wants_proof,
+        nonce: nonce(),
+    }
+}
+
+impl Peer {
+    /// Says who it is. `None`: it was refused.
+    fn greet(&mut self, token: Option<&Token>) -> Option<()> {
+        let ours = hello(token.is_some()).to_bytes();
+        self.send(&frame(&Header::new(FrameKind::Hello), &ours, &[]));
+        let theirs = self.next(FrameKind::Hello)?.body;
+        self.next(FrameKind::Accepted)?;
+        let proof = token.map(|token| token.prove(Role::Connector, &ours, &theirs));
+        let accepted = Accepted { proof }.to_bytes();
+        self.send(&frame(&Header::new(FrameKind::Accepted), &accepted, &[]))
+            .then_some(())
+    }
+
+    /// Sends; false if the worker has closed the connection or does not read it any more.
+    pub(crate) fn send(&mut self, mut bytes: &[u8]) -> bool {
+        while !bytes.is_empty() && !self.is_over {
+            match self.carrier.write.write(&[IoSlice::new(bytes)]) {
+                Ok(count) => bytes = &bytes[count..],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if !self.has_room(TAKES_NOTHING) {
+                        return false;
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => self.is_over = true,
+            }
+        }
+        !self.is_over
+    }
+
+    fn has_room(&mut self, within: Duration) -> bool {
+        let flags = match self.carrier.write.ready_when() {
+            Readiness::Readable => PollFlags::IN,
+            Readiness::Writable => PollFlags::OUT,
+        };
+        if !self.carrier.write.prepare_to_sleep() {
+            return true;
+        }
+        let ready = is_ready(self.carrier.write.descriptor(), flags, within);
+        self.carrier.write.awake();
+        ready
+    }
+
+    /// The next frame of this kind; `None` if the worker has closed the connection before, or is silent.
+    pub(crate) fn next(&mut self, kind: FrameKind) -> Option<Frame> {
+        let until = Instant::now() + ANSWERS;
+        loop {
+            match self.take(until.saturating_duration_since(Instant::now())) {
+                Some(frame) if frame.header.kind == kind => return Some(frame),
+                Some(_) => {}
+                None => return None,
+            }
+        }
+    }
+
+    /// Takes what comes for the connection until nothing has come for this long.
+    pub(crate) fn drain(&mut self, silent: Duration) {
+        while self.take(silent).is_some() {}
+    }
+
+    fn take(&mut self, within: Duration) -> Option<Frame> {
+        loop {
+            if let Some(frame) = self.decoder.next().ok()? {
+                return Some(frame);
+            }
+            match self.carrier.read.read(self.decoder.room()) {
+                Ok(0) => {
+                    self.is_over = true;
+                    return None;
+                }
+                Ok(count) => self.decoder.filled(count),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if self.carrier.read.prepare_to_sleep() {
+                        let ready =
+                            is_ready(self.carrier.read.descriptor(), PollFlags::IN, within);
+                        self.carrier.read.awake();
+                        if !ready {
+                            return None;
+                        }
+                    }
+                }
+                Err(_) => {
+                    self.is_over = true;
+                    return None;
+                }
+            }
+        }
+    }
+}
+
+fn is_ready(descriptor: BorrowedFd<'_>, flags: PollFlags, within: Duration) -> bool {
+    let mut watched = [PollFd::from_borrowed_fd(descriptor, flags)];
+    let within = Timespec::try_from(within).unwrap();
+    poll(&mut watched, Some(&within)).is_ok_and(|count| count > 0)
+}

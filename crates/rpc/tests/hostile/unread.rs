@@ -1,0 +1,105 @@
+//! Answers that nobody takes.
+
+use rdzv_rpc_proto::frame::{FrameKind, Header};
+
+use super::peer::{Peer, body, call, frame, request, unix};
+use super::{Attack, Attacker, MIB, WINDOW};
+
+pub(super) const ATTACKS: &[Attack] = &[
+    Attack {
+        name: "replies of a MiB that nobody takes",
+        run: |attacker| unread(attacker, 1000, |n| give(n, "victim.give", MIB)),
+        peak: WINDOW + MIB,
+    },
+    Attack {
+        name: "replies of a MiB that nobody takes, of a function that blocks",
+        run: |attacker| unread(attacker, 1000, |n| give(n, "victim.give_blocking", MIB)),
+        peak: WINDOW + 4 * MIB,
+    },
+    Attack {
+        name: "replies of 60 KB that nobody takes",
+        run: |attacker| unread(attacker, 17_000, |n| give(n, "victim.give", 60_000)),
+        peak: WINDOW + WINDOW / 2,
+    },
+    Attack {
+        name: "small replies that nobody takes",
+        run: |attacker| unread(attacker, 1_000_000, |n| request(n, "victim.take", 1)),
+        peak: 2 * WINDOW,
+    },
+    Attack {
+        name: "errors that nobody takes",
+        run: |attacker| unread(attacker, 500_000, |n| request(n, "victim.missing", 1)),
+        peak: 2 * WINDOW,
+    },
+    Attack {
+        name: "pings whose answers nobody takes",
+        run: |attacker| {
+            let ping = frame(&Header::new(FrameKind::Ping), &[], &[]);
+            unread(attacker, 1_000_000, |_| ping.clone());
+        },
+        peak: 2 * WINDOW,
+    },
+    Attack {
+        name: "replies that are lent and never given back",
+        run: |attacker| {
+            if let Some(mut peer) = attacker.target.join_over(&unix()) {
+                let claim = (0_u64, [0_u8; 16], true);
+                let ping = postcard::to_stdvec(&claim).unwrap();
+                peer.send(&frame(&Header::new(FrameKind::Ping), &ping, &[]));
+                peer.next(FrameKind::Pong);
+                let all = |n| {
+                    let header = Header {
+                        // The caller says that it reads.
+                        flags: 1,
+                        ..call(n, "victim.give")
+                    };
+                    frame(&header, &body(&MIB), &[])
+                };
+                for number in 0..1000 {
+                    if !peer.send(&all(number)) || peer.next(FrameKind::Reply).is_none() {
+                        break;
+                    }
+                }
+                attacker.peers.push(peer);
+            }
+        },
+        peak: WINDOW + 4 * MIB,
+    },
+    Attack {
+        name: "peers that leave with everything unanswered",
+        run: |attacker| {
+            for _ in 0..20 {
+                unread(attacker, 100, |n| give(n, "victim.give_blocking", MIB));
+                attacker.peers.clear();
+            }
+        },
+        peak: 2 * WINDOW,
+    },
+];
+
+fn give(number: u64, method: &str, length: usize) -> Vec<u8> {
+    frame(&call(number, method), &body(&length), &[])
+}
+
+/// Sends so many requests over one connection, and takes none of the answers.
+fn unread(attacker: &mut Attacker, times: u64, request: impl Fn(u64) -> Vec<u8>) {
+    let Some(mut peer) = attacker.target.join() else {
+        return;
+    };
+    send(&mut peer, times, request);
+    attacker.peers.push(peer);
+}
+
+fn send(peer: &mut Peer, times: u64, request: impl Fn(u64) -> Vec<u8>) {
+    let mut together = Vec::new();
+    for number in 0..times {
+        together.extend(request(number));
+        if together.len() > 16 * 1024 {
+            if !peer.send(&together) {
+                return;
+            }
+            together.clear();
+        }
+    }
+    peer.send(&together);
+}
