@@ -95,6 +95,8 @@ pub(crate) struct Core {
     timeout: AtomicU64,
     next_call: AtomicU64,
     state: AtomicU8,
+    /// Held by whoever shuts it down.
+    pub(super) ending: Mutex<()>,
     /// When the driver has to look at deadlines, in nanoseconds of the agent's clock.
     pub(super) wake_at: AtomicU64,
     /// When it has to look whether other hosts are there; the same.
@@ -162,6 +164,7 @@ impl Core {
             timeout: AtomicU64::new(micros(setup.timeout)),
             next_call: AtomicU64::new(1),
             state: AtomicU8::new(RUNNING),
+            ending: Mutex::default(),
             wake_at: AtomicU64::new(u64::MAX),
             look_at: AtomicU64::new(u64::MAX),
             in_flight: AtomicUsize::new(0),

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rdzv_rpc_proto::worker::WorkerInfo;
+use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo};
 
 use super::accept::Reception;
 use super::call::Destination;
@@ -133,6 +133,15 @@ impl RpcAgent {
         let keeper = self.keeper.as_ref()?;
         let mut group = keeper.group.lock();
         group.take()
+    }
+
+    /// Says to the group whose answers this worker waits for.
+    pub(super) fn waits_for(&self, others: &[WorkerId]) -> Result<(), RpcError> {
+        let group = self.keeper.as_ref().map(|keeper| keeper.group.lock());
+        match group.as_deref() {
+            Some(Some(group)) => group.waits_for(others),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn is_in_static_group(&self) -> bool {

@@ -192,7 +192,8 @@ impl RpcAgent {
 
     /// Shuts down in good order: makes no more calls, waits until those it has made are over, meets
     /// the other members (in a static group) or leaves (a dynamic one), and stops. Whatever happens,
-    /// the agent is stopped in the end.
+    /// the agent is stopped in the end. If it is stopped already, nothing happens; if another thread shuts
+    /// it down, this waits for that.
     ///
     /// # Errors
     ///
@@ -200,15 +201,32 @@ impl RpcAgent {
     /// names them.
     pub fn shutdown(&self, within: Duration) -> Result<(), RpcError> {
         let until = Instant::now() + within;
+        let Some(_ending) = self.core().ending.try_lock_until(until) else {
+            let text = format!(
+                "another thread shuts this worker down and was not done within {} s",
+                within.as_secs_f64()
+            );
+            return Err(RpcError::new(RpcErrorKind::Deadline, text));
+        };
+        if self.core().is_stopped() {
+            return Ok(());
+        }
+        self.core().begin_to_drain();
+        let waits_for = self.core().peers.busy();
+        if !waits_for.is_empty()
+            && let Err(error) = self.waits_for(&waits_for)
+        {
+            tracing::debug!(worker = %self.me(), %error, "could not say whom it waits for");
+        }
         let drained = self.drain(Some(until));
-        let busy: Vec<String> = self
-            .traffic()
-            .peers
-            .iter()
-            .filter(|peer| peer.in_flight > 0)
-            .map(|peer| format!("{} ({} calls)", peer.worker.name, peer.in_flight))
-            .collect();
         let core = self.core();
+        // A worker that is being connected to has calls that wait for that.
+        let stuck: Vec<WorkerInfo> = core
+            .peers
+            .busy()
+            .into_iter()
+            .filter_map(|id| Some(core.members().get(&id)?.info.clone()))
+            .collect();
         // Until all members of a static group are here, functions of this one are called and use what it
         // holds, whoever has it. One that leaves a dynamic group gives it back.
         let stays = self.is_in_static_group();
@@ -238,9 +256,17 @@ impl RpcAgent {
             let text = format!(
                 "calls were not over within {} s and were given up: to {}",
                 within.as_secs_f64(),
-                busy.join(", ")
+                stuck
+                    .iter()
+                    .map(|worker| format!("{} (rank {})", worker.name, worker.id))
+                    .collect::<Vec<_>>()
+                    .join(", ")
             );
-            return Err(RpcError::new(RpcErrorKind::Deadline, text));
+            let error = RpcError::new(RpcErrorKind::Deadline, text);
+            return Err(match &stuck[..] {
+                [worker] => error.with_worker(worker.clone()),
+                _ => error,
+            });
         }
         met
     }

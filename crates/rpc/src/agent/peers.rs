@@ -48,6 +48,16 @@ impl Peers {
         open.collect()
     }
 
+    /// The workers that have calls of this one to answer, or are being connected to for some.
+    pub(crate) fn busy(&self) -> Vec<WorkerId> {
+        let peers = self.0.lock();
+        let busy = peers.iter().filter(|(_, peer)| match peer {
+            Peer::Open { client, .. } => client.in_flight() > 0,
+            Peer::Connecting(waiting) => !waiting.is_empty(),
+        });
+        busy.map(|(id, _)| *id).collect()
+    }
+
     /// Sends a request to a member, over a new connection if there is none. Says whether too much
     /// waits for that connection to go on making requests.
     pub(crate) fn begin(

@@ -4,8 +4,10 @@
 //! |---|---|
 //! | `rdzv/rpc/round` | the [`Round`] of now |
 //! | `rdzv/rpc/{epoch}/member/{rank}` | static: a [`Note`], the worker as a rule |
-//! | `rdzv/rpc/{epoch}/ready`, `…/go` | static: how many have read all; the note on which forming ends |
+//! | `rdzv/rpc/{epoch}/ready/{rank}`, `…/ready`, `…/go` | static: who has read all, how many; the note on which forming ends |
+//! | `rdzv/rpc/{epoch}/told`, `…/told/{count}` | static: how many know why there is no group |
 //! | `rdzv/rpc/{epoch}/drained/{rank}`, `…/drained`, `…/verdict` | static: shutting down |
+//! | `rdzv/rpc/{epoch}/waits/{rank}` | static: the workers that this one waits for before it can shut down |
 //! | `rdzv/rpc/{epoch}/departed`, `…/gone` | static: who has read the verdict |
 //! | `rdzv/rpc/{epoch}/members` | dynamic: the [`Membership`] |
 //! | `rdzv/rpc/{epoch}/changed/{version}` | dynamic: that version is there |
@@ -41,6 +43,18 @@ impl Keys {
         self.of("ready")
     }
 
+    pub(super) fn ready_by(self, id: WorkerId) -> String {
+        self.of(format_args!("ready/{id}"))
+    }
+
+    pub(super) fn told(self) -> String {
+        self.of("told")
+    }
+
+    pub(super) fn told_to(self, count: i64) -> String {
+        self.of(format_args!("told/{count}"))
+    }
+
     pub(super) fn go(self) -> String {
         self.of("go")
     }
@@ -51,6 +65,10 @@ impl Keys {
 
     pub(super) fn drained_by(self, id: WorkerId) -> String {
         self.of(format_args!("drained/{id}"))
+    }
+
+    pub(super) fn waits(self, id: WorkerId) -> String {
+        self.of(format_args!("waits/{id}"))
     }
 
     pub(super) fn verdict(self) -> String {

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rdzv_rpc_proto::directory::{GroupView, Member};
+use rdzv_rpc_proto::worker::WorkerId;
 use rdzv_store::Store;
 
 use crate::RpcError;
@@ -135,6 +136,19 @@ impl Group {
         match &self.0 {
             Kind::Static(_) => Ok(()),
             Kind::Dynamic(group) => group.leave(),
+        }
+    }
+
+    /// Says that this worker waits for answers of these before it can end the group, so that nobody takes it
+    /// for the one that all wait for. Nothing happens in a dynamic group.
+    ///
+    /// # Errors
+    ///
+    /// `Store` if the store fails.
+    pub fn waits_for(&self, others: &[WorkerId]) -> Result<(), RpcError> {
+        match &self.0 {
+            Kind::Static(group) => shutdown::waits_for(group, others),
+            Kind::Dynamic(_) => Ok(()),
         }
     }
 

@@ -26,6 +26,8 @@ const FAREWELL: Duration = Duration::from_millis(500);
 struct Verdict {
     /// Who had not drained in time; nobody means that the shutdown is complete.
     missing: Vec<WorkerInfo>,
+    /// Those of them that the others waited for.
+    blamed: Vec<WorkerInfo>,
     /// How long the worker that says so had waited.
     waited_ms: u64,
 }
@@ -59,6 +61,7 @@ pub(super) fn wait_for_all(group: &StaticGroup, deadline: Duration) -> Result<()
     let verdict = if is_last {
         let complete = Verdict {
             missing: Vec::new(),
+            blamed: Vec::new(),
             waited_ms: 0,
         };
         Verdict::decode(&claim(store, &keys.verdict(), &complete.encode())?)?
@@ -92,15 +95,56 @@ fn wait_for_verdict(group: &StaticGroup, keys: Keys, limit: Limit) -> Result<Ver
         }
     }
     let verdict = Verdict {
+        blamed: blamed(group, keys, &missing)?,
         missing,
         waited_ms: u64::try_from(limit.elapsed().as_millis()).unwrap_or(u64::MAX),
     };
     Verdict::decode(&claim(store, &key, &verdict.encode())?)
 }
 
+/// This worker cannot shut down before these have answered its calls.
+///
+/// # Errors
+///
+/// `Store` if the store fails.
+pub(super) fn waits_for(group: &StaticGroup, others: &[WorkerId]) -> Result<(), RpcError> {
+    let keys = Keys {
+        epoch: group.round.epoch,
+    };
+    let others = serde_json::to_vec(others).expect("numbers are JSON");
+    set(&*group.store, &keys.waits(group.view.me().info.id), &others)
+}
+
+/// Of those that have not drained, the ones that it is about: whoever only waits for another one that has not
+/// drained either is not among them.
+fn blamed(
+    group: &StaticGroup,
+    keys: Keys,
+    missing: &[WorkerInfo],
+) -> Result<Vec<WorkerInfo>, RpcError> {
+    let mut blamed = Vec::new();
+    for worker in missing {
+        let others = peek(&*group.store, &keys.waits(worker.id))?;
+        let others: Vec<WorkerId> = others
+            .map(|held| serde_json::from_slice(&held))
+            .transpose()
+            .map_err(|error| unreadable("whom a worker waits for", &error))?
+            .unwrap_or_default();
+        let waits = |other: &WorkerInfo| other.id != worker.id && others.contains(&other.id);
+        if !missing.iter().any(waits) {
+            blamed.push(worker.clone());
+        }
+    }
+    // They wait for one another.
+    if blamed.is_empty() {
+        blamed = missing.to_vec();
+    }
+    Ok(blamed)
+}
+
 fn not_drained(verdict: &Verdict) -> RpcError {
     let names: Vec<String> = verdict
-        .missing
+        .blamed
         .iter()
         .map(|worker| format!("{} (rank {})", worker.name, worker.id))
         .collect();
@@ -111,7 +155,7 @@ fn not_drained(verdict: &Verdict) -> RpcError {
         Duration::from_millis(verdict.waited_ms).as_secs_f64()
     );
     let error = RpcError::new(RpcErrorKind::Deadline, message);
-    match &verdict.missing[..] {
+    match &verdict.blamed[..] {
         [worker] => error.with_worker(worker.clone()),
         _ => error,
     }
@@ -153,7 +197,9 @@ fn clear(group: &StaticGroup, keys: Keys) -> Result<(), RpcError> {
     };
     for id in (0..world_size).map(WorkerId) {
         remove(store, &keys.member(id))?;
-        remove(store, &keys.drained_by(id))?;
+        for key in [keys.drained_by(id), keys.ready_by(id), keys.waits(id)] {
+            remove(store, &key)?;
+        }
     }
     for key in [
         keys.ready(),

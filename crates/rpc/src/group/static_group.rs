@@ -19,12 +19,15 @@ use rdzv_rpc_proto::directory::{GroupView, Member, Mismatch, Round, RoundDecisio
 use rdzv_rpc_proto::worker::WorkerId;
 use rdzv_store::{Store, StoreError};
 
-use super::access::{Found, claim, count, find_round, peek, remove, replace_round};
+use super::access::{Found, claim, count, find_round, peek, remove, replace_round, set};
 use super::failure::store_failed;
 use super::keys::{Keys, ROUND};
 use super::limit::Limit;
 use super::note::{Note, Refusal};
 use crate::{RpcError, RpcErrorKind};
+
+/// How long the first worker waits for the others to read why there is no group.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A static group that has been formed.
 #[derive(Debug)]
@@ -50,10 +53,16 @@ pub(super) fn form(
         world_size,
         limit: Limit::of(deadline),
         was_moved: false,
+        round: None,
     };
     let (round, view) = loop {
-        if let Some(formed) = forming.try_once()? {
-            break formed;
+        match forming.try_once() {
+            Ok(None) => {}
+            Ok(Some(formed)) => break formed,
+            Err(error) => {
+                forming.part(&error);
+                return Err(error);
+            }
         }
     };
     let view = Arc::new(view);
@@ -86,6 +95,8 @@ struct Forming<'a> {
     limit: Limit,
     /// Whether another worker has sent us to a later round. Who takes our slot there is alive.
     was_moved: bool,
+    /// The round that it was in last.
+    round: Option<Round>,
 }
 
 /// What became of waiting.
@@ -103,6 +114,7 @@ impl Forming<'_> {
             world_size: self.world_size,
         };
         let found = find_round(self.store, kind)?;
+        self.round = Some(found.round);
         let keys = Keys {
             epoch: found.round.epoch,
         };
@@ -256,7 +268,7 @@ impl Forming<'_> {
             Ok(view) => view,
             Err(error) => return Err(self.end(round, error)?),
         };
-        match self.wait_for_go(round, keys)? {
+        match self.wait_for_go(round, keys, &view)? {
             Note::Formed => Ok(Some((round, view))),
             Note::Refused(refusal) => Err(refusal.error()),
             Note::Moved { .. } | Note::Member(_) => self.follow(keys),
@@ -275,26 +287,74 @@ impl Forming<'_> {
     }
 
     /// Counts us among those who have read everything, and waits for the others.
-    fn wait_for_go(&self, round: Round, keys: Keys) -> Result<Note, RpcError> {
+    fn wait_for_go(&self, round: Round, keys: Keys, view: &GroupView) -> Result<Note, RpcError> {
         let go = keys.go();
+        set(self.store, &keys.ready_by(self.me.info.id), b"1")?;
         if count(self.store, &keys.ready())? >= i64::from(self.world_size) {
             return Note::decode(&claim(self.store, &go, &Note::Formed.encode())?);
         }
         match self.wait_for(&[go])? {
             Waited::Values(values) => Note::decode(&values[0]),
             Waited::Missing(_) => {
+                let mut silent = Vec::new();
+                for member in view.members() {
+                    if peek(self.store, &keys.ready_by(member.info.id))?.is_none() {
+                        silent.push(format!("{} (rank {})", member.info.name, member.info.id));
+                    }
+                }
                 let message = format!(
-                    "{} of {} workers of RPC group {} had read all others after {:.1} s: one ended \
-                     while the group was forming",
-                    self.store.add(&keys.ready(), 0).unwrap_or_default(),
+                    "the RPC group was not formed within {:.1} s: of {} workers, {} came and then said \
+                     nothing more; see whether it was stopped or has ended",
+                    self.limit.elapsed().as_secs_f64(),
                     self.world_size,
-                    round.epoch,
-                    self.limit.elapsed().as_secs_f64()
+                    silent.join(", "),
                 );
                 let error = RpcError::new(RpcErrorKind::Deadline, message);
                 Ok(self.finish(round, &Note::Refused(self.refusal(&error)))?)
             }
         }
+    }
+
+    /// The group is not formed. The first worker, whose process usually has the store, waits until the others
+    /// have been told so too, or for a moment.
+    fn part(&self, error: &RpcError) {
+        let Some(round) = self.round else { return };
+        if matches!(error.kind, RpcErrorKind::Store | RpcErrorKind::InvalidArgument) {
+            return;
+        }
+        // It matters less than the error itself.
+        if let Err(failed) = self.see_the_others_off(round, error) {
+            tracing::debug!(worker = %self.me.info, %failed, "could not wait for the others");
+        }
+    }
+
+    fn see_the_others_off(&self, round: Round, error: &RpcError) -> Result<(), RpcError> {
+        let keys = Keys { epoch: round.epoch };
+        let told = count(self.store, &keys.told())?;
+        if self.me.info.id != WorkerId(0) {
+            return set(self.store, &keys.told_to(told), b"1");
+        }
+        let RoundKind::Static { world_size } = round.kind else {
+            return Ok(());
+        };
+        let mut others = i64::from(world_size.min(self.world_size));
+        if error.kind == RpcErrorKind::Deadline {
+            others = 0;
+            for rank in 0..world_size {
+                let held = peek(self.store, &keys.member(WorkerId(rank)))?;
+                let note = held.map(|held| Note::decode(&held)).transpose()?;
+                others += i64::from(matches!(note, Some(Note::Member(_))));
+            }
+        }
+        // Whoever comes last says so; this may be us.
+        if told < others {
+            let last = keys.told_to(others);
+            match self.store.wait(&[&last], Some(FAREWELL)) {
+                Ok(()) | Err(StoreError::WaitTimeout { .. }) => {}
+                Err(error) => return Err(store_failed("see the other workers off", &error)),
+            }
+        }
+        Ok(())
     }
 
     fn wait_for(&self, keys: &[String]) -> Result<Waited, RpcError> {

@@ -118,6 +118,54 @@ fn a_peer_that_hangs_is_named_when_the_deadline_is_over() {
 }
 
 #[test]
+fn whoever_only_waits_for_one_that_hangs_is_not_blamed() {
+    let agents = formed(3, LONG, |methods| methods);
+    // The second cannot shut down before the third has answered, which it never does.
+    let hanging = agents[1].call("w2", HANG, &());
+    wait_until("it hangs", || agents[2].traffic().running == 1);
+    let deadline = Duration::from_secs(2);
+    let errors = std::thread::scope(|scope| {
+        let ending = [0, 1].map(|at| {
+            let agent = &agents[at];
+            scope.spawn(move || agent.shutdown(deadline).unwrap_err())
+        });
+        ending.map(|ending| ending.join().unwrap())
+    });
+    for error in errors {
+        assert_eq!(error.kind, RpcErrorKind::Deadline);
+        assert!(error.message.contains("w2 (rank 2)"), "{error}");
+        assert!(!error.message.contains("w1"), "{error}");
+        assert_eq!(error.worker.unwrap().name.as_str(), "w2");
+    }
+    assert!(hanging.wait().is_err());
+}
+
+#[test]
+fn a_second_shutdown_returns_at_once() {
+    let agents = formed(2, LONG, |methods| methods);
+    let reference = agents[0].remote("w1", TWICE, &2).unwrap();
+    assert_eq!(*reference.to_here(Timeout::OfAgent).unwrap(), 4);
+    shut_down(&agents);
+    let begun = Instant::now();
+    for agent in &agents {
+        agent.shutdown(LONG).unwrap();
+    }
+    assert!(begun.elapsed() < LONG / 10, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_shutdown_beside_another_one_waits_for_it() {
+    let agents = formed(2, LONG, |methods| methods);
+    std::thread::scope(|scope| {
+        let first = [(); 2].map(|()| scope.spawn(|| agents[0].shutdown(LONG)));
+        agents[1].shutdown(LONG).unwrap();
+        for one in first {
+            one.join().unwrap().unwrap();
+        }
+    });
+}
+
+#[test]
 fn a_group_without_calls_ends_at_once() {
     let agents = formed(2, LONG, |methods| methods);
     assert_eq!(agents[1].call_sync("w0", TWICE, &2).unwrap(), 4);

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rdzv_rpc::RpcErrorKind;
+use rdzv_testing::free_port;
 use serde_json::{Value, json};
 
 use super::worker::{Scenario, Worker, shut_down};
@@ -92,6 +93,25 @@ fn processes_of_two_world_sizes_are_told_both_soon() {
         assert_eq!(error.kind, RpcErrorKind::GroupMismatch);
         let both = error.message.contains("given 2") && error.message.contains("given 3");
         assert!(both, "{}", error.message);
+    }
+}
+
+#[test]
+fn two_world_sizes_are_told_to_all_processes_also_if_one_of_them_has_the_store() {
+    let scenario = Scenario::new();
+    // No launcher hosts a store here: the worker of rank 0 does.
+    let port = free_port();
+    let workers: Vec<Worker> = (0..8)
+        .map(|rank| scenario.start_at(port, &format!("w{rank}"), rank, &[]))
+        .collect();
+    // The first process is gone when it has failed, and the store with it.
+    for one in [7, 1, 3] {
+        let size = |rank: usize| if rank == one { 9 } else { 8 };
+        for error in all_fail(&workers, |rank| json!({ "world_size": size(rank) })) {
+            assert_eq!(error.kind, RpcErrorKind::GroupMismatch, "{error:?}");
+            let both = error.message.contains("given 8") && error.message.contains("given 9");
+            assert!(both, "{}", error.message);
+        }
     }
 }
 

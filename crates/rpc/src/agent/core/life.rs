@@ -22,13 +22,18 @@ impl Core {
         self.in_flight.load(Ordering::SeqCst)
     }
 
-    /// From now on the application makes no calls any more; waits until those it has made are over.
-    /// Says whether that was in time.
-    pub(crate) fn drain(&self, until: Option<Instant>) -> bool {
+    /// From now on the application makes no calls any more.
+    pub(crate) fn begin_to_drain(&self) {
         let _ = self
             .state
             // In one order with the count: the last call sees that it is waited for, or is seen.
             .compare_exchange(RUNNING, DRAINING, Ordering::SeqCst, Ordering::SeqCst);
+    }
+
+    /// From now on the application makes no calls any more; waits until those it has made are over.
+    /// Says whether that was in time.
+    pub(crate) fn drain(&self, until: Option<Instant>) -> bool {
+        self.begin_to_drain();
         let (lock, idle) = &self.idle;
         let mut guard = lock.lock();
         while self.in_flight() > 0 {

@@ -82,7 +82,7 @@ fn a_shutdown_waits_for_calls_and_gives_up_in_time() {
     let error = agents[0].shutdown(Duration::from_millis(300)).unwrap_err();
     assert!(begun.elapsed() >= Duration::from_millis(300));
     assert_eq!(error.kind, RpcErrorKind::Deadline);
-    assert!(error.message.contains("w1 (1 calls)"), "{error}");
+    assert!(error.message.contains("w1 (rank 1)"), "{error}");
     assert_eq!(call.wait().unwrap_err().kind, RpcErrorKind::Stopping);
     // The other one is told who is missing.
     let error = agents[1].shutdown(Duration::from_millis(300)).unwrap_err();
