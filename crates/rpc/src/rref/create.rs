@@ -243,9 +243,6 @@ fn create(context: &CallContext, payload: Payload) -> Answer {
         parts: payload.parts,
     };
     let core = context.agent.core();
-    if core.methods.keep(head.method).is_none() {
-        return Err(unknown(core, &head.name));
-    }
     let arrived = core.references.with(core, |machine, _| {
         machine.creation_arrived(context.holder(), head.rref, head.fork)
     });
@@ -256,7 +253,8 @@ fn create(context: &CallContext, payload: Payload) -> Answer {
         cancellation: Cancellation::until(None),
         ..context.clone()
     };
-    make(&context, head.rref, (head.method, &head.name), argument)?;
+    // What goes wrong with it is told by the value, to whoever asks for it: a question may be here already.
+    drop(make(&context, head.rref, (head.method, &head.name), argument));
     Ok(Payload::default())
 }
 
