@@ -13,6 +13,35 @@ pub(crate) fn target(device: Device, outgoing: &Outgoing<'_>) -> Result<Device, 
     let refused = |message: String| {
         RpcError::new(RpcErrorKind::DeviceMap, message).with_worker(outgoing.destination().clone())
     };
+    let no_map = || {
+        format!(
+            "TensorPipe RPC backend only supports CPU tensors by default, please move your tensors \
+             to CPU before sending them over RPC, or call `set_device_map` on \
+             `RpcOptions` to explicitly configure device mapping. {} device mapping \
+             is not available for destination {}",
+            outgoing.direction(),
+            outgoing.destination().name,
+        )
+    };
+    let target = match outgoing.device_map() {
+        None if device.is_cpu() => Device::CPU,
+        None => {
+            let text = format!("{}, but found tensor on device: {device}", no_map());
+            return Err(refused(text));
+        }
+        Some(map) => match map.get(device) {
+            Some(target) => target,
+            None if device.is_cpu() => Device::CPU,
+            None => {
+                let text = format!(
+                    "{} for device {device} but received a tensor on that device.",
+                    no_map()
+                );
+                return Err(refused(text));
+            }
+        },
+    };
+    // After the maps, as in PyTorch.
     if outgoing.direction() == Direction::Response
         && let Some(devices) = outgoing.devices()
         && !device.is_cpu()
@@ -25,29 +54,5 @@ pub(crate) fn target(device: Device, outgoing: &Outgoing<'_>) -> Result<Device, 
              one of them, or name its device in the options of this worker."
         )));
     }
-    let no_map = || {
-        format!(
-            "TensorPipe RPC backend only supports CPU tensors by default, please move your tensors \
-             to CPU before sending them over RPC, or call `set_device_map` on \
-             `RpcOptions` to explicitly configure device mapping. {} device mapping \
-             is not available for destination {}",
-            outgoing.direction(),
-            outgoing.destination().name,
-        )
-    };
-    match outgoing.device_map() {
-        None if device.is_cpu() => Ok(Device::CPU),
-        None => Err(refused(format!(
-            "{}, but found tensor on device: {device}",
-            no_map()
-        ))),
-        Some(map) => match map.get(device) {
-            Some(target) => Ok(target),
-            None if device.is_cpu() => Ok(Device::CPU),
-            None => Err(refused(format!(
-                "{} for device {device} but received a tensor on that device.",
-                no_map()
-            ))),
-        },
-    }
+    Ok(target)
 }

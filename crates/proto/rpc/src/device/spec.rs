@@ -126,7 +126,9 @@ impl FromStr for Device {
         let digits =
             |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         let number = |part: &str| {
-            let parsed = part.parse().ok().filter(|_| digits(part));
+            // One way to write each number, as in PyTorch.
+            let is_number = digits(part) && (part == "0" || !part.starts_with('0'));
+            let parsed = part.parse().ok().filter(|_| is_number);
             parsed.ok_or_else(|| BadDevice::Index(text.to_owned()))
         };
         if digits(text) {
@@ -191,6 +193,9 @@ mod tests {
             "cuda:x",
             "cuda:4294967296",
             "4294967296",
+            "cuda:01",
+            "cuda:00",
+            "01",
         ] {
             assert_eq!(text(wrong), format!("Invalid device string: '{wrong}'"));
         }

@@ -93,6 +93,20 @@ fn without_a_map_only_the_cpu_is_sent() {
 }
 
 #[test]
+fn a_result_without_a_map_is_refused_for_that_whatever_devices_there_are() {
+    for list in [&[][..], &[cuda(0)], &[cuda(1)]] {
+        let error = sent(cuda(1), None, Direction::Response, Some(list)).unwrap_err();
+        assert_eq!(
+            error.message,
+            format!(
+                "{NO_MAP}Response device mapping is not available for destination peer, but found \
+                 tensor on device: cuda:1"
+            )
+        );
+    }
+}
+
+#[test]
 fn a_device_that_the_map_has_not_is_refused() {
     let error = request(cuda(1), Some(&map(&[(cuda(0), cuda(3))]))).unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::DeviceMap);
