@@ -26,8 +26,8 @@ use crate::rref;
 /// The result of a call, when it is there.
 ///
 /// The call is on its way already; nothing has to be done for it to go on. Wait for the result with
-/// [`wait`](Self::wait) on a thread, or `.await` it in async code. Dropping the future does not
-/// cancel the call: [`cancel`](Self::cancel) does.
+/// [`wait`](Self::wait) on a thread, or for some time with [`wait_for`](Self::wait_for), or `.await` it in
+/// async code. Dropping the future does not cancel the call: [`cancel`](Self::cancel) does.
 #[must_use = "a call can only tell of its failure through its future"]
 pub struct RpcFuture<T> {
     state: State<T>,
@@ -71,21 +71,25 @@ impl<T> InFlight<T> {
         })
     }
 
-    /// Blocks until the answer is there, at the latest until the call's time is over.
-    fn wait(&self) -> Answer {
+    /// Blocks until the answer is there, at the latest until the call's time is over; or until then.
+    fn wait(&self, at_most: Option<Instant>) -> Option<Answer> {
+        let until = self.until.into_iter().chain(at_most).min();
         loop {
             if let Some(answer) = self.slot.take() {
-                return answer;
+                return Some(answer);
             }
             let client = self.core.peers.client(self.worker.id);
-            if self.until.is_some_and(|until| until <= Instant::now()) {
+            if until.is_some_and(|until| until <= Instant::now()) {
+                if self.until.is_none_or(|until| until > Instant::now()) {
+                    return None;
+                }
                 self.time_over(client.as_ref());
                 continue;
             }
             match client {
-                Some(client) => client.wait(&self.slot, self.until),
+                Some(client) => client.wait(&self.slot, until),
                 // It is being connected to, or lost: then the slot is about to be filled.
-                None => self.slot.park(self.until),
+                None => self.slot.park(until),
             }
         }
     }
@@ -130,6 +134,42 @@ impl<T: Send + 'static> RpcFuture<T> {
         }
     }
 
+    /// Blocks until the result is there, or so long. The result stays here: whoever waits again gets the same.
+    ///
+    /// # Errors
+    ///
+    /// What the call failed with. [`RpcErrorKind::Deadline`] if there is no result in this time: the call goes
+    /// on, and can be waited for again. [`RpcErrorKind::InvalidArgument`] as for [`wait`](Self::wait).
+    pub fn wait_for(&mut self, at_most: Duration) -> Result<T, RpcError>
+    where
+        T: Clone,
+    {
+        must_not_be_async()?;
+        let until = Some(Instant::now() + at_most);
+        let known = match &self.state {
+            State::Call(call) => call.wait(until).map(|answer| call.decode(answer)),
+            State::Slot(_, slot) => {
+                slot.park(until);
+                slot.take()
+            }
+        };
+        let Some(result) = known else {
+            let text = format!(
+                "the result was not there within {} s; the call goes on",
+                at_most.as_secs_f64()
+            );
+            let error = RpcError::new(RpcErrorKind::Deadline, text);
+            return Err(match &self.state {
+                State::Call(call) => error
+                    .with_worker(call.worker.clone())
+                    .with_method(call.method),
+                State::Slot(..) => error,
+            });
+        };
+        self.state = State::Slot(self.core(), Arc::new(Slot::full(result.clone())));
+        result
+    }
+
     /// Blocks until the result is there.
     ///
     /// # Errors
@@ -137,24 +177,18 @@ impl<T: Send + 'static> RpcFuture<T> {
     /// What the call failed with. [`RpcErrorKind::InvalidArgument`] in an async function that was
     /// called: it would hold up what it waits for; `.await` the future there.
     pub fn wait(self) -> Result<T, RpcError> {
-        if place() == Place::Async {
-            let text = "an async function must not block: await the call, or offer the function with \
-                        Methods::with_blocking";
-            return Err(RpcError::invalid(text));
-        }
-        match self.state {
-            State::Call(call) => {
-                let answer = call.wait();
-                call.decode(answer)
-            }
+        must_not_be_async()?;
+        let result = match self.state {
+            State::Call(call) => call.wait(None).map(|answer| call.decode(answer)),
             State::Slot(_, slot) => {
                 slot.park(None);
-                slot.take().unwrap_or_else(|| {
-                    let text = "the result was taken before";
-                    Err(RpcError::new(RpcErrorKind::Internal, text))
-                })
+                slot.take()
             }
-        }
+        };
+        result.unwrap_or_else(|| {
+            let text = "the result was taken before";
+            Err(RpcError::new(RpcErrorKind::Internal, text))
+        })
     }
 
     /// Gives the call up: it ends with [`RpcErrorKind::Cancelled`] unless its result is there already,
@@ -231,6 +265,16 @@ impl<T: Send + 'static> RpcFuture<T> {
             state: State::Slot(core, slot),
         }
     }
+}
+
+/// Refuses to block where others would be held up.
+fn must_not_be_async() -> Result<(), RpcError> {
+    if place() == Place::Async {
+        let text = "an async function must not block: await the call, or offer the function with \
+                    Methods::with_blocking";
+        return Err(RpcError::invalid(text));
+    }
+    Ok(())
 }
 
 impl<T> Future for RpcFuture<T> {

@@ -236,6 +236,26 @@ fn calls_to_a_worker_that_ends_fail_at_once_and_name_it() {
 }
 
 #[test]
+fn a_worker_that_another_one_has_lost_is_no_reason_to_try_again() {
+    const ASK: Method<(), ()> = Method::new("ask another one");
+    let mut agents = group(3, || {
+        methods().with(ASK, async |context: CallContext, ()| {
+            context.agent().call("w2", WAIT, &()).await
+        })
+    });
+    let call = agents[0].call("w1", ASK, &());
+    drop(agents.pop());
+    let error = call.wait().unwrap_err();
+    // The function has failed: the worker that was called is there, and may have done half of its work.
+    assert_eq!(error.kind, RpcErrorKind::Remote, "{error}");
+    assert!(!error.is_retryable());
+    assert_eq!(error.worker.unwrap().name.as_str(), "w1");
+    let remote = error.remote.unwrap();
+    assert!(remote.type_name.ends_with("RpcError"), "{remote}");
+    assert!(remote.message.contains("name=w2"), "{remote}");
+}
+
+#[test]
 fn stopping_ends_what_is_on_its_way_on_both_sides() {
     let agents = group(2, methods);
     let calls: Vec<_> = (0..10).map(|_| agents[0].call("w1", WAIT, &())).collect();

@@ -57,6 +57,53 @@ fn after(time: Duration) -> CallOptions {
 }
 
 #[test]
+fn a_call_can_be_waited_for_some_time_and_again_and_says_the_same_each_time() {
+    const TWICE: Method<u64, u64> = Method::new("twice");
+    let gate = Arc::new(tokio::sync::Semaphore::new(0));
+    let agents = group(2, || {
+        let gate = Arc::clone(&gate);
+        Methods::new().with(TWICE, move |_: CallContext, number: u64| {
+            let gate = Arc::clone(&gate);
+            async move {
+                gate.acquire().await.map_err(|error| error.to_string())?.forget();
+                match number {
+                    0 => Err("nothing to double".to_owned()),
+                    number => Ok(2 * number),
+                }
+            }
+        })
+    });
+    let short = Duration::from_millis(20);
+    for called in [0, 1] {
+        let mut call = agents[0].call(called, TWICE, &4);
+        let begun = Instant::now();
+        for _ in 0..2 {
+            let error = call.wait_for(short).unwrap_err();
+            assert_eq!(error.kind, RpcErrorKind::Deadline, "{error}");
+            assert!(error.message.contains("the call goes on"), "{error}");
+        }
+        assert!(begun.elapsed() >= 2 * short && !call.is_done());
+        gate.add_permits(1);
+        for _ in 0..3 {
+            assert_eq!(call.wait_for(LONGEST), Ok(8));
+            assert!(call.is_done());
+        }
+        assert_eq!(call.wait(), Ok(8));
+        let mut failed = agents[0].call(called, TWICE, &0).then(|result| result);
+        gate.add_permits(1);
+        let error = failed.wait_for(LONGEST).unwrap_err();
+        assert_eq!(error.kind, RpcErrorKind::Remote);
+        assert_eq!(failed.wait_for(LONGEST), Err(error.clone()));
+        assert_eq!(failed.wait(), Err(error));
+    }
+    // Its own time is over first.
+    let mut late = agents[0].call_with(after(short), 1, TWICE, &4);
+    let error = late.wait_for(LONGEST).unwrap_err();
+    assert!(error.message.starts_with("RPC ran for more than set timeout"), "{error}");
+    assert_eq!(late.wait(), Err(error));
+}
+
+#[test]
 fn a_call_ends_at_its_deadline_and_the_function_is_told() {
     let seen = Arc::new(Seen::default());
     let agents = group(2, || methods(&seen));
