@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::time::Instant;
 
 use rdzv_testing::Authority;
 
@@ -67,6 +68,34 @@ fn garbage_stalling_and_flooding_harm_nobody_else() {
     assert!(closed, "a stranger may send a megabyte");
     for _ in 0..100 {
         agents[0].call_sync("w1", NOTHING, &()).unwrap();
+    }
+}
+
+#[test]
+fn a_peer_has_to_say_who_it_is_within_the_time_of_the_options() {
+    let greeting = Duration::from_millis(300);
+    let transports = TransportOptions {
+        unix: false,
+        greeting,
+        ..TransportOptions::default()
+    };
+    let made = Made {
+        transports,
+        ..Made::default()
+    };
+    let agents = super::made(1, &made, methods);
+    let at = address(&agents[0], 0);
+    for said in [&b""[..], b"rdzc"] {
+        let begun = Instant::now();
+        let mut silent = TcpStream::connect(at).unwrap();
+        silent.write_all(said).unwrap();
+        silent.set_read_timeout(Some(LONGEST)).unwrap();
+        let mut told = Vec::new();
+        silent.read_to_end(&mut told).unwrap();
+        let took = begun.elapsed();
+        assert!(took >= greeting && took < 5 * greeting, "{took:?}");
+        let told = String::from_utf8_lossy(&told);
+        assert!(told.contains("did not say who it is in time"), "{told}");
     }
 }
 

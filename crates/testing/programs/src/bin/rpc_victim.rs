@@ -12,7 +12,7 @@ use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdzv_rpc::transport::Token;
+use rdzv_rpc::transport::{Token, TransportOptions};
 use rdzv_rpc::{AgentOptions, CallContext, Membership, Method, Methods, RpcAgent, Tensor};
 use rdzv_store::{TcpStore, TcpStoreOptions};
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -54,6 +54,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let options = AgentOptions {
         worker_threads: 2,
         token,
+        // Nobody gets in because others run out of time.
+        transports: TransportOptions {
+            greeting: Duration::from_secs(60),
+            ..TransportOptions::default()
+        },
         ..AgentOptions::default()
     };
     let membership = Membership::Dynamic {
