@@ -175,6 +175,11 @@ impl Peer {
         ready
     }
 
+    /// Stays, and takes nothing, until the worker has closed the connection or for this long.
+    pub(crate) fn stay(&self, within: Duration) {
+        is_ready(self.carrier.read.descriptor(), PollFlags::RDHUP, within);
+    }
+
     /// The next frame of this kind; `None` if the worker has closed the connection before, or is silent.
     pub(crate) fn next(&mut self, kind: FrameKind) -> Option<Frame> {
         let until = Instant::now() + ANSWERS;

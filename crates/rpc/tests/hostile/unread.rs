@@ -1,5 +1,7 @@
 //! Answers that nobody takes.
 
+use std::time::Duration;
+
 use rdzv_rpc_proto::frame::{FrameKind, Header};
 
 use super::peer::{Peer, body, call, frame, request, unix};
@@ -68,8 +70,8 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack {
         name: "peers that leave with everything unanswered",
         run: |attacker| {
-            for _ in 0..20 {
-                unread(attacker, 100, |n| give(n, "victim.give_blocking", MIB));
+            for _ in 0..4 {
+                unread(attacker, 300, |n| give(n, "victim.give_blocking", MIB));
                 attacker.peers.clear();
             }
         },
@@ -87,6 +89,8 @@ fn unread(attacker: &mut Attacker, times: u64, request: impl Fn(u64) -> Vec<u8>)
         return;
     };
     send(&mut peer, times, request);
+    // What has been asked for is made meanwhile.
+    peer.stay(Duration::from_secs(1));
     attacker.peers.push(peer);
 }
 
