@@ -13,8 +13,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use rdzv_rendezvous::Environment;
+use rdzv_rendezvous::RendezvousError;
 use rdzv_rendezvous::url::{UrlOptions, open};
-use rdzv_rendezvous::{Environment, RendezvousError};
 use rdzv_rpc_proto::worker::WorkerId;
 use rdzv_store::Store;
 

@@ -3,6 +3,21 @@
 //! What `torch.distributed.rpc` is for Python: named workers in static or dynamic groups call
 //! registered functions on one another, hold references to remote values, and pass tensors without
 //! copying them about. Nothing that a peer sends can name code that was not registered.
+//!
+//! Functions run on a tokio runtime of the agent: async ones on one thread of it, those that block on threads
+//! of its blocking pool. An application that uses no tokio itself needs none.
+//!
+//! | for | begin with |
+//! |---|---|
+//! | an agent, or several | [`RpcAgent::init`] |
+//! | the one agent of a process, found with [`current`] | [`init_rpc`] |
+//! | backends by name, as `init_rpc` finds them | [`backend::BackendRegistry`] |
+//! | a group without an agent | [`group::Group`] |
+//! | connections without calls | [`transport::Listener`], [`transport::connect()`] |
+//! | values as messages | [`message::encode`], [`message::decode`] |
+//! | tensors of other libraries | [`dlpack`] |
+//!
+//! The types that public signatures name are all reexported here, or in the module that has the signature.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
@@ -38,6 +53,9 @@ pub use call::methods::{Argument, Methods, Output};
 pub use error::{RemoteError, RpcError, RpcErrorKind};
 pub use init_rpc::{current, init_rpc};
 pub use payload::Payload;
+pub use rdzv_rpc_proto::frame::Limits;
+pub use rdzv_rpc_proto::worker::{BadName, WorkerId, WorkerInfo, WorkerName};
 pub use rdzv_shm::{Arena, Block};
+pub use rdzv_store::Store;
 pub use rref::{RRef, ReferenceCounters, ReferenceSettings, ValueMethod};
 pub use tensor::Tensor;

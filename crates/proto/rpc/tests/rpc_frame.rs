@@ -217,7 +217,10 @@ fn announcing_much_reserves_little_until_it_comes() {
     // Each part is read straight to where it stays, and there is never much more room than has come.
     let mut received = 0;
     while received < first {
-        assert_eq!(*ledger.asked.borrow().last().unwrap(), received + decoder.room().len());
+        assert_eq!(
+            *ledger.asked.borrow().last().unwrap(),
+            received + decoder.room().len()
+        );
         assert!(decoder.room().len() <= received.max(AHEAD));
         let count = decoder.room().len().min(100_000);
         decoder.filled(count);
@@ -226,7 +229,11 @@ fn announcing_much_reserves_little_until_it_comes() {
         assert!(!decoder.is_between_frames());
     }
     assert_eq!(received, first);
-    assert_eq!(*ledger.asked.borrow().last().unwrap(), AHEAD, "the second part has begun");
+    assert_eq!(
+        *ledger.asked.borrow().last().unwrap(),
+        AHEAD,
+        "the second part has begun"
+    );
 }
 
 #[test]
@@ -236,7 +243,10 @@ fn a_long_body_is_reserved_as_it_comes() {
     let frames = read(&mut decoder(), &wire, &[300_000]).unwrap();
     assert_eq!(frames[0].body, body);
     let mut decoder = decoder();
-    assert_eq!(read(&mut decoder, &wire[..HEADER_LENGTH], &[64]), Ok(vec![]));
+    assert_eq!(
+        read(&mut decoder, &wire[..HEADER_LENGTH], &[64]),
+        Ok(vec![])
+    );
     assert_eq!(decoder.room().len(), AHEAD);
 }
 

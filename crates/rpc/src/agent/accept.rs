@@ -55,7 +55,10 @@ impl Reception {
                     let process = carrier.process.map(|peer| peer.process);
                     let source = Source::of(&carrier.peer, process);
                     if let Some(silent) = self.strangers.make_room(source) {
-                        give_up(&silent, "the peer did not say who it is, and many others connect");
+                        give_up(
+                            &silent,
+                            "the peer did not say who it is, and many others connect",
+                        );
                     }
                     let peer = carrier.peer.clone();
                     match welcome(core, carrier) {
@@ -94,7 +97,10 @@ impl Reception {
     /// Closes the connections of those who have not said who they are in time.
     pub(crate) fn expire(&mut self, now: Instant) {
         for silent in self.strangers.iter() {
-            if silent.upgrade().is_some_and(|server| server.is_stalling(now)) {
+            if silent
+                .upgrade()
+                .is_some_and(|server| server.is_stalling(now))
+            {
                 give_up(silent, "the peer did not say who it is in time");
             }
         }

@@ -19,6 +19,10 @@ mod cpu;
 mod target;
 pub mod testing;
 
+pub use rdzv_rpc_proto::device::{
+    BadDevice, Device, DeviceData, DeviceMap, DeviceType, NotOneToOne,
+};
+
 pub use backend::{DeviceBackend, DeviceMemory, Event};
 pub use cpu::CpuOnly;
 pub(crate) use target::target;

@@ -20,7 +20,7 @@ mod static_group;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdzv_rpc_proto::directory::{GroupView, Member};
+pub use rdzv_rpc_proto::directory::{Change, GroupView, Member, NotUnique, UnknownWorker};
 use rdzv_rpc_proto::worker::WorkerId;
 use rdzv_store::Store;
 

@@ -319,7 +319,10 @@ impl Forming<'_> {
     /// have been told so too, or for a moment.
     fn part(&self, error: &RpcError) {
         let Some(round) = self.round else { return };
-        if matches!(error.kind, RpcErrorKind::Store | RpcErrorKind::InvalidArgument) {
+        if matches!(
+            error.kind,
+            RpcErrorKind::Store | RpcErrorKind::InvalidArgument
+        ) {
             return;
         }
         // It matters less than the error itself.

@@ -254,7 +254,12 @@ fn create(context: &CallContext, payload: Payload) -> Answer {
         ..context.clone()
     };
     // What goes wrong with it is told by the value, to whoever asks for it: a question may be here already.
-    drop(make(&context, head.rref, (head.method, &head.name), argument));
+    drop(make(
+        &context,
+        head.rref,
+        (head.method, &head.name),
+        argument,
+    ));
     Ok(Payload::default())
 }
 

@@ -254,7 +254,9 @@ impl Listener {
         let Some(stranger) = self.strangers.get_mut(number) else {
             return;
         };
-        let watched = self.watched.add(stranger.stage.socket(), number, EventFlags::IN);
+        let watched = self
+            .watched
+            .add(stranger.stage.socket(), number, EventFlags::IN);
         if let Err(error) = watched {
             self.strangers.remove(number);
             let error = TransportError::system("watch a connection")(error);

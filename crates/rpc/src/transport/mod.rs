@@ -26,7 +26,8 @@ use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use rdzv_shm::Leases;
+pub use rdzv_shm::Leases;
+pub use rdzv_shm::pass::Peer;
 
 pub mod connect;
 pub mod contact;
@@ -159,7 +160,7 @@ pub struct Carrier {
     /// Who is at the other end, as far as can be seen: an address, or a process and its user.
     pub peer: String,
     /// The process at the other end, as the kernel knows it; none over TCP.
-    pub process: Option<rdzv_shm::pass::Peer>,
+    pub process: Option<Peer>,
     /// The worker names that the certificate of the peer is for; none without TLS.
     pub certified: Option<Vec<String>>,
     /// What lends the bytes of arenas; none where they cannot be lent.

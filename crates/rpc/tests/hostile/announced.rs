@@ -1,6 +1,6 @@
 //! Lengths that are announced, and bytes that never come.
 
-use rdzv_rpc_proto::frame::{FrameKind, decoder, Header, PartHead, PartLocation};
+use rdzv_rpc_proto::frame::{FrameKind, Header, PartHead, PartLocation, decoder};
 
 use super::peer::{Peer, body, call, frame, unix};
 use super::{Attack, Attacker, MIB};

@@ -113,7 +113,9 @@ pub(super) const ATTACKS: &[Attack] = &[
         name: "peers that come, call and leave",
         run: |attacker| {
             for _ in 0..12 {
-                flood(attacker, 10 * 100_000, |n| tensor(n, "victim.block_tensors", 10 * MIB));
+                flood(attacker, 10 * 100_000, |n| {
+                    tensor(n, "victim.block_tensors", 10 * MIB)
+                });
                 attacker.peers.clear();
             }
         },
@@ -161,6 +163,9 @@ fn tensor(number: u64, method: &str, length: usize) -> Vec<u8> {
         .map(|part| PartHead::inline(part.len() as u64))
         .collect();
     let mut bytes = frame(&call(number, method), &payload.body, &parts);
-    payload.parts.iter().for_each(|part| bytes.extend_from_slice(part));
+    payload
+        .parts
+        .iter()
+        .for_each(|part| bytes.extend_from_slice(part));
     bytes
 }

@@ -151,5 +151,9 @@ fn peers_that_do_not_know_the_token_harm_nobody() {
 fn there_are_thirty_attacks_at_least_each_with_a_name_of_its_own() {
     let attacks = attacks();
     let names: BTreeSet<_> = attacks.iter().map(|attack| attack.name).collect();
-    assert!(attacks.len() >= 30 && names.len() == attacks.len(), "{}", attacks.len());
+    assert!(
+        attacks.len() >= 30 && names.len() == attacks.len(),
+        "{}",
+        attacks.len()
+    );
 }

@@ -87,7 +87,11 @@ pub(super) const ATTACKS: &[Attack] = &[
                 body.extend([0xff; 9]);
                 body.push(1);
                 body.extend(vec![0; zeros * 100]);
-                all.extend(frame(&call(number as u64, "victim.stall_tensors"), &body, &[]));
+                all.extend(frame(
+                    &call(number as u64, "victim.stall_tensors"),
+                    &body,
+                    &[],
+                ));
             }
             join(attacker, &all);
         },
@@ -103,7 +107,10 @@ pub(super) const ATTACKS: &[Attack] = &[
                 })
                 .collect();
             let body = release::to_bytes(&parts);
-            join(attacker, &frame(&Header::new(FrameKind::Release), &body, &[]).repeat(100));
+            join(
+                attacker,
+                &frame(&Header::new(FrameKind::Release), &body, &[]).repeat(100),
+            );
         },
         peak: PEAK,
     },

@@ -210,8 +210,7 @@ impl Peer {
                 Ok(count) => self.decoder.filled(count),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     if self.carrier.read.prepare_to_sleep() {
-                        let ready =
-                            is_ready(self.carrier.read.descriptor(), PollFlags::IN, within);
+                        let ready = is_ready(self.carrier.read.descriptor(), PollFlags::IN, within);
                         self.carrier.read.awake();
                         if !ready {
                             return None;

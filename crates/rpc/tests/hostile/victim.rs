@@ -77,14 +77,20 @@ impl Victim {
     }
 
     fn token(&self) -> Option<Token> {
-        self.token.map(|token| Token::new(token.as_bytes()).unwrap())
+        self.token
+            .map(|token| Token::new(token.as_bytes()).unwrap())
     }
 
     /// A line of its status in the system, in bytes.
     fn memory(&self, line: &str) -> usize {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.pid())).unwrap();
         let value = status.lines().find_map(|found| found.strip_prefix(line));
-        let kibibytes: usize = value.unwrap().trim().trim_end_matches(" kB").parse().unwrap();
+        let kibibytes: usize = value
+            .unwrap()
+            .trim()
+            .trim_end_matches(" kB")
+            .parse()
+            .unwrap();
         kibibytes << 10
     }
 

@@ -65,7 +65,10 @@ fn a_call_can_be_waited_for_some_time_and_again_and_says_the_same_each_time() {
         Methods::new().with(TWICE, move |_: CallContext, number: u64| {
             let gate = Arc::clone(&gate);
             async move {
-                gate.acquire().await.map_err(|error| error.to_string())?.forget();
+                gate.acquire()
+                    .await
+                    .map_err(|error| error.to_string())?
+                    .forget();
                 match number {
                     0 => Err("nothing to double".to_owned()),
                     number => Ok(2 * number),
@@ -99,7 +102,12 @@ fn a_call_can_be_waited_for_some_time_and_again_and_says_the_same_each_time() {
     // Its own time is over first.
     let mut late = agents[0].call_with(after(short), 1, TWICE, &4);
     let error = late.wait_for(LONGEST).unwrap_err();
-    assert!(error.message.starts_with("RPC ran for more than set timeout"), "{error}");
+    assert!(
+        error
+            .message
+            .starts_with("RPC ran for more than set timeout"),
+        "{error}"
+    );
     assert_eq!(late.wait(), Err(error));
 }
 

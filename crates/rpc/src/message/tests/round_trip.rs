@@ -150,6 +150,23 @@ fn views_that_overlap_still_do_when_they_arrive() {
 }
 
 #[test]
+fn a_view_keeps_its_strides_if_its_bytes_have_no_gaps_and_else_loses_the_gaps() {
+    let arrived = |view: Tensor| there_and_back(&view).meta().strides().to_vec();
+    let matrix = matrix();
+    assert_eq!(arrived(matrix.transpose(0, 1).unwrap()), [1, 8]);
+    assert_eq!(arrived(matrix.slice(0, 2..5).unwrap()), [8, 1]);
+    // Columns: three of eight numbers of each row are sent.
+    let columns = matrix.slice(1, 2..5).unwrap();
+    assert_eq!(columns.meta().strides(), [8, 1]);
+    assert_eq!(arrived(columns.clone()), [3, 1]);
+    // In the same order.
+    assert_eq!(arrived(columns.transpose(0, 1).unwrap()), [1, 3]);
+    // Beside a view of the whole they keep the place that they have in it.
+    let (_, beside): (Tensor, Tensor) = there_and_back(&(matrix, columns));
+    assert_eq!(beside.meta().strides(), [8, 1]);
+}
+
+#[test]
 fn other_storages_with_equal_bytes_stay_apart() {
     let (one, other) = (matrix(), matrix());
     let (one, other): (Tensor, Tensor) = there_and_back(&(one, other));

@@ -1,0 +1,67 @@
+//! An application that has `rdzv-rpc` among its dependencies, and nothing else of rdzv, can name whatever the
+//! public signatures do.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
+
+use std::sync::Arc;
+
+use rdzv_rpc::device::{BadDevice, Device, DeviceData, DeviceMap, DeviceType, NotOneToOne};
+use rdzv_rpc::group::{Change, Group, GroupView, Member, NotUnique, UnknownWorker};
+use rdzv_rpc::init_method::{Environment, open_store};
+use rdzv_rpc::options::RpcOptions;
+use rdzv_rpc::tensor::{DataType, TensorMeta};
+use rdzv_rpc::transport::{Carrier, Contact, Leases, Peer};
+use rdzv_rpc::{
+    AgentOptions, BadName, CallContext, Limits, Membership, Methods, RpcAgent, RpcError, Store,
+    WorkerId, WorkerInfo, WorkerName,
+};
+
+/// What an application makes of an agent: each type is said, not left to be found.
+fn start(store: Arc<dyn Store>, name: &str) -> Result<RpcAgent, RpcError> {
+    let limits: Limits = Limits::default();
+    let devices: DeviceData = DeviceData::default();
+    let options = AgentOptions {
+        limits,
+        devices,
+        ..AgentOptions::default()
+    };
+    let membership = Membership::Static { world_size: 1 };
+    RpcAgent::init(name, 0, membership, store, Methods::new(), options)
+}
+
+fn caller(context: &CallContext) -> WorkerInfo {
+    context.caller().clone()
+}
+
+fn seen_by(carrier: &Carrier) -> (Option<Peer>, Option<Arc<Leases>>) {
+    (carrier.process, carrier.arenas.clone())
+}
+
+fn members(group: &Group) -> (Arc<GroupView>, Vec<Member>) {
+    let view: Arc<GroupView> = group.view();
+    let members = view.members().map(|member| (**member).clone()).collect();
+    (view, members)
+}
+
+#[test]
+fn whatever_public_signatures_name_can_be_named() {
+    let name: Result<WorkerName, BadName> = WorkerName::new("not a name");
+    assert!(name.is_err());
+    let device: Result<Device, BadDevice> = "cuda:1".parse();
+    let device = device.unwrap();
+    assert_eq!(device.kind(), DeviceType::ACCELERATOR);
+    let map: Result<DeviceMap, NotOneToOne> = DeviceMap::new([(device, Device::CPU)]);
+    let mut options = RpcOptions::default();
+    options.device_maps.insert("w1".to_owned(), map.unwrap());
+    let environment: Environment = Environment::of_process();
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", folder.path().join("store").display());
+    let met = open_store(&url, Some(0), Some(1), options.init_deadline, environment).unwrap();
+    let id: WorkerId = met.rank;
+    let agent = start(met.store, "w0").unwrap();
+    assert_eq!(agent.me().id, id);
+    agent.shutdown(options.init_deadline).unwrap();
+    let _ = (caller, seen_by, members);
+    let _: Option<(DataType, TensorMeta, Contact)> = None;
+    let _: Option<(Change, NotUnique, UnknownWorker)> = None;
+}
