@@ -16,7 +16,7 @@ use rdzv_rpc::{
     WorkerId, WorkerInfo, WorkerName,
 };
 
-/// What an application makes of an agent: each type is said, not left to be found.
+/// An application that makes an agent: each type is said, not left to be found.
 fn start(store: Arc<dyn Store>, name: &str) -> Result<RpcAgent, RpcError> {
     let limits: Limits = Limits::default();
     let devices: DeviceData = DeviceData::default();

@@ -4,7 +4,7 @@
 //! it, one at a time. So large buffers go back to the pool when the last reader has dropped them, and those
 //! that are new get all their pages in one call, large ones where the system has them.
 //!
-//! What is received from a peer may never come as it was announced: its buffer begins small and
+//! Bytes of a peer may never come as they were announced: their buffer begins small and
 //! [grows](PooledBuffer::grow) with what has come, unless there is a large one that is used again.
 
 #![allow(
@@ -58,7 +58,7 @@ struct Shared {
 struct Kept {
     free: VecDeque<MmapMut>,
     bytes: usize,
-    /// How often everything was given back. What was taken before that is not kept.
+    /// The number of times that everything was given back. Memory that was taken before that is not kept.
     cleared: u64,
 }
 
@@ -190,7 +190,7 @@ fn class(length: usize) -> usize {
 pub struct PooledBuffer {
     memory: Memory,
     length: usize,
-    /// How often the pool had been cleared when it was taken.
+    /// The number of times that the pool had been cleared when it was taken.
     cleared: u64,
     pool: Arc<Shared>,
 }
@@ -231,15 +231,19 @@ impl PooledBuffer {
     }
 
     /// The bytes as they are now, and will stay.
-    pub fn freeze(self) -> Bytes {
-        Bytes::from_owner(self)
+    pub fn freeze(mut self) -> Bytes {
+        match &mut self.memory {
+            // Nothing is to be given back.
+            Memory::Allocated(bytes) => std::mem::take(bytes).into(),
+            Memory::Mapped(_) => Bytes::from_owner(self),
+        }
     }
 }
 
 impl AsRef<[u8]> for PooledBuffer {
     fn as_ref(&self) -> &[u8] {
         match &self.memory {
-            Memory::Allocated(bytes) => &bytes[..self.length],
+            Memory::Allocated(bytes) => bytes,
             Memory::Mapped(map) => &map[..self.length],
         }
     }

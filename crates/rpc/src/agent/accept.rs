@@ -14,13 +14,13 @@ use crate::error::{RpcError, RpcErrorKind};
 use crate::transport::pending::{Pending, Source};
 use crate::transport::{Carrier, Listener, TransportError};
 
-/// So many peers may be about to say who they are. One more pushes another one out.
+/// The most peers that may be about to say who they are. One more pushes another one out.
 const MOST_STRANGERS: usize = 1024;
 
-/// So many of them from one source.
+/// The most of them from one source.
 const MOST_OF_ONE: usize = 256;
 
-/// So many are taken in before those who have said something have their turn.
+/// The most that are taken in before those who have said something have their turn.
 const AT_ONCE: usize = 64;
 
 /// Where workers connect to, and those that have not said who they are yet.

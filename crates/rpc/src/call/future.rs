@@ -138,7 +138,7 @@ impl<T: Send + 'static> RpcFuture<T> {
     ///
     /// # Errors
     ///
-    /// What the call failed with. [`RpcErrorKind::Deadline`] if there is no result in this time: the call goes
+    /// The error of the call. [`RpcErrorKind::Deadline`] if there is no result in this time: the call goes
     /// on, and can be waited for again. [`RpcErrorKind::InvalidArgument`] as for [`wait`](Self::wait).
     pub fn wait_for(&mut self, at_most: Duration) -> Result<T, RpcError>
     where

@@ -38,7 +38,7 @@ pub(crate) struct Link {
     writable: OwnedFd,
     /// What the second one is watched for.
     room: Readiness,
-    /// How many bytes wait for room.
+    /// Bytes that wait for room.
     unsent: AtomicUsize,
     /// Whether frames are left untaken until the peer has taken what is there for it.
     paused: AtomicBool,
@@ -152,7 +152,7 @@ impl Link {
         self.ended.get()
     }
 
-    /// How many bytes wait for room.
+    /// Bytes that wait for room.
     pub(crate) fn unsent(&self) -> usize {
         self.unsent.load(Ordering::Acquire)
     }

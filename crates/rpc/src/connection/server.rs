@@ -32,7 +32,7 @@ use crate::call::cancellation::Cancellation;
 use crate::error::{RpcError, RpcErrorKind};
 use crate::payload::Payload;
 
-/// How many bytes of replies a caller may leave unread, before none of its requests is begun until it takes
+/// Bytes of replies that a caller may leave unread, before none of its requests is begun until it takes
 /// some: as much as it may have in flight.
 const MOST_UNREAD: usize = 64 << 20;
 
@@ -60,11 +60,11 @@ struct Served {
     /// until they run.
     waiting: BTreeMap<u64, Waiting>,
     running: BTreeMap<u64, Runs>,
-    /// What they take, beside those that are answered at once.
+    /// Their share of what the caller may have open, beside those that are answered at once.
     window: Window,
     /// Parts of replies that the caller has not read yet.
     lent: BTreeMap<u64, Vec<Bytes>>,
-    /// How many bytes that is.
+    /// The bytes of these.
     bytes_lent: usize,
     /// Requests that stand in a line, behind the one that is worked on.
     lines: BTreeMap<u64, VecDeque<Job>>,

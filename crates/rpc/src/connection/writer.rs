@@ -60,7 +60,7 @@ impl Writer {
         self.half.as_mut()
     }
 
-    /// How many bytes were not written yet.
+    /// Bytes that were not written yet.
     pub(crate) fn unsent(&self) -> usize {
         self.queued + self.held.len()
     }

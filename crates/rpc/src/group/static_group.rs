@@ -26,7 +26,7 @@ use super::limit::Limit;
 use super::note::{Note, Refusal};
 use crate::{RpcError, RpcErrorKind};
 
-/// How long the first worker waits for the others to read why there is no group.
+/// The time that the first worker waits for the others to read why there is no group.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A static group that has been formed.

@@ -32,7 +32,7 @@ pub struct TransportOptions {
     /// The users whose processes may connect over the Unix socket. Default: the user of this
     /// process.
     pub users: Option<Vec<u32>>,
-    /// How long a peer that has connected may take to say who it is; with TLS and Unix sockets, also for what
+    /// The time that a peer that has connected may take to say who it is; with TLS and Unix sockets, also for what
     /// comes before that. Default: 5 s.
     pub greeting: Duration,
     /// How long nothing may be heard of a host that is asked, by TCP, until the connection to it is

@@ -51,7 +51,7 @@ pub(crate) struct Pending<T> {
 }
 
 impl<T> Pending<T> {
-    /// So many in all and from one source; numbered from `first`.
+    /// Bounded to so many in all and from one source; numbered from `first`.
     pub(crate) fn new(most: usize, most_of_one: usize, first: u64) -> Self {
         Self {
             most,

@@ -253,8 +253,8 @@ fn processes_with_different_histories_meet_in_one_store() {
 /// formed: the others move with it, and none of them has to be started again.
 #[test]
 fn a_worker_that_dies_while_forming_can_be_started_again() {
-    // The round, the slot, waiting for the others, reading them, counting itself.
-    for call in 0..5 {
+    // The round, the slot, waiting for the others, reading them, saying so, counting itself.
+    for call in 0..6 {
         let store = tcp_store();
         let others = thread::scope(|scope| {
             let others = [("w0", 0), ("w2", 2)].map(|(name, id)| {
@@ -276,6 +276,36 @@ fn a_worker_that_dies_while_forming_can_be_started_again() {
         for other in formed(others.into()) {
             assert!(other.view().with_id(WorkerId(1)).is_ok());
         }
+    }
+}
+
+#[test]
+fn a_worker_that_comes_and_then_hangs_is_named_by_all_at_the_deadline() {
+    for store in stores() {
+        let deadline = Duration::from_millis(500);
+        // It has its place, and never says that it has read the others.
+        let (hangs, hung) = std::sync::mpsc::channel::<()>();
+        let hung = std::sync::Mutex::new(hung);
+        let watched = Watched::new(&store, move |key| {
+            !key.ends_with("ready/1") || hung.lock().unwrap().recv().is_ok()
+        });
+        let errors = thread::scope(|scope| {
+            let others = [("w0", 0), ("w2", 2)].map(|(name, id)| {
+                let store = connection(&store);
+                scope.spawn(move || Group::form(store, worker(name, id), 3, deadline))
+            });
+            let hanging = scope.spawn(|| Group::form(watched, worker("w1", 1), 3, deadline));
+            let errors = others.map(|other| other.join().unwrap().unwrap_err());
+            drop(hangs);
+            assert!(hanging.join().unwrap().is_err());
+            errors
+        });
+        for error in &errors {
+            assert_eq!(error.kind, RpcErrorKind::Deadline);
+            let named = "of 3 workers, w1 (rank 1) came and then said nothing more";
+            assert!(error.message.contains(named), "{error}");
+        }
+        assert_eq!(errors[0].message, errors[1].message);
     }
 }
 

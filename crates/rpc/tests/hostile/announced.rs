@@ -8,10 +8,10 @@ use super::{Attack, Attacker, MIB};
 /// As many at a time.
 const MANY: usize = 150;
 
-/// What one of them has sent.
+/// Bytes that one of them has sent.
 const SENT: usize = 10_000;
 
-/// What may be reserved beyond what has come, for each connection: of a body or part, and of frames.
+/// The most to reserve beyond what has come, for each connection: of a body or part, and of frames.
 const AHEAD: usize = decoder::AHEAD + 64 * 1024;
 
 const LARGE: u64 = (4 << 30) - 4096;

@@ -11,13 +11,13 @@ const IN_LINE: u16 = 2;
 /// Flag of a request: it is part of another call.
 const NESTED: u16 = 4;
 
-/// What calls that are parts of others may take beyond that.
+/// The most that calls take beyond that which are parts of others.
 const OF_OTHERS: usize = 256 * MIB;
 
-/// How much one flood sends, in bytes.
+/// Bytes of one flood.
 const FLOOD: usize = 300 * MIB;
 
-/// What a call takes beside its bytes, for the most calls.
+/// Memory of the most calls beside their bytes.
 const CALLS: usize = 48 * MIB;
 
 pub(super) const ATTACKS: &[Attack] = &[

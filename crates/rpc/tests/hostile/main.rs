@@ -23,7 +23,7 @@ use victim::Victim;
 
 const MIB: usize = 1 << 20;
 
-/// What one connection may have in flight, in bytes: as much as a worker sends.
+/// Bytes that one connection may have in flight: as much as a worker sends.
 const WINDOW: usize = 64 * MIB;
 
 /// Threads, buffers, what the allocator keeps for itself, and what another process of the machine makes
@@ -39,10 +39,10 @@ pub(crate) struct Attack {
     peak: usize,
 }
 
-/// Who attacks.
+/// An attacker and its connections.
 pub(crate) struct Attacker {
     target: Target,
-    /// What stays open until the end.
+    /// Connections that stay open until the end.
     peers: Vec<Peer>,
 }
 

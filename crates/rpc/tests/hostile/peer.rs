@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 /// defences.
 const TAKES_NOTHING: Duration = Duration::from_millis(300);
 
-/// How long an answer may take that has to come.
+/// The longest time until an answer that has to come.
 const ANSWERS: Duration = Duration::from_secs(20);
 
 /// A job that is attacked, as an attacker knows it.
@@ -114,7 +114,7 @@ pub(crate) fn text(length: usize) -> Vec<u8> {
     text
 }
 
-/// What an attacker says that it is.
+/// The hello of an attacker.
 pub(crate) fn hello(wants_proof: bool) -> Hello {
     Hello {
         version: PROTOCOL,

@@ -17,10 +17,10 @@ use super::peer::{Target, tcp};
 
 const NOTHING: Method<(), ()> = Method::new("victim.nothing");
 
-/// How long a call of the honest worker may take at most, on a busy machine.
+/// The longest time of a call of the honest worker, on a busy machine.
 const ANSWERED: Duration = Duration::from_secs(10);
 
-/// How long memory may take to be given back.
+/// The longest time until memory is given back.
 const GIVEN_BACK: Duration = Duration::from_secs(10);
 
 const TOKEN: &str = "a token that the job has";
@@ -65,7 +65,7 @@ impl Victim {
         TcpStore::connect(TcpStoreOptions::new("127.0.0.1", self.server.port())).unwrap()
     }
 
-    /// What an attacker knows of it: where it is, and the token if it is a worker of the job.
+    /// The knowledge of an attacker: where it is, and the token if it is a worker of the job.
     pub(crate) fn target(&self, knows_token: bool) -> Target {
         let record = self.store().get("rdzv/rpc/1/members").unwrap();
         let record = Record::decode(&record).unwrap();
@@ -150,7 +150,7 @@ impl Honest {
         self.0.call_with(options, "victim", NOTHING, &()).wait()
     }
 
-    /// How many connections it has made.
+    /// The number of connections that it has made.
     pub(crate) fn connections(&self) -> u64 {
         self.0.traffic().connections
     }

@@ -129,6 +129,20 @@ fn processes_that_do_not_come_are_named_at_the_deadline() {
 }
 
 #[test]
+fn processes_that_do_not_come_are_named_also_if_one_that_waits_has_the_store() {
+    let scenario = Scenario::new();
+    let port = free_port();
+    let workers = [0, 2, 3].map(|rank| scenario.start_at(port, &format!("w{rank}"), rank, &[]));
+    let options = json!({ "init_deadline": 0.8 });
+    let errors = all_fail(&workers, |_| json!({ "world_size": 4, "options": options }));
+    for error in errors {
+        assert_eq!(error.kind, RpcErrorKind::Deadline, "{error:?}");
+        let missing = "of 4 workers, rank 1 did not come";
+        assert!(error.message.contains(missing), "{}", error.message);
+    }
+}
+
+#[test]
 fn names_and_ranks_that_cannot_be_are_refused_before_anybody_is_asked() {
     let scenario = Scenario::new();
     let [worker] = scenario.started(["worker"]);

@@ -126,14 +126,15 @@ fn a_flood_of_silent_peers_keeps_nobody_away() {
             Ok(Some(carrier)) => panic!("{carrier:?} has said nothing"),
             Err(error) => {
                 assert!(
-                    error.to_string().contains("128 others have connected"),
+                    error.to_string().contains("it said nothing, and 63 others"),
                     "{error}"
                 );
                 pushed_out += 1;
             }
         }
     }
-    assert_eq!(pushed_out, 200 - 128);
+    // They are of one process.
+    assert_eq!(pushed_out, 200 - 64);
     let welcome = std::thread::scope(|scope| {
         let connecting = scope.spawn(|| connect(&contact, &options, Instant::now() + PATIENCE));
         let accepted = loop {

@@ -1,8 +1,8 @@
-//! How much of one caller is open at the callee at once, whatever the caller keeps to.
+//! Bounds of what one caller has open at the callee, whatever the caller keeps to.
 
 use super::credit::CreditLimits;
 
-/// How much of one caller may be open at the callee.
+/// Bounds of what one caller may have open at the callee.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WindowLimits {
     /// Calls that count against the caller's own [limits](CreditLimits). Default: twice as many calls, and
@@ -29,7 +29,7 @@ impl Default for WindowLimits {
     }
 }
 
-/// What of one caller is open at the callee.
+/// Calls of one caller that are open at the callee.
 ///
 /// A call is let in as long as what is open before it is within the limits, so a message of any length that
 /// is allowed passes: the caller keeps to its [`Credit`](super::Credit), which lets a large one pass alone.
@@ -46,12 +46,12 @@ struct Open {
     bytes: u64,
 }
 
-/// What one call has taken of a window.
+/// The part of a window that one call has taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Share {
     /// Whether it is beyond what counts for the caller.
     pub beyond: bool,
-    /// How many bytes of it are kept.
+    /// Bytes of it that are kept.
     pub bytes: u64,
 }
 
@@ -106,7 +106,7 @@ impl Window {
         self.take(*share);
     }
 
-    /// How many calls are open, and how many bytes of them.
+    /// The number of open calls, and of their bytes.
     pub fn in_use(&self) -> (u32, u64) {
         let (own, beyond) = (self.own, self.beyond);
         (own.calls + beyond.calls, own.bytes + beyond.bytes)

@@ -12,7 +12,7 @@ use super::staging::{LEAST_ROOM, Staging};
 /// in memory of their own.
 pub const SMALL: usize = LEAST_ROOM;
 
-/// What may be reserved, in bytes, for a body or part of which nothing has come.
+/// The most to reserve, in bytes, for a body or part of which nothing has come.
 pub const AHEAD: usize = 256 << 10;
 
 /// The bytes to reserve for a body or part of `length` bytes of which `received` have come: at least one
@@ -23,7 +23,7 @@ pub fn to_reserve(received: usize, length: usize) -> usize {
 
 /// Where the bytes of large bodies and inline parts are received.
 ///
-/// What is announced may never come, so a supply reserves no more than [`to_reserve`] says; memory that it
+/// A part that is announced may never come, so a supply reserves no more than [`to_reserve`] says; memory that it
 /// has anyway may be larger.
 pub trait Supply {
     /// Memory to receive in. Its length is what can be received in it until it is [grown](Supply::grow).

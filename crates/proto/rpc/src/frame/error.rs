@@ -47,7 +47,7 @@ pub enum FrameError {
         /// How many there may be.
         limit: u16,
     },
-    /// What comes cannot be kept.
+    /// There is no memory for a body or part.
     #[error("this worker has no memory for a body or part of {0} bytes")]
     NoMemory(usize),
     /// What is given back is cut off.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
 use super::*;
+use crate::tensor::DataType;
 use crate::{CallContext, CallOptions, Method, RpcErrorKind, Tensor};
 
 const SWALLOW: Method<Tensor, ()> = Method::new("swallow");
@@ -74,4 +75,57 @@ fn what_is_on_its_way_stays_within_the_limits_and_others_are_not_held_up() {
     *gate.0.lock().unwrap() = true;
     gate.1.notify_all();
     offering.join().unwrap();
+}
+
+#[test]
+fn calls_of_functions_beyond_all_bounds_are_refused_and_leave_nothing_behind() {
+    /// More than are open at a callee.
+    const CALLS: usize = 16_384 + 10;
+    const STALL: Method<Tensor, ()> = Method::new("stall");
+    const FLOOD: Method<(), usize> = Method::new("flood");
+    let arena = crate::Arena::new(1 << 20).unwrap();
+    let agents = group(2, || {
+        let arena = arena.clone();
+        Methods::new()
+            .with(STALL, async |context: CallContext, tensor: Tensor| {
+                context.cancellation().cancelled().await;
+                drop(tensor);
+                Ok::<_, String>(())
+            })
+            .with(FLOOD, move |context: CallContext, ()| {
+                let block = arena.allocate(64 << 10).unwrap();
+                let lent = Tensor::from_bytes(DataType::U8, [64 << 10], block).unwrap();
+                flood(context, lent)
+            })
+            .with(NOTHING, async |_: CallContext, ()| Ok::<_, String>(()))
+    });
+    async fn flood(context: CallContext, lent: Tensor) -> Result<usize, String> {
+        let agent = context.agent();
+        let mut calls: Vec<_> = (0..CALLS).map(|_| agent.call("w1", STALL, &lent)).collect();
+        let last = calls.pop().ok_or("no calls")?;
+        let error = last.await.err().ok_or("it was answered")?;
+        let refused = calls.iter().filter(|call| call.is_done()).count();
+        calls.iter().for_each(crate::RpcFuture::cancel);
+        match error.kind {
+            RpcErrorKind::Overloaded => Ok(refused + 1),
+            _ => Err(error.to_string()),
+        }
+    }
+    let refused = agents[0].call_sync("w0", FLOOD, &()).unwrap();
+    assert_eq!(refused, 10, "the others are open");
+    agents[0].call_sync("w1", NOTHING, &()).unwrap();
+    let until = Instant::now() + LONGEST;
+    while arena.free() < arena.capacity() || agents[1].traffic().running > 0 {
+        assert!(
+            Instant::now() < until,
+            "{} bytes are lent",
+            arena.capacity() - arena.free()
+        );
+        std::thread::yield_now();
+    }
+    assert_eq!(
+        agents[0].traffic().connections,
+        2,
+        "the connection to w1 and to itself"
+    );
 }

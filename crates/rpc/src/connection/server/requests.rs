@@ -22,7 +22,7 @@ pub(super) struct Job {
     pub(super) payload: Payload,
     pub(super) line: Option<u64>,
     pub(super) deadline: Option<Instant>,
-    /// What it takes as long as it is open.
+    /// Its share of the window as long as it is open.
     pub(super) share: Share,
 }
 
@@ -46,6 +46,8 @@ impl Server {
             if !served.window.has_room(share.beyond) {
                 let (calls, bytes) = served.window.in_use();
                 drop(served);
+                // Given back at once, which only those can be that were borrowed.
+                let _ = self.link.arenas.borrow(&mut frame);
                 let text = format!(
                     "{calls} calls of this worker with {bytes} bytes are open there, which is the limit: \
                      wait for some of them before making more"
@@ -152,7 +154,7 @@ impl Server {
     }
 }
 
-/// What is kept of a request as long as it is open, in bytes. What lies in an arena of the caller takes
+/// Bytes of a request that are kept as long as it is open. A part that lies in an arena of the caller takes
 /// nothing here.
 fn length(frame: &Frame) -> u64 {
     let parts = frame.parts.iter().map(|part| match part {
