@@ -36,14 +36,15 @@ pub(crate) fn keep(called: &OsStr) -> ExitCode {
     };
     let mut agent = Command::new(program);
     agent.arg0(called).args(std::env::args_os().skip(1));
-    let kept = rdzv_agent::keep(agent);
-    trust::remove_copy();
-    match kept {
+    match rdzv_agent::keep(agent) {
         Ok(end) => {
+            // It may have to read the token.
             conclude_lost_agent(called, &end);
+            trust::remove_copy();
             rdzv_agent::end_like(end.status)
         }
         Err(error) => {
+            trust::remove_copy();
             complain(&format!("rdzv: {error}"));
             Exit::Failure.into()
         }
