@@ -10,7 +10,7 @@
 //! | for | begin with |
 //! |---|---|
 //! | an agent, or several | [`RpcAgent::init`] |
-//! | the one agent of a process, found with [`current`] | [`init_rpc`] |
+//! | the one agent of a process, found with [`current`] | [`init_rpc()`] |
 //! | backends by name, as `init_rpc` finds them | [`backend::BackendRegistry`] |
 //! | a group without an agent | [`group::Group`] |
 //! | connections without calls | [`transport::Listener`], [`transport::connect()`] |

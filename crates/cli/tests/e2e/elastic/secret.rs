@@ -3,15 +3,17 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{TcpStream, UdpSocket};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use rdzv_rendezvous_proto::coordinator::wire::{Join, Operation};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
 use rdzv_store::{Credentials, Store as _, TcpStore, TcpStoreOptions, Token};
 use rdzv_testing::Authority;
-use rdzv_trust::handshake::{self, ANSWER_LENGTH};
+use rdzv_trust::handshake::{self, ANSWER_LENGTH, HELLO_LENGTH, PROOF_LENGTH};
 use tempfile::TempDir;
 
 use super::{Place, first_agent, store};
@@ -187,6 +189,9 @@ fn a_peer_without_the_token_has_no_effect_on_a_job() {
     let _ = reflecting.read_to_end(&mut refused);
     assert!(refused.is_empty() || refused.starts_with(b"rdzv refuses: "));
     drop(idle);
+    let replayed = answer(&place.endpoint, &recorded_handshake(&place.endpoint));
+    let after = &replayed[ANSWER_LENGTH..];
+    assert!(after.is_empty() || after.starts_with(b"rdzv refuses: "));
     // A client of the job reads what it always could.
     let honest = TcpStore::connect(TcpStoreOptions {
         credentials: credentials(SECRET),
@@ -194,6 +199,34 @@ fn a_peer_without_the_token_has_no_effect_on_a_job() {
     });
     assert!(honest.unwrap().check(&["torch.rendezvous.job"]).is_ok());
     finish(nodes);
+}
+
+/// The bytes by which a client of the job has just proven the token, as a relay sees them, and an attack behind
+/// them.
+fn recorded_handshake(endpoint: &str) -> Vec<u8> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let relay = listener.local_addr().unwrap();
+    let client = thread::spawn(move || {
+        TcpStore::connect(TcpStoreOptions {
+            timeout: Duration::from_millis(200),
+            credentials: credentials(SECRET),
+            ..TcpStoreOptions::new("127.0.0.1", relay.port())
+        })
+    });
+    let mut from = listener.accept().unwrap().0;
+    let mut to = TcpStream::connect(endpoint).unwrap();
+    let mut sent = vec![0; HELLO_LENGTH];
+    from.read_exact(&mut sent).unwrap();
+    to.write_all(&sent).unwrap();
+    let mut proof_of_server = [0; ANSWER_LENGTH];
+    to.read_exact(&mut proof_of_server).unwrap();
+    from.write_all(&proof_of_server).unwrap();
+    let mut proof = [0; PROOF_LENGTH];
+    from.read_exact(&mut proof).unwrap();
+    // The client's connection ends here.
+    drop((from, listener));
+    assert!(client.join().unwrap().is_err());
+    [&sent[..], &proof, &preamble(), &close()].concat()
 }
 
 #[test]
@@ -470,6 +503,17 @@ fn status_pages_ask_other_hosts_for_the_bearer_token() {
     assert_eq!(code("/metrics", &header), 200);
     fs::write(&go, "go\n").unwrap();
     running.wait().expect(0);
+}
+
+#[test]
+fn a_job_without_a_token_says_so_where_others_can_reach_it() {
+    let said = |host: &str| {
+        let port = crate::harness::free_port().to_string();
+        let flags = ["--master-addr", host, "--master-port", &port];
+        let ended = run_shell(&flags, "true").run().expect(0);
+        ended.stderr.matches("no job token is given").count()
+    };
+    assert_eq!((said(&own_address()), said("127.0.0.1")), (1, 0));
 }
 
 #[test]
