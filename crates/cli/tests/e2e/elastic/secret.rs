@@ -17,7 +17,7 @@ use rdzv_trust::handshake::{self, ANSWER_LENGTH, HELLO_LENGTH, PROOF_LENGTH};
 use tempfile::TempDir;
 
 use super::{Place, first_agent, store};
-use crate::harness::{DEADLINE, Job, Running, rdzv, run_shell};
+use crate::harness::{DEADLINE, Job, Running, free_port, rdzv, run_shell};
 
 const SECRET: &str = "a-token-that-must-not-be-found-anywhere";
 
@@ -508,7 +508,7 @@ fn status_pages_ask_other_hosts_for_the_bearer_token() {
 #[test]
 fn a_job_without_a_token_says_so_where_others_can_reach_it() {
     let said = |host: &str| {
-        let port = crate::harness::free_port().to_string();
+        let port = free_port().to_string();
         let flags = ["--master-addr", host, "--master-port", &port];
         let ended = run_shell(&flags, "true").run().expect(0);
         ended.stderr.matches("no job token is given").count()
@@ -519,7 +519,7 @@ fn a_job_without_a_token_says_so_where_others_can_reach_it() {
 #[test]
 fn static_nodes_with_a_token_keep_their_keys_from_workers() {
     let (_folder, token) = token_file(SECRET);
-    let port = crate::harness::free_port().to_string();
+    let port = free_port().to_string();
     let nodes = ["0", "1", "2"].map(|rank| {
         let flags = [
             "--nnodes=3",
