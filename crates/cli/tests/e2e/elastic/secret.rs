@@ -183,7 +183,7 @@ fn a_peer_without_the_token_has_no_effect_on_a_job() {
     let mut proof = [0; ANSWER_LENGTH];
     reflecting.read_exact(&mut proof).unwrap();
     reflecting
-        .write_all(&[&proof[handshake::HELLO_LENGTH..], &preamble(), &close()].concat())
+        .write_all(&[&proof[HELLO_LENGTH..], &preamble(), &close()].concat())
         .unwrap();
     let mut refused = Vec::new();
     let _ = reflecting.read_to_end(&mut refused);
