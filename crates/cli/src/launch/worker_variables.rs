@@ -90,6 +90,17 @@ pub(super) fn explain_variables(
         };
         draft.line(env::OMP_NUM_THREADS, threads.to_string_lossy(), provenance);
     }
+    for name in [
+        env::RDZV_JOB_TOKEN_FILE,
+        env::RDZV_TLS_CERT,
+        env::RDZV_TLS_KEY,
+        env::RDZV_TLS_CA,
+    ] {
+        if let Some(path) = plan.environment.get(OsStr::new(name)) {
+            let provenance = Provenance::decided(meaning(name));
+            draft.line(name, path.to_string_lossy(), provenance);
+        }
+    }
 }
 
 /// The workers of the first attempt, none of them started.
