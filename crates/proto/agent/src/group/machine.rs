@@ -364,6 +364,7 @@ impl WorkerGroup {
             self.outbox.push(GroupOutput::PurgeStore);
         }
         self.round = Some(round.clone());
+        self.others.enter(round.number);
         self.phase = Phase::Assigning;
         match self.others.superseded(round.number) {
             Some(reason) => self.regroup(reason),

@@ -155,6 +155,39 @@ fn a_restart_of_another_node_is_one_of_the_jobs() {
 }
 
 #[test]
+fn a_restart_of_another_node_counts_once_however_far_this_one_is_in_the_round() {
+    let then = |between: &str, end: &str| {
+        of_two_then(
+            1,
+            &format!(
+                "10 changed 3          -> regroup: b came | signal 15 to 0 1
+                 20 exited 0=-15! 1=0! -> clear
+                 21 cleared            -> join 0
+                 {between}
+                 30 joined 5           -> assign
+                 30 assigned           -> assigned 2 | start 0
+                 30 started 0          -> start 1
+                 30 started 1          ->
+                 40 exited 1=7         -> failure 1 | signal 15 to 0 1
+                 41 exited 0=0!        -> clear
+                 {end}"
+            ),
+        );
+    };
+    let none_left = "42 cleared ->\n1040 time -> announce 1 | finish failed 1=7 0=0";
+    let one_left = "42 cleared -> restarting 0/1 | join 1\n…";
+    // Before the round is known here, also if that is said twice; while ranks are agreed on.
+    for between in [
+        "22 restarted 4 ->\n23 restarted 4 ->\n25 joined 4 -> regroup: b came | join 0",
+        "22 joined 4 -> assign\n23 restarted 4 -> regroup: b came | join 0",
+    ] {
+        then(between, none_left);
+    }
+    // Late, about the round that this node has left.
+    then("22 restarted 3 ->", one_left);
+}
+
+#[test]
 fn a_last_failure_that_nothing_explains_is_announced_to_the_others() {
     of_two_then(
         0,

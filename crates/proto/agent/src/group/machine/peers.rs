@@ -25,6 +25,8 @@ pub(super) struct Others {
     /// The last round that was superseded, and why. The notice may arrive before the round itself is
     /// known here.
     superseded: Option<(u64, String)>,
+    /// The last round that this node has been in.
+    entered: Option<u64>,
     /// A failure that is final at this time unless a change of membership explains it.
     unexplained: Option<(Mono, WorkerExit)>,
     /// No further round will be formed.
@@ -40,6 +42,20 @@ impl Others {
             .as_ref()
             .filter(|(superseded, _)| *superseded >= round)
             .map(|(_, reason)| reason.clone())
+    }
+
+    /// This node is in that round now.
+    pub(super) fn enter(&mut self, round: u64) {
+        self.entered = Some(round);
+    }
+
+    /// Whether nothing has been received about a round yet: neither has this node been in it, nor is it
+    /// known to be over.
+    fn is_unknown(&self, round: u64) -> bool {
+        let superseded = self.superseded.as_ref().map(|(round, _)| *round);
+        self.entered
+            .max(superseded)
+            .is_none_or(|known| known < round)
     }
 
     /// Whether the last failure may still turn out to be a consequence.
@@ -123,14 +139,21 @@ impl WorkerGroup {
         // Only a loss elsewhere makes workers here fail. A node that restarts may itself have failed
         // because of this one.
         let explained = cause == MembershipCause::Lost && self.others.unexplained.take().is_some();
+        // However far this node is in that round. A failure of its own in the same round is the same restart.
+        let costs = cause == MembershipCause::Restarted
+            && match &self.phase {
+                Phase::New | Phase::Joining => self.others.is_unknown(round),
+                Phase::Assigning | Phase::Starting { .. } | Phase::Healthy => true,
+                _ => false,
+            };
+        if costs {
+            self.budget.taken_elsewhere();
+        }
         match &mut self.phase {
             Phase::New | Phase::Joining => self.others.superseded = Some((round, reason)),
             Phase::AwaitingExplanation if !explained => {}
             Phase::Assigning | Phase::AwaitingExplanation => self.regroup(reason),
             Phase::Starting { .. } | Phase::Healthy => {
-                if cause == MembershipCause::Restarted {
-                    self.budget.taken_elsewhere();
-                }
                 self.outbox.push(GroupOutput::Regrouping {
                     reason: reason.clone(),
                 });
