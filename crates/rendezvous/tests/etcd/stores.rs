@@ -12,6 +12,8 @@ use crate::server::Server;
 pub(crate) trait Shared: Default + Sync {
     /// Whether `queue_*` work.
     const HAS_QUEUES: bool;
+    /// Whether it appends, and reads and writes several keys at once.
+    const IS_EXTENDED: bool;
     /// Whether `delete_key` says what it found.
     const DELETE_TELLS: bool;
 
@@ -35,6 +37,7 @@ impl Default for Etcd {
 
 impl Shared for Etcd {
     const HAS_QUEUES: bool = false;
+    const IS_EXTENDED: bool = true;
     const DELETE_TELLS: bool = true;
 
     fn member(&self) -> Box<dyn Store> {
@@ -58,6 +61,7 @@ impl Default for EtcdV2 {
 
 impl Shared for EtcdV2 {
     const HAS_QUEUES: bool = false;
+    const IS_EXTENDED: bool = false;
     const DELETE_TELLS: bool = true;
 
     fn member(&self) -> Box<dyn Store> {

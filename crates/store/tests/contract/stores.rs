@@ -12,6 +12,8 @@ use tempfile::TempDir;
 pub(crate) trait Shared: Default + Sync {
     /// Whether `queue_*` work.
     const HAS_QUEUES: bool;
+    /// Whether it appends, and reads and writes several keys at once.
+    const IS_EXTENDED: bool = Self::HAS_QUEUES;
     /// Whether `delete_key` says what it found.
     const DELETE_TELLS: bool;
 
