@@ -203,7 +203,7 @@ fn with_static_rendezvous_a_failed_node_restarts_alone() {
 }
 
 /// Two static nodes, of which one has the store.
-fn two_static(scripts: [&str; 2]) -> [crate::harness::Running; 2] {
+fn two_static(scripts: [&str; 2]) -> [Running; 2] {
     let port = crate::harness::free_port().to_string();
     [0, 1].map(|rank| {
         let number = rank.to_string();
