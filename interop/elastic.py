@@ -12,7 +12,7 @@ REPORT_WORLD = worker("report_world.py")
 
 # Heartbeats are missed soon, and rounds are complete soon.
 QUICK = "last_call_timeout=1,keep_alive_interval=2,keep_alive_max_attempt=3"
-PATIENCE = 90
+PATIENCE = 180
 
 
 class Job:

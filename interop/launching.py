@@ -100,7 +100,7 @@ class Running:
             start_new_session=True,
         )
 
-    def finish(self, timeout: float = 90) -> Finished:
+    def finish(self, timeout: float = 240) -> Finished:
         """Waits for the end and insists that nothing it started is still there."""
         try:
             stdout, stderr = self.process.communicate(timeout=timeout)
@@ -132,7 +132,7 @@ class Running:
         return left
 
 
-def finish(words, env=None, cwd=None, timeout: float = 90) -> Finished:
+def finish(words, env=None, cwd=None, timeout: float = 240) -> Finished:
     """Runs a program to its end."""
     return Running(words, env, cwd).finish(timeout)
 

@@ -59,7 +59,7 @@ def test_ten_restarts_in_a_row_all_initialise(tmp_path, backend):
     finished = rdzv_run(
         *(*flags, "--nproc-per-node", 2, "--max-restarts", 10),
         *(worker("dies_every_time.py"), 10, notes),
-        timeout=240,
+        timeout=600,
     )
     assert finished.code == 0, finished.all
     assert notes.read_text().split("\n") == [*(f"{attempt} 2" for attempt in range(11)), ""]

@@ -1,6 +1,6 @@
 """The RPC backend registry: texts and rules of PyTorch's own code beside the tables of ours.
 
-Ours answers the same tables in `crates/proto/rpc/tests/device_rules.rs` and
+Ours answers the same tables in `crates/proto/rpc/tests/all/device_rules.rs` and
 `crates/rpc/src/options/tests.rs`. Nothing here needs an accelerator: the rules are about names of devices.
 """
 

@@ -1,6 +1,6 @@
 """Unmodified PyTorch workers in a job with a token, and PyTorch's agents where they may not be."""
 
-import socket
+import shlex
 
 import pytest
 
@@ -9,11 +9,16 @@ from launching import RDZV, TORCHRUN, Running, free_port, worker
 URL = "env://"
 
 
-def own_address() -> str:
-    """An address of this host by which other hosts would reach it."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as found:
-        found.connect(("192.0.2.1", 9))  # nothing is sent
-        return found.getsockname()[0]
+# The only address, beside loopback, of a network namespace that a test makes (`unshare -rn`, `ip`).
+ELSEWHERE = "10.9.8.7"
+
+
+def in_a_network_of_its_own(*launches) -> Running:
+    """Launches on one host that is reached by an address that is none of loopback; all have to succeed."""
+    lines = [f"ip link set lo up && ip address add {ELSEWHERE}/32 dev lo || exit 9"]
+    lines += [shlex.join(map(str, words)) + " & pids=\"$pids $!\"" for words in launches]
+    lines += ["for pid in $pids; do wait $pid || exit 1; done"]
+    return Running(["unshare", "-rn", "sh", "-c", "\n".join(lines)])
 
 
 @pytest.fixture
@@ -24,36 +29,45 @@ def token(tmp_path):
     return path
 
 
-def node(launcher, host, port, folder, *flags, script=None):
+def node(launcher, host, port, folder, *flags):
     words = [*launcher, "--nnodes", 2, "--nproc-per-node", 2, "--rdzv-id", "job"]
     words += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{host}:{port}", "--local-addr", host]
-    return Running([*words, *flags, script or worker("collective.py"), URL, folder])
+    return [*words, *flags, worker("collective.py"), URL, folder]
 
 
-# Loopback, and an address that the workers' store knows because agents were there.
-@pytest.mark.parametrize("own", [False, True])
-def test_workers_of_pytorch_meet_in_a_job_with_a_token(tmp_path, token, own):
-    host = own_address() if own else "127.0.0.1"
-    folder = tmp_path / "results"
-    folder.mkdir()
-    port = free_port()
-    nodes = [node([RDZV, "run"], host, port, folder, "--token-file", token) for _ in range(2)]
-    for finished in [each.finish() for each in nodes]:
-        assert finished.code == 0, finished.all
+def assert_all_have_met(folder):
     assert len(list(folder.iterdir())) == 4
 
 
-def test_static_nodes_with_a_token_have_workers_of_pytorch(tmp_path, token):
-    folder = tmp_path / "results"
-    folder.mkdir()
-    port = free_port()
-    words = [RDZV, "run", "--nnodes", 2, "--nproc-per-node", 2, "--master-addr", own_address()]
-    words += ["--master-port", port, "--token-file", token]
+@pytest.fixture
+def folder(tmp_path):
+    path = tmp_path / "results"
+    path.mkdir()
+    return path
+
+
+def test_workers_of_pytorch_meet_in_a_job_with_a_token(folder, token):
+    words = node([RDZV, "run"], "127.0.0.1", free_port(), folder, "--token-file", token)
+    for finished in [each.finish() for each in [Running(words), Running(words)]]:
+        assert finished.code == 0, finished.all
+    assert_all_have_met(folder)
+
+
+def test_workers_of_pytorch_come_from_the_addresses_of_the_jobs_nodes(folder, token):
+    words = node([RDZV, "run"], ELSEWHERE, 29400, folder, "--token-file", token)
+    finished = in_a_network_of_its_own(words, words).finish()
+    assert finished.code == 0, finished.all
+    assert_all_have_met(folder)
+
+
+def test_static_nodes_with_a_token_have_workers_of_pytorch(folder, token):
+    words = [RDZV, "run", "--nnodes", 2, "--nproc-per-node", 2, "--master-addr", ELSEWHERE]
+    words += ["--master-port", 29500, "--token-file", token]
     script = [worker("collective.py"), URL, folder]
-    nodes = [Running([*words, "--node-rank", rank, *script]) for rank in range(2)]
-    for finished in [each.finish() for each in nodes]:
-        assert finished.code == 0, finished.all
-    assert len(list(folder.iterdir())) == 4
+    nodes = [[*words, "--node-rank", rank, *script] for rank in range(2)]
+    finished = in_a_network_of_its_own(*nodes).finish()
+    assert finished.code == 0, finished.all
+    assert_all_have_met(folder)
 
 
 def test_workers_that_can_prove_nothing_are_kept_out_if_the_job_says_so(tmp_path, token):
@@ -70,25 +84,23 @@ def test_workers_that_can_prove_nothing_are_kept_out_if_the_job_says_so(tmp_path
     assert "a job token is needed here" in finished.stderr
 
 
-def test_an_agent_of_torchrun_takes_part_only_where_everybody_may(tmp_path, token):
-    folder = tmp_path / "results"
-    folder.mkdir()
+def test_an_agent_of_torchrun_takes_part_only_where_everybody_may(folder, token):
     port = free_port()
     ours = ["--token-file", token, "--torch-clients", "any", "--rdzv-conf", "is_host=1"]
     nodes = [
         node([RDZV, "run"], "127.0.0.1", port, folder, *ours),
         node([TORCHRUN], "127.0.0.1", port, folder, "--rdzv-conf", "is_host=0"),
     ]
-    for finished in [each.finish() for each in nodes]:
+    for finished in [each.finish() for each in map(Running, nodes)]:
         assert finished.code == 0, finished.all
-    assert len(list(folder.iterdir())) == 4
+    assert_all_have_met(folder)
 
 
 def test_an_agent_of_torchrun_is_refused_in_a_job_with_a_token(tmp_path, token):
     port = free_port()
     store = Running([RDZV, "store", "--host", "127.0.0.1", "--port", port, "--token-file", token])
     conf = ["--rdzv-conf", "is_host=0,read_timeout=5"]
-    guest = node([TORCHRUN], "127.0.0.1", port, tmp_path, *conf).finish()
+    guest = Running(node([TORCHRUN], "127.0.0.1", port, tmp_path, *conf)).finish()
     assert guest.code != 0, guest.all
     store.process.terminate()
     finished = store.finish()

@@ -1,33 +1,62 @@
 //! `cargo xtask ci`: what must hold before anything is merged, cheapest first.
 
-use crate::command::{cargo, step};
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+
+use crate::command::{cargo, root, step};
+use crate::{etcd, test, venv};
 
 pub(crate) fn run() -> anyhow::Result<()> {
     step("formatting", cargo().args(["fmt", "--all", "--check"]))?;
-    crate::tidy::run(&[])?;
-    step(
-        "lints",
-        cargo().args([
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--locked",
-            "--",
-            "-D",
-            "warnings",
-        ]),
-    )?;
-    step(
-        "documentation",
-        cargo()
-            .args([
-                "doc",
-                "--workspace",
-                "--no-deps",
-                "--document-private-items",
-                "--locked",
-            ])
-            .env("RUSTDOCFLAGS", "-D warnings"),
-    )?;
-    crate::test::run(&[])
+    // PyTorch's packages take minutes to arrive. They do so while everything is compiled; an error shows
+    // up again when the tests ask for them.
+    let arrival = thread::spawn(|| {
+        let _ = venv::torch_python();
+        let _ = etcd::server();
+    });
+    let linted = linted();
+    let compiled = crate::tidy::run(&[]).and_then(|()| test::build(&linted));
+    let _ = arrival.join();
+    let programs = compiled?;
+    let documentation = thread::spawn(document);
+    let mut jobs = test::rust(programs, &linted)?;
+    jobs.extend(test::interop(&[])?);
+    let tested = test::run_all(jobs);
+    let documentation = documentation.join();
+    tested?;
+    documentation.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Builds the documentation, with the lowest priority.
+fn document() -> anyhow::Result<()> {
+    let cargo = cargo();
+    let mut command = Command::new("nice");
+    for (name, value) in cargo.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command
+        .args(["-n", "19"])
+        .arg(cargo.get_program())
+        .args(["doc", "--workspace", "--locked"])
+        .args(["--no-deps", "--document-private-items"])
+        .env("RUSTDOCFLAGS", "-D warnings")
+        .current_dir(root());
+    step("documentation", &mut command)
+}
+
+/// Lets Clippy compile the workspace, with its lints, and warnings denied. `cargo clippy` sets these
+/// variables too, but it only checks: everything would be compiled a second time for the tests.
+fn linted() -> Vec<(&'static str, String)> {
+    let beside_cargo = std::env::var_os("CARGO")
+        .map(|cargo| Path::new(&cargo).with_file_name("clippy-driver"))
+        .filter(|driver| driver.is_file());
+    let driver = beside_cargo.unwrap_or_else(|| "clippy-driver".into());
+    vec![
+        ("RUSTC_WORKSPACE_WRAPPER", driver.display().to_string()),
+        ("CLIPPY_ARGS", "-D__CLIPPY_HACKERY__warnings".to_owned()),
+    ]
 }

@@ -16,10 +16,19 @@ pub(crate) fn root() -> PathBuf {
 }
 
 /// The cargo that started this task, or else the one on `PATH`.
+///
+/// It does not get the variables that describe this package: build scripts that look at them would run
+/// again, and with them most of the build, at each change between `cargo` and `cargo xtask`.
 pub(crate) fn cargo() -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);
     command.current_dir(root());
+    for (name, _) in std::env::vars_os() {
+        let described = name.to_string_lossy();
+        if described.starts_with("CARGO_PKG_") || described.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(name);
+        }
+    }
     command
 }
 

@@ -6,6 +6,7 @@ mod command;
 mod etcd;
 mod fuzz;
 mod lines;
+mod pool;
 mod test;
 mod tidy;
 mod venv;
@@ -17,7 +18,7 @@ usage: cargo xtask <task>
 
   test                   build, then run every test: cargo test --workspace and the interop suite
   etcd                   print the path of the etcd server that tests use (RDZV_ETCD)
-  ci                     fmt, clippy, doc, tidy, test
+  ci                     fmt, tidy, build with clippy, test, doc
   tidy                   the house rules that a compiler cannot check
   tidy --cycles FOLDER   the module cycles of one crate (--words FOLDER: its words)
   lines [CHECKOUT]       size, modules and cycles of each crate

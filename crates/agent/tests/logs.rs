@@ -109,7 +109,7 @@ fn lines_of_several_workers_are_never_torn() {
 #[test]
 fn a_line_without_an_end_is_shown_while_the_worker_waits() {
     let script = "if test $RANK = 0; then printf 'name? ' >&2; read go < $DIR/go; echo thanks >&2
-        else sleep 1; echo other >&2; fi";
+        else sleep 5; echo other >&2; fi";
     let mut harness = start_after(
         "mkfifo $DIR/go; cd $DIR",
         &["logs=logs", "tee=2", "workers=2"],
@@ -161,15 +161,21 @@ fn a_flood_arrives_whole() {
     let script = "yes \"$RANK abcdefghijklmnopqrstuvwxyz\" | head -n 200000";
     let ended = logged(&["workers=2", "tee=1"], script);
     let mut counts = [0, 0];
+    let mut begun = 0;
     for line in ended.stdout.lines() {
         let rank = usize::from(line.as_bytes()[8] - b'0');
-        assert_eq!(
-            line,
-            format!("[default{rank}]:{rank} abcdefghijklmnopqrstuvwxyz")
-        );
-        counts[rank] += 1;
+        let whole = format!("[default{rank}]:{rank} abcdefghijklmnopqrstuvwxyz");
+        if line == whole {
+            counts[rank] += 1;
+        } else {
+            // A writer that the machine stops in the middle of a line is not waited for: the beginning is
+            // shown, and shown again with the rest.
+            assert!(whole.starts_with(line), "{line}");
+            begun += 1;
+        }
     }
     assert_eq!(counts, [200_000, 200_000]);
+    assert!(begun < 100, "{begun} lines were shown in parts");
 }
 
 #[test]

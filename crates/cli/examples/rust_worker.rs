@@ -9,7 +9,7 @@ use std::env;
 use std::time::Duration;
 
 use anyhow::Context;
-use rdzv_collective::{GroupOptions, ProcessGroup, Reduce, address_towards};
+use rdzv_collective::{GroupOptions, ProcessGroup, ReduceOp, address_towards};
 use rdzv_rendezvous::url::{UrlOptions, rendezvous};
 use rdzv_worker_server::WorkerServer;
 
@@ -36,7 +36,7 @@ fn main() -> anyhow::Result<()> {
 
     // Everybody has a gradient of its own; all get the mean.
     let mut gradient = vec![group.rank() as f32; weights.len()];
-    group.all_reduce(&mut gradient, Reduce::Average)?;
+    group.all_reduce(&mut gradient, ReduceOp::Average)?;
     for (weight, gradient) in weights.iter_mut().zip(&gradient) {
         *weight -= 0.1 * gradient;
     }

@@ -21,15 +21,16 @@ use rdzv_trust::credentials::is_readable_by_others;
 use rdzv_trust::token::generate;
 
 use crate::exit::{Exit, Refusal};
+use crate::explanation::Draft;
 use crate::terminal::{complain, show};
 
 /// The line for a run or store that everybody may use who reaches it.
-pub(crate) const NO_TOKEN: &str = "no job token is given, so whoever reaches the ports of this job can read, \
-    change and end it; make a token with `rdzv token --output FILE` and give every node --token-file FILE";
+pub(crate) const NO_TOKEN: &str = "no job token is given, so everybody who reaches the ports of this job can \
+    read, change and end it; make a token with `rdzv token --output FILE` and give every node --token-file FILE";
 
 /// The line for `--torch-clients any`.
-const ANY_CLIENT: &str = "--torch-clients any: whoever reaches the ports of this job can join, read, change and \
-    end it, as agents of torchrun have to; the token keeps nobody out";
+const ANY_CLIENT: &str = "--torch-clients any: everybody who reaches the ports of this job can join, read, \
+    change and end it, as agents of torchrun have to; the token keeps nobody out";
 
 /// Flags of `rdzv run` and `rdzv store`.
 #[derive(Debug, Clone, Args, PartialEq, Eq, Default)]
@@ -53,15 +54,15 @@ pub(crate) struct TrustArgs {
     ///
     /// Needs --tls-key and --tls-ca. Both sides show a certificate that the authority has signed; names in
     /// it are not compared. Clients of PyTorch's are not encrypted.
-    #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_ca"])]
+    #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
 
     /// Private key of --tls-cert, in PEM
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(long, value_name = "FILE")]
     tls_key: Option<PathBuf>,
 
     /// Certificate of the authority that signs those of all nodes, in PEM
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
 }
 
@@ -100,17 +101,25 @@ impl TrustArgs {
             trust.credentials.token = Some(token);
             trust.variables.push((RDZV_JOB_TOKEN_FILE, path));
         }
-        if let (Some(cert), Some(key), Some(ca)) = (&self.tls_cert, &self.tls_key, &self.tls_ca) {
-            let [cert, key, ca] = [cert, key, ca].map(|path| directory.join(path));
-            let identity = Identity::from_files(&cert, &key, &ca);
-            let identity = identity.map_err(|e| Refusal::argument("--tls-cert", &e.to_string()))?;
-            trust.credentials.identity = Some(Arc::new(identity));
-            let files = [
-                (RDZV_TLS_CERT, cert),
-                (RDZV_TLS_KEY, key),
-                (RDZV_TLS_CA, ca),
-            ];
-            trust.variables.extend(files);
+        match (&self.tls_cert, &self.tls_key, &self.tls_ca) {
+            (None, None, None) => {}
+            (Some(cert), Some(key), Some(ca)) => {
+                let [cert, key, ca] = [cert, key, ca].map(|path| directory.join(path));
+                let identity = Identity::from_files(&cert, &key, &ca);
+                let identity =
+                    identity.map_err(|e| Refusal::argument("--tls-cert", &e.to_string()))?;
+                trust.credentials.identity = Some(Arc::new(identity));
+                let files = [
+                    (RDZV_TLS_CERT, cert),
+                    (RDZV_TLS_KEY, key),
+                    (RDZV_TLS_CA, ca),
+                ];
+                trust.variables.extend(files);
+            }
+            _ => {
+                let problem = "--tls-cert, --tls-key and --tls-ca belong together; give all three";
+                return Err(Refusal::argument("--tls-cert", problem));
+            }
         }
         if let Some(who) = &self.torch_clients {
             if trust.credentials.is_empty() {
@@ -119,8 +128,13 @@ impl TrustArgs {
             }
             trust.torch_clients = match who.as_str() {
                 "deny" => TorchClients::Deny,
+                "job" => TorchClients::Job,
                 "any" => TorchClients::Any,
-                _ => TorchClients::Job,
+                // A value of the environment has not been checked.
+                other => {
+                    let problem = format!("'{other}' is none of deny, job and any");
+                    return Err(Refusal::argument("--torch-clients", &problem));
+                }
             };
         }
         if trust.torch_clients == TorchClients::Any {
@@ -128,6 +142,16 @@ impl TrustArgs {
         }
         Ok(trust)
     }
+}
+
+/// Adds the secret to an explanation.
+pub(crate) fn explain(draft: &mut Draft) {
+    draft.section("The secret of the job");
+    draft.flag("token", "token_file");
+    draft.flag("PyTorch's clients", "torch_clients");
+    draft.flag("certificate", "tls_cert");
+    draft.flag("its key", "tls_key");
+    draft.flag("authority", "tls_ca");
 }
 
 /// If the token is in a variable: starts this program again with a private file instead. Returns only if it
@@ -243,5 +267,38 @@ mod tests {
         };
         let error = resolve(&arguments, &[]).unwrap_err();
         assert!(error.contains("needs a job token"), "{error}");
+    }
+
+    #[test]
+    fn nothing_is_less_strict_than_it_was_meant_to_be() {
+        let file = |name: &str| Some(PathBuf::from(name));
+        let folder = tempfile::tempdir().unwrap();
+        let token = folder.path().join("token");
+        write_private(&token, generate().as_bytes()).unwrap();
+        let arguments = TrustArgs {
+            token_file: Some(token),
+            // By PET_TORCH_CLIENTS, whose values are not checked before.
+            torch_clients: Some("denny".to_owned()),
+            ..TrustArgs::default()
+        };
+        let error = resolve(&arguments, &[]).unwrap_err();
+        assert!(
+            error.contains("'denny' is none of deny, job and any"),
+            "{error}"
+        );
+        for (tls_cert, tls_key, tls_ca) in [
+            (file("c"), None, None),
+            (file("c"), file("k"), None),
+            (None, None, file("a")),
+        ] {
+            let arguments = TrustArgs {
+                tls_cert,
+                tls_key,
+                tls_ca,
+                ..TrustArgs::default()
+            };
+            let error = resolve(&arguments, &[]).unwrap_err();
+            assert!(error.contains("give all three"), "{error}");
+        }
     }
 }

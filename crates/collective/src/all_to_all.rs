@@ -37,7 +37,7 @@ impl ProcessGroup {
             target,
             target_parts: &parts,
         };
-        self.carry_out(call, &schedule, buffers, None)
+        self.run_schedule(call, &schedule, buffers, None)
     }
 
     /// Sends the `n`-th list to rank `n`, and returns what each rank had for this one. Lists may be of
@@ -66,7 +66,7 @@ impl ProcessGroup {
             target: &mut incoming,
             target_parts: &each,
         };
-        self.carry_out(call, &schedule, buffers, None)?;
+        self.run_schedule(call, &schedule, buffers, None)?;
         let (mut target, target_parts) = self.reserve::<T>("all_to_all_unequal", &incoming)?;
         let source = lists.concat();
         let lengths: Vec<usize> = lists.iter().map(Vec::len).collect();
@@ -79,7 +79,7 @@ impl ProcessGroup {
             target: &mut target,
             target_parts: &target_parts,
         };
-        self.carry_out(call, &schedule, buffers, None)?;
+        self.run_schedule(call, &schedule, buffers, None)?;
         let received = (0..world_size).map(|rank| target[target_parts.range(rank)].to_vec());
         Ok(received.collect())
     }

@@ -30,8 +30,8 @@ impl ProcessGroup {
         let call = self.next_call::<u8>(Operation::MonitoredBarrier, 0);
         let (rank, world_size) = (self.rank(), self.world_size());
         if rank != 0 {
-            let patience = timeout.max(self.timeout());
-            return self.attempt(call, patience, |mesh, running, _| {
+            let limit = timeout.max(self.timeout());
+            return self.attempt(call, limit, |mesh, running, _| {
                 mesh.post(running, 0, &[])?;
                 mesh.receive(running, 0, &mut [])
             });
@@ -41,7 +41,7 @@ impl ProcessGroup {
             for peer in 1..world_size {
                 mesh.post(running, peer, &[])?;
             }
-            mesh.settle(running, 0)
+            mesh.flush(running, 0)
         })
     }
 }
@@ -53,7 +53,7 @@ fn await_all(mesh: &mut Mesh, running: &Running, world_size: u32) -> Result<(), 
         // Once the time is over, this only looks who has come meanwhile.
         match mesh.receive(running, peer, &mut []) {
             Ok(()) => {}
-            Err(CollectiveError::Timeout { .. }) => missing.push((peer, mesh.last_heard(peer))),
+            Err(CollectiveError::Timeout { .. }) => missing.push((peer, mesh.last_call(peer))),
             Err(error) => return Err(error),
         }
     }

@@ -1,4 +1,4 @@
-//! How the ranks find one another: through keys in a store.
+//! Bootstrap: the ranks find one another through keys in a store.
 //!
 //! ```text
 //!   rdzv/process_group/<name>/<epoch>/group    "<group id> <world size>", written by rank 0
@@ -10,34 +10,36 @@
 //! The store is needed for this only. Connections are made when they are first used.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{io, str};
 
 use rdzv_store::{Store, StoreError};
 use uuid::Uuid;
 
+use crate::acceptor::Member;
 use crate::error::CollectiveError;
+use crate::interrupt::Interrupt;
 use crate::mesh::Mesh;
-use crate::reception::Member;
-use crate::socket::{Listener, Place, host_name, near_name};
+use crate::socket::{Endpoint, Listener, host_name, local_name};
 use crate::wire::GroupId;
 
-/// What may be chosen about a group. All ranks must choose the same name.
+/// Options of a group. All ranks must choose the same name.
 #[derive(Debug, Clone)]
 pub struct GroupOptions {
     /// Tells groups in one store apart (default `default`).
     pub name: String,
-    /// The how-manieth group of that name this is, from 0 (default 0). After a failure the ranks make
+    /// Sequence number of the group among those of its name, from 0 (default 0). After a failure the ranks make
     /// the next one ([`ProcessGroup::rebuild`](crate::ProcessGroup::rebuild)).
     pub epoch: u64,
-    /// How long joining, and then each operation, may take (default 5 minutes).
+    /// Time limit of joining, and then of each operation (default 5 minutes).
     pub timeout: Duration,
     /// The address of this host that the other ranks can reach. [`address_towards`] finds it out for
     /// a host that all ranks reach, such as that of the store. By default it is the one that this
     /// host uses towards the outside; without any, loopback.
     pub address: Option<IpAddr>,
     /// Whether ranks of one host use Unix sockets instead of TCP (default true).
-    pub near: bool,
+    pub local: bool,
     /// Whether ranks that use Unix sockets exchange data in shared memory where they can (default
     /// true).
     pub shared: bool,
@@ -53,7 +55,7 @@ impl Default for GroupOptions {
             epoch: 0,
             timeout: Duration::from_secs(300),
             address: None,
-            near: true,
+            local: true,
             shared: true,
             largest: 16 << 30,
         }
@@ -131,20 +133,32 @@ pub(crate) fn join(
     let mut listener = Listener::bind((ip, 0).into()).map_err(listening)?;
     let address = listener.address().map_err(listening)?;
     let group = *joining.agree_on_group()?.as_bytes();
-    let host = options.near.then(host_name).flatten().filter(|_| {
+    let host = options.local.then(host_name).flatten().filter(|_| {
         // TCP does as well.
-        let near = listener.bind_near(&near_name(&group, rank));
-        near.inspect_err(|error| tracing::debug!(%error, "no Unix socket"))
+        let local = listener.bind_local(&local_name(&group, rank));
+        local
+            .inspect_err(|error| tracing::debug!(%error, "no Unix socket"))
             .is_ok()
     });
     joining.publish(address, host.as_deref())?;
-    let places = joining.all_places(&group, host.as_deref())?;
+    let endpoints = joining.all_endpoints(&group, host.as_deref())?;
     let member = Member {
         rank,
         world_size,
         group,
     };
-    Ok(Mesh::new(member, places, listener, options.shared))
+    let interrupt = Interrupt::new().map_err(|source| CollectiveError::System {
+        what: format!("join process group {}: make an eventfd", options.name),
+        source,
+    })?;
+    let interrupt = Arc::new(interrupt);
+    Ok(Mesh::new(
+        member,
+        endpoints,
+        listener,
+        options.shared,
+        interrupt,
+    ))
 }
 
 /// One rank on its way into a group.
@@ -208,12 +222,12 @@ impl Joining<'_> {
         })
     }
 
-    /// Where all ranks listen; those of our host are near.
-    fn all_places(
+    /// Where all ranks listen; those of our host are local.
+    fn all_endpoints(
         &self,
         group: &GroupId,
         host: Option<&str>,
-    ) -> Result<Vec<Place>, CollectiveError> {
+    ) -> Result<Vec<Endpoint>, CollectiveError> {
         let keys: Vec<String> = (0..self.world_size).map(|rank| self.key(rank)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         self.wait(&keys)?;
@@ -224,9 +238,9 @@ impl Joining<'_> {
             .map(|(rank, (key, value))| {
                 let place = str::from_utf8(value).ok().and_then(|text| {
                     let (address, theirs) = text.split_once(' ').unwrap_or((text, ""));
-                    Some(Place {
+                    Some(Endpoint {
                         address: address.parse().ok()?,
-                        near: (host == Some(theirs)).then(|| near_name(group, rank)),
+                        local: (host == Some(theirs)).then(|| local_name(group, rank)),
                     })
                 });
                 place.ok_or_else(|| self.corrupt(key, value))

@@ -64,6 +64,6 @@ impl ProcessGroup {
             target: own,
             target_parts: &mine,
         };
-        self.carry_out(call, &schedule, buffers, None)
+        self.run_schedule(call, &schedule, buffers, None)
     }
 }

@@ -1,26 +1,26 @@
-//! What a rank has called: compared between ranks, and named in errors.
+//! The call of a rank: compared between ranks, and named in errors.
 
 use std::fmt;
 
 use crate::element::ElementType;
-use crate::reduce::Reduce;
+use crate::reduce_op::ReduceOp;
 
 /// One call of an operation, as all ranks that take part must make it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Call {
     /// Which operation.
     pub operation: Operation,
     /// The type of the elements.
     pub element: ElementType,
-    /// How many elements each rank passed; 0 where ranks may pass different numbers.
+    /// Number of elements that each rank passed; 0 where ranks may pass different numbers.
     pub elements: u64,
-    /// The how-manieth collective operation of the group this is, from 1; for [`Operation::Send`] the
-    /// how-manieth from that rank to the other.
+    /// Sequence number of this collective operation in the group, from 1; for [`Operation::Send`] that
+    /// of the message from that rank to the other.
     pub sequence: u64,
 }
 
 /// An operation and its arguments other than the data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Operation {
     /// All ranks wait for one another.
     Barrier,
@@ -51,20 +51,20 @@ pub enum Operation {
     AllToAllUnequal,
     /// One rank gets the combination of what each has.
     Reduce {
-        /// How two values become one.
-        reduce: Reduce,
+        /// The operator that combines two values.
+        reduce: ReduceOp,
         /// The rank that gets it.
         root: u32,
     },
     /// All ranks get the combination of what each has.
     AllReduce {
-        /// How two values become one.
-        reduce: Reduce,
+        /// The operator that combines two values.
+        reduce: ReduceOp,
     },
     /// Each rank gets a part of the combination of what each has.
     ReduceScatter {
-        /// How two values become one.
-        reduce: Reduce,
+        /// The operator that combines two values.
+        reduce: ReduceOp,
     },
     /// One rank gets what another one has.
     Send {

@@ -1,14 +1,14 @@
 //! The types of values that a group can carry.
 //!
 //! Values travel as they are in memory. Processors of another byte order do not understand one
-//! another's greeting, so they never get as far as mistaking each other's values.
+//! another's hello, so they never get as far as mistaking each other's values.
 
 use std::fmt;
 
 use half::{bf16, f16};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::reduce::Reduce;
+use crate::reduce_op::ReduceOp;
 
 /// The type of the elements of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,11 +37,13 @@ pub enum ElementType {
     F32,
     /// `f64`
     F64,
+    /// [`Bool`]
+    Bool,
 }
 
 impl ElementType {
     /// All of them, in the order of their codes on the wire, which begin with 1.
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::U8,
         Self::I8,
         Self::U16,
@@ -54,7 +56,17 @@ impl ElementType {
         Self::Bf16,
         Self::F32,
         Self::F64,
+        Self::Bool,
     ];
+
+    /// Whether values of this type can be combined by an operator.
+    pub fn allows(self, op: ReduceOp) -> bool {
+        match self {
+            Self::Bool => !matches!(op, ReduceOp::Average | ReduceOp::PremulSum(_)),
+            Self::F16 | Self::Bf16 | Self::F32 | Self::F64 => !op.is_bitwise(),
+            _ => !matches!(op, ReduceOp::PremulSum(_)),
+        }
+    }
 }
 
 impl fmt::Display for ElementType {
@@ -72,6 +84,7 @@ impl fmt::Display for ElementType {
             Self::Bf16 => "bf16",
             Self::F32 => "f32",
             Self::F64 => "f64",
+            Self::Bool => "bool",
         })
     }
 }
@@ -93,15 +106,80 @@ pub trait Element:
     /// Its name on the wire and in errors.
     const TYPE: ElementType;
 
-    /// Whether it has bits that can be combined one by one.
-    const BITWISE: bool;
-
     /// The result of a reduction of two values. The two orders may differ where operands matter
     /// (not-a-number, negative zero).
-    fn combine(reduce: Reduce, left: Self, right: Self) -> Self;
+    fn combine(reduce: ReduceOp, left: Self, right: Self) -> Self;
 
     /// For averages; `by` is at least 1.
     fn divide(self, by: u32) -> Self;
+
+    /// The product with a factor, for [`ReduceOp::PremulSum`]. Floats only; others are unchanged.
+    fn scale(self, by: f64) -> Self;
+}
+
+/// A truth value as tensors hold it: one byte, 0 for false, any other value for true.
+///
+/// Results of reductions are 0 or 1; other operations copy the byte.
+///
+/// ```
+/// use rdzv_collective::Bool;
+///
+/// assert!(bool::from(Bool::from(true)));
+/// assert_eq!(Bool::default(), Bool::from(false));
+/// ```
+#[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(transparent)]
+pub struct Bool(u8);
+
+impl From<bool> for Bool {
+    fn from(value: bool) -> Self {
+        Self(u8::from(value))
+    }
+}
+
+impl From<Bool> for bool {
+    fn from(value: Bool) -> Self {
+        value.0 != 0
+    }
+}
+
+impl PartialEq for Bool {
+    fn eq(&self, other: &Self) -> bool {
+        bool::from(*self) == bool::from(*other)
+    }
+}
+
+impl Eq for Bool {}
+
+impl fmt::Debug for Bool {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        bool::from(*self).fmt(formatter)
+    }
+}
+
+impl sealed::Sealed for Bool {}
+
+impl Element for Bool {
+    const TYPE: ElementType = ElementType::Bool;
+
+    #[inline(always)]
+    fn combine(reduce: ReduceOp, left: Self, right: Self) -> Self {
+        let (left, right) = (left.0 != 0, right.0 != 0);
+        Self::from(match reduce {
+            ReduceOp::Product | ReduceOp::Min | ReduceOp::BitAnd => left & right,
+            ReduceOp::BitXor => left ^ right,
+            // The average and the premultiplied sum are refused before.
+            _ => left | right,
+        })
+    }
+
+    fn divide(self, _: u32) -> Self {
+        self
+    }
+
+    fn scale(self, _: f64) -> Self {
+        self
+    }
 }
 
 mod sealed {
@@ -114,24 +192,29 @@ macro_rules! integer {
 
         impl Element for $type {
             const TYPE: ElementType = ElementType::$name;
-            const BITWISE: bool = true;
 
             #[inline(always)]
-            fn combine(reduce: Reduce, left: Self, right: Self) -> Self {
+            fn combine(reduce: ReduceOp, left: Self, right: Self) -> Self {
                 match reduce {
-                    Reduce::Sum | Reduce::Average => left.wrapping_add(right),
-                    Reduce::Product => left.wrapping_mul(right),
-                    Reduce::Min => left.min(right),
-                    Reduce::Max => left.max(right),
-                    Reduce::BitAnd => left & right,
-                    Reduce::BitOr => left | right,
-                    Reduce::BitXor => left ^ right,
+                    ReduceOp::Sum | ReduceOp::Average | ReduceOp::PremulSum(_) => {
+                        left.wrapping_add(right)
+                    }
+                    ReduceOp::Product => left.wrapping_mul(right),
+                    ReduceOp::Min => left.min(right),
+                    ReduceOp::Max => left.max(right),
+                    ReduceOp::BitAnd => left & right,
+                    ReduceOp::BitOr => left | right,
+                    ReduceOp::BitXor => left ^ right,
                 }
             }
 
             fn divide(self, by: u32) -> Self {
                 // Wide enough for every value and every divisor; what comes out fits again.
                 (i128::from(self) / i128::from(by)) as Self
+            }
+
+            fn scale(self, _: f64) -> Self {
+                self
             }
         }
     };
@@ -147,21 +230,20 @@ integer!(u64, U64);
 integer!(i64, I64);
 
 macro_rules! float {
-    ($type:ident, $name:ident, $divide:expr) => {
+    ($type:ident, $name:ident, $divide:expr, $scale:expr) => {
         impl sealed::Sealed for $type {}
 
         impl Element for $type {
             const TYPE: ElementType = ElementType::$name;
-            const BITWISE: bool = false;
 
             #[inline(always)]
-            fn combine(reduce: Reduce, left: Self, right: Self) -> Self {
+            fn combine(reduce: ReduceOp, left: Self, right: Self) -> Self {
                 match reduce {
-                    Reduce::Product => left * right,
+                    ReduceOp::Product => left * right,
                     // If either is not a number, the result is the left one or not a number.
-                    Reduce::Min if left.is_nan() || left < right => left,
-                    Reduce::Max if left.is_nan() || left > right => left,
-                    Reduce::Min | Reduce::Max => right,
+                    ReduceOp::Min if left.is_nan() || left < right => left,
+                    ReduceOp::Max if left.is_nan() || left > right => left,
+                    ReduceOp::Min | ReduceOp::Max => right,
                     // The others are refused before: these have no bits to combine.
                     _ => left + right,
                 }
@@ -170,26 +252,46 @@ macro_rules! float {
             fn divide(self, by: u32) -> Self {
                 $divide(self, by)
             }
+
+            fn scale(self, by: f64) -> Self {
+                $scale(self, by)
+            }
         }
     };
 }
 
-float!(f32, F32, |value, by| value / by as f32);
-float!(f64, F64, |value, by| value / f64::from(by));
+float!(
+    f32,
+    F32,
+    |value, by| value / by as f32,
+    |value, by: f64| value * by as f32
+);
+float!(
+    f64,
+    F64,
+    |value, by| value / f64::from(by),
+    |value, by| value * by
+);
 // Half precision is combined in single precision, and rounded after every step.
-float!(f16, F16, |value: Self, by| Self::from_f32(
-    value.to_f32() / by as f32
-));
-float!(bf16, Bf16, |value: Self, by| Self::from_f32(
-    value.to_f32() / by as f32
-));
+float!(
+    f16,
+    F16,
+    |value: Self, by| Self::from_f32(value.to_f32() / by as f32),
+    |value: Self, by: f64| Self::from_f32(value.to_f32() * by as f32)
+);
+float!(
+    bf16,
+    Bf16,
+    |value: Self, by| Self::from_f32(value.to_f32() / by as f32),
+    |value: Self, by: f64| Self::from_f32(value.to_f32() * by as f32)
+);
 
 /// Combines what arrived with the own values. With `arrived_first` what arrived is the left operand.
 ///
 /// The caller puts the value of the lower rank on the left on both sides of an exchange, so that
 /// both get the same bits even where the operands matter.
 pub(crate) fn combine<T: Element>(
-    reduce: Reduce,
+    reduce: ReduceOp,
     own: &mut [T],
     arrived: &[T],
     arrived_first: bool,
@@ -198,9 +300,11 @@ pub(crate) fn combine<T: Element>(
     macro_rules! loops {
         ($($name:ident),*) => {
             match reduce {
-                $(Reduce::$name => each(own, arrived, arrived_first, |left, right| {
-                    T::combine(Reduce::$name, left, right)
+                $(ReduceOp::$name => each(own, arrived, arrived_first, |left, right| {
+                    T::combine(ReduceOp::$name, left, right)
                 }),)*
+                // The factor has been applied before.
+                ReduceOp::PremulSum(_) => combine(ReduceOp::Sum, own, arrived, arrived_first),
             }
         };
     }
@@ -226,7 +330,7 @@ fn each<T: Element>(
 mod tests {
     use super::*;
 
-    fn combined<T: Element>(reduce: Reduce, own: T, arrived: T) -> T {
+    fn combined<T: Element>(reduce: ReduceOp, own: T, arrived: T) -> T {
         let mut own = [own];
         combine(reduce, &mut own, &[arrived], false);
         own[0]
@@ -234,30 +338,35 @@ mod tests {
 
     #[test]
     fn reductions_of_plain_numbers() {
-        assert_eq!(combined(Reduce::Sum, 3_i32, 4), 7);
-        assert_eq!(combined(Reduce::Sum, i64::MAX, 1), i64::MIN);
-        assert_eq!(combined(Reduce::Product, 3_u16, 4), 12);
-        assert_eq!(combined(Reduce::Product, 0.5_f32, 4.0), 2.0);
-        assert_eq!(combined(Reduce::Min, -1.5_f64, 2.0), -1.5);
-        assert_eq!(combined(Reduce::Max, 200_u8, 7), 200);
-        assert_eq!(combined(Reduce::BitAnd, 0b110_i8, 0b011), 0b010);
-        assert_eq!(combined(Reduce::BitOr, 0b110_u64, 0b011), 0b111);
-        assert_eq!(combined(Reduce::BitXor, 0b110_u32, 0b011), 0b101);
+        assert_eq!(combined(ReduceOp::Sum, 3_i32, 4), 7);
+        assert_eq!(combined(ReduceOp::Sum, i64::MAX, 1), i64::MIN);
+        assert_eq!(combined(ReduceOp::Product, 3_u16, 4), 12);
+        assert_eq!(combined(ReduceOp::Product, 0.5_f32, 4.0), 2.0);
+        assert_eq!(combined(ReduceOp::Min, -1.5_f64, 2.0), -1.5);
+        assert_eq!(combined(ReduceOp::Max, 200_u8, 7), 200);
+        assert_eq!(combined(ReduceOp::BitAnd, 0b110_i8, 0b011), 0b010);
+        assert_eq!(combined(ReduceOp::BitOr, 0b110_u64, 0b011), 0b111);
+        assert_eq!(combined(ReduceOp::BitXor, 0b110_u32, 0b011), 0b101);
     }
 
     #[test]
     fn half_precision_is_rounded_once_for_each_step() {
         let of = f16::from_f32;
-        assert_eq!(combined(Reduce::Sum, of(2048.0), of(1.0)), of(2048.0));
-        assert_eq!(combined(Reduce::Sum, of(2048.0), of(2.0)), of(2050.0));
+        assert_eq!(combined(ReduceOp::Sum, of(2048.0), of(1.0)), of(2048.0));
+        assert_eq!(combined(ReduceOp::Sum, of(2048.0), of(2.0)), of(2050.0));
         let of = bf16::from_f32;
-        assert_eq!(combined(Reduce::Max, of(-1.0), of(0.5)), of(0.5));
+        assert_eq!(combined(ReduceOp::Max, of(-1.0), of(0.5)), of(0.5));
         assert_eq!(of(3.0).divide(2), of(1.5));
     }
 
     #[test]
     fn not_a_number_is_never_lost() {
-        for reduce in [Reduce::Sum, Reduce::Product, Reduce::Min, Reduce::Max] {
+        for reduce in [
+            ReduceOp::Sum,
+            ReduceOp::Product,
+            ReduceOp::Min,
+            ReduceOp::Max,
+        ] {
             assert!(combined(reduce, f32::NAN, 1.0).is_nan());
             assert!(combined(reduce, 1.0, f32::NAN).is_nan());
             assert!(combined(reduce, bf16::NAN, bf16::ONE).is_nan());
@@ -267,7 +376,12 @@ mod tests {
     #[test]
     fn both_sides_of_an_exchange_get_the_same_bits() {
         let (low, high) = (f32::from_bits(0x7fc0_0001), f32::from_bits(0x7fc0_0002));
-        for reduce in [Reduce::Sum, Reduce::Product, Reduce::Min, Reduce::Max] {
+        for reduce in [
+            ReduceOp::Sum,
+            ReduceOp::Product,
+            ReduceOp::Min,
+            ReduceOp::Max,
+        ] {
             for (low, high) in [(low, high), (0.0, -0.0)] {
                 let (mut at_low, mut at_high) = ([low], [high]);
                 combine(reduce, &mut at_low, &[high], false);

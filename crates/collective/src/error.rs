@@ -1,4 +1,4 @@
-//! What can go wrong in a group. Every error names the rank at fault, its address and the operation.
+//! Errors of a group. Each names the rank at fault, its address and the operation.
 
 use std::fmt;
 use std::io;
@@ -10,6 +10,7 @@ use thiserror::Error;
 
 use crate::call::Call;
 use crate::element::ElementType;
+use crate::wire::{Cause, Refusal};
 
 /// Why a group could not be made, or an operation failed.
 ///
@@ -26,7 +27,7 @@ pub enum CollectiveError {
     Store {
         /// Name of the group.
         group: String,
-        /// What the store said.
+        /// Error of the store.
         #[source]
         source: Box<StoreError>,
     },
@@ -40,7 +41,7 @@ pub enum CollectiveError {
         group: String,
         /// The own rank.
         rank: u32,
-        /// What the store has for it.
+        /// Value of its key in the store.
         found: String,
     },
     /// The ranks have different ideas of the world size.
@@ -72,15 +73,15 @@ pub enum CollectiveError {
         rank: u32,
         /// The world size.
         world_size: u32,
-        /// Who did not come, as far as known.
+        /// The missing ranks, as far as known.
         missing: Vec<u32>,
-        /// How long was waited.
+        /// Time waited.
         elapsed: Duration,
     },
     /// The operating system refused something.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The attempted action.
         what: String,
         /// Why it failed.
         #[source]
@@ -95,13 +96,28 @@ pub enum CollectiveError {
     Timeout {
         /// The own call.
         call: Call,
-        /// Who was waited for.
+        /// The awaited rank.
         peer: u32,
         /// Where it listens.
         address: SocketAddr,
-        /// What was seen of it.
+        /// Last known state of that rank.
         state: &'static str,
-        /// How long the operation took.
+        /// Time since the operation began.
+        elapsed: Duration,
+    },
+    /// Another thread of this process ended the operation with
+    /// [`ProcessGroup::breaker`](crate::ProcessGroup::breaker).
+    #[error(
+        "{call}: rank {rank} was interrupted by a thread of its own after {:.1} s; this process group has \
+         ended, make the next one with rebuild",
+        .elapsed.as_secs_f64()
+    )]
+    Interrupted {
+        /// The own call.
+        call: Call,
+        /// The own rank.
+        rank: u32,
+        /// Time since the operation began.
         elapsed: Duration,
     },
     /// The connection to a rank ended, or could not be made.
@@ -113,13 +129,13 @@ pub enum CollectiveError {
     Lost {
         /// The own call.
         call: Call,
-        /// Who is gone.
+        /// The lost rank.
         peer: u32,
         /// Where it listened.
         address: SocketAddr,
-        /// What the socket said.
-        reason: String,
-        /// How long the operation took.
+        /// Error of the socket.
+        reason: Box<str>,
+        /// Time since the operation began.
         elapsed: Duration,
     },
     /// Two ranks made different calls.
@@ -128,8 +144,8 @@ pub enum CollectiveError {
         /// The own call.
         ours: Call,
         /// The other's.
-        theirs: Call,
-        /// Who that is.
+        theirs: Box<Call>,
+        /// The other rank.
         peer: u32,
         /// Where it listens.
         address: SocketAddr,
@@ -139,7 +155,7 @@ pub enum CollectiveError {
     Refused {
         /// The own call.
         call: Call,
-        /// Who refused.
+        /// The rank that refused.
         peer: u32,
         /// Where it listens.
         address: SocketAddr,
@@ -151,11 +167,11 @@ pub enum CollectiveError {
     NotARank {
         /// The own call.
         call: Call,
-        /// Who should be there.
+        /// The rank that should be there.
         peer: u32,
         /// Where.
         address: SocketAddr,
-        /// What it said.
+        /// The bytes or the frame that it sent.
         found: String,
     },
     /// Ranks did not come to a monitored barrier.
@@ -169,11 +185,11 @@ pub enum CollectiveError {
     NotReached {
         /// The own call.
         call: Call,
-        /// Who did not come, and the last call that each was heard of in.
+        /// The missing ranks, each with the last call that it took part in.
         missing: Vec<(u32, Option<Call>)>,
-        /// How many ranks the group has.
+        /// Number of ranks in the group.
         world_size: u32,
-        /// How long was waited.
+        /// Time waited.
         elapsed: Duration,
     },
     /// A rank says that it has more than this one may reserve room for.
@@ -186,14 +202,14 @@ pub enum CollectiveError {
         what: &'static str,
         /// The rank with which it becomes too much.
         rank: u32,
-        /// How many elements it has.
+        /// Number of its elements.
         length: u64,
         /// Their type.
         element: ElementType,
         /// The limit.
         largest: u64,
     },
-    /// What a rank sent is no object of the expected type. The group is still good.
+    /// The bytes of a rank are no object of the expected type. The group is still good.
     #[error(
         "{what}: the {bytes} bytes of rank {rank} are no object of this type ({reason}); build all \
          ranks from the same types"
@@ -203,9 +219,9 @@ pub enum CollectiveError {
         what: &'static str,
         /// Whose object that is.
         rank: u32,
-        /// How long it is.
+        /// Length of the object in bytes.
         bytes: usize,
-        /// What is wrong with it.
+        /// Error of the decoder.
         reason: String,
     },
     /// Another rank failed first.
@@ -213,13 +229,13 @@ pub enum CollectiveError {
     Aborted {
         /// The own call.
         call: Call,
-        /// Who said so.
+        /// The rank that reported it.
         peer: u32,
         /// Where it listens.
         address: SocketAddr,
         /// The rank at fault.
         suspect: u32,
-        /// What it did.
+        /// The reason.
         cause: Cause,
     },
     /// The group was broken by an earlier error.
@@ -240,94 +256,13 @@ impl CollectiveError {
             Self::Refused { peer, .. } => (peer, Cause::Refused),
             Self::Aborted { suspect, cause, .. } => (suspect, cause),
             Self::NotARank { peer, .. } => (peer, Cause::Other),
+            Self::Interrupted { rank, .. } => (rank, Cause::Interrupted),
             Self::TooLarge { rank, .. } => (rank, Cause::Other),
             Self::NotReached { ref missing, .. } => {
                 let first = missing.first().map_or(own_rank, |(rank, _)| *rank);
                 (first, Cause::TimedOut)
             }
             _ => (own_rank, Cause::Other),
-        }
-    }
-}
-
-/// What a rank did that made another one give up. Reads after "rank 3 …".
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cause {
-    /// It went away.
-    Lost,
-    /// It did not come in time.
-    TimedOut,
-    /// It made another call.
-    Mismatch,
-    /// It refused the rank that gave up.
-    Refused,
-    /// Something else.
-    Other,
-}
-
-impl fmt::Display for Cause {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Lost => "ended or left the group",
-            Self::TimedOut => "did not do its part in time",
-            Self::Mismatch => "made a different call",
-            Self::Refused => "refused to talk to it",
-            Self::Other => "failed; see its own error",
-        })
-    }
-}
-
-/// Why a rank refuses another one. Reads after "refused this rank: …".
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
-    /// The bytes were no greeting of a rank.
-    NotAHello,
-    /// Another version of the protocol.
-    Version {
-        /// The refuser's version.
-        expected: u16,
-    },
-    /// Another group, perhaps one of an earlier run.
-    Group,
-    /// Another world size.
-    WorldSize {
-        /// The refuser's.
-        expected: u32,
-    },
-    /// The refuser is not the rank that was dialled.
-    Rank {
-        /// The refuser's rank.
-        expected: u32,
-    },
-    /// There is a connection from that rank already.
-    Duplicate,
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotAHello => write!(formatter, "it did not greet as a rank does"),
-            Self::Version { expected } => write!(
-                formatter,
-                "it speaks version {expected} of the protocol; use the same rdzv everywhere"
-            ),
-            Self::Group => write!(
-                formatter,
-                "it belongs to another group; is the address from an earlier run?"
-            ),
-            Self::WorldSize { expected } => {
-                write!(formatter, "its group has {expected} ranks")
-            }
-            Self::Rank { expected } => {
-                write!(
-                    formatter,
-                    "it is rank {expected}; is its address reachable from here?"
-                )
-            }
-            Self::Duplicate => write!(
-                formatter,
-                "it has a connection from a process with this rank already"
-            ),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Carries out a schedule on buffers.
+//! Runs a schedule on buffers.
 //!
 //! Parts are taken in pieces, the whole schedule on each, so that no message is longer than
 //! [`Mesh::longest`] and data flow through long chains of ranks like through a pipe. Sending is only
@@ -12,10 +12,10 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::element::{self, Element};
 use crate::error::CollectiveError;
 use crate::mesh::{Mesh, Running};
-use crate::reduce::Reduce;
+use crate::reduce_op::ReduceOp;
 use crate::schedule::{Arrival, Message, Parts, Schedule};
 
-/// What is sent from and received into, and how it is cut.
+/// The values to send and the room to receive into, cut into parts.
 #[derive(Debug)]
 pub(crate) enum Buffers<'a, T> {
     /// One buffer for both.
@@ -38,7 +38,7 @@ pub(crate) enum Buffers<'a, T> {
     },
 }
 
-/// What arrives, before it is combined.
+/// Room for values that are yet to be combined.
 ///
 /// Made of words, so that values of every type stand aligned in it.
 #[derive(Debug, Default)]
@@ -56,13 +56,13 @@ impl Scratch {
     }
 }
 
-/// Carries out a schedule; `reduce` says what combining means, where the schedule combines.
+/// Runs a schedule; `reduce` says what combining means, where the schedule combines.
 pub(crate) fn run<T: Element>(
     mesh: &mut Mesh,
     running: &Running,
     schedule: &Schedule,
     mut buffers: Buffers<'_, T>,
-    reduce: Option<Reduce>,
+    reduce: Option<ReduceOp>,
     scratch: &mut Scratch,
 ) -> Result<(), CollectiveError> {
     let most = (mesh.longest() / size_of::<T>() / schedule.widest as usize).max(1);
@@ -79,7 +79,7 @@ pub(crate) fn run<T: Element>(
         let pieces = Pieces { piece, most };
         pieces.run(mesh, running, schedule, &mut buffers, reduce, scratch)?;
     }
-    mesh.settle(running, 0)
+    mesh.flush(running, 0)
 }
 
 /// One piece of every part.
@@ -96,7 +96,7 @@ impl Pieces {
         running: &Running,
         schedule: &Schedule,
         buffers: &mut Buffers<'_, T>,
-        reduce: Option<Reduce>,
+        reduce: Option<ReduceOp>,
         scratch: &mut Scratch,
     ) -> Result<(), CollectiveError> {
         for step in &schedule.steps {
@@ -117,7 +117,7 @@ impl Pieces {
                     self.receive(mesh, running, message, (values, parts), reduce, scratch)?;
                 }
             }
-            mesh.settle(running, mesh.longest())?;
+            mesh.flush(running, mesh.longest())?;
         }
         Ok(())
     }
@@ -128,7 +128,7 @@ impl Pieces {
         running: &Running,
         message: Message,
         (values, parts): (&mut [T], &Parts),
-        reduce: Option<Reduce>,
+        reduce: Option<ReduceOp>,
         scratch: &mut Scratch,
     ) -> Result<(), CollectiveError> {
         if reduce.is_none() && message.count == 1 {

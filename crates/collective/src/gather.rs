@@ -37,7 +37,7 @@ impl ProcessGroup {
             values: &mut all,
             parts: &parts,
         };
-        self.carry_out(call, &schedule, buffers, None)?;
+        self.run_schedule(call, &schedule, buffers, None)?;
         Ok(Some(all))
     }
 
@@ -120,7 +120,7 @@ impl ProcessGroup {
                     element: T::TYPE,
                     largest: self.largest,
                 })
-                .inspect_err(|error| self.break_off(error))?;
+                .inspect_err(|error| self.set_broken(error))?;
         }
         let lengths: Vec<usize> = lengths.iter().map(|length| *length as usize).collect();
         let total = (most - left) as usize;
@@ -130,7 +130,7 @@ impl ProcessGroup {
                 what: format!("{what}: reserve room for {total} x {}", T::TYPE),
                 source: std::io::ErrorKind::OutOfMemory.into(),
             };
-            self.break_off(&error);
+            self.set_broken(&error);
             return Err(error);
         }
         room.resize(total, T::default());

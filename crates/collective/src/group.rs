@@ -1,19 +1,20 @@
 //! The process group: one rank's membership, and the frame that all operations share.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdzv_store::Store;
+use rdzv_store::{Breaker, Store};
 
-use crate::boards;
 use crate::bootstrap::{self, GroupOptions};
 use crate::call::{Call, Operation};
 use crate::element::Element;
 use crate::error::CollectiveError;
 use crate::exchange::{self, Buffers, Scratch};
 use crate::mesh::{Mesh, Running};
-use crate::reduce::Reduce;
+use crate::reduce_op::ReduceOp;
 use crate::schedule::{Parts, Schedule};
+use crate::shared_reduction;
 
 /// One rank's membership in a group of processes that work on the same thing.
 ///
@@ -24,16 +25,16 @@ pub struct ProcessGroup {
     /// As joined, for the group that follows.
     options: GroupOptions,
     timeout: Duration,
-    /// How many collective operations have been called.
+    /// Number of collective operations that have been called.
     sequence: u64,
-    /// How many times values were sent to and received from each rank.
+    /// Number of messages sent to and received from each rank.
     pub(crate) sent: BTreeMap<u32, u64>,
     pub(crate) received: BTreeMap<u32, u64>,
     /// The most bytes that other ranks can make this one reserve in one operation.
     pub(crate) largest: u64,
     /// The first error, once there was one.
     broken: Option<String>,
-    /// What arrives, before it is combined; at most one message.
+    /// Room for one message that is yet to be combined.
     scratch: Scratch,
 }
 
@@ -89,7 +90,7 @@ impl ProcessGroup {
         Self::with_options(store, rank, world_size, &options)
     }
 
-    /// The how-manieth group of its name this is.
+    /// Sequence number of the group among those of its name, from 0.
     pub fn epoch(&self) -> u64 {
         self.options.epoch
     }
@@ -99,12 +100,32 @@ impl ProcessGroup {
         self.mesh.member().rank
     }
 
-    /// How many ranks the group has.
+    /// Number of ranks in the group.
     pub fn world_size(&self) -> u32 {
         self.mesh.member().world_size
     }
 
-    /// How long an operation may take.
+    /// A function that ends the operation in progress in another thread, and makes all later ones fail with
+    /// [`CollectiveError::Interrupted`] or [`CollectiveError::Broken`]; the other ranks learn of it. Joining is
+    /// ended by [`Store::breaker`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use rdzv_collective::{CollectiveError, ProcessGroup};
+    ///
+    /// let store = rdzv_store::HashStore::new();
+    /// let mut group = ProcessGroup::new(&store, 0, 1, Duration::from_secs(60))?;
+    /// let end = group.breaker();
+    /// std::thread::spawn(move || end()).join().expect("it does not panic");
+    /// assert!(matches!(group.barrier(), Err(CollectiveError::Interrupted { .. })));
+    /// # Ok::<(), CollectiveError>(())
+    /// ```
+    pub fn breaker(&self) -> Breaker {
+        let interrupt = Arc::clone(self.mesh.interrupt());
+        Arc::new(move || interrupt.raise())
+    }
+
+    /// Time limit of an operation.
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
@@ -114,14 +135,14 @@ impl ProcessGroup {
         self.timeout = timeout;
     }
 
-    /// Carries out a collective operation on one buffer.
+    /// Runs a collective operation on one buffer.
     pub(crate) fn perform<T: Element>(
         &mut self,
         operation: Operation,
         schedule: &Schedule,
         values: &mut [T],
         parts: &Parts,
-        reduce: Option<Reduce>,
+        reduce: Option<ReduceOp>,
     ) -> Result<(), CollectiveError> {
         let elements = match operation {
             Operation::AllGatherUnequal => 0,
@@ -129,7 +150,7 @@ impl ProcessGroup {
         };
         let call = self.next_call::<T>(operation, elements);
         let buffers = Buffers::InPlace { values, parts };
-        self.carry_out(call, schedule, buffers, reduce)
+        self.run_schedule(call, schedule, buffers, reduce)
     }
 
     /// The next collective call.
@@ -143,13 +164,13 @@ impl ProcessGroup {
         }
     }
 
-    /// Carries out one operation and, if it fails, breaks the group here and at the peers.
-    pub(crate) fn carry_out<T: Element>(
+    /// Runs one operation and, if it fails, breaks the group here and at the peers.
+    pub(crate) fn run_schedule<T: Element>(
         &mut self,
         call: Call,
         schedule: &Schedule,
         buffers: Buffers<'_, T>,
-        reduce: Option<Reduce>,
+        reduce: Option<ReduceOp>,
     ) -> Result<(), CollectiveError> {
         self.attempt(call, self.timeout, |mesh, running, scratch| {
             exchange::run(mesh, running, schedule, buffers, reduce, scratch)
@@ -173,19 +194,24 @@ impl ProcessGroup {
             started: Instant::now(),
             timeout,
         };
-        act(&mut self.mesh, &running, &mut self.scratch).inspect_err(|error| self.break_off(error))
+        if self.mesh.interrupt().is_raised() {
+            let error = self.mesh.interrupted(&running);
+            self.set_broken(&error);
+            return Err(error);
+        }
+        act(&mut self.mesh, &running, &mut self.scratch).inspect_err(|error| self.set_broken(error))
     }
 
     /// The group is broken by this error: here, and at the peers.
-    pub(crate) fn break_off(&mut self, error: &CollectiveError) {
+    pub(crate) fn set_broken(&mut self, error: &CollectiveError) {
         let (suspect, cause) = error.blame(self.mesh.member().rank);
         self.mesh.abort(suspect, cause);
         self.broken = Some(error.to_string());
     }
 
-    /// Whether large buffers are reduced on boards; the same on all ranks.
-    pub(crate) fn has_boards(&self) -> bool {
-        self.mesh.is_near() && self.world_size() <= boards::MOST_RANKS
+    /// Whether large buffers are reduced on shared buffers; the same on all ranks.
+    pub(crate) fn has_shared_buffers(&self) -> bool {
+        self.mesh.is_local() && self.world_size() <= shared_reduction::MOST_RANKS
     }
 
     /// Refuses a rank that the group does not have.
@@ -214,7 +240,7 @@ impl ProcessGroup {
         )))
     }
 
-    /// How many elements all ranks have together, if each has so many.
+    /// Number of elements of all ranks together, from that of each.
     pub(crate) fn of_all(&self, each: usize) -> usize {
         each * self.world_size() as usize
     }

@@ -12,17 +12,17 @@ use crate::wire::{FRAME, Frame, HELLO, Hello};
 
 /// A connection that was accepted and has not said yet who it is.
 #[derive(Debug)]
-pub(crate) struct Arriving {
+pub(crate) struct Handshake {
     socket: Socket,
     from: String,
     /// The hello, and the offer of memory if one follows.
     said: [u8; HELLO + MESSAGE],
     read: usize,
-    /// What came with the offer.
+    /// The descriptors that came with the offer.
     descriptors: Vec<OwnedFd>,
 }
 
-impl Arriving {
+impl Handshake {
     pub(crate) fn new((socket, from): (Socket, String)) -> Self {
         Self {
             socket,
@@ -43,7 +43,7 @@ impl Arriving {
     }
 
     /// The hello once it is complete (`None` in it if it is not one); `Err` if it will not be.
-    pub(crate) fn hear(&mut self) -> io::Result<Option<Option<Hello>>> {
+    pub(crate) fn read_hello(&mut self) -> io::Result<Option<Option<Hello>>> {
         loop {
             let wanted = match self.hello() {
                 Some(hello) if hello.offers_memory => HELLO + MESSAGE,
@@ -73,7 +73,7 @@ impl Arriving {
     }
 
     /// Lets it in: it is the peer's data connection. If `share`, the memory that it offers is taken.
-    pub(crate) fn welcome(self, share: bool) -> Inbound {
+    pub(crate) fn accept(self, share: bool) -> Inbound {
         let offer = self.hello().filter(|hello| share && hello.offers_memory);
         let shared = offer.and_then(|hello| {
             let mut message = [0; MESSAGE];
@@ -89,23 +89,23 @@ impl Arriving {
             said: [0; FRAME],
             heard: 0,
         };
-        inbound.say(&Frame::Welcome {
+        inbound.send_control(&Frame::Accept {
             memory: inbound.shared.is_some(),
         });
         inbound
     }
 
     /// Answers and closes.
-    pub(crate) fn dismiss(self, frame: &Frame) {
-        say(&self.socket, frame);
+    pub(crate) fn refuse(self, frame: &Frame) {
+        send_control(&self.socket, frame);
     }
 }
 
-/// The accepted connection of a peer. Brings its data; takes our welcome and aborts.
+/// The accepted connection of a peer. Brings its data; takes our accept frame and aborts.
 #[derive(Debug)]
 pub(crate) struct Inbound {
     socket: Socket,
-    /// What brings the data, if it is not the socket. The socket says then that the peer has given up, or
+    /// Shared memory that brings the data instead of the socket. The socket says then that the peer has given up, or
     /// has ended.
     shared: Option<Shared>,
     said: [u8; FRAME],
@@ -162,9 +162,9 @@ impl Inbound {
         &self.socket
     }
 
-    /// The board of the peer, if it shares memory with this rank.
-    pub(crate) fn board(&self) -> Option<&PeerBuffer> {
-        self.shared.as_ref().map(|shared| &shared.board)
+    /// The shared buffer of the peer, if it shares memory with this rank.
+    pub(crate) fn buffer(&self) -> Option<&PeerBuffer> {
+        self.shared.as_ref().map(|shared| &shared.buffer)
     }
 
     fn ring(&mut self) -> Option<&mut Consumer> {
@@ -172,7 +172,7 @@ impl Inbound {
     }
 
     /// The doorbell that rings when data have come, if a ring brings them.
-    pub(crate) fn bell(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn doorbell(&self) -> Option<BorrowedFd<'_>> {
         self.shared.as_ref().map(|shared| shared.ring.doorbell())
     }
 
@@ -224,9 +224,9 @@ impl Inbound {
         }
     }
 
-    /// What the peer says beside the ring: a frame, or an error if it has ended. What is in the ring was
+    /// Reads a control frame beside the ring; an error if the peer has ended. The contents of the ring were
     /// said before.
-    pub(crate) fn overhear(&mut self) -> io::Result<Option<[u8; FRAME]>> {
+    pub(crate) fn read_control(&mut self) -> io::Result<Option<[u8; FRAME]>> {
         if self.shared.is_none() {
             return Ok(None);
         }
@@ -245,12 +245,12 @@ impl Inbound {
 
     /// Sends a control frame. A peer gets two of them at most, which any socket has room for; if it
     /// is gone there is nobody to tell.
-    pub(crate) fn say(&mut self, frame: &Frame) {
-        say(&self.socket, frame);
+    pub(crate) fn send_control(&mut self, frame: &Frame) {
+        send_control(&self.socket, frame);
     }
 }
 
-fn say(socket: &Socket, frame: &Frame) {
+fn send_control(socket: &Socket, frame: &Frame) {
     let _ = socket.write(&[IoSlice::new(&frame.encode())]);
 }
 

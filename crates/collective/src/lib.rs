@@ -10,32 +10,34 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use rdzv_collective::{ProcessGroup, Reduce};
+//! use rdzv_collective::{ProcessGroup, ReduceOp};
 //! # fn example(store: &dyn rdzv_store::Store) -> Result<(), rdzv_collective::CollectiveError> {
 //! let mut group = ProcessGroup::new(store, 0, 4, Duration::from_secs(60))?;
 //! let mut gradient = vec![0.5_f32; 1000];
-//! group.all_reduce(&mut gradient, Reduce::Average)?;
+//! group.all_reduce(&mut gradient, ReduceOp::Average)?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! How it works, from the inside out:
+//! The layers, from the inside out:
 //!
 //! - `schedule` decides: for each algorithm, what one rank sends to and receives from whom in each
 //!   step. Pure functions; a new collective is mostly a new schedule.
-//! - `exchange` carries out a schedule on a buffer, in pieces of bounded size; `boards` reduces large
+//! - `exchange` runs a schedule on a buffer, in pieces of bounded size; `shared_reduction` reduces large
 //!   buffers without one, where all ranks are on one host and can read what each has.
-//! - `mesh` owns the connections of one rank and the one place that waits. Nothing runs in the
-//!   background: there are no threads, and no CPU is used outside of calls.
-//! - `reception` admits peers and refuses strangers.
+//! - `mesh` owns the connections of one rank and the one place that waits. A group without
+//!   a queue has no threads, and uses no CPU outside of calls.
+//! - `acceptor` admits peers and refuses other connections.
 //! - `socket`, `outbound`, `inbound` and `wire` are the sockets (Unix ones on one host, TCP otherwise) and the
 //!   bytes on them; `shared` is the memory that carries data instead on one host; `bootstrap` is how the
 //!   ranks find one another through a store.
+//! - `queue` runs operations asynchronously, on a thread of its own; `interrupt` is how another thread ends
+//!   them.
 //!
-//! What holds for every operation:
+//! Guarantees of every operation:
 //!
 //! - All ranks call the same operations in the same order with the same sizes. A rank that does not
-//!   is told so by an error that names both calls.
+//!   gets an error that names both calls.
 //! - The result of a reduction is the same to the last bit on all ranks.
 //! - A failure (a dead peer, a timeout, a mismatch) ends the operation with an error that names the
 //!   rank at fault, is passed on to the other ranks, and is final: the group is broken, and the
@@ -46,9 +48,9 @@ compile_error!(
     "rdzv-collective needs Linux (epoll and /proc): build it for a Linux target, in a container or virtual machine if need be"
 );
 
+mod acceptor;
 mod all_to_all;
 mod barrier;
-mod boards;
 mod bootstrap;
 mod broadcast;
 mod call;
@@ -58,21 +60,26 @@ mod exchange;
 mod gather;
 mod group;
 mod inbound;
+mod interrupt;
 mod mesh;
 mod object;
 mod outbound;
 mod point;
-mod reception;
+mod queue;
 mod reduce;
+mod reduce_op;
 mod schedule;
 mod shared;
+mod shared_reduction;
 mod socket;
 mod wire;
 
 pub use bootstrap::{GroupOptions, address_towards};
 pub use call::{Call, Operation};
-pub use element::{Element, ElementType};
-pub use error::{Cause, CollectiveError, Refusal};
+pub use element::{Bool, Element, ElementType};
+pub use error::CollectiveError;
 pub use group::ProcessGroup;
 pub use half::{bf16, f16};
-pub use reduce::Reduce;
+pub use queue::{GroupQueue, Work};
+pub use reduce_op::ReduceOp;
+pub use wire::{Cause, Refusal};

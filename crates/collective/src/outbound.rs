@@ -7,30 +7,30 @@ use rdzv_shm::pair::OfferOneWay;
 use rdzv_shm::{Producer, SharedBuffer};
 
 use crate::shared;
-use crate::socket::{Place, Socket};
+use crate::socket::{Endpoint, Socket};
 use crate::wire::{FRAME, Frame, Hello};
 
-/// The dialled connection to a peer. Sends data; hears whether it is welcome, and of aborts.
+/// The dialled connection to a peer. Sends data; reads the answer to the hello, and aborts.
 #[derive(Debug)]
 pub(crate) struct Outbound {
     /// Nothing if it was refused at once.
     socket: Option<Socket>,
-    way: Way,
-    /// What is to be sent: `queue[sent..]`.
+    transport: Transport,
+    /// The bytes to send are `queue[sent..]`.
     queue: Vec<u8>,
     sent: usize,
     reply: [u8; FRAME],
     replied: usize,
-    welcomed: bool,
+    accepted: bool,
     /// False while it only serves to see whether the peer is there.
     carries_data: bool,
     /// Why it ended, once it has.
     ended: Option<String>,
 }
 
-/// What carries the data.
+/// The transport of the data.
 #[derive(Debug)]
-enum Way {
+enum Transport {
     Socket,
     /// The peer has yet to say whether it takes the ring. Nothing is sent until then.
     Offered(Box<OfferOneWay>),
@@ -38,12 +38,12 @@ enum Way {
 }
 
 impl Outbound {
-    /// Begins to connect, with the hello as the first thing. If there is a board, a rank of this host is
+    /// Begins to connect, with the hello as the first thing. If there is a shared buffer, a rank of this host is
     /// offered that and a ring.
     pub(crate) fn dial(
-        place: &Place,
+        place: &Endpoint,
         hello: Hello,
-        board: Option<&SharedBuffer>,
+        buffer: Option<&SharedBuffer>,
     ) -> io::Result<Self> {
         let (socket, ended) = match Socket::dial(place)? {
             Ok(socket) => (Some(socket), None),
@@ -51,30 +51,30 @@ impl Outbound {
         };
         let mut outbound = Self {
             socket,
-            way: Way::Socket,
+            transport: Transport::Socket,
             queue: Vec::new(),
             sent: 0,
             reply: [0; FRAME],
             replied: 0,
-            welcomed: false,
+            accepted: false,
             carries_data: false,
             ended,
         };
-        outbound.greet(hello, board);
+        outbound.send_hello(hello, buffer);
         Ok(outbound)
     }
 
-    fn greet(&mut self, hello: Hello, board: Option<&SharedBuffer>) {
+    fn send_hello(&mut self, hello: Hello, buffer: Option<&SharedBuffer>) {
         let Some(socket) = &self.socket else { return };
-        if let Some(board) = board.filter(|_| socket.is_near()) {
+        if let Some(buffer) = buffer.filter(|_| socket.is_local()) {
             match shared::offer(socket) {
                 Ok(offer) => {
                     let hello = Hello {
                         offers_memory: true,
                         ..hello
                     };
-                    self.ended = shared::pass(socket, &hello.encode(), &offer, board).err();
-                    self.way = Way::Offered(Box::new(offer));
+                    self.ended = shared::pass(socket, &hello.encode(), &offer, buffer).err();
+                    self.transport = Transport::Offered(Box::new(offer));
                     return;
                 }
                 Err(reason) => tracing::debug!(rank = hello.to, reason, "no memory is shared"),
@@ -92,61 +92,65 @@ impl Outbound {
     /// yet to say that it was right to send them: closing a connection with an unread answer would
     /// take data back that are still on their way.
     pub(crate) fn is_behind(&self, most: usize) -> bool {
-        self.carries_data && (self.queued() > most || (most == 0 && !self.welcomed))
+        self.carries_data && (self.queued() > most || (most == 0 && !self.accepted))
     }
 
     /// Whether the peer has said that data are expected of this rank.
-    pub(crate) fn is_welcome(&self) -> bool {
-        self.welcomed
+    pub(crate) fn is_accepted(&self) -> bool {
+        self.accepted
     }
 
-    /// Whether the peer reads the board of this rank.
-    pub(crate) fn shows_board(&self) -> bool {
-        matches!(self.way, Way::Ring(_))
+    /// Whether the peer reads the shared buffer of this rank.
+    pub(crate) fn shares_buffer(&self) -> bool {
+        matches!(self.transport, Transport::Ring(_))
     }
 
     pub(crate) fn ended(&self) -> Option<&str> {
         self.ended.as_deref()
     }
 
-    /// How many bytes are still to be sent.
+    /// Number of bytes that are still to be sent.
     fn queued(&self) -> usize {
         self.queue.len() - self.sent
     }
 
     /// Whether the socket has to have room before anything can be sent.
     pub(crate) fn waits_for_socket(&self) -> bool {
-        matches!(self.way, Way::Socket) && self.queued() > 0
+        matches!(self.transport, Transport::Socket) && self.queued() > 0
     }
 
     /// The doorbell that rings when more can be sent, if something is to be sent through a ring.
-    pub(crate) fn bell(&self) -> Option<BorrowedFd<'_>> {
-        match &self.way {
-            Way::Ring(ring) if self.queued() > 0 && self.ended.is_none() => Some(ring.doorbell()),
+    pub(crate) fn doorbell(&self) -> Option<BorrowedFd<'_>> {
+        match &self.transport {
+            Transport::Ring(ring) if self.queued() > 0 && self.ended.is_none() => {
+                Some(ring.doorbell())
+            }
             _ => None,
         }
     }
 
     /// Before this rank sleeps. False: more can be sent through the ring already.
     pub(crate) fn prepare_to_sleep(&mut self) -> bool {
-        let waits = self.bell().is_some();
-        match &mut self.way {
-            Way::Ring(ring) if waits => ring.prepare_to_sleep(),
+        let waits = self.doorbell().is_some();
+        match &mut self.transport {
+            Transport::Ring(ring) if waits => ring.prepare_to_sleep(),
             _ => true,
         }
     }
 
     /// After the doorbell has rung.
     pub(crate) fn awake(&mut self) {
-        if let Way::Ring(ring) = &mut self.way {
+        if let Transport::Ring(ring) = &mut self.transport {
             ring.awake();
         }
     }
 
     /// Whether it is worth to go on sending through the ring; for looking again and again.
     pub(crate) fn can_go_on(&mut self) -> bool {
-        match &mut self.way {
-            Way::Ring(ring) => !matches!(ring.space(), Ok(space) if space < shared::CAPACITY / 4),
+        match &mut self.transport {
+            Transport::Ring(ring) => {
+                !matches!(ring.space(), Ok(space) if space < shared::CAPACITY / 4)
+            }
             _ => false,
         }
     }
@@ -166,7 +170,7 @@ impl Outbound {
             taken = match &self.socket {
                 // No error is lost: the next call meets it again.
                 Some(socket) if self.ended.is_none() => {
-                    self.way.carry(socket, &slices).unwrap_or_default()
+                    self.transport.carry(socket, &slices).unwrap_or_default()
                 }
                 _ => 0,
             };
@@ -183,7 +187,7 @@ impl Outbound {
         let Some(socket) = &self.socket else { return };
         while self.ended.is_none() && self.queue.len() > self.sent {
             let rest = IoSlice::new(&self.queue[self.sent..]);
-            match self.way.carry(socket, &[rest]) {
+            match self.transport.carry(socket, &[rest]) {
                 Ok(sent) => self.sent += sent,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 // Before the connection is made the answer is EAGAIN as well.
@@ -194,7 +198,7 @@ impl Outbound {
     }
 
     /// Hears what the peer says on this connection; `Err` holds bytes that are no frame.
-    pub(crate) fn hear(&mut self) -> Result<Option<Frame>, [u8; FRAME]> {
+    pub(crate) fn read_reply(&mut self) -> Result<Option<Frame>, [u8; FRAME]> {
         loop {
             let Some(socket) = &self.socket else {
                 return Ok(None);
@@ -208,7 +212,7 @@ impl Outbound {
                     }
                     self.replied = 0;
                     match Frame::decode(&self.reply) {
-                        Some(Frame::Welcome { memory }) => self.welcome(memory),
+                        Some(Frame::Accept { memory }) => self.accept(memory),
                         Some(frame) => return Ok(Some(frame)),
                         None => return Err(self.reply),
                     }
@@ -223,16 +227,16 @@ impl Outbound {
     }
 
     /// The peer expects data: in the memory that it was offered, or on the socket.
-    fn welcome(&mut self, memory: bool) {
-        self.welcomed = true;
-        self.way = match std::mem::replace(&mut self.way, Way::Socket) {
-            Way::Offered(offer) if memory => Way::Ring(Box::new(offer.taken())),
-            Way::Offered(_) => {
+    fn accept(&mut self, memory: bool) {
+        self.accepted = true;
+        self.transport = match std::mem::replace(&mut self.transport, Transport::Socket) {
+            Transport::Offered(offer) if memory => Transport::Ring(Box::new(offer.taken())),
+            Transport::Offered(_) => {
                 tracing::debug!("the peer shares no memory");
                 if let Some(socket) = &self.socket {
                     socket.widen();
                 }
-                Way::Socket
+                Transport::Socket
             }
             way => way,
         };
@@ -242,7 +246,7 @@ impl Outbound {
     /// Says that the group is broken, if that can be said here, and that nothing more will come.
     pub(crate) fn abort(&mut self, frame: &Frame) {
         let frame = frame.encode();
-        if matches!(self.way, Way::Socket) {
+        if matches!(self.transport, Transport::Socket) {
             self.queue.extend_from_slice(&frame);
             self.send();
         } else {
@@ -259,7 +263,7 @@ impl Outbound {
     }
 }
 
-impl Way {
+impl Transport {
     /// Writes once; how many bytes went.
     fn carry(&mut self, socket: &Socket, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {

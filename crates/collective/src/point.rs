@@ -23,9 +23,9 @@ impl ProcessGroup {
         self.attempt(call, self.timeout(), |mesh, running, _| {
             for piece in pieces(values.len(), mesh.longest() / size_of::<T>()) {
                 mesh.post(running, to, &[values[piece].as_bytes()])?;
-                mesh.settle(running, mesh.longest())?;
+                mesh.flush(running, mesh.longest())?;
             }
-            mesh.settle(running, 0)
+            mesh.flush(running, 0)
         })
     }
 

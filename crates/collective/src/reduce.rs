@@ -1,68 +1,14 @@
 //! `all_reduce`, `reduce_scatter`, `reduce`: what all ranks have becomes one, element by element.
 
-use std::fmt;
 use std::ops::Range;
 
-use crate::boards::{Reduction, Takers};
 use crate::call::Operation;
 use crate::element::Element;
 use crate::error::CollectiveError;
 use crate::group::ProcessGroup;
+use crate::reduce_op::ReduceOp;
 use crate::schedule::{self, Parts, Schedule};
-
-/// How two values become one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reduce {
-    /// Their sum. Integers wrap around.
-    Sum,
-    /// The sum of all, divided by the world size. Integers are rounded towards zero.
-    Average,
-    /// Their product. Integers wrap around.
-    Product,
-    /// The smaller one; not-a-number if either is.
-    Min,
-    /// The greater one; not-a-number if either is.
-    Max,
-    /// Bits that both have. Integers only.
-    BitAnd,
-    /// Bits that either has. Integers only.
-    BitOr,
-    /// Bits that one of them has. Integers only.
-    BitXor,
-}
-
-impl Reduce {
-    /// All of them, in the order of their codes on the wire, which begin with 1.
-    pub(crate) const ALL: [Self; 8] = [
-        Self::Sum,
-        Self::Average,
-        Self::Min,
-        Self::Max,
-        Self::Product,
-        Self::BitAnd,
-        Self::BitOr,
-        Self::BitXor,
-    ];
-
-    fn is_bitwise(self) -> bool {
-        matches!(self, Self::BitAnd | Self::BitOr | Self::BitXor)
-    }
-}
-
-impl fmt::Display for Reduce {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Sum => "sum",
-            Self::Average => "average",
-            Self::Product => "product",
-            Self::Min => "min",
-            Self::Max => "max",
-            Self::BitAnd => "bitwise and",
-            Self::BitOr => "bitwise or",
-            Self::BitXor => "bitwise exclusive or",
-        })
-    }
-}
+use crate::shared_reduction::{Destinations, Reduction};
 
 /// Up to this many bytes the number of steps counts and not the number of bytes.
 const SMALL: usize = 16 * 1024;
@@ -77,9 +23,9 @@ impl ProcessGroup {
     pub fn all_reduce<T: Element>(
         &mut self,
         values: &mut [T],
-        reduce: Reduce,
+        reduce: ReduceOp,
     ) -> Result<(), CollectiveError> {
-        check_reduce::<T>("all_reduce", reduce)?;
+        let reduce = prepare("all_reduce", values, reduce)?;
         let (rank, world_size) = (self.rank(), self.world_size());
         let operation = Operation::AllReduce { reduce };
         if size_of_val(values) <= SMALL {
@@ -88,7 +34,7 @@ impl ProcessGroup {
             self.perform(operation, &schedule, values, &whole, Some(reduce))?;
         } else {
             let schedule = || schedule::ring_reduce(rank, world_size);
-            self.reduce_parts(operation, values, reduce, Takers::Everybody, schedule)?;
+            self.reduce_parts(operation, values, reduce, Destinations::Everybody, schedule)?;
         }
         average(values, reduce, world_size);
         Ok(())
@@ -102,13 +48,13 @@ impl ProcessGroup {
     pub fn reduce_scatter<T: Element>(
         &mut self,
         values: &mut [T],
-        reduce: Reduce,
+        reduce: ReduceOp,
     ) -> Result<Range<usize>, CollectiveError> {
-        check_reduce::<T>("reduce_scatter", reduce)?;
+        let reduce = prepare("reduce_scatter", values, reduce)?;
         let (rank, world_size) = (self.rank(), self.world_size());
         let operation = Operation::ReduceScatter { reduce };
         let schedule = || schedule::ring_reduce_scatter(rank, world_size);
-        self.reduce_parts(operation, values, reduce, Takers::Nobody, schedule)?;
+        self.reduce_parts(operation, values, reduce, Destinations::Nobody, schedule)?;
         let own = Parts::even(world_size, values.len()).range(rank);
         average(&mut values[own.clone()], reduce, world_size);
         Ok(own)
@@ -120,32 +66,38 @@ impl ProcessGroup {
     pub fn reduce<T: Element>(
         &mut self,
         values: &mut [T],
-        reduce: Reduce,
+        reduce: ReduceOp,
         root: u32,
     ) -> Result<(), CollectiveError> {
-        check_reduce::<T>("reduce", reduce)?;
         self.check_rank("reduce to", root)?;
+        let reduce = prepare("reduce", values, reduce)?;
         let (rank, world_size) = (self.rank(), self.world_size());
         let operation = Operation::Reduce { reduce, root };
         let schedule = || schedule::reduce_to(rank, world_size, root);
-        self.reduce_parts(operation, values, reduce, Takers::Only(root), schedule)?;
+        self.reduce_parts(
+            operation,
+            values,
+            reduce,
+            Destinations::Only(root),
+            schedule,
+        )?;
         if rank == root {
             average(values, reduce, world_size);
         }
         Ok(())
     }
 
-    /// Reduces one part at each rank: on boards where they are the faster way, by a schedule otherwise.
+    /// Reduces one part at each rank: on shared buffers where they are the faster way, by a schedule otherwise.
     fn reduce_parts<T: Element>(
         &mut self,
         operation: Operation,
         values: &mut [T],
-        reduce: Reduce,
-        takers: Takers,
+        reduce: ReduceOp,
+        destinations: Destinations,
         schedule: impl FnOnce() -> Schedule,
     ) -> Result<(), CollectiveError> {
         let parts = Parts::even(self.world_size(), values.len());
-        if size_of_val(values) <= SMALL || !self.has_boards() {
+        if size_of_val(values) <= SMALL || !self.has_shared_buffers() {
             return self.perform(operation, &schedule(), values, &parts, Some(reduce));
         }
         let call = self.next_call::<T>(operation, values.len() as u64);
@@ -153,7 +105,7 @@ impl ProcessGroup {
             values,
             parts: &parts,
             reduce,
-            takers,
+            destinations,
         };
         self.attempt(call, self.timeout(), |mesh, running, scratch| {
             reduction.run(mesh, running, scratch)
@@ -161,18 +113,30 @@ impl ProcessGroup {
     }
 }
 
-fn check_reduce<T: Element>(what: &str, reduce: Reduce) -> Result<(), CollectiveError> {
-    if T::BITWISE || !reduce.is_bitwise() {
-        return Ok(());
+/// Refuses an operator that the elements do not have, and applies the factor of a premultiplied sum. Returns
+/// the operator that the ranks apply together.
+fn prepare<T: Element>(
+    what: &str,
+    values: &mut [T],
+    op: ReduceOp,
+) -> Result<ReduceOp, CollectiveError> {
+    if !T::TYPE.allows(op) {
+        return Err(CollectiveError::Argument(format!(
+            "{what} by {op}: {} has no such operator; see ReduceOp",
+            T::TYPE
+        )));
     }
-    Err(CollectiveError::Argument(format!(
-        "{what} by {reduce}: {} has no bits to combine, only integers have",
-        T::TYPE
-    )))
+    let ReduceOp::PremulSum(factor) = op else {
+        return Ok(op);
+    };
+    for value in values {
+        *value = value.scale(factor);
+    }
+    Ok(ReduceOp::Sum)
 }
 
-fn average<T: Element>(values: &mut [T], reduce: Reduce, world_size: u32) {
-    if reduce == Reduce::Average {
+fn average<T: Element>(values: &mut [T], reduce: ReduceOp, world_size: u32) {
+    if reduce == ReduceOp::Average {
         for value in values {
             *value = value.divide(world_size);
         }

@@ -3,7 +3,7 @@
 //!
 //! A Unix socket carries half as much again as TCP over loopback, since nothing is cut into segments
 //! and acknowledged. Its name is an abstract one, made of what only the ranks of the group know, so
-//! there is no file to clear away. Whether a rank is near is told by what its host and the network
+//! there is no file to clear away. Whether a rank is local is told by what its host and the network
 //! namespace of its process call themselves; where the Unix socket cannot be had, TCP is used.
 
 use std::fs;
@@ -20,20 +20,20 @@ use rustix::net::{
 
 use crate::wire::GroupId;
 
-/// How much may be on its way in a Unix socket: some messages, so that ranks take fewer turns. The
+/// Send buffer of a Unix socket, in bytes: some messages, so that ranks switch less often. The
 /// kernel may grant less.
-const NEAR_BUFFER: usize = 1 << 20;
+const LOCAL_BUFFER: usize = 1 << 20;
 
 /// Where a rank listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Endpoint {
     /// For everybody.
     pub(crate) address: SocketAddr,
     /// For ranks of the same host: the name of a Unix socket.
-    pub(crate) near: Option<String>,
+    pub(crate) local: Option<String>,
 }
 
-/// What the host and the network namespace of this process call themselves; nothing if they do not.
+/// Identity of the host and of the network namespace of this process; `None` if `/proc` does not have it.
 pub(crate) fn host_name() -> Option<String> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let namespace = fs::read_link("/proc/self/ns/net").ok()?;
@@ -41,7 +41,7 @@ pub(crate) fn host_name() -> Option<String> {
 }
 
 /// The name of the Unix socket that a rank of a group listens at.
-pub(crate) fn near_name(group: &GroupId, rank: u32) -> String {
+pub(crate) fn local_name(group: &GroupId, rank: u32) -> String {
     format!("rdzv-{}-{rank}", uuid::Uuid::from_bytes(*group).simple())
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn near_name(group: &GroupId, rank: u32) -> String {
 #[derive(Debug)]
 pub(crate) struct Socket {
     descriptor: OwnedFd,
-    near: bool,
+    local: bool,
 }
 
 impl Socket {
@@ -58,9 +58,9 @@ impl Socket {
     /// # Errors
     ///
     /// If there can be no socket; or with what the other side answered at once.
-    pub(crate) fn dial(place: &Place) -> io::Result<Result<Self, io::Error>> {
-        if let Some(near) = &place.near
-            && let Ok(socket) = Self::dial_near(near)
+    pub(crate) fn dial(place: &Endpoint) -> io::Result<Result<Self, io::Error>> {
+        if let Some(local) = &place.local
+            && let Ok(socket) = Self::dial_local(local)
         {
             return Ok(Ok(socket));
         }
@@ -73,13 +73,13 @@ impl Socket {
         Ok(match rustix::net::connect(&socket, &place.address) {
             Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(Self {
                 descriptor: socket,
-                near: false,
+                local: false,
             }),
             Err(error) => Err(error.into()),
         })
     }
 
-    fn dial_near(name: &str) -> io::Result<Self> {
+    fn dial_local(name: &str) -> io::Result<Self> {
         let socket = new(AddressFamily::UNIX, None)?;
         rustix::net::connect(
             &socket,
@@ -87,20 +87,20 @@ impl Socket {
         )?;
         Ok(Self {
             descriptor: socket,
-            near: true,
+            local: true,
         })
     }
 
     /// Whether it is a Unix socket.
-    pub(crate) fn is_near(&self) -> bool {
-        self.near
+    pub(crate) fn is_local(&self) -> bool {
+        self.local
     }
 
     /// Makes room for data, if the socket is to carry them between ranks of one host.
     pub(crate) fn widen(&self) {
-        if self.near {
+        if self.local {
             // It is slower without.
-            let _ = sockopt::set_socket_send_buffer_size(&self.descriptor, NEAR_BUFFER);
+            let _ = sockopt::set_socket_send_buffer_size(&self.descriptor, LOCAL_BUFFER);
         }
     }
 
@@ -143,7 +143,7 @@ fn new(family: AddressFamily, protocol: Option<rustix::net::Protocol>) -> io::Re
 #[derive(Debug)]
 pub(crate) struct Listener {
     tcp: TcpListener,
-    near: Option<UnixListener>,
+    local: Option<UnixListener>,
 }
 
 impl Listener {
@@ -151,7 +151,7 @@ impl Listener {
     pub(crate) fn bind(address: SocketAddr) -> io::Result<Self> {
         let tcp = TcpListener::bind(address)?;
         tcp.set_nonblocking(true)?;
-        Ok(Self { tcp, near: None })
+        Ok(Self { tcp, local: None })
     }
 
     pub(crate) fn address(&self) -> io::Result<SocketAddr> {
@@ -159,27 +159,27 @@ impl Listener {
     }
 
     /// Also listens for ranks of this host.
-    pub(crate) fn bind_near(&mut self, name: &str) -> io::Result<()> {
-        let near = UnixListener::bind_addr(&UnixAddr::from_abstract_name(name)?)?;
-        near.set_nonblocking(true)?;
-        self.near = Some(near);
+    pub(crate) fn bind_local(&mut self, name: &str) -> io::Result<()> {
+        let local = UnixListener::bind_addr(&UnixAddr::from_abstract_name(name)?)?;
+        local.set_nonblocking(true)?;
+        self.local = Some(local);
         Ok(())
     }
 
-    /// What to watch for input.
+    /// The descriptors to poll for input.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        std::iter::once(self.tcp.as_fd()).chain(self.near.iter().map(AsFd::as_fd))
+        std::iter::once(self.tcp.as_fd()).chain(self.local.iter().map(AsFd::as_fd))
     }
 
     /// The next connection, and where it comes from.
     pub(crate) fn accept(&self) -> io::Result<(Socket, String)> {
-        if let Some(near) = &self.near {
-            match near.accept() {
+        if let Some(local) = &self.local {
+            match local.accept() {
                 Ok((stream, _)) => {
                     stream.set_nonblocking(true)?;
                     let socket = Socket {
                         descriptor: stream.into(),
-                        near: true,
+                        local: true,
                     };
                     return Ok((socket, "this host".to_owned()));
                 }
@@ -192,7 +192,7 @@ impl Listener {
         stream.set_nodelay(true)?;
         let socket = Socket {
             descriptor: stream.into(),
-            near: false,
+            local: false,
         };
         Ok((socket, from.to_string()))
     }
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn the_name_of_a_socket_is_short_enough_and_tells_ranks_apart() {
-        let (low, high) = (near_name(&[7; 16], 0), near_name(&[7; 16], u32::MAX));
+        let (low, high) = (local_name(&[7; 16], 0), local_name(&[7; 16], u32::MAX));
         assert_ne!(low, high);
         assert!(high.len() < 100, "{high}");
     }

@@ -6,11 +6,11 @@
 //!
 //! ```text
 //!   dialler -> acceptor   hello, perhaps an offer of memory, then data frames (or one abort)
-//!   acceptor -> dialler   welcome or refuse, later perhaps one abort
+//!   acceptor -> dialler   accept or refuse, later perhaps one abort
 //!
 //!   hello, 40 bytes                         frame, 32 bytes, then the payload of a data frame
 //!    0 magic "RZPG"                          0 magic "RZPF"
-//!    4 version (u16), flags (u16)            4 kind: 1 welcome 2 refuse 3 abort 4 data
+//!    4 version (u16), flags (u16)            4 kind: 1 accept 2 refuse 3 abort 4 data
 //!    8 from rank (u32)                       5 operation | cause | refusal | offer taken
 //!   12 to rank (u32)                         6 element type, reduction
 //!   16 world size (u32), 0 (u32)             8 root | rank at fault | expected (u32)
@@ -20,20 +20,21 @@
 //! ```
 //!
 //! The one flag of a hello says that an offer of shared memory follows: a ring, with its descriptors and
-//! that of the board of the dialler. If the welcome takes it, data frames go through the ring, and the
-//! socket carries no more than an abort. Where the values are on the board, the payload is empty.
+//! that of the shared buffer of the dialler. If the accept frame takes it, data frames go through the ring, and the
+//! socket carries no more than an abort. Where the values are in the shared buffer, the payload is empty.
 //!
 //! All control frames have one fixed length, so that a peer can make nobody reserve memory. The
 //! length of a payload is known to the receiver beforehand and only compared.
 
+use std::fmt;
+
 use crate::call::{Call, Operation};
 use crate::element::ElementType;
-use crate::error::{Cause, Refusal};
-use crate::reduce::Reduce;
+use crate::reduce_op::ReduceOp;
 
 pub(crate) const HELLO: usize = 40;
 pub(crate) const FRAME: usize = 32;
-pub(crate) const VERSION: u16 = 4;
+pub(crate) const VERSION: u16 = 5;
 
 /// An offer of shared memory follows the hello.
 const OFFERS_MEMORY: u16 = 1;
@@ -44,7 +45,7 @@ const FRAME_MAGIC: [u8; 4] = *b"RZPF";
 /// The random number that all ranks of a group, and only they, know.
 pub(crate) type GroupId = [u8; 16];
 
-/// What the dialler says first.
+/// The first bytes of the dialler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) version: u16,
@@ -85,11 +86,96 @@ impl Hello {
     }
 }
 
-/// Everything after the hello.
+/// The reason for which a rank made another one give up. Reads after "rank 3 …".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// It went away.
+    Lost,
+    /// It did not come in time.
+    TimedOut,
+    /// It made another call.
+    Mismatch,
+    /// It refused the rank that gave up.
+    Refused,
+    /// One of its own threads ended the operation.
+    Interrupted,
+    /// Something else.
+    Other,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Lost => "ended or left the group",
+            Self::TimedOut => "did not do its part in time",
+            Self::Mismatch => "made a different call",
+            Self::Refused => "refused to talk to it",
+            Self::Interrupted => "was interrupted",
+            Self::Other => "failed; see its own error",
+        })
+    }
+}
+
+/// Why a rank refuses another one. Reads after "refused this rank: …".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// The bytes were no hello of a rank.
+    NotAHello,
+    /// Another version of the protocol.
+    Version {
+        /// The refuser's version.
+        expected: u16,
+    },
+    /// Another group, perhaps one of an earlier run.
+    Group,
+    /// Another world size.
+    WorldSize {
+        /// The refuser's.
+        expected: u32,
+    },
+    /// The refuser is not the rank that was dialled.
+    Rank {
+        /// The refuser's rank.
+        expected: u32,
+    },
+    /// There is a connection from that rank already.
+    Duplicate,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAHello => write!(formatter, "it sent no hello of a rank"),
+            Self::Version { expected } => write!(
+                formatter,
+                "it speaks version {expected} of the protocol; use the same rdzv everywhere"
+            ),
+            Self::Group => write!(
+                formatter,
+                "it belongs to another group; is the address from an earlier run?"
+            ),
+            Self::WorldSize { expected } => {
+                write!(formatter, "its group has {expected} ranks")
+            }
+            Self::Rank { expected } => {
+                write!(
+                    formatter,
+                    "it is rank {expected}; is its address reachable from here?"
+                )
+            }
+            Self::Duplicate => write!(
+                formatter,
+                "it has a connection from a process with this rank already"
+            ),
+        }
+    }
+}
+
+/// Everything after the hello.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Frame {
     /// The hello was right. Data are expected in the memory that was offered, or on the socket.
-    Welcome {
+    Accept {
         /// Whether it is the memory.
         memory: bool,
     },
@@ -106,7 +192,7 @@ impl Frame {
         let mut bytes = [0; FRAME];
         bytes[..4].copy_from_slice(&FRAME_MAGIC);
         let (kind, detail, argument) = match *self {
-            Self::Welcome { memory } => (1, u8::from(memory), 0),
+            Self::Accept { memory } => (1, u8::from(memory), 0),
             Self::Refuse(refusal) => {
                 let (code, expected) = refusal_code(refusal);
                 (2, code, expected)
@@ -115,7 +201,7 @@ impl Frame {
             Self::Data { call, payload } => {
                 let (code, reduce, argument) = operation_code(call.operation);
                 bytes[6] = code_in(&ElementType::ALL, call.element);
-                bytes[7] = reduce.map_or(0, |reduce| code_in(&Reduce::ALL, reduce));
+                bytes[7] = reduce.map_or(0, |reduce| code_in(&ReduceOp::ALL, reduce));
                 bytes[12..16].copy_from_slice(&payload.to_le_bytes());
                 bytes[16..24].copy_from_slice(&call.sequence.to_le_bytes());
                 bytes[24..].copy_from_slice(&call.elements.to_le_bytes());
@@ -135,7 +221,7 @@ impl Frame {
         }
         let (detail, argument) = (bytes[5], number(bytes, 8));
         Some(match bytes[4] {
-            1 => Self::Welcome {
+            1 => Self::Accept {
                 memory: detail != 0,
             },
             2 => Self::Refuse(refusal(detail, argument)?),
@@ -145,7 +231,7 @@ impl Frame {
             },
             4 => Self::Data {
                 call: Call {
-                    operation: operation(detail, coded(&Reduce::ALL, bytes[7]), argument)?,
+                    operation: operation(detail, coded(&ReduceOp::ALL, bytes[7]), argument)?,
                     element: coded(&ElementType::ALL, bytes[6])?,
                     elements: long_number(bytes, 24),
                     sequence: long_number(bytes, 16),
@@ -170,7 +256,7 @@ fn long_number(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// The code of an operation, its reduction, and its root.
-fn operation_code(operation: Operation) -> (u8, Option<Reduce>, u32) {
+fn operation_code(operation: Operation) -> (u8, Option<ReduceOp>, u32) {
     match operation {
         Operation::Barrier => (1, None, 0),
         Operation::Broadcast { root } => (2, None, root),
@@ -188,7 +274,7 @@ fn operation_code(operation: Operation) -> (u8, Option<Reduce>, u32) {
     }
 }
 
-fn operation(code: u8, reduce: Option<Reduce>, argument: u32) -> Option<Operation> {
+fn operation(code: u8, reduce: Option<ReduceOp>, argument: u32) -> Option<Operation> {
     let root = argument;
     Some(match code {
         1 => Operation::Barrier,
@@ -228,6 +314,7 @@ fn cause_code(cause: Cause) -> u8 {
         Cause::Mismatch => 3,
         Cause::Refused => 4,
         Cause::Other => 5,
+        Cause::Interrupted => 6,
     }
 }
 
@@ -238,6 +325,7 @@ fn cause(code: u8) -> Option<Cause> {
         3 => Cause::Mismatch,
         4 => Cause::Refused,
         5 => Cause::Other,
+        6 => Cause::Interrupted,
         _ => return None,
     })
 }
@@ -276,7 +364,7 @@ mod tests {
     fn operations() -> impl Strategy<Value = Operation> {
         let codes = (
             1..=13_u8,
-            prop::sample::select(&Reduce::ALL[..]),
+            prop::sample::select(&ReduceOp::ALL[..]),
             any::<u32>(),
         );
         codes.prop_map(|(code, reduce, root)| operation(code, Some(reduce), root).unwrap())
@@ -293,12 +381,12 @@ mod tests {
             },
         );
         prop_oneof![
-            any::<bool>().prop_map(|memory| Frame::Welcome { memory }),
+            any::<bool>().prop_map(|memory| Frame::Accept { memory }),
             (1..=6_u8, any::<u16>()).prop_map(|(code, expected)| {
                 let expected = u32::from(expected);
                 Frame::Refuse(refusal(code, expected).unwrap())
             }),
-            (1..=5_u8, any::<u32>()).prop_map(|(code, suspect)| Frame::Abort {
+            (1..=6_u8, any::<u32>()).prop_map(|(code, suspect)| Frame::Abort {
                 suspect,
                 cause: cause(code).unwrap()
             }),

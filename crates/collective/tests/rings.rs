@@ -6,10 +6,10 @@ mod support;
 
 use std::fs;
 
-use rdzv_collective::{GroupOptions, Reduce};
+use rdzv_collective::{GroupOptions, ReduceOp};
 use support::{LONG, options, run_with};
 
-/// How many rings this process has mapped.
+/// Number of rings that this process has mapped.
 fn rings() -> usize {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines()
@@ -17,8 +17,8 @@ fn rings() -> usize {
         .count()
 }
 
-/// KiB of boards that are in memory: those of this process, and what it has seen of others.
-fn boards() -> u64 {
+/// KiB of shared buffers that are in memory: those of this process, and what it has seen of others.
+fn shared_buffers() -> u64 {
     let maps = fs::read_to_string("/proc/self/smaps").unwrap();
     let mut is_board = false;
     let mut sum = 0;
@@ -34,18 +34,18 @@ fn boards() -> u64 {
 
 fn rings_of(options: &GroupOptions) -> Vec<usize> {
     run_with(3, options, |mut group| {
-        group.all_reduce(&mut [1_u32], Reduce::Sum).unwrap();
-        assert_eq!(boards(), 0, "nothing large was reduced yet");
+        group.all_reduce(&mut [1_u32], ReduceOp::Sum).unwrap();
+        assert_eq!(shared_buffers(), 0, "nothing large was reduced yet");
         group.barrier().unwrap();
         let mut values = vec![group.rank(); 1 << 20];
-        group.all_reduce(&mut values, Reduce::Sum).unwrap();
+        group.all_reduce(&mut values, ReduceOp::Sum).unwrap();
         assert!(values.iter().all(|value| *value == 3));
         group.barrier().unwrap();
         let rings = rings();
         assert_eq!(
-            boards() > 0,
+            shared_buffers() > 0,
             rings > 0,
-            "boards are used where memory is shared"
+            "shared_buffers are used where memory is shared"
         );
         // Nobody leaves while somebody counts.
         group.barrier().unwrap();
@@ -65,7 +65,7 @@ fn data_of_near_ranks_go_through_shared_memory_unless_that_is_turned_off() {
     };
     assert_eq!(rings_of(&not_shared), [0, 0, 0]);
     let far = GroupOptions {
-        near: false,
+        local: false,
         ..options(LONG)
     };
     assert_eq!(rings_of(&far), [0, 0, 0]);

@@ -22,7 +22,7 @@ use rdzv_store::{Limits, parse_size};
 use crate::RendezvousError;
 
 /// The names of the options above.
-const NAMES: [&str; 8] = [
+pub(crate) const NAMES: [&str; 8] = [
     "join_timeout",
     "last_call_timeout",
     "close_timeout",
@@ -34,7 +34,7 @@ const NAMES: [&str; 8] = [
 ];
 
 /// Options that launchers add for all backends.
-const OF_LAUNCHER: [&str; 2] = ["timeout", "rank"];
+pub(crate) const OF_LAUNCHER: [&str; 2] = ["timeout", "rank"];
 
 /// The options of a rendezvous, as `--rdzv-conf` gives them. Which of them there are, and what they
 /// may be, is the business of the backend.
@@ -122,7 +122,7 @@ impl RendezvousConfig {
     }
 
     /// Reads the options of a dynamic rendezvous. Those that nobody knows are passed over, as
-    /// torchelastic does; [`Self::note_unknown`] says so.
+    /// torchelastic does; [`Self::unknown`] finds them.
     pub fn settings(&self, min_nodes: u32, max_nodes: u32) -> Result<Settings, RendezvousError> {
         let defaults = Settings::new(min_nodes, max_nodes);
         let timeout = |name: &str, least: i64, default: Duration| {
@@ -171,18 +171,10 @@ impl RendezvousConfig {
         Ok(limits)
     }
 
-    /// Says (at debug level) which options neither this module nor the backend, which knows `also`,
-    /// does anything with.
-    pub fn note_unknown(&self, backend: &str, also: &[&str]) {
-        for option in self.options.keys().map(String::as_str) {
-            if ![&NAMES, &OF_LAUNCHER[..], also].concat().contains(&option) {
-                tracing::debug!(
-                    option,
-                    backend,
-                    "this option of --rdzv-conf is not known and has no effect"
-                );
-            }
-        }
+    /// The options of which none of these names is one. They have no effect.
+    pub fn unknown(&self, known: &[&str]) -> Vec<&str> {
+        let names = self.options.keys().map(String::as_str);
+        names.filter(|name| !known.contains(name)).collect()
     }
 
     fn backoff(&self) -> Result<Duration, RendezvousError> {

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::dynamic::C10dRendezvous;
+use crate::dynamic::{C10dRendezvous, c10d};
 #[cfg(feature = "etcd-v2")]
 use crate::etcd::v2::EtcdV2State;
 use crate::etcd::{self, EtcdState};
+use crate::rdzv_conf::{NAMES, OF_LAUNCHER};
 use crate::recording::Recorded;
 use crate::{
     Recorder, RendezvousBackend, RendezvousError, RendezvousEvent, RendezvousParameters,
@@ -85,6 +86,20 @@ impl BackendRegistry {
     /// Whether there is a backend of that name.
     pub fn contains(&self, name: &str) -> bool {
         self.constructors.contains_key(name)
+    }
+
+    /// The options of `--rdzv-conf` that a built-in backend reads, and those that launchers add for all; none
+    /// for a backend that was registered, whose options nobody knows.
+    pub fn options(&self, name: &str) -> Option<Vec<&'static str>> {
+        let dynamic = |own: &[&'static str]| [&NAMES, &OF_LAUNCHER[..], own].concat();
+        match name {
+            StaticRendezvous::NAME => Some([&OF_LAUNCHER[..], &["store_max_memory"]].concat()),
+            C10dRendezvous::NAME => Some(dynamic(&c10d::OPTIONS)),
+            EtcdState::NAME => Some(dynamic(&etcd::OPTIONS)),
+            #[cfg(feature = "etcd-v2")]
+            EtcdV2State::NAME => Some(dynamic(&etcd::OPTIONS)),
+            _ => None,
+        }
     }
 
     /// Makes the backend that the parameters name.

@@ -29,7 +29,7 @@ const BEGUN: Method<(), ()> = Method::new("worker.begun");
 const DONE: Method<(), ()> = Method::new("worker.done");
 
 /// How long a worker may be silent before the others take it for dead.
-const LEASE: Duration = Duration::from_secs(1);
+const LEASE: Duration = Duration::from_secs(3);
 
 /// How long this program waits for anything.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -62,13 +62,13 @@ fn main() -> anyhow::Result<()> {
 fn methods(begun: Sender<()>, done: Sender<()>) -> Methods {
     // Nobody listens if this is not the worker that waits for it: that is its business.
     let told = |listener: Sender<()>| {
-        move |_: CallContext, ()| {
+        move |()| {
             let _ = listener.send(());
             std::future::ready(Ok::<_, RpcError>(()))
         }
     };
     Methods::new()
-        .with(SQUARE, async |_: CallContext, number: u64| {
+        .with(SQUARE, async |number: u64| {
             number.checked_mul(number).ok_or("the square does not fit")
         })
         .with(STALL, async |context: CallContext, ()| {
@@ -85,12 +85,12 @@ fn lead(agent: &RpcAgent, begun: &Receiver<()>) -> anyhow::Result<()> {
     let wait_for =
         |number: usize| agent.wait_for_group(|workers| workers.len() == number, PATIENCE);
     wait_for(2)?;
-    let square = agent.call_sync("worker-1", SQUARE, &6)?;
+    let square = agent.call("worker-1", SQUARE, &6).wait()?;
     println!("worker-1 is there: 6 * 6 = {square}");
 
     let mut late = start("late")?;
     wait_for(3)?;
-    let square = agent.call_sync("late", SQUARE, &7)?;
+    let square = agent.call("late", SQUARE, &7).wait()?;
     println!("late has joined: 7 * 7 = {square}");
 
     let stalled = agent.call("late", STALL, &());
@@ -105,9 +105,9 @@ fn lead(agent: &RpcAgent, begun: &Receiver<()>) -> anyhow::Result<()> {
 
     // Nobody but its lease says that it is gone.
     wait_for(2)?;
-    let square = agent.call_sync("worker-1", SQUARE, &8)?;
+    let square = agent.call("worker-1", SQUARE, &8).wait()?;
     println!("worker-1 is still there: 8 * 8 = {square}");
-    agent.call_sync("worker-1", DONE, &())?;
+    agent.call("worker-1", DONE, &()).wait()?;
     Ok(())
 }
 

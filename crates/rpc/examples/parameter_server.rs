@@ -14,9 +14,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use rdzv_rendezvous::url::{UrlOptions, rendezvous};
-use rdzv_rpc::{
-    AgentOptions, CallContext, Membership, Method, Methods, RpcAgent, RpcError, Tensor,
-};
+use rdzv_rpc::{AgentOptions, Membership, Method, Methods, RpcAgent, RpcError, Tensor};
 use tokio::sync::watch;
 
 /// Takes the gradient of a trainer, gives the weights after the step.
@@ -88,7 +86,7 @@ impl Server {
 
     fn methods(self: &Arc<Self>) -> Methods {
         let server = Arc::clone(self);
-        Methods::new().with(PUSH, move |_: CallContext, gradient: Tensor| {
+        Methods::new().with(PUSH, move |gradient: Tensor| {
             let server = Arc::clone(&server);
             async move { server.push(&gradient).await }
         })
@@ -147,7 +145,7 @@ fn train(agent: &RpcAgent, (first, of): (usize, usize)) -> anyhow::Result<[f32; 
             gradient[1] += 2.0 * error / mine.len() as f32;
         }
         let gradient = Tensor::from_vec(gradient.to_vec(), [2])?;
-        let next = agent.call_sync(SERVER, PUSH, &gradient)?;
+        let next = agent.call(SERVER, PUSH, &gradient).wait()?;
         weights.copy_from_slice(&next.as_slice::<f32>()?);
     }
     Ok(weights)

@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use rdzv_rendezvous::url::{UrlOptions, rendezvous};
 use rdzv_rpc::{
-    AgentOptions, CallContext, Membership, Method, Methods, RpcAgent, RpcError, RpcFuture, Tensor,
+    AgentOptions, Membership, Method, Methods, RpcAgent, RpcError, RpcFuture, Tensor, blocking,
 };
 
 /// What the second stage makes of the activations of the first.
@@ -31,7 +31,7 @@ fn main() -> anyhow::Result<()> {
     let rank = met.rank.0;
     let methods = match rank {
         // It computes, so each call has a thread of its own.
-        1 => Methods::new().with_blocking(FORWARD, |_: CallContext, rows: Tensor| second(&rows)),
+        1 => Methods::new().with(FORWARD, blocking(|rows: Tensor| second(&rows))),
         _ => Methods::new(),
     };
     let agent = RpcAgent::init(

@@ -48,6 +48,8 @@ impl Reservation {
     }
 
     fn fill(self, agent: RpcAgent) {
+        // It was made just now, so nothing is called yet.
+        let _ = agent.core().on_stop.set(ended);
         *PLACE.lock() = Place::Of(agent);
     }
 }
@@ -132,7 +134,7 @@ pub fn current() -> Result<RpcAgent, RpcError> {
 }
 
 /// An agent has stopped: if it is that of the process, there is none any more.
-pub(crate) fn ended(agent: &RpcAgent) {
+fn ended(agent: &RpcAgent) {
     let mut place = PLACE.lock();
     let is_it = matches!(&*place, Place::Of(current) if current.is(agent));
     let former = is_it.then(|| std::mem::replace(&mut *place, Place::Free));

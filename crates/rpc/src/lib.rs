@@ -26,8 +26,9 @@ compile_error!(
 
 mod agent;
 pub mod backend;
+mod bulk;
 mod call;
-mod connection;
+mod channel;
 pub mod device;
 pub mod dlpack;
 mod error;
@@ -38,18 +39,18 @@ pub mod message;
 pub mod options;
 mod payload;
 mod rref;
+mod runtime;
+mod service;
 pub mod tensor;
 pub mod transport;
+mod wire;
 
-pub use agent::{
-    AgentOptions, CallOptions, Destination, Membership, PeerTraffic, RpcAgent, Timeout, Traffic,
+pub use agent::{AgentOptions, Membership, PeerTraffic, Traffic};
+pub use call::handler::{
+    Argument, Blocking, Function, Handler, KeptHere, Offered, Output, Recognised, blocking, kept,
 };
-pub use call::cancellation::Cancellation;
-pub use call::context::CallContext;
-pub use call::failure::Failure;
-pub use call::future::RpcFuture;
-pub use call::method::Method;
-pub use call::methods::{Argument, Methods, Output};
+pub use call::methods::Methods;
+pub use channel::failure::Failure;
 pub use error::{RemoteError, RpcError, RpcErrorKind};
 pub use init_rpc::{current, init_rpc};
 pub use payload::Payload;
@@ -58,4 +59,9 @@ pub use rdzv_rpc_proto::worker::{BadName, WorkerId, WorkerInfo, WorkerName};
 pub use rdzv_shm::{Arena, Block};
 pub use rdzv_store::Store;
 pub use rref::{RRef, ReferenceCounters, ReferenceSettings, ValueMethod};
+pub use runtime::call::{CallOptions, Destination, Timeout};
+pub use runtime::core::{CallContext, RpcAgent};
+pub use runtime::future::RpcFuture;
+pub use runtime::method::Method;
+pub use service::cancellation::Cancellation;
 pub use tensor::Tensor;

@@ -2,6 +2,11 @@
 
 use bytes::Bytes;
 
+use crate::error::RpcError;
+
+/// The result of a call, before it is decoded.
+pub(crate) type Answer = Result<Payload, RpcError>;
+
 /// The content of a request or a reply: a serialised body, and what it refers to by number.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Payload {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdzv_rpc::{AgentOptions, CallContext, Membership, Method, Methods, RpcAgent};
+use rdzv_rpc::{AgentOptions, Membership, Method, Methods, RpcAgent, blocking};
 use rdzv_store::{HashStore, Store};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -22,15 +22,13 @@ fn descriptors() -> usize {
 
 /// A worker of a group of two lives, works and ends.
 fn live(store: &Arc<dyn Store>, rank: u32, membership: Membership) {
-    let methods = Methods::new().with_blocking(TWICE, |_: CallContext, number: i64| {
-        Ok::<_, String>(2 * number)
-    });
+    let methods = Methods::new().with(TWICE, blocking(|number: i64| Ok::<_, String>(2 * number)));
     let name = format!("w{rank}");
     let options = AgentOptions::default();
     let agent = RpcAgent::init(&name, rank, membership, Arc::clone(store), methods, options);
     let agent = agent.unwrap();
     let other = 1 - rank;
-    assert_eq!(agent.call_sync(other, TWICE, &4).unwrap(), 8);
+    assert_eq!(agent.call(other, TWICE, &4).wait().unwrap(), 8);
     agent.shutdown(LONG).unwrap();
 }
 

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 
-use rdzv_rpc::{AgentOptions, CallContext, Membership, Method, Methods, RpcAgent, RpcError};
+use rdzv_rpc::{
+    AgentOptions, CallContext, Membership, Method, Methods, RpcAgent, RpcError, blocking,
+};
 use rdzv_store::{HashStore, Store};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -67,13 +69,16 @@ fn methods() -> Methods {
             let call = context.agent().call(next(&context), BLOCKING, &(steps - 1));
             Ok(call.await? + 1)
         })
-        .with_blocking(BLOCKING, |context: CallContext, steps: u32| {
-            if steps == 0 {
-                return Ok::<_, RpcError>(0);
-            }
-            let agent = context.agent();
-            Ok(agent.call_sync(next(&context), ASYNC, &(steps - 1))? + 1)
-        })
+        .with(
+            BLOCKING,
+            blocking(|context: CallContext, steps: u32| {
+                if steps == 0 {
+                    return Ok::<_, RpcError>(0);
+                }
+                let agent = context.agent();
+                Ok(agent.call(next(&context), ASYNC, &(steps - 1)).wait()? + 1)
+            }),
+        )
 }
 
 /// The only test of this program, since the agents' threads are seen by a global listener only.
@@ -98,7 +103,7 @@ fn a_trace_goes_through_all_workers_and_what_is_counted_is_what_was_called() {
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     });
     for _ in 0..2 {
-        assert_eq!(agents[0].call_sync(1, ASYNC, &1), Ok(1));
+        assert_eq!(agents[0].call(1, ASYNC, &1).wait(), Ok(1));
     }
     let spans = spans.0.lock().unwrap().clone();
     let mut traces: BTreeMap<&str, Vec<String>> = BTreeMap::new();

@@ -4,19 +4,15 @@
 //! it, one at a time. So large buffers go back to the pool when the last reader has dropped them, and those
 //! that are new get all their pages in one call, large ones where the system has them.
 //!
-//! Bytes of a peer may never come as they were announced: their buffer begins small and
-//! [grows](PooledBuffer::grow) with what has come, unless there is a large one that is used again.
-
-#![allow(
-    unsafe_code,
-    reason = "only `remap` makes a mapping longer without a copy"
-)]
+//! Bytes of a peer may never come as they were announced: their buffer has the addresses for all of them from
+//! the beginning, but its memory [grows](PooledBuffer::grow) with what has come, unless there is a large one that
+//! is used again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use memmap2::{Advice, MmapMut, MmapOptions, RemapOptions};
+use memmap2::{Advice, MmapMut, MmapOptions};
 use parking_lot::Mutex;
 
 /// Shorter ones come from the allocator, which keeps such memory by itself.
@@ -79,28 +75,36 @@ impl Pool {
     /// A buffer that is to become `length` long, for somebody who may never send that much. It begins with
     /// `at_first` bytes, or with all of them if they are few or memory is used again.
     pub fn begin(&self, length: usize, at_first: usize) -> PooledBuffer {
-        let buffer = |memory, length, cleared| PooledBuffer {
+        let buffer = |memory, length, populated, cleared| PooledBuffer {
             memory,
             length,
+            populated,
             cleared,
             pool: Arc::clone(&self.0),
         };
         if length < SMALLEST {
-            return buffer(Memory::Allocated(vec![0; length]), length, 0);
+            return buffer(Memory::Allocated(vec![0; length]), length, 0, 0);
         }
+        let capacity = self.0.capacity(length);
         let (kept, cleared) = {
             let mut kept = self.0.kept.lock();
-            (kept.take(self.0.capacity(length)), kept.cleared)
+            (kept.take(capacity), kept.cleared)
         };
         if let Some(map) = kept {
-            return buffer(Memory::Mapped(map), length, cleared);
+            let populated = map.len();
+            return buffer(Memory::Mapped(map), length, populated, cleared);
         }
         let at_first = at_first.min(length);
-        let memory = match self.0.map(self.0.capacity(at_first)) {
+        let populated = if at_first < length {
+            at_first
+        } else {
+            capacity
+        };
+        let memory = match self.0.map(capacity, populated) {
             Some(map) => Memory::Mapped(map),
             None => Memory::Allocated(vec![0; at_first]),
         };
-        buffer(memory, at_first, cleared)
+        buffer(memory, at_first, populated, cleared)
     }
 
     /// How many bytes wait for their next use.
@@ -121,20 +125,18 @@ impl Pool {
 }
 
 impl Shared {
-    /// New memory with all its pages; nothing if the system has no more mappings.
-    fn map(&self, capacity: usize) -> Option<MmapMut> {
-        let map = MmapOptions::new().len(capacity).map_anon().ok()?;
-        self.populate(&map, 0);
-        Some(map)
-    }
-
-    /// Has the system give a mapping all its pages from there on.
-    fn populate(&self, map: &MmapMut, from: usize) {
-        // Both only make it faster. Without them pages come one by one.
-        if self.options.huge_pages && map.len() >= HUGE {
-            let _ = map.advise(Advice::HugePage);
+    /// New memory, of which the first bytes have their pages; nothing if the system has no more mappings.
+    fn map(&self, capacity: usize, populated: usize) -> Option<MmapMut> {
+        let mut options = MmapOptions::new();
+        let map = options.len(capacity).no_reserve_swap().map_anon().ok()?;
+        // The advice only makes it faster: without it pages come one by one. A large page would be all there
+        // with its first byte, so that the beginning of memory that grows has small ones.
+        let small = if populated < capacity { HUGE } else { 0 };
+        if self.options.huge_pages && capacity > small.max(HUGE - 1) {
+            let _ = map.advise_range(Advice::HugePage, small, capacity - small);
         }
-        let _ = map.advise_range(Advice::PopulateWrite, from, map.len() - from);
+        populate(&map, 0, populated);
+        Some(map)
     }
 
     /// How large to make a buffer, so that others can use it after it; if it will be kept at all.
@@ -167,6 +169,12 @@ impl Shared {
     }
 }
 
+/// Has the system give a mapping its pages from there to there.
+fn populate(map: &MmapMut, from: usize, to: usize) {
+    // Without it pages come one by one.
+    let _ = map.advise_range(Advice::PopulateWrite, from, to - from);
+}
+
 impl Kept {
     /// The one that was used last, of this capacity or up to twice of it.
     fn take(&mut self, capacity: usize) -> Option<MmapMut> {
@@ -190,6 +198,8 @@ fn class(length: usize) -> usize {
 pub struct PooledBuffer {
     memory: Memory,
     length: usize,
+    /// The bytes of a mapping that have their pages.
+    populated: usize,
     /// The number of times that the pool had been cleared when it was taken.
     cleared: u64,
     pool: Arc<Shared>,
@@ -202,8 +212,8 @@ enum Memory {
 }
 
 impl PooledBuffer {
-    /// Makes it this long; what is in it stays. False if the system has no memory for that: then it is as
-    /// it was.
+    /// Makes it this long, at most what it was begun for; what is in it stays. False if the system has no memory
+    /// for that: then it is as it was.
     #[must_use]
     pub fn grow(&mut self, length: usize) -> bool {
         match &mut self.memory {
@@ -214,15 +224,11 @@ impl PooledBuffer {
                 }
                 bytes.resize(length, 0);
             }
-            Memory::Mapped(map) if map.len() < length => {
-                let former = map.len();
-                let capacity = self.pool.capacity(length);
-                // SAFETY: nothing points into the mapping, since nobody has borrowed the buffer that owns it.
-                let grown = unsafe { map.remap(capacity, RemapOptions::new().may_move(true)) };
-                if grown.is_err() {
-                    return false;
-                }
-                self.pool.populate(map, former);
+            Memory::Mapped(map) if self.populated < length => {
+                let is_last = self.pool.capacity(length) == map.len();
+                let to = if is_last { map.len() } else { length };
+                populate(map, self.populated, to);
+                self.populated = to;
             }
             Memory::Mapped(_) => {}
         }
@@ -261,7 +267,10 @@ impl AsMut<[u8]> for PooledBuffer {
 impl Drop for PooledBuffer {
     fn drop(&mut self) {
         let memory = std::mem::replace(&mut self.memory, Memory::Allocated(Vec::new()));
-        if let Memory::Mapped(map) = memory {
+        // One that did not become as long as it was to be is of no use to the next.
+        if let Memory::Mapped(map) = memory
+            && self.populated == map.len()
+        {
             self.pool.give_back(map, self.cleared);
         }
     }
@@ -349,6 +358,15 @@ mod tests {
         // Memory that is there anyway is used as a whole.
         assert_eq!(pool.begin(40 * MEBI, MEBI).as_ref().len(), 40 * MEBI);
         assert_eq!(pool.begin(1000, 10).as_ref(), [0; 1000]);
+    }
+
+    #[test]
+    fn a_buffer_that_did_not_become_as_long_as_announced_is_not_kept() {
+        let pool = Pool::default();
+        let mut buffer = pool.begin(40 * MEBI, MEBI);
+        assert!(buffer.grow(20 * MEBI));
+        drop(buffer);
+        assert_eq!(pool.kept(), 0);
     }
 
     #[test]

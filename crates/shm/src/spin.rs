@@ -6,7 +6,8 @@
 
 use std::hint::spin_loop;
 use std::sync::OnceLock;
-use std::thread::available_parallelism;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{available_parallelism, yield_now};
 use std::time::{Duration, Instant};
 
 /// The longest that anybody should wait awake.
@@ -88,6 +89,59 @@ impl Spin {
     }
 }
 
+/// The spin budget of threads that wait again and again for the same peer, shared by them.
+///
+/// Every wait is counted, also one that was slept through: a wait of 40 us that ended by a wake-up shows that
+/// spinning would have paid. So two sides that have both begun to sleep, because of a moment without a
+/// processor, find back to spinning within a few waits.
+#[derive(Debug)]
+pub struct SpinBudget {
+    longest: Duration,
+    /// Moving average of the waits in nanoseconds; each counts at most twice the budget.
+    average: AtomicU64,
+}
+
+impl SpinBudget {
+    /// Spins for at most this long, if waits are expected to end within it; with zero, or on one processor,
+    /// never.
+    pub fn new(longest: Duration) -> Self {
+        Self {
+            longest: if is_alone() { Duration::ZERO } else { longest },
+            average: AtomicU64::new(0),
+        }
+    }
+
+    /// How long the next wait is to spin; zero if it had better sleep at once.
+    pub fn next(&self) -> Duration {
+        let average = Duration::from_nanos(self.average.load(Ordering::Relaxed));
+        if average > self.longest {
+            Duration::ZERO
+        } else {
+            self.longest
+        }
+    }
+
+    /// Counts a wait that took so long, awake or asleep.
+    pub fn learn(&self, took: Duration) {
+        let average = self.average.load(Ordering::Relaxed);
+        let took = took.min(self.longest * 2).as_nanos();
+        let took = u64::try_from(took).unwrap_or(u64::MAX);
+        // Two threads that write at once lose one wait, which does no harm.
+        self.average
+            .store((average * 3 + took) / 4, Ordering::Relaxed);
+    }
+}
+
+/// Between two polls of a thread that has spun for so long: at first the processor is kept; after
+/// [`LONGEST`] it is offered to threads that want to run, one of which may be the peer.
+pub fn relax(spun: Duration) {
+    if spun < LONGEST {
+        spin_loop();
+    } else {
+        yield_now();
+    }
+}
+
 /// With one processor the peer cannot go on while we look.
 fn is_alone() -> bool {
     static ALONE: OnceLock<bool> = OnceLock::new();
@@ -144,6 +198,32 @@ mod tests {
             polls += 1;
             polls == 40
         }));
+    }
+
+    #[test]
+    fn a_budget_follows_the_waits_of_the_last_time() {
+        let budget = SpinBudget {
+            longest: Duration::from_micros(100),
+            average: AtomicU64::new(0),
+        };
+        assert_eq!(budget.next(), budget.longest);
+        let one_hour = Duration::from_secs(3600);
+        budget.learn(one_hour);
+        assert_eq!(
+            budget.next(),
+            budget.longest,
+            "one long wait is an exception"
+        );
+        for _ in 0..100 {
+            budget.learn(one_hour);
+        }
+        assert_eq!(budget.next(), Duration::ZERO);
+        let mut waits = 0;
+        while budget.next().is_zero() {
+            budget.learn(Duration::from_micros(40));
+            waits += 1;
+        }
+        assert!(waits <= 4, "{waits} waits to find back");
     }
 
     #[test]

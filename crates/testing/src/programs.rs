@@ -8,17 +8,30 @@ use std::sync::Mutex;
 /// Set if the programs are built already, so that the harness does not ask cargo.
 const BUILT: &str = "RDZV_TEST_PROGRAMS_BUILT";
 
+/// The binary that is all programs. Under this name it makes the names of them.
+const ALL: &str = "rdzv-test-programs";
+
 /// A program of `crates/testing/programs`.
 pub fn program(name: &str) -> PathBuf {
-    let path = profile().join(name);
-    build(&path, &["-p", "rdzv-test-programs", "--bin", name]);
+    let all = profile().join(ALL);
+    build(&all, &["-p", ALL, "--bin", ALL], || {
+        let status = Command::new(&all).status();
+        assert!(status.unwrap().success(), "{}", all.display());
+    });
+    let path = profile().join("programs").join(name);
+    assert!(
+        path.exists(),
+        "{} is missing: start {}",
+        path.display(),
+        all.display()
+    );
     path
 }
 
 /// An example of a package.
 pub fn example(package: &str, name: &str) -> PathBuf {
     let path = profile().join("examples").join(name);
-    build(&path, &["-p", package, "--example", name]);
+    build(&path, &["-p", package, "--example", name], || {});
     path
 }
 
@@ -29,8 +42,8 @@ fn profile() -> PathBuf {
 }
 
 /// Has cargo build a program, once in this process, so that no test runs an old one. Without cargo, and
-/// where everything is built already, the program has to be there.
-fn build(program: &Path, what: &[&str]) {
+/// where everything is built already, the program has to be there. `then` follows a build.
+fn build(program: &Path, what: &[&str], then: impl FnOnce()) {
     static DONE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     let mut done = DONE.lock().unwrap();
     let cargo = std::env::var_os("CARGO").filter(|_| std::env::var_os(BUILT).is_none());
@@ -66,6 +79,7 @@ fn build(program: &Path, what: &[&str]) {
             .args(what)
             .status();
         assert!(status.unwrap().success(), "cargo build {}", what.join(" "));
+        then();
     }
     assert!(
         program.exists(),

@@ -11,6 +11,9 @@ use crate::{Credentials, Identity, Session, Token};
 /// The least time that a read or write gets, because zero would be for ever.
 const LEAST: Duration = Duration::from_millis(1);
 
+/// The most time for a server to prove who it is, however long the caller has.
+const MOST: Duration = Duration::from_secs(10);
+
 /// A TCP connection, perhaps with TLS on it.
 pub enum Channel {
     /// Bytes as they are.
@@ -33,7 +36,7 @@ pub enum OpenError {
 impl Channel {
     /// The side that connects, on a stream that blocks: the handshake of TLS and that of the token, as far as
     /// there are credentials. Returns the bytes that have to be sent first, with those of the caller behind
-    /// them. Read and write timeouts of the stream are changed.
+    /// them. It takes at most `within`, and at most 10 s. Read and write timeouts of the stream are changed.
     ///
     /// # Errors
     ///
@@ -41,8 +44,9 @@ impl Channel {
     pub fn open(
         stream: TcpStream,
         credentials: &Credentials,
-        until: Instant,
+        within: Duration,
     ) -> Result<(Self, Vec<u8>), OpenError> {
+        let until = Instant::now() + within.min(MOST);
         let mut channel = match &credentials.identity {
             Some(identity) => Self::encrypt(stream, identity, until)?,
             None => Self::Plain(stream),

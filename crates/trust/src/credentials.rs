@@ -43,18 +43,6 @@ pub enum TokenError {
 }
 
 impl Credentials {
-    /// With the token in a file and no certificates.
-    ///
-    /// # Errors
-    ///
-    /// [`TokenError`] if the file cannot be read, or has fewer than 16 bytes.
-    pub fn from_token_file(path: &Path) -> Result<Self, TokenError> {
-        Ok(Self {
-            token: Some(Token::from_file(path)?),
-            identity: None,
-        })
-    }
-
     /// Whether a peer has to prove anything.
     pub fn is_empty(&self) -> bool {
         self.token.is_none() && self.identity.is_none()

@@ -11,6 +11,9 @@ use rustls::{
 
 use crate::identity::{Identity, worker_names};
 
+/// The most bytes that are made room for at a time: they are cleared first.
+const READ_AT_ONCE: usize = 256 << 10;
+
 /// A TLS connection over a stream that never blocks.
 pub struct Session<S> {
     tls: Connection,
@@ -138,6 +141,19 @@ impl<S: Read + Write> Session<S> {
             let _ = self.flush();
             self.pull()?;
         }
+    }
+
+    /// Reads decrypted bytes to the end of a buffer, within its capacity, some at a time.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Session::read`]. The buffer is as it was then.
+    pub fn read_to(&mut self, buffer: &mut Vec<u8>) -> io::Result<usize> {
+        let length = buffer.len();
+        buffer.resize(buffer.capacity().min(length + READ_AT_ONCE), 0);
+        let read = self.read(&mut buffer[length..]);
+        buffer.truncate(length + read.as_ref().map_or(0, |count| *count));
+        read
     }
 
     /// Encrypts and sends the beginning of the parts; returns the number of bytes.

@@ -60,7 +60,8 @@ fn release_binary() -> anyhow::Result<PathBuf> {
 
 /// One of the programs that tests start, optimised.
 fn test_program(name: &str) -> anyhow::Result<PathBuf> {
-    optimised("rdzv-test-programs", name)
+    let all = optimised("rdzv-test-programs", "rdzv-test-programs")?;
+    crate::test::programs(&all, &[name]).map(|mut programs| programs.remove(0))
 }
 
 fn optimised(package: &str, name: &str) -> anyhow::Result<PathBuf> {

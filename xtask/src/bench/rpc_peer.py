@@ -112,6 +112,7 @@ def calls():
     times, paced = one_by_one(peer, CALLS), one_by_one(peer, PACED_CALLS, 0.01)
     return added | {
         "latency_p50": times[len(times) // 2],
+        "latency_p90": times[len(times) * 9 // 10],
         "latency_p99": times[len(times) * 99 // 100],
         "paced_p50": paced[len(paced) // 2],
         "in_flight": many_at_a_time(peer),

@@ -35,12 +35,10 @@ const KEEPER_PROCESS: [&str; 4] = [
 ];
 
 /// Written before these rules, and rewritten by an issue of their own; and the lists themselves.
-const EXEMPT: [&str; 7] = [
-    "crates/collective/",
+const EXEMPT: [&str; 5] = [
     "crates/rpc/",
-    "crates/testing/programs/src/bin/group_member.rs",
-    "crates/testing/programs/src/bin/rpc_",
-    "crates/testing/programs/src/bin/transport.rs",
+    "crates/testing/programs/src/rpc_",
+    "crates/testing/programs/src/transport.rs",
     "docs/rpc",
     "xtask/src/tidy/vocabulary.rs",
 ];
@@ -49,7 +47,7 @@ const EXEMPT: [&str; 7] = [
 const HEADLESS: [&str; 5] = ["How ", "So ", "What ", "Who ", "Whoever "];
 
 /// Lines of documentation that begin so, in all crates. The number only falls.
-const HEADLESS_LINES: usize = 1_052;
+const HEADLESS_LINES: usize = 955;
 
 /// Words of a source that a name or a sentence must not have.
 pub(crate) fn check(source: &Source, tokens: Option<&Tokens>) -> Vec<Finding> {

@@ -111,6 +111,17 @@ impl LogReader {
         Ok(read)
     }
 
+    /// Time that does not count: the thread that reads did not run, so its worker perhaps did not either.
+    pub(super) fn postpone(&mut self, by: Duration) {
+        self.last_read += by;
+        for at in [&mut self.flush_at, &mut self.long_since]
+            .into_iter()
+            .flatten()
+        {
+            *at += by;
+        }
+    }
+
     /// When [`LogReader::flush_if_due`] is due.
     pub(super) fn flush_at(&self) -> Option<Instant> {
         self.flush_at

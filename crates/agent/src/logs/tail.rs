@@ -69,6 +69,7 @@ impl Tail {
             retained: BTreeMap::new(),
             next: 0,
             waiting: Vec::new(),
+            stalls: Stalls::default(),
             closed: false,
         };
         thread::Builder::new()
@@ -114,6 +115,7 @@ struct Copier {
     retained: BTreeMap<StreamId, RetainedFile>,
     next: StreamId,
     waiting: Vec<oneshot::Sender<()>>,
+    stalls: Stalls,
     closed: bool,
 }
 
@@ -260,7 +262,13 @@ impl Copier {
         let _ = poll(&mut waited, timeout);
         drop(waited);
         self.commands.drain();
+        let begun = now;
         let now = Instant::now();
+        if let Some(stall) = due.and_then(|due| self.stalls.after(begun, due, now)) {
+            for reader in self.readers.values_mut() {
+                reader.postpone(stall);
+            }
+        }
         for id in self.watches.changed() {
             if let Some(reader) = self.readers.get_mut(&id) {
                 reader.ready = true;
@@ -276,6 +284,32 @@ impl Copier {
                 retained.changed(now);
             }
         }
+    }
+}
+
+/// A thread that runs later than this after a deadline was not kept waiting by other threads alone.
+const LATE: Duration = Duration::from_millis(50);
+
+/// Stalls in a row that postpone the beginnings of lines.
+const MOST_STALLS: u32 = 3;
+
+/// Times in which the machine, or its owner, did not let this thread run.
+#[derive(Debug, Default)]
+struct Stalls {
+    in_a_row: u32,
+}
+
+impl Stalls {
+    /// The time of a sleep that does not count, if it lasted much longer than until `due`.
+    fn after(&mut self, begun: Instant, due: Instant, now: Instant) -> Option<Duration> {
+        // A sleep that something else has ended says nothing.
+        let late = now.checked_duration_since(due)?;
+        if late < LATE {
+            self.in_a_row = 0;
+            return None;
+        }
+        self.in_a_row += 1;
+        (self.in_a_row <= MOST_STALLS).then(|| now.saturating_duration_since(begun))
     }
 }
 
@@ -350,5 +384,38 @@ impl Watches {
                 Err(_) => return changed,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::{LATE, MOST_STALLS, Stalls};
+
+    #[test]
+    fn a_sleep_that_lasted_much_too_long_does_not_count() {
+        let begun = Instant::now();
+        let due = begun + Duration::from_millis(150);
+        let mut stalls = Stalls::default();
+        assert_eq!(stalls.after(begun, due, due + LATE / 2), None);
+        let stalled = due + Duration::from_millis(400);
+        let whole = Some(Duration::from_millis(550));
+        assert_eq!(stalls.after(begun, due, stalled), whole);
+    }
+
+    #[test]
+    fn stalls_without_an_end_postpone_a_line_a_few_times_only() {
+        let begun = Instant::now();
+        let due = begun + Duration::from_millis(150);
+        let stalled = due + 10 * LATE;
+        let mut stalls = Stalls::default();
+        for _ in 0..MOST_STALLS {
+            assert!(stalls.after(begun, due, stalled).is_some());
+        }
+        assert_eq!(stalls.after(begun, due, stalled), None);
+        // One sleep in time ends the row.
+        assert_eq!(stalls.after(begun, due, due), None);
+        assert!(stalls.after(begun, due, stalled).is_some());
     }
 }

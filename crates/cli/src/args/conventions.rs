@@ -22,6 +22,7 @@ use clap::{Arg, ArgAction, Command};
 
 use crate::exit::Refusal;
 use crate::number::int_or_raise;
+use crate::suggestion::did_you_mean;
 
 /// Options that `torchrun` does not take from the environment, and questions of ours.
 const WITHOUT_VARIABLE: [&str; 7] = [
@@ -41,6 +42,22 @@ const IMMEDIATE: [&str; 2] = ["help", "print_completion"];
 pub(crate) fn variable(option: &Arg) -> Option<String> {
     let id = option.get_id().as_str();
     (!WITHOUT_VARIABLE.contains(&id)).then(|| format!("PET_{}", id.to_uppercase()))
+}
+
+/// The variables of the environment that look like defaults of options and are none, each with a sentence.
+pub(crate) fn unknown_variables(
+    command: &Command,
+    environment: &BTreeMap<OsString, OsString>,
+) -> Vec<String> {
+    let known: Vec<String> = command.get_arguments().filter_map(variable).collect();
+    let names = environment.keys().filter_map(|name| name.to_str());
+    names
+        .filter(|name| name.starts_with("PET_") && !known.iter().any(|known| known == name))
+        .map(|name| {
+            let meant = did_you_mean(name, known.iter().map(String::as_str));
+            format!("the variable {name} has no effect: no flag is called so{meant}")
+        })
+        .collect()
 }
 
 /// A line in the form that clap reads as `torchrun` reads the original.

@@ -10,6 +10,6 @@ mod conventions;
 mod parse;
 mod program;
 
-pub(crate) use self::conventions::variable;
+pub(crate) use self::conventions::{unknown_variables, variable};
 pub(crate) use self::parse::{Parsed, command, parse, usage};
 pub(crate) use self::program::{Launcher, Program, link_directory};

@@ -13,6 +13,7 @@ use super::program::Launcher;
 use crate::exit::Refusal;
 use crate::explanation::{Given, Setting};
 use crate::launch::{LaunchArgs, RunArgs};
+use crate::suggestion::did_you_mean;
 
 /// Flags that are no settings of a run: they ask for something else.
 const QUESTIONS: [&str; 3] = ["help", "print_completion", "explain"];
@@ -60,14 +61,29 @@ pub(crate) fn parse(
         ));
     }
     if !normalised.unknown.is_empty() {
-        return Err(Refusal::Usage(format!(
-            "unrecognized arguments: {}",
-            normalised.unknown.join(" ")
+        return Err(Refusal::Usage(unrecognised(
+            launcher,
+            &command,
+            &normalised.unknown,
         )));
     }
     let options = command.get_arguments();
     let settings = options.filter_map(|option| setting(option, &matches, &normalised));
     Ok(Parsed::Run(Box::new(arguments), settings.collect()))
+}
+
+/// The text about options that nobody knows; `torchrun`'s is that of argparse.
+fn unrecognised(launcher: Launcher, command: &Command, unknown: &[String]) -> String {
+    if launcher != Launcher::Run {
+        return format!("unrecognized arguments: {}", unknown.join(" "));
+    }
+    let first = unknown[0].split('=').next().unwrap_or_default();
+    let flags: Vec<String> = command
+        .get_arguments()
+        .filter_map(|option| option.get_long().map(|name| format!("--{name}")))
+        .collect();
+    let meant = did_you_mean(first, flags.iter().map(String::as_str));
+    format!("rdzv run has no flag {first}{meant}; the flags of the script stand behind its name")
 }
 
 fn setting(option: &Arg, matches: &ArgMatches, normalised: &Normalised) -> Option<Setting> {
@@ -246,6 +262,25 @@ mod tests {
         assert_eq!(arguments.rendezvous.rdzv_id.as_deref(), Some(""));
         assert!(arguments.command.module);
         assert_eq!(arguments.training_script, ["pkg", "--x", "y"]);
+    }
+
+    #[test]
+    fn a_flag_that_rdzv_run_does_not_have_is_named_with_the_closest_one() {
+        for (flag, text) in [
+            (
+                "--nproc-per-nodes=4",
+                "rdzv run has no flag --nproc-per-nodes (did you mean '--nproc-per-node'?); the flags of the \
+                 script stand behind its name",
+            ),
+            (
+                "--bogus",
+                "rdzv run has no flag --bogus; the flags of the script stand behind its name",
+            ),
+        ] {
+            let line = [flag, "s.py"].map(OsString::from);
+            let refusal = parse(Launcher::Run, &line, &BTreeMap::new()).unwrap_err();
+            assert_eq!(refusal, Refusal::Usage(text.to_owned()));
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use tracing::{info, warn};
 
 use super::completions;
 use super::conclude::{Ended, Report, conclude, conclude_lost_agent, refuse};
-use crate::args::{Launcher, Parsed, command, link_directory, parse};
+use crate::args::{Launcher, Parsed, command, link_directory, parse, unknown_variables};
 use crate::exit::{Exit, Refusal};
 use crate::launch::{Called, Environment, Launch, Note, ThisHost, explain, resolve};
 use crate::observe::{event_sinks, log};
@@ -59,6 +59,7 @@ pub(crate) fn agent(launcher: Launcher, called: &OsStr, words: &[OsString]) -> E
     let called = Called {
         beside: link_directory(called, path.map(OsString::as_os_str)),
         local_rank_argument: false,
+        is_strict: launcher == Launcher::Run,
     };
     let result = launch(launcher, called, words, &environment);
     let code = result.unwrap_or_else(|refusal| refuse(&refusal, launcher, &environment));
@@ -86,6 +87,9 @@ fn launch(
             return Ok(completions::print(torchrun, "torchrun", &shell));
         }
     };
+    for sentence in unknown_variables(&command(launcher), &environment.0) {
+        warn!("{sentence}");
+    }
     let called = Called {
         local_rank_argument: arguments.local_rank_argument()?,
         ..called

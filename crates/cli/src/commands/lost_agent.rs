@@ -19,6 +19,7 @@ pub(super) fn leave_for(arguments: &RunArgs, environment: &Environment, pid: u32
     let called = Called {
         beside: None,
         local_rank_argument: false,
+        is_strict: false,
     };
     let Ok(launch) = resolve(arguments, &called, environment, &ThisHost) else {
         return;

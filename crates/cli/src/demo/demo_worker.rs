@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use rdzv_collective::{GroupOptions, ProcessGroup, Reduce, address_towards};
+use rdzv_collective::{GroupOptions, ProcessGroup, ReduceOp, address_towards};
 use rdzv_core::env::MASTER_ADDR;
 use rdzv_rendezvous::url::{UrlOptions, rendezvous};
 
@@ -81,7 +81,7 @@ fn train(args: &DemoWorkerArgs) -> anyhow::Result<()> {
     while training.step < STEPS {
         let started = Instant::now();
         let mut pass = training.pass(&points);
-        group.all_reduce(&mut pass.sums, Reduce::Sum)?;
+        group.all_reduce(&mut pass.sums, ReduceOp::Sum)?;
         training.advance(&pass);
         let (step, loss) = (training.step, pass.loss());
         report(Progress::Step { step, loss })?;
@@ -93,7 +93,7 @@ fn train(args: &DemoWorkerArgs) -> anyhow::Result<()> {
     }
 
     let mut pass = training.pass(&points);
-    group.all_reduce(&mut pass.sums, Reduce::Sum)?;
+    group.all_reduce(&mut pass.sums, ReduceOp::Sum)?;
     report(Progress::Finished(Finished {
         step: training.step,
         loss: pass.loss(),

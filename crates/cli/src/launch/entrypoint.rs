@@ -55,6 +55,9 @@ pub(crate) struct Called {
     pub(crate) beside: Option<PathBuf>,
     /// True gives scripts `--local-rank=N`, as the older launcher does.
     pub(crate) local_rank_argument: bool,
+    /// Unknown options of `--rdzv-conf` and unknown signals are refused, as by `rdzv run`; `torchrun` warns
+    /// of them.
+    pub(crate) is_strict: bool,
 }
 
 impl CommandArgs {

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::exit::Refusal;
 use crate::explanation::{Draft, Explanation, Setting};
+use crate::trust;
 
 /// Explains a launch; `settings` are the flags of its line. Fails as the launch would fail before
 /// the first worker.
@@ -28,6 +29,7 @@ pub(crate) fn explain(
     restarts::explain(&mut draft, plan, environment);
     worker_output::explain(&mut draft, &plan.logs, environment);
     hang_detection::explain(&mut draft, &plan.hang, environment);
+    trust::explain(&mut draft);
     observers::explain(&mut draft, &launch.observers);
     let interpreter = launch.interpreter.as_ref();
     let mode = entrypoint::explain(&mut draft, &plan.entrypoint, interpreter);

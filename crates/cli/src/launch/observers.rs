@@ -135,12 +135,6 @@ fn port(text: &str, context: &mut Context<'_>) -> Option<u16> {
 
 /// Adds the observers to an explanation.
 pub(super) fn explain(draft: &mut Draft, observers: &Observers) {
-    draft.section("The secret of the job");
-    draft.flag("token", "token_file");
-    draft.flag("PyTorch's clients", "torch_clients");
-    draft.flag("certificate", "tls_cert");
-    draft.flag("its key", "tls_key");
-    draft.flag("authority", "tls_ca");
     draft.section("Watching");
     draft.flag("events", "event_log_handler");
     if observers.metrics_shown {

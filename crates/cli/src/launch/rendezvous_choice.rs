@@ -15,6 +15,7 @@ use super::context::Context;
 use super::worker_count::Nodes;
 use crate::exit::{Raised, Refusal};
 use crate::number;
+use crate::suggestion::did_you_mean;
 
 /// Port of static rendezvous if `--master-port` is not given.
 const MASTER_PORT: i64 = 29500;
@@ -168,6 +169,34 @@ impl RendezvousChoice<'_> {
                 nodes.text, nodes.most
             ));
         }
+    }
+
+    /// Finds options of `--rdzv-conf` that the backend does not know: refused, or warned of.
+    pub(super) fn check_options(
+        &self,
+        settings: &RendezvousConfig,
+        backends: &BackendRegistry,
+        is_strict: bool,
+        context: &mut Context<'_>,
+    ) -> Result<(), Refusal> {
+        let backend = match self.alone() {
+            true => "c10d",
+            false => &self.arguments.rdzv_backend,
+        };
+        let Some(known) = backends.options(backend) else {
+            return Ok(());
+        };
+        for option in settings.unknown(&known) {
+            let meant = did_you_mean(option, known.iter().copied());
+            let sentence = format!(
+                "--rdzv-conf: the rendezvous backend '{backend}' has no option '{option}'{meant}"
+            );
+            match is_strict {
+                true => return Err(Refusal::Usage(sentence)),
+                false => context.warn(format!("{sentence}; it has no effect")),
+            }
+        }
+        Ok(())
     }
 
     /// Chooses the rendezvous.

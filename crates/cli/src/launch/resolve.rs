@@ -75,6 +75,7 @@ pub(crate) fn resolve(
             .command
             .resolve(&arguments.training_script, called, &context)?;
     let backends = BackendRegistry::with_defaults();
+    choice.check_options(&settings, &backends, called.is_strict, &mut context)?;
     let mut rendezvous = choice.choose(&settings, &backends, &mut context)?;
     if let RendezvousPlan::Dynamic { parameters } = &mut rendezvous.plan {
         let (script, has_run_id) = (&arguments.training_script, choice.has_run_id());
@@ -98,7 +99,7 @@ pub(crate) fn resolve(
     let observers = arguments
         .observe
         .resolve(&arguments.event_log_handler, &mut context)?;
-    let signals = arguments.stop.signals(&mut context)?;
+    let signals = arguments.stop.signals(called.is_strict, &mut context)?;
     if arguments.virtual_local_rank {
         check_virtual_local_rank(local_world_size, environment)?;
     }

@@ -89,9 +89,13 @@ fn exit_code(text: &str) -> Result<i32, Refusal> {
 }
 
 impl StopArgs {
-    /// Numbers of the signals in `--signals-to-handle`. A name that does not exist is left out with
-    /// a warning; a signal that cannot be handled is an error.
-    pub(super) fn signals(&self, context: &mut Context<'_>) -> Result<Vec<i32>, Raised> {
+    /// Numbers of the signals in `--signals-to-handle`. A name that does not exist is refused if
+    /// `is_strict`, else left out with a warning; a signal that cannot be handled is an error.
+    pub(super) fn signals(
+        &self,
+        is_strict: bool,
+        context: &mut Context<'_>,
+    ) -> Result<Vec<i32>, Refusal> {
         let mut numbers = Vec::new();
         for name in self.signals_to_handle.split(',') {
             match signal::number(name.trim()) {
@@ -100,10 +104,17 @@ impl StopArgs {
                         .map(Signal::as_raw)
                         .contains(&number) =>
                 {
-                    return Err(Raised::new("OSError", "[Errno 22] Invalid argument"));
+                    return Err(Raised::new("OSError", "[Errno 22] Invalid argument").into());
                 }
                 Some(number) if numbers.contains(&number) => {}
                 Some(number) => numbers.push(number),
+                None if is_strict => {
+                    return Err(Refusal::Usage(format!(
+                        "--signals-to-handle: there is no signal '{}'; names are those of `kill -l`, \
+                         with SIG in front",
+                        name.trim()
+                    )));
+                }
                 None => context.warn(format!(
                     "Failed to register signal handler for {name}: there is no signal of that name"
                 )),

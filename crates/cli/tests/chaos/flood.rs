@@ -31,7 +31,7 @@ fn a_flood_of_logs_costs_no_node_its_place() {
         stalled_console: false,
         acts,
         faults: Vec::new(),
-        end: Duration::from_secs(40),
+        end: Duration::from_secs(120),
     };
     let record = job::run(&plan);
     let rounds: Vec<u32> = record
@@ -90,5 +90,5 @@ fn ends_soon_after_a_signal(end_of_worker: End) {
     let node = &record.nodes[0];
     assert_eq!(node.code(), 1, "{record}");
     let took = node.ended.saturating_duration_since(record.began) - end;
-    assert!(took < Duration::from_secs(6), "{took:?}\n{record}");
+    assert!(took < Duration::from_secs(20), "{took:?}\n{record}");
 }

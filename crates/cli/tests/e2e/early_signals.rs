@@ -58,7 +58,7 @@ fn a_job_that_is_killed_at_any_moment_of_its_start_leaves_nothing() {
         let running = start();
         assert!(!ends_within(running.pid(), STEP * moment));
         running.signal(Signal::KILL);
-        assert!(running.all_gone_within(Duration::from_secs(2)), "{moment}");
+        assert!(running.all_gone_within(Duration::from_secs(20)), "{moment}");
         running.wait().expect(-9);
     }
 }

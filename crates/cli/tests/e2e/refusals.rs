@@ -144,13 +144,20 @@ fn a_program_that_does_not_exist_is_named() {
 
 #[test]
 fn an_unknown_signal_is_warned_about_and_an_impossible_one_refused() {
-    let ended = run_shell(&["--signals-to-handle", "SIGFOO"], "true")
-        .run()
-        .expect(0);
+    let line = ["--signals-to-handle", "SIGFOO", "--no-python", "true"];
+    let ended = torchrun(line).run().expect(0);
     assert!(
         ended
             .last_error_line()
             .contains("Failed to register signal handler for SIGFOO"),
+        "{}",
+        ended.stderr
+    );
+    let ended = rdzv(["run"]).args(line).run().expect(2);
+    assert!(
+        ended
+            .last_error_line()
+            .contains("there is no signal 'SIGFOO'"),
         "{}",
         ended.stderr
     );

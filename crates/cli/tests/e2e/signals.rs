@@ -66,7 +66,7 @@ fn workers_that_ignore_it_are_killed_after_the_grace() {
     running.signal(Signal::TERM);
     let ended = running.wait().expect(1);
     let took = before.elapsed();
-    assert!((3.0..5.0).contains(&took.as_secs_f64()), "{took:?}");
+    assert!((3.0..15.0).contains(&took.as_secs_f64()), "{took:?}");
     assert!(
         ended.stderr.contains("via 15, forcefully exiting via 9"),
         "{}",
@@ -142,7 +142,7 @@ fn families() -> Running {
 fn killing_the_launcher_leaves_nothing() {
     let running = families();
     running.signal(Signal::KILL);
-    assert!(running.all_gone_within(Duration::from_secs(1)));
+    assert!(running.all_gone_within(Duration::from_secs(10)));
     running.wait().expect(-9);
 }
 
@@ -151,7 +151,7 @@ fn killing_the_launcher_leaves_nothing() {
 fn killing_the_agent_leaves_nothing() {
     let running = families();
     kill(running.agent_pid(), Signal::KILL);
-    assert!(running.all_gone_within(Duration::from_secs(1)));
+    assert!(running.all_gone_within(Duration::from_secs(10)));
     running.wait().expect(-9);
 }
 
@@ -305,7 +305,7 @@ fn a_run_that_is_stopped_ends_although_nobody_reads_its_console() {
         running.signal(Signal::TERM);
         let _ended = running.wait().expect(1);
         let took = before.elapsed();
-        assert!(took < Duration::from_secs(2), "{flags} {worker}: {took:?}");
+        assert!(took < Duration::from_secs(10), "{flags} {worker}: {took:?}");
         let events = fs::read_to_string(events).unwrap();
         let dropped = events.lines().find(|line| line.contains("output_dropped"));
         assert_eq!(dropped.is_some(), worker.contains("yes"), "{events}");
@@ -322,7 +322,7 @@ fn a_run_that_waits_for_the_reader_of_its_console_can_be_stopped() {
     fs::read(ready).unwrap();
     assert!(!ends_within(running.pid(), Duration::from_secs(1)));
     running.signal(Signal::TERM);
-    assert!(ends_within(running.pid(), Duration::from_secs(1)));
+    assert!(ends_within(running.pid(), Duration::from_secs(10)));
     running.wait().expect(1);
 }
 

@@ -128,7 +128,7 @@ fn dynamic(endpoint: &str) -> Vec<String> {
         "--rdzv-endpoint",
         endpoint,
         "--rdzv-conf",
-        "join_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=2,read_timeout=2",
+        "join_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=6,read_timeout=2",
     ]
     .map(str::to_owned)
     .into()

@@ -1,29 +1,31 @@
 //! The connections of one rank to its peers.
 //!
-//! Who needs a peer, to send to it or to receive from it, dials it. Data go out on the dialled
+//! A rank dials each peer that it sends to or receives from. Data go out on the dialled
 //! connection and come in on the accepted one. So each side sees at once when the other one ends,
 //! and each can always tell the other that it has given up, whatever else is on its way.
 
-mod boards;
-mod hearing;
-mod waiting;
+mod receive;
+mod shared_buffers;
+mod wait;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use rdzv_shm::SharedBuffer;
 use rdzv_shm::spin::{LONGEST, Spin};
 
+use crate::acceptor::{Acceptor, Member};
 use crate::call::Call;
-use crate::error::{Cause, CollectiveError};
+use crate::error::CollectiveError;
 use crate::inbound::{Inbound, Incoming};
+use crate::interrupt::Interrupt;
 use crate::outbound::Outbound;
-use crate::reception::{Member, Reception};
 use crate::shared;
-use crate::socket::{Listener, Place};
-use crate::wire::{Frame, Hello, VERSION};
+use crate::socket::{Endpoint, Listener};
+use crate::wire::{Cause, Frame, Hello, VERSION};
 
 /// The most bytes of one message between hosts: small enough to stay in a processor's cache between the
 /// copy and the socket, long enough that system calls do not count.
@@ -31,7 +33,7 @@ const MESSAGE: usize = 256 * 1024;
 
 /// The same if all ranks are on one host: no system call goes with a message in shared memory, and what
 /// the ranks write and read stays in their nearest caches.
-const NEAR_MESSAGE: usize = 64 * 1024;
+const LOCAL_MESSAGE: usize = 64 * 1024;
 
 /// An operation in progress.
 #[derive(Debug, Clone, Copy)]
@@ -45,51 +47,67 @@ pub(crate) struct Running {
 #[derive(Debug)]
 pub(crate) struct Mesh {
     member: Member,
-    places: Vec<Place>,
-    reception: Reception,
+    endpoints: Vec<Endpoint>,
+    acceptor: Acceptor,
     outbound: BTreeMap<u32, Outbound>,
     inbound: BTreeMap<u32, Inbound>,
     /// The last call that was heard of from each peer.
-    heard: BTreeMap<u32, Call>,
-    /// What this rank shares with those of its host; if there is none, nothing is shared.
-    board: Option<SharedBuffer>,
-    /// Whether [`Mesh::meet_all`] has done its work.
-    all_met: bool,
-    /// How many turns the halves of the boards have had.
-    turns: usize,
+    last_calls: BTreeMap<u32, Call>,
+    /// The shared buffer of this rank; without one, no memory is shared.
+    buffer: Option<SharedBuffer>,
+    /// Whether [`Mesh::connect_all`] has done its work.
+    all_connected: bool,
+    /// Number of times that a half of the shared buffers was used.
+    halves_used: usize,
     longest: usize,
     spin: Spin,
+    interrupt: Arc<Interrupt>,
 }
 
 impl Mesh {
-    pub(crate) fn new(member: Member, places: Vec<Place>, listener: Listener, share: bool) -> Self {
+    pub(crate) fn new(
+        member: Member,
+        endpoints: Vec<Endpoint>,
+        listener: Listener,
+        share: bool,
+        interrupt: Arc<Interrupt>,
+    ) -> Self {
         // Who waits awake must not hold a processor that those need whom it waits for.
-        let near = places.iter().filter(|place| place.near.is_some()).count();
+        let local = endpoints
+            .iter()
+            .filter(|place| place.local.is_some())
+            .count();
         let processors = available_parallelism().map_or(1, usize::from);
-        let awake = if near <= processors {
+        let awake = if local <= processors {
             LONGEST
         } else {
             Duration::ZERO
         };
-        let longest = if near == places.len() {
-            NEAR_MESSAGE
+        let longest = if local == endpoints.len() {
+            LOCAL_MESSAGE
         } else {
             MESSAGE
         };
-        let board = (share && near > 1).then(shared::board).flatten();
+        let buffer = (share && local > 1).then(shared::own_buffer).flatten();
         Self {
-            reception: Reception::new(member, listener, board.is_some()),
-            board,
-            all_met: false,
-            turns: 0,
+            acceptor: Acceptor::new(member, listener, buffer.is_some()),
+            buffer,
+            all_connected: false,
+            halves_used: 0,
             longest,
             spin: Spin::new(awake),
+            interrupt,
             member,
-            places,
+            endpoints,
             outbound: BTreeMap::new(),
             inbound: BTreeMap::new(),
-            heard: BTreeMap::new(),
+            last_calls: BTreeMap::new(),
         }
+    }
+
+    /// Ends the operation in progress and all later ones, from any thread.
+    pub(crate) fn interrupt(&self) -> &Arc<Interrupt> {
+        &self.interrupt
     }
 
     pub(crate) fn member(&self) -> &Member {
@@ -141,13 +159,13 @@ impl Mesh {
                     continue;
                 }
                 Ok(false) => {
-                    if self.look(Some(peer)) || !self.overhear(running, peer, &incoming)? {
+                    if self.spin_for(Some(peer)) || !self.read_control(running, peer, &incoming)? {
                         continue;
                     }
                 }
                 Err(error) => {
                     // The peer says why it leaves before it leaves.
-                    self.hear(running, peer)?;
+                    self.read_reply(running, peer)?;
                     return Err(self.lost(running, peer, error.to_string()));
                 }
             }
@@ -162,16 +180,16 @@ impl Mesh {
     /// Waits until a peer has connected to this rank.
     fn connected(&mut self, running: &Running, peer: u32) -> Result<&mut Inbound, CollectiveError> {
         while !self.inbound.contains_key(&peer) {
-            self.greet()?;
+            self.accept_peers()?;
             if self.inbound.contains_key(&peer) {
                 break;
             }
             self.dialled(running, peer)?.send();
-            self.hear(running, peer)?;
+            self.read_reply(running, peer)?;
             if let Some(reason) = self.outbound[&peer].ended() {
                 let reason = reason.to_owned();
                 // What it sent before it ended may still be on its way in.
-                self.greet()?;
+                self.accept_peers()?;
                 if self.inbound.contains_key(&peer) {
                     break;
                 }
@@ -192,12 +210,12 @@ impl Mesh {
     }
 
     /// Whether all ranks are on this host.
-    pub(crate) fn is_near(&self) -> bool {
-        self.places.iter().all(|place| place.near.is_some())
+    pub(crate) fn is_local(&self) -> bool {
+        self.endpoints.iter().all(|place| place.local.is_some())
     }
 
     /// Waits until no peer is behind by more than so many bytes ([`Outbound::is_behind`]).
-    pub(crate) fn settle(&mut self, running: &Running, most: usize) -> Result<(), CollectiveError> {
+    pub(crate) fn flush(&mut self, running: &Running, most: usize) -> Result<(), CollectiveError> {
         loop {
             let mut outbound = self.outbound.iter();
             let Some((&peer, outbound)) = outbound.find(|(_, one)| one.is_behind(most)) else {
@@ -206,27 +224,27 @@ impl Mesh {
             if let Some(reason) = outbound.ended() {
                 let reason = reason.to_owned();
                 // The peer says why it leaves before it leaves.
-                self.hear(running, peer)?;
+                self.read_reply(running, peer)?;
                 return Err(self.lost(running, peer, reason));
             }
-            if !self.look(None) {
+            if !self.spin_for(None) {
                 self.wait(running, peer, None, "it does not take the data")?;
             }
         }
     }
 
     /// The last call that was heard of from a peer.
-    pub(crate) fn last_heard(&self, peer: u32) -> Option<Call> {
-        self.heard.get(&peer).copied()
+    pub(crate) fn last_call(&self, peer: u32) -> Option<Call> {
+        self.last_calls.get(&peer).copied()
     }
 
     /// Tells all peers that this rank has given up, and refuses those who come later.
     pub(crate) fn abort(&mut self, suspect: u32, cause: Cause) {
         let frame = Frame::Abort { suspect, cause };
-        self.reception.close(&frame);
+        self.acceptor.close(&frame);
         // First on the connections that have room for it at any time.
         for inbound in self.inbound.values_mut() {
-            inbound.say(&frame);
+            inbound.send_control(&frame);
         }
         for outbound in self.outbound.values_mut() {
             outbound.abort(&frame);
@@ -238,7 +256,7 @@ impl Mesh {
             Entry::Occupied(entry) => return Ok(entry.into_mut()),
             Entry::Vacant(entry) => entry,
         };
-        let place = &self.places[peer as usize];
+        let place = &self.endpoints[peer as usize];
         let hello = Hello {
             version: VERSION,
             from: self.member.rank,
@@ -247,7 +265,7 @@ impl Mesh {
             group: self.member.group,
             offers_memory: false,
         };
-        match Outbound::dial(place, hello, self.board.as_ref()) {
+        match Outbound::dial(place, hello, self.buffer.as_ref()) {
             Ok(outbound) => Ok(entry.insert(outbound)),
             Err(source) => Err(CollectiveError::System {
                 what: format!(
@@ -260,9 +278,9 @@ impl Mesh {
     }
 
     /// Takes in whoever has come.
-    fn greet(&mut self) -> Result<(), CollectiveError> {
-        let welcomed = self.reception.greet(&self.inbound)?;
-        self.inbound.extend(welcomed);
+    fn accept_peers(&mut self) -> Result<(), CollectiveError> {
+        let accepted = self.acceptor.accept_peers(&self.inbound)?;
+        self.inbound.extend(accepted);
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Who sends what to whom, step by step. Pure: ranks in, steps out.
+//! Schedules: the messages of one rank, step by step. Pure: ranks in, steps out.
 //!
 //! A buffer is cut into numbered parts ([`Parts`]). In every step a rank sends at most one run of
 //! parts to one rank and receives at most one run from one rank; the sending comes first and is not
@@ -27,21 +27,21 @@ pub(crate) use self::parts::Parts;
 pub(crate) use self::reduce::{recursive_doubling, reduce_to, ring_reduce, ring_reduce_scatter};
 pub(crate) use self::spread::{binomial_tree, direct_scatter, dissemination, scatter_and_ring};
 
-/// What one rank does in one algorithm.
+/// The part of one rank in one algorithm.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Schedule {
-    /// How many parts the longest message has, the same on all ranks; at least 1.
+    /// Number of parts of the longest message, the same on all ranks; at least 1.
     pub(crate) widest: u32,
     /// The steps. All ranks have equally many; in some a rank may have nothing to do.
     pub(crate) steps: Vec<Step>,
 }
 
-/// What one rank does in one step.
+/// The part of one rank in one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Step {
-    /// What it sends, as it is at the beginning of the step.
+    /// The message to send, as it is at the beginning of the step.
     pub(crate) send: Option<Message>,
-    /// What it receives, and what becomes of it.
+    /// The message to receive, and its use.
     pub(crate) receive: Option<(Message, Arrival)>,
 }
 
@@ -52,11 +52,11 @@ pub(crate) struct Message {
     pub(crate) peer: u32,
     /// The first of them.
     pub(crate) part: u32,
-    /// How many, of which those beyond the last part are the first ones.
+    /// Number of parts, of which those beyond the last part are the first ones.
     pub(crate) count: u32,
 }
 
-/// What becomes of parts that arrive.
+/// Use of parts that arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arrival {
     /// They are combined with the own parts.

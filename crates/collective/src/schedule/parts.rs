@@ -41,7 +41,7 @@ impl Parts {
         }
     }
 
-    /// How many there are.
+    /// Number of parts.
     pub(crate) fn count(&self) -> usize {
         self.bounds.len() - 1
     }
@@ -52,7 +52,7 @@ impl Parts {
         self.bounds[part]..self.bounds[part + 1]
     }
 
-    /// How many elements the longest part has.
+    /// Number of elements of the longest part.
     pub(crate) fn longest(&self) -> usize {
         let lengths = self.bounds.windows(2).map(|pair| pair[1] - pair[0]);
         lengths.max().unwrap_or_default()

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Who has contributed how often to a part.
+/// Number of contributions of each rank to a part.
 type Contributions = Vec<u32>;
 
 /// Plays all ranks and returns what each has in each part at the end. Every rank begins with its own

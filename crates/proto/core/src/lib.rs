@@ -23,5 +23,6 @@ pub mod ident;
 pub mod machine;
 pub mod rank;
 pub mod rate;
+pub mod reminder;
 pub mod signal;
 pub mod time;

@@ -14,7 +14,7 @@
 //! * [`codec`]: the state as all agents write it, Python's among them; [`pickle`] is Python's format.
 //! * [`decide`]: what an agent does next, and why; [`apply`]: what that makes of the state;
 //!   [`ranks`]: the numbers of a complete round; [`expected`]: when nobody else has to be waited for.
-//! * [`last_call`]: what people are told while a round waits for more nodes.
+//! * [`waiting`], [`last_call`]: messages while a round waits for nodes, and for more than enough.
 //! * [`participant`]: the machine of one agent over such a store.
 //!
 //! The crate `rdzv-rendezvous` drives these machines; the API of this crate follows its releases.
@@ -36,6 +36,7 @@ pub mod pickle;
 pub mod ranks;
 pub mod settings;
 pub mod state;
+pub mod waiting;
 
 pub use participant::Participant;
 pub use settings::Settings;

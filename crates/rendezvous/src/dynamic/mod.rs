@@ -12,7 +12,7 @@
 //! | [`node`] | what this node is called, and whether it is the one that an endpoint names |
 
 pub mod bootstrap;
-mod c10d;
+pub(crate) mod c10d;
 pub mod driver;
 pub mod native;
 pub mod node;

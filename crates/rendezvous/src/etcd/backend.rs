@@ -10,7 +10,7 @@ use crate::dynamic::{Driver, DriverOptions, SharedState, node};
 use crate::{RendezvousBackend, RendezvousError, RendezvousParameters};
 
 /// The options that are not those of every dynamic rendezvous.
-const OPTIONS: [&str; 10] = [
+pub(crate) const OPTIONS: [&str; 10] = [
     "protocol",
     "cert",
     "key",
@@ -47,7 +47,6 @@ fn over(
     open: impl FnOnce(&EtcdOptions, &RunId) -> Result<Box<dyn SharedState>, RendezvousError>,
 ) -> Result<Box<dyn RendezvousBackend>, RendezvousError> {
     let config = &parameters.config;
-    config.note_unknown(&parameters.backend, &OPTIONS);
     if parameters.run_id.is_empty() {
         let text = "The run id must be a non-empty string.";
         return Err(RendezvousError::Argument(text.to_owned()));

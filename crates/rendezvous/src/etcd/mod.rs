@@ -35,9 +35,9 @@ mod v3;
 mod watch;
 mod wire;
 
-pub(crate) use backend::from_parameters;
 #[cfg(feature = "etcd-v2")]
 pub(crate) use backend::v2_from_parameters;
+pub(crate) use backend::{OPTIONS, from_parameters};
 pub use options::{EtcdOptions, TlsFiles};
 pub use state::EtcdState;
 pub use store::EtcdStore;

@@ -2,15 +2,9 @@
 //! a launcher left it) and `file:///path?rank=R&world_size=N`.
 
 use rdzv_core::endpoint::Endpoint;
-use std::path::PathBuf;
-use std::sync::Arc;
-
-use rdzv_core::env::{
-    MASTER_ADDR, MASTER_PORT, RANK, RDZV_JOB_TOKEN_FILE, RDZV_TLS_CA, RDZV_TLS_CERT, RDZV_TLS_KEY,
-    TORCHELASTIC_USE_AGENT_STORE, WORLD_SIZE,
-};
+use rdzv_core::env::{MASTER_ADDR, MASTER_PORT, RANK, TORCHELASTIC_USE_AGENT_STORE, WORLD_SIZE};
 use rdzv_core::rank::Rank;
-use rdzv_store::{Credentials, FileStore, Identity, TcpStore, TcpStoreOptions, Token};
+use rdzv_store::{FileStore, TcpStore, TcpStoreOptions};
 
 use super::parse::{integer, whole_number};
 use super::{Joined, Opened, Url, UrlOptions, wrong};
@@ -226,7 +220,7 @@ fn connect(
         )));
     }
     let environment = &options.environment;
-    let credentials = credentials(environment)?;
+    let credentials = environment.credentials()?;
     let by_agent = is_agents_store(endpoint, environment);
     Ok(TcpStore::connect(TcpStoreOptions {
         world_size,
@@ -239,23 +233,6 @@ fn connect(
             && environment.get(MASTER_PORT) == Some(endpoint.port.to_string()),
         ..TcpStoreOptions::new(&endpoint.host, endpoint.port)
     })?)
-}
-
-/// The credentials that the agent has given the worker.
-fn credentials(environment: &Environment) -> Result<Credentials, RendezvousError> {
-    let path = |name: &str| environment.get(name).map(PathBuf::from);
-    let mut credentials = Credentials::default();
-    let unusable = |error: &dyn std::fmt::Display| RendezvousError::Argument(error.to_string());
-    if let Some(path) = path(RDZV_JOB_TOKEN_FILE) {
-        credentials.token = Some(Token::from_file(&path).map_err(|error| unusable(&error))?);
-    }
-    if let (Some(cert), Some(key), Some(ca)) =
-        (path(RDZV_TLS_CERT), path(RDZV_TLS_KEY), path(RDZV_TLS_CA))
-    {
-        let identity = Identity::from_files(&cert, &key, &ca).map_err(|error| unusable(&error))?;
-        credentials.identity = Some(Arc::new(identity));
-    }
-    Ok(credentials)
 }
 
 fn is_agents_store(endpoint: &Endpoint, environment: &Environment) -> bool {

@@ -18,8 +18,8 @@ behaviours!(
     a_failure_is_heard_before_the_closing_that_follows_it,
 );
 
-/// Rounds of two or three nodes, and a lost node is missed after two seconds at most.
-const QUICK: &str = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2";
+/// Rounds of two or three nodes, and a lost node is missed after six seconds.
+const QUICK: &str = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=6";
 
 fn a_late_node_is_let_in(place: &dyn Place) {
     let mut two = nodes(place, 2, (2, 3), QUICK);

@@ -57,11 +57,11 @@ fn closing_ends_the_wait_of_those_who_came_too_early(place: &dyn Place) {
 fn a_surplus_node_ends_quietly_with_the_job(place: &dyn Place) {
     let mut first = Node::new(place, (1, 1), "");
     form([&mut first]);
-    let mut surplus = Node::new(place, (1, 1), "join_timeout=1");
+    let mut surplus = Node::new(place, (1, 1), "join_timeout=4");
     thread::scope(|scope| {
         let surplus = scope.spawn(|| surplus.join().unwrap_err());
         // Longer than it would wait if it were needed.
-        let heard = first.hears_within(Duration::from_secs(2));
+        let heard = first.hears_within(Duration::from_secs(6));
         assert!(heard.is_none(), "it disturbs nobody: {heard:?}");
         assert!(!surplus.is_finished());
         assert_eq!(first.backend.num_nodes_waiting().unwrap(), 0);

@@ -180,9 +180,8 @@ fn nobody_there_is_said_with_address_time_and_remedy() {
     let error = state.get().unwrap_err().to_string();
     assert!(started.elapsed() >= options.read_timeout);
     for part in [
-        format!("etcd endpoint 127.0.0.1:{port}"),
+        format!("etcd endpoint 127.0.0.1:{port} after "),
         "connection refused".to_owned(),
-        "after 0.3 s".to_owned(),
         "/state'".to_owned(),
         "--rdzv-endpoint".to_owned(),
     ] {

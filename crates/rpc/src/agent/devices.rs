@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use rdzv_rpc_proto::device::{Device, DeviceData, DeviceMap};
 
-use super::call::Destination;
-use super::handle::RpcAgent;
 use crate::error::RpcError;
+use crate::runtime::call::Destination;
+use crate::runtime::core::RpcAgent;
 
 impl RpcAgent {
     /// The accelerators that this worker uses, in order: those that its options list, else those that

@@ -1,25 +1,23 @@
 //! Becoming a member of a group, and leaving it.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdzv_core::env::RDZV_JOB_TOKEN_FILE;
+use rdzv_rendezvous::Environment;
 use rdzv_rpc_proto::device::DeviceData;
 use rdzv_rpc_proto::directory::{GroupView, Member as Published};
 use rdzv_rpc_proto::frame::Limits;
 use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo, WorkerName};
 use rdzv_store::Store;
 
-use super::core::{Core, Member, Setup};
-use super::handle::RpcAgent;
-use crate::backend::Agent;
 use crate::call::methods::Methods;
 use crate::device::{CpuOnly, DeviceBackend};
 use crate::error::{RpcError, RpcErrorKind};
 use crate::group::{DEFAULT_LEASE, Group, GroupChange, new_incarnation};
 use crate::options::{check_heartbeat_limit, check_worker_threads};
 use crate::rref::ReferenceSettings;
+use crate::runtime::core::{Core, RpcAgent, Setup};
+use crate::runtime::member::Member;
 use crate::transport::{Contact, Listener, Token, TransportOptions};
 
 /// Which group a worker becomes a member of.
@@ -77,15 +75,6 @@ impl Default for AgentOptions {
     }
 }
 
-/// The token that the agent of this worker has named.
-fn token_of_job() -> Result<Option<Token>, RpcError> {
-    let path = std::env::var_os(RDZV_JOB_TOKEN_FILE).filter(|path| !path.is_empty());
-    let token = path.map(|path| Token::from_file(Path::new(&path)));
-    token
-        .transpose()
-        .map_err(|error| RpcError::invalid(error.to_string()))
-}
-
 impl Membership {
     /// A dynamic group with the default lease of 5 s.
     pub fn dynamic() -> Self {
@@ -123,7 +112,12 @@ impl RpcAgent {
         };
         let token = match options.token {
             Some(token) => Some(token),
-            None => token_of_job()?,
+            None => {
+                let credentials = Environment::of_process().credentials();
+                credentials
+                    .map_err(|error| RpcError::invalid(error.to_string()))?
+                    .token
+            }
         };
         check_worker_threads(options.worker_threads)?;
         check_heartbeat_limit(options.transports.heartbeat_limit)?;
@@ -211,14 +205,14 @@ impl RpcAgent {
         if self.core().is_stopped() {
             return Ok(());
         }
-        self.core().begin_to_drain();
+        self.core().in_flight.begin_to_drain();
         let waits_for = self.core().peers.busy();
         if !waits_for.is_empty()
             && let Err(error) = self.waits_for(&waits_for)
         {
             tracing::debug!(worker = %self.me(), %error, "could not say whom it waits for");
         }
-        let drained = self.drain(Some(until));
+        let drained = self.core().in_flight.drain(Some(until));
         let core = self.core();
         // A worker that is being connected to has calls that wait for that.
         let stuck: Vec<WorkerInfo> = core
@@ -272,26 +266,10 @@ impl RpcAgent {
     }
 }
 
-impl Agent for RpcAgent {
-    fn info(&self) -> WorkerInfo {
-        self.me().clone()
-    }
-
-    fn shutdown(&self, graceful: bool, deadline: Duration) -> Result<(), RpcError> {
-        if graceful {
-            return Self::shutdown(self, deadline);
-        }
-        self.stop();
-        // Nobody is told: its lease runs out.
-        drop(self.take_group());
-        Ok(())
-    }
-}
-
 impl Core {
     /// Takes over what is known of the group now.
-    fn see(&self, view: &Arc<GroupView>) {
-        let mut members = super::core::Members::new();
+    fn see(self: &Arc<Self>, view: &Arc<GroupView>) {
+        let mut members = crate::runtime::member::Members::new();
         for member in view.members() {
             match postcard::from_bytes::<Contact>(&member.address) {
                 Ok(contact) => {

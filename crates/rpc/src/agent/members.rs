@@ -4,9 +4,8 @@ use std::time::{Duration, Instant};
 
 use rdzv_rpc_proto::worker::WorkerInfo;
 
-use super::core::Core;
-use super::handle::RpcAgent;
 use crate::error::{RpcError, RpcErrorKind};
+use crate::runtime::core::RpcAgent;
 
 impl RpcAgent {
     /// Blocks until the workers of the group are as `wanted` says of them (this one is among them, and
@@ -45,15 +44,5 @@ impl RpcAgent {
             }
             changed.wait_for(&mut guard, left);
         }
-    }
-}
-
-impl Core {
-    /// Whoever waits for the group looks again.
-    pub(super) fn tell_group_changed(&self) {
-        let (lock, changed) = &self.group_changed;
-        // Nobody is between a look and the wait while this is held.
-        drop(lock.lock());
-        changed.notify_all();
     }
 }

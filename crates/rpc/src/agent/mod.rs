@@ -1,40 +1,24 @@
-//! The agent: what a process calls others with, and is called through.
+//! Begin and end of an agent, and its handle: the top of the layers.
 //!
-//! ```text
-//!   application ── call ──► peers ──► connection::client ══► another worker
-//!        ▲                                 │
-//!        └────────── reply ◄───────────────┘   read by whoever waits for it, else by the driver
-//!
-//!   another worker ══► connection::server ── first step ──► function
-//!                            ▲                                 │ has to wait
-//!                            └────────── reply ◄── tokio ◄─────┘
-//! ```
-//!
-//! An agent has three threads: the *driver* (waits for all connections and takes the first step of async
-//! functions), one of tokio for async functions that wait, and one more of tokio's for each blocking
-//! function that runs (`turns`), or large part that is read out of another process.
+//! | layer | is |
+//! |---|---|
+//! | here | begin, end, gathers; composes the layers below |
+//! | [`crate::call`] | typed functions |
+//! | [`crate::rref`] | remote references |
+//! | [`crate::runtime`] | members, peers, threads, calls |
+//! | [`crate::service`] | the answering side of a connection |
+//! | [`crate::channel`] | the calling side of a connection |
+//! | [`crate::bulk`] | large parts |
+//! | [`crate::wire`], [`crate::transport`] | frames, bytes |
 
-pub(crate) mod accept;
-pub(crate) mod clock;
-pub(crate) mod connect;
-pub(crate) mod core;
-pub(crate) mod counters;
-pub(crate) mod driver;
 pub(crate) mod gather;
-pub(crate) mod peers;
-pub(crate) mod poller;
 
-mod call;
 mod devices;
-mod due;
 mod handle;
 mod init;
 mod members;
 #[cfg(test)]
 pub(crate) mod tests;
-mod turns;
-mod under_way;
 
-pub use call::{CallOptions, Destination, Timeout};
-pub use handle::{PeerTraffic, RpcAgent, Traffic};
+pub use handle::{PeerTraffic, Traffic};
 pub use init::{AgentOptions, Membership};

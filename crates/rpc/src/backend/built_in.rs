@@ -2,13 +2,16 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
+
+use rdzv_rpc_proto::worker::WorkerInfo;
 
 use super::start::start;
 use super::{Agent, BackendRegistry, InitArguments, RpcBackend};
-use crate::RpcError;
 use crate::device::{CpuOnly, DeviceBackend};
 use crate::init_method::check_size;
 use crate::options::RpcOptions;
+use crate::{RpcAgent, RpcError};
 
 /// Its name.
 pub const NAME: &str = "RDZV";
@@ -43,12 +46,12 @@ impl BuiltIn {
         }
     }
 
-    /// A backend whose agents are [`RpcAgent`](crate::RpcAgent)s of a host without accelerators.
+    /// A backend whose agents are [`RpcAgent`]s of a host without accelerators.
     pub fn of_host() -> Self {
         Self::of_devices(&CpuOnly::shared())
     }
 
-    /// A backend whose agents are [`RpcAgent`](crate::RpcAgent)s of a host with these devices.
+    /// A backend whose agents are [`RpcAgent`]s of a host with these devices.
     pub fn of_devices(devices: &Arc<dyn DeviceBackend>) -> Self {
         let devices = Arc::clone(devices);
         Self::new(move |arguments, options| {
@@ -84,5 +87,21 @@ impl RpcBackend for BuiltIn {
         options.check()?;
         check_size(Some(arguments.rank.0), arguments.world_size)?;
         (self.start)(arguments, options)
+    }
+}
+
+impl Agent for RpcAgent {
+    fn info(&self) -> WorkerInfo {
+        self.me().clone()
+    }
+
+    fn shutdown(&self, graceful: bool, deadline: Duration) -> Result<(), RpcError> {
+        if graceful {
+            return Self::shutdown(self, deadline);
+        }
+        self.stop();
+        // Nobody is told: its lease runs out.
+        drop(self.take_group());
+        Ok(())
     }
 }

@@ -1,8 +1,7 @@
 //! Devices that tensors live on.
 //!
 //! The memory of the host needs nothing of this module: tensors on the CPU are `Bytes`. For
-//! accelerators there is [`DeviceBackend`]: it allocates on a device and copies there and back. The
-//! rules which device a tensor goes to are in `target`, and need no device.
+//! accelerators there is [`DeviceBackend`]: it allocates on a device and copies there and back.
 //!
 //! # How to add an accelerator
 //!
@@ -12,11 +11,12 @@
 //! (it takes `Bytes`, which the memory keeps until the event), `event` is `cudaEventRecord` and its
 //! `wait` is `cudaEventSynchronize`; `copy_out` waits for the memory's own stream and copies into
 //! pinned memory, handed out by `Bytes::from_owner`. Give the backend to the agent's options. No
-//! other file knows one backend from another; [`testing`] has a small complete one.
+//! other file knows one backend from another; `testing` (feature of the same name) has a small
+//! complete one.
 
 mod backend;
 mod cpu;
-mod target;
+#[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
 pub use rdzv_rpc_proto::device::{
@@ -25,4 +25,3 @@ pub use rdzv_rpc_proto::device::{
 
 pub use backend::{DeviceBackend, DeviceMemory, Event};
 pub use cpu::CpuOnly;
-pub(crate) use target::target;

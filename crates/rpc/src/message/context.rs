@@ -1,9 +1,13 @@
 //! The place of a thread where tensors and references wait while a value is (de)serialised.
 
+use std::any::Any;
 use std::cell::RefCell;
+use std::sync::Arc;
 
-use super::Adopted;
 use crate::tensor::Tensor;
+
+/// What a reference is for the worker that it came to. The type of references knows what is in it.
+pub type Adopted = Arc<dyn Any + Send + Sync>;
 
 /// What the value has given away so far.
 #[derive(Debug, Default)]
@@ -55,7 +59,7 @@ pub(super) fn taking<T>(arrived: Arrived, deserialize: impl FnOnce() -> T) -> T 
 }
 
 /// A tensor of the value that is being serialised; its number.
-pub(crate) fn give_tensor(tensor: &Tensor) -> Result<u32, &'static str> {
+pub(super) fn give_tensor(tensor: &Tensor) -> Result<u32, &'static str> {
     let number = |given: &mut Given| {
         given.tensors.push(tensor.clone());
         given.tensors.len()
@@ -76,7 +80,7 @@ pub(super) fn give_reference(local: &[u8]) -> Result<u32, &'static str> {
 }
 
 /// The tensor with this number.
-pub(crate) fn take_tensor(number: u32) -> Result<Tensor, String> {
+pub(super) fn take_tensor(number: u32) -> Result<Tensor, String> {
     let arrived = |arrived: &Arrived| {
         let tensor = arrived.tensors.get(number as usize);
         let count = arrived.tensors.len();

@@ -14,7 +14,8 @@
 //! done: devices are mapped, the bytes to send are planned ([`rdzv_rpc_proto::tensor::plan()`]), and
 //! references are forked, last of all, so that no fork is made for a message that is never sent.
 //!
-//! Reading order: `peer` (what both directions know of the other side), `table`, `outgoing`,
+//! Reading order: `peer` (what both directions know of the other side), `table`, `target` (the device that a
+//! tensor is sent to), `outgoing`,
 //! `incoming`, `reader` (bodies of strangers), `context` (the place of the thread).
 
 mod context;
@@ -24,15 +25,15 @@ mod peer;
 mod reader;
 mod references;
 mod table;
+mod target;
+mod tensors;
 mod writer;
 
+pub use context::Adopted;
 pub use incoming::decode;
 pub use outgoing::encode;
 pub use peer::{Direction, Incoming, Outgoing};
-pub use references::{AdoptReferences, Adopted, ForkReferences};
-
-pub(crate) use context::{give_tensor, take_tensor};
-pub use references::{deserialize_reference, serialize_reference};
+pub use references::{AdoptReferences, ForkReferences, deserialize_reference, serialize_reference};
 
 use crate::{RpcError, RpcErrorKind};
 

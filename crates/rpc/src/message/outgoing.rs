@@ -8,9 +8,9 @@ use serde::Serialize;
 
 use super::context::{self, Given};
 use super::table::{Entry, Table};
+use super::target::target;
 use super::writer::Writer;
 use super::{Outgoing, PART_LIMIT, refused};
-use crate::device::target;
 use crate::tensor::{Storage, Tensor};
 use crate::{Payload, RpcError};
 

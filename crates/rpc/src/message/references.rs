@@ -2,12 +2,9 @@
 //!
 //! This module does not know what a reference is. It carries the bytes that describe one.
 
-use std::any::Any;
-use std::sync::Arc;
-
 use serde::{Deserialize, Deserializer, Serializer, de, ser};
 
-use super::context;
+use super::context::{self, Adopted};
 use crate::RpcError;
 
 /// Makes forks of the references that a message takes along.
@@ -19,9 +16,6 @@ pub trait ForkReferences {
     /// Why it cannot be passed on; the message is not sent then.
     fn fork(&mut self, local: &[u8]) -> Result<Vec<u8>, RpcError>;
 }
-
-/// What a reference is for the worker that it came to. The type of references knows what is in it.
-pub type Adopted = Arc<dyn Any + Send + Sync>;
 
 /// Takes in the forks that come with a message.
 pub trait AdoptReferences {

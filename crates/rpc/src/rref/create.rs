@@ -9,31 +9,25 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use bytes::{Bytes, BytesMut};
 use rdzv_rpc_proto::frame::method_hash;
-use rdzv_rpc_proto::rref::{Fetch, FetchId, ForkId, Handle, Input, RRefId};
+use rdzv_rpc_proto::rref::{Fetch, ForkId, Handle, Input, RRefId};
 use serde::{Deserialize, Serialize};
 
 use super::failure;
-use super::kept::Made;
+use super::question::{FETCH, answer};
 use super::reference::RRef;
-use super::register;
-use crate::agent::core::Core;
-use crate::agent::{CallOptions, Destination, RpcAgent};
-use crate::call::cancellation::Cancellation;
-use crate::call::codec;
-use crate::call::context::{CallContext, trace};
-use crate::call::failure::no_such_method;
-use crate::call::method::Method;
-use crate::call::methods::{Answer, Handler, Methods};
-use crate::call::slot::Slot;
+use super::register::Register;
+use crate::channel::failure::no_such_method;
+use crate::channel::slot::Slot;
 use crate::error::{RpcError, RpcErrorKind};
-use crate::payload::Payload;
+use crate::payload::{Answer, Payload};
+use crate::runtime::call::{CallOptions, Destination};
+use crate::runtime::codec;
+use crate::runtime::core::{CallContext, Core, MethodBody, RpcAgent};
+use crate::runtime::method::Method;
+use crate::service::cancellation::Cancellation;
+use crate::service::place::trace;
 
 const CREATE: &str = "rdzv.rref.create";
-const FETCH: &str = "rdzv.rref.fetch";
-
-/// How the error of a value that was not there in time begins.
-pub(super) const QUESTION_OVER: &str = "the value does not exist yet: its function did not end";
-
 /// What the call is told before the argument.
 #[derive(Debug, Serialize, Deserialize)]
 struct Head {
@@ -44,17 +38,12 @@ struct Head {
     name: String,
 }
 
-/// The method that asks for a copy.
-pub(super) fn fetch_method<T>() -> Method<Fetch, T> {
-    Method::new(FETCH)
-}
-
 /// The methods that every agent offers to others for their references.
-pub(crate) fn offered(methods: Methods) -> Methods {
-    let create = Handler::Async(Arc::new(|context, payload| {
+pub(crate) fn offered() -> [(&'static str, MethodBody); 2] {
+    let create = MethodBody::Async(Arc::new(|context, payload| {
         Box::pin(async move { create(&context, payload) })
     }));
-    let fetch = Handler::Async(Arc::new(|context, payload| {
+    let fetch = MethodBody::Async(Arc::new(|context, payload| {
         Box::pin(async move {
             let (question, _) = codec::decode_argument::<Fetch>(&context, &payload)?;
             let core = context.agent.core();
@@ -62,20 +51,7 @@ pub(crate) fn offered(methods: Methods) -> Methods {
             made.encode(&context)
         })
     }));
-    methods.offer(CREATE, create).offer(FETCH, fetch)
-}
-
-/// A value that is kept here, when it exists. Nobody waits any more when this is dropped.
-pub(super) async fn answer(core: &Arc<Core>, question: Fetch) -> Made {
-    struct Asking<'a>(&'a Core, RRefId, FetchId, register::Answer);
-    impl Drop for Asking<'_> {
-        fn drop(&mut self) {
-            self.0.references.no_answer(self.0, self.1, self.2);
-        }
-    }
-    let (fetch, answer) = core.references.ask(core, question);
-    let asking = Asking(core, question.rref, fetch, answer);
-    std::future::poll_fn(|context| asking.3.poll(context)).await
+    [(CREATE, create), (FETCH, fetch)]
 }
 
 impl RpcAgent {
@@ -124,20 +100,18 @@ impl RpcAgent {
         let owner = member.holder();
         let named = |error: RpcError| error.with_method(method.name());
         let (argument, forks) = codec::encode_argument(core, &member, argument).map_err(named)?;
-        let created = core
-            .references
-            .with(core, |machine, _| machine.create_on(owner));
+        let created = Register::of(core).with(core, |machine, _| machine.create_on(owner));
         let (rref, fork) = match created {
             Ok(ids) => ids,
             Err(why) => {
-                super::travel::not_sent(core, forks);
+                codec::not_sent(core, forks);
                 return Err(named(failure::error(&why)).with_worker(member.info));
             }
         };
-        if owner == core.references.me() {
+        if owner == Register::of(core).me() {
             let reference = RRef::held(core, Handle::Owner(rref), member.info.clone());
             let context = CallContext {
-                agent: core.handle(),
+                agent: RpcAgent::borrowed(Arc::clone(core)),
                 caller: member.info,
                 caller_incarnation: owner.incarnation,
                 deadline: None,
@@ -168,8 +142,8 @@ impl RpcAgent {
         match begun {
             Ok(begun) => watch(core, fork, begun.slot, forks),
             Err(error) => {
-                super::travel::not_sent(core, forks);
-                core.references.creation_failed(core, fork, error.clone());
+                codec::not_sent(core, forks);
+                Register::of(core).creation_failed(core, fork, error.clone());
                 return Err(named(error));
             }
         }
@@ -223,10 +197,10 @@ impl Watch {
             return;
         };
         match answer {
-            Ok(_) => core.references.tell(&core, Input::Accepted(self.fork)),
+            Ok(_) => Register::of(&core).tell(&core, Input::Accepted(self.fork)),
             Err(error) => {
-                core.references.creation_failed(&core, self.fork, error);
-                super::travel::strayed(&core, &self.carried);
+                Register::of(&core).creation_failed(&core, self.fork, error);
+                codec::strayed(&core, &self.carried);
             }
         }
     }
@@ -243,7 +217,7 @@ fn create(context: &CallContext, payload: Payload) -> Answer {
         parts: payload.parts,
     };
     let core = context.agent.core();
-    let arrived = core.references.with(core, |machine, _| {
+    let arrived = Register::of(core).with(core, |machine, _| {
         machine.creation_arrived(context.holder(), head.rref, head.fork)
     });
     arrived.map_err(|why| failure::error(&why))?;
@@ -264,7 +238,7 @@ fn create(context: &CallContext, payload: Payload) -> Answer {
 }
 
 fn unknown(core: &Core, method: &str) -> RpcError {
-    let text = no_such_method(method, &core.methods.listed());
+    let text = no_such_method(method, &core.functions.listed());
     RpcError::new(RpcErrorKind::NoSuchMethod, text)
 }
 
@@ -276,19 +250,19 @@ fn make(
     argument: Payload,
 ) -> Result<(), RpcError> {
     let core = context.agent.core();
-    let Some(keep) = core.methods.keep(method) else {
+    let Some(keep) = Register::of(core).keep(method) else {
         let error = unknown(core, name);
-        core.references.made(core, rref, Err(error.clone()));
+        Register::of(core).made(core, rref, Err(error.clone()));
         return Err(error);
     };
     let making = keep(context.clone(), argument);
     let kept_by = Arc::clone(core);
-    core.spawn(async move {
+    core.executor.spawn(async move {
         let made = making.await.map_err(|error| match error.worker {
             None => error.with_worker(kept_by.me.clone()),
             Some(_) => error,
         });
-        kept_by.references.made(&kept_by, rref, made);
+        Register::of(&kept_by).made(&kept_by, rref, made);
     });
     Ok(())
 }

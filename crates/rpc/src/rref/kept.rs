@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::call::codec;
-use crate::call::context::CallContext;
 use crate::error::{RpcError, RpcErrorKind};
 use crate::payload::Payload;
+use crate::runtime::codec;
+use crate::runtime::core::CallContext;
 
 type Encode = fn(&CallContext, &(dyn Any + Send + Sync)) -> Result<Payload, RpcError>;
 

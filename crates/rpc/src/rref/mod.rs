@@ -13,16 +13,17 @@
 //! round trip.
 //!
 //! All decisions are those of the machine in [`rdzv_rpc_proto::rref`]. What a call carries is dealt
-//! with as it is encoded and decoded (`travel`); a function with references in its argument starts
+//! with as it is encoded and decoded (`register::travel`); a function with references in its argument starts
 //! when their owners know of them.
 //!
 //! | file | what |
 //! |---|---|
 //! | `register` | the machine of an agent under its lock, values, and who waits for what |
-//! | `held` | a fork or value that is held, whatever its type; dropping it gives it back |
+//! | `register::held` | a fork or value that is held, whatever its type; dropping it gives it back |
 //! | `reference` | [`RRef`]: what users have |
 //! | `kept` | values that functions have made, and how they are sent |
-//! | `travel` | references in messages |
+//! | `register::travel` | references in messages |
+//! | `question` | questions for values |
 //! | `create` | values that are made elsewhere |
 //! | `value_method` | methods of values |
 //! | `failure` | what the failures of the machine are called |
@@ -31,11 +32,10 @@
 
 mod create;
 mod failure;
-mod held;
 mod kept;
+mod question;
 mod reference;
 mod register;
-mod travel;
 mod value_method;
 
 #[cfg(test)]
@@ -47,6 +47,5 @@ pub use value_method::ValueMethod;
 
 pub(crate) use create::offered;
 pub(crate) use kept::{Keep, Kept};
+pub(crate) use question::{value, wait_for_value};
 pub(crate) use register::Register;
-pub(crate) use travel::{Adopting, Arrived, Forking, not_sent, strayed};
-pub(crate) use value_method::{value, wait_for_value};

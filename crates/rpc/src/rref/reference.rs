@@ -11,18 +11,18 @@ use rdzv_rpc_proto::worker::WorkerInfo;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 
-use super::create::{QUESTION_OVER, fetch_method};
 use super::failure;
-use super::held::{Held, Local};
 use super::kept::Kept;
+use super::question::{self, QUESTION_OVER, fetch_method};
+use super::register::{Held, Local, Register};
 use super::value_method::ValueMethod;
-use crate::agent::core::Core;
-use crate::agent::{CallOptions, RpcAgent, Timeout};
-use crate::call::context::{Place, place};
-use crate::call::future::RpcFuture;
-use crate::call::method::Method;
 use crate::error::{RpcError, RpcErrorKind};
 use crate::message::{deserialize_reference, serialize_reference};
+use crate::runtime::call::{CallOptions, Timeout};
+use crate::runtime::core::{Core, RpcAgent};
+use crate::runtime::future::RpcFuture;
+use crate::runtime::method::Method;
+use crate::service::place::{Place, place};
 
 /// A reference to a value of type `T` that stays on its owner.
 ///
@@ -67,7 +67,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
 
     fn of(agent: &RpcAgent, value: Kept) -> Result<Self, RpcError> {
         let core = agent.core();
-        let rref = core.references.own(core, value)?;
+        let rref = Register::of(core).own(core, value)?;
         Ok(Self::held(core, Handle::Owner(rref), core.me.clone()))
     }
 
@@ -105,7 +105,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
             return true;
         };
         let core = &self.held.core;
-        let user = core.references.with(core, |machine, _| machine.user(fork));
+        let user = Register::of(core).with(core, |machine, _| machine.user(fork));
         user.is_some_and(|user| user.confirmed)
     }
 
@@ -113,12 +113,9 @@ impl<T: Send + Sync + 'static> RRef<T> {
     fn question(&self, operation: &'static str) -> Result<(&Arc<Core>, Fetch), RpcError> {
         let core = &self.held.core;
         let handle = self.held.handle;
-        let asked = core
-            .references
-            .with(core, |machine, _| machine.question(handle, operation));
+        let asked = Register::of(core).with(core, |machine, _| machine.question(handle, operation));
         let question = asked.map_err(|why| match handle {
-            Handle::User(_, fork) => core
-                .references
+            Handle::User(_, fork) => Register::of(core)
                 .why(fork, &why)
                 .with_worker(self.owner().clone()),
             Handle::Owner(_) => failure::error(&why),
@@ -156,7 +153,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
         let (core, question) = self.question("to_here()")?;
         if self.is_owner() {
             let limit = limit(core, timeout);
-            let answer = super::create::answer(core, question);
+            let answer = question::answer(core, question);
             let made = match limit {
                 None => answer.await,
                 Some(limit) => tokio::time::timeout(limit, answer)
@@ -198,19 +195,19 @@ impl<T: Send + Sync + 'static> RRef<T> {
             );
             return Err(RpcError::invalid(text));
         }
-        let (fetch, answer) = core.references.ask(core, question);
+        let (fetch, answer) = Register::of(core).ask(core, question);
         if let Some(made) = answer.take() {
             return made?.get();
         }
         if place() == Place::Async {
-            core.references.no_answer(core, question.rref, fetch);
+            Register::of(core).no_answer(core, question.rref, fetch);
             let text = "an async function must not block: await RRef::fetch";
             return Err(RpcError::invalid(text));
         }
         let limit = limit(core, timeout);
         answer.park(limit.map(|limit| Instant::now() + limit));
         let Some(made) = answer.take() else {
-            core.references.no_answer(core, question.rref, fetch);
+            Register::of(core).no_answer(core, question.rref, fetch);
             return Err(over(limit.unwrap_or_default()));
         };
         made?.get()
@@ -315,7 +312,7 @@ impl<T> Serialize for RRef<T> {
             core,
         } = &*self.held;
         let local = Local {
-            me: core.references.me(),
+            me: Register::of(core).me(),
             handle: *handle,
             owner: owner.clone(),
             type_name: type_name.clone(),

@@ -3,8 +3,11 @@
 //! What the machine wants done is noted under the lock and done after it is released, see [`effects`].
 
 mod effects;
+mod held;
+mod travel;
 
-use std::collections::HashMap;
+use std::any::Any;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,16 +19,16 @@ use rdzv_rpc_proto::rref::{
     Batch, Counters, Failure, Fetch, FetchId, ForkId, Input, Leak, Member, RRefId, References,
     Settings, UserInfo,
 };
+use rdzv_rpc_proto::worker::WorkerInfo;
 
+pub(super) use self::held::{Held, Local};
 use super::failure;
-use super::kept::{Kept, Made};
-use crate::agent::core::Core;
-use crate::agent::{RpcAgent, clock};
-use crate::call::slot::Slot;
+use super::kept::{Keep, Kept, Made};
+use crate::channel::slot::Slot;
 use crate::error::RpcError;
-
-/// Where one waits for a fork to be confirmed.
-pub(super) type Confirmation = Arc<Slot<Result<(), RpcError>>>;
+use crate::message::Adopted;
+use crate::runtime::core::{Confirmation, Core, References as AgentReferences, RpcAgent};
+use crate::wire::clock;
 
 /// Where one waits for a value.
 pub(super) type Answer = Arc<Slot<Made>>;
@@ -33,6 +36,8 @@ pub(super) type Answer = Arc<Slot<Made>>;
 /// The references of an agent.
 pub(crate) struct Register {
     me: Member,
+    /// The functions that keep the results of methods, by the numbers of these.
+    keeps: BTreeMap<u64, Keep>,
     state: Mutex<State>,
 }
 
@@ -53,9 +58,10 @@ struct State {
 }
 
 impl Register {
-    pub(crate) fn new(me: Member, settings: Settings) -> Self {
+    pub(crate) fn new(me: Member, settings: Settings, keeps: BTreeMap<u64, Keep>) -> Self {
         Self {
             me,
+            keeps,
             state: Mutex::new(State {
                 machine: References::new(me, settings),
                 values: HashMap::new(),
@@ -69,17 +75,38 @@ impl Register {
         }
     }
 
+    /// The references of an agent.
+    ///
+    /// # Panics
+    ///
+    /// If the agent was made with others, which nobody does.
+    pub(crate) fn of(core: &Core) -> &Self {
+        let references: &dyn Any = &*core.references;
+        references
+            .downcast_ref()
+            .expect("the references of an agent are a register")
+    }
+
+    /// The function that keeps the result of a method instead of sending it, if there is such a method.
+    pub(super) fn keep(&self, method: u64) -> Option<&Keep> {
+        self.keeps.get(&method)
+    }
+
     /// Who this agent is.
     pub(crate) fn me(&self) -> Member {
         self.me
     }
 
     /// Asks the machine something, or tells it something, and does what it wants done.
-    pub(super) fn with<R>(&self, core: &Core, ask: impl FnOnce(&mut References, Now) -> R) -> R {
+    pub(super) fn with<R>(
+        &self,
+        core: &Arc<Core>,
+        ask: impl FnOnce(&mut References, Now) -> R,
+    ) -> R {
         self.with_state(core, |state, now| ask(&mut state.machine, now))
     }
 
-    fn with_state<R>(&self, core: &Core, ask: impl FnOnce(&mut State, Now) -> R) -> R {
+    fn with_state<R>(&self, core: &Arc<Core>, ask: impl FnOnce(&mut State, Now) -> R) -> R {
         let now = Now {
             mono: clock::mono(Instant::now()),
             ..Now::default()
@@ -90,7 +117,7 @@ impl Register {
         let deadline = state.machine.deadline();
         drop(state);
         for effect in effects {
-            effect.carry_out(core);
+            effect.apply(core);
         }
         if let Some(deadline) = deadline {
             core.note_deadline(clock::instant(deadline));
@@ -99,30 +126,8 @@ impl Register {
     }
 
     /// Tells the machine something.
-    pub(crate) fn tell(&self, core: &Core, input: Input<'_>) {
+    pub(super) fn tell(&self, core: &Arc<Core>, input: Input<'_>) {
         self.with(core, |machine, now| machine.handle(now, input));
-    }
-
-    /// A batch has come from this member.
-    pub(crate) fn received(&self, core: &Core, from: Member, body: &Bytes) {
-        match postcard::from_bytes::<Batch>(body) {
-            Ok(batch) if batch.from == from => self.tell(core, Input::Received(&batch)),
-            Ok(batch) => {
-                tracing::warn!(%from, says = %batch.from, "ignored messages about references");
-            }
-            Err(error) => tracing::warn!(%from, %error, "cannot read messages about references"),
-        }
-    }
-
-    /// Does what is due; says when something is due next.
-    pub(crate) fn expire(&self, core: &Core, now: Instant) -> Option<Instant> {
-        let now = clock::mono(now);
-        let due = self.state.lock().machine.deadline()?;
-        if due > now {
-            return Some(clock::instant(due));
-        }
-        self.tell(core, Input::Tick);
-        self.state.lock().machine.deadline().map(clock::instant)
     }
 
     pub(crate) fn counters(&self) -> Counters {
@@ -136,7 +141,7 @@ impl Register {
     }
 
     /// Keeps a value of the application's own.
-    pub(super) fn own(&self, core: &Core, value: Kept) -> Result<RRefId, RpcError> {
+    pub(super) fn own(&self, core: &Arc<Core>, value: Kept) -> Result<RRefId, RpcError> {
         self.with_state(core, |state, _| {
             let rref = state
                 .machine
@@ -148,7 +153,7 @@ impl Register {
     }
 
     /// A function that makes a value has ended.
-    pub(super) fn made(&self, core: &Core, rref: RRefId, made: Made) {
+    pub(super) fn made(&self, core: &Arc<Core>, rref: RRefId, made: Made) {
         self.with_state(core, |state, now| {
             let failed = made.is_err();
             state.values.insert(rref, made);
@@ -157,7 +162,7 @@ impl Register {
     }
 
     /// A creation has failed.
-    pub(super) fn creation_failed(&self, core: &Core, fork: ForkId, cause: RpcError) {
+    pub(super) fn creation_failed(&self, core: &Arc<Core>, fork: ForkId, cause: RpcError) {
         self.with_state(core, |state, now| {
             state.causes.insert(fork, cause);
             state.machine.handle(now, Input::CreationFailed(fork));
@@ -215,7 +220,7 @@ impl Register {
     }
 
     /// A place where a value arrives that is kept here.
-    pub(super) fn ask(&self, core: &Core, question: Fetch) -> (FetchId, Answer) {
+    pub(super) fn ask(&self, core: &Arc<Core>, question: Fetch) -> (FetchId, Answer) {
         let slot = Answer::default();
         let answer = Arc::clone(&slot);
         let fetch = self.with_state(core, |state, now| {
@@ -229,7 +234,7 @@ impl Register {
     }
 
     /// Nobody waits for an answer any more.
-    pub(super) fn no_answer(&self, core: &Core, rref: RRefId, fetch: FetchId) {
+    pub(super) fn no_answer(&self, core: &Arc<Core>, rref: RRefId, fetch: FetchId) {
         self.with_state(core, |state, now| {
             if state.questions.remove(&fetch).is_some() {
                 let input = Input::FetchCancelled(rref, fetch);
@@ -238,19 +243,7 @@ impl Register {
         });
     }
 
-    /// Releases all that the application holds, and waits until those who have to know do. Says
-    /// whether that was in time.
-    pub(crate) fn shut_down(&self, core: &Core, until: Instant) -> bool {
-        self.drain(core, Input::Shutdown, until)
-    }
-
-    /// Waits until nothing is under way, and keeps what is held for functions that others call. Says
-    /// whether that was in time.
-    pub(crate) fn rest(&self, core: &Core, until: Instant) -> bool {
-        self.drain(core, Input::Quiesce, until)
-    }
-
-    fn drain(&self, core: &Core, how: Input<'_>, until: Instant) -> bool {
+    fn drain(&self, core: &Arc<Core>, how: Input<'_>, until: Instant) -> bool {
         let slot = Arc::new(Slot::default());
         let drained = Arc::clone(&slot);
         self.with_state(core, |state, now| {
@@ -260,9 +253,60 @@ impl Register {
         slot.park(Some(until));
         slot.is_filled()
     }
+}
 
-    /// The end: nothing is kept any more. Returns what others still used.
-    pub(crate) fn end(&self, core: &Core) -> Vec<Leak> {
+impl AgentReferences for Register {
+    fn fork(
+        &self,
+        core: &Arc<Core>,
+        to: Member,
+        local: &[u8],
+    ) -> Result<(ForkId, Vec<u8>), RpcError> {
+        self.fork_for(core, to, local)
+    }
+
+    fn adopt(
+        &self,
+        core: &Arc<Core>,
+        source: &WorkerInfo,
+        fork: &[u8],
+    ) -> Result<(Adopted, Option<Confirmation>), RpcError> {
+        self.adopt_from(core, source, fork)
+    }
+
+    fn handle(&self, core: &Arc<Core>, input: Input<'_>) {
+        self.tell(core, input);
+    }
+
+    fn received(&self, core: &Arc<Core>, from: Member, body: &Bytes) {
+        match postcard::from_bytes::<Batch>(body) {
+            Ok(batch) if batch.from == from => self.tell(core, Input::Received(&batch)),
+            Ok(batch) => {
+                tracing::warn!(%from, says = %batch.from, "ignored messages about references");
+            }
+            Err(error) => tracing::warn!(%from, %error, "cannot read messages about references"),
+        }
+    }
+
+    fn expire(&self, core: &Arc<Core>, now: Instant) -> Option<Instant> {
+        let now = clock::mono(now);
+        let due = self.state.lock().machine.deadline()?;
+        if due > now {
+            return Some(clock::instant(due));
+        }
+        self.tell(core, Input::Tick);
+        self.state.lock().machine.deadline().map(clock::instant)
+    }
+
+    fn shut_down(&self, core: &Arc<Core>, until: Instant) -> bool {
+        self.drain(core, Input::Shutdown, until)
+    }
+
+    fn rest(&self, core: &Arc<Core>, until: Instant) -> bool {
+        self.drain(core, Input::Quiesce, until)
+    }
+
+    fn end(&self, core: &Arc<Core>) -> Vec<Leak> {
         self.tell(core, Input::End);
         let mut state = self.state.lock();
         let questions = std::mem::take(&mut state.questions);
@@ -285,6 +329,6 @@ impl Register {
 impl RpcAgent {
     /// How many remote references this agent has to do with.
     pub fn references(&self) -> Counters {
-        self.core().references.counters()
+        Register::of(self.core()).counters()
     }
 }

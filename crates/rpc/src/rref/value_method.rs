@@ -3,15 +3,10 @@
 use std::any::type_name;
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::Arc;
-use std::time::Instant;
 
 use rdzv_rpc_proto::rref::Fetch;
 
-use super::create::{QUESTION_OVER, answer};
-use crate::agent::core::Core;
-use crate::call::method::Method;
-use crate::error::{RpcError, RpcErrorKind};
+use crate::runtime::method::Method;
 
 /// A method of values of type `T`, by its name. Both ends share it, as a constant:
 ///
@@ -23,7 +18,7 @@ use crate::error::{RpcError, RpcErrorKind};
 /// const ADD: ValueMethod<AtomicU64, u64, u64> = ValueMethod::new("counter.add");
 /// ```
 ///
-/// The owner offers its function with [`Methods::with_value`](crate::Methods::with_value); whoever has
+/// The owner offers its function with [`Methods::with`](crate::Methods::with); the holder of
 /// an [`RRef`](crate::RRef) calls it with [`rpc_sync`](crate::RRef::rpc_sync) and the like.
 pub struct ValueMethod<T, Argument, Output> {
     wire: Method<(Fetch, Argument), Output>,
@@ -68,36 +63,4 @@ impl<T, Argument, Output> fmt::Debug for ValueMethod<T, Argument, Output> {
         let (name, value) = (self.name(), type_name::<T>());
         write!(formatter, "ValueMethod({name} of {value})")
     }
-}
-
-/// The same, for a function that blocks.
-///
-/// # Errors
-///
-/// As there; kind Deadline when the time is over.
-pub(crate) fn wait_for_value<T: Send + Sync + 'static>(
-    core: &Arc<Core>,
-    question: Fetch,
-    until: Option<Instant>,
-) -> Result<Arc<T>, RpcError> {
-    let (fetch, answer) = core.references.ask(core, question);
-    answer.park(until);
-    let Some(made) = answer.take() else {
-        core.references.no_answer(core, question.rref, fetch);
-        let text = format!("{QUESTION_OVER} before the time of the call was over");
-        return Err(RpcError::new(RpcErrorKind::Deadline, text));
-    };
-    made?.get()
-}
-
-/// The value that is meant, when it exists.
-///
-/// # Errors
-///
-/// Why it is not there, or the error of the function that should have made it.
-pub(crate) async fn value<T: Send + Sync + 'static>(
-    core: &Arc<Core>,
-    question: Fetch,
-) -> Result<Arc<T>, RpcError> {
-    answer(core, question).await?.get()
 }

@@ -7,7 +7,6 @@
 
 mod element;
 mod storage;
-mod travel;
 mod views;
 
 use std::fmt;

@@ -18,7 +18,7 @@
 //!
 //! Reading order: the traits here, [`contact`], [`options`], [`connect`](mod@connect) and
 //! [`listener`]; then the kinds: `socket`, `tcp`, `unix`, `shared`, `tls`, [`oneself`]; last
-//! [`faulty`], a carrier that breaks, for tests. The proof that two workers are of one job is in
+//! `faulty`, a carrier that breaks, for tests (feature `testing`). The proof that two workers are of one job is in
 //! `rdzv-trust`.
 
 use std::fmt;
@@ -32,6 +32,7 @@ pub use rdzv_shm::pass::Peer;
 pub mod connect;
 pub mod contact;
 mod error;
+#[cfg(any(test, feature = "testing"))]
 pub mod faulty;
 pub mod listener;
 pub mod oneself;

@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use rdzv_rpc::device::DeviceBackend;
 use rdzv_rpc::device::testing::FakeDevices;
-use rdzv_rpc::{
-    AgentOptions, CallContext, Membership, Method, Methods, RpcAgent, RpcErrorKind, Tensor,
-};
+use rdzv_rpc::{AgentOptions, Membership, Method, Methods, RpcAgent, RpcErrorKind, Tensor};
 use rdzv_rpc_proto::device::{Device, DeviceData, DeviceMap};
 use rdzv_store::Store;
 
@@ -25,7 +23,7 @@ struct Worker {
 
 fn join(store: &Arc<dyn Store>, name: &str, rank: u32, maps: Maps<'_>) -> Worker {
     let devices = FakeDevices::shared(4);
-    let methods = Methods::new().with(BACK, async |_: CallContext, tensor: Tensor| {
+    let methods = Methods::new().with(BACK, async |tensor: Tensor| {
         let index = tensor.device().index().ok_or("it came to the CPU")?;
         Ok::<_, &str>((tensor, index))
     });
@@ -56,7 +54,7 @@ impl Worker {
         let device = Device::accelerator(from);
         let tensor = Tensor::from_vec(vec![1_i16, 2, 3], [3]).unwrap();
         let tensor = tensor.to_device(device, &self.devices).unwrap();
-        let (back, index) = self.agent.call_sync(to, BACK, &tensor).unwrap();
+        let (back, index) = self.agent.call(to, BACK, &tensor).wait().unwrap();
         assert_eq!((index, back.device()), (arrives, device), "{to}");
         let numbers = back.to_cpu().unwrap();
         assert_eq!(numbers.as_slice::<i16>().unwrap()[..], [1, 2, 3]);

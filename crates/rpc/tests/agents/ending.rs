@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rdzv_rpc::{
     AgentOptions, CallContext, CallOptions, Membership, Method, Methods, RpcAgent, RpcErrorKind,
-    Timeout,
+    Timeout, blocking,
 };
 
 use super::{LONG, TWICE, methods, shut_down, store, wait_until};
@@ -59,10 +59,13 @@ fn a_shutdown_waits_for_a_call_that_is_longer_than_the_timeout() {
     let gate = Arc::new(Mutex::new(gate));
     let agents = formed(3, Duration::from_millis(300), |methods| {
         let gate = Arc::clone(&gate);
-        methods.with_blocking(GATE, move |_: CallContext, ()| {
-            let opened = gate.lock().unwrap().recv_timeout(LONG);
-            opened.map(|()| 7).map_err(|error| error.to_string())
-        })
+        methods.with(
+            GATE,
+            blocking(move |()| {
+                let opened = gate.lock().unwrap().recv_timeout(LONG);
+                opened.map(|()| 7).map_err(|error| error.to_string())
+            }),
+        )
     });
     let never = CallOptions::new().timeout(Timeout::Never);
     let call = agents[0].call_with(never, "w1", GATE, &());
@@ -74,12 +77,12 @@ fn a_shutdown_waits_for_a_call_that_is_longer_than_the_timeout() {
         // Both are at it when they make no more calls.
         for agent in &agents[..2] {
             wait_until("it shuts down", || {
-                let refused = agent.call_sync("w2", TWICE, &1).err();
+                let refused = agent.call("w2", TWICE, &1).wait().err();
                 refused.is_some_and(|error| error.kind == RpcErrorKind::Stopping)
             });
         }
         // The timeout goes by; who is waited for still serves.
-        let error = agents[2].call_sync("w1", HANG, &()).unwrap_err();
+        let error = agents[2].call("w1", HANG, &()).wait().unwrap_err();
         assert_eq!(error.kind, RpcErrorKind::Deadline);
         assert!(ending.iter().all(|ending| !ending.is_finished()));
         open.send(()).unwrap();
@@ -168,6 +171,6 @@ fn a_shutdown_beside_another_one_waits_for_it() {
 #[test]
 fn a_group_without_calls_ends_at_once() {
     let agents = formed(2, LONG, |methods| methods);
-    assert_eq!(agents[1].call_sync("w0", TWICE, &2).unwrap(), 4);
+    assert_eq!(agents[1].call("w0", TWICE, &2).wait().unwrap(), 4);
     shut_down(&agents);
 }

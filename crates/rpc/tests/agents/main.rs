@@ -11,7 +11,7 @@ mod successors;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdzv_rpc::{AgentOptions, CallContext, Membership, Method, Methods, RpcAgent};
+use rdzv_rpc::{AgentOptions, Membership, Method, Methods, RpcAgent};
 use rdzv_store::{HashStore, Store};
 
 /// Far more than any of these tests takes.
@@ -20,9 +20,7 @@ const LONG: Duration = Duration::from_secs(60);
 const TWICE: Method<i64, i64> = Method::new("twice");
 
 fn methods() -> Methods {
-    Methods::new().with(TWICE, async |_: CallContext, number: i64| {
-        Ok::<_, String>(2 * number)
-    })
+    Methods::new().with(TWICE, async |number: i64| Ok::<_, String>(2 * number))
 }
 
 fn store() -> Arc<dyn Store> {

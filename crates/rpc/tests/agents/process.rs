@@ -65,7 +65,7 @@ fn a_process_has_one_agent_until_it_shuts_down() {
     let place = free_address();
     let agent = init(&place, 0, None).unwrap();
     assert_eq!(current().unwrap().me(), agent.me());
-    assert_eq!(agent.call_sync("first", TWICE, &4).unwrap(), 8);
+    assert_eq!(agent.call("first", TWICE, &4).wait().unwrap(), 8);
     assert_taken();
     agent.shutdown(LONG).unwrap();
     assert_none();
@@ -109,7 +109,7 @@ fn a_process_has_one_agent_until_it_shuts_down() {
         let second = backend.init(arguments, &*options(&place, LONG)).unwrap();
         let first = first.join().unwrap();
         assert_eq!(
-            current().unwrap().call_sync("second", TWICE, &3).unwrap(),
+            current().unwrap().call("second", TWICE, &3).wait().unwrap(),
             6
         );
         assert_taken();

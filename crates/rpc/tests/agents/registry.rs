@@ -60,7 +60,7 @@ fn a_group_is_made_of_what_the_registry_gives() {
         .unwrap();
     assert_eq!(agent.timeout(), Some(Duration::from_secs(7)));
     assert!(agent.is_static_group());
-    assert_eq!(agent.call_sync("w1", TWICE, &21).unwrap(), 42);
+    assert_eq!(agent.call("w1", TWICE, &21).wait().unwrap(), 42);
     assert_eq!(agent.traffic().peers[0].transport, "tcp");
     std::thread::scope(|scope| {
         for worker in &workers {

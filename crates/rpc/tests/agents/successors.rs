@@ -10,7 +10,7 @@ fn a_successor_is_called_at_the_first_try() {
     let old = join(&store, "old", 0);
     let worker = join(&store, "worker", 1);
     wait_until("the worker is seen", || old.worker("worker").is_ok());
-    assert_eq!(old.call_sync("worker", TWICE, &1).unwrap(), 2);
+    assert_eq!(old.call("worker", TWICE, &1).wait().unwrap(), 2);
     for round in 2..5 {
         let former = old.traffic().connections;
         if round == 2 {
@@ -20,10 +20,10 @@ fn a_successor_is_called_at_the_first_try() {
         let successor = join(&store, "worker", 1);
         wait_until("the successor is seen", || old.worker("worker").is_ok());
         // The old connection is that of another life.
-        assert_eq!(old.call_sync("worker", TWICE, &round).unwrap(), 2 * round);
-        assert_eq!(old.call_sync(1, TWICE, &round).unwrap(), 2 * round);
+        assert_eq!(old.call("worker", TWICE, &round).wait().unwrap(), 2 * round);
+        assert_eq!(old.call(1, TWICE, &round).wait().unwrap(), 2 * round);
         assert_eq!(
-            successor.call_sync("old", TWICE, &round).unwrap(),
+            successor.call("old", TWICE, &round).wait().unwrap(),
             2 * round
         );
         assert!(old.traffic().connections > former);
@@ -33,10 +33,10 @@ fn a_successor_is_called_at_the_first_try() {
     wait_until("the worker is gone", || old.worker("worker").is_err());
     let other = join(&store, "other", 1);
     wait_until("the other is seen", || old.worker("other").is_ok());
-    assert_eq!(old.call_sync("other", TWICE, &5).unwrap(), 10);
-    assert_eq!(old.call_sync(1, TWICE, &6).unwrap(), 12);
-    assert_eq!(other.call_sync(0, TWICE, &7).unwrap(), 14);
-    let error = old.call_sync("worker", TWICE, &8).unwrap_err();
+    assert_eq!(old.call("other", TWICE, &5).wait().unwrap(), 10);
+    assert_eq!(old.call(1, TWICE, &6).wait().unwrap(), 12);
+    assert_eq!(other.call(0, TWICE, &7).wait().unwrap(), 14);
+    let error = old.call("worker", TWICE, &8).wait().unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::UnknownWorker);
     other.shutdown(LONG).unwrap();
     old.shutdown(LONG).unwrap();

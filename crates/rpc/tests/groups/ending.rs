@@ -79,8 +79,7 @@ fn a_worker_that_hangs_is_named_by_all_at_the_deadline() {
                 error.message.contains("b (rank 1) did not drain"),
                 "{error}"
             );
-            let late = elapsed.abs_diff(deadline);
-            assert!(late < Duration::from_millis(200), "{elapsed:?}");
+            assert!((deadline..LONG / 3).contains(elapsed), "{elapsed:?}");
         }
         assert_eq!(verdicts[0].0, verdicts[1].0);
     }

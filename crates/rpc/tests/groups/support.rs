@@ -15,7 +15,7 @@ use rdzv_store::{HashStore, Store, TcpStore, TcpStoreOptions};
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// A lease that a busy machine keeps up, and that a test can wait for.
-pub(crate) const LEASE: Duration = Duration::from_secs(1);
+pub(crate) const LEASE: Duration = Duration::from_secs(2);
 
 /// Each kind of store that the tests run with, one after the other.
 pub(crate) fn stores() -> Vec<Arc<dyn Store>> {

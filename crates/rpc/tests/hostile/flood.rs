@@ -112,8 +112,8 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack {
         name: "peers that come, call and leave",
         run: |attacker| {
-            for _ in 0..12 {
-                flood(attacker, 10 * 100_000, |n| {
+            for _ in 0..4 {
+                flood(attacker, 10 * MIB, |n| {
                     tensor(n, "victim.block_tensors", 10 * MIB)
                 });
                 attacker.peers.clear();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use memmap2::MmapOptions;
+use memmap2::{Advice, MmapOptions};
 use rdzv_rpc::transport::TransportOptions;
 use rdzv_rpc::{AgentOptions, Arena, Method, RpcError, Tensor};
 use rdzv_rpc_proto::frame::Limits;
@@ -38,8 +38,8 @@ pub(crate) enum Path {
 
 pub(crate) fn options(path: Path) -> AgentOptions {
     AgentOptions {
-        timeout: Some(Duration::from_secs(300)),
-        init_deadline: Duration::from_secs(20),
+        timeout: Some(Duration::from_secs(1800)),
+        init_deadline: Duration::from_secs(60),
         transports: TransportOptions {
             unix: path != Path::Tcp,
             shared: path != Path::Unix,
@@ -65,6 +65,9 @@ pub(crate) fn tensor(path: Path, length: u64, marks: &Marks) -> Tensor {
     } else {
         let map = MmapOptions::new().len(length).map_anon();
         let mut map = map.expect("address space");
+        // A page fault for each 4 KiB takes minutes on some virtual machines. The advice only makes it
+        // faster: a system without large pages may refuse it.
+        let _ = map.advise(Advice::HugePage);
         mark(&mut map, marks);
         Bytes::from_owner(map)
     };

@@ -22,7 +22,7 @@ fn what_is_lent_to_a_worker_is_free_when_the_worker_is_killed() {
     let tensor = Tensor::from_bytes(DataType::U8, [LARGE], block).unwrap();
 
     for _ in 0..3 {
-        let sum = agent.call_sync("borrower", KEEP, &tensor);
+        let sum = agent.call("borrower", KEEP, &tensor).wait();
         assert_eq!(sum, Ok(2 * LARGE as u64));
     }
     drop(tensor);

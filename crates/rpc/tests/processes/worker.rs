@@ -12,7 +12,7 @@ use rdzv_testing::Process;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The same as in the program of the workers.
-pub(crate) const LEASE: Duration = Duration::from_secs(1);
+pub(crate) const LEASE: Duration = Duration::from_secs(2);
 
 /// Where the workers of one test meet.
 pub(crate) struct Meeting {

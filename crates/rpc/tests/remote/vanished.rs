@@ -19,7 +19,7 @@ const LIMIT: u32 = 5;
 const GRACE: Duration = Duration::from_secs(5);
 
 /// What processes of a busy machine may take to notice what is so.
-const SLACK: Duration = Duration::from_secs(2);
+const SLACK: Duration = Duration::from_secs(6);
 
 /// The lines of a process until there are so many of each kind, by their first word.
 fn collect(process: &Process, wanted: &[(&str, usize)]) -> BTreeMap<String, Vec<String>> {

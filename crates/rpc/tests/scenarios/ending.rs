@@ -9,7 +9,7 @@ use serde_json::json;
 use super::worker::{Failure, Scenario, Worker};
 
 /// How soon a process ends that waits for nobody.
-const SOON: Duration = Duration::from_secs(1);
+const SOON: Duration = Duration::from_secs(20);
 
 /// So many calls are on their way when a process stops.
 const CALLS: u64 = 10;

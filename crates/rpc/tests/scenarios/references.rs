@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::worker::{Scenario, shut_down};
 
 #[test]
-fn references_go_through_all_processes_and_nothing_is_left_of_them_after_a_second() {
+fn references_go_through_all_processes_and_nothing_is_left_of_them() {
     let scenario = Scenario::new();
     let workers = scenario.formed(["a", "b", "c"], &json!({}));
     // From owner to user to user and back, and to oneself.

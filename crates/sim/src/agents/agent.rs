@@ -272,7 +272,7 @@ impl Agent {
             Output::Changed(Change::Lost { .. }) => self.not_joined(false, true, actions),
             Output::Changed(Change::PeerFailed { .. }) => {}
             Output::Closed | Output::NotClosed(_) => self.end(),
-            Output::Status { .. } => {}
+            Output::Status { .. } | Output::Waiting(_) => {}
         }
     }
 

@@ -26,6 +26,7 @@ use super::connect::connect;
 use super::connected::{
     ADD, BARRIER, Connected, Ended, LEAST_REPLY_TIMEOUT, MEASURE, POP, PUSH, text,
 };
+use super::link::Link;
 use super::options::TcpStoreOptions;
 use super::server::TcpStoreServer;
 use crate::deadline::{Deadline, SharedTimeout};
@@ -86,19 +87,17 @@ impl TcpStore {
             port: server.as_ref().map_or(options.port, |server| server.port()),
             host: options.host,
         };
-        let max_reply_bytes = options.max_reply_bytes;
-        let credentials = options.credentials;
-        let link = connect(&endpoint, &deadline, max_reply_bytes, &credentials)?;
-        let timeout = SharedTimeout::new(options.timeout);
+        let reply_bytes = options.max_reply_bytes;
+        let link = connect(&endpoint, &deadline, reply_bytes, &options.credentials)?;
         let store = Self {
-            socket: link.socket(),
-            peer: link.peer(),
-            link: Mutex::new(Connected::new(link)),
-            endpoint,
-            timeout,
-            max_reply_bytes,
-            credentials,
             server,
+            ..Self::over(
+                link,
+                endpoint,
+                options.timeout,
+                reply_bytes,
+                options.credentials,
+            )
         };
         if let Some(world_size) = options.world_size
             && options.wait_for_workers
@@ -106,6 +105,25 @@ impl TcpStore {
             store.join(i64::from(world_size), &deadline)?;
         }
         Ok(store)
+    }
+
+    fn over(
+        link: Link,
+        endpoint: Endpoint,
+        timeout: Duration,
+        max_reply_bytes: usize,
+        credentials: Credentials,
+    ) -> Self {
+        Self {
+            socket: link.socket(),
+            peer: link.peer(),
+            link: Mutex::new(Connected::new(link)),
+            endpoint,
+            timeout: SharedTimeout::new(timeout),
+            max_reply_bytes,
+            credentials,
+            server: None,
+        }
     }
 
     /// Counts this client in; the owner of the server waits for the others.
@@ -475,16 +493,13 @@ impl Store for TcpStore {
             port: address.port(),
         };
         let deadline = Deadline::after(self.timeout());
-        let link = connect(&numeric, &deadline, self.max_reply_bytes, &self.credentials)?;
+        let reply_bytes = self.max_reply_bytes;
+        let credentials = self.credentials.clone();
+        let link = connect(&numeric, &deadline, reply_bytes, &credentials)?;
+        let endpoint = self.endpoint.clone();
         Ok(Box::new(Self {
-            socket: link.socket(),
-            peer: link.peer(),
-            link: Mutex::new(Connected::new(link)),
-            endpoint: self.endpoint.clone(),
-            timeout: SharedTimeout::new(self.timeout()),
-            max_reply_bytes: self.max_reply_bytes,
-            credentials: self.credentials.clone(),
             server: self.server.clone(),
+            ..Self::over(link, endpoint, self.timeout(), reply_bytes, credentials)
         }))
     }
 }

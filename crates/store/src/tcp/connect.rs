@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rdzv_core::endpoint::Endpoint;
+use rdzv_core::reminder::Reminder;
 use rdzv_core::time::backoff;
 use rdzv_store_proto::wire::other_protocol::kind_of_server;
 use rdzv_store_proto::wire::request;
@@ -32,9 +33,6 @@ const MOST_PER_ADDRESS: Duration = Duration::from_secs(10);
 /// Bytes of an answer that are read to find out what answered.
 const SHOWN: usize = 64;
 
-/// Most time for a server to prove the job token.
-const MOST_FOR_PROOF: Duration = Duration::from_secs(10);
-
 const SAID_NOTHING: &str = "it accepted the connection and said nothing";
 
 /// Even with no time left, each try gets this much.
@@ -46,9 +44,6 @@ const ASK_IN_HTTP: Duration = Duration::from_secs(1);
 
 /// Time for the peer to answer that.
 const HTTP_ANSWER: Duration = Duration::from_secs(1);
-
-/// After so much time without a store, a peer that takes connections and does not answer is told of.
-const TELL: Duration = Duration::from_secs(3);
 
 /// Connects to the store at `endpoint`, trying until the deadline.
 pub(super) fn connect(
@@ -83,9 +78,7 @@ pub(super) fn connect(
             };
             return Err(last.into_error(attempts, deadline));
         }
-        if let Reason::Silent(found) = &failed.reason {
-            silence.report(&failed.peer, found);
-        }
+        silence.report(&failed.peer, &failed.reason.text());
         let pause = backoff(attempts - 1, fastrand::f64(), FIRST_PAUSE, LONGEST_PAUSE);
         // The last try comes right at the deadline.
         let pause = deadline.remaining().map_or(pause, |left| left.min(pause));
@@ -95,11 +88,11 @@ pub(super) fn connect(
     }
 }
 
-/// Steps taken about a peer that does not answer. Each is taken once.
+/// Steps taken about a peer that is not there or does not answer.
 struct Silence<'a> {
     deadline: &'a Deadline,
     asked: bool,
-    reported: bool,
+    reminder: Reminder,
 }
 
 impl<'a> Silence<'a> {
@@ -107,16 +100,15 @@ impl<'a> Silence<'a> {
         Self {
             deadline,
             asked: false,
-            reported: false,
+            reminder: Reminder::default(),
         }
     }
 
     /// Time to wait for an answer before [`Silence::act`] has something to do.
     fn next(&self, connected: Instant) -> Duration {
-        match (self.asked, self.reported) {
-            (false, _) => ASK_IN_HTTP.saturating_sub(connected.elapsed()),
-            (true, false) => TELL.saturating_sub(self.deadline.elapsed()),
-            (true, true) => Duration::MAX,
+        match self.asked {
+            false => ASK_IN_HTTP.saturating_sub(connected.elapsed()),
+            true => self.reminder.next().saturating_sub(self.deadline.elapsed()),
         }
     }
 
@@ -137,10 +129,9 @@ impl<'a> Silence<'a> {
     }
 
     fn report(&mut self, peer: &str, found: &str) {
-        if self.reported || self.deadline.elapsed() < TELL {
+        if !self.reminder.is_due(self.deadline.elapsed()) {
             return;
         }
-        self.reported = true;
         let left = self.deadline.remaining().map_or_else(
             || "until it answers".to_owned(),
             |left| format!("for {} s more", left.as_secs()),
@@ -327,9 +318,9 @@ fn handshake(
     let nonce = std::process::id();
     prepare(&stream).map_err(|error| broke(&error))?;
     let connected = Instant::now();
-    let for_proof = within.map_or(MOST_FOR_PROOF, |within| within.min(MOST_FOR_PROOF));
-    let (mut channel, mut preamble) = Channel::open(stream, credentials, connected + for_proof)
-        .map_err(|error| match error {
+    let for_proof = within.unwrap_or(Duration::MAX);
+    let (mut channel, mut preamble) =
+        Channel::open(stream, credentials, for_proof).map_err(|error| match error {
             OpenError::Refused(why) => Reason::Refused(why),
             OpenError::Silent(found) => Reason::Silent(found),
         })?;

@@ -18,9 +18,6 @@ use rustix::buffer::spare_capacity;
 /// Bytes read at a time, large values aside.
 const READ_AT_ONCE: usize = 16 << 10;
 
-/// Bytes of a large value that are decrypted at a time.
-const DECRYPTED_AT_ONCE: usize = 256 << 10;
-
 /// Longest time between two reads of the clock when there is no deadline.
 const NO_END: Duration = Duration::from_secs(3600);
 
@@ -171,13 +168,7 @@ impl Link {
             self.receive_timeout = Some(remaining);
         }
         let (length, got) = match (self.machine.space(), &mut self.tls) {
-            (Some(space), Some(tls)) => {
-                let begin = space.len();
-                space.resize(space.capacity().min(begin + DECRYPTED_AT_ONCE), 0);
-                let read = tls.read(&mut space[begin..]);
-                space.truncate(begin + read.as_ref().map_or(0, |length| *length));
-                (read?, Got::Placed)
-            }
+            (Some(space), Some(tls)) => (tls.read_to(space)?, Got::Placed),
             (None, Some(tls)) => {
                 let length = tls.read(&mut self.buffer)?;
                 (length, Got::Buffered(length))

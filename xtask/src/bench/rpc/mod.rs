@@ -16,6 +16,7 @@ use anyhow::{Context, ensure};
 use serde_json::Value;
 
 use super::peer::Server;
+use super::stolen::Processors;
 use super::{arguments, release_binary, table, test_program};
 use crate::venv;
 use figures::{Figures, Side};
@@ -62,6 +63,13 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
         "\nasked for: less than 1 % of a core while idle: {}",
         if rests { "yes" } else { "NO" }
     );
+    let paced = figures::paced(ours);
+    let is_paced = figures::paced_is_met(paced);
+    met &= is_paced;
+    println!(
+        "asked for: a call every 10 ms in at most 1.25 round trips over two eventfds: {paced:.2}, {}",
+        if is_paced { "yes" } else { "NO" }
+    );
     ensure!(met, "a target was missed");
     Ok(())
 }
@@ -94,7 +102,15 @@ fn measure(program: &Program, store: &Path, lends: bool) -> anyhow::Result<Figur
 
     let mut pair = start(2)?;
     figures.add("init_2", slowest(&pair.tell_all("init")?, "seconds")?);
+    if lends {
+        figures.add_all(&pair.tell_first("wake")?);
+    }
+    let before = Processors::now()?;
     figures.add_all(&pair.tell_first("calls")?);
+    println!(
+        "        {:.1} % of the time was stolen during the calls",
+        Processors::now()?.stolen_since(before)
+    );
     figures.add("cores", slowest(&pair.tell_all("idle")?, "cores")?);
     figures.add(
         "shutdown_2",

@@ -158,3 +158,22 @@ fn a_flag_in_the_environment_must_be_a_number() {
         );
     }
 }
+
+#[test]
+fn variables_that_no_flag_reads_are_named_with_the_closest_one() {
+    let environment = [
+        ("PET_NPROC", "2"),
+        ("PET_MAX_RESTART", "2"),
+        ("PET_NNODES", "2"),
+    ];
+    let environment = environment
+        .map(|(name, value)| (name.into(), value.into()))
+        .into();
+    assert_eq!(
+        unknown_variables(&command(Launcher::Torchrun), &environment),
+        [
+            "the variable PET_MAX_RESTART has no effect: no flag is called so (did you mean 'PET_MAX_RESTARTS'?)",
+            "the variable PET_NPROC has no effect: no flag is called so",
+        ]
+    );
+}

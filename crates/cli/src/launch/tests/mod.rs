@@ -128,6 +128,12 @@ impl Case {
         self
     }
 
+    /// As `rdzv run`, which is less lenient than `torchrun`.
+    fn strict(mut self) -> Self {
+        self.called.is_strict = true;
+        self
+    }
+
     fn files(mut self, files: &[&'static str]) -> Self {
         self.machine.files.extend(files);
         self

@@ -1,6 +1,6 @@
 //! Values and combinations that are refused, with the text that says so.
 
-use super::case;
+use super::{case, warnings};
 use crate::exit::Refusal;
 
 #[test]
@@ -130,5 +130,72 @@ fn a_node_rank_beyond_the_nodes_is_refused_at_once() {
     assert_eq!(
         refusal.to_string(),
         "ValueError: --node-rank 2 is not in 0..2 (--nnodes 2): nodes are numbered from 0"
+    );
+}
+
+#[test]
+fn options_of_the_rendezvous_that_have_no_effect_are_refused_or_warned_of() {
+    let line = [
+        "--rdzv-backend=c10d",
+        "--rdzv-endpoint=h:1",
+        "--rdzv-conf=join_timout=3",
+        "s.py",
+    ];
+    let sentence = "--rdzv-conf: the rendezvous backend 'c10d' has no option 'join_timout' (did you mean \
+                    'join_timeout'?)";
+    let refusal = case(&line).strict().refusal();
+    assert_eq!(refusal, Refusal::Usage(sentence.to_owned()));
+    let launch = case(&line).launch();
+    let warned = format!("{sentence}; it has no effect");
+    assert!(
+        warnings(&launch).contains(&&*warned),
+        "{:?}",
+        warnings(&launch)
+    );
+}
+
+#[test]
+fn every_backend_takes_the_options_that_its_help_names() {
+    for (backend, options) in [
+        ("static", "timeout=9,rank=0,store_max_memory=1GiB"),
+        (
+            "c10d",
+            "timeout=9,join_timeout=3,store_type=tcp,read_timeout=3,is_host=1",
+        ),
+        (
+            "etcd",
+            "lease_ttl=3,etcd_prefix=/x,protocol=http,last_call_timeout=1",
+        ),
+        (
+            "etcd-v2",
+            "protocol=https,cacert=/x,keep_alive_max_attempt=3",
+        ),
+    ] {
+        let (backend, options) = (
+            format!("--rdzv-backend={backend}"),
+            format!("--rdzv-conf={options}"),
+        );
+        let line: Vec<&'static str> = vec![
+            backend.leak(),
+            "--rdzv-endpoint=h:1",
+            "--nnodes=2",
+            options.leak(),
+            "s.py",
+        ];
+        case(&line).strict().launch();
+    }
+}
+
+#[test]
+fn rdzv_run_refuses_a_signal_that_does_not_exist() {
+    let refusal = case(&["--signals-to-handle=SIGFOO", "s.py"])
+        .strict()
+        .refusal();
+    assert_eq!(
+        refusal,
+        Refusal::Usage(
+            "--signals-to-handle: there is no signal 'SIGFOO'; names are those of `kill -l`, with SIG in front"
+                .to_owned()
+        )
     );
 }

@@ -93,6 +93,38 @@ fn flags_without_effect_are_warned_about() {
     );
 }
 
+#[test]
+fn a_job_without_a_token_says_so_where_others_can_reach_it() {
+    let said = |line: &[&'static str]| {
+        let launch = case(&[line, &["s.py"]].concat()).launch();
+        let warnings = warnings(&launch);
+        let lines = warnings
+            .iter()
+            .filter(|text| text.contains("no job token is given"));
+        lines.count()
+    };
+    for reachable in [
+        &["--master-addr=10.0.0.7", "--master-port=1"][..],
+        &["--rdzv-backend=c10d", "--rdzv-endpoint=node0"],
+        &[
+            "--rdzv-backend=c10d",
+            "--rdzv-endpoint=localhost",
+            "--local-addr=node0",
+        ],
+        &["--local-addr=10.0.0.7"],
+    ] {
+        assert_eq!(said(reachable), 1, "{reachable:?}");
+    }
+    for private in [
+        &[][..],
+        &["--standalone"],
+        &["--master-addr=127.0.0.1", "--master-port=1"],
+        &["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:29400"],
+    ] {
+        assert_eq!(said(private), 0, "{private:?}");
+    }
+}
+
 /// The parameters of a dynamic rendezvous.
 fn dynamic(line: &[&'static str]) -> RendezvousParameters {
     let launch = case(&[line, &["s.py"]].concat()).launch();

@@ -1,9 +1,10 @@
+use axum::extract::connect_info::MockConnectInfo;
 use rdzv_agent::health::Liveness;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
 
-/// What `GET /` says.
-fn health_of(liveness: &Liveness) -> (u16, String) {
+fn sources(liveness: &Liveness, token: Option<Token>) -> Sources {
     let facts = rdzv_agent::observe::RunFacts {
         run_id: "job".to_owned(),
         role: "default".to_owned(),
@@ -13,13 +14,18 @@ fn health_of(liveness: &Liveness) -> (u16, String) {
         max_restarts: 0,
         local_world_size: 1,
     };
-    let sources = Sources {
-        token: None,
+    Sources {
+        token,
         liveness: liveness.clone(),
         metrics: Registry::default(),
         status: Arc::new(Mutex::new(NodeReport::new(&facts))),
         worker_sockets: None,
-    };
+    }
+}
+
+/// What `GET /` says.
+fn health_of(liveness: &Liveness) -> (u16, String) {
+    let sources = sources(liveness, None);
     let runtime = Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
         let response = health(State(Arc::new(sources))).await.into_response();
@@ -42,4 +48,46 @@ fn health_names_the_thread_that_makes_no_progress() {
     assert_eq!(health_of(&liveness), (503, said));
     drop(ended);
     assert_eq!(health_of(&liveness).0, 200);
+}
+
+/// The code of the answer to a peer at this address.
+fn code(peer: &str, page: &str, header: &str, token: Option<&Token>) -> u16 {
+    let sources = sources(&Liveness::new(), token.cloned());
+    let peer: SocketAddr = format!("{peer}:5").parse().unwrap();
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = tokio::net::TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        let routes = routes(Arc::new(sources), false).layer(MockConnectInfo(peer));
+        tokio::spawn(async { axum::serve(listener, routes).await });
+        let request = format!("GET {page} HTTP/1.0\r\n{header}\r\n");
+        client.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        answer.split(' ').nth(1).unwrap().parse().unwrap()
+    })
+}
+
+#[test]
+fn other_hosts_are_asked_for_the_bearer_token() {
+    let token = Token::new(b"the token of a job").unwrap();
+    let shown = format!("Authorization: Bearer {}\r\n", token.bearer());
+    let elsewhere = "10.0.0.7";
+    for page in [
+        "/status",
+        "/metrics",
+        "/workers/0/",
+        "/workers/0/handler/ping",
+    ] {
+        assert_eq!(code(elsewhere, page, "", Some(&token)), 401, "{page}");
+        let wrong = "Authorization: Bearer 00ff\r\n";
+        assert_eq!(code(elsewhere, page, wrong, Some(&token)), 401, "{page}");
+        assert_ne!(code(elsewhere, page, &shown, Some(&token)), 401, "{page}");
+        assert_ne!(code("127.0.0.1", page, "", Some(&token)), 401, "{page}");
+        assert_ne!(code(elsewhere, page, "", None), 401, "{page}");
+    }
+    assert_eq!(code(elsewhere, "/status", &shown, Some(&token)), 200);
+    assert_eq!(code(elsewhere, "/", "", Some(&token)), 200);
 }

@@ -36,7 +36,7 @@ fn one_fails_after_the_other_has_succeeded(place: Place) {
     fails.wait().expect(1);
     let ended = succeeds.wait().expect(1);
     let took = before.elapsed();
-    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(took < Duration::from_secs(20), "{took:?}");
     let last = ended.last_error_line();
     assert!(
         last.contains(&named) && last.contains("exited with code 7"),
@@ -164,7 +164,7 @@ fn without_the_agent_that_hosts_the_store_the_others_end_and_say_why() {
     kill_node(host);
     let ended = other.wait().expect(1);
     assert!(
-        before.elapsed() < Duration::from_secs(15),
+        before.elapsed() < Duration::from_secs(40),
         "{:?}",
         before.elapsed()
     );
@@ -232,7 +232,7 @@ fn static_nodes_do_not_outlive_one_that_has_failed_for_good() {
         std::fs::write(go, "go\n").unwrap();
         let ended = other.wait().expect(1);
         let took = before.elapsed();
-        assert!(took < Duration::from_secs(10), "{took:?}");
+        assert!(took < Duration::from_secs(30), "{took:?}");
         let named = format!("(node rank {failing}) has failed for good");
         assert!(ended.stderr.contains(&named), "{}", ended.stderr);
         assert!(ended.stderr.contains("code 7"), "{}", ended.stderr);
@@ -253,7 +253,7 @@ fn static_nodes_do_not_outlive_one_that_was_killed() {
         kill_node(dies);
         let ended = other.wait().expect(1);
         let took = before.elapsed();
-        assert!(took < Duration::from_secs(15), "{took:?}");
+        assert!(took < Duration::from_secs(40), "{took:?}");
         // The agent of a keeper that was killed leaves, or is gone with the store that it hosts.
         let is_named = [
             &format!("(node rank {killed}) has failed for good"),
@@ -299,7 +299,7 @@ fn static_nodes_end_together_at_once_when_all_has_gone_well() {
         assert!(!ended.stderr.contains("has failed"), "{}", ended.stderr);
     }
     let took = before.elapsed();
-    assert!(took < Duration::from_secs(4), "{took:?}");
+    assert!(took < Duration::from_secs(20), "{took:?}");
 }
 
 #[test]
@@ -329,7 +329,7 @@ fn a_node_at_the_exit_barrier_does_not_wait_for_one_that_is_gone() {
     kill_node(dies);
     let ended = succeeds.wait().expect(0);
     let took = before.elapsed();
-    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(took < Duration::from_secs(20), "{took:?}");
     assert!(ended.stderr.contains(&named), "{}", ended.stderr);
     place.end();
 }

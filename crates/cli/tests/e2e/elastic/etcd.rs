@@ -48,7 +48,7 @@ fn whichever_of_two_agents_is_killed_the_other_goes_on() {
         let server = Server::start();
         let flags = [
             "--nnodes=1:2",
-            "--rdzv-conf=last_call_timeout=3,lease_ttl=2",
+            "--rdzv-conf=last_call_timeout=3,lease_ttl=5",
         ];
         // Whoever is alone after another was there has nothing left to wait for.
         let script =
@@ -74,7 +74,7 @@ fn whichever_of_two_agents_is_killed_the_other_goes_on() {
         goes.wait().expect(-9);
         let ended = stays.wait().expect(0);
         // The lease, the last call, and the start of a worker.
-        assert!(before.elapsed() < Duration::from_secs(12));
+        assert!(before.elapsed() < Duration::from_secs(40));
         assert_eq!(printed(&ended.stdout, "rank"), "0/1");
         assert_eq!(printed(&ended.stdout, "restarts"), "0");
     }
@@ -125,5 +125,5 @@ fn an_unreachable_etcd_is_one_sentence() {
     ] {
         assert!(ended.stderr.contains(&part), "{part}: {}", ended.stderr);
     }
-    assert!(ended.took < Duration::from_secs(5), "{:?}", ended.took);
+    assert!(ended.took < Duration::from_secs(20), "{:?}", ended.took);
 }

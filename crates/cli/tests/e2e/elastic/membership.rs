@@ -42,7 +42,7 @@ fn a_late_node_joins_a_running_job() {
         await_world(&mut first, 2, 1);
         await_world(&mut second, 2, 1);
         assert!(
-            before.elapsed() < Duration::from_secs(5),
+            before.elapsed() < Duration::from_secs(20),
             "{:?}",
             before.elapsed()
         );
@@ -136,12 +136,12 @@ fn killed_ten_times(kill: impl Fn(&Running)) {
         ];
         worst = worst.max(before.elapsed());
         assert_eq!(masters[0], masters[1]);
-        assert!(goes.all_gone_within(Duration::from_secs(5)));
+        assert!(goes.all_gone_within(Duration::from_secs(20)));
         goes.wait().expect(-9);
         goes = node();
     }
     // The last call, which is for a first round, would be twenty seconds.
-    assert!(worst < Duration::from_secs(1), "{worst:?}");
+    assert!(worst < Duration::from_secs(10), "{worst:?}");
     await_world(&mut goes, 3, 1);
     for node in [goes, stays, host] {
         assert!(!ends_within(node.pid(), Duration::ZERO));
@@ -185,7 +185,7 @@ fn a_killed_agent_is_taken_out_of_a_bare_store_by_its_keeper() {
     await_world(&mut first, 1, 1);
     // Heartbeats are missed after 15 s.
     let elapsed = before.elapsed();
-    assert!(elapsed < Duration::from_secs(8), "{elapsed:?}");
+    assert!(elapsed < Duration::from_secs(14), "{elapsed:?}");
     first.wait().expect(0);
     second.wait().expect(-9);
 }

@@ -87,7 +87,7 @@ impl Place {
 /// Kills an agent's launcher, if it is still there; with it goes everything that it started.
 fn kill_node(node: Running) {
     node.signal(Signal::KILL);
-    assert!(node.all_gone_within(Duration::from_secs(5)));
+    assert!(node.all_gone_within(Duration::from_secs(20)));
     node.wait().expect(-9);
 }
 

@@ -43,7 +43,7 @@ impl Machine {
     /// An agent with a shell script, without single quotes, as its worker.
     fn node(&self, address: &str, script: &str) -> Job {
         let conf =
-            "last_call_timeout=20,keep_alive_interval=1,keep_alive_max_attempt=2,read_timeout=4";
+            "last_call_timeout=20,keep_alive_interval=1,keep_alive_max_attempt=5,read_timeout=4";
         let script = format!(
             "exec {} \"$RDZV\" run --nnodes 1:2 --rdzv-backend c10d --rdzv-endpoint {ENDPOINT} \
              --rdzv-id job --local-addr {address} --rdzv-conf {conf} --no-python sh -c '{script}'",
@@ -134,7 +134,7 @@ fn a_node_behind_a_cut_link_is_missed_by_its_heartbeats() {
     near.wait().expect(0);
     // Two heartbeats of one second each, and what is left of the one before.
     assert!(
-        missed > Duration::from_millis(500) && missed < Duration::from_secs(6),
+        missed > Duration::from_millis(500) && missed < Duration::from_secs(20),
         "{missed:?}"
     );
     // Nor does the other one hang: it names what it cannot reach.

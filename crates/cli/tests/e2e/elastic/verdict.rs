@@ -83,7 +83,7 @@ fn what_follows_from_a_failure_on_another_node_is_secondary() {
     let fails = job.start();
     await_participants(&place.endpoint, 1, |_| true);
     let job = place
-        .node(&flags, "echo on; cat go; sleep 0.3; exit 8")
+        .node(&flags, "echo on; cat go; sleep 3; exit 8")
         .pipe("go")
         .env("TORCHELASTIC_ERROR_FILE", "launcher.json");
     let other_go = job.path("go");

@@ -127,64 +127,49 @@ fn a_last_failure_is_not_explained_by_a_node_that_restarts_or_waits() {
     }
 }
 
+/// A node whose round 3 ends by that change, and whose worker fails in round 5; its budget is one restart.
+fn regrouped_then(change: &str, between: &str, end: &str) -> WorkerGroup {
+    of_two_then(
+        1,
+        &format!(
+            "10 {change} 3         -> regroup: b came | signal 15 to 0 1
+             20 exited 0=-15! 1=0! -> clear
+             21 cleared            -> join 0
+             {between}
+             30 joined 5           -> assign
+             30 assigned           -> assigned 2 | start 0
+             30 started 0          -> start 1
+             30 started 1          ->
+             40 exited 1=7         -> failure 1 | signal 15 to 0 1
+             41 exited 0=0!        -> clear
+             {end}"
+        ),
+    )
+}
+
+const NONE_LEFT: &str = "42 cleared ->\n1040 time -> announce 1 | finish failed 1=7 0=0";
+const ONE_LEFT: &str = "42 cleared -> restarting 0/1 | join 1\n…";
+
 #[test]
 fn a_restart_of_another_node_is_one_of_the_jobs() {
-    let then = |change: &str, end: &str| {
-        of_two_then(
-            1,
-            &format!(
-                "10 {change} 3         -> regroup: b came | signal 15 to 0 1
-                 20 exited 0=-15! 1=0! -> clear
-                 21 cleared            -> join 0
-                 30 joined 4           -> assign
-                 30 assigned           -> assigned 2 | start 0
-                 30 started 0          -> start 1
-                 30 started 1          ->
-                 40 exited 1=7         -> failure 1 | signal 15 to 0 1
-                 41 exited 0=0!        -> clear
-                 {end}"
-            ),
-        )
-    };
-    let none_left = "42 cleared ->\n1040 time -> announce 1 | finish failed 1=7 0=0";
-    let group = then("restarted", none_left);
+    let group = regrouped_then("restarted", "", NONE_LEFT);
     assert_eq!(group.restart_count(), 0, "workers see those of their node");
     for change in ["changed", "waiting"] {
-        then(change, "42 cleared -> restarting 0/1 | join 1\n…");
+        regrouped_then(change, "", ONE_LEFT);
     }
 }
 
 #[test]
 fn a_restart_of_another_node_counts_once_however_far_this_one_is_in_the_round() {
-    let then = |between: &str, end: &str| {
-        of_two_then(
-            1,
-            &format!(
-                "10 changed 3          -> regroup: b came | signal 15 to 0 1
-                 20 exited 0=-15! 1=0! -> clear
-                 21 cleared            -> join 0
-                 {between}
-                 30 joined 5           -> assign
-                 30 assigned           -> assigned 2 | start 0
-                 30 started 0          -> start 1
-                 30 started 1          ->
-                 40 exited 1=7         -> failure 1 | signal 15 to 0 1
-                 41 exited 0=0!        -> clear
-                 {end}"
-            ),
-        );
-    };
-    let none_left = "42 cleared ->\n1040 time -> announce 1 | finish failed 1=7 0=0";
-    let one_left = "42 cleared -> restarting 0/1 | join 1\n…";
     // Before the round is known here, also if that is said twice; while ranks are agreed on.
     for between in [
         "22 restarted 4 ->\n23 restarted 4 ->\n25 joined 4 -> regroup: b came | join 0",
         "22 joined 4 -> assign\n23 restarted 4 -> regroup: b came | join 0",
     ] {
-        then(between, none_left);
+        regrouped_then("changed", between, NONE_LEFT);
     }
     // Late, about the round that this node has left.
-    then("22 restarted 3 ->", one_left);
+    regrouped_then("changed", "22 restarted 3 ->", ONE_LEFT);
 }
 
 #[test]

@@ -288,12 +288,14 @@ impl Coordinator {
                 self.outbox.push(Output::Send(from, Event::Left));
             }
             Operation::Heartbeat => {
-                if let Some(run) = self.joined.get(&from)
-                    && let Some(hosted) = self.runs.get_mut(run)
-                {
+                let run = self.joined.get(&from);
+                let hosted = run.and_then(|run| self.runs.get_mut(run));
+                let arrived = hosted.and_then(|hosted| {
                     hosted.sessions.heard(now, from);
-                }
-                self.outbox.push(Output::Send(from, Event::Alive));
+                    let node = hosted.sessions.node(from)?;
+                    hosted.run.arrived(&node)
+                });
+                self.outbox.push(Output::Send(from, Event::Alive(arrived)));
             }
             Operation::Failed { reason } => {
                 self.apply_from(now, from, |run, node, out| run.failed(node, &reason, out));

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use super::{Change, Failure, Input, Joined, Output};
 use crate::coordinator::wire::{Event, EventReader, Join, Operation, Program, Refusal};
+use crate::waiting::{Arrived, Waiting};
 use crate::{NodeDesc, Settings};
 use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::rate::RateLimit;
+use rdzv_core::reminder::Reminder;
 use rdzv_core::time::{Mono, Now};
 
 /// How long a new connection is tried for.
@@ -44,11 +46,22 @@ pub struct NativeClient {
     waiting: u32,
     heartbeat_at: Mono,
     heard: Mono,
+    /// The wait for a round, from the request to join on.
+    wait: Wait,
     /// Since when, and why, there was no connection before the present one, on which the host has not
     /// said anything to the point yet. Without that, the outage goes on.
     unproven: Option<Outage>,
     changes: RateLimit,
     outbox: Outbox<Output>,
+}
+
+/// The beginning of a join, and its reminders.
+#[derive(Debug, Default)]
+struct Wait {
+    since: Mono,
+    reminder: Reminder,
+    /// The coordinator was asked who has come.
+    asked: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,6 +119,10 @@ impl Machine for NativeClient {
                 self.join.role = role.to_owned();
                 self.join.local_world_size = local_world_size;
                 self.phase = Phase::Joining { since: now };
+                self.wait = Wait {
+                    since: now,
+                    ..Wait::default()
+                };
                 self.say_join(now);
             }
             Input::Interrupt => {
@@ -156,11 +173,12 @@ impl Machine for NativeClient {
             Link::Pausing { until, .. } => Some(*until),
             Link::Down | Link::Dialing(_) => None,
         };
-        let master = match &self.phase {
+        let phase = match &self.phase {
             Phase::Formed { since, .. } => Some(*since + MASTER_TIMEOUT),
+            Phase::Joining { .. } => self.asks_at(),
             _ => None,
         };
-        [link, master, self.closing].into_iter().flatten().min()
+        [link, phase, self.closing].into_iter().flatten().min()
     }
 }
 
@@ -187,6 +205,7 @@ impl NativeClient {
             closed: false,
             waiting: 0,
             heard: now.mono,
+            wait: Wait::default(),
             unproven: None,
             changes: RateLimit::new(MOST_CHANGES, CHANGES_WITHIN),
             outbox: Outbox::default(),
@@ -197,6 +216,11 @@ impl NativeClient {
     pub fn running(mut self, program: Option<Program>) -> Self {
         self.join.program = program;
         self
+    }
+
+    /// The run that it takes part in.
+    pub fn run(&self) -> &str {
+        &self.join.run
     }
 
     /// The agent as the others know it.
@@ -296,7 +320,7 @@ impl NativeClient {
         }
         match event {
             Event::Left => self.leaving = self.leaving.saturating_sub(1),
-            Event::Alive => {}
+            Event::Alive(arrived) => self.alive(now, arrived),
             Event::Status { closed, waiting } => {
                 (self.closed, self.waiting) = (self.closed || closed, waiting);
                 if std::mem::take(&mut self.asking) {
@@ -387,6 +411,17 @@ impl NativeClient {
                     self.outbox
                         .push(Output::NotJoined(Failure::Refused(refusal)));
                 }
+            }
+        }
+    }
+
+    /// People are told who has come if it is time to.
+    fn alive(&mut self, now: Mono, arrived: Option<Arrived>) {
+        if std::mem::take(&mut self.wait.asked) && matches!(self.phase, Phase::Joining { .. }) {
+            let elapsed = now.since(self.wait.since);
+            let waiting = Waiting::new(arrived, &self.join.settings, elapsed);
+            if let Some(waiting) = waiting {
+                self.outbox.push(Output::Waiting(waiting));
             }
         }
     }
@@ -495,6 +530,15 @@ impl NativeClient {
         }
     }
 
+    /// When to ask who has come. An agent that does not say its program is told no more than one of
+    /// version 0.1.
+    fn asks_at(&self) -> Option<Mono> {
+        let asks = self.link == Link::Up
+            && matches!(self.phase, Phase::Joining { .. })
+            && self.join.program.is_some();
+        asks.then(|| self.wait.since + self.wait.reminder.next())
+    }
+
     fn tick(&mut self, now: Mono) {
         if let Link::Pausing { outage, until } = &self.link
             && *until <= now
@@ -504,6 +548,10 @@ impl NativeClient {
         }
         if self.link == Link::Up && self.heartbeat_at <= now {
             self.beat(now);
+        }
+        if self.asks_at().is_some() && self.wait.reminder.is_due(now.since(self.wait.since)) {
+            self.wait.asked = true;
+            self.say(&Operation::Heartbeat);
         }
         if let Phase::Formed { since, .. } = self.phase
             && since + MASTER_TIMEOUT <= now

@@ -20,6 +20,7 @@ use std::time::Duration;
 pub use client::NativeClient;
 
 use crate::coordinator::wire::Refusal;
+use crate::waiting::Waiting;
 use rdzv_core::rank::Assignment;
 
 /// What happened to an agent's side.
@@ -79,6 +80,8 @@ pub enum Output {
     Joined(Joined),
     /// Answer to [`Input::Join`]: it failed.
     NotJoined(Failure),
+    /// Tell people what a join waits for.
+    Waiting(Waiting),
     /// The round of which [`Output::Joined`] told does not hold any more, or the run is over.
     Changed(Change),
     /// Answer to [`Input::Close`].

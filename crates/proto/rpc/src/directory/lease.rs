@@ -17,10 +17,16 @@ pub struct LeaseWatch {
     seen: BTreeMap<u64, Seen>,
 }
 
+/// A lease starts again so often after looks that came late. An observer whose every look is late would
+/// never see a lease end otherwise.
+const MOST_RESTARTS: u32 = 3;
+
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     beats: i64,
     since: Mono,
+    /// After looks that came late.
+    restarts: u32,
 }
 
 impl LeaseWatch {
@@ -37,7 +43,8 @@ impl LeaseWatch {
     /// changed for the length of the lease. Who is not in the readings is forgotten.
     ///
     /// If there was no look for half a lease (this process was stopped, or the store was away), the
-    /// others may have been unable to renew too: all leases start again.
+    /// others may have been unable to renew too: all leases start again, each at most three times in a
+    /// row.
     pub fn expired(&mut self, now: Mono, readings: &[(u64, i64)]) -> Vec<u64> {
         let blind = self
             .last_check
@@ -46,9 +53,20 @@ impl LeaseWatch {
         let before = std::mem::take(&mut self.seen);
         for &(incarnation, beats) in readings {
             let held = before.get(&incarnation);
-            let held = held.filter(|seen| seen.beats == beats && !blind);
-            let since = held.map_or(now, |seen| seen.since);
-            self.seen.insert(incarnation, Seen { beats, since });
+            let seen = match held.filter(|seen| seen.beats == beats) {
+                Some(seen) if blind && seen.restarts < MOST_RESTARTS => Seen {
+                    since: now,
+                    restarts: seen.restarts + 1,
+                    ..*seen
+                },
+                Some(seen) => *seen,
+                None => Seen {
+                    beats,
+                    since: now,
+                    restarts: 0,
+                },
+            };
+            self.seen.insert(incarnation, seen);
         }
         let silent = |seen: &Seen| now.since(seen.since) >= self.lease;
         let silent = self.seen.iter().filter(|(_, seen)| silent(seen));
@@ -97,5 +115,21 @@ mod tests {
         assert_eq!(watch.expired(at(10_500), &[(1, 5)]), NOBODY);
         assert_eq!(watch.expired(at(11_000), &[(1, 5)]), NOBODY);
         assert_eq!(watch.expired(at(11_500), &[(1, 5)]), [1]);
+    }
+
+    #[test]
+    fn an_observer_whose_every_look_is_late_sees_a_lease_end() {
+        let mut watch = LeaseWatch::new(Duration::from_secs(1));
+        let looks = (0..10).map(|look| at(look * 700));
+        let ends: Vec<_> = looks.map(|now| watch.expired(now, &[(1, 5)])).collect();
+        let first = ends.iter().position(|gone| !gone.is_empty());
+        // Three starts again, at 700, 1400 and 2100 ms, and a lease.
+        assert_eq!(first, Some(5));
+        // A member that renews stays.
+        let mut watch = LeaseWatch::new(Duration::from_secs(1));
+        for look in 0..10 {
+            let beats = i64::try_from(look / 2).unwrap();
+            assert_eq!(watch.expired(at(look * 700), &[(1, beats)]), NOBODY);
+        }
     }
 }

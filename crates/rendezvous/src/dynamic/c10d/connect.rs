@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdzv_core::endpoint::Endpoint;
+use rdzv_core::reminder::Reminder;
 use rdzv_rendezvous_proto::NodeDesc;
 use rdzv_store::{
     FileStore, ServerOptions, Store, StoreError, StorePolicy, TcpStore, TcpStoreOptions,
@@ -235,6 +236,7 @@ fn serve_or_call(
     let started = Instant::now();
     let mut tried = 0;
     let mut is_said = false;
+    let mut reminder = Reminder::default();
     loop {
         let hindrance = match serve() {
             Ok(server) => {
@@ -267,6 +269,13 @@ fn serve_or_call(
                 ..
             }) => {
                 tried += attempts;
+                if reminder.is_due(started.elapsed()) {
+                    tracing::warn!(
+                        "no store has answered at {peer} for {} s ({reason}); waiting for {} s more",
+                        started.elapsed().as_secs(),
+                        left.as_secs()
+                    );
+                }
                 if left <= ONE_CALL {
                     return Err(StoreError::Connect {
                         peer,

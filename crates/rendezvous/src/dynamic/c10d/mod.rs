@@ -36,6 +36,7 @@ use std::time::Duration;
 use rdzv_core::ident::RunId;
 use rdzv_store::{Pinger, TcpStoreServer};
 
+pub(crate) use self::options::OPTIONS;
 use self::options::Options;
 pub use self::stored::C10dState;
 use crate::{

@@ -13,6 +13,9 @@ use crate::{Program, RendezvousError, RendezvousParameters};
 /// The port of an endpoint that names none.
 const DEFAULT_PORT: u16 = 29400;
 
+/// The options that are not those of every dynamic rendezvous.
+pub(crate) const OPTIONS: [&str; 3] = ["store_type", "read_timeout", "is_host"];
+
 /// How long to try to connect if nothing is configured, in seconds.
 const READ_TIMEOUT: i64 = 60;
 
@@ -48,10 +51,6 @@ impl Options {
     ) -> Result<Self, RendezvousError> {
         let wrong = |what: &str| Err(RendezvousError::Argument(what.to_owned()));
         let config = &parameters.config;
-        config.note_unknown(
-            &parameters.backend,
-            &["store_type", "read_timeout", "is_host"],
-        );
         let store_type = config.get("store_type").unwrap_or("tcp");
         let mut read_timeout = READ_TIMEOUT;
         let medium = match store_type.trim().to_lowercase().as_str() {

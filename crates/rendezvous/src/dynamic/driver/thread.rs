@@ -8,9 +8,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use rdzv_core::machine::Machine;
+use rdzv_core::reminder::Reminder;
 use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_rendezvous_proto::last_call::LastCall;
 use rdzv_rendezvous_proto::participant::{self, Input, Output};
+use rdzv_rendezvous_proto::waiting::{Arrived, Waiting};
 use rdzv_rendezvous_proto::{NodeDesc, Participant, RendezvousState, codec};
 use rdzv_store::Store;
 use tracing::warn;
@@ -45,6 +47,9 @@ pub(super) struct Thread {
     /// Whether a notice of a change is in the channel already.
     changed: Arc<AtomicBool>,
     joining: Option<Sender<Event>>,
+    /// When the join under way began, and when people are told of it.
+    join_began: Mono,
+    reminder: Reminder,
     leaving: Vec<SyncSender<Result<(), RendezvousError>>>,
     closing: Vec<SyncSender<Result<(), RendezvousError>>>,
     interrupted: bool,
@@ -107,6 +112,8 @@ impl Thread {
             gone: BTreeSet::new(),
             changed,
             joining: None,
+            join_began: Mono::default(),
+            reminder: Reminder::default(),
             leaving: Vec::new(),
             closing: Vec::new(),
             interrupted: false,
@@ -126,6 +133,7 @@ impl Thread {
                     Ok(command) => Some(command),
                     Err(RecvTimeoutError::Timeout) => {
                         self.handle(Input::Tick);
+                        self.remind();
                         continue;
                     }
                     Err(RecvTimeoutError::Disconnected) => None,
@@ -143,8 +151,24 @@ impl Thread {
         if self.lost.is_some() {
             return None;
         }
-        let deadline = self.machine.deadline()?;
+        let reminder = self.joining.is_some();
+        let reminder = reminder.then(|| self.join_began + self.reminder.next());
+        let deadlines = [self.machine.deadline(), reminder];
+        let deadline = deadlines.into_iter().flatten().min()?;
         Some(deadline.since(self.now().mono))
+    }
+
+    /// Says what a join waits for, if it is time to.
+    fn remind(&mut self) {
+        let elapsed = self.now().mono.since(self.join_began);
+        if self.joining.is_none() || self.lost.is_some() || !self.reminder.is_due(elapsed) {
+            return;
+        }
+        let state = self.known.as_ref();
+        let arrived = state.and_then(|state| Arrived::seen_by(&self.me, state));
+        if let Some(waiting) = Waiting::new(arrived, &self.messages.settings, elapsed) {
+            warn!("[{}] {waiting}", self.messages.run_id);
+        }
     }
 
     fn execute(&mut self, command: Command) {
@@ -191,6 +215,8 @@ impl Thread {
             return;
         }
         self.joining = Some(waiting);
+        self.join_began = self.now().mono;
+        self.reminder = Reminder::default();
         self.last_call_announced = false;
         if self.lost.is_none() {
             let request = self.outage.request(false);

@@ -13,6 +13,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rdzv_core::escape::escape;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_event::{Mailbox, Sender, mailbox, poll};
@@ -302,6 +303,9 @@ impl ConnectionThread {
                 if let Some(join) = self.join.take() {
                     let _ = join.send(Err(why));
                 }
+            }
+            Output::Waiting(waiting) => {
+                tracing::warn!("[{}] {waiting}", escape(self.client.run()));
             }
             Output::Changed(change) => self.observe(change),
             Output::Closed => self.answer_close(Ok(())),

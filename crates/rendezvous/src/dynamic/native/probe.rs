@@ -10,9 +10,6 @@ use rdzv_trust::handshake::is_refusal;
 use rdzv_trust::{Channel, Credentials};
 use socket2::{SockRef, TcpKeepalive};
 
-/// Most time for a server to prove the job token.
-const MOST_FOR_PROOF: Duration = Duration::from_secs(10);
-
 /// What answered.
 #[derive(Debug)]
 pub(super) enum Found {
@@ -31,9 +28,8 @@ pub(super) fn probe(
 ) -> Result<Found, String> {
     let stream = TcpStream::connect_timeout(&address, within).map_err(|error| error.to_string())?;
     prepare(&stream, within).map_err(|error| error.to_string())?;
-    let until = Instant::now() + within.min(MOST_FOR_PROOF);
     let (mut channel, mut preamble) =
-        Channel::open(stream, credentials, until).map_err(|error| error.to_string())?;
+        Channel::open(stream, credentials, within).map_err(|error| error.to_string())?;
     request::preamble(&mut preamble, PROBE);
     let exchanged = channel
         .write_all(&preamble)

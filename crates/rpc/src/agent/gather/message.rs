@@ -1,17 +1,13 @@
 //! Reports and their answers as bytes. Values stay what they are: messages within messages.
 
-use std::collections::BTreeMap;
-
 use bytes::Bytes;
 use rdzv_rpc_proto::worker::WorkerName;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{RpcError, RpcErrorKind};
 use crate::payload::Payload;
+use crate::runtime::gathers::Values;
 use rdzv_rpc_proto::gather::{GatherError, GatherKey};
-
-/// All values, by the names of their owners.
-pub(super) type Values = BTreeMap<WorkerName, Payload>;
 
 /// What a member reports to the leader. The parts beside it are those of the value.
 #[derive(Debug, Serialize, Deserialize)]

@@ -7,16 +7,17 @@ use rdzv_rpc_proto::worker::WorkerName;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::leader::{GATHER, participant};
-use super::message::{Report, Values, read_answer};
-use crate::agent::call::{CallOptions, Destination, Timeout};
-use crate::agent::core::Member;
-use crate::agent::handle::RpcAgent;
-use crate::call::context::{Place, place};
-use crate::call::future::{InFlight, RpcFuture};
+use super::leader::GATHER;
+use super::message::{Report, read_answer};
 use crate::error::{RpcError, RpcErrorKind};
 use crate::message::{Incoming, Outgoing, decode, encode};
 use crate::payload::Payload;
+use crate::runtime::call::{CallOptions, Destination, Timeout};
+use crate::runtime::core::RpcAgent;
+use crate::runtime::future::{InFlight, RpcFuture};
+use crate::runtime::gathers::{Values, participant};
+use crate::runtime::member::Member;
+use crate::service::place::{Place, place};
 
 impl RpcAgent {
     /// Gives a value to all members and gets those of all, by name; blocks until they are there.
@@ -51,7 +52,7 @@ impl RpcAgent {
         }
         if place() == Place::Async {
             return Err(RpcError::invalid(
-                "an async function must not block: gather in one of Methods::with_blocking",
+                "an async function must not block: gather in a function in `blocking`",
             ));
         }
         let leader = &members[0];

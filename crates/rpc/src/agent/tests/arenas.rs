@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::*;
 use crate::tensor::DataType;
-use crate::{Arena, CallContext, Method, RpcError, Tensor};
+use crate::{Arena, Method, RpcError, Tensor};
 
 const KEEP: Method<Tensor, ()> = Method::new("keep");
 const DROP: Method<(), usize> = Method::new("drop");
@@ -18,22 +18,22 @@ const FAIL: Method<Tensor, ()> = Method::new("fail");
 const LARGE: usize = 1 << 20;
 
 /// How long anything may take.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 fn methods() -> Methods {
     let kept = Arc::new(Mutex::new(Vec::new()));
     let dropped = Arc::clone(&kept);
     let arena = Arena::new(4 * LARGE).unwrap();
     Methods::new()
-        .with(KEEP, move |_: CallContext, tensor: Tensor| {
+        .with(KEEP, move |tensor: Tensor| {
             kept.lock().unwrap().push(tensor);
             async { Ok::<_, RpcError>(()) }
         })
-        .with(DROP, move |_: CallContext, ()| {
+        .with(DROP, move |()| {
             let count = std::mem::take(&mut *dropped.lock().unwrap()).len();
             async move { Ok::<_, RpcError>(count) }
         })
-        .with(SUM, async |_: CallContext, tensors: Vec<Tensor>| {
+        .with(SUM, async |tensors: Vec<Tensor>| {
             let mut sum = 0;
             for tensor in tensors {
                 let bytes = tensor.as_slice::<u8>()?;
@@ -41,19 +41,15 @@ fn methods() -> Methods {
             }
             Ok::<_, RpcError>(sum)
         })
-        .with(MAKE, move |_: CallContext, length: usize| {
+        .with(MAKE, move |length: usize| {
             let made = arena.allocate(length).map(|mut block| {
                 block.as_mut().fill(3);
                 Tensor::from_bytes(DataType::U8, [length], block).unwrap()
             });
             async { made.ok_or_else(|| "no room".to_owned()) }
         })
-        .with(BACK, async |_: CallContext, tensor: Tensor| {
-            Ok::<_, RpcError>(tensor)
-        })
-        .with(FAIL, async |_: CallContext, _: Tensor| {
-            Err::<(), _>("it fails".to_owned())
-        })
+        .with(BACK, async |tensor: Tensor| Ok::<_, RpcError>(tensor))
+        .with(FAIL, async |_: Tensor| Err::<(), _>("it fails".to_owned()))
 }
 
 fn tensor_in(arena: &Arena, length: usize, byte: u8) -> Tensor {
@@ -68,7 +64,7 @@ fn until_free(agent: &RpcAgent, arena: &Arena) {
     while arena.free() < arena.capacity() {
         let used = arena.capacity() - arena.free();
         assert!(begun.elapsed() < LIMIT, "{used} bytes were not given back");
-        agent.call_sync(1, SUM, &Vec::new()).unwrap();
+        agent.call(1, SUM, &Vec::new()).wait().unwrap();
     }
 }
 
@@ -78,13 +74,13 @@ fn a_tensor_in_an_arena_is_lent_until_the_callee_lets_go_of_it() {
     let arena = Arena::new(4 * LARGE).unwrap();
     let tensor = tensor_in(&arena, LARGE, 1);
     for _ in 0..3 {
-        agents[0].call_sync(1, KEEP, &tensor).unwrap();
+        agents[0].call(1, KEEP, &tensor).wait().unwrap();
     }
     drop(tensor);
     // The calls are over, and the callee has it three times.
-    agents[0].call_sync(1, SUM, &Vec::new()).unwrap();
+    agents[0].call(1, SUM, &Vec::new()).wait().unwrap();
     assert_eq!(arena.capacity() - arena.free(), LARGE);
-    assert_eq!(agents[0].call_sync(1, DROP, &()), Ok(3));
+    assert_eq!(agents[0].call(1, DROP, &()).wait(), Ok(3));
     until_free(&agents[0], &arena);
 }
 
@@ -94,20 +90,20 @@ fn a_result_in_an_arena_is_lent_to_the_caller() {
     // The arena of the callee has room for four of them.
     for _ in 0..3 {
         let held: Vec<Tensor> = (0..4)
-            .map(|_| agents[0].call_sync(1, MAKE, &LARGE).unwrap())
+            .map(|_| agents[0].call(1, MAKE, &LARGE).wait().unwrap())
             .collect();
         for tensor in &held {
             assert_eq!(tensor.as_slice::<u8>().unwrap(), vec![3; LARGE]);
         }
         drop(held);
         let begun = Instant::now();
-        while let Err(error) = agents[0].call_sync(1, MAKE, &(4 * LARGE)) {
+        while let Err(error) = agents[0].call(1, MAKE, &(4 * LARGE)).wait() {
             assert!(error.message.contains("no room"), "{error}");
             assert!(begun.elapsed() < LIMIT, "they were not given back");
         }
         // As was this one.
         let begun = Instant::now();
-        while agents[0].call_sync(1, MAKE, &1).is_err() {
+        while agents[0].call(1, MAKE, &1).wait().is_err() {
             assert!(begun.elapsed() < LIMIT, "it was not given back");
         }
     }
@@ -137,8 +133,8 @@ fn views_and_tensors_of_all_places_travel_together_over_every_transport() {
             .map(|(tensor, byte)| length(tensor) * byte)
             .sum();
         for to in [1, 0] {
-            assert_eq!(agents[0].call_sync(to, SUM, &tensors), Ok(sum));
-            let back = agents[0].call_sync(to, BACK, &tensors[0]).unwrap();
+            assert_eq!(agents[0].call(to, SUM, &tensors).wait(), Ok(sum));
+            let back = agents[0].call(to, BACK, &tensors[0]).wait().unwrap();
             assert_eq!(back.as_slice::<u8>().unwrap(), vec![1; 100_000]);
         }
         drop((tensors, large));
@@ -152,13 +148,13 @@ fn what_is_lent_for_a_call_that_fails_comes_back() {
     let agents = group(2, methods);
     let arena = Arena::new(4 * LARGE).unwrap();
     let tensor = tensor_in(&arena, LARGE, 1);
-    assert!(agents[0].call_sync(1, FAIL, &tensor).is_err());
+    assert!(agents[0].call(1, FAIL, &tensor).wait().is_err());
     let missing: Method<Tensor, ()> = Method::new("missing");
-    assert!(agents[0].call_sync(1, missing, &tensor).is_err());
+    assert!(agents[0].call(1, missing, &tensor).wait().is_err());
     let cancelled = agents[0].call(1, KEEP, &tensor);
     cancelled.cancel();
     drop((tensor, cancelled));
-    agents[0].call_sync(1, DROP, &()).unwrap();
+    agents[0].call(1, DROP, &()).wait().unwrap();
     until_free(&agents[0], &arena);
 }
 
@@ -167,8 +163,8 @@ fn what_is_lent_stays_when_the_agents_are_gone() {
     let mut agents = group(2, methods);
     let arena = Arena::new(4 * LARGE).unwrap();
     let tensor = tensor_in(&arena, LARGE, 7);
-    let kept = agents[0].call_sync(1, BACK, &tensor).unwrap();
-    agents[0].call_sync(1, KEEP, &tensor).unwrap();
+    let kept = agents[0].call(1, BACK, &tensor).wait().unwrap();
+    agents[0].call(1, KEEP, &tensor).wait().unwrap();
     drop(tensor);
     let callee = agents.pop().unwrap();
     for agent in agents {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::transport::TransportKind;
-use crate::{CallContext, CallOptions, Method, RpcErrorKind, RpcFuture, Tensor};
+use crate::{CallContext, CallOptions, Method, RpcErrorKind, RpcFuture, Tensor, blocking};
 
 const ADD: Method<(i64, i64), i64> = Method::new("add");
 const HALF: Method<i64, i64> = Method::new("half");
@@ -28,21 +28,19 @@ fn blocking_chain(context: CallContext, steps: u32) -> Result<u32, crate::RpcErr
     }
     let agent = context.agent();
     let next = (agent.me().id.0 + 1) % u32::try_from(agent.workers().len()).unwrap();
-    Ok(agent.call_sync(next, BLOCKING_CHAIN, &(steps - 1))? + 1)
+    Ok(agent.call(next, BLOCKING_CHAIN, &(steps - 1)).wait()? + 1)
 }
 
 fn methods() -> Methods {
     Methods::new()
-        .with(ADD, async |_: CallContext, (a, b): (i64, i64)| {
-            Ok::<_, String>(a + b)
-        })
-        .with_blocking(HALF, |_, number| Ok::<_, String>(number / 2))
-        .with(TWICE, async |_: CallContext, tensor: Tensor| {
+        .with(ADD, async |(a, b): (i64, i64)| Ok::<_, String>(a + b))
+        .with(HALF, blocking(|number: i64| Ok::<_, String>(number / 2)))
+        .with(TWICE, async |tensor: Tensor| {
             let doubled: Vec<f32> = tensor.as_slice::<f32>()?.iter().map(|x| x * 2.0).collect();
             Tensor::from_vec(doubled, tensor.shape().to_vec())
         })
         .with(CHAIN, chain)
-        .with_blocking(BLOCKING_CHAIN, blocking_chain)
+        .with(BLOCKING_CHAIN, blocking(blocking_chain))
 }
 
 fn over(transports: &TransportOptions) -> Vec<RpcAgent> {
@@ -58,12 +56,12 @@ fn calls_go_both_ways_and_to_oneself_over_every_transport() {
     for (transports, kind) in transports() {
         let agents = over(&transports);
         for (from, to) in [(0, 1), (1, 0), (0, 0)] {
-            assert_eq!(agents[from].call_sync(to, ADD, &(1, 2)), Ok(3));
-            assert_eq!(agents[from].call_sync(to, HALF, &10), Ok(5));
+            assert_eq!(agents[from].call(to, ADD, &(1, 2)).wait(), Ok(3));
+            assert_eq!(agents[from].call(to, HALF, &10).wait(), Ok(5));
             for size in [0, 1, 1000, 100_000, 3_000_000] {
                 let numbers: Vec<f32> = (0..size).map(|number| number as f32).collect();
                 let tensor = Tensor::from_vec(numbers.clone(), [size]).unwrap();
-                let twice = agents[from].call_sync(to, TWICE, &tensor).unwrap();
+                let twice = agents[from].call(to, TWICE, &tensor).wait().unwrap();
                 let expected: Vec<f32> = numbers.iter().map(|number| number * 2.0).collect();
                 assert_eq!(
                     twice.as_slice::<f32>().unwrap()[..],
@@ -120,7 +118,7 @@ fn functions_call_back_and_on_however_many_do() {
         assert_eq!(chain.wait(), Ok(9));
     }
     // One blocking thread each: a -> b -> c takes one of b and one of c, and answers need none.
-    assert_eq!(agents[0].call_sync("w1", BLOCKING_CHAIN, &1), Ok(1));
+    assert_eq!(agents[0].call("w1", BLOCKING_CHAIN, &1).wait(), Ok(1));
 }
 
 #[test]
@@ -132,7 +130,7 @@ fn a_line_keeps_its_order_and_other_calls_are_made_once() {
     let agents = group(2, || {
         let (noted, counted) = (Arc::clone(&noted), Arc::clone(&counted));
         Methods::new()
-            .with(NOTE, move |_: CallContext, number: u64| {
+            .with(NOTE, move |number: u64| {
                 let noted = Arc::clone(&noted);
                 async move {
                     // Some have to wait: the order must hold all the same.
@@ -143,10 +141,13 @@ fn a_line_keeps_its_order_and_other_calls_are_made_once() {
                     Ok::<_, String>(())
                 }
             })
-            .with_blocking(COUNT, move |_, ()| {
-                counted.fetch_add(1, Ordering::Relaxed);
-                Ok::<_, String>(())
-            })
+            .with(
+                COUNT,
+                blocking(move |()| {
+                    counted.fetch_add(1, Ordering::Relaxed);
+                    Ok::<_, String>(())
+                }),
+            )
     });
     let line = CallOptions::new().line(7);
     let mut calls = Vec::new();
@@ -198,23 +199,26 @@ fn a_large_reply_is_read_although_all_functions_that_may_run_do() {
     };
     let agents = super::made(3, &made, || {
         Methods::new()
-            .with(LARGE, async |_: CallContext, ()| {
+            .with(LARGE, async |()| {
                 Tensor::from_vec(vec![1_u8; 4 << 20], [4 << 20])
             })
-            .with_blocking(ASK, |context: CallContext, ()| {
-                let agent = context.agent();
-                // The first one makes the connection, and finds out that memory can be read.
-                agent.call_sync("w2", LARGE, &())?;
-                let reply = agent.call("w2", LARGE, &());
-                // It keeps its thread without reading the reply by itself, as one does that waits while
-                // somebody else reads the connection.
-                let until = std::time::Instant::now() + LONGEST;
-                while !reply.is_done() && std::time::Instant::now() < until {
-                    std::thread::yield_now();
-                }
-                assert!(reply.is_done(), "nobody reads the reply");
-                Ok::<_, crate::RpcError>(reply.wait()?.shape()[0])
-            })
+            .with(
+                ASK,
+                blocking(|context: CallContext, ()| {
+                    let agent = context.agent();
+                    // The first one makes the connection, and finds out that memory can be read.
+                    agent.call("w2", LARGE, &()).wait()?;
+                    let reply = agent.call("w2", LARGE, &());
+                    // It keeps its thread without reading the reply by itself, as one does that waits while
+                    // somebody else reads the connection.
+                    let until = std::time::Instant::now() + LONGEST;
+                    while !reply.is_done() && std::time::Instant::now() < until {
+                        std::thread::yield_now();
+                    }
+                    assert!(reply.is_done(), "nobody reads the reply");
+                    Ok::<_, crate::RpcError>(reply.wait()?.shape()[0])
+                }),
+            )
     });
     let options = CallOptions::new().timeout(crate::Timeout::After(2 * LONGEST));
     let answer = agents[0].call_with(options, "w1", ASK, &()).wait();

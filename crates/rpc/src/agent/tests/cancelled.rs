@@ -109,7 +109,7 @@ impl Watch {
         Methods::new()
             .with(HOLD, hold(self.clone(), false))
             .with(SLOW, hold(self.clone(), true))
-            .with(STAY, move |_: CallContext, (byte, tensor): (u8, Tensor)| {
+            .with(STAY, move |(byte, tensor): (u8, Tensor)| {
                 let (opens, opened) = oneshot::channel();
                 staying.look("at first", byte, &tensor);
                 staying.note(|seen| {
@@ -126,7 +126,7 @@ impl Watch {
                     Ok::<_, RpcError>(())
                 }
             })
-            .with(BLOCK, move |_: CallContext, ()| {
+            .with(BLOCK, move |()| {
                 let watch = watch.clone();
                 async move {
                     watch.note(|seen| seen.is_blocked = true);
@@ -134,7 +134,7 @@ impl Watch {
                     Ok::<_, RpcError>(())
                 }
             })
-            .with(NOTHING, async |_: CallContext, ()| Ok::<_, RpcError>(()))
+            .with(NOTHING, async |()| Ok::<_, RpcError>(()))
     }
 }
 
@@ -160,10 +160,10 @@ impl World {
         }
         let begun = Instant::now();
         let reads_memory = || agents[0].traffic().peers.iter().all(|to| to.reads_memory);
-        agents[0].call_sync(1, NOTHING, &()).unwrap();
+        agents[0].call(1, NOTHING, &()).wait().unwrap();
         while !reads_memory() {
             assert!(begun.elapsed() < LONGEST, "{:?}", agents[0].traffic());
-            agents[0].call_sync(1, NOTHING, &()).unwrap();
+            agents[0].call(1, NOTHING, &()).wait().unwrap();
         }
         Self {
             agents,
@@ -223,8 +223,8 @@ impl World {
             std::thread::yield_now();
         }
         assert_eq!(self.watch.0.0.lock().unwrap().wrong, [""; 0]);
-        assert_eq!(self.agents[0].call_sync(1, NOTHING, &()), Ok(()));
-        assert_eq!(self.agents[1].call_sync(0, NOTHING, &()), Ok(()));
+        assert_eq!(self.agents[0].call(1, NOTHING, &()).wait(), Ok(()));
+        assert_eq!(self.agents[1].call(0, NOTHING, &()).wait(), Ok(()));
     }
 }
 
@@ -334,7 +334,7 @@ fn what_was_read_comes_back_although_the_function_of_its_cancelled_call_goes_on(
         if round % 200 == 199 {
             // Functions that go on are no reason to keep calls out before there are very many of them.
             world.watch.open();
-            world.agents[0].call_sync(1, NOTHING, &()).unwrap();
+            world.agents[0].call(1, NOTHING, &()).wait().unwrap();
             while world.agents[1].traffic().running > 0 {
                 std::thread::yield_now();
             }
@@ -367,7 +367,7 @@ fn a_function_is_told_that_it_is_cancelled_also_while_it_takes_its_first_step() 
     watch.until("it begins", |seen| seen.begun.contains(&byte));
     cancel(call);
     // What comes later is answered, so the callee has heard of it.
-    world.agents[0].call_sync(1, NOTHING, &()).unwrap();
+    world.agents[0].call(1, NOTHING, &()).wait().unwrap();
     watch.open();
     world.is_as_before();
 }

@@ -14,7 +14,7 @@ const WAIT: Method<(), ()> = Method::new("wait");
 
 fn methods() -> Methods {
     Methods::new()
-        .with(NOTHING, async |_: CallContext, ()| Ok::<_, String>(()))
+        .with(NOTHING, async |()| Ok::<_, String>(()))
         .with(WAIT, async |context: CallContext, ()| {
             context.cancellation().cancelled().await;
             Ok::<_, String>(())
@@ -62,7 +62,7 @@ fn a_static_group_forms_works_and_ends_together() {
     let agents = formed(3);
     for from in &agents {
         for to in 0..3 {
-            from.call_sync(to, NOTHING, &()).unwrap();
+            from.call(to, NOTHING, &()).wait().unwrap();
         }
     }
     std::thread::scope(|scope| {
@@ -70,7 +70,7 @@ fn a_static_group_forms_works_and_ends_together() {
             scope.spawn(|| agent.shutdown(Duration::from_secs(10)).unwrap());
         }
     });
-    let error = agents[0].call_sync(1, NOTHING, &()).unwrap_err();
+    let error = agents[0].call(1, NOTHING, &()).wait().unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::Stopping);
 }
 
@@ -94,25 +94,25 @@ fn members_of_a_dynamic_group_come_and_go() {
     let store: Arc<dyn Store> = Arc::new(HashStore::new());
     let first = init(&store, 0, Membership::dynamic()).unwrap();
     let second = init(&store, 7, Membership::dynamic()).unwrap();
-    second.call_sync("w0", NOTHING, &()).unwrap();
+    second.call("w0", NOTHING, &()).wait().unwrap();
     // The first one is told of the second.
     let wait_for = |number: usize| {
         let workers = first.wait_for_group(|all| all.len() == number, Duration::from_secs(10));
         assert_eq!(workers.unwrap(), first.workers());
     };
     wait_for(2);
-    first.call_sync(7, NOTHING, &()).unwrap();
+    first.call(7, NOTHING, &()).wait().unwrap();
     gather_of(&[&first, &second]);
     second.shutdown(Duration::from_secs(10)).unwrap();
     wait_for(1);
-    let error = first.call_sync(7, NOTHING, &()).unwrap_err();
+    let error = first.call(7, NOTHING, &()).wait().unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::UnknownWorker);
     gather_of(&[&first]);
     // Another one with the same name and rank is reached at the first try.
     let third = init(&store, 7, Membership::dynamic()).unwrap();
     wait_for(2);
-    first.call_sync("w7", NOTHING, &()).unwrap();
-    third.call_sync("w0", NOTHING, &()).unwrap();
+    first.call("w7", NOTHING, &()).wait().unwrap();
+    third.call("w0", NOTHING, &()).wait().unwrap();
     gather_of(&[&third, &first]);
     drop((first, third));
 }
@@ -169,7 +169,7 @@ fn an_agent_lives_and_ends_twenty_times_in_a_process() {
     let mut before = 0;
     for round in 0..20 {
         let agents = formed(2);
-        agents[0].call_sync("w1", NOTHING, &()).unwrap();
+        agents[0].call("w1", NOTHING, &()).wait().unwrap();
         std::thread::scope(|scope| {
             for agent in &agents {
                 scope.spawn(|| agent.shutdown(Duration::from_secs(10)).unwrap());

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::*;
 use crate::tensor::DataType;
-use crate::{CallContext, CallOptions, Method, RpcErrorKind, Tensor};
+use crate::{CallContext, CallOptions, Method, RpcErrorKind, Tensor, blocking};
 
 const SWALLOW: Method<Tensor, ()> = Method::new("swallow");
 const NOTHING: Method<(), ()> = Method::new("nothing");
@@ -20,12 +20,15 @@ fn what_is_on_its_way_stays_within_the_limits_and_others_are_not_held_up() {
     let agents = group(3, || {
         let gate = Arc::clone(&gate);
         Methods::new()
-            .with_blocking(SWALLOW, move |_: CallContext, _: Tensor| {
-                let opened = gate.0.lock().unwrap();
-                drop(gate.1.wait_while(opened, |opened| !*opened).unwrap());
-                Ok::<_, String>(())
-            })
-            .with(NOTHING, async |_: CallContext, ()| Ok::<_, String>(()))
+            .with(
+                SWALLOW,
+                blocking(move |_: Tensor| {
+                    let opened = gate.0.lock().unwrap();
+                    drop(gate.1.wait_while(opened, |opened| !*opened).unwrap());
+                    Ok::<_, String>(())
+                }),
+            )
+            .with(NOTHING, async |()| Ok::<_, String>(()))
     });
     let tensor = Tensor::from_vec(vec![1_u8; PIECE], [PIECE]).unwrap();
     let begun = Arc::new(AtomicU64::new(0));
@@ -58,7 +61,7 @@ fn what_is_on_its_way_stays_within_the_limits_and_others_are_not_held_up() {
     assert_eq!(error.kind, RpcErrorKind::Overloaded, "{error}");
     assert!(error.message.contains("which is the limit"), "{error}");
     for _ in 0..100 {
-        agents[0].call_sync("w2", NOTHING, &()).unwrap();
+        agents[0].call("w2", NOTHING, &()).wait().unwrap();
     }
     assert_eq!(
         begun.load(Ordering::Acquire),
@@ -97,7 +100,7 @@ fn calls_of_functions_beyond_all_bounds_are_refused_and_leave_nothing_behind() {
                 let lent = Tensor::from_bytes(DataType::U8, [64 << 10], block).unwrap();
                 flood(context, lent)
             })
-            .with(NOTHING, async |_: CallContext, ()| Ok::<_, String>(()))
+            .with(NOTHING, async |()| Ok::<_, String>(()))
     });
     async fn flood(context: CallContext, lent: Tensor) -> Result<usize, String> {
         let agent = context.agent();
@@ -111,9 +114,9 @@ fn calls_of_functions_beyond_all_bounds_are_refused_and_leave_nothing_behind() {
             _ => Err(error.to_string()),
         }
     }
-    let refused = agents[0].call_sync("w0", FLOOD, &()).unwrap();
+    let refused = agents[0].call("w0", FLOOD, &()).wait().unwrap();
     assert_eq!(refused, 10, "the others are open");
-    agents[0].call_sync("w1", NOTHING, &()).unwrap();
+    agents[0].call("w1", NOTHING, &()).wait().unwrap();
     let until = Instant::now() + LONGEST;
     while arena.free() < arena.capacity() || agents[1].traffic().running > 0 {
         assert!(

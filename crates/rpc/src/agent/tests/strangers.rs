@@ -9,12 +9,12 @@ use rdzv_testing::Authority;
 
 use super::*;
 use crate::transport::Identity;
-use crate::{CallContext, Method, RpcErrorKind};
+use crate::{Method, RpcErrorKind};
 
 const NOTHING: Method<(), ()> = Method::new("nothing");
 
 fn methods() -> Methods {
-    Methods::new().with(NOTHING, async |_: CallContext, ()| Ok::<_, String>(()))
+    Methods::new().with(NOTHING, async |()| Ok::<_, String>(()))
 }
 
 fn over_tcp(tokens: Vec<Option<Token>>) -> Vec<RpcAgent> {
@@ -67,7 +67,7 @@ fn garbage_stalling_and_flooding_harm_nobody_else() {
     }
     assert!(closed, "a stranger may send a megabyte");
     for _ in 0..100 {
-        agents[0].call_sync("w1", NOTHING, &()).unwrap();
+        agents[0].call("w1", NOTHING, &()).wait().unwrap();
     }
 }
 
@@ -93,7 +93,7 @@ fn a_peer_has_to_say_who_it_is_within_the_time_of_the_options() {
         let mut told = Vec::new();
         silent.read_to_end(&mut told).unwrap();
         let took = begun.elapsed();
-        assert!(took >= greeting && took < 5 * greeting, "{took:?}");
+        assert!(took >= greeting && took < LONGEST / 2, "{took:?}");
         let told = String::from_utf8_lossy(&told);
         assert!(told.contains("did not say who it is in time"), "{told}");
     }
@@ -108,13 +108,13 @@ fn a_worker_of_another_job_is_refused_and_told_why() {
         (None, token(1), "has a job token and"),
     ] {
         let agents = over_tcp(vec![ours, theirs]);
-        let error = agents[0].call_sync("w1", NOTHING, &()).unwrap_err();
+        let error = agents[0].call("w1", NOTHING, &()).wait().unwrap_err();
         assert_eq!(error.kind, RpcErrorKind::Protocol, "{error}");
         assert!(error.message.contains(said), "{error}");
         assert_eq!(agents[1].traffic().served, 0);
     }
     let agents = over_tcp(vec![token(1), token(1)]);
-    agents[0].call_sync("w1", NOTHING, &()).unwrap();
+    agents[0].call("w1", NOTHING, &()).wait().unwrap();
 }
 
 #[test]
@@ -130,13 +130,13 @@ fn a_worker_has_no_other_name_than_its_certificate_says() {
         ..Made::default()
     };
     let agents = super::made(2, &made, methods);
-    let error = agents[0].call_sync("w1", NOTHING, &()).unwrap_err();
+    let error = agents[0].call("w1", NOTHING, &()).wait().unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::Protocol, "{error}");
     let said = "it says it is w0, and its certificate is for w1";
     assert!(error.message.ends_with(said), "{error}");
     assert_eq!(agents[1].traffic().served, 0);
     // Its own name is taken.
-    agents[1].call_sync("w1", NOTHING, &()).unwrap();
+    agents[1].call("w1", NOTHING, &()).wait().unwrap();
 }
 
 fn certificate_for(name: &str) -> Arc<Identity> {
@@ -151,7 +151,7 @@ fn a_worker_whose_address_another_one_has_now_is_lost() {
     let mut members = (*agents[0].core().members()).clone();
     members.get_mut(&WorkerId(1)).unwrap().contact = members[&WorkerId(2)].contact.clone();
     agents[0].core().set_members(members);
-    let error = agents[0].call_sync("w1", NOTHING, &()).unwrap_err();
+    let error = agents[0].call("w1", NOTHING, &()).wait().unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::PeerLost, "{error}");
     assert!(error.message.contains("address is out of date"), "{error}");
 }
@@ -168,14 +168,14 @@ fn a_worker_whose_address_one_of_another_job_has_now_is_lost() {
     let contact = others[0].core().members()[&WorkerId(2)].contact.clone();
     members.get_mut(&WorkerId(1)).unwrap().contact = contact;
     agents[0].core().set_members(members.clone());
-    let error = agents[0].call_sync("w1", NOTHING, &()).unwrap_err();
+    let error = agents[0].call("w1", NOTHING, &()).wait().unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::PeerLost, "{error}");
     assert!(error.message.contains("address is out of date"), "{error}");
     // One of the same name is no successor: it is of another job, which trying again does not change.
     let contact = others[0].core().members()[&WorkerId(1)].contact.clone();
     members.get_mut(&WorkerId(1)).unwrap().contact = contact;
     agents[0].core().set_members(members);
-    let error = agents[0].call_sync("w1", NOTHING, &()).unwrap_err();
+    let error = agents[0].call("w1", NOTHING, &()).wait().unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::Protocol, "{error}");
     assert!(
         error.message.contains("from an earlier or another job"),

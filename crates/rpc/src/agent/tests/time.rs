@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Instant;
 
 use super::*;
-use crate::{CallContext, CallOptions, Cancellation, Method, RpcErrorKind, Timeout};
+use crate::{CallContext, CallOptions, Cancellation, Method, RpcErrorKind, Timeout, blocking};
 
 const WAIT: Method<(), bool> = Method::new("wait");
 const NEVER: Method<(), ()> = Method::new("never");
@@ -39,17 +39,23 @@ fn methods(seen: &Arc<Seen>) -> Methods {
                 std::future::pending::<Result<(), String>>().await
             }
         })
-        .with_blocking(HOLD, move |context, ()| {
-            holds.held.store(true, Ordering::Release);
-            while !context.cancellation().is_cancelled() {
-                std::thread::yield_now();
-            }
-            Ok::<_, String>(())
-        })
-        .with_blocking(COUNT, move |_, ()| {
-            counts.counted.fetch_add(1, Ordering::Relaxed);
-            Ok::<_, String>(())
-        })
+        .with(
+            HOLD,
+            blocking(move |context: CallContext, ()| {
+                holds.held.store(true, Ordering::Release);
+                while !context.cancellation().is_cancelled() {
+                    std::thread::yield_now();
+                }
+                Ok::<_, String>(())
+            }),
+        )
+        .with(
+            COUNT,
+            blocking(move |()| {
+                counts.counted.fetch_add(1, Ordering::Relaxed);
+                Ok::<_, String>(())
+            }),
+        )
 }
 
 fn after(time: Duration) -> CallOptions {
@@ -62,7 +68,7 @@ fn a_call_can_be_waited_for_some_time_and_again_and_says_the_same_each_time() {
     let gate = Arc::new(tokio::sync::Semaphore::new(0));
     let agents = group(2, || {
         let gate = Arc::clone(&gate);
-        Methods::new().with(TWICE, move |_: CallContext, number: u64| {
+        Methods::new().with(TWICE, move |number: u64| {
             let gate = Arc::clone(&gate);
             async move {
                 gate.acquire()
@@ -181,13 +187,13 @@ fn zero_is_refused_and_never_is_no_deadline() {
     agents[0]
         .set_timeout(Some(Duration::from_millis(30)))
         .unwrap();
-    let error = agents[0].call_sync("w1", NEVER, &()).unwrap_err();
+    let error = agents[0].call("w1", NEVER, &()).wait().unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::Deadline);
     let never = CallOptions::new().timeout(Timeout::Never);
     let call = agents[0].call_with(never, "w1", WAIT, &());
     agents[0].set_timeout(None).unwrap();
     assert_eq!(agents[0].timeout(), None);
-    agents[0].call_sync("w1", COUNT, &()).unwrap();
+    agents[0].call("w1", COUNT, &()).wait().unwrap();
     assert!(!call.is_done());
     call.cancel();
     assert_eq!(call.wait().unwrap_err().kind, RpcErrorKind::Cancelled);
@@ -215,7 +221,7 @@ fn a_request_whose_time_is_over_before_it_is_begun_is_not_worked_on() {
         assert_eq!(call.wait().unwrap_err().kind, RpcErrorKind::Deadline);
     }
     holding.cancel();
-    agents[0].call_sync("w1", COUNT, &()).unwrap();
+    agents[0].call("w1", COUNT, &()).wait().unwrap();
     assert_eq!(
         seen.counted.load(Ordering::Relaxed),
         1,

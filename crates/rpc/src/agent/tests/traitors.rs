@@ -12,27 +12,27 @@ use rdzv_rpc_proto::frame::{FrameKind, Header, PartHead, PartLocation, encode, m
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
-use crate::agent::connect::{ends, greet, say, sleep};
-use crate::connection::greeting::Greeting;
-use crate::connection::lent::Lending;
-use crate::connection::link::Ends;
+use crate::bulk::remote_read::Lending;
+use crate::runtime::connect::{ends, greet, say, sleep};
 use crate::transport;
-use crate::{CallContext, CallOptions, Method, RpcFuture, Tensor, Timeout};
+use crate::wire::handshake::Greeting;
+use crate::wire::link::Ends;
+use crate::{CallOptions, Method, RpcFuture, Tensor, Timeout, blocking};
 
 const COUNT: Method<Vec<Tensor>, usize> = Method::new("count");
 const SLOW: Method<u64, u64> = Method::new("slow");
 const STALL: Method<(), ()> = Method::new("stall");
 
 /// How long anything may take that nobody disturbs.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 fn methods() -> Methods {
     Methods::new()
-        .with(COUNT, async |_: CallContext, tensors: Vec<Tensor>| {
+        .with(COUNT, async |tensors: Vec<Tensor>| {
             Ok::<_, String>(tensors.len())
         })
-        .with_blocking(SLOW, |_, number| Ok::<_, String>(number))
-        .with(STALL, async |_: CallContext, ()| {
+        .with(SLOW, blocking(|number: u64| Ok::<_, String>(number)))
+        .with(STALL, async |()| {
             std::future::pending::<Result<(), String>>().await
         })
 }

@@ -9,14 +9,13 @@ use rdzv_core::machine::Machine as _;
 use rdzv_rpc_proto::frame::FrameKind;
 use rdzv_rpc_proto::rref::{Batch, Failure, Member, Output, RRefId};
 
-use super::{Answer, Confirmation, State};
-use crate::agent::core::Core;
-use crate::agent::peers::Peers;
-use crate::call::slot::Slot;
-use crate::connection::link::fail;
+use super::{Answer, State};
+use crate::channel::slot::Slot;
 use crate::error::RpcError;
 use crate::rref::failure;
 use crate::rref::kept::Made;
+use crate::runtime::core::{Confirmation, Core};
+use crate::wire::link::fail;
 
 /// What is done after the lock is released.
 pub(super) enum Effect {
@@ -77,7 +76,7 @@ impl State {
 }
 
 impl Effect {
-    pub(super) fn carry_out(self, core: &Core) {
+    pub(super) fn apply(self, core: &Arc<Core>) {
         match self {
             Self::Send(batch) => send(core, &batch),
             Self::Confirm(waiting, outcome) => {
@@ -89,7 +88,7 @@ impl Effect {
                 answer.fill(made);
             }
             // What a destructor of the application does must not hold up a connection.
-            Self::Drop(value) => core.spawn(async move { drop(value) }),
+            Self::Drop(value) => core.executor.spawn(async move { drop(value) }),
             Self::Drained(slot) => {
                 slot.fill(());
             }
@@ -105,13 +104,13 @@ impl Effect {
 }
 
 /// Sends a batch, if there is a connection; else there will be one, and the machine sends it again.
-fn send(core: &Core, batch: &Batch) {
+fn send(core: &Arc<Core>, batch: &Batch) {
     let members = core.members();
     let same = |incarnation| incarnation == batch.to.incarnation;
     let Some(member) = members.get(&batch.to.id).filter(|it| same(it.incarnation)) else {
         return;
     };
-    let Some(client) = Peers::reach(core, member) else {
+    let Some(client) = core.reach(member) else {
         return;
     };
     // There is nothing in it that postcard does not know.

@@ -71,7 +71,7 @@ fn a_reference_is_serialised_within_calls_of_its_agent_only() {
     let error = serde_json::to_string(&reference).unwrap_err();
     let text = "Can not pickle rref in python pickler, rref can only be pickled when using RPC";
     assert!(error.to_string().contains(text), "{error}");
-    let error = agents[1].call_sync(0, VALUE, &reference).unwrap_err();
+    let error = agents[1].call(0, VALUE, &reference).wait().unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::InvalidArgument);
     assert!(
         error.message.contains("belongs to another agent"),
@@ -86,11 +86,11 @@ fn a_reference_to_something_else_is_refused_and_given_back() {
     let agents = agents(2);
     const TEXT: Method<RRef<String>, u64> = Method::new("value");
     let reference = RRef::new(&agents[0], "text".to_owned()).unwrap();
-    let error = agents[0].call_sync(1, TEXT, &reference).unwrap_err();
+    let error = agents[0].call(1, TEXT, &reference).wait().unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::Serialization);
     assert!(error.message.contains("String, not to a u64"), "{error}");
     const NONE: Method<RRef<String>, u64> = Method::new("none");
-    let error = agents[0].call_sync(1, NONE, &reference).unwrap_err();
+    let error = agents[0].call(1, NONE, &reference).wait().unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::NoSuchMethod);
     drop(reference);
     nothing_is_left(&agents);
@@ -103,7 +103,7 @@ fn a_value_that_cannot_be_sent_says_so() {
     let error = counter.to_here(NOW).unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::InvalidArgument);
     assert!(error.message.contains("ValueMethod"), "{error}");
-    let error = agents[0].call_sync(1, COUNTER, &1).unwrap_err();
+    let error = agents[0].call(1, COUNTER, &1).wait().unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::InvalidArgument);
     drop(counter);
     nothing_is_left(&agents);
@@ -144,7 +144,7 @@ fn the_values_of_a_worker_that_stops_are_lost_and_its_forks_released() {
     assert_eq!(owned.to_here(NOW).as_deref(), Ok(&1));
     assert_eq!(counter.rpc_sync(ADD, &1, NOW), Ok(2));
     assert_eq!(held.to_here(NOW).as_deref(), Ok(&3));
-    assert_eq!(agents[0].call_sync(2, VALUE, &shared), Ok(2));
+    assert_eq!(agents[0].call(2, VALUE, &shared).wait(), Ok(2));
     agents[1].stop();
     let error = owned.to_here(NOW).unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::PeerLost, "{error}");
@@ -162,7 +162,7 @@ fn the_values_of_a_worker_that_stops_are_lost_and_its_forks_released() {
             std::thread::yield_now();
         }
     }
-    assert_eq!(agents[0].core().references.values(), 0);
+    assert_eq!(Register::of(agents[0].core()).values(), 0);
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn who_asks_whether_a_reference_is_known_after_its_owner_was_lost_is_told() {
         parent: member(2),
         creator: None,
     };
-    let register = &core.references;
+    let register = Register::of(core);
     register
         .with(core, |machine, now| machine.adopt(now, &data))
         .unwrap();

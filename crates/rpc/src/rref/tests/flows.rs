@@ -24,7 +24,7 @@ fn a_slow_function_does_not_delay_the_owners_word() {
     let begun = Instant::now();
     let reference = agents[0].remote(1, SLOW, &7).unwrap();
     while !reference.confirmed_by_owner() {
-        assert!(begun.elapsed() < Duration::from_millis(190));
+        assert!(begun.elapsed() < Duration::from_millis(1900));
         std::thread::yield_now();
     }
     let patience = Timeout::After(Duration::from_millis(1));
@@ -42,9 +42,9 @@ fn a_value_of_ones_own_is_the_value_itself() {
     assert_eq!(agents[0].references(), ReferenceCounters::default());
     let one = reference.local_value().unwrap();
     assert!(Arc::ptr_eq(&one, &reference.to_here(NOW).unwrap()));
-    assert_eq!(agents[0].call_sync(1, VALUE, &reference), Ok(5));
+    assert_eq!(agents[0].call(1, VALUE, &reference).wait(), Ok(5));
     let user = agents[1].remote(1, NUMBER, &6).unwrap();
-    assert_eq!(agents[1].call_sync(0, VALUE, &user), Ok(6));
+    assert_eq!(agents[1].call(0, VALUE, &user).wait(), Ok(6));
     drop((reference, user, one));
     nothing_is_left(&agents);
 }
@@ -55,14 +55,14 @@ fn references_go_from_owner_to_user_to_user_and_back_and_to_oneself() {
     let reference = RRef::new(&agents[0], 5_u64).unwrap();
     // Owner to user, and from there along all workers, the owner and each itself included.
     for steps in 0..7 {
-        let value = agents[0].call_sync(1, PASS, &(steps, reference.clone()));
+        let value = agents[0].call(1, PASS, &(steps, reference.clone())).wait();
         assert_eq!(value, Ok(5), "{steps} steps");
     }
-    assert_eq!(agents[0].call_sync(0, VALUE, &reference), Ok(5));
+    assert_eq!(agents[0].call(0, VALUE, &reference).wait(), Ok(5));
     let user = agents[0].remote(1, NUMBER, &6).unwrap();
     for to in 0..3 {
-        assert_eq!(agents[0].call_sync(to, VALUE, &user), Ok(6));
-        let back = agents[0].call_sync(to, ECHO, &user).unwrap();
+        assert_eq!(agents[0].call(to, VALUE, &user).wait(), Ok(6));
+        let back = agents[0].call(to, ECHO, &user).wait().unwrap();
         assert_eq!(back.to_here(NOW).as_deref(), Ok(&6));
     }
     drop((reference, user));

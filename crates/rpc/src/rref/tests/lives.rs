@@ -47,8 +47,10 @@ fn twenty_lives_in_one_process_leave_nothing_and_end_as_fast() {
         let counter = agents[0].remote(1, COUNTER, &1).unwrap();
         assert_eq!(counter.rpc_sync(ADD, &1, NOW), Ok(2));
         let own = RRef::new(&agents[0], 5_u64).unwrap();
-        assert_eq!(agents[0].call_sync(1, VALUE, &own), Ok(5));
-        let user = agents[1].call_sync(0, ECHO, &agents[1].remote(0, NUMBER, &8).unwrap());
+        assert_eq!(agents[0].call(1, VALUE, &own).wait(), Ok(5));
+        let user = agents[1]
+            .call(0, ECHO, &agents[1].remote(0, NUMBER, &8).unwrap())
+            .wait();
         let begun = Instant::now();
         std::thread::scope(|scope| {
             for agent in &agents {
@@ -62,7 +64,7 @@ fn twenty_lives_in_one_process_leave_nothing_and_end_as_fast() {
         files.push((count("fd"), count("task")));
     }
     let last = ends[19];
-    assert!(last < Duration::from_secs(2), "{ends:?}");
+    assert!(last < LONGEST, "{ends:?}");
     // Other tests of this process have files and threads too.
     assert!(files[19].0 < files[0].0 + 60, "{files:?}");
     assert!(files[19].1 < files[0].1 + 60, "{files:?}");

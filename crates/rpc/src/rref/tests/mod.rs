@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::agent::tests::{LONGEST, Made, group, made, within};
-use crate::agent::{CallOptions, RpcAgent, Timeout};
-use crate::{CallContext, Method, Methods, RpcError, RpcErrorKind};
+use crate::runtime::call::{CallOptions, Timeout};
+use crate::runtime::core::RpcAgent;
+use crate::{CallContext, Method, Methods, RpcError, RpcErrorKind, blocking, kept};
 
 /// A number that is not there at once.
 const SLOW: Method<u64, u64> = Method::new("slow");
@@ -42,51 +43,53 @@ async fn pass(context: CallContext, (steps, reference): (u32, RRef<u64>)) -> Res
 
 fn methods() -> Methods {
     Methods::new()
-        .with(NUMBER, async |_: CallContext, number| {
-            Ok::<_, RpcError>(number)
-        })
-        .with_blocking(SLOW, |_, number| {
-            // Stands for work.
-            std::thread::sleep(Duration::from_millis(200));
-            Ok::<_, RpcError>(number)
-        })
-        .with(FAIL, async |_: CallContext, why: String| Err::<u64, _>(why))
-        .with(VALUE, async |_: CallContext, reference: RRef<u64>| {
+        .with(NUMBER, async |number: u64| Ok::<_, RpcError>(number))
+        .with(
+            SLOW,
+            blocking(|number: u64| {
+                // Stands for work.
+                std::thread::sleep(Duration::from_secs(2));
+                Ok::<_, RpcError>(number)
+            }),
+        )
+        .with(FAIL, async |why: String| Err::<u64, _>(why))
+        .with(VALUE, async |reference: RRef<u64>| {
             reference.fetch(NOW).await.map(|value| *value)
         })
-        .with(LOOK, async |_: CallContext, reference: RRef<u64>| {
+        .with(LOOK, async |reference: RRef<u64>| {
             let owner = reference.owner_name().to_owned();
             Ok::<_, RpcError>((reference.confirmed_by_owner(), owner))
         })
-        .with(ECHO, async |_: CallContext, reference| {
+        .with(ECHO, async |reference: RRef<u64>| {
             Ok::<_, RpcError>(reference)
         })
         .with(PASS, pass)
-        .with_kept(COUNTER, async |_: CallContext, start| {
-            Ok::<_, RpcError>(AtomicU64::new(start))
-        })
-        .with_value(
-            ADD,
-            async |_: CallContext, counter: Arc<AtomicU64>, more| {
-                Ok::<_, RpcError>(counter.fetch_add(more, Ordering::SeqCst) + more)
-            },
+        .with(
+            COUNTER,
+            kept(async |start: u64| Ok::<_, RpcError>(AtomicU64::new(start))),
         )
-        .with_blocking_value(ADD_BLOCKING, |_, counter, more| {
+        .with(ADD, async |counter: Arc<AtomicU64>, more: u64| {
             Ok::<_, RpcError>(counter.fetch_add(more, Ordering::SeqCst) + more)
         })
+        .with(
+            ADD_BLOCKING,
+            blocking(|counter: Arc<AtomicU64>, more: u64| {
+                Ok::<_, RpcError>(counter.fetch_add(more, Ordering::SeqCst) + more)
+            }),
+        )
 }
 
 fn agents(size: u32) -> Vec<RpcAgent> {
     group(size, methods)
 }
 
-/// Within a second after the last reference was dropped nothing is left.
+/// After the last reference was dropped, soon nothing is left.
 fn nothing_is_left(agents: &[RpcAgent]) {
-    let until = Instant::now() + Duration::from_secs(1);
+    let until = Instant::now() + LONGEST;
     for agent in agents {
         let is_clean = || {
             agent.references() == ReferenceCounters::default()
-                && agent.core().references.values() == 0
+                && Register::of(agent.core()).values() == 0
         };
         while !is_clean() {
             assert!(

@@ -12,7 +12,7 @@
 use std::collections::BTreeSet;
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use rdzv_trust::handshake::{Acceptor, OPCODE, Progress, TLS_RECORD};
 use rdzv_trust::token::nonce;
@@ -239,7 +239,9 @@ fn prove(
     loop {
         let read = match &mut tls {
             Some(session) => session.read(scratch),
-            None => receive(descriptor, scratch).map_err(Into::into),
+            None => recv(descriptor, &mut *scratch, RecvFlags::empty())
+                .map(|(count, _)| count)
+                .map_err(Into::into),
         };
         let mut bytes = match read {
             Ok(0) => return Err(Step::Gone),
@@ -276,6 +278,54 @@ fn prove(
     }
 }
 
-fn receive(socket: impl AsFd, into: &mut [u8]) -> Result<usize, Errno> {
-    recv(socket, into, RecvFlags::empty()).map(|(count, _)| count)
+#[cfg(test)]
+mod tests {
+    use rdzv_store_proto::wire::request::OPCODE_RANGES;
+    use rdzv_trust::Token;
+
+    use super::*;
+
+    fn gate(torch_clients: TorchClients, has_extension: bool) -> Gate {
+        let admission = Admission {
+            credentials: Credentials {
+                token: Some(Token::new(&[1; 16]).unwrap()),
+                identity: None,
+            },
+            torch_clients,
+            agent_prefix: None,
+        };
+        Gate::new(admission, has_extension)
+    }
+
+    fn admits(gate: &Gate, peer: &str) -> bool {
+        let step = gate.admit_unproven(Some(peer.parse().unwrap()));
+        matches!(step, Err(Step::Open { proven: false, .. }))
+    }
+
+    #[test]
+    fn workers_elsewhere_are_admitted_once_a_process_of_the_job_was_there() {
+        let mut workers = gate(TorchClients::Job, false);
+        for peer in ["127.0.0.1", "127.3.0.1", "::1"] {
+            assert!(admits(&workers, peer), "{peer}");
+        }
+        for peer in ["10.0.0.7", "10.0.0.8", "2001:db8::7"] {
+            assert!(!admits(&workers, peer), "{peer}");
+        }
+        workers.known.insert("10.0.0.7".parse().unwrap());
+        assert!(admits(&workers, "10.0.0.7"));
+        assert!(!admits(&workers, "10.0.0.8"));
+        // Where agents meet, nobody is admitted who has proven nothing.
+        assert!(!admits(&gate(TorchClients::Job, true), "127.0.0.1"));
+        assert!(!admits(&gate(TorchClients::Deny, false), "127.0.0.1"));
+        assert!(admits(&gate(TorchClients::Any, true), "10.0.0.7"));
+    }
+
+    #[test]
+    fn the_opcode_of_the_handshake_is_reserved() {
+        let (_, range) = OPCODE_RANGES
+            .into_iter()
+            .find(|(protocol, _)| *protocol == "token")
+            .unwrap();
+        assert_eq!(*range.start(), OPCODE);
+    }
 }

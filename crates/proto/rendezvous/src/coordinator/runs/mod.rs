@@ -20,6 +20,7 @@ use std::time::Duration;
 use self::master::Masters;
 use super::wire::{Event, Join, Program, Refusal};
 use crate::last_call::LastCall;
+use crate::waiting::Arrived;
 use crate::{NodeDesc, RendezvousState, Settings};
 use rdzv_core::machine::Outbox;
 use rdzv_core::time::{Mono, Now, Wall};
@@ -183,6 +184,14 @@ impl Run {
     /// Whether the run is over.
     pub(super) fn is_closed(&self) -> bool {
         self.state.closed
+    }
+
+    /// The nodes that an agent sees that waits for a round. Agents of version 0.1, which do not say their
+    /// program, would not understand the answer.
+    pub(super) fn arrived(&self, node: &NodeDesc) -> Option<Arrived> {
+        let agent = self.agents.get(node)?;
+        agent.program.as_ref()?;
+        Arrived::seen_by(node, &self.state)
     }
 
     /// The settings of the run.

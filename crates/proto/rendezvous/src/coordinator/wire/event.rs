@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::WireError;
 use super::fields::{Fields, text};
+use crate::waiting::{Arrived, MOST_NAMED};
 use rdzv_core::rank::Assignment;
 
 /// The longest event that is accepted.
@@ -57,8 +58,8 @@ pub enum Event {
     Refused(Refusal),
     /// The agent does not take part any more, as it asked for.
     Left,
-    /// The coordinator lives.
-    Alive,
+    /// The coordinator lives; and for an agent that waits for a round, who has come.
+    Alive(Option<Arrived>),
     /// What there is to know about a run.
     Status {
         /// Whether it is over.
@@ -96,7 +97,7 @@ impl Event {
             Self::Closed => 5,
             Self::Refused(_) => 6,
             Self::Left => 7,
-            Self::Alive => 8,
+            Self::Alive(_) => 8,
             Self::Status { .. } => 9,
         }
     }
@@ -152,7 +153,16 @@ impl Event {
                 out.push(u8::from(*closed));
                 out.extend_from_slice(&waiting.to_le_bytes());
             }
-            Self::Closed | Self::Left | Self::Alive => {}
+            Self::Alive(Some(arrived)) => {
+                out.extend_from_slice(&arrived.nodes.to_le_bytes());
+                out.push(u8::from(arrived.is_spare));
+                let named = &arrived.named[..arrived.named.len().min(MOST_NAMED)];
+                out.push(named.len() as u8);
+                for host in named {
+                    text(out, host);
+                }
+            }
+            Self::Closed | Self::Left | Self::Alive(None) => {}
         }
     }
 
@@ -195,7 +205,18 @@ impl Event {
             5 => Self::Closed,
             6 => Self::Refused(Refusal::read(&mut fields)?),
             7 => Self::Left,
-            8 => Self::Alive,
+            8 => Self::Alive(match fields.0 {
+                [] => None,
+                _ => Some(Arrived {
+                    nodes: fields.u32("the number of nodes that have come")?,
+                    is_spare: fields.u8("whether the agent is in reserve")? != 0,
+                    named: {
+                        let count = fields.u8("the hosts that have come")?;
+                        let mut host = || fields.sentence("a host that has come");
+                        (0..count).map(|_| host()).collect::<Result<_, _>>()?
+                    },
+                }),
+            }),
             9 => Self::Status {
                 closed: fields.u8("whether the run is closed")? != 0,
                 waiting: fields.u32("the number of waiting nodes")?,
@@ -320,7 +341,12 @@ mod tests {
             }),
             Event::Refused(Refusal::Unusable(reason)),
             Event::Left,
-            Event::Alive,
+            Event::Alive(None),
+            Event::Alive(Some(Arrived {
+                nodes: 3,
+                named: vec!["node-a".to_owned(), "node-b".to_owned()],
+                is_spare: false,
+            })),
             Event::Status {
                 closed: true,
                 waiting: 5,

@@ -33,7 +33,9 @@
 //!   6 refused       why: u8 (0 closed, 1 not needed, 2 join timeout, 3 unusable), sentence: text,
 //!                   then for a join timeout: elapsed ms u64, joined: u16 count of texts
 //!   7 left
-//!   8 alive         the answer to a heartbeat
+//!   8 alive         the answer to a heartbeat: nothing or, for an agent that waits for a round and has said
+//!                   its program, nodes that have come: u32, whether the agent is in reserve: u8,
+//!                   hosts: u8 count of texts
 //!   9 status        closed: u8, waiting: u32
 //! ```
 //!

@@ -189,9 +189,9 @@ impl Service {
         let lands = space.is_some();
         let received = match (space, &mut socket.tls) {
             (Some(space), None) => land(&socket.descriptor, space),
-            (Some(space), Some(tls)) => land_decrypted(tls, space),
+            (Some(space), Some(tls)) => decrypted(tls.read_to(space)),
             (None, None) => receive(&socket.descriptor, &mut self.scratch),
-            (None, Some(tls)) => decrypt(tls, &mut self.scratch),
+            (None, Some(tls)) => decrypted(tls.read(&mut self.scratch)),
         };
         match received {
             Ok((0, _)) => Read::Gone,
@@ -432,19 +432,12 @@ fn receive(socket: impl AsFd, into: &mut [u8]) -> Result<(usize, bool), Errno> {
     Ok((count, count == into.len()))
 }
 
-/// Like [`receive`]; a record may hold more than the buffer, and more records may be there.
-fn decrypt(tls: &mut Tls, into: &mut [u8]) -> Result<(usize, bool), Errno> {
-    let read = tls.read(into).map_err(|error| errno(&error))?;
-    Ok((read, true))
-}
-
-/// Like [`land`].
-fn land_decrypted(tls: &mut Tls, space: &mut Vec<u8>) -> Result<(usize, bool), Errno> {
-    let length = space.len();
-    space.resize(space.capacity().min(length + COPY_BYTES), 0);
-    let read = decrypt(tls, &mut space[length..]);
-    space.truncate(length + read.map_or(0, |(count, _)| count));
-    read
+/// The same of a read of encrypted bytes: a record may hold more, and more records may be there.
+fn decrypted(read: io::Result<usize>) -> Result<(usize, bool), Errno> {
+    match read {
+        Ok(count) => Ok((count, true)),
+        Err(error) => Err(errno(&error)),
+    }
 }
 
 fn encrypt(tls: &mut Tls, parts: &[IoSlice<'_>]) -> Result<usize, Errno> {

@@ -1,0 +1,197 @@
+//! Where the connections of peers arrive: who they say they are, and whether that is right.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use crate::error::CollectiveError;
+use crate::inbound::{Handshake, Inbound};
+use crate::socket::Listener;
+use crate::wire::{Frame, GroupId, Hello, Refusal, VERSION};
+
+/// The rank and its group, as a hello names them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Member {
+    pub(crate) rank: u32,
+    pub(crate) world_size: u32,
+    pub(crate) group: GroupId,
+}
+
+/// The listener and those who have come but not said yet who they are.
+#[derive(Debug)]
+pub(crate) struct Acceptor {
+    member: Member,
+    /// `None` once the group is broken, so that late peers are refused at once.
+    listener: Option<Listener>,
+    handshakes: Vec<Handshake>,
+    /// Whether memory that is offered is taken.
+    shared: bool,
+}
+
+/// Number of unauthenticated connections, beside one of each peer; beyond it the oldest are closed.
+const UNAUTHENTICATED: usize = 64;
+
+impl Acceptor {
+    pub(crate) fn new(member: Member, listener: Listener, shared: bool) -> Self {
+        Self {
+            member,
+            listener: Some(listener),
+            handshakes: Vec::new(),
+            shared,
+        }
+    }
+
+    /// The descriptors to poll for input.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let listener = self.listener.iter().flat_map(Listener::descriptors);
+        listener.chain(self.handshakes.iter().map(|one| one.socket().as_fd()))
+    }
+
+    /// Accepts whoever has come and hears who they are. Returns the peers among them; `present` are
+    /// those who have come before. The others are told why they are refused.
+    pub(crate) fn accept_peers(
+        &mut self,
+        present: &BTreeMap<u32, Inbound>,
+    ) -> Result<BTreeMap<u32, Inbound>, CollectiveError> {
+        self.accept()?;
+        let mut accepted = BTreeMap::new();
+        for mut arriving in std::mem::take(&mut self.handshakes) {
+            let from = arriving.from().to_owned();
+            let hello = match arriving.read_hello() {
+                Ok(None) => {
+                    self.handshakes.push(arriving);
+                    continue;
+                }
+                Ok(Some(hello)) => hello,
+                Err(error) => {
+                    tracing::debug!(%from, %error, "a connection ended before it said who it is");
+                    continue;
+                }
+            };
+            let is_present = |rank| present.contains_key(&rank) || accepted.contains_key(&rank);
+            match admit(&self.member, hello, is_present) {
+                Ok(peer) => {
+                    accepted.insert(peer, arriving.accept(self.shared));
+                }
+                Err(refusal) => {
+                    let claimed = hello.map(|hello| hello.from);
+                    let rank = self.member.rank;
+                    tracing::warn!(%from, rank, ?claimed, ?refusal, "refused a connection");
+                    arriving.refuse(&Frame::Refuse(refusal));
+                }
+            }
+        }
+        Ok(accepted)
+    }
+
+    /// Tells everybody who is waiting the same, and lets nobody in any more.
+    pub(crate) fn close(&mut self, frame: &Frame) {
+        if let Err(error) = self.accept() {
+            tracing::debug!(%error, "while giving up");
+        }
+        self.listener = None;
+        for arriving in self.handshakes.drain(..) {
+            arriving.refuse(frame);
+        }
+    }
+
+    fn accept(&mut self) -> Result<(), CollectiveError> {
+        let Some(listener) = &self.listener else {
+            return Ok(());
+        };
+        loop {
+            match listener.accept() {
+                Ok(accepted) => self.handshakes.push(Handshake::new(accepted)),
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock => break,
+                    ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {}
+                    _ => {
+                        return Err(CollectiveError::System {
+                            what: "accept the connection of another rank".to_owned(),
+                            source: error,
+                        });
+                    }
+                },
+            }
+        }
+        let most = UNAUTHENTICATED.saturating_add(self.member.world_size as usize);
+        let too_many = self.handshakes.len().saturating_sub(most);
+        self.handshakes.drain(..too_many);
+        Ok(())
+    }
+}
+
+/// The rank behind a hello, or why it is none. `None` stands for bytes that are no hello.
+fn admit(
+    member: &Member,
+    hello: Option<Hello>,
+    is_present: impl Fn(u32) -> bool,
+) -> Result<u32, Refusal> {
+    let hello = hello.ok_or(Refusal::NotAHello)?;
+    let Member {
+        rank,
+        world_size,
+        group,
+    } = *member;
+    if hello.version != VERSION {
+        Err(Refusal::Version { expected: VERSION })
+    } else if hello.group != group {
+        Err(Refusal::Group)
+    } else if hello.world_size != world_size {
+        Err(Refusal::WorldSize {
+            expected: world_size,
+        })
+    } else if hello.to != rank {
+        Err(Refusal::Rank { expected: rank })
+    } else if hello.from >= world_size || hello.from == rank {
+        Err(Refusal::NotAHello)
+    } else if is_present(hello.from) {
+        Err(Refusal::Duplicate)
+    } else {
+        Ok(hello.from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MEMBER: Member = Member {
+        rank: 2,
+        world_size: 4,
+        group: [7; 16],
+    };
+    const RIGHT: Hello = Hello {
+        version: VERSION,
+        from: 3,
+        to: 2,
+        world_size: 4,
+        group: [7; 16],
+        offers_memory: false,
+    };
+
+    fn answer(change: impl Fn(&mut Hello)) -> Result<u32, Refusal> {
+        let mut hello = RIGHT;
+        change(&mut hello);
+        admit(&MEMBER, Some(hello), |rank| rank == 1)
+    }
+
+    #[test]
+    fn only_a_rank_of_the_group_that_meant_this_one_is_admitted() {
+        assert_eq!(answer(|_| {}), Ok(3));
+        let expected = VERSION;
+        let wrong = answer(|hello| hello.version += 1);
+        assert_eq!(wrong, Err(Refusal::Version { expected }));
+        assert_eq!(answer(|hello| hello.group[15] = 0), Err(Refusal::Group));
+        let wrong = answer(|hello| hello.world_size = 5);
+        assert_eq!(wrong, Err(Refusal::WorldSize { expected: 4 }));
+        let wrong = answer(|hello| hello.to = 1);
+        assert_eq!(wrong, Err(Refusal::Rank { expected: 2 }));
+        assert_eq!(answer(|hello| hello.from = 1), Err(Refusal::Duplicate));
+        for impossible in [2, 4, u32::MAX] {
+            let wrong = answer(|hello| hello.from = impossible);
+            assert_eq!(wrong, Err(Refusal::NotAHello));
+        }
+        assert_eq!(admit(&MEMBER, None, |_| false), Err(Refusal::NotAHello));
+    }
+}

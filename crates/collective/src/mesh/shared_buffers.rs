@@ -1,0 +1,79 @@
+//! The shared buffers, which ranks of one host have beside their connections.
+
+use std::io;
+
+use super::{Mesh, Running};
+use crate::error::CollectiveError;
+use crate::inbound::Inbound;
+use crate::outbound::Outbound;
+
+impl Mesh {
+    /// Waits until every other rank and this one have connected to one another, and know how what they
+    /// send one another is carried. Only the first time takes any.
+    pub(crate) fn connect_all(&mut self, running: &Running) -> Result<(), CollectiveError> {
+        if self.all_connected {
+            return Ok(());
+        }
+        // First all are dialled, so that each waits for the slowest only, and not for one after the other.
+        for peer in self.others() {
+            self.dialled(running, peer)?.send();
+        }
+        for peer in self.others() {
+            self.connected(running, peer)?;
+            while !self.outbound[&peer].is_accepted() {
+                self.read_reply(running, peer)?;
+                let outbound = &self.outbound[&peer];
+                if outbound.is_accepted() {
+                    break;
+                }
+                if let Some(reason) = outbound.ended() {
+                    let reason = reason.to_owned();
+                    return Err(self.lost(running, peer, reason));
+                }
+                self.wait(running, peer, None, "it has not answered this rank yet")?;
+            }
+        }
+        self.all_connected = true;
+        Ok(())
+    }
+
+    /// Which half of the shared buffers, 0 or 1, is the next one's turn. All ranks take as many halves_used.
+    pub(crate) fn next_half(&mut self, running: &Running) -> Result<usize, CollectiveError> {
+        if let Some(buffer) = &mut self.buffer {
+            buffer.reserve().map_err(|error| CollectiveError::System {
+                what: format!("{}: take memory to share", running.call),
+                source: io::Error::other(error),
+            })?;
+        }
+        self.halves_used = self.halves_used.wrapping_add(1);
+        Ok(self.halves_used % 2)
+    }
+
+    /// Writes in the shared buffer of this rank, if there is one.
+    pub(crate) fn write_shared(&mut self, offset: usize, bytes: &[u8]) {
+        if let Some(buffer) = &mut self.buffer {
+            buffer.write(offset, bytes);
+        }
+    }
+
+    /// Whether a peer that was met reads the shared buffer of this rank.
+    pub(crate) fn shares_buffer_with(&self, peer: u32) -> bool {
+        self.outbound
+            .get(&peer)
+            .is_some_and(Outbound::shares_buffer)
+    }
+
+    /// Whether this rank reads the shared buffer of a peer that was met.
+    pub(crate) fn reads_buffer_of(&self, peer: u32) -> bool {
+        let inbound = self.inbound.get(&peer);
+        inbound.is_some_and(|inbound| inbound.buffer().is_some())
+    }
+
+    /// Reads from the shared buffer of a peer; nothing if this rank does not read it.
+    pub(crate) fn read_shared(&self, peer: u32, offset: usize, into: &mut [u8]) {
+        let inbound = self.inbound.get(&peer);
+        if let Some(buffer) = inbound.and_then(Inbound::buffer) {
+            buffer.read(offset, into);
+        }
+    }
+}

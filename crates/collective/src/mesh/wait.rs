@@ -1,0 +1,149 @@
+//! The one place that waits: for data, for space, for peers who come or go.
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+
+use super::{Mesh, Running};
+use crate::error::CollectiveError;
+
+/// A descriptor that is polled.
+#[derive(Debug, Clone, Copy)]
+enum Source {
+    Interrupt,
+    Acceptor,
+    Outbound(u32),
+    /// The ring to a peer has space.
+    Space(u32),
+    Inbound,
+    /// The ring of a peer has data.
+    Data(u32),
+}
+
+impl Mesh {
+    /// Waits awake for a moment for data of a peer, or for space for what is to be sent, where rings
+    /// carry them. True: something has happened.
+    pub(super) fn spin_for(&mut self, from: Option<u32>) -> bool {
+        let outbound = self.outbound.values_mut();
+        let mut behind: Vec<_> = outbound.filter(|one| one.doorbell().is_some()).collect();
+        let mut from = from.and_then(|peer| self.inbound.get_mut(&peer));
+        if behind.is_empty() && from.as_ref().is_none_or(|from| from.doorbell().is_none()) {
+            return false;
+        }
+        let happened = self.spin.wait(|| {
+            let data = from.as_mut().is_some_and(|from| from.has_more());
+            data || behind.iter_mut().any(|one| one.can_go_on())
+        });
+        if happened {
+            for one in behind {
+                one.send();
+            }
+        }
+        happened
+    }
+
+    /// Waits until something happens, and deals with everything but the data of `from`.
+    pub(super) fn wait(
+        &mut self,
+        running: &Running,
+        awaited: u32,
+        from: Option<u32>,
+        state: &'static str,
+    ) -> Result<(), CollectiveError> {
+        let left = running.timeout.saturating_sub(running.started.elapsed());
+        if left.is_zero() {
+            return Err(self.timed_out(running, awaited, state));
+        }
+        let mut arrivals = false;
+        for source in self.poll(from, left)? {
+            match source {
+                Source::Interrupt => return Err(self.interrupted(running)),
+                Source::Acceptor => arrivals = true,
+                Source::Inbound => {}
+                Source::Data(peer) => {
+                    if let Some(inbound) = self.inbound.get_mut(&peer) {
+                        inbound.awake();
+                    }
+                }
+                Source::Space(peer) => {
+                    if let Some(outbound) = self.outbound.get_mut(&peer) {
+                        outbound.awake();
+                        outbound.send();
+                    }
+                }
+                Source::Outbound(peer) => {
+                    self.read_reply(running, peer)
+                        .map_err(|error| self.pass_on(error, running, awaited, state))?;
+                    if let Some(outbound) = self.outbound.get_mut(&peer) {
+                        outbound.send();
+                    }
+                }
+            }
+        }
+        if arrivals {
+            self.accept_peers()?;
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self, from: Option<u32>, left: Duration) -> Result<Vec<Source>, CollectiveError> {
+        let mut left = left;
+        for (&peer, outbound) in &mut self.outbound {
+            if !outbound.prepare_to_sleep() {
+                return Ok(vec![Source::Space(peer)]);
+            }
+        }
+        if let Some(peer) = from
+            && let Some(inbound) = self.inbound.get_mut(&peer)
+            && !inbound.prepare_to_sleep()
+        {
+            // There are data already. Others have their turn all the same.
+            left = Duration::ZERO;
+        }
+        let mut sources = Vec::new();
+        let mut descriptors = Vec::new();
+        let mut watch = |source, descriptor, flags| {
+            sources.push(source);
+            descriptors.push(PollFd::from_borrowed_fd(descriptor, flags));
+        };
+        watch(Source::Interrupt, self.interrupt.as_fd(), PollFlags::IN);
+        for descriptor in self.acceptor.descriptors() {
+            watch(Source::Acceptor, descriptor, PollFlags::IN);
+        }
+        for (&peer, outbound) in &self.outbound {
+            if outbound.ended().is_none()
+                && let Some(socket) = outbound.socket()
+            {
+                let mut flags = PollFlags::IN;
+                flags.set(PollFlags::OUT, outbound.waits_for_socket());
+                watch(Source::Outbound(peer), socket.as_fd(), flags);
+            }
+            if let Some(doorbell) = outbound.doorbell() {
+                watch(Source::Space(peer), doorbell, PollFlags::IN);
+            }
+        }
+        if let Some(peer) = from
+            && let Some(inbound) = self.inbound.get(&peer)
+        {
+            watch(Source::Inbound, inbound.socket().as_fd(), PollFlags::IN);
+            if let Some(doorbell) = inbound.doorbell() {
+                watch(Source::Data(peer), doorbell, PollFlags::IN);
+            }
+        }
+        rdzv_event::poll(&mut descriptors, Some(left)).map_err(|source| {
+            CollectiveError::System {
+                what: "wait for the other ranks".to_owned(),
+                source,
+            }
+        })?;
+        let ready = |(source, descriptor): (Source, PollFd<'_>)| {
+            (!descriptor.revents().is_empty()).then_some(source)
+        };
+        Ok(sources
+            .into_iter()
+            .zip(descriptors)
+            .filter_map(ready)
+            .collect())
+    }
+}

@@ -1,0 +1,271 @@
+//! Asynchronous operations: a thread that runs the calls of one group in their order.
+//!
+//! The group itself moves between the caller and the thread, so synchronous calls need no lock: they run on
+//! the caller's thread, once the queue is empty.
+
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rdzv_store::Breaker;
+
+use crate::element::Element;
+use crate::error::CollectiveError;
+use crate::group::ProcessGroup;
+use crate::reduce_op::ReduceOp;
+
+type Operation = Box<dyn FnOnce(&mut ProcessGroup) + Send>;
+
+enum Message {
+    /// The group is the thread's until it is asked back.
+    Take(Box<ProcessGroup>),
+    Run(Operation),
+    GiveBack,
+}
+
+/// A process group whose operations can be asynchronous. They run one after another, in the order of the calls.
+///
+/// Dropping it interrupts operations that have not ended, and leaves the group.
+///
+/// ```
+/// use std::time::Duration;
+/// use rdzv_collective::{GroupQueue, ProcessGroup, ReduceOp};
+///
+/// let store = rdzv_store::HashStore::new();
+/// let group = ProcessGroup::new(&store, 0, 1, Duration::from_secs(60))?;
+/// let mut queue = GroupQueue::new(group);
+/// let first = queue.all_reduce_async(vec![1.0_f32, 2.0], ReduceOp::Sum)?;
+/// let second = queue.submit(|group| group.all_gather_objects(&"rank 0".to_owned()))?;
+/// assert_eq!(first.wait()?, [1.0, 2.0]);
+/// assert_eq!(second.wait()?, ["rank 0"]);
+/// queue.group()?.barrier()?;
+/// # Ok::<(), rdzv_collective::CollectiveError>(())
+/// ```
+pub struct GroupQueue {
+    /// The group, while no operation is queued.
+    idle: Option<Box<ProcessGroup>>,
+    thread: Option<QueueThread>,
+    breaker: Breaker,
+}
+
+struct QueueThread {
+    messages: Sender<Message>,
+    returned: Receiver<Box<ProcessGroup>>,
+    handle: JoinHandle<()>,
+}
+
+impl GroupQueue {
+    /// Makes a queue for a group. Its thread starts with the first asynchronous operation.
+    pub fn new(group: ProcessGroup) -> Self {
+        Self {
+            breaker: group.breaker(),
+            idle: Some(Box::new(group)),
+            thread: None,
+        }
+    }
+
+    /// Queues an operation, or several that belong together, and returns at once. It fails with
+    /// [`CollectiveError::Broken`] if one before it broke the group.
+    ///
+    /// # Errors
+    ///
+    /// [`CollectiveError::System`] if there can be no thread; [`CollectiveError::Broken`] if an operation
+    /// in the queue panicked.
+    pub fn submit<R: Send + 'static>(
+        &mut self,
+        operation: impl FnOnce(&mut ProcessGroup) -> Result<R, CollectiveError> + Send + 'static,
+    ) -> Result<Work<R>, CollectiveError> {
+        let thread = match self.thread.take() {
+            Some(thread) => thread,
+            None => start().map_err(|source| CollectiveError::System {
+                what: "start the queue thread of a process group".to_owned(),
+                source,
+            })?,
+        };
+        let thread = self.thread.insert(thread);
+        if let Some(group) = self.idle.take() {
+            thread.send(Message::Take(group))?;
+        }
+        let (result, outcome) = mpsc::channel();
+        thread.send(Message::Run(Box::new(move |group| {
+            // Nobody needs the result of work that was dropped.
+            let _ = result.send(operation(group));
+        })))?;
+        Ok(Work {
+            outcome,
+            done: None,
+        })
+    }
+
+    /// Queues [`ProcessGroup::all_reduce`]. The result of the work is the reduced values.
+    ///
+    /// # Errors
+    ///
+    /// As for [`submit`](Self::submit).
+    pub fn all_reduce_async<T: Element>(
+        &mut self,
+        mut values: Vec<T>,
+        op: ReduceOp,
+    ) -> Result<Work<Vec<T>>, CollectiveError> {
+        self.submit(move |group| group.all_reduce(&mut values, op).map(|()| values))
+    }
+
+    /// The group, for synchronous calls on this thread. Waits until the queue is empty.
+    ///
+    /// # Errors
+    ///
+    /// [`CollectiveError::Broken`] if an operation in the queue panicked.
+    pub fn group(&mut self) -> Result<&mut ProcessGroup, CollectiveError> {
+        let group = match (self.idle.take(), &self.thread) {
+            (Some(group), _) => group,
+            (None, Some(thread)) => {
+                thread.send(Message::GiveBack)?;
+                thread.returned.recv().map_err(|_| panicked())?
+            }
+            (None, None) => return Err(panicked()),
+        };
+        Ok(self.idle.insert(group))
+    }
+
+    /// Waits until the queue is empty, ends its thread and returns the group, e.g. to rebuild it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`group`](Self::group).
+    pub fn into_group(mut self) -> Result<ProcessGroup, CollectiveError> {
+        self.group()?;
+        // Before the group is taken out: dropping the queue interrupts a group that is not idle.
+        if let Some(thread) = self.thread.take() {
+            thread.end();
+        }
+        self.idle.take().map(|group| *group).ok_or_else(panicked)
+    }
+
+    /// [`ProcessGroup::breaker`] of the group: ends the operation in progress and all in the queue.
+    pub fn breaker(&self) -> Breaker {
+        Breaker::clone(&self.breaker)
+    }
+}
+
+impl std::fmt::Debug for GroupQueue {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = formatter.debug_struct("GroupQueue");
+        shown.field("idle", &self.idle).finish_non_exhaustive()
+    }
+}
+
+impl Drop for GroupQueue {
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else {
+            return;
+        };
+        if self.idle.is_none() && !thread.handle.is_finished() {
+            (self.breaker)();
+        }
+        thread.end();
+    }
+}
+
+impl QueueThread {
+    /// Ends the thread after the messages that were sent.
+    fn end(self) {
+        drop(self.messages);
+        // A panic was reported by the work that it ended.
+        let _ = self.handle.join();
+    }
+
+    fn send(&self, message: Message) -> Result<(), CollectiveError> {
+        self.messages.send(message).map_err(|_| panicked())
+    }
+}
+
+fn start() -> std::io::Result<QueueThread> {
+    let (messages, queued) = mpsc::channel();
+    let (give_back, returned) = mpsc::channel();
+    let run = move || {
+        let mut held: Option<Box<ProcessGroup>> = None;
+        for message in queued {
+            match message {
+                Message::Take(group) => held = Some(group),
+                Message::Run(operation) => {
+                    if let Some(group) = &mut held {
+                        operation(group);
+                    }
+                }
+                Message::GiveBack => {
+                    if let Some(group) = held.take() {
+                        // Without a receiver the group is dropped: it is left.
+                        let _ = give_back.send(group);
+                    }
+                }
+            }
+        }
+    };
+    let handle = thread::Builder::new()
+        .name("rdzv-group".to_owned())
+        .spawn(run)?;
+    Ok(QueueThread {
+        messages,
+        returned,
+        handle,
+    })
+}
+
+fn panicked() -> CollectiveError {
+    CollectiveError::Broken {
+        first: "an operation in its queue panicked".to_owned(),
+    }
+}
+
+/// The result of an asynchronous operation. Dropping it does not end the operation.
+///
+/// ```
+/// use std::time::Duration;
+/// use rdzv_collective::{GroupQueue, ProcessGroup};
+///
+/// let store = rdzv_store::HashStore::new();
+/// let group = ProcessGroup::new(&store, 0, 1, Duration::from_secs(60))?;
+/// let mut queue = GroupQueue::new(group);
+/// let mut work = queue.submit(ProcessGroup::barrier)?;
+/// assert!(work.wait_timeout(Duration::from_secs(60)), "a barrier of one rank ends at once");
+/// work.wait()?;
+/// # Ok::<(), rdzv_collective::CollectiveError>(())
+/// ```
+#[derive(Debug)]
+pub struct Work<R> {
+    outcome: Receiver<Result<R, CollectiveError>>,
+    /// Taken from the channel already.
+    done: Option<Result<R, CollectiveError>>,
+}
+
+impl<R> Work<R> {
+    /// Waits for the operation, which has the time limit of the group.
+    ///
+    /// # Errors
+    ///
+    /// Those of the operation.
+    pub fn wait(self) -> Result<R, CollectiveError> {
+        match self.done {
+            Some(result) => result,
+            None => self.outcome.recv().unwrap_or_else(|_| Err(panicked())),
+        }
+    }
+
+    /// Waits for the operation for up to `timeout`; says whether it has ended, with success or without. If not,
+    /// it goes on.
+    pub fn wait_timeout(&mut self, timeout: Duration) -> bool {
+        if self.done.is_none() {
+            self.done = match self.outcome.recv_timeout(timeout) {
+                Ok(result) => Some(result),
+                Err(RecvTimeoutError::Disconnected) => Some(Err(panicked())),
+                Err(RecvTimeoutError::Timeout) => None,
+            };
+        }
+        self.done.is_some()
+    }
+
+    /// Whether the operation has ended, with success or without.
+    pub fn is_done(&mut self) -> bool {
+        self.wait_timeout(Duration::ZERO)
+    }
+}

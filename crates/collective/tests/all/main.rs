@@ -1,0 +1,9 @@
+//! Process groups in one process. One program, because each is linked with everything.
+
+mod failures;
+mod moving;
+mod operators;
+mod queue;
+mod results;
+#[path = "../support/mod.rs"]
+mod support;

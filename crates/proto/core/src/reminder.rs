@@ -1,0 +1,60 @@
+//! The times at which somebody who waits is told again what is awaited.
+
+use std::time::Duration;
+
+/// Waits that are shorter are not spoken of.
+const FIRST: Duration = Duration::from_secs(3);
+
+const SECOND: Duration = Duration::from_secs(30);
+
+/// Time between two reminders from the third on.
+const EACH: Duration = Duration::from_secs(300);
+
+/// When to say what is awaited: after 3 s, after 30 s, and then every 5 minutes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reminder {
+    passed: u32,
+}
+
+impl Reminder {
+    /// The time from the beginning of the wait to the next reminder.
+    pub fn next(&self) -> Duration {
+        match self.passed {
+            0 => FIRST,
+            1 => SECOND,
+            passed => EACH * (passed - 1),
+        }
+    }
+
+    /// Whether something is to be said now, `elapsed` after the beginning of the wait. Reminders that were
+    /// missed meanwhile are not made up for.
+    pub fn is_due(&mut self, elapsed: Duration) -> bool {
+        let due = self.next() <= elapsed;
+        while self.next() <= elapsed {
+            self.passed += 1;
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_spoken_of_after_3_and_30_s_and_every_5_minutes() {
+        let mut reminder = Reminder::default();
+        let due: Vec<u64> = (0..1000)
+            .filter(|second| reminder.is_due(Duration::from_secs(*second)))
+            .collect();
+        assert_eq!(due, [3, 30, 300, 600, 900]);
+    }
+
+    #[test]
+    fn missed_reminders_are_one() {
+        let mut reminder = Reminder::default();
+        assert!(reminder.is_due(Duration::from_secs(700)));
+        assert!(!reminder.is_due(Duration::from_secs(899)));
+        assert_eq!(reminder.next(), Duration::from_secs(900));
+    }
+}

@@ -1,0 +1,209 @@
+//! Messages while a round waits for nodes: without them a job of which a node is missing seems to do nothing.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::{NodeDesc, RendezvousState, Settings};
+use rdzv_core::escape::escape;
+
+/// Most hosts that are named.
+pub const MOST_NAMED: usize = 4;
+
+/// The nodes that have come to a round, as seen by a node that waits for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arrived {
+    /// Number of nodes that have come.
+    pub nodes: u32,
+    /// Hosts of the first of them, at most [`MOST_NAMED`].
+    pub named: Vec<String>,
+    /// Whether the round has all its nodes, and this one is in reserve.
+    pub is_spare: bool,
+}
+
+impl Arrived {
+    /// Those of a state; none if the node does not wait for anybody.
+    pub fn seen_by(me: &NodeDesc, state: &RendezvousState) -> Option<Self> {
+        let is_spare = state.redundancy_list.contains(me);
+        let forms = !state.complete && state.participants.contains_key(me);
+        (is_spare || forms).then(|| Self {
+            nodes: u32::try_from(state.participants.len()).unwrap_or(u32::MAX),
+            named: state
+                .participants
+                .keys()
+                .take(MOST_NAMED)
+                .map(|node| escape(&node.addr))
+                .collect(),
+            is_spare,
+        })
+    }
+}
+
+/// A join that has not ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// The nodes that have come, if that is known.
+    pub arrived: Option<Arrived>,
+    /// Least number of nodes of a round.
+    pub min_nodes: u32,
+    /// Largest number of nodes of a round.
+    pub max_nodes: u32,
+    /// Time until the join fails.
+    pub left: Duration,
+}
+
+impl Waiting {
+    /// A join that has taken `elapsed` so far; none if there is nothing to say, because there are enough nodes
+    /// (the last call is announced on its own).
+    pub fn new(arrived: Option<Arrived>, settings: &Settings, elapsed: Duration) -> Option<Self> {
+        let enough = |arrived: &Arrived| !arrived.is_spare && arrived.nodes >= settings.min_nodes;
+        (!arrived.as_ref().is_some_and(enough)).then(|| Self {
+            arrived,
+            min_nodes: settings.min_nodes,
+            max_nodes: settings.max_nodes,
+            left: settings.join_timeout.saturating_sub(elapsed),
+        })
+    }
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            min_nodes,
+            max_nodes,
+            ..
+        } = self;
+        let needed = match min_nodes == max_nodes {
+            true => format!("{min_nodes}"),
+            false => format!("at least {min_nodes}"),
+        };
+        let left = left(self.left);
+        match &self.arrived {
+            Some(arrived) if arrived.is_spare => write!(
+                formatter,
+                "in reserve: the job has its {} ({}); this one takes part when one of them is gone",
+                count(arrived.nodes),
+                hosts(arrived)
+            ),
+            Some(arrived) => write!(
+                formatter,
+                "waiting for nodes: {} of {needed} ({}); {left} left; start the same command on the others",
+                arrived.nodes,
+                hosts(arrived)
+            ),
+            None => write!(
+                formatter,
+                "waiting for nodes: the job needs {needed}; {left} left; start the same command on the others"
+            ),
+        }
+    }
+}
+
+fn count(nodes: u32) -> String {
+    match nodes {
+        1 => "1 node".to_owned(),
+        _ => format!("{nodes} nodes"),
+    }
+}
+
+/// The hosts, each once, and how many nodes are not named.
+fn hosts(arrived: &Arrived) -> String {
+    let unnamed = (arrived.nodes as usize).saturating_sub(arrived.named.len());
+    let mut hosts: Vec<String> = Vec::new();
+    for host in &arrived.named {
+        if !hosts.contains(host) {
+            hosts.push(host.clone());
+        }
+    }
+    if unnamed > 0 {
+        hosts.push(format!("{unnamed} more"));
+    }
+    hosts.join(", ")
+}
+
+/// A time as `8:20` or `1:08:20`.
+fn left(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    match hours {
+        0 => format!("{minutes}:{seconds:02}"),
+        _ => format!("{hours}:{minutes:02}:{seconds:02}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(addr: &str, pid: i64) -> NodeDesc {
+        NodeDesc {
+            addr: addr.to_owned(),
+            pid,
+            local_id: 0,
+        }
+    }
+
+    fn text(state: &RendezvousState, me: &NodeDesc, min: u32, max: u32) -> Option<String> {
+        let mut settings = Settings::new(min, max);
+        settings.join_timeout = Duration::from_secs(600);
+        let arrived = Arrived::seen_by(me, state);
+        let waiting = Waiting::new(arrived, &settings, Duration::from_secs(100))?;
+        Some(waiting.to_string())
+    }
+
+    #[test]
+    fn those_that_came_are_named() {
+        let mut state = RendezvousState::default();
+        let me = node("node-a", 1);
+        state.participants.insert(me.clone(), 0);
+        state.participants.insert(node("node-c", 1), 0);
+        assert_eq!(
+            text(&state, &me, 4, 4).unwrap(),
+            "waiting for nodes: 2 of 4 (node-a, node-c); 8:20 left; start the same command on the others"
+        );
+        state.participants.insert(node("node-c", 2), 0);
+        for number in 0..9 {
+            state.participants.insert(node(&format!("x{number}"), 1), 0);
+        }
+        assert_eq!(
+            text(&state, &me, 16, 20).unwrap(),
+            "waiting for nodes: 12 of at least 16 (node-a, node-c, x0, 8 more); 8:20 left; start the same \
+             command on the others"
+        );
+    }
+
+    #[test]
+    fn a_node_in_reserve_hears_that_it_is() {
+        let mut state = RendezvousState::default();
+        state.participants.insert(node("node-a", 1), 0);
+        state.complete = true;
+        let spare = node("node-b", 1);
+        state.redundancy_list.insert(spare.clone());
+        assert_eq!(
+            text(&state, &spare, 1, 1).unwrap(),
+            "in reserve: the job has its 1 node (node-a); this one takes part when one of them is gone"
+        );
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_claimed() {
+        let me = node("node-a", 1);
+        assert_eq!(
+            text(&RendezvousState::default(), &me, 2, 2).unwrap(),
+            "waiting for nodes: the job needs 2; 8:20 left; start the same command on the others"
+        );
+    }
+
+    #[test]
+    fn enough_nodes_are_not_waited_for() {
+        let me = node("node-a", 1);
+        let mut state = RendezvousState::default();
+        state.participants.insert(me.clone(), 0);
+        assert_eq!(text(&state, &me, 1, 3), None);
+    }
+
+    #[test]
+    fn long_times_have_hours() {
+        assert_eq!(left(Duration::from_secs(4100)), "1:08:20");
+        assert_eq!(left(Duration::from_secs(5)), "0:05");
+    }
+}

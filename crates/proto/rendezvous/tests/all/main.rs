@@ -1,0 +1,4 @@
+//! The native protocol. One program, because each is linked with everything.
+
+mod native_client;
+mod native_wire;

@@ -1,0 +1,337 @@
+//! The native wire of version 0.1, byte for byte: agents of that version go on working beside later ones.
+//!
+//! `golden/native_wire.txt` was recorded once and is never recorded again. A value that is added to
+//! the wire is added here and to the file; a line of the file never changes.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use rdzv_core::rank::Assignment;
+use rdzv_rendezvous_proto::coordinator::wire::{
+    Event, EventReader, Join, MAX_EVENT_BYTES, Operation, PROBE, PROBE_ANSWER, Program, Refusal,
+    VERSION, WireError,
+};
+use rdzv_rendezvous_proto::{NodeDesc, Settings};
+
+const RECORDED: &str = include_str!("../golden/native_wire.txt");
+
+/// The longest text of the wire.
+const LONGEST_TEXT: usize = 4096;
+
+fn recorded() -> BTreeMap<&'static str, Vec<u8>> {
+    RECORDED
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| {
+            let (name, bytes) = line.split_once(' ').unwrap();
+            (name, unhex(bytes))
+        })
+        .collect()
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    (0..text.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap())
+        .collect()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").unwrap();
+        text
+    })
+}
+
+fn join(instance: u64, run: &str, node: NodeDesc, settings: Settings, role: &str) -> Operation {
+    Operation::Join(Box::new(Join {
+        instance,
+        run: run.to_owned(),
+        node,
+        settings,
+        role: role.to_owned(),
+        local_world_size: settings.max_nodes,
+        program: None,
+    }))
+}
+
+/// The usual one, with what its workers run.
+fn of_program() -> Operation {
+    Operation::Join(Box::new(Join {
+        instance: 0x0123_4567_89ab_cdef,
+        run: "job-7".to_owned(),
+        node: node("worker-3.example.org", 4711, 2),
+        settings: Settings::new(2, 8),
+        role: "default".to_owned(),
+        local_world_size: 8,
+        program: Some(Program::new("train.py", b"print()", true)),
+    }))
+}
+
+fn node(addr: &str, pid: i64, local_id: i64) -> NodeDesc {
+    NodeDesc {
+        addr: addr.to_owned(),
+        pid,
+        local_id,
+    }
+}
+
+fn operations() -> Vec<(&'static str, Operation)> {
+    // Only whole milliseconds are on the wire, and of the settings only these.
+    let largest = Settings {
+        join_timeout: Duration::from_millis(u64::MAX),
+        last_call_timeout: Duration::from_millis(u64::MAX),
+        keep_alive_interval: Duration::from_millis(u64::MAX),
+        keep_alive_max_attempt: u32::MAX,
+        ..Settings::new(u32::MAX, u32::MAX)
+    };
+    let smallest = Settings {
+        join_timeout: Duration::ZERO,
+        last_call_timeout: Duration::ZERO,
+        keep_alive_interval: Duration::ZERO,
+        keep_alive_max_attempt: 0,
+        ..Settings::new(0, 0)
+    };
+    let long = "r".repeat(LONGEST_TEXT);
+    let master = |round, addr: &str, port| Operation::Master {
+        round,
+        addr: addr.to_owned(),
+        port,
+    };
+    vec![
+        (
+            "operation.join.usual",
+            join(
+                0x0123_4567_89ab_cdef,
+                "job-7",
+                node("worker-3.example.org", 4711, 2),
+                Settings::new(2, 8),
+                "default",
+            ),
+        ),
+        (
+            "operation.join.utf8",
+            join(7, "läuft", node("node-ä", 1, 0), Settings::new(1, 1), "学"),
+        ),
+        (
+            "operation.join.smallest",
+            join(0, "", node("", i64::MIN, i64::MIN), smallest, ""),
+        ),
+        (
+            "operation.join.largest",
+            join(
+                u64::MAX,
+                "run",
+                node("a", i64::MAX, i64::MAX),
+                largest,
+                "role",
+            ),
+        ),
+        ("operation.join.program", of_program()),
+        ("operation.leave", Operation::Leave),
+        (
+            "operation.close",
+            Operation::Close {
+                run: "job-7".to_owned(),
+            },
+        ),
+        ("operation.close.longest", Operation::Close { run: long }),
+        ("operation.heartbeat", Operation::Heartbeat),
+        (
+            "operation.failed",
+            Operation::Failed {
+                reason: "rank 3 was killed: out of memory".to_owned(),
+            },
+        ),
+        (
+            "operation.failed.empty",
+            Operation::Failed {
+                reason: String::new(),
+            },
+        ),
+        ("operation.master", master(9, "10.0.0.1", 29500)),
+        ("operation.master.smallest", master(0, "", 0)),
+        (
+            "operation.master.largest",
+            master(u64::MAX, "::1", u16::MAX),
+        ),
+        (
+            "operation.status",
+            Operation::Status {
+                run: "job-7".to_owned(),
+            },
+        ),
+    ]
+}
+
+fn events() -> Vec<(&'static str, Event)> {
+    let formed =
+        |round, rank, world_size, assignment: Option<(u32, u32, u32, u32)>| Event::Formed {
+            round,
+            rank,
+            world_size,
+            assignment: assignment.map(Assignment::from),
+        };
+    let master = |round, addr: &str, port| Event::Master {
+        round,
+        addr: addr.to_owned(),
+        port,
+    };
+    let membership = |round, waiting, reason: &str| Event::Membership {
+        round,
+        waiting,
+        reason: reason.to_owned(),
+    };
+    let peer_failed = |node: &str, reason: &str| Event::PeerFailed {
+        node: node.to_owned(),
+        reason: reason.to_owned(),
+    };
+    let join_timeout = |milliseconds, joined: &[&str]| {
+        Event::Refused(Refusal::JoinTimeout {
+            elapsed: Duration::from_millis(milliseconds),
+            joined: joined.iter().map(|node| (*node).to_owned()).collect(),
+        })
+    };
+    let unusable = |why: &str| Event::Refused(Refusal::Unusable(why.to_owned()));
+    let status = |closed, waiting| Event::Status { closed, waiting };
+    const MAX: u32 = u32::MAX;
+    vec![
+        ("event.formed", formed(4, 1, 3, Some((2, 6, 1, 4)))),
+        ("event.formed.mixed", formed(4, 1, 3, None)),
+        ("event.formed.smallest", formed(0, 0, 0, Some((0, 0, 0, 0)))),
+        (
+            "event.formed.largest",
+            formed(u64::MAX, MAX, MAX, Some((MAX, MAX, MAX, MAX))),
+        ),
+        ("event.master", master(4, "10.0.0.1", 4000)),
+        ("event.master.smallest", master(0, "", 0)),
+        ("event.master.largest", master(u64::MAX, "nöd", u16::MAX)),
+        (
+            "event.membership",
+            membership(4, 2, "node node-3_4711_0 waits to join"),
+        ),
+        ("event.membership.smallest", membership(0, 0, "")),
+        ("event.membership.largest", membership(u64::MAX, MAX, "ü")),
+        (
+            "event.peer_failed",
+            peer_failed("node-3_4711_0", "rank 3 was killed"),
+        ),
+        ("event.peer_failed.empty", peer_failed("", "")),
+        (
+            "event.peer_failed.longest",
+            peer_failed("n", &"x".repeat(LONGEST_TEXT)),
+        ),
+        ("event.closed", Event::Closed),
+        ("event.refused.closed", Event::Refused(Refusal::Closed)),
+        (
+            "event.refused.not_needed",
+            Event::Refused(Refusal::NotNeeded),
+        ),
+        (
+            "event.refused.join_timeout",
+            join_timeout(600_000, &["node-1_1_0", "node-2_1_0", "17 more"]),
+        ),
+        ("event.refused.join_timeout.nobody", join_timeout(0, &[])),
+        (
+            "event.refused.join_timeout.largest",
+            join_timeout(u64::MAX, &[""]),
+        ),
+        ("event.refused.unusable", unusable("3 to 2 nodes cannot be")),
+        ("event.refused.unusable.empty", unusable("")),
+        ("event.left", Event::Left),
+        ("event.alive", Event::Alive(None)),
+        ("event.status.open", status(false, 0)),
+        ("event.status.closed", status(true, MAX)),
+    ]
+}
+
+#[test]
+fn every_operation_and_event_has_the_recorded_bytes_and_is_read_from_them() {
+    let recorded = recorded();
+    let mut seen = 2;
+    assert_eq!(recorded["probe"], PROBE.to_le_bytes());
+    assert_eq!(recorded["probe_answer"], PROBE_ANSWER.to_le_bytes());
+    for (name, operation) in operations() {
+        let mut bytes = Vec::new();
+        operation.write(&mut bytes);
+        assert_eq!(hex(&bytes), hex(&recorded[name]), "{name}");
+        let read = Operation::read(recorded[name][0], &recorded[name][9..]);
+        assert_eq!(read.as_ref(), Ok(&operation), "{name}");
+        seen += 1;
+    }
+    for (name, event) in events() {
+        let mut bytes = Vec::new();
+        event.write(&mut bytes);
+        assert_eq!(hex(&bytes), hex(&recorded[name]), "{name}");
+        let mut reader = EventReader::default();
+        reader.feed(&recorded[name]);
+        assert_eq!(reader.next_event(), Ok(Some(event)), "{name}");
+        assert_eq!(reader.next_event(), Ok(None), "{name}");
+        seen += 1;
+    }
+    assert_eq!(seen, recorded.len(), "a recorded line has no value here");
+}
+
+#[test]
+fn texts_are_cut_at_the_same_byte_and_the_same_bytes_are_refused() {
+    // 4096 bytes at most, at the start of a character.
+    for (text, kept) in [("ab", 4096), ("ä", 4096), ("a€", 4096), ("€", 4095)] {
+        let run = text.repeat(5000);
+        let mut bytes = Vec::new();
+        Operation::Close { run: run.clone() }.write(&mut bytes);
+        assert_eq!(
+            bytes[..3],
+            [
+                0x22,
+                (kept + 2_u16).to_le_bytes()[0],
+                (kept + 2).to_le_bytes()[1]
+            ]
+        );
+        assert_eq!(bytes[9..11], kept.to_le_bytes());
+        assert_eq!(bytes[11..], run.as_bytes()[..usize::from(kept)]);
+    }
+    assert_eq!(
+        Operation::read(0x22, &4097_u16.to_le_bytes()),
+        Err(WireError::LongText("the run id"))
+    );
+    assert_eq!(
+        Operation::read(0x22, &[1, 0, 0xff]),
+        Err(WireError::NotText("the run id"))
+    );
+    assert_eq!((VERSION, MAX_EVENT_BYTES), (1, 1 << 20));
+    for unknown in [0x1f, 0x27] {
+        let read = Operation::read(unknown, &[]);
+        assert_eq!(read, Err(WireError::Unknown(unknown)));
+    }
+    for unknown in [0, 10] {
+        assert_eq!(Event::read(unknown, &[]), Err(WireError::Unknown(unknown)));
+    }
+}
+
+#[test]
+fn fields_that_a_later_version_adds_at_the_end_are_passed_over() {
+    for (name, operation) in operations() {
+        if matches!(&operation, Operation::Join(join) if join.program.is_none()) {
+            // The program of its workers is the one field that may be missing.
+            continue;
+        }
+        let mut bytes = Vec::new();
+        operation.write(&mut bytes);
+        bytes.extend_from_slice(b"later");
+        let read = Operation::read(bytes[0], &bytes[9..]);
+        assert_eq!(read, Ok(operation), "{name}");
+    }
+    for (name, event) in events() {
+        let mut bytes = Vec::new();
+        event.write(&mut bytes);
+        if name == "event.formed.mixed" || event == Event::Alive(None) {
+            // The assignment, and who has come, are the fields that may be missing.
+            continue;
+        }
+        bytes.extend_from_slice(b"later");
+        assert_eq!(Event::read(bytes[0], &bytes[5..]), Ok(event), "{name}");
+    }
+}

@@ -1,0 +1,9 @@
+//! Backends and their parts over loopback. One program, because each is linked with everything.
+
+mod c10d_state;
+mod fixed;
+mod native_conversation;
+mod nothing_there;
+mod recording;
+mod silent_leader;
+mod urls;

@@ -1,0 +1,302 @@
+//! Functions that can be offered as methods: async or blocking, with or without the context of the call.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::channel::failure::Failure;
+use crate::channel::slot::{Promise, Slot};
+use crate::error::RpcError;
+use crate::rref::{self, Keep, ValueMethod};
+use crate::runtime::codec;
+use crate::runtime::core::{CallContext, MethodBody};
+use crate::runtime::method::Method;
+use crate::runtime::run::{at_once, failed, steps};
+
+/// A type that methods can have as their argument.
+pub trait Argument: DeserializeOwned + Send + 'static {}
+
+impl<T: DeserializeOwned + Send + 'static> Argument for T {}
+
+/// A type that methods can have as their result.
+pub trait Output: Serialize + Send + Sync + 'static {}
+
+impl<T: Serialize + Send + Sync + 'static> Output for T {}
+
+/// A function that can be offered as the method `M`. The compiler finds the `Marker`.
+///
+/// | method | async function | or, in [`blocking`] |
+/// |---|---|---|
+/// | `Method<A, O>` | `async fn(A) -> Result<O, E>` | `fn(A) -> Result<O, E>` |
+/// | `ValueMethod<T, A, O>` | `async fn(Arc<T>, A) -> Result<O, E>` | `fn(Arc<T>, A) -> Result<O, E>` |
+///
+/// Each of them may have a [`CallContext`] before its other arguments. The error may be of any
+/// [`Failure`] type. An async function in [`kept`] is a handler of `Method<A, O>` whose result need not be
+/// a type that can be sent. The value of a `ValueMethod` is shared with other calls: what changes in it
+/// needs a lock or an atomic.
+#[diagnostic::on_unimplemented(
+    message = "this function cannot be offered as {M}",
+    note = "say the types of a closure's arguments, and put a function that is not async into `blocking`"
+)]
+pub trait Handler<M, Marker> {
+    /// The function as a worker calls it.
+    fn offer(self, method: M) -> Offered;
+}
+
+/// A function, ready to be called.
+#[derive(Clone)]
+pub struct Offered {
+    pub(super) name: &'static str,
+    pub(super) version: u32,
+    pub(super) body: MethodBody,
+    /// Keeps its result on this worker instead of sending it.
+    pub(super) keep: Option<Keep>,
+}
+
+impl fmt::Debug for Offered {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Offered({}@{})", self.name, self.version)
+    }
+}
+
+/// A function that is called with these arguments, with or without a [`CallContext`] before them.
+pub trait Function<Arguments, Marker>: Send + Sync + 'static {
+    /// What it returns: a result, or a future of one.
+    type Returned;
+
+    /// Calls it.
+    fn call(&self, context: CallContext, arguments: Arguments) -> Self::Returned;
+}
+
+impl<F, A, R> Function<(A,), fn(A)> for F
+where
+    F: Fn(A) -> R + Send + Sync + 'static,
+{
+    type Returned = R;
+
+    fn call(&self, _: CallContext, (argument,): (A,)) -> R {
+        self(argument)
+    }
+}
+
+impl<F, A, R> Function<(A,), fn(CallContext, A)> for F
+where
+    F: Fn(CallContext, A) -> R + Send + Sync + 'static,
+{
+    type Returned = R;
+
+    fn call(&self, context: CallContext, (argument,): (A,)) -> R {
+        self(context, argument)
+    }
+}
+
+impl<F, T, A, R> Function<(Arc<T>, A), fn(Arc<T>, A)> for F
+where
+    F: Fn(Arc<T>, A) -> R + Send + Sync + 'static,
+{
+    type Returned = R;
+
+    fn call(&self, _: CallContext, (value, argument): (Arc<T>, A)) -> R {
+        self(value, argument)
+    }
+}
+
+impl<F, T, A, R> Function<(Arc<T>, A), fn(CallContext, Arc<T>, A)> for F
+where
+    F: Fn(CallContext, Arc<T>, A) -> R + Send + Sync + 'static,
+{
+    type Returned = R;
+
+    fn call(&self, context: CallContext, (value, argument): (Arc<T>, A)) -> R {
+        self(context, value, argument)
+    }
+}
+
+/// A function in [`blocking`].
+#[derive(Debug, Clone)]
+pub struct Blocking<F>(F);
+
+/// A function in [`kept`].
+#[derive(Debug, Clone)]
+pub struct KeptHere<F>(F);
+
+/// A function that blocks or computes. Each call has a thread of its own; if `worker_threads` of the agent
+/// are busy, it waits for one.
+pub fn blocking<F>(function: F) -> Blocking<F> {
+    Blocking(function)
+}
+
+/// An async function whose result is only kept: it can be made with
+/// [`RpcAgent::remote`](crate::RpcAgent::remote), stays on this worker, and is used through
+/// [`ValueMethod`]s. It need not be possible to send it.
+pub fn kept<F>(function: F) -> KeptHere<F> {
+    KeptHere(function)
+}
+
+/// How a handler was recognised; no value of it exists.
+#[derive(Debug)]
+pub struct Recognised<Kind, Function, Returned, Error>(
+    PhantomData<fn(Kind, Function, Returned, Error)>,
+);
+
+impl<F, A: Argument, O: Output, E: Failure, R, C> Handler<Method<A, O>, Recognised<(), C, R, E>>
+    for F
+where
+    F: Function<(A,), C, Returned = R>,
+    R: Future<Output = Result<O, E>> + Send + 'static,
+{
+    fn offer(self, method: Method<A, O>) -> Offered {
+        in_steps(method, move |context, argument| {
+            let future = self.call(context, (argument,));
+            async move { future.await.map_err(failed) }
+        })
+    }
+}
+
+impl<F, T, A: Argument, O: Output, E: Failure, R, C>
+    Handler<ValueMethod<T, A, O>, Recognised<(), C, R, E>> for F
+where
+    F: Function<(Arc<T>, A), C, Returned = R>,
+    T: Send + Sync + 'static,
+    R: Future<Output = Result<O, E>> + Send + 'static,
+{
+    fn offer(self, method: ValueMethod<T, A, O>) -> Offered {
+        let function = Arc::new(self);
+        let wire = method.wire::<A>();
+        in_steps(wire, move |context: CallContext, (question, argument)| {
+            let function = Arc::clone(&function);
+            async move {
+                let value = rref::value(context.agent.core(), question).await?;
+                let future = function.call(context, (value, argument));
+                future.await.map_err(failed)
+            }
+        })
+    }
+}
+
+impl<F, A: Argument, O: Output, E: Failure, C>
+    Handler<Method<A, O>, Recognised<Blocking<()>, C, O, E>> for Blocking<F>
+where
+    F: Function<(A,), C, Returned = Result<O, E>>,
+{
+    fn offer(self, method: Method<A, O>) -> Offered {
+        on_a_thread(method, move |context, argument| {
+            self.0.call(context, (argument,)).map_err(failed)
+        })
+    }
+}
+
+impl<F, T, A: Argument, O: Output, E: Failure, C>
+    Handler<ValueMethod<T, A, O>, Recognised<Blocking<()>, C, O, E>> for Blocking<F>
+where
+    F: Function<(Arc<T>, A), C, Returned = Result<O, E>>,
+    T: Send + Sync + 'static,
+{
+    fn offer(self, method: ValueMethod<T, A, O>) -> Offered {
+        let wire = method.wire::<A>();
+        on_a_thread(wire, move |context: CallContext, (question, argument)| {
+            let value = rref::wait_for_value(context.agent.core(), question, context.deadline)?;
+            self.0.call(context, (value, argument)).map_err(failed)
+        })
+    }
+}
+
+impl<F, A: Argument, O, E: Failure, R, C> Handler<Method<A, O>, Recognised<KeptHere<()>, C, R, E>>
+    for KeptHere<F>
+where
+    F: Function<(A,), C, Returned = R>,
+    O: Send + Sync + 'static,
+    R: Future<Output = Result<O, E>> + Send + 'static,
+{
+    fn offer(self, method: Method<A, O>) -> Offered {
+        let function = self.0;
+        let made = move |context, argument| {
+            let future = function.call(context, (argument,));
+            async move { future.await.map_err(failed) }
+        };
+        let name = method.name();
+        let start = move |_, _| {
+            let text = format!("the result of {name} stays where it is: call it with remote()");
+            Box::pin(async move { Err(RpcError::invalid(text)) }) as _
+        };
+        Offered {
+            name,
+            version: method.version(),
+            body: MethodBody::Async(Arc::new(start)),
+            keep: Some(keep(Arc::new(made), rref::Kept::only_here)),
+        }
+    }
+}
+
+fn in_steps<A: Argument, O: Output, F>(
+    method: Method<A, O>,
+    function: impl Fn(CallContext, A) -> F + Send + Sync + 'static,
+) -> Offered
+where
+    F: Future<Output = Result<O, RpcError>> + Send + 'static,
+{
+    let function = Arc::new(function);
+    let kept = Arc::clone(&function);
+    let start = move |context: CallContext, payload| {
+        let function = Arc::clone(&function);
+        Box::pin(async move {
+            let replied = context.clone();
+            let output = steps(&*function, context, payload).await?;
+            codec::encode_output(&replied, &output)
+        }) as _
+    };
+    Offered {
+        name: method.name(),
+        version: method.version(),
+        body: MethodBody::Async(Arc::new(start)),
+        keep: Some(keep(kept, rref::Kept::new)),
+    }
+}
+
+fn on_a_thread<A: Argument, O: Output>(
+    method: Method<A, O>,
+    function: impl Fn(CallContext, A) -> Result<O, RpcError> + Send + Sync + 'static,
+) -> Offered {
+    let function = Arc::new(function);
+    let kept = Arc::clone(&function);
+    let run = move |context: CallContext, payload| {
+        let replied = context.clone();
+        let output = at_once(function.as_ref(), context, payload)?;
+        codec::encode_output(&replied, &output)
+    };
+    let keep: Keep = Arc::new(move |context, payload| {
+        let function = Arc::clone(&kept);
+        let slot = Arc::new(Slot::default());
+        let promise = Promise::new(&slot);
+        let core = Arc::clone(context.agent.core());
+        core.executor.spawn_blocking(move || {
+            let output = at_once(function.as_ref(), context, payload);
+            promise.keep(output.map(rref::Kept::new));
+        });
+        Box::pin(poll_fn(move |context| slot.poll(context)))
+    });
+    Offered {
+        name: method.name(),
+        version: method.version(),
+        body: MethodBody::Blocking(Arc::new(run)),
+        keep: Some(keep),
+    }
+}
+
+/// Keeps the result of an async function instead of sending it.
+fn keep<A: Argument, O: 'static, F>(
+    function: Arc<impl Fn(CallContext, A) -> F + Send + Sync + 'static>,
+    kept: fn(O) -> rref::Kept,
+) -> Keep
+where
+    F: Future<Output = Result<O, RpcError>> + Send + 'static,
+{
+    Arc::new(move |context, payload| {
+        let function = Arc::clone(&function);
+        Box::pin(async move { Ok(kept(steps(&*function, context, payload).await?)) })
+    })
+}

@@ -1,0 +1,138 @@
+//! Calls on their way out: sent at once, kept until there is room, or refused.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::MutexGuard;
+use rdzv_rpc_proto::frame::{FrameKind, Header};
+
+use super::Client;
+use crate::bulk::remote_read;
+use crate::channel::calls::Progress;
+use crate::channel::request::{Excess, READS_MEMORY, Request};
+use crate::error::{RpcError, RpcErrorKind};
+use crate::wire::link::fail;
+
+/// So many calls wait for credit at the most; more are refused.
+const MOST_WAITING: usize = 65_536;
+
+/// The right to send requests over a connection.
+pub(crate) struct Order<'a>(
+    #[expect(dead_code, reason = "it is held, not used")] MutexGuard<'a, ()>,
+);
+
+impl Client {
+    /// Sends a request, or lets it wait. What goes wrong arrives in the slot.
+    pub(crate) fn begin(self: &Arc<Self>, request: Request, excess: Excess) {
+        self.begin_in(&self.order(), request, excess);
+    }
+
+    /// The right to send requests: they leave in the order in which they were made.
+    pub(crate) fn order(&self) -> Order<'_> {
+        Order(self.order.lock())
+    }
+
+    /// [`begin`](Self::begin) for somebody who has several.
+    pub(crate) fn begin_in(
+        self: &Arc<Self>,
+        _order: &Order<'_>,
+        mut request: Request,
+        excess: Excess,
+    ) {
+        let mut calls = self.calls.lock();
+        if let Some(error) = self.link.ended() {
+            let error = error.clone();
+            drop(calls);
+            return self.refuse(request, error);
+        }
+        let size = request.payload.len() as u64;
+        let free = calls.queue.is_empty() && calls.credit.try_take(size);
+        if free || excess == Excess::Send {
+            request.lend = self.lending.lends();
+            calls.enter(&request, size, free, Progress::Leaves);
+            drop(calls);
+            return self.transmit(request);
+        }
+        if excess == Excess::Refuse || calls.queue.len() >= MOST_WAITING {
+            let (in_flight, bytes) = (calls.pending.len(), calls.credit.bytes());
+            let waiting = calls.queue.len();
+            drop(calls);
+            let text = format!(
+                "{in_flight} calls with {bytes} bytes are on their way to it and {waiting} wait, \
+                 which is the limit: wait for some of them before making more"
+            );
+            return self.refuse(request, RpcError::new(RpcErrorKind::Overloaded, text));
+        }
+        // Its time runs while it waits.
+        calls.enter(&request, size, false, Progress::Waits);
+        calls.queue.push_back(request);
+    }
+
+    fn transmit(self: &Arc<Self>, mut request: Request) {
+        request.span.queue_over();
+        let left = request.timeout.map_or(0, |timeout| {
+            let left = timeout.saturating_sub(request.begun.elapsed());
+            u64::try_from(left.as_micros()).unwrap_or(u64::MAX).max(1)
+        });
+        let reads = if self.lending.reads_theirs() {
+            READS_MEMORY
+        } else {
+            0
+        };
+        let header = Header {
+            flags: request.flags | reads,
+            call: request.id,
+            method: request.number,
+            deadline_micros: left,
+            trace: request.trace,
+            span: request.id,
+            ..Header::new(FrameKind::Request)
+        };
+        // From here on it counts as a call that waits for its reply, which may be quicker than we are.
+        drop(request.counted);
+        let parts = remote_read::placed(request.payload.parts, request.lend, &self.arenas);
+        self.keep(request.id, remote_read::kept(&parts));
+        let sent = self.link.send(&header, &request.payload.body, parts);
+        request.sent.fill(());
+        if let Err(error) = sent {
+            return fail(self, error);
+        }
+        let was_given_up = self.calls.lock().has_left(request.id);
+        if let Some(credit) = was_given_up {
+            // If it cannot be told the connection is over, and the callee knows anyway.
+            let _ = self.tell(FrameKind::Cancel, request.id, &[]);
+            // Nobody has waited for it meanwhile, or the sender of this goes on with the next one.
+            if let Some(size) = credit {
+                self.calls.lock().credit.give_back(size);
+            }
+        }
+    }
+
+    /// Keeps the parts of a request that the callee is about to read, also if it is given up.
+    fn keep(&self, id: u64, parts: Vec<Bytes>) {
+        if parts.is_empty() {
+            return;
+        }
+        let mut calls = self.calls.lock();
+        match calls.pending.get_mut(id) {
+            Some(call) => call.lent = parts,
+            None => drop(calls.abandoned.insert(id, parts)),
+        }
+    }
+
+    fn refuse(&self, request: Request, error: RpcError) {
+        request.fail(error.with_worker(self.worker.clone()));
+    }
+
+    /// Sends requests that have waited, as far as there is room for them now.
+    pub(super) fn advance(self: &Arc<Self>) {
+        let _order = self.order();
+        loop {
+            let ready = self.calls.lock().next_ready(&self.lending);
+            match ready {
+                Some(request) => self.transmit(request),
+                None => return,
+            }
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! A thread that waits for a reply reads the connection itself.
+//!
+//! So the reply goes from the kernel to whoever wants it, without another thread in between, which
+//! would have to be woken and to wake (20 to 45 µs each on a virtual machine). First it looks again
+//! and again for a short while, then it sleeps. What else arrives meanwhile it hands to those who
+//! wait for it.
+
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use rdzv_shm::spin::relax;
+use rustix::event::{PollFd, PollFlags};
+
+use crate::channel::client::Client;
+use crate::channel::slot::Slot;
+use crate::wire::link::{Endpoint, Pumped, pump, rest};
+
+/// The most time that a thread spins for a reply before it sleeps: about what a callee takes that has to be
+/// woken. Waking up this thread as well would take as long again.
+pub(crate) const SPIN_FOR_REPLY: Duration = Duration::from_micros(150);
+
+impl Client {
+    /// Blocks until the slot is filled or the time is over. The slot is one that this connection fills.
+    pub(crate) fn wait<T>(self: &Arc<Self>, slot: &Slot<T>, until: Option<Instant>) {
+        while !slot.is_filled() {
+            if until.is_some_and(|until| until <= Instant::now()) || self.link().ended().is_some() {
+                // Whoever ended the connection is about to fill the slot.
+                return slot.park(until);
+            }
+            let Some(mut helm) = self.link().try_helm() else {
+                return slot.park(until);
+            };
+            self.link().disarm();
+            let begun = Instant::now();
+            let mut ended = false;
+            let budget = self.spin.next();
+            while !slot.is_filled() {
+                if pump(self, &mut helm) == Pumped::Ended {
+                    ended = true;
+                    break;
+                }
+                if slot.is_filled() {
+                    break;
+                }
+                let now = Instant::now();
+                if until.is_some_and(|until| until <= now) {
+                    break;
+                }
+                let spun = now - begun;
+                if spun < budget {
+                    relax(spun);
+                    continue;
+                }
+                if helm.prepare_to_sleep() {
+                    // A thread that fills it from now on wakes this one.
+                    if slot.watch(&Waker::from(Arc::clone(&self.waker))) {
+                        sleep(self, until);
+                        self.waker.drain();
+                    }
+                    helm.awake();
+                }
+            }
+            self.spin.learn(begun.elapsed());
+            if ended {
+                drop(helm);
+            } else {
+                rest(self, helm);
+            }
+        }
+    }
+}
+
+fn sleep(client: &Client, until: Option<Instant>) {
+    let mut descriptors = [
+        PollFd::new(client.link().readable(), PollFlags::IN | PollFlags::RDHUP),
+        // A call may end in other ways than by a frame: by cancelling, by its deadline, on a thread
+        // that reads large parts, or with an earlier connection.
+        PollFd::new(&client.waker, PollFlags::IN),
+    ];
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    // An interruption is a reason to look, like everything else that ends it.
+    let _ = rdzv_event::poll(&mut descriptors, left);
+}

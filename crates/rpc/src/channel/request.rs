@@ -1,0 +1,103 @@
+//! A call before it is sent.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rdzv_rpc_proto::frame::{Limits, PartHead};
+
+use crate::channel::in_flight::CountedCall;
+use crate::channel::slot::Slot;
+use crate::channel::span::CallSpan;
+use crate::error::{RpcError, RpcErrorKind};
+use crate::payload::{Answer, Payload};
+
+/// Flag of a request: the caller can read the callee's memory.
+pub(crate) const READS_MEMORY: u16 = 1;
+
+/// Flag of a request: the first 8 bytes of the body are the key of the line that it stands in.
+pub(crate) const IN_LINE: u16 = 2;
+
+/// Flag of a request: it is part of a call that counts at its caller, and does not count itself.
+pub(crate) const NESTED: u16 = 4;
+
+/// A call before it is sent.
+pub(crate) struct Request {
+    pub(crate) id: u64,
+    pub(crate) method: &'static str,
+    pub(crate) number: u64,
+    pub(crate) flags: u16,
+    pub(crate) trace: u128,
+    pub(crate) span: CallSpan,
+    pub(crate) payload: Payload,
+    pub(crate) begun: Instant,
+    pub(crate) timeout: Option<Duration>,
+    /// Where the answer is to arrive.
+    pub(crate) slot: Arc<Slot<Answer>>,
+    /// Whether the callee reads its large parts out of our memory; known when it leaves the queue.
+    pub(crate) lend: bool,
+    /// Filled when the request has left the queue.
+    pub(crate) sent: Arc<Slot<()>>,
+    /// Counts it as long as it is anywhere.
+    pub(crate) counted: Arc<CountedCall>,
+}
+
+impl Request {
+    /// When its time is over.
+    pub(crate) fn until(&self) -> Option<Instant> {
+        self.timeout.map(|timeout| self.begun + timeout)
+    }
+
+    /// It ends without having been sent.
+    pub(crate) fn fail(self, error: RpcError) {
+        // Nobody finds a call that has ended still on its way.
+        drop(self.counted);
+        self.slot.fill(Err(error.with_method(self.method)));
+        self.sent.fill(());
+    }
+}
+
+/// Checks that a message may be so large.
+pub(crate) fn check_size(limits: &Limits, payload: &Payload) -> Result<(), RpcError> {
+    let heads: Vec<_> = payload
+        .parts
+        .iter()
+        .map(|part| PartHead::inline(part.len() as u64))
+        .collect();
+    limits.check(payload.body.len(), &heads).map_err(|error| {
+        let text = format!(
+            "the message is too large to be sent: {error}; if it may be so large, raise \
+             `message_limit` for all workers (`AgentOptions::limits`)"
+        );
+        RpcError::invalid(text)
+    })
+}
+
+/// What to do if the limits are reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Excess {
+    /// Send it anyway: it is part of a call that counts already.
+    Send,
+    /// Let it wait.
+    Queue,
+    /// Refuse it.
+    Refuse,
+}
+
+/// The error of a call whose time is over.
+pub(crate) fn time_is_over(limit: Duration, what: &str) -> RpcError {
+    let limit = in_milliseconds(limit);
+    let text = format!(
+        "RPC ran for more than set timeout ({limit} ms) and will now be marked with an error; {what}"
+    );
+    RpcError::new(RpcErrorKind::Deadline, text)
+}
+
+/// A time as the texts about timeouts show it.
+fn in_milliseconds(limit: Duration) -> String {
+    let micros = limit.as_micros();
+    if micros.is_multiple_of(1000) {
+        (micros / 1000).to_string()
+    } else {
+        format!("{}.{:03}", micros / 1000, micros % 1000)
+    }
+}

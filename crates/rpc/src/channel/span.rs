@@ -1,0 +1,101 @@
+//! Calls as spans of `tracing`, one at each end, at the level DEBUG. If nobody listens they cost one look.
+
+use std::time::Instant;
+
+use rdzv_rpc_proto::frame::Header;
+use rdzv_rpc_proto::worker::WorkerInfo;
+use tracing::Span;
+use tracing::field::Empty;
+
+use crate::payload::Answer;
+
+/// One end of a call, from its begin to its answer.
+///
+/// Fields: `trace` (32 hexadecimal digits, the same in calls that functions make), `span` (the call's
+/// number, the same at both ends), `method`, `worker` (the one at the other end), `bytes_out`,
+/// `bytes_in`, `queue_micros` (waiting for room, or for a thread), `run_micros` (the function; at the
+/// caller, all the time until the answer).
+#[derive(Debug, Clone)]
+pub(crate) struct CallSpan {
+    span: Span,
+    /// None if nobody listens.
+    since: Option<Instant>,
+    serves: bool,
+}
+
+impl CallSpan {
+    /// Of a call that is made.
+    pub(crate) fn client(
+        trace: u128,
+        id: u64,
+        method: &'static str,
+        worker: &WorkerInfo,
+        bytes: usize,
+    ) -> Self {
+        let span = tracing::debug_span!(
+            "rpc.client",
+            trace = %format_args!("{trace:032x}"),
+            span = id,
+            method,
+            worker = %worker.name,
+            bytes_out = bytes,
+            bytes_in = Empty,
+            queue_micros = Empty,
+            run_micros = Empty,
+        );
+        Self::new(span, false)
+    }
+
+    /// Of a call that has come.
+    pub(crate) fn server(
+        header: &Header,
+        method: &'static str,
+        caller: &WorkerInfo,
+        bytes: usize,
+    ) -> Self {
+        let span = tracing::debug_span!(
+            "rpc.server",
+            trace = %format_args!("{:032x}", header.trace),
+            span = header.span,
+            method,
+            worker = %caller.name,
+            bytes_out = Empty,
+            bytes_in = bytes,
+            queue_micros = Empty,
+            run_micros = Empty,
+        );
+        Self::new(span, true)
+    }
+
+    fn new(span: Span, serves: bool) -> Self {
+        let since = (!span.is_disabled()).then(Instant::now);
+        Self {
+            span,
+            since,
+            serves,
+        }
+    }
+
+    /// It waits no more; it is sent, or the function begins.
+    pub(crate) fn queue_over(&mut self) {
+        if let Some(since) = self.since.as_mut() {
+            self.span.record("queue_micros", micros(*since));
+            *since = Instant::now();
+        }
+    }
+
+    /// It is answered.
+    pub(crate) fn over(&self, answer: &Answer) {
+        let Some(since) = self.since else {
+            return;
+        };
+        self.span.record("run_micros", micros(since));
+        let bytes = answer.as_ref().map_or(0, |payload| payload.len());
+        let field = if self.serves { "bytes_out" } else { "bytes_in" };
+        self.span.record(field, bytes);
+    }
+}
+
+fn micros(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,67 @@
+//! Questions for values: to the register of the owner, or by a call to the owner.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use rdzv_rpc_proto::rref::{Fetch, FetchId, RRefId};
+
+use super::kept::Made;
+use super::register::{self, Register};
+use crate::error::{RpcError, RpcErrorKind};
+use crate::runtime::core::Core;
+use crate::runtime::method::Method;
+
+pub(super) const FETCH: &str = "rdzv.rref.fetch";
+
+/// How the error of a value that was not there in time begins.
+pub(super) const QUESTION_OVER: &str = "the value does not exist yet: its function did not end";
+
+/// The method that asks for a copy.
+pub(super) fn fetch_method<T>() -> Method<Fetch, T> {
+    Method::new(FETCH)
+}
+
+/// A value that is kept here, when it exists. Nobody waits any more when this is dropped.
+pub(super) async fn answer(core: &Arc<Core>, question: Fetch) -> Made {
+    struct Asking<'a>(&'a Arc<Core>, RRefId, FetchId, register::Answer);
+    impl Drop for Asking<'_> {
+        fn drop(&mut self) {
+            Register::of(self.0).no_answer(self.0, self.1, self.2);
+        }
+    }
+    let (fetch, answer) = Register::of(core).ask(core, question);
+    let asking = Asking(core, question.rref, fetch, answer);
+    std::future::poll_fn(|context| asking.3.poll(context)).await
+}
+
+/// [`value`] for a function that blocks.
+///
+/// # Errors
+///
+/// As there; kind Deadline when the time is over.
+pub(crate) fn wait_for_value<T: Send + Sync + 'static>(
+    core: &Arc<Core>,
+    question: Fetch,
+    until: Option<Instant>,
+) -> Result<Arc<T>, RpcError> {
+    let (fetch, answer) = Register::of(core).ask(core, question);
+    answer.park(until);
+    let Some(made) = answer.take() else {
+        Register::of(core).no_answer(core, question.rref, fetch);
+        let text = format!("{QUESTION_OVER} before the time of the call was over");
+        return Err(RpcError::new(RpcErrorKind::Deadline, text));
+    };
+    made?.get()
+}
+
+/// The value that is meant, when it exists.
+///
+/// # Errors
+///
+/// Why it is not there, or the error of the function that should have made it.
+pub(crate) async fn value<T: Send + Sync + 'static>(
+    core: &Arc<Core>,
+    question: Fetch,
+) -> Result<Arc<T>, RpcError> {
+    answer(core, question).await?.get()
+}

@@ -1,0 +1,143 @@
+//! Workers that connect to this one.
+
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use rdzv_rpc_proto::frame::Limits;
+
+use crate::error::{RpcError, RpcErrorKind};
+use crate::runtime::connect::{adopt, ends};
+use crate::runtime::core::Core;
+use crate::service::server::Server;
+use crate::transport::pending::{Pending, Source};
+use crate::transport::{Carrier, Listener, TransportError};
+use crate::wire::handshake::Greeting;
+use crate::wire::link::{Link, fail};
+
+/// The most peers that may be about to say who they are. One more pushes another one out.
+const MOST_STRANGERS: usize = 1024;
+
+/// The most of them from one source.
+const MOST_OF_ONE: usize = 256;
+
+/// The most that are taken in before those who have said something have their turn.
+const AT_ONCE: usize = 64;
+
+/// Where workers connect to, and those that have not said who they are yet.
+pub(crate) struct Reception {
+    /// None when it listens no more.
+    listener: Option<Listener>,
+    strangers: Pending<Weak<Server<Core>>>,
+    /// Whether others may have connected, of which the listener says nothing.
+    has_more: bool,
+}
+
+impl Reception {
+    pub(crate) fn new(core: &Core, listener: Listener) -> std::io::Result<Self> {
+        core.poller.listen(listener.descriptor())?;
+        Ok(Self {
+            listener: Some(listener),
+            strangers: Pending::new(MOST_STRANGERS, MOST_OF_ONE, 0),
+            has_more: false,
+        })
+    }
+
+    /// Somebody connects.
+    pub(crate) fn admit(&mut self, core: &Arc<Core>) {
+        let Some(listener) = &mut self.listener else {
+            return;
+        };
+        self.has_more = false;
+        for _ in 0..AT_ONCE {
+            match listener.accept() {
+                Ok(Some(carrier)) => {
+                    self.strangers.retain(is_stranger);
+                    let process = carrier.process.map(|peer| peer.process);
+                    let source = Source::of(&carrier.peer, process);
+                    if let Some(silent) = self.strangers.make_room(source) {
+                        give_up(
+                            &silent,
+                            "the peer did not say who it is, and many others connect",
+                        );
+                    }
+                    let peer = carrier.peer.clone();
+                    match welcome(core, carrier) {
+                        Ok(server) => drop(self.strangers.insert(source, Arc::downgrade(&server))),
+                        Err(error) => tracing::warn!(peer, %error, "could not take a connection"),
+                    }
+                }
+                Ok(None) => return,
+                // One peer did not get that far; there may be others behind it.
+                Err(error @ TransportError::System { .. }) => {
+                    tracing::warn!(%error, "could not take a connection");
+                    return;
+                }
+                Err(error) => tracing::warn!(%error, "refused a connection"),
+            }
+        }
+        self.has_more = true;
+    }
+
+    /// Takes in those who were left for later.
+    pub(crate) fn go_on(&mut self, core: &Arc<Core>) {
+        if self.has_more {
+            self.admit(core);
+        }
+    }
+
+    /// When somebody has to have said who it is, or there is something to go on with.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        if self.has_more {
+            return Some(Instant::now());
+        }
+        let strangers = self.strangers.iter().filter_map(Weak::upgrade);
+        strangers.filter_map(|server| server.greeted_until()).min()
+    }
+
+    /// Closes the connections of those who have not said who they are in time.
+    pub(crate) fn expire(&mut self, now: Instant) {
+        for silent in self.strangers.iter() {
+            if silent
+                .upgrade()
+                .is_some_and(|server| server.is_stalling(now))
+            {
+                give_up(silent, "the peer did not say who it is in time");
+            }
+        }
+        self.strangers.retain(is_stranger);
+    }
+
+    /// Listens no more.
+    pub(crate) fn close(&mut self, core: &Core) {
+        if let Some(listener) = self.listener.take() {
+            core.poller.deafen(listener.descriptor());
+        }
+    }
+}
+
+/// Closes the connection of a peer that says nothing.
+fn give_up(silent: &Weak<Server<Core>>, text: &str) {
+    if let Some(server) = silent.upgrade() {
+        server.say_goodbye(text);
+        fail(&server, RpcError::new(RpcErrorKind::Protocol, text));
+    }
+}
+
+fn is_stranger(server: &Weak<Server<Core>>) -> bool {
+    server
+        .upgrade()
+        .is_some_and(|server| server.greeted_until().is_some() && !server.is_over())
+}
+
+fn welcome(core: &Arc<Core>, carrier: Carrier) -> Result<Arc<Server<Core>>, RpcError> {
+    let (token, within) = (core.token.clone(), core.transports.greeting);
+    let greeting = Greeting::acceptor(core.hello(), token, carrier.credentials(), within);
+    let ends = ends(core, carrier, Limits::UNAUTHENTICATED);
+    let link = Link::new(Arc::clone(&core.poller), ends).map_err(|error| {
+        let text = format!("this worker cannot look after another connection: {error}");
+        RpcError::new(RpcErrorKind::Internal, text)
+    })?;
+    let server = Arc::new(Server::new(link, core, greeting));
+    adopt(core, &server)?;
+    Ok(server)
+}

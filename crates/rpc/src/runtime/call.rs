@@ -1,0 +1,317 @@
+//! Making a call.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::channel::request::{Excess, IN_LINE, NESTED, Request, check_size};
+use crate::channel::slot::Slot;
+use crate::channel::span::CallSpan;
+use crate::error::{RpcError, RpcErrorKind};
+use crate::payload::Payload;
+use crate::runtime::codec;
+use crate::runtime::core::{Core, RpcAgent};
+use crate::runtime::future::{InFlight, RpcFuture};
+use crate::runtime::member::Member;
+use crate::runtime::method::Method;
+use crate::service::place::{Place, place, trace};
+
+/// Who is called: a worker by its name, by its id, or as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Destination<'a> {
+    /// By name.
+    Name(&'a str),
+    /// By id, which is its rank.
+    Id(WorkerId),
+    /// Somebody that is known already.
+    Worker(&'a WorkerInfo),
+}
+
+impl<'a> From<&'a str> for Destination<'a> {
+    fn from(name: &'a str) -> Self {
+        Self::Name(name)
+    }
+}
+
+impl<'a> From<&'a String> for Destination<'a> {
+    fn from(name: &'a String) -> Self {
+        Self::Name(name)
+    }
+}
+
+impl From<u32> for Destination<'_> {
+    fn from(id: u32) -> Self {
+        Self::Id(WorkerId(id))
+    }
+}
+
+impl From<WorkerId> for Destination<'_> {
+    fn from(id: WorkerId) -> Self {
+        Self::Id(id)
+    }
+}
+
+impl<'a> From<&'a WorkerInfo> for Destination<'a> {
+    fn from(worker: &'a WorkerInfo) -> Self {
+        Self::Worker(worker)
+    }
+}
+
+/// How long a call may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Timeout {
+    /// As long as the agent's [`timeout`](RpcAgent::timeout) says.
+    #[default]
+    OfAgent,
+    /// As long as it takes.
+    Never,
+    /// So long, in steps of a microsecond; not zero.
+    After(Duration),
+}
+
+/// What can be chosen for a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CallOptions {
+    timeout: Timeout,
+    line: Option<u64>,
+    refuse: bool,
+}
+
+impl CallOptions {
+    /// The agent's timeout, no order among calls, and waiting if too much is on its way.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How long it may take.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Timeout) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Calls that this worker makes in the same line are worked on one after the other, in the order
+    /// in which they were made. Without a line they run side by side, in any order.
+    #[must_use]
+    pub fn line(mut self, key: u64) -> Self {
+        self.line = Some(key);
+        self
+    }
+
+    /// If too much is on its way to the worker, fail with [`RpcErrorKind::Overloaded`] instead of
+    /// waiting.
+    #[must_use]
+    pub fn refuse_excess(mut self) -> Self {
+        self.refuse = true;
+        self
+    }
+}
+
+impl RpcAgent {
+    /// Calls a method of a worker, and goes on.
+    ///
+    /// The argument is turned into a message at once; tensors in it are shared with the message, so
+    /// leave their memory unchanged until the result is there. If 256 calls or 64 MiB are on their
+    /// way to the worker, this waits (in async code the call does), so that memory stays bounded.
+    ///
+    /// What goes wrong, also before anything is sent, is told by the future.
+    pub fn call<'a, Argument, Output>(
+        &self,
+        to: impl Into<Destination<'a>>,
+        method: Method<Argument, Output>,
+        argument: &Argument,
+    ) -> RpcFuture<Output>
+    where
+        Argument: Serialize,
+        Output: DeserializeOwned + Send + 'static,
+    {
+        self.call_with(CallOptions::default(), to, method, argument)
+    }
+
+    /// [`call`](Self::call) with options.
+    pub fn call_with<'a, Argument, Output>(
+        &self,
+        options: CallOptions,
+        to: impl Into<Destination<'a>>,
+        method: Method<Argument, Output>,
+        argument: &Argument,
+    ) -> RpcFuture<Output>
+    where
+        Argument: Serialize,
+        Output: DeserializeOwned + Send + 'static,
+    {
+        let core = self.core();
+        let begun = core.member(&to.into()).and_then(|member| {
+            let (payload, forks) = codec::encode_argument(core, &member, argument)?;
+            match core.begin(&member, method.name(), method.number(), payload, options) {
+                Ok(begun) => Ok((member, begun, forks)),
+                Err(error) => {
+                    codec::not_sent(core, forks);
+                    Err(error)
+                }
+            }
+        });
+        match begun {
+            Ok((member, begun, forks)) => RpcFuture::of_call(InFlight {
+                core: Arc::clone(core),
+                worker: member.info,
+                method: method.name(),
+                id: begun.id,
+                slot: begun.slot,
+                until: begun.until,
+                limit: begun.limit,
+                read: codec::decode_output,
+                forks,
+            }),
+            Err(error) => RpcFuture::ready(Arc::clone(core), Err(error.with_method(method.name()))),
+        }
+    }
+}
+
+/// A call that is on its way.
+pub(crate) struct Begun {
+    pub(crate) id: u64,
+    pub(crate) slot: Arc<Slot<crate::payload::Answer>>,
+    pub(crate) until: Option<Instant>,
+    /// How long it may take.
+    pub(crate) limit: Option<Duration>,
+}
+
+impl Core {
+    /// The member of the group that is meant.
+    pub(crate) fn member(&self, to: &Destination<'_>) -> Result<Member, RpcError> {
+        let members = self.members();
+        let (found, what) = match to {
+            Destination::Id(id) => (members.get(id), format!("id {id}")),
+            Destination::Name(name) => {
+                let mut all = members.values();
+                let found = all.find(|member| member.info.name.as_str() == *name);
+                (found, format!("name {name}"))
+            }
+            Destination::Worker(worker) => {
+                let found = members.get(&worker.id);
+                let same = found.filter(|member| member.info.name == worker.name);
+                (same, format!("name {}", worker.name))
+            }
+        };
+        found.cloned().ok_or_else(|| {
+            let names: Vec<_> = members
+                .values()
+                .map(|member| member.info.name.as_str())
+                .take(20)
+                .collect();
+            let text = format!(
+                "name:{},rank:{} could not find destination {what}; the group has {}: {}",
+                self.me.name,
+                self.me.id,
+                members.len(),
+                names.join(", ")
+            );
+            RpcError::new(RpcErrorKind::UnknownWorker, text)
+        })
+    }
+
+    /// Sends a request on its way to a member.
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        member: &Member,
+        method: &'static str,
+        number: u64,
+        mut payload: Payload,
+        options: CallOptions,
+    ) -> Result<Begun, RpcError> {
+        let begun = Instant::now();
+        let nested = place() != Place::Application;
+        if self.is_stopped() || (!nested && !self.in_flight.is_running()) {
+            return Err(RpcError::stopping().with_worker(member.info.clone()));
+        }
+        let timeout = match options.timeout {
+            Timeout::OfAgent => self.timeout(),
+            Timeout::Never => None,
+            Timeout::After(time) if time < Duration::from_micros(1) => {
+                let text = "a timeout of zero leaves no time for the call: name at least 1 µs, or \
+                            Timeout::Never";
+                return Err(RpcError::invalid(text));
+            }
+            Timeout::After(time) => Some(time),
+        };
+        check_size(&self.limits, &payload)
+            .map_err(|error| error.with_worker(member.info.clone()).with_method(method))?;
+        let mut flags = 0;
+        if let Some(key) = options.line {
+            flags |= IN_LINE;
+            payload.body = behind(key, &payload.body);
+        }
+        if nested {
+            flags |= NESTED;
+        }
+        let excess = match (nested, options.refuse) {
+            // It is part of a call that counts at its caller; if it waited for others of its kind,
+            // they might wait for one another.
+            (true, _) => Excess::Send,
+            (false, true) => Excess::Refuse,
+            (false, false) => Excess::Queue,
+        };
+        let id = self.next_call();
+        let slot = Arc::new(Slot::default());
+        let sent = Arc::new(Slot::default());
+        let trace = match trace() {
+            0 => u128::from(self.incarnation) << 64 | u128::from(id),
+            trace => trace,
+        };
+        self.counters.made();
+        let span = CallSpan::client(trace, id, method, &member.info, payload.len());
+        let request = Request {
+            id,
+            method,
+            number,
+            flags,
+            trace,
+            span,
+            payload,
+            begun,
+            timeout,
+            slot: Arc::clone(&slot),
+            lend: false,
+            sent: Arc::clone(&sent),
+            counted: Arc::new(self.in_flight.begin()),
+        };
+        let full = self.send_request(member, request, excess);
+        let until = timeout.map(|timeout| begun + timeout);
+        if let Some(until) = until {
+            self.note_deadline(until);
+        }
+        let async_code = tokio::runtime::Handle::try_current().is_ok();
+        if !sent.is_filled() && !nested && !async_code {
+            self.wait_sent(member, &sent, full, until);
+        }
+        Ok(Begun {
+            id,
+            slot,
+            until,
+            limit: timeout,
+        })
+    }
+
+    /// Blocks until a request has left the queue. For a connection that is being made it waits only
+    /// if there is too much that does.
+    fn wait_sent(&self, member: &Member, sent: &Slot<()>, full: bool, until: Option<Instant>) {
+        match self.peers.client(member.info.id) {
+            Some(client) => client.wait(sent, until),
+            None if full => sent.park(until),
+            None => {}
+        }
+    }
+}
+
+/// The body with the key of its line before it.
+fn behind(key: u64, body: &Bytes) -> Bytes {
+    let mut whole = BytesMut::with_capacity(8 + body.len());
+    whole.put_u64_le(key);
+    whole.extend_from_slice(body);
+    whole.freeze()
+}

@@ -1,0 +1,206 @@
+//! Values to messages and back, as the agent at hand sends and receives them.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use rdzv_rpc_proto::rref::{ForkId, Input, Member as Holder};
+use rdzv_rpc_proto::worker::WorkerInfo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::RpcError;
+use crate::message::{
+    AdoptReferences, Adopted, ForkReferences, Incoming, Outgoing, decode, encode,
+};
+use crate::payload::Payload;
+use crate::runtime::core::CallContext;
+use crate::runtime::core::{Confirmation, Core};
+use crate::runtime::member::Member;
+
+/// The argument of a call to this worker, and the references in it.
+pub(crate) fn encode_argument<T: Serialize + ?Sized>(
+    core: &Arc<Core>,
+    to: &Member,
+    argument: &T,
+) -> Result<(Payload, Vec<ForkId>), RpcError> {
+    let view = core.view();
+    let map = view
+        .as_ref()
+        .and_then(|view| view.device_map(&to.info.name));
+    let mut forking = Forking::new(core, to.holder());
+    let mut outgoing = Outgoing::request(&to.info)
+        .with_device_map(map)
+        .with_references(&mut forking);
+    let payload = encode(argument, &mut outgoing)?;
+    Ok((payload, forking.into_forks()))
+}
+
+/// The argument of a call that has come, and what has to be known of the references in it before a
+/// function may use them.
+pub(crate) fn decode_argument<T: DeserializeOwned>(
+    context: &CallContext,
+    payload: &Payload,
+) -> Result<(T, Arrived), RpcError> {
+    let core = context.agent.core();
+    let mut adopting = Adopting::new(core, &context.caller);
+    let mut incoming = Incoming::new(&context.caller, &core.backend).with_references(&mut adopting);
+    let argument = decode(payload, &mut incoming)?;
+    Ok((argument, adopting.arrived()))
+}
+
+/// The result of a call, for the worker that made it.
+pub(crate) fn encode_output<T: Serialize + ?Sized>(
+    context: &CallContext,
+    output: &T,
+) -> Result<Payload, RpcError> {
+    let core = context.agent.core();
+    let to = &context.caller;
+    let mut forking = Forking::new(core, context.holder());
+    let view = core.view();
+    let mut outgoing = Outgoing::response(to).with_references(&mut forking);
+    if let Some(view) = &view {
+        outgoing = outgoing
+            .with_device_map(view.reverse_map(&to.name))
+            .with_devices(view.devices());
+    }
+    let payload = encode(output, &mut outgoing)?;
+    forking.into_forks();
+    Ok(payload)
+}
+
+/// The result of a call that this worker answered.
+pub(crate) fn decode_output<T: DeserializeOwned>(
+    core: &Arc<Core>,
+    from: &WorkerInfo,
+    payload: &Payload,
+) -> Result<T, RpcError> {
+    let mut adopting = Adopting::new(core, from);
+    let mut incoming = Incoming::new(from, &core.backend).with_references(&mut adopting);
+    decode(payload, &mut incoming)
+}
+
+/// Forks the references of one message.
+pub(crate) struct Forking<'a> {
+    core: &'a Arc<Core>,
+    to: Holder,
+    forks: Vec<ForkId>,
+}
+
+impl<'a> Forking<'a> {
+    pub(crate) fn new(core: &'a Arc<Core>, to: Holder) -> Self {
+        Self {
+            core,
+            to,
+            forks: Vec::new(),
+        }
+    }
+
+    /// The message exists: these forks are in it.
+    pub(crate) fn into_forks(mut self) -> Vec<ForkId> {
+        std::mem::take(&mut self.forks)
+    }
+}
+
+impl Drop for Forking<'_> {
+    fn drop(&mut self) {
+        // The message does not exist.
+        not_sent(self.core, std::mem::take(&mut self.forks));
+    }
+}
+
+/// The message that these forks are in was not sent.
+pub(crate) fn not_sent(core: &Arc<Core>, forks: Vec<ForkId>) {
+    for fork in forks {
+        core.references.handle(core, Input::NotSent(fork));
+    }
+}
+
+/// The message that these forks are in has failed, and may have arrived.
+pub(crate) fn strayed(core: &Arc<Core>, forks: &[ForkId]) {
+    for fork in forks {
+        core.references.handle(core, Input::Strayed(*fork));
+    }
+}
+
+impl ForkReferences for Forking<'_> {
+    fn fork(&mut self, local: &[u8]) -> Result<Vec<u8>, RpcError> {
+        let (fork, bytes) = self.core.references.fork(self.core, self.to, local)?;
+        self.forks.push(fork);
+        Ok(bytes)
+    }
+}
+
+/// Adopts the references of one message.
+pub(crate) struct Adopting<'a> {
+    core: &'a Arc<Core>,
+    source: &'a WorkerInfo,
+    arrived: Arrived,
+}
+
+/// References that have come, and are not all known to their owners yet.
+#[derive(Default)]
+pub(crate) struct Arrived {
+    pending: Vec<Confirmation>,
+}
+
+impl<'a> Adopting<'a> {
+    pub(crate) fn new(core: &'a Arc<Core>, source: &'a WorkerInfo) -> Self {
+        Self {
+            core,
+            source,
+            arrived: Arrived::default(),
+        }
+    }
+
+    /// What there is to wait for.
+    pub(crate) fn arrived(self) -> Arrived {
+        self.arrived
+    }
+}
+
+impl AdoptReferences for Adopting<'_> {
+    fn adopt(&mut self, fork: &[u8]) -> Result<Adopted, RpcError> {
+        let references = &self.core.references;
+        let (adopted, unconfirmed) = references.adopt(self.core, self.source, fork)?;
+        self.arrived.pending.extend(unconfirmed);
+        Ok(adopted)
+    }
+}
+
+impl Arrived {
+    /// Blocks until the owners know of all.
+    ///
+    /// # Errors
+    ///
+    /// The first reference that turned out to be of no use.
+    pub(crate) fn wait(&mut self) -> Result<(), RpcError> {
+        for confirmation in self.pending.drain(..) {
+            confirmation.park(None);
+            confirmation.take().unwrap_or(Ok(()))?;
+        }
+        Ok(())
+    }
+}
+
+/// Ready when the owners know of all.
+impl Future for Arrived {
+    type Output = Result<(), RpcError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        while let Some(confirmation) = self.pending.last() {
+            match confirmation.poll(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(())) => {
+                    self.pending.pop();
+                }
+                Poll::Ready(Err(error)) => {
+                    self.pending.clear();
+                    return Poll::Ready(Err(error));
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}

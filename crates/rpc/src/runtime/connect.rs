@@ -1,0 +1,349 @@
+//! Connecting to a worker and greeting it; on a thread of its own, which may block.
+
+use std::io;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use rdzv_rpc_proto::calls::CreditLimits;
+use rdzv_rpc_proto::frame::hello::Hello;
+use rdzv_rpc_proto::frame::{FrameKind, Header, Limits};
+use rdzv_rpc_proto::rref::Input;
+use rdzv_rpc_proto::worker::WorkerInfo;
+use rustix::event::{PollFd, PollFlags};
+
+use crate::bulk::remote_read::Lending;
+use crate::channel::client::Client;
+use crate::channel::client::ClientOwner;
+use crate::channel::request::{Excess, Request};
+use crate::error::{RpcError, RpcErrorKind};
+use crate::runtime::core::Core;
+use crate::runtime::member::Member;
+use crate::runtime::peers::Peer;
+use crate::service::server::{Caller, Server};
+use crate::transport::{self, Carrier, Readiness, TransportError};
+use crate::wire::handshake::Greeting;
+use crate::wire::link::{self, Endpoint, Ends, Link, fail, rest};
+use crate::wire::reader::{Broken, Reader};
+use crate::wire::writer::{Left, Writer};
+
+/// A worker that cannot be reached in this time is lost.
+const IN_TIME: Duration = Duration::from_secs(10);
+
+const NOBODY_THERE: &str = ". It has ended, or its host or the network in between is down: the next call \
+                            tries again";
+
+impl Core {
+    /// Sends a request to a member, over a new connection if there is none. Says whether too much
+    /// waits for that connection to go on making requests.
+    pub(crate) fn send_request(
+        self: &Arc<Self>,
+        member: &Member,
+        request: Request,
+        excess: Excess,
+    ) -> bool {
+        let id = member.info.id;
+        let mut peers = self.peers.0.lock();
+        match peers.get_mut(&id) {
+            Some(Peer::Open {
+                client,
+                incarnation,
+            }) if *incarnation == member.incarnation && client.link().ended().is_none() => {
+                let client = Arc::clone(client);
+                drop(peers);
+                client.begin(request, excess);
+                false
+            }
+            Some(Peer::Connecting(waiting)) => {
+                waiting.push((request, excess));
+                let sizes = waiting
+                    .iter()
+                    .map(|(request, _)| request.payload.len() as u64);
+                let limits = CreditLimits::default();
+                waiting.len() > limits.calls as usize || sizes.sum::<u64>() > limits.bytes
+            }
+            _ => {
+                let waiting = Peer::Connecting(vec![(request, excess)]);
+                let former = peers.insert(id, waiting);
+                drop(peers);
+                if let Some(Peer::Open { client, .. }) = former {
+                    let text = "the worker was replaced by another one of the same rank";
+                    fail(&client, RpcError::new(RpcErrorKind::PeerLost, text));
+                }
+                self.connect_to(member.clone());
+                false
+            }
+        }
+    }
+
+    /// The connection to a member. If there is none yet, one is made, and the references are told.
+    pub(crate) fn reach(self: &Arc<Self>, member: &Member) -> Option<Arc<Client>> {
+        let id = member.info.id;
+        let mut peers = self.peers.0.lock();
+        match peers.get(&id) {
+            Some(Peer::Open {
+                client,
+                incarnation,
+            }) if *incarnation == member.incarnation && client.link().ended().is_none() => {
+                Some(Arc::clone(client))
+            }
+            Some(Peer::Connecting(_)) => None,
+            // Whoever has the place is being replaced, or has just been lost.
+            Some(Peer::Open { .. }) => None,
+            None => {
+                peers.insert(id, Peer::Connecting(Vec::new()));
+                drop(peers);
+                self.connect_to(member.clone());
+                None
+            }
+        }
+    }
+
+    fn connect_to(self: &Arc<Self>, member: Member) {
+        if self.is_stopped() {
+            return self.peers.failed(&member, &RpcError::stopping());
+        }
+        let starter = Arc::clone(self);
+        let named = std::thread::Builder::new().name(format!("rpc>{}", member.info.name));
+        let target = member.clone();
+        let started = named.spawn(move || match connect(&starter, &target) {
+            Ok(client) => starter.connected(&target, client),
+            Err(error) => {
+                starter.peers.failed(&target, &error);
+                starter.cut_off(target.info.id);
+            }
+        });
+        if let Err(error) = started {
+            let text = format!("no thread can be started to connect to it: {error}");
+            self.peers
+                .failed(&member, &RpcError::new(RpcErrorKind::Internal, text));
+        }
+    }
+
+    fn connected(self: &Arc<Self>, member: &Member, client: Arc<Client>) {
+        let open = Peer::Open {
+            client: Arc::clone(&client),
+            incarnation: member.incarnation,
+        };
+        // Those that have waited for the connection go before those that are made now.
+        let order = client.order();
+        let former = self.peers.0.lock().insert(member.info.id, open);
+        self.counters.connected();
+        self.gathers.connected(&member.info, member.incarnation);
+        if self.is_stopped() {
+            fail(&client, RpcError::stopping());
+        }
+        if let Some(Peer::Connecting(waiting)) = former {
+            let first = waiting.iter().filter_map(|(request, _)| request.until());
+            let first = first.min();
+            for (request, excess) in waiting {
+                if !request.slot.is_filled() {
+                    client.begin_in(&order, request, excess);
+                }
+            }
+            // Between the two places nobody has seen them: their time may have been over meanwhile.
+            if let Some(first) = first {
+                self.note_deadline(first);
+            }
+        }
+        drop(order);
+        self.references
+            .handle(self, Input::Reachable(member.holder()));
+    }
+}
+
+/// A connection to a member, ready for calls.
+pub(crate) fn connect(core: &Arc<Core>, member: &Member) -> Result<Arc<Client>, RpcError> {
+    if member.info.id == core.me.id {
+        return with_oneself(core);
+    }
+    let begun = Instant::now();
+    let until = begun + IN_TIME;
+    let carrier =
+        transport::connect(&member.contact, &core.transports, until).map_err(|error| {
+            use TransportError::{Late, Refused, RefusedBy, Unreachable};
+            let (kind, remedy) = match error {
+                Refused { .. } | RefusedBy { .. } => (RpcErrorKind::Protocol, ""),
+                Unreachable { .. } | Late { .. } => (RpcErrorKind::PeerLost, NOBODY_THERE),
+                _ => (RpcErrorKind::PeerLost, ""),
+            };
+            let text = format!("{error} ({} ms){remedy}", begun.elapsed().as_millis());
+            RpcError::new(kind, text)
+        })?;
+    carrier
+        .check_name(member.info.name.as_str())
+        .map_err(|error| RpcError::new(RpcErrorKind::Protocol, error.to_string()))?;
+    let mut ends = ends(core, carrier, Limits::UNAUTHENTICATED);
+    let peer = greet(core, member, &mut ends, until)?;
+    if peer.incarnation != member.incarnation {
+        let text = "another worker of the same name answers at its address: it was restarted, \
+                    and the group has not been told yet";
+        return Err(RpcError::new(RpcErrorKind::PeerLost, text));
+    }
+    ends.reader.set_limits(core.limits);
+    let lending = Lending::new(core.local_process(&peer, ends.process), core.pool.clone());
+    open(core, &member.info, ends, lending)
+}
+
+/// Calls to oneself take the same way as others, through a pair of sockets.
+fn with_oneself(core: &Arc<Core>) -> Result<Arc<Client>, RpcError> {
+    let (near, far) = transport::oneself::pair().map_err(|error| {
+        let text = format!("this worker cannot connect with itself: {error}");
+        RpcError::new(RpcErrorKind::Internal, text)
+    })?;
+    let ends_far = ends(core, far, core.limits);
+    let link = Link::new(Arc::clone(&core.poller), ends_far).map_err(|error| no_sockets(&error))?;
+    let caller = Caller {
+        worker: core.me.clone(),
+        incarnation: core.incarnation,
+        lending: Arc::new(Lending::new(link.process, core.pool.clone())),
+    };
+    let server = Arc::new(Server::loopback(link, core, caller.into()));
+    adopt(core, &server)?;
+    let lending = Lending::new(near.process, core.pool.clone());
+    open(core, &core.me, ends(core, near, core.limits), lending)
+}
+
+pub(crate) fn ends(core: &Core, carrier: Carrier, limits: Limits) -> Ends {
+    Ends {
+        reader: Reader::new(carrier.read, limits, core.pool.clone()),
+        writer: Writer::new(carrier.write),
+        kind: carrier.kind,
+        reason: carrier.reason,
+        process: carrier.process,
+        leases: carrier.arenas,
+        peer: carrier.peer,
+        rhythm: core.rhythm,
+    }
+}
+
+fn open(
+    core: &Arc<Core>,
+    worker: &WorkerInfo,
+    ends: Ends,
+    lending: Lending,
+) -> Result<Arc<Client>, RpcError> {
+    let link = Link::new(Arc::clone(&core.poller), ends).map_err(|error| no_sockets(&error))?;
+    tracing::debug!(worker = %worker, transport = %link.kind, reason = link.reason, "connected");
+    let owner: Weak<dyn ClientOwner> = Arc::<Core>::downgrade(core);
+    let counters = Arc::clone(&core.counters);
+    let runtime = core.executor.handle().clone();
+    let client = Client::new(link, owner, counters, runtime, worker.clone(), lending);
+    let client = Arc::new(client.map_err(|error| no_sockets(&error))?);
+    adopt(core, &client)?;
+    if let Some(ping) = client.lending.ping() {
+        client.tell(FrameKind::Ping, 0, &ping)?;
+    }
+    Ok(client)
+}
+
+/// Has the driver look after a connection.
+pub(crate) fn adopt<E: Endpoint + 'static>(core: &Core, endpoint: &Arc<E>) -> Result<(), RpcError> {
+    link::adopt(endpoint).map_err(|error| no_sockets(&error))?;
+    if let Some(next) = endpoint.link().next_look() {
+        core.check_hosts_by(next);
+    }
+    if let Some(helm) = endpoint.link().try_helm() {
+        rest(endpoint, helm);
+    }
+    Ok(())
+}
+
+/// Says who we are, and learns who answers.
+pub(crate) fn greet(
+    core: &Core,
+    member: &Member,
+    ends: &mut Ends,
+    until: Instant,
+) -> Result<Hello, RpcError> {
+    let (mut greeting, hello) =
+        Greeting::connector(core.hello(), core.token.clone(), member.info.clone(), until);
+    say(ends, FrameKind::Hello, &hello, until)?;
+    loop {
+        let frame = match ends.reader.next() {
+            Ok(Some(frame)) => frame,
+            Ok(None) => {
+                sleep(ends, PollFlags::IN, until)?;
+                continue;
+            }
+            Err(broken) => return Err(ended(&broken)),
+        };
+        let said = greeting.take(&frame)?;
+        for (kind, body) in said.answers {
+            say(ends, kind, &body, until)?;
+        }
+        if let Some(peer) = said.peer {
+            return Ok(peer);
+        }
+    }
+}
+
+pub(crate) fn say(
+    ends: &mut Ends,
+    kind: FrameKind,
+    body: &[u8],
+    until: Instant,
+) -> Result<(), RpcError> {
+    let mut left = ends.writer.send(&Header::new(kind), body, Vec::new());
+    loop {
+        match left {
+            Ok(Left::Nothing) => return Ok(()),
+            Ok(Left::Some) => sleep(ends, PollFlags::OUT, until)?,
+            Err(error) => return Err(ended(&Broken::Failed(error))),
+        }
+        left = ends.writer.flush();
+    }
+}
+
+/// Waits for frames or for room.
+pub(crate) fn sleep(ends: &mut Ends, what: PollFlags, until: Instant) -> Result<(), RpcError> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        let text = format!(
+            "the worker accepted the connection and did not say who it is within {} s: it is stopped, \
+             or something else listens at its address",
+            IN_TIME.as_secs()
+        );
+        return Err(RpcError::new(RpcErrorKind::PeerLost, text));
+    }
+    let reading = what == PollFlags::IN;
+    let ready = if reading {
+        ends.reader.prepare_to_sleep()
+    } else {
+        ends.writer.prepare_to_sleep()
+    };
+    if ready {
+        let writable = ends.writer.half().ready_when() == Readiness::Writable;
+        let (descriptor, what) = if reading {
+            (ends.reader.half().descriptor(), PollFlags::IN)
+        } else if writable {
+            (ends.writer.half().descriptor(), PollFlags::OUT)
+        } else {
+            (ends.writer.half().descriptor(), PollFlags::IN)
+        };
+        // What ends it early is a reason to look.
+        let mut watched = [PollFd::from_borrowed_fd(descriptor, what)];
+        let _ = rdzv_event::poll(&mut watched, Some(left));
+    }
+    if reading {
+        ends.reader.awake();
+    } else {
+        ends.writer.awake();
+    }
+    Ok(())
+}
+
+fn ended(broken: &Broken) -> RpcError {
+    let text = match broken {
+        Broken::Closed => "the worker closed the connection at once: it is ending".to_owned(),
+        Broken::Failed(error) => format!("the connection failed at once: {error}"),
+        Broken::Nonsense(error) => {
+            format!("something that is no rdzv worker answers at its address: {error}")
+        }
+    };
+    RpcError::new(RpcErrorKind::PeerLost, text)
+}
+
+fn no_sockets(error: &io::Error) -> RpcError {
+    let text = format!("this worker cannot make a connection: {error}");
+    RpcError::new(RpcErrorKind::Internal, text)
+}

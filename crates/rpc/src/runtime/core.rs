@@ -1,0 +1,391 @@
+//! The parts that an agent is made of, and the handles of it.
+//!
+//! | file | contents |
+//! |---|---|
+//! | here | the parts, and the handles that applications and functions get |
+//! | [`connections`] | what the connections need of their agent |
+//! | [`deadlines`] | the times at which the driver has something to do |
+//! | [`membership`] | changes of the group, and workers that are lost |
+
+mod connections;
+mod deadlines;
+mod membership;
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex, RwLock};
+use rdzv_rpc_proto::directory::GroupView;
+use rdzv_rpc_proto::frame::Limits;
+use rdzv_rpc_proto::frame::hello::{Hello, PROTOCOL};
+use rdzv_rpc_proto::heartbeat::Rhythm;
+use rdzv_rpc_proto::rref::{ForkId, Input, Leak, Member as Holder, Settings};
+use rdzv_rpc_proto::worker::WorkerInfo;
+use rdzv_shm::Pool;
+use rdzv_shm::pass::Peer;
+use rdzv_trust::token::nonce;
+
+use crate::channel::counters::Counters;
+use crate::channel::in_flight::InFlight;
+use crate::channel::slot::Slot;
+use crate::device::DeviceBackend;
+use crate::error::RpcError;
+use crate::group::Group;
+use crate::message::Adopted;
+use crate::runtime::gathers::Gathers;
+use crate::runtime::member::Members;
+use crate::runtime::peers::Peers;
+use crate::service::cancellation::Cancellation;
+use crate::service::executor::Executor;
+use crate::service::functions::{self, Functions};
+use crate::transport::contact::host_identity;
+use crate::transport::{Token, TransportOptions};
+use crate::wire::link::LinkPoller;
+
+/// An agent: calls methods of other workers, and is called by them. Clones are handles of the same
+/// agent, which stops when the last one is dropped.
+#[derive(Clone)]
+pub struct RpcAgent {
+    core: Arc<Core>,
+    /// None in the handles that functions get: they must not keep their own agent running.
+    pub(crate) guard: Option<Arc<StopGuard>>,
+}
+
+/// Stops the agent when it is dropped.
+pub(crate) struct StopGuard {
+    pub(crate) core: Arc<Core>,
+    pub(crate) driver: Mutex<Option<JoinHandle<()>>>,
+    /// The group that it is in; none after it has left.
+    pub(crate) group: Mutex<Option<Group>>,
+}
+
+impl RpcAgent {
+    /// A handle that keeps the agent running.
+    pub(crate) fn owned(core: Arc<Core>, driver: JoinHandle<()>) -> Self {
+        let guard = StopGuard {
+            core: Arc::clone(&core),
+            driver: Mutex::new(Some(driver)),
+            group: Mutex::new(None),
+        };
+        Self {
+            core,
+            guard: Some(Arc::new(guard)),
+        }
+    }
+
+    /// A handle that does not keep the agent running.
+    pub(crate) fn borrowed(core: Arc<Core>) -> Self {
+        Self { core, guard: None }
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    /// Whether it is the same agent, not only one of the same name.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.core, &other.core)
+    }
+}
+
+impl fmt::Debug for RpcAgent {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "RpcAgent({})", self.core.me)
+    }
+}
+
+impl StopGuard {
+    /// Waits for the driver, unless this is its thread.
+    pub(crate) fn join(&self) {
+        let driver = self.driver.lock().take();
+        if let Some(driver) = driver
+            && driver.thread().id() != std::thread::current().id()
+        {
+            // A panic of the driver was reported when it happened.
+            let _ = driver.join();
+        }
+    }
+}
+
+impl Drop for StopGuard {
+    fn drop(&mut self) {
+        self.core.stop();
+        self.join();
+    }
+}
+
+/// Who calls, until when, and from where this call descends.
+#[derive(Debug, Clone)]
+pub struct CallContext {
+    pub(crate) agent: RpcAgent,
+    pub(crate) caller: WorkerInfo,
+    pub(crate) caller_incarnation: u64,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) cancellation: Cancellation,
+    pub(crate) trace: u128,
+}
+
+impl CallContext {
+    /// The agent that the function runs under, to call back or on.
+    pub fn agent(&self) -> &RpcAgent {
+        &self.agent
+    }
+
+    /// The worker that called.
+    pub fn caller(&self) -> &WorkerInfo {
+        &self.caller
+    }
+
+    /// When the caller gives up, if it does.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Fires when nobody waits for the result any more.
+    pub fn cancellation(&self) -> &Cancellation {
+        &self.cancellation
+    }
+
+    /// The number of the trace that this call belongs to. Calls that the function makes belong to
+    /// the same one.
+    pub fn trace(&self) -> u128 {
+        self.trace
+    }
+
+    /// The caller, as the references know it.
+    pub(crate) fn holder(&self) -> Holder {
+        Holder {
+            id: self.caller.id,
+            incarnation: self.caller_incarnation,
+        }
+    }
+}
+
+/// Remote references of an agent, which stand above it.
+pub(crate) trait References: Any + Send + Sync {
+    /// A fork of the reference that calls itself `local`, for a message to `to`.
+    fn fork(
+        &self,
+        core: &Arc<Core>,
+        to: Holder,
+        local: &[u8],
+    ) -> Result<(ForkId, Vec<u8>), RpcError>;
+
+    /// The reference that `source` has forked, and its confirmation if that is not here yet.
+    fn adopt(
+        &self,
+        core: &Arc<Core>,
+        source: &WorkerInfo,
+        fork: &[u8],
+    ) -> Result<(Adopted, Option<Confirmation>), RpcError>;
+
+    /// Tells the machine something.
+    fn handle(&self, core: &Arc<Core>, input: Input<'_>);
+
+    /// A batch has come from this member.
+    fn received(&self, core: &Arc<Core>, from: Holder, body: &Bytes);
+
+    /// Does what is due; returns when something is due next.
+    fn expire(&self, core: &Arc<Core>, now: Instant) -> Option<Instant>;
+
+    /// Releases all that the application holds, and waits until those who have to know do. Returns
+    /// whether that was in time.
+    fn shut_down(&self, core: &Arc<Core>, until: Instant) -> bool;
+
+    /// Waits until nothing is in flight, and keeps what is held for functions that others call. Returns
+    /// whether that was in time.
+    fn rest(&self, core: &Arc<Core>, until: Instant) -> bool;
+
+    /// The end: nothing is kept any more. Returns what others still used.
+    fn end(&self, core: &Arc<Core>) -> Vec<Leak>;
+}
+
+/// Runs a function.
+pub(crate) type MethodBody = functions::MethodBody<CallContext>;
+
+/// The place where the confirmation of a fork arrives.
+pub(crate) type Confirmation = Arc<Slot<Result<(), RpcError>>>;
+
+/// An agent without its threads.
+pub(crate) struct Core {
+    pub(crate) me: WorkerInfo,
+    pub(crate) incarnation: u64,
+    pub(crate) group: u64,
+    host: String,
+    pub(crate) token: Option<Token>,
+    pub(crate) limits: Limits,
+    pub(crate) functions: Functions<CallContext>,
+    pub(crate) pool: Pool,
+    pub(crate) poller: Arc<LinkPoller>,
+    pub(crate) peers: Peers,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) in_flight: Arc<InFlight>,
+    pub(crate) executor: Arc<Executor>,
+    pub(crate) references: Box<dyn References>,
+    pub(crate) gathers: Gathers,
+    pub(crate) transports: TransportOptions,
+    pub(crate) backend: Arc<dyn DeviceBackend>,
+    /// The group; none for agents that got their members in another way.
+    view: RwLock<Option<Arc<GroupView>>>,
+    members: RwLock<Arc<Members>>,
+    /// For those who wait for other members than there are.
+    pub(crate) group_changed: (Mutex<()>, Condvar),
+    /// Microseconds; 0 for none.
+    timeout: AtomicU64,
+    next_call: AtomicU64,
+    /// Held by the thread that shuts it down.
+    pub(crate) ending: Mutex<()>,
+    /// Called when the agent was stopped through a handle.
+    pub(crate) on_stop: OnceLock<fn(&RpcAgent)>,
+    /// When the driver has to look at deadlines, in nanoseconds of the agent's clock.
+    wake_at: AtomicU64,
+    /// When it has to check whether other hosts are there; the same.
+    check_hosts_at: AtomicU64,
+    pub(crate) rhythm: Rhythm,
+}
+
+/// What an agent is made of. `M` are its methods.
+pub(crate) struct Setup<M> {
+    pub(crate) me: WorkerInfo,
+    pub(crate) incarnation: u64,
+    pub(crate) group: u64,
+    pub(crate) token: Option<Token>,
+    pub(crate) limits: Limits,
+    pub(crate) methods: M,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) worker_threads: usize,
+    pub(crate) transports: TransportOptions,
+    pub(crate) backend: Arc<dyn DeviceBackend>,
+    pub(crate) references: Settings,
+}
+
+impl Core {
+    /// An agent whose methods `assemble` turns into functions and remote references.
+    pub(crate) fn new<M>(
+        setup: Setup<M>,
+        assemble: impl FnOnce(M, Holder, Settings) -> (Functions<CallContext>, Box<dyn References>),
+    ) -> std::io::Result<Arc<Self>> {
+        let holder = Holder {
+            id: setup.me.id,
+            incarnation: setup.incarnation,
+        };
+        let executor = Executor::new(setup.me.name.as_str(), setup.worker_threads)?;
+        let (functions, references) = assemble(setup.methods, holder, setup.references);
+        Ok(Arc::new(Self {
+            me: setup.me,
+            incarnation: setup.incarnation,
+            group: setup.group,
+            host: host_identity(),
+            token: setup.token,
+            limits: setup.limits,
+            functions,
+            pool: Pool::default(),
+            poller: Arc::new(LinkPoller::new()?),
+            peers: Peers::default(),
+            counters: Arc::default(),
+            in_flight: Arc::default(),
+            executor: Arc::new(executor),
+            references,
+            gathers: Gathers::default(),
+            rhythm: Rhythm::new(setup.transports.heartbeat_limit),
+            transports: setup.transports,
+            backend: setup.backend,
+            view: RwLock::default(),
+            members: RwLock::default(),
+            group_changed: Default::default(),
+            timeout: AtomicU64::new(micros(setup.timeout)),
+            next_call: AtomicU64::new(1),
+            ending: Mutex::default(),
+            on_stop: OnceLock::new(),
+            wake_at: AtomicU64::new(u64::MAX),
+            check_hosts_at: AtomicU64::new(u64::MAX),
+        }))
+    }
+
+    /// The first frame of this worker to another one.
+    pub(crate) fn hello(&self) -> Hello {
+        Hello {
+            version: PROTOCOL,
+            features: 0,
+            worker: self.me.clone(),
+            group: self.group,
+            incarnation: self.incarnation,
+            host: self.host.clone(),
+            process: std::process::id(),
+            wants_proof: self.token.is_some(),
+            nonce: nonce(),
+        }
+    }
+
+    /// The process at the other end, if its memory may be in reach.
+    pub(crate) fn local_process(&self, peer: &Hello, process: Option<Peer>) -> Option<Peer> {
+        let same_host = !self.host.is_empty() && self.host == peer.host;
+        process.filter(|_| same_host && self.transports.read_memory)
+    }
+
+    pub(crate) fn members(&self) -> Arc<Members> {
+        Arc::clone(&self.members.read())
+    }
+
+    /// The group, with the devices of its members.
+    pub(crate) fn view(&self) -> Option<Arc<GroupView>> {
+        self.view.read().clone()
+    }
+
+    pub(crate) fn set_view(&self, view: Arc<GroupView>) {
+        *self.view.write() = Some(view);
+    }
+
+    pub(crate) fn next_call(&self) -> u64 {
+        self.next_call.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        match self.timeout.load(Ordering::Relaxed) {
+            0 => None,
+            micros => Some(Duration::from_micros(micros)),
+        }
+    }
+
+    pub(crate) fn set_timeout(&self, timeout: Option<Duration>) {
+        self.timeout.store(micros(timeout), Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.in_flight.is_stopped()
+    }
+
+    /// Stops at once.
+    pub(crate) fn stop(self: &Arc<Self>) {
+        if self.in_flight.stop() {
+            for leak in self.references.end(self) {
+                tracing::warn!(worker = %self.me, holder = %leak.holder, "{leak}");
+            }
+        }
+        self.poller.wake();
+        self.notify_group_changed();
+        self.gathers.stop();
+    }
+
+    /// Threads that wait for the group look again.
+    pub(crate) fn notify_group_changed(&self) {
+        let (lock, changed) = &self.group_changed;
+        // Nobody is between a look and the wait while this is held.
+        drop(lock.lock());
+        changed.notify_all();
+    }
+}
+
+fn micros(timeout: Option<Duration>) -> u64 {
+    timeout.map_or(0, |timeout| {
+        u64::try_from(timeout.as_micros())
+            .unwrap_or(u64::MAX)
+            .max(1)
+    })
+}

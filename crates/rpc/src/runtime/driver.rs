@@ -1,0 +1,214 @@
+//! The one thread that waits for everything: connections, frames, room, deadlines.
+//!
+//! It also takes the first step of each async function that is called, so that one that has its
+//! answer at once costs no change of threads.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rdzv_shm::spin::{SpinBudget, relax};
+
+use crate::error::{RpcError, RpcErrorKind};
+use crate::runtime::accept::Reception;
+use crate::runtime::core::Core;
+use crate::runtime::run::panic_text;
+use crate::wire::link::{Endpoint, Pumped, fail, pause, pump, rest};
+use crate::wire::poller::{Happening, become_driver};
+
+/// The most time that the driver spins for the next frame of those who have just sent one.
+const SPIN_FOR_FRAMES: Duration = Duration::from_micros(50);
+
+/// Starts the driver of an agent.
+pub(crate) fn start(core: Arc<Core>, reception: Reception) -> std::io::Result<JoinHandle<()>> {
+    let name = format!("rpc:{}", core.me.name);
+    std::thread::Builder::new()
+        .name(name)
+        .spawn(move || run(&core, reception))
+}
+
+fn run(core: &Arc<Core>, mut reception: Reception) {
+    become_driver();
+    let runtime = core.executor.enter();
+    // Without its driver an agent would be silent, and nobody would know why.
+    let whole = catch_unwind(AssertUnwindSafe(|| drive(core, &mut reception)));
+    let text = match whole {
+        Ok(()) => "the agent of this worker was shut down".to_owned(),
+        Err(panic) => {
+            let text = panic_text(panic.as_ref());
+            tracing::error!(
+                panic = text,
+                "the agent of this worker has failed and stops"
+            );
+            format!("the agent of this worker has failed: {text}")
+        }
+    };
+    core.stop();
+    reception.close(core);
+    for endpoint in core.poller.all() {
+        fail(
+            &endpoint,
+            RpcError::new(RpcErrorKind::Stopping, text.clone()),
+        );
+    }
+    core.peers.stop();
+    drop(runtime);
+    core.executor.end();
+}
+
+/// Until the agent is stopped.
+fn drive(core: &Arc<Core>, reception: &mut Reception) {
+    let mut happenings = Vec::new();
+    let mut hot: Vec<Arc<dyn Endpoint>> = Vec::new();
+    let spin = SpinBudget::new(SPIN_FOR_FRAMES);
+    // Since when there are no frames.
+    let mut quiet = Instant::now();
+    while !core.is_stopped() {
+        let until = earliest(core.wake_at(), reception.deadline());
+        if let Err(error) = core.poller.wait(until, &mut happenings) {
+            tracing::error!(%error, "the agent cannot wait for its connections and stops");
+            return;
+        }
+        take(core, reception, &happenings, &mut hot);
+        if !hot.is_empty() {
+            spin.learn(quiet.elapsed());
+            quiet = look(core, reception, &mut happenings, &mut hot, &spin);
+            for endpoint in hot.drain(..) {
+                if let Some(helm) = endpoint.link().try_helm() {
+                    rest(&endpoint, helm);
+                }
+            }
+        }
+        let now = Instant::now();
+        if core.wake_at().is_some_and(|at| at <= now) {
+            core.expire(now);
+        }
+        reception.expire(now);
+        reception.go_on(core);
+    }
+}
+
+/// Takes what has happened. Connections that had frames are not armed any more, but hot.
+fn take(
+    core: &Arc<Core>,
+    reception: &mut Reception,
+    happenings: &[Happening],
+    hot: &mut Vec<Arc<dyn Endpoint>>,
+) {
+    for happening in happenings {
+        match *happening {
+            Happening::Wake => {
+                for endpoint in core.poller.take_returning() {
+                    if let Err(error) = endpoint.give_back() {
+                        fail(&endpoint, error);
+                    }
+                }
+            }
+            Happening::Knock => reception.admit(core),
+            Happening::Room(id) => {
+                let Some(endpoint) = core.poller.endpoint(id) else {
+                    continue;
+                };
+                if let Err(error) = endpoint.link().flush() {
+                    fail(&endpoint, error);
+                } else if endpoint.may_take() && endpoint.link().resume() {
+                    Arc::clone(&endpoint).goes_on();
+                    take_frames(endpoint, hot);
+                }
+            }
+            Happening::Frames(id) => {
+                if let Some(endpoint) = core.poller.endpoint(id) {
+                    take_frames(endpoint, hot);
+                }
+            }
+        }
+    }
+}
+
+/// Takes what has come over a connection, which is not armed.
+fn take_frames(endpoint: Arc<dyn Endpoint>, hot: &mut Vec<Arc<dyn Endpoint>>) {
+    let pumped = endpoint.link().try_helm().map(|mut helm| {
+        helm.awake();
+        together(&endpoint, |endpoint| pump(endpoint, &mut helm))
+    });
+    match pumped {
+        // The thread that has the helm arms the connection again.
+        None | Some(Pumped::Ended) => {}
+        Some(Pumped::Paused) if pause(&endpoint) => {}
+        Some(_) => hot.push(endpoint),
+    }
+}
+
+/// Polls the hot connections for a short while, since those who have just sent something may send more, and
+/// waking up takes longer. Returns the time of the last frame.
+fn look(
+    core: &Arc<Core>,
+    reception: &mut Reception,
+    happenings: &mut Vec<Happening>,
+    hot: &mut Vec<Arc<dyn Endpoint>>,
+    spin: &SpinBudget,
+) -> Instant {
+    let mut since = Instant::now();
+    let mut rounds = 0_u32;
+    loop {
+        let budget = spin.next();
+        if budget.is_zero() {
+            return since;
+        }
+        let mut came = false;
+        hot.retain(|endpoint| {
+            let Some(mut helm) = endpoint.link().try_helm() else {
+                return true;
+            };
+            match together(endpoint, |endpoint| pump(endpoint, &mut helm)) {
+                Pumped::Idle(0) => true,
+                Pumped::Paused => !pause(endpoint),
+                Pumped::Ended => false,
+                Pumped::Idle(_) | Pumped::More => {
+                    came = true;
+                    true
+                }
+            }
+        });
+        let now = Instant::now();
+        let spun = now - since;
+        if came {
+            spin.learn(spun);
+            since = now;
+        }
+        rounds += 1;
+        // Other connections are served as well.
+        if rounds.is_multiple_of(8) {
+            if core.poller.wait(Some(now), happenings).is_err() {
+                return since;
+            }
+            take(core, reception, happenings, hot);
+        }
+        let due = core.wake_at().is_some_and(|at| at <= now);
+        if hot.is_empty() || (!came && spun >= budget) || due || core.is_stopped() {
+            return since;
+        }
+        if !came {
+            relax(spun);
+        }
+    }
+}
+
+/// Holds the frames back that are sent meanwhile, so that they go out together.
+fn together(
+    endpoint: &Arc<dyn Endpoint>,
+    work: impl FnOnce(&Arc<dyn Endpoint>) -> Pumped,
+) -> Pumped {
+    endpoint.link().hold();
+    let pumped = work(endpoint);
+    if let Err(error) = endpoint.link().let_go() {
+        fail(endpoint, error);
+        return Pumped::Ended;
+    }
+    pumped
+}
+
+fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    one.into_iter().chain(other).min()
+}

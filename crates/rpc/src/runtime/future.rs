@@ -1,0 +1,303 @@
+//! The caller's handle of a call.
+
+use std::fmt;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use rdzv_rpc_proto::rref::ForkId;
+use rdzv_rpc_proto::worker::WorkerInfo;
+
+use crate::channel::client::Client;
+use crate::channel::request::time_is_over;
+use crate::channel::slot::{Promise, Slot};
+use crate::error::{RpcError, RpcErrorKind};
+use crate::payload::{Answer, Payload};
+use crate::runtime::codec::strayed;
+use crate::runtime::core::Core;
+use crate::runtime::peers::no_connection_in_time;
+use crate::runtime::run::panic_text;
+use crate::service::place::{Place, place};
+
+/// The result of a call, when it is there.
+///
+/// The call is on its way already; nothing has to be done for it to go on. Wait for the result with
+/// [`wait`](Self::wait) on a thread, or for some time with [`wait_for`](Self::wait_for), or `.await` it in
+/// async code. Dropping the future does not cancel the call: [`cancel`](Self::cancel) does.
+#[must_use = "a call can only tell of its failure through its future"]
+pub struct RpcFuture<T> {
+    state: State<T>,
+}
+
+enum State<T> {
+    /// Of a call.
+    Call(Box<InFlight<T>>),
+    /// Of something that runs by itself, or is there already.
+    Slot(Arc<Core>, Arc<Slot<Result<T, RpcError>>>),
+}
+
+/// How a value is read out of a reply.
+type Read<T> = fn(&Arc<Core>, &WorkerInfo, &Payload) -> Result<T, RpcError>;
+
+/// A call on its way.
+pub(crate) struct InFlight<T> {
+    pub(crate) core: Arc<Core>,
+    pub(crate) worker: WorkerInfo,
+    pub(crate) method: &'static str,
+    pub(crate) id: u64,
+    pub(crate) slot: Arc<Slot<Answer>>,
+    pub(crate) until: Option<Instant>,
+    /// How long it may take.
+    pub(crate) limit: Option<Duration>,
+    pub(crate) read: Read<T>,
+    /// The references in the argument.
+    pub(crate) forks: Vec<ForkId>,
+}
+
+impl<T> InFlight<T> {
+    fn decode(&self, answer: Answer) -> Result<T, RpcError> {
+        if answer.is_err() {
+            strayed(&self.core, &self.forks);
+        }
+        let value = answer.and_then(|payload| (self.read)(&self.core, &self.worker, &payload));
+        value.map_err(|error| {
+            error
+                .with_worker(self.worker.clone())
+                .with_method(self.method)
+        })
+    }
+
+    /// Blocks until the answer is there, at the latest until the call's time is over; or until then.
+    fn wait(&self, at_most: Option<Instant>) -> Option<Answer> {
+        let until = self.until.into_iter().chain(at_most).min();
+        loop {
+            if let Some(answer) = self.slot.take() {
+                return Some(answer);
+            }
+            let client = self.core.peers.client(self.worker.id);
+            if until.is_some_and(|until| until <= Instant::now()) {
+                if self.until.is_none_or(|until| until > Instant::now()) {
+                    return None;
+                }
+                self.time_over(client.as_ref());
+                continue;
+            }
+            match client {
+                Some(client) => client.wait(&self.slot, until),
+                // It is being connected to, or lost: then the slot is about to be filled.
+                None => self.slot.park(until),
+            }
+        }
+    }
+
+    /// Fills the slot, whoever has the call now.
+    fn time_over(&self, client: Option<&Arc<Client>>) {
+        let limit = self.limit.unwrap_or_default();
+        let error = match client {
+            Some(client) => {
+                client.time_over(self.id);
+                time_is_over(limit, "its answer was about to arrive, or it to be sent")
+            }
+            None => {
+                // When the next one's is over the driver knows already.
+                let _ = self.core.peers.expire(Instant::now());
+                no_connection_in_time(limit)
+            }
+        };
+        // It may be in nobody's books just now. If it was found above, the slot is filled.
+        self.slot.fill(Err(error));
+    }
+}
+
+impl<T: Send + 'static> RpcFuture<T> {
+    pub(crate) fn of_call(call: InFlight<T>) -> Self {
+        Self {
+            state: State::Call(Box::new(call)),
+        }
+    }
+
+    pub(crate) fn ready(core: Arc<Core>, result: Result<T, RpcError>) -> Self {
+        Self {
+            state: State::Slot(core, Arc::new(Slot::full(result))),
+        }
+    }
+
+    /// Whether the result is there.
+    pub fn is_done(&self) -> bool {
+        match &self.state {
+            State::Call(call) => call.slot.is_filled(),
+            State::Slot(_, slot) => slot.is_filled(),
+        }
+    }
+
+    /// Blocks until the result is there, or so long. The result stays here: the next wait gets the same.
+    ///
+    /// # Errors
+    ///
+    /// The error of the call. [`RpcErrorKind::Deadline`] if there is no result in this time: the call goes
+    /// on, and can be waited for again. [`RpcErrorKind::InvalidArgument`] as for [`wait`](Self::wait).
+    pub fn wait_for(&mut self, at_most: Duration) -> Result<T, RpcError>
+    where
+        T: Clone,
+    {
+        must_not_be_async()?;
+        let until = Some(Instant::now() + at_most);
+        let known = match &self.state {
+            State::Call(call) => call.wait(until).map(|answer| call.decode(answer)),
+            State::Slot(_, slot) => {
+                slot.park(until);
+                slot.take()
+            }
+        };
+        let Some(result) = known else {
+            let text = format!(
+                "the result was not there within {} s; the call goes on",
+                at_most.as_secs_f64()
+            );
+            let error = RpcError::new(RpcErrorKind::Deadline, text);
+            return Err(match &self.state {
+                State::Call(call) => error
+                    .with_worker(call.worker.clone())
+                    .with_method(call.method),
+                State::Slot(..) => error,
+            });
+        };
+        self.state = State::Slot(self.core(), Arc::new(Slot::full(result.clone())));
+        result
+    }
+
+    /// Blocks until the result is there.
+    ///
+    /// # Errors
+    ///
+    /// What the call failed with. [`RpcErrorKind::InvalidArgument`] in an async function that was
+    /// called: it would hold up what it waits for; `.await` the future there.
+    pub fn wait(self) -> Result<T, RpcError> {
+        must_not_be_async()?;
+        let result = match self.state {
+            State::Call(call) => call.wait(None).map(|answer| call.decode(answer)),
+            State::Slot(_, slot) => {
+                slot.park(None);
+                slot.take()
+            }
+        };
+        result.unwrap_or_else(|| {
+            let text = "the result was taken before";
+            Err(RpcError::new(RpcErrorKind::Internal, text))
+        })
+    }
+
+    /// Gives the call up: it ends with [`RpcErrorKind::Cancelled`] unless its result is there already,
+    /// and the function is told through its [`Cancellation`](crate::Cancellation).
+    pub fn cancel(&self) {
+        match &self.state {
+            State::Call(call) => {
+                if let Some(client) = call.core.peers.client(call.worker.id) {
+                    client.cancel(call.id);
+                }
+                // If it waits for a connection still, it is not sent any more.
+                let text = "the call was cancelled by its caller";
+                let error = RpcError::new(RpcErrorKind::Cancelled, text)
+                    .with_worker(call.worker.clone())
+                    .with_method(call.method);
+                call.slot.fill(Err(error));
+            }
+            State::Slot(_, slot) => {
+                let text = "it was cancelled";
+                slot.fill(Err(RpcError::new(RpcErrorKind::Cancelled, text)));
+            }
+        }
+    }
+
+    /// Goes on with the result as soon as it is there, whoever waits for it. A panic in `go_on`
+    /// becomes the error of the future that is returned.
+    pub fn then<U, F>(self, go_on: F) -> RpcFuture<U>
+    where
+        U: Send + 'static,
+        F: FnOnce(Result<T, RpcError>) -> Result<U, RpcError> + Send + 'static,
+    {
+        let core = self.core();
+        Self::task(core, async move {
+            let result = self.await;
+            catch_unwind(AssertUnwindSafe(|| go_on(result))).unwrap_or_else(|panic| {
+                let text = format!(
+                    "Got the following error when running the callback: panic: {}",
+                    panic_text(panic.as_ref())
+                );
+                Err(RpcError::new(RpcErrorKind::Internal, text))
+            })
+        })
+    }
+
+    /// The results of several calls, in their order, when all are there.
+    pub fn collect(futures: Vec<Self>) -> Option<RpcFuture<Vec<Result<T, RpcError>>>> {
+        let core = futures.first()?.core();
+        Some(Self::task(core, async move {
+            let mut results = Vec::with_capacity(futures.len());
+            for future in futures {
+                results.push(future.await);
+            }
+            Ok(results)
+        }))
+    }
+
+    fn core(&self) -> Arc<Core> {
+        match &self.state {
+            State::Call(call) => Arc::clone(&call.core),
+            State::Slot(core, _) => Arc::clone(core),
+        }
+    }
+
+    fn task<U: Send + 'static>(
+        core: Arc<Core>,
+        work: impl Future<Output = Result<U, RpcError>> + Send + 'static,
+    ) -> RpcFuture<U> {
+        let slot = Arc::new(Slot::default());
+        let promise = Promise::new(&slot);
+        core.executor.spawn(async move {
+            promise.keep(work.await);
+        });
+        RpcFuture {
+            state: State::Slot(core, slot),
+        }
+    }
+}
+
+/// Refuses to block where others would be held up.
+fn must_not_be_async() -> Result<(), RpcError> {
+    if place() == Place::Async {
+        let text = "an async function must not block: await the call, or offer the function with \
+                    `blocking`";
+        return Err(RpcError::invalid(text));
+    }
+    Ok(())
+}
+
+impl<T> Future for RpcFuture<T> {
+    type Output = Result<T, RpcError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &self.state {
+            State::Call(call) => call.slot.poll(context).map(|answer| call.decode(answer)),
+            State::Slot(_, slot) => slot.poll(context),
+        }
+    }
+}
+
+impl<T> fmt::Debug for RpcFuture<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.state {
+            State::Call(call) => write!(
+                formatter,
+                "RpcFuture({} on {}, done: {})",
+                call.method,
+                call.worker,
+                call.slot.is_filled()
+            ),
+            State::Slot(_, slot) => write!(formatter, "RpcFuture(done: {})", slot.is_filled()),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The gathers of an agent: reports come in, members are lost, time is over.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rdzv_rpc_proto::gather::{Finished, GatherError, GatherKey, GatherTable, Participant};
+use rdzv_rpc_proto::worker::{WorkerInfo, WorkerName};
+
+use crate::channel::slot::Slot;
+use crate::payload::Payload;
+use crate::runtime::member::{Member, Members};
+
+/// All values, by the names of their owners.
+pub(crate) type Values = BTreeMap<WorkerName, Payload>;
+
+/// How a gather ended, for one of those who wait for it.
+pub(crate) type Verdict = Arc<Result<Values, GatherError>>;
+type Waiting = Arc<Slot<Verdict>>;
+type Ended = Finished<Payload, Waiting>;
+
+/// The gathers of an agent.
+#[derive(Debug, Default)]
+pub(crate) struct Gathers(Mutex<GatherTable<Payload, Waiting>>);
+
+impl Gathers {
+    pub(crate) fn next(&self, members: Vec<Participant>) -> GatherKey {
+        self.0.lock().next(members)
+    }
+
+    /// Somebody reports; the slot gets the verdict.
+    pub(crate) fn report(&self, key: &GatherKey, from: &WorkerName, value: Payload) -> Waiting {
+        let waiting = Waiting::default();
+        let reported = self.0.lock().report(key, from, value, Arc::clone(&waiting));
+        match reported {
+            Ok(over) => fill(over),
+            Err(refused) => drop(waiting.fill(Arc::new(Err(refused)))),
+        }
+        waiting
+    }
+
+    pub(crate) fn expire(&self, key: &GatherKey, within: Duration) {
+        let over = self.0.lock().expire(key, &format!("{within:?}"));
+        fill(over);
+    }
+
+    /// The connection with a worker is over.
+    pub(crate) fn disconnected(&self, worker: &WorkerInfo, incarnation: u64) {
+        let over = self.0.lock().disconnected(of(worker, incarnation));
+        fill(over);
+    }
+
+    /// There is a connection with a worker.
+    pub(crate) fn connected(&self, worker: &WorkerInfo, incarnation: u64) {
+        self.0.lock().connected(&of(worker, incarnation));
+    }
+
+    /// The group has changed.
+    pub(crate) fn changed(&self, before: &Members, now: &Members) {
+        let stays = |member: &&Member| {
+            let same = now.get(&member.info.id);
+            same.is_some_and(|same| {
+                same.info.name == member.info.name && same.incarnation == member.incarnation
+            })
+        };
+        for member in before.values().filter(|member| !stays(member)) {
+            let over = self.0.lock().left(participant(member));
+            fill(over);
+        }
+    }
+
+    /// This worker stops.
+    pub(crate) fn stop(&self) {
+        let over = self.0.lock().stop();
+        fill(over);
+    }
+}
+
+/// A member as somebody who takes part.
+pub(crate) fn participant(member: &Member) -> Participant {
+    of(&member.info, member.incarnation)
+}
+
+fn of(worker: &WorkerInfo, incarnation: u64) -> Participant {
+    Participant {
+        name: worker.name.clone(),
+        incarnation,
+    }
+}
+
+fn fill(over: impl IntoIterator<Item = Ended>) {
+    for over in over {
+        let verdict = Arc::new(over.result);
+        for waiting in over.waiting {
+            waiting.fill(Arc::clone(&verdict));
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! The members of the group, as far as calls to them need them.
+
+use std::collections::BTreeMap;
+
+use rdzv_rpc_proto::rref::Member as Holder;
+use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo};
+
+use crate::transport::Contact;
+
+/// A member of the group.
+#[derive(Debug, Clone)]
+pub(crate) struct Member {
+    pub(crate) info: WorkerInfo,
+    pub(crate) incarnation: u64,
+    pub(crate) contact: Contact,
+}
+
+impl Member {
+    /// As the references know it.
+    pub(crate) fn holder(&self) -> Holder {
+        Holder {
+            id: self.info.id,
+            incarnation: self.incarnation,
+        }
+    }
+}
+
+/// The members of the group by id.
+pub(crate) type Members = BTreeMap<WorkerId, Member>;

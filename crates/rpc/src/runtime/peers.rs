@@ -1,0 +1,157 @@
+//! The workers that this one calls, and the connections to them, which are made when they are needed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rdzv_rpc_proto::worker::WorkerId;
+
+use crate::channel::client::Client;
+use crate::channel::request::{Excess, Request, time_is_over};
+use crate::error::{RpcError, RpcErrorKind};
+use crate::runtime::member::{Member, Members};
+use crate::wire::link::fail;
+
+/// Connections to other workers.
+#[derive(Default)]
+pub(crate) struct Peers(pub(super) Mutex<BTreeMap<WorkerId, Peer>>);
+
+pub(super) enum Peer {
+    /// A thread connects; these requests wait for it.
+    Connecting(Vec<(Request, Excess)>),
+    Open {
+        client: Arc<Client>,
+        incarnation: u64,
+    },
+}
+
+impl Peers {
+    /// The connection to a worker, if there is one.
+    pub(crate) fn client(&self, worker: WorkerId) -> Option<Arc<Client>> {
+        match self.0.lock().get(&worker) {
+            Some(Peer::Open { client, .. }) => Some(Arc::clone(client)),
+            _ => None,
+        }
+    }
+
+    /// All connections there are.
+    pub(crate) fn clients(&self) -> Vec<Arc<Client>> {
+        let peers = self.0.lock();
+        let open = peers.values().filter_map(|peer| match peer {
+            Peer::Open { client, .. } => Some(Arc::clone(client)),
+            Peer::Connecting(_) => None,
+        });
+        open.collect()
+    }
+
+    /// The workers that have calls of this one to answer, or are being connected to for some.
+    pub(crate) fn busy(&self) -> Vec<WorkerId> {
+        let peers = self.0.lock();
+        let busy = peers.iter().filter(|(_, peer)| match peer {
+            Peer::Open { client, .. } => client.in_flight() > 0,
+            Peer::Connecting(waiting) => !waiting.is_empty(),
+        });
+        busy.map(|(id, _)| *id).collect()
+    }
+
+    pub(super) fn failed(&self, member: &Member, error: &RpcError) {
+        let mut peers = self.0.lock();
+        if !matches!(peers.get(&member.info.id), Some(Peer::Connecting(_))) {
+            return;
+        }
+        let waiting = peers.remove(&member.info.id);
+        drop(peers);
+        if let Some(Peer::Connecting(waiting)) = waiting {
+            for (request, _) in waiting {
+                request.fail(error.clone().with_worker(member.info.clone()));
+            }
+        }
+    }
+
+    /// A connection is over. Says which process of the worker's name it was to, unless there is
+    /// another one to it.
+    pub(crate) fn lost(&self, lost: &Arc<Client>) -> Option<u64> {
+        let mut peers = self.0.lock();
+        let id = lost.worker().id;
+        match peers.get(&id) {
+            Some(Peer::Open {
+                client,
+                incarnation,
+            }) if Arc::ptr_eq(client, lost) => {
+                let incarnation = *incarnation;
+                peers.remove(&id);
+                Some(incarnation)
+            }
+            _ => None,
+        }
+    }
+
+    /// Closes the connections to workers that are not members any more.
+    pub(crate) fn keep(&self, members: &Members) {
+        let gone: Vec<_> = {
+            let peers = self.0.lock();
+            let open = peers.iter().filter_map(|(id, peer)| match peer {
+                Peer::Open {
+                    client,
+                    incarnation,
+                } => {
+                    let stays = members
+                        .get(id)
+                        .is_some_and(|member| member.incarnation == *incarnation);
+                    (!stays).then(|| Arc::clone(client))
+                }
+                Peer::Connecting(_) => None,
+            });
+            open.collect()
+        };
+        for client in gone {
+            let text = "the worker has left the group, or was lost";
+            fail(&client, RpcError::new(RpcErrorKind::PeerLost, text));
+        }
+    }
+
+    /// Ends the calls whose time is over; says when the next one's is.
+    pub(crate) fn expire(&self, now: Instant) -> Option<Instant> {
+        let next = self
+            .clients()
+            .into_iter()
+            .filter_map(|client| client.expire(now));
+        let next = next.min();
+        let mut waiting = None;
+        let mut over = Vec::new();
+        for peer in self.0.lock().values_mut() {
+            if let Peer::Connecting(requests) = peer {
+                let is_over = |(request, _): &mut (Request, Excess)| {
+                    request.until().is_some_and(|until| until <= now)
+                };
+                over.extend(requests.extract_if(.., is_over));
+                let first = requests.iter().filter_map(|(request, _)| request.until());
+                waiting = first.chain(waiting).min();
+            }
+        }
+        // Without the lock: whoever is told may have to reach a worker.
+        for (request, _) in over {
+            let error = no_connection_in_time(request.timeout.unwrap_or_default());
+            request.fail(error);
+        }
+        next.into_iter().chain(waiting).min()
+    }
+
+    /// Requests that wait for a connection fail.
+    pub(crate) fn stop(&self) {
+        let peers = std::mem::take(&mut *self.0.lock());
+        for peer in peers.into_values() {
+            if let Peer::Connecting(waiting) = peer {
+                for (request, _) in waiting {
+                    request.fail(RpcError::stopping());
+                }
+            }
+        }
+    }
+}
+
+/// The error of a call whose time was over before there was a connection.
+pub(crate) fn no_connection_in_time(limit: Duration) -> RpcError {
+    time_is_over(limit, "the worker could not be reached in that time")
+}

@@ -1,0 +1,91 @@
+//! One run of a function: its argument, what has to be known before, its steps, and its panics.
+
+use std::any::Any;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::Poll;
+
+use serde::de::DeserializeOwned;
+
+use crate::channel::failure::Failure;
+use crate::error::{RemoteError, RpcError, RpcErrorKind};
+use crate::payload::Payload;
+use crate::runtime::codec;
+use crate::runtime::core::CallContext;
+use crate::service::place::{Place, inside};
+
+/// Runs an async function: its argument, what has to be known before, and its steps.
+pub(crate) async fn steps<Argument, Output, Function, Future_>(
+    function: Function,
+    context: CallContext,
+    payload: Payload,
+) -> Result<Output, RpcError>
+where
+    Argument: DeserializeOwned,
+    Function: Fn(CallContext, Argument) -> Future_,
+    Future_: Future<Output = Result<Output, RpcError>>,
+{
+    let trace = context.trace;
+    let decoded = codec::decode_argument::<Argument>(&context, &payload);
+    drop(payload);
+    let (argument, arrived) = decoded?;
+    arrived.await?;
+    let started = caught(|| inside(Place::Async, trace, || function(context, argument)))?;
+    in_steps(trace, started).await
+}
+
+/// Runs a function that blocks.
+pub(crate) fn at_once<Argument: DeserializeOwned, Output>(
+    function: &impl Fn(CallContext, Argument) -> Result<Output, RpcError>,
+    context: CallContext,
+    payload: Payload,
+) -> Result<Output, RpcError> {
+    let trace = context.trace;
+    let (argument, mut arrived) = codec::decode_argument::<Argument>(&context, &payload)?;
+    drop(payload);
+    arrived.wait()?;
+    caught(|| inside(Place::Blocking, trace, || function(context, argument)))?
+}
+
+/// Goes through the future of the application step by step, each in the place that says so. A panic
+/// in it is its failure.
+async fn in_steps<Output>(
+    trace: u128,
+    future: impl Future<Output = Result<Output, RpcError>>,
+) -> Result<Output, RpcError> {
+    let mut future = std::pin::pin!(future);
+    poll_fn(|context| {
+        let step = caught(|| inside(Place::Async, trace, || future.as_mut().poll(context)));
+        step.unwrap_or_else(|panicked| Poll::Ready(Err(panicked)))
+    })
+    .await
+}
+
+/// The error of a function as that of a call.
+pub(crate) fn failed(error: impl Failure) -> RpcError {
+    remote(error.into_remote())
+}
+
+fn remote(remote: RemoteError) -> RpcError {
+    let mut error = RpcError::new(RpcErrorKind::Remote, remote.to_string());
+    error.remote = Some(Box::new(remote));
+    error
+}
+
+/// Runs code of the application; a panic in it is its failure, and nobody else's.
+fn caught<T>(run: impl FnOnce() -> T) -> Result<T, RpcError> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
+        remote(RemoteError {
+            type_name: "panic".to_owned(),
+            message: panic_text(panic.as_ref()),
+            ..RemoteError::default()
+        })
+    })
+}
+
+/// What a panic says.
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no text".to_owned())
+}

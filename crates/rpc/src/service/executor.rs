@@ -1,0 +1,212 @@
+//! The threads that functions run on: async ones on one thread of a tokio runtime, those that block on
+//! threads of its blocking pool, up to a number at a time and the others in order.
+//!
+//! Threads that read large parts need no permit: a function that waits for a reply holds its thread until
+//! the reply has been read.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::runtime::{Builder, EnterGuard, Handle, Runtime};
+use tokio::sync::watch;
+
+/// Extra threads for bulk reads, so that they progress while all worker threads run functions.
+const READERS: usize = 4;
+
+/// Time that async functions have to end by themselves after they were cancelled. Nobody waits for that.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// A function that blocks.
+type Work = Box<dyn FnOnce() + Send>;
+
+/// The runtime of an agent, its permits, and the async functions that have begun and not ended.
+pub(crate) struct Executor {
+    runtime: Mutex<Option<Runtime>>,
+    handle: Handle,
+    permits: Permits,
+    functions: Arc<watch::Sender<usize>>,
+}
+
+/// An async function that counts until this is dropped.
+pub(crate) struct CountedFunction(Arc<watch::Sender<usize>>);
+
+impl Executor {
+    /// Starts the threads of the agent with this name.
+    pub(crate) fn new(name: &str, worker_threads: usize) -> io::Result<Self> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .max_blocking_threads(worker_threads.saturating_add(READERS))
+            .thread_name(format!("rpc:{name}"))
+            .enable_time()
+            .build()?;
+        Ok(Self {
+            handle: runtime.handle().clone(),
+            runtime: Mutex::new(Some(runtime)),
+            permits: Permits::new(worker_threads),
+            functions: Arc::default(),
+        })
+    }
+
+    /// For tasks and large reads.
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    pub(crate) fn enter(&self) -> EnterGuard<'_> {
+        self.handle.enter()
+    }
+
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.handle.spawn(work);
+    }
+
+    /// Runs a function that blocks, as soon as there is a permit.
+    pub(crate) fn spawn_blocking(self: &Arc<Self>, work: impl FnOnce() + Send + 'static) {
+        if let Some(first) = self.permits.enter(Box::new(work)) {
+            let executor = Arc::clone(self);
+            self.handle
+                .spawn_blocking(move || executor.permits.work(first));
+        }
+    }
+
+    /// One more async function has begun.
+    pub(crate) fn begin(&self) -> CountedFunction {
+        self.functions.send_modify(|count| *count += 1);
+        CountedFunction(Arc::clone(&self.functions))
+    }
+
+    /// Ends the threads, without waiting for them. Async functions, which were cancelled, have a moment to
+    /// end by themselves; the runtime itself waits for that.
+    pub(crate) fn end(&self) {
+        let runtime = self.runtime.lock().take();
+        if let Some(runtime) = runtime {
+            if *self.functions.borrow() == 0 {
+                runtime.shutdown_background();
+            } else {
+                let mut count = self.functions.subscribe();
+                self.handle.spawn(async move {
+                    // Whether they are over or not, this is the end.
+                    let _ = tokio::time::timeout(GRACE, count.wait_for(|count| *count == 0)).await;
+                    runtime.shutdown_background();
+                });
+            }
+        }
+        self.permits.close();
+    }
+}
+
+impl Drop for CountedFunction {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+/// Functions that have a thread, and those that wait for one.
+struct Permits {
+    most: usize,
+    state: Mutex<PermitState>,
+}
+
+#[derive(Default)]
+struct PermitState {
+    running: usize,
+    waiting: VecDeque<Work>,
+    closed: bool,
+}
+
+impl Permits {
+    fn new(most: usize) -> Self {
+        Self {
+            most,
+            state: Mutex::default(),
+        }
+    }
+
+    /// The work again if it is to have a thread now; it waits otherwise.
+    fn enter(&self, work: Work) -> Option<Work> {
+        let mut state = self.state.lock();
+        if state.closed || state.running < self.most {
+            state.running += 1;
+            return Some(work);
+        }
+        state.waiting.push_back(work);
+        None
+    }
+
+    /// Does the work, and then what waits.
+    fn work(&self, first: Work) {
+        let mut next = Some(first);
+        while let Some(work) = next {
+            // A panic was reported when it happened; it must not take the permits of others.
+            let _ = catch_unwind(AssertUnwindSafe(work));
+            let mut state = self.state.lock();
+            next = state.waiting.pop_front();
+            state.running -= usize::from(next.is_none());
+        }
+    }
+
+    /// What waits is not done any more.
+    fn close(&self) {
+        let mut state = self.state.lock();
+        state.closed = true;
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        // Without the lock: dropping it fills the slots of those that wait for its results.
+        drop(waiting);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn up_to_a_number_run_and_the_others_follow_in_order_whoever_panics() {
+        let permits = Permits::new(2);
+        let done = Arc::new(Mutex::new(Vec::new()));
+        let work = |number: u32| -> Work {
+            let done = Arc::clone(&done);
+            Box::new(move || {
+                done.lock().push(number);
+                assert_ne!(number, 2, "one that panics");
+            })
+        };
+        let first = permits.enter(work(0)).unwrap();
+        let second = permits.enter(work(1)).unwrap();
+        for number in 2..5 {
+            assert!(permits.enter(work(number)).is_none());
+        }
+        permits.work(first);
+        assert_eq!(*done.lock(), [0, 2, 3, 4]);
+        assert!(permits.enter(work(5)).is_some(), "one has ended");
+        assert!(permits.enter(work(6)).is_none());
+        permits.work(second);
+        assert_eq!(*done.lock(), [0, 2, 3, 4, 1, 6]);
+    }
+
+    #[test]
+    fn what_waits_at_the_end_is_dropped() {
+        let permits = Permits::new(1);
+        let counted = Arc::new(AtomicU32::new(0));
+        let work = || -> Work {
+            let counted = Arc::clone(&counted);
+            Box::new(move || {
+                counted.fetch_add(1, Ordering::Relaxed);
+            })
+        };
+        let first = permits.enter(work()).unwrap();
+        assert!(permits.enter(work()).is_none());
+        permits.close();
+        permits.work(first);
+        assert_eq!(counted.load(Ordering::Relaxed), 1);
+        assert_eq!(Arc::strong_count(&counted), 1);
+    }
+}

@@ -1,0 +1,348 @@
+//! The answering side of a connection: who calls, and what each of its frames is for.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`requests`] | a request from its frame to its turn |
+//! | [`running`] | its function |
+//! | [`replies`] | the answer |
+
+mod replies;
+mod requests;
+mod running;
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Instant;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use rdzv_rpc_proto::calls::{Share, Window};
+use rdzv_rpc_proto::frame::hello::Hello;
+use rdzv_rpc_proto::frame::{Frame, FrameKind, Header, Limits};
+use rdzv_rpc_proto::rref::Member as Holder;
+use rdzv_rpc_proto::worker::WorkerInfo;
+use rdzv_shm::pass::Peer;
+
+use self::requests::Job;
+use self::running::Blocking;
+use crate::bulk::registered::Arenas;
+use crate::bulk::remote_read::Lending;
+use crate::channel::counters::Counters;
+use crate::error::{RpcError, RpcErrorKind};
+use crate::payload::Payload;
+use crate::service::cancellation::Cancellation;
+use crate::service::executor::Executor;
+use crate::service::functions::Functions;
+use crate::wire::handshake::Greeting;
+use crate::wire::link::{Endpoint, Link, fail};
+
+/// Bytes of replies that a caller may leave unread, before none of its requests is begun until it takes
+/// some: as much as it may have in flight.
+const MOST_UNREAD: usize = 64 << 20;
+
+/// The agent of a connection, as far as its answering side needs one.
+pub(crate) trait Service: Send + Sync + Sized + 'static {
+    /// What a function gets beside its argument.
+    type Context: Send + 'static;
+
+    fn functions(&self) -> &Functions<Self::Context>;
+
+    /// What the function of this call gets.
+    fn context(self: Arc<Self>, call: CallData<'_>) -> Self::Context;
+
+    fn executor(&self) -> &Arc<Executor>;
+
+    fn counters(&self) -> &Counters;
+
+    fn limits(&self) -> &Limits;
+
+    fn is_stopped(&self) -> bool;
+
+    /// A peer has proved that it belongs to the job: the process at the other end, if it is on this host.
+    fn accepted(self: &Arc<Self>, peer: Hello, process: Option<Peer>) -> Caller;
+
+    /// The connection is over; without a caller, before it was accepted.
+    fn caller_lost(self: &Arc<Self>, caller: Option<&Caller>, error: &RpcError);
+
+    /// Messages about remote references have come.
+    fn references(self: &Arc<Self>, caller: &Caller, batch: &Bytes);
+}
+
+/// A call, as far as its function may know it.
+pub(crate) struct CallData<'a> {
+    pub(crate) caller: &'a Caller,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) cancellation: Cancellation,
+    pub(crate) trace: u128,
+}
+
+/// The answering side of a connection.
+pub(crate) struct Server<S: Service> {
+    link: Link,
+    arenas: Arenas,
+    service: Weak<S>,
+    /// None for the connection of a worker with itself.
+    greeting: Mutex<Option<Greeting>>,
+    caller: OnceLock<Caller>,
+    served: Mutex<Served<S>>,
+}
+
+/// Who calls.
+pub(crate) struct Caller {
+    pub(crate) worker: WorkerInfo,
+    pub(crate) incarnation: u64,
+    pub(crate) lending: Arc<Lending>,
+}
+
+/// The requests that are not over.
+struct Served<S: Service> {
+    /// Requests that had to wait, since their parts are being read or others of their line come first,
+    /// until they run.
+    waiting: BTreeMap<u64, Waiting>,
+    running: BTreeMap<u64, Runs>,
+    /// Their share of what the caller may have open, beside those that are answered at once.
+    window: Window,
+    /// Parts of replies that the caller has not read yet.
+    lent: BTreeMap<u64, Vec<Bytes>>,
+    /// The bytes of these.
+    bytes_lent: usize,
+    /// Requests that stand in a line, behind the one that is worked on.
+    lines: BTreeMap<u64, VecDeque<Job>>,
+    /// Functions that take a thread and had their turn while the caller took no replies.
+    held: Vec<Blocking<S>>,
+}
+
+impl<S: Service> Default for Served<S> {
+    fn default() -> Self {
+        Self {
+            waiting: BTreeMap::new(),
+            running: BTreeMap::new(),
+            window: Window::default(),
+            lent: BTreeMap::new(),
+            bytes_lent: 0,
+            lines: BTreeMap::new(),
+            held: Vec::new(),
+        }
+    }
+}
+
+/// A request that has to wait.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    share: Share,
+    line: Option<u64>,
+    is_cancelled: bool,
+}
+
+/// A request whose function runs, or is about to have a thread.
+struct Runs {
+    share: Share,
+    cancellation: Cancellation,
+    /// Its argument, until the function has its thread: nobody else keeps it.
+    argument: Option<Payload>,
+}
+
+impl<S: Service> Served<S> {
+    /// Whether a call of this number is open.
+    fn is_open(&self, call: u64) -> bool {
+        self.waiting.contains_key(&call) || self.running.contains_key(&call)
+    }
+
+    /// A request has to wait, if it does not already.
+    fn waits(&mut self, call: u64, share: Share, line: Option<u64>) {
+        let waiting = Waiting {
+            share,
+            line,
+            is_cancelled: false,
+        };
+        match self.waiting.entry(call) {
+            Entry::Vacant(entry) => {
+                entry.insert(waiting);
+                self.window.take(share);
+            }
+            Entry::Occupied(mut entry) => entry.get_mut().line = line,
+        }
+    }
+
+    /// A request waits no more. What it takes is free, if it does not run now.
+    fn waited(&mut self, call: u64) -> Option<Waiting> {
+        let waiting = self.waiting.remove(&call)?;
+        self.window.give_back(waiting.share);
+        Some(waiting)
+    }
+
+    /// A function has ended.
+    fn ended(&mut self, call: u64) {
+        if let Some(runs) = self.running.remove(&call) {
+            self.window.give_back(runs.share);
+        }
+    }
+
+    /// The caller has read the parts of a reply.
+    fn read(&mut self, call: u64) {
+        if let Some(parts) = self.lent.remove(&call) {
+            self.bytes_lent -= parts.iter().map(Bytes::len).sum::<usize>();
+        }
+    }
+}
+
+impl Caller {
+    /// The caller as one who holds references.
+    pub(crate) fn holder(&self) -> Holder {
+        Holder {
+            id: self.worker.id,
+            incarnation: self.incarnation,
+        }
+    }
+}
+
+impl<S: Service> Server<S> {
+    pub(crate) fn new(link: Link, service: &Arc<S>, greeting: Greeting) -> Self {
+        Self {
+            greeting: Mutex::new(Some(greeting)),
+            ..Self::loopback(link, service, OnceLock::new())
+        }
+    }
+
+    /// The connection of a worker with itself, whose caller is known.
+    pub(crate) fn loopback(link: Link, service: &Arc<S>, caller: OnceLock<Caller>) -> Self {
+        Self {
+            arenas: Arenas::new(&link),
+            link,
+            service: Arc::downgrade(service),
+            greeting: Mutex::new(None),
+            caller,
+            served: Mutex::default(),
+        }
+    }
+
+    /// Whether the connection is over.
+    pub(crate) fn is_over(&self) -> bool {
+        self.link.ended().is_some()
+    }
+
+    /// Whether it has not said who it is in time.
+    pub(crate) fn is_stalling(&self, now: Instant) -> bool {
+        self.greeted_until().is_some_and(|until| until <= now)
+    }
+
+    /// When it has to have said who it is.
+    pub(crate) fn greeted_until(&self) -> Option<Instant> {
+        if self.caller.get().is_some() {
+            return None;
+        }
+        self.greeting.lock().as_ref().map(Greeting::until)
+    }
+
+    /// Goes on with the greeting.
+    fn greet(self: &Arc<Self>, frame: &Frame) -> Result<(), RpcError> {
+        let said = match self.greeting.lock().as_mut() {
+            Some(greeting) => greeting.take(frame)?,
+            None => return Ok(()),
+        };
+        for (kind, body) in said.answers {
+            self.link.send(&Header::new(kind), &body, Vec::new())?;
+        }
+        if let (Some(peer), Some(service)) = (said.peer, self.service.upgrade()) {
+            // It is set once: the handshake ends with it.
+            let _ = self.caller.set(service.accepted(peer, self.link.process));
+        }
+        Ok(())
+    }
+
+    /// Tells the caller that this worker goes, and why.
+    pub(crate) fn say_goodbye(&self, reason: &str) {
+        self.link
+            .send_last(&Header::new(FrameKind::GoAway), reason.as_bytes());
+    }
+}
+
+impl<S: Service> Endpoint for Server<S> {
+    fn link(&self) -> &Link {
+        &self.link
+    }
+
+    fn take(self: Arc<Self>, frame: Frame) -> Option<Limits> {
+        let Some(caller) = self.caller.get() else {
+            if let Err(error) = self.greet(&frame) {
+                let introduction = self
+                    .greeting
+                    .lock()
+                    .as_ref()
+                    .and_then(Greeting::introduction);
+                if let (FrameKind::Hello, Some(hello)) = (frame.header.kind, introduction) {
+                    self.link.send_last(&Header::new(FrameKind::Hello), &hello);
+                }
+                self.say_goodbye(&error.message);
+                fail(&self, error);
+            }
+            let service = self
+                .service
+                .upgrade()
+                .filter(|_| self.caller.get().is_some())?;
+            return Some(*service.limits());
+        };
+        let kind = frame.header.kind;
+        let taken = match kind {
+            FrameKind::Request => self.request(caller, frame),
+            FrameKind::Cancel => {
+                self.cancel(frame.header.call);
+                Ok(())
+            }
+            FrameKind::Release if !frame.body.is_empty() => self.arenas.returned(&frame.body),
+            FrameKind::Release => {
+                self.served.lock().read(frame.header.call);
+                Ok(())
+            }
+            FrameKind::References => {
+                if let Some(service) = self.service.upgrade() {
+                    service.references(caller, &frame.body);
+                }
+                Ok(())
+            }
+            FrameKind::Ping => {
+                let pong = caller.lending.answer_ping(&frame.body);
+                self.link
+                    .send(&Header::new(FrameKind::Pong), &pong, Vec::new())
+            }
+            // An orderly end is about to come.
+            FrameKind::GoAway => Ok(()),
+            _ => {
+                let text = format!("it sent a {kind:?} where requests come only");
+                Err(RpcError::new(RpcErrorKind::Protocol, text))
+            }
+        };
+        if let Err(error) = taken {
+            self.say_goodbye(&error.message);
+            fail(&self, error);
+        }
+        None
+    }
+
+    fn may_take(&self) -> bool {
+        self.link.unsent() <= MOST_UNREAD
+    }
+
+    fn goes_on(self: Arc<Self>) {
+        let held = std::mem::take(&mut self.served.lock().held);
+        self.go_on_with(held);
+    }
+
+    fn give_back(&self) -> Result<(), RpcError> {
+        self.arenas.give_back(&self.link)
+    }
+
+    fn lost(self: Arc<Self>, error: RpcError) {
+        self.arenas.end();
+        let served = std::mem::take(&mut *self.served.lock());
+        for runs in served.running.values() {
+            runs.cancellation.cancel();
+        }
+        // They see that nobody waits for them any more.
+        self.go_on_with(served.held);
+        if let Some(service) = self.service.upgrade() {
+            service.caller_lost(self.caller.get(), &error);
+        }
+    }
+}

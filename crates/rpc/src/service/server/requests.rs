@@ -1,0 +1,170 @@
+//! A request from its frame to its turn: within the limit, with its parts here, first in its line.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Buf as _;
+use rdzv_rpc_proto::calls::Share;
+use rdzv_rpc_proto::frame::{Frame, FrameKind, Header, Part, PartLocation};
+
+use super::{Caller, Server, Service};
+use crate::bulk::remote_read;
+use crate::channel::request::{IN_LINE, NESTED, READS_MEMORY};
+use crate::error::{RpcError, RpcErrorKind};
+use crate::payload::{Answer, Payload};
+use crate::wire::link::fail;
+
+/// A request that is about to be worked on.
+pub(super) struct Job {
+    pub(super) header: Header,
+    pub(super) payload: Payload,
+    pub(super) line: Option<u64>,
+    pub(super) deadline: Option<Instant>,
+    /// Its share of the window as long as it is open.
+    pub(super) share: Share,
+}
+
+impl<S: Service> Server<S> {
+    pub(super) fn request(
+        self: &Arc<Self>,
+        caller: &Caller,
+        mut frame: Frame,
+    ) -> Result<(), RpcError> {
+        let header = frame.header;
+        let share = Share {
+            beyond: header.flags & NESTED != 0,
+            bytes: length(&frame),
+        };
+        {
+            let served = self.served.lock();
+            if served.is_open(header.call) {
+                let text = format!("it made call {} twice", header.call);
+                return Err(RpcError::new(RpcErrorKind::Protocol, text));
+            }
+            if !served.window.has_room(share.beyond) {
+                let (calls, bytes) = served.window.in_use();
+                drop(served);
+                // Given back at once, which only those can be that were borrowed.
+                let _ = self.arenas.borrow(&mut frame);
+                let text = format!(
+                    "{calls} calls of this worker with {bytes} bytes are open there, which is the limit: \
+                     wait for some of them before making more"
+                );
+                self.reply(&header, Err(RpcError::new(RpcErrorKind::Overloaded, text)));
+                return Ok(());
+            }
+        }
+        if header.flags & READS_MEMORY != 0 {
+            caller.lending.is_read();
+        }
+        let deadline = (header.deadline_micros > 0)
+            .then(|| Instant::now() + Duration::from_micros(header.deadline_micros));
+        if let Err(error) = self.arenas.borrow(&mut frame) {
+            self.reply(&header, Err(error));
+            return Ok(());
+        }
+        if !remote_read::is_lent(&frame.parts) {
+            let payload = remote_read::gathered(frame, &caller.lending)?;
+            self.queue(header, payload, deadline, share);
+            return Ok(());
+        }
+        let Some(service) = self.service.upgrade() else {
+            return Ok(());
+        };
+        self.served.lock().waits(header.call, share, None);
+        let server = Arc::clone(self);
+        remote_read::fetch(
+            service.executor().handle(),
+            frame,
+            &caller.lending,
+            move |payload| {
+                server.fetched(header, payload, deadline, share);
+            },
+        );
+        Ok(())
+    }
+
+    /// The lent parts of a request are here.
+    fn fetched(
+        self: &Arc<Self>,
+        header: Header,
+        payload: Answer,
+        deadline: Option<Instant>,
+        share: Share,
+    ) {
+        // A caller that is gone may have had other things in its memory already.
+        if self.link.is_hung_up() {
+            return;
+        }
+        match payload {
+            Ok(payload) => {
+                let release = Header {
+                    call: header.call,
+                    ..Header::new(FrameKind::Release)
+                };
+                match self.link.send(&release, &[], Vec::new()) {
+                    Ok(()) => self.queue(header, payload, deadline, share),
+                    Err(error) => fail(self, error),
+                }
+            }
+            Err(error) => {
+                self.served.lock().waited(header.call);
+                self.reply(&header, Err(error));
+            }
+        }
+    }
+
+    /// Works on a request, unless others of its line are before it.
+    fn queue(
+        self: &Arc<Self>,
+        header: Header,
+        mut payload: Payload,
+        deadline: Option<Instant>,
+        share: Share,
+    ) {
+        let line = (header.flags & IN_LINE != 0 && payload.body.len() >= 8)
+            .then(|| payload.body.get_u64_le());
+        let job = Job {
+            header,
+            payload,
+            line,
+            deadline,
+            share,
+        };
+        if let Some(key) = line {
+            let mut served = self.served.lock();
+            match served.lines.get_mut(&key) {
+                Some(behind) => {
+                    behind.push_back(job);
+                    served.waits(header.call, share, Some(key));
+                    return;
+                }
+                None => drop(served.lines.insert(key, VecDeque::new())),
+            }
+        }
+        self.work(job);
+    }
+
+    /// A request of this line is answered; the next one of it.
+    pub(super) fn next_in(&self, line: Option<u64>) -> Option<Job> {
+        let key = line?;
+        let mut served = self.served.lock();
+        let next = served.lines.get_mut(&key)?.pop_front();
+        if next.is_none() {
+            served.lines.remove(&key);
+        }
+        next
+    }
+}
+
+/// Bytes of a request that are kept as long as it is open. A part that lies in an arena of the caller takes
+/// nothing here.
+fn length(frame: &Frame) -> u64 {
+    let parts = frame.parts.iter().map(|part| match part {
+        Part::Here(bytes) => bytes.len() as u64,
+        Part::Elsewhere(head) if matches!(head.location, PartLocation::Arena { .. }) => 0,
+        Part::Elsewhere(head) => head.length,
+    });
+    frame.body.len() as u64 + parts.sum::<u64>()
+}

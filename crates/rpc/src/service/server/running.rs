@@ -1,0 +1,292 @@
+//! A request whose turn it is: its function is started, told if nobody waits any more, and answered.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use bytes::Bytes;
+use rdzv_rpc_proto::calls::Share;
+use rdzv_rpc_proto::frame::Header;
+
+use super::requests::Job;
+use super::{CallData, Runs, Served, Server, Service};
+use crate::channel::failure::Refusal;
+use crate::channel::span::CallSpan;
+use crate::error::{RpcError, RpcErrorKind};
+use crate::payload::{Answer, Payload};
+use crate::service::cancellation::Cancellation;
+use crate::service::functions::{MethodBody, Running};
+use crate::wire::link::Endpoint as _;
+
+/// A function that takes a thread, without its argument, which is kept with what is
+/// [known](super::Runs) of it.
+pub(super) struct Blocking<S: Service> {
+    header: Header,
+    line: Option<u64>,
+    service: Arc<S>,
+    context: S::Context,
+    cancellation: Cancellation,
+    span: CallSpan,
+}
+
+impl<S: Service> Server<S> {
+    /// Works on a request until it is answered or has to wait for something.
+    pub(super) fn work(self: &Arc<Self>, job: Job) {
+        let mut next = Some(job);
+        // In a line one follows the other; a loop, since each may be answered at once.
+        while let Some(job) = next.take() {
+            let (header, line) = (job.header, job.line);
+            if let Some(answer) = self.start(job) {
+                self.reply(&header, answer);
+                next = self.next_in(line);
+            }
+        }
+    }
+
+    /// Starts the function; its answer, if it has it at once.
+    fn start(self: &Arc<Self>, job: Job) -> Option<Answer> {
+        let call = job.header.call;
+        let waited = self.served.lock().waiting.get(&call).copied();
+        let answer = match waited {
+            Some(waiting) if waiting.is_cancelled => Some(Err(cancelled())),
+            _ => self.begin(job),
+        };
+        // Not before: whoever has waited begins on another thread than the one that reads what comes,
+        // so it may be cancelled at any time until it is noted among those that run.
+        if waited.is_some() {
+            self.served.lock().waited(call);
+        }
+        answer
+    }
+
+    fn begin(self: &Arc<Self>, job: Job) -> Option<Answer> {
+        let (Some(service), Some(caller)) = (self.service.upgrade(), self.caller.get()) else {
+            return Some(Err(stopping()));
+        };
+        if service.is_stopped() {
+            return Some(Err(stopping()));
+        }
+        let Some((name, handler)) = service.functions().find(job.header.method) else {
+            let refusal = Refusal::no_such_method(service.functions().listed());
+            self.send_error(job.header.call, &refusal);
+            self.work_on(self.next_in(job.line));
+            return None;
+        };
+        if job
+            .deadline
+            .is_some_and(|deadline| deadline <= Instant::now())
+        {
+            return Some(Err(expired()));
+        }
+        service.counters().served();
+        let bytes = job.payload.len();
+        let mut span = CallSpan::server(&job.header, name, &caller.worker, bytes);
+        let cancellation = Cancellation::until(job.deadline);
+        let context = Arc::clone(&service).context(CallData {
+            caller,
+            deadline: job.deadline,
+            cancellation: cancellation.clone(),
+            trace: job.header.trace,
+        });
+        let (header, line, share) = (job.header, job.line, job.share);
+        match handler {
+            MethodBody::Async(start) => {
+                span.queue_over();
+                let mut running = start(context, job.payload);
+                let mut nobody = Context::from_waker(Waker::noop());
+                if let Poll::Ready(answer) = running.as_mut().poll(&mut nobody) {
+                    span.over(&answer);
+                    return Some(answer);
+                }
+                service.counters().runs();
+                self.runs(header.call, share, &cancellation, None);
+                let server = Arc::clone(self);
+                let counted = service.executor().begin();
+                service.executor().spawn(async move {
+                    let answer = to_the_end(running, job.deadline, &cancellation).await;
+                    span.over(&answer);
+                    server.finished(&header, line, answer);
+                    drop(counted);
+                });
+            }
+            MethodBody::Blocking(_) => {
+                service.counters().runs();
+                self.runs(header.call, share, &cancellation, Some(job.payload));
+                self.take_a_thread(Blocking {
+                    header,
+                    line,
+                    service: Arc::clone(&service),
+                    context,
+                    cancellation,
+                    span,
+                });
+            }
+        }
+        None
+    }
+
+    /// Has a function run that takes a thread.
+    fn take_a_thread(self: &Arc<Self>, job: Blocking<S>) {
+        let server = Arc::clone(self);
+        let executor = Arc::clone(job.service.executor());
+        executor.spawn_blocking(move || server.run(job));
+    }
+
+    /// The function has its thread. If the caller takes no replies, it waits for that instead.
+    fn run(self: &Arc<Self>, mut job: Blocking<S>) {
+        if !self.may_take() {
+            // Whoever goes on with them, or ends the connection, takes them under this lock.
+            let mut served = self.served.lock();
+            self.link.pause();
+            if !self.may_take() && self.link.ended().is_none() {
+                return served.held.push(job);
+            }
+        }
+        let call = job.header.call;
+        let argument = self
+            .served
+            .lock()
+            .running
+            .get_mut(&call)
+            .and_then(|runs| runs.argument.take());
+        job.span.queue_over();
+        let answer = match (job.service.functions().find(job.header.method), argument) {
+            _ if job.cancellation.is_cancelled() => Err(expired()),
+            (Some((_, MethodBody::Blocking(run))), Some(argument)) => run(job.context, argument),
+            _ => Err(stopping()),
+        };
+        drop(job.service);
+        job.span.over(&answer);
+        self.finished(&job.header, job.line, answer);
+    }
+
+    /// The caller takes replies again, or is gone.
+    pub(super) fn go_on_with(self: &Arc<Self>, held: Vec<Blocking<S>>) {
+        for job in held {
+            self.take_a_thread(job);
+        }
+    }
+
+    /// A function runs, which is to be told if nobody waits for it any more. The argument of one that waits
+    /// for a thread is kept here, so that it goes away with the caller.
+    fn runs(
+        &self,
+        call: u64,
+        share: Share,
+        cancellation: &Cancellation,
+        argument: Option<Payload>,
+    ) {
+        let mut served = self.served.lock();
+        let waited = served.waited(call);
+        let is_cancelled = waited.is_some_and(|waiting| waiting.is_cancelled);
+        let share = waited.map_or(share, |waiting| waiting.share);
+        // Small bodies share memory with all that came with them.
+        let argument = argument.map(|argument| match share.beyond {
+            true => Payload {
+                body: Bytes::copy_from_slice(&argument.body),
+                ..argument
+            },
+            false => argument,
+        });
+        served.window.take(share);
+        let runs = Runs {
+            share,
+            cancellation: cancellation.clone(),
+            argument,
+        };
+        served.running.insert(call, runs);
+        drop(served);
+        // Whoever ended the connection may have looked at those that run before this one was there.
+        if is_cancelled || self.link.ended().is_some() {
+            cancellation.cancel();
+        }
+    }
+
+    fn finished(self: &Arc<Self>, header: &Header, line: Option<u64>, answer: Answer) {
+        self.served.lock().ended(header.call);
+        if let Some(service) = self.service.upgrade() {
+            service.counters().ran();
+        }
+        self.reply(header, answer);
+        self.work_on(self.next_in(line));
+    }
+
+    fn work_on(self: &Arc<Self>, next: Option<Job>) {
+        if let Some(job) = next {
+            self.work(job);
+        }
+    }
+
+    /// The caller does not want the result any more.
+    pub(super) fn cancel(&self, call: u64) {
+        let mut served = self.served.lock();
+        let Served {
+            waiting,
+            running,
+            window,
+            lines,
+            ..
+        } = &mut *served;
+        let mut forgotten = None;
+        if let Some(waiting) = waiting.get_mut(&call)
+            && !waiting.is_cancelled
+        {
+            waiting.is_cancelled = true;
+            let mut kept = waiting.share.bytes;
+            let line = waiting.line.and_then(|key| lines.get_mut(&key));
+            let job = line.and_then(|line| line.iter_mut().find(|job| job.header.call == call));
+            if let Some(job) = job {
+                forgotten = Some(std::mem::take(&mut job.payload));
+                kept = 0;
+            }
+            window.give_up(&mut waiting.share, kept);
+        }
+        let cancelled = running.get_mut(&call).map(|runs| {
+            if let Some(argument) = runs.argument.take() {
+                forgotten = Some(argument);
+                window.give_up(&mut runs.share, 0);
+            } else if !runs.share.beyond {
+                let kept = runs.share.bytes;
+                window.give_up(&mut runs.share, kept);
+            }
+            runs.cancellation.clone()
+        });
+        drop(served);
+        // Without the lock: it may be large.
+        drop(forgotten);
+        if let Some(cancellation) = cancelled {
+            cancellation.cancel();
+        }
+    }
+}
+
+/// Goes through with a call. At its deadline it is told that nobody waits any more.
+async fn to_the_end(
+    mut running: Running,
+    deadline: Option<Instant>,
+    cancellation: &Cancellation,
+) -> Answer {
+    if let Some(deadline) = deadline {
+        let in_time = tokio::time::timeout_at(deadline.into(), Pin::new(&mut running)).await;
+        match in_time {
+            Ok(answer) => return answer,
+            Err(_) => cancellation.cancel(),
+        }
+    }
+    running.await
+}
+
+fn cancelled() -> RpcError {
+    let text = "the call was cancelled before it was begun";
+    RpcError::new(RpcErrorKind::Cancelled, text)
+}
+
+fn expired() -> RpcError {
+    let text = "the time for the call was over before it was begun";
+    RpcError::new(RpcErrorKind::Deadline, text)
+}
+
+fn stopping() -> RpcError {
+    RpcError::new(RpcErrorKind::Stopping, "the worker is shutting down")
+}

@@ -1,0 +1,129 @@
+//! Who reads a connection leaves nothing behind.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rdzv_rpc_proto::frame::{Frame, FrameKind, Header, Limits, encode};
+use rdzv_rpc_proto::heartbeat::Rhythm;
+use rdzv_shm::Pool;
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::error::RpcError;
+use crate::transport::{ReadHalf, TransportKind, WriteHalf};
+use crate::wire::link::{Endpoint, Ends, Link, Pumped, pump, rest};
+use crate::wire::poller::Poller;
+use crate::wire::reader::Reader;
+use crate::wire::writer::Writer;
+
+/// A half of a connection on which something has come once and nothing will come again: its descriptor
+/// never becomes ready.
+struct Half {
+    arrived: Vec<u8>,
+    descriptor: OwnedFd,
+}
+
+impl Half {
+    fn new(arrived: Vec<u8>) -> Box<Self> {
+        Box::new(Self {
+            arrived,
+            descriptor: eventfd(0, EventfdFlags::CLOEXEC).unwrap(),
+        })
+    }
+}
+
+impl ReadHalf for Half {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.arrived.len().min(into.len());
+        if count == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        into[..count].copy_from_slice(&self.arrived[..count]);
+        self.arrived.drain(..count);
+        Ok(count)
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+impl WriteHalf for Half {
+    fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        Ok(parts.iter().map(|part| part.len()).sum())
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+
+    fn close(&mut self) {}
+}
+
+struct Counting {
+    link: Link,
+    taken: AtomicUsize,
+}
+
+impl Endpoint for Counting {
+    fn link(&self) -> &Link {
+        &self.link
+    }
+
+    fn take(self: Arc<Self>, _: Frame) -> Option<Limits> {
+        self.taken.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+
+    fn lost(self: Arc<Self>, error: RpcError) {
+        panic!("{error}");
+    }
+}
+
+/// The side of a connection on which so many frames have come at once.
+fn with_frames(count: usize) -> Arc<Counting> {
+    let mut frames = Vec::new();
+    for _ in 0..count {
+        encode(&Header::new(FrameKind::Cancel), &[], &[], &mut frames);
+    }
+    let ends = Ends {
+        reader: Reader::new(Half::new(frames), Limits::default(), Pool::default()),
+        writer: Writer::new(Half::new(Vec::new())),
+        kind: TransportKind::Unix,
+        reason: "a test".to_owned(),
+        process: None,
+        leases: None,
+        peer: "nobody".to_owned(),
+        rhythm: Rhythm::new(Duration::from_secs(5)),
+    };
+    Arc::new(Counting {
+        link: Link::new(Arc::new(Poller::new().unwrap()), ends).unwrap(),
+        taken: AtomicUsize::default(),
+    })
+}
+
+#[test]
+fn who_leaves_the_helm_leaves_no_frames_behind_that_were_received() {
+    // One read brings more frames than one turn takes; the descriptor says nothing of the others.
+    const FRAMES: usize = 1000;
+    let endpoint = with_frames(FRAMES);
+    let mut helm = endpoint.link().try_helm().unwrap();
+    assert_eq!(pump(&endpoint, &mut helm), Pumped::More);
+    let taken = endpoint.taken.load(Ordering::Relaxed);
+    assert!(taken < FRAMES, "a turn takes {taken}: the test needs more");
+    rest(&endpoint, helm);
+    assert_eq!(endpoint.taken.load(Ordering::Relaxed), FRAMES);
+}
+
+#[test]
+fn nobody_sleeps_while_there_may_be_frames() {
+    let endpoint = with_frames(300);
+    let mut helm = endpoint.link().try_helm().unwrap();
+    while pump(&endpoint, &mut helm) == Pumped::More {
+        assert!(!helm.prepare_to_sleep(), "frames are here");
+    }
+    assert!(helm.prepare_to_sleep());
+    helm.awake();
+}

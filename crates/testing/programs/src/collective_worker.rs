@@ -1,0 +1,212 @@
+//! One rank that does what a test tells it, line by line: the processes of `tests/processes.rs`.
+//!
+//! ```text
+//! collective_worker <store host:port> <rank> <world size>
+//! ```
+//!
+//! It says `ready` when it is in the group, and answers every line of its input with one line: `ok`, or
+//! the error.
+//!
+//! | line | does |
+//! |---|---|
+//! | `operations` | every operation, with each of some types and lengths, and compares with what has to come |
+//! | `barrier` | waits for all |
+//! | `monitored N` | waits for all for N ms |
+//! | `reduce` | reduces 4 MiB again and again until that fails; says `reducing` after the first time |
+
+use std::io::BufRead;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use rdzv_collective::{CollectiveError, Element, GroupOptions, ProcessGroup, ReduceOp};
+use rdzv_store::{TcpStore, TcpStoreOptions};
+
+/// Numbers of elements: none, one, 1 KiB of four bytes each, and an odd number.
+const LENGTHS: [usize; 4] = [0, 1, 256, 1001];
+
+/// 1 MiB of four bytes each.
+const LONG: usize = 256 << 10;
+
+pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [store, rank, world_size] = &words[..] else {
+        return Err("usage: see the head of this program's source".into());
+    };
+    let (host, port) = store.rsplit_once(':').ok_or("no port")?;
+    let store = TcpStore::connect(TcpStoreOptions::new(host, port.parse()?))?;
+    let options = GroupOptions {
+        timeout: Duration::from_secs(20),
+        address: Some(Ipv4Addr::LOCALHOST.into()),
+        ..GroupOptions::default()
+    };
+    let mut group =
+        ProcessGroup::with_options(&store, rank.parse()?, world_size.parse()?, &options)?;
+    println!("ready");
+    for line in std::io::stdin().lock().lines() {
+        let line = line?;
+        let done = match line.split_once(' ') {
+            None if line == "operations" => operations(&mut group),
+            None if line == "barrier" => group.barrier(),
+            None if line == "reduce" => reduce(&mut group),
+            Some(("monitored", limit)) => {
+                group.monitored_barrier(Duration::from_millis(limit.parse()?))
+            }
+            _ => return Err(format!("told to '{line}'").into()),
+        };
+        match done {
+            Ok(()) => println!("ok"),
+            Err(error) => println!("{error}"),
+        }
+    }
+    Ok(())
+}
+
+/// Sums ones for ever.
+fn reduce(group: &mut ProcessGroup) -> Result<(), CollectiveError> {
+    let sum = group.world_size();
+    for round in 0_u64.. {
+        let mut values = vec![1_u32; 1 << 20];
+        group.all_reduce(&mut values, ReduceOp::Sum)?;
+        assert!(values.iter().all(|value| *value == sum), "round {round}");
+        if round == 0 {
+            println!("reducing");
+        }
+    }
+    Ok(())
+}
+
+fn operations(group: &mut ProcessGroup) -> Result<(), CollectiveError> {
+    for length in LENGTHS {
+        exact(group, length, |number| number as i32)?;
+        exact(group, length, i64::from)?;
+        exact(group, length, |number| number as f32)?;
+        exact(group, length, f64::from)?;
+        averages(group, length)?;
+    }
+    exact(group, LONG, |number| number as f32)?;
+    objects(group)
+}
+
+/// What a rank has at a place: small, so that sums and products are exact in every type.
+fn value(rank: u32, place: usize) -> u32 {
+    (rank + (place % 5) as u32) % 3 + 1
+}
+
+fn values<T>(rank: u32, length: usize, to: impl Fn(u32) -> T) -> Vec<T> {
+    (0..length).map(|place| to(value(rank, place))).collect()
+}
+
+/// What becomes of two values.
+type Combine = fn(u32, u32) -> u32;
+
+/// Operations of which all types have the same results.
+fn exact<T: Element + PartialEq + std::fmt::Debug>(
+    group: &mut ProcessGroup,
+    length: usize,
+    to: impl Fn(u32) -> T + Copy,
+) -> Result<(), CollectiveError> {
+    let (me, size) = (group.rank(), group.world_size());
+    let own = values(me, length, to);
+    let each: Vec<Vec<T>> = (0..size).map(|rank| values(rank, length, to)).collect();
+    let reduced = |how: Combine| -> Vec<T> {
+        let at = |place| (0..size).map(|rank| value(rank, place)).reduce(how);
+        (0..length)
+            .map(|place| to(at(place).unwrap_or(0)))
+            .collect()
+    };
+    let reductions: [(ReduceOp, Combine); 4] = [
+        (ReduceOp::Sum, |a, b| a + b),
+        (ReduceOp::Product, |a, b| a * b),
+        (ReduceOp::Min, u32::min),
+        (ReduceOp::Max, u32::max),
+    ];
+    for (reduce, how) in reductions {
+        let expected = reduced(how);
+        let mut all = own.clone();
+        group.all_reduce(&mut all, reduce)?;
+        assert_eq!(all, expected, "all_reduce {reduce:?} of {length}");
+        let mut parts = own.clone();
+        let mine = group.reduce_scatter(&mut parts, reduce)?;
+        assert_eq!(
+            parts[mine.clone()],
+            expected[mine],
+            "reduce_scatter {reduce:?}"
+        );
+        let root = size - 1;
+        let mut at_root = own.clone();
+        group.reduce(&mut at_root, reduce, root)?;
+        if me == root {
+            assert_eq!(at_root, expected, "reduce {reduce:?} of {length}");
+        }
+    }
+    for root in [0, size - 1] {
+        let mut sent = own.clone();
+        group.broadcast(&mut sent, root)?;
+        assert_eq!(sent, each[root as usize], "broadcast from {root}");
+        let gathered = group.gather(&own, root)?;
+        let expected = (me == root).then(|| each.concat());
+        assert_eq!(gathered, expected, "gather to {root}");
+        let mut scattered = values(size, length, to);
+        let all = if me == root {
+            each.concat()
+        } else {
+            Vec::new()
+        };
+        group.scatter(&all, &mut scattered, root)?;
+        assert_eq!(scattered, own, "scatter from {root}");
+    }
+    let mut all = values(size, length * size as usize, to);
+    group.all_gather(&own, &mut all)?;
+    assert_eq!(all, each.concat(), "all_gather");
+    let unequal = group.all_gather_unequal(&own[..length.min(me as usize)])?;
+    for (rank, list) in unequal.iter().enumerate() {
+        assert_eq!(
+            list[..],
+            each[rank][..length.min(rank)],
+            "all_gather_unequal"
+        );
+    }
+    let mut target = values(size, length * size as usize, to);
+    let source = own.repeat(size as usize);
+    group.all_to_all(&source, &mut target)?;
+    assert_eq!(target, each.concat(), "all_to_all");
+    if size > 1 {
+        let (next, previous) = ((me + 1) % size, (me + size - 1) % size);
+        let mut received = values(size, length, to);
+        // Whoever is first does not wait for the one who waits for it.
+        if me == 0 {
+            group.send(&own, next)?;
+            group.receive(&mut received, previous)?;
+        } else {
+            group.receive(&mut received, previous)?;
+            group.send(&own, next)?;
+        }
+        assert_eq!(received, each[previous as usize], "send and receive");
+    }
+    Ok(())
+}
+
+fn averages(group: &mut ProcessGroup, length: usize) -> Result<(), CollectiveError> {
+    let size = group.world_size();
+    let mut own = values(group.rank(), length, f64::from);
+    group.all_reduce(&mut own, ReduceOp::Average)?;
+    for (place, average) in own.into_iter().enumerate() {
+        let sum: u32 = (0..size).map(|rank| value(rank, place)).sum();
+        let expected = f64::from(sum) / f64::from(size);
+        assert!(
+            (average - expected).abs() < 1e-12,
+            "{average} for {expected}"
+        );
+    }
+    Ok(())
+}
+
+fn objects(group: &mut ProcessGroup) -> Result<(), CollectiveError> {
+    let own = (group.rank(), format!("rank {}", group.rank()));
+    let all = group.all_gather_objects(&own)?;
+    let expected: Vec<_> = (0..group.world_size())
+        .map(|rank| (rank, format!("rank {rank}")))
+        .collect();
+    assert_eq!(all, expected);
+    Ok(())
+}

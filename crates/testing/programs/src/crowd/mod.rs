@@ -1,0 +1,68 @@
+//! A crowd of agents that find one another through an rdzv store server, timed.
+//!
+//! ```text
+//! crowd serve                       hosts; prints its port, then for each line read its figures so far
+//! crowd threads <address> <agents>  one round of agents as programs have them, two threads each
+//! crowd many <address> <agents>     one round of as many agents' machines over one thread's sockets
+//! ```
+//!
+//! The last two print one line of JSON: seconds until all were connected, and from then until all
+//! held their rank. Every run has a name of its own, so one server serves them all.
+
+mod many;
+mod serve;
+mod threads;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// What a crowd found out.
+struct Figures {
+    connected: Duration,
+    joined: Duration,
+}
+
+pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    raise_open_files();
+    let crowd = match arguments[..] {
+        ["serve"] => return serve::serve(),
+        ["threads", address, agents] => (threads::run as Run, address, agents),
+        ["many", address, agents] => (many::run as Run, address, agents),
+        _ => return Err("usage: see the head of this program's source".into()),
+    };
+    let (run, address, agents) = crowd;
+    let agents: u32 = agents.parse()?;
+    let run_id = format!("crowd-{agents}-{}", std::process::id());
+    let figures = run(address.parse()?, &run_id, agents)?;
+    println!(
+        "{{\"connected_seconds\":{:.6},\"joined_seconds\":{:.6}}}",
+        figures.connected.as_secs_f64(),
+        figures.joined.as_secs_f64()
+    );
+    Ok(())
+}
+
+type Run = fn(SocketAddr, &str, u32) -> Result<Figures, Box<dyn std::error::Error>>;
+
+/// All ranks from 0, each once, or the crowd has not agreed.
+fn check_ranks(mut ranks: Vec<u32>) -> Result<(), String> {
+    ranks.sort_unstable();
+    let agreed = ranks
+        .iter()
+        .enumerate()
+        .all(|(index, rank)| index == *rank as usize);
+    match agreed {
+        true => Ok(()),
+        false => Err(format!("the agents hold the ranks {ranks:?}")),
+    }
+}
+
+fn raise_open_files() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // What it is for fails with a clear error of its own.
+    let _ = setrlimit(Resource::Nofile, limit);
+}

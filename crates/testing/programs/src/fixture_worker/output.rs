@@ -1,0 +1,93 @@
+//! Steps that write.
+
+use std::env;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+
+use crate::fixture_worker::ending::become_shell;
+use crate::fixture_worker::number;
+
+/// Carries out a step of this family; `None` if the name is none of it.
+pub(crate) fn step(name: &str, value: &str, rest: &[String]) -> Option<io::Result<()>> {
+    Some(match name {
+        "out" => writeln!(io::stdout(), "{value}"),
+        "err" => writeln!(io::stderr(), "{value}"),
+        "out-part" => {
+            let mut stdout = io::stdout();
+            stdout
+                .write_all(&unescaped(value))
+                .and_then(|()| stdout.flush())
+        }
+        "err-part" => io::stderr().write_all(&unescaped(value)),
+        "env" => match env::var(value) {
+            Ok(held) => writeln!(io::stdout(), "{value}={held}"),
+            Err(_) => writeln!(io::stdout(), "{value}"),
+        },
+        "argv" => env::args()
+            .enumerate()
+            .try_for_each(|(index, text)| writeln!(io::stdout(), "argv[{index}]={text}")),
+        "pid" => writeln!(io::stdout(), "pid={}", std::process::id()),
+        "flood" => number(value).and_then(|bytes| flood(&mut io::stdout().lock(), bytes)),
+        "flood-err" => number(value).and_then(|bytes| flood(&mut io::stderr().lock(), bytes)),
+        "flood-on" => flood(&mut io::stdout().lock(), u64::MAX),
+        "close-stdio" => Err(become_shell("exec \"$@\" <&- >&- 2>&-", rest)),
+        "write" => {
+            let (path, text) = value.split_once(':').unwrap_or((value, ""));
+            append(path, text)
+        }
+        "note-pid" => append(value, &std::process::id().to_string()),
+        _ => return None,
+    })
+}
+
+fn append(path: &str, text: &str) -> io::Result<()> {
+    // One write per line, so that several workers may share the file.
+    let mut file = OpenOptions::new().append(true).create(true).open(path)?;
+    file.write_all(format!("{text}\n").as_bytes())
+}
+
+fn flood(stream: &mut dyn Write, bytes: u64) -> io::Result<()> {
+    let line: Vec<u8> = (0..99_u8).map(|at| b'a' + at % 26).chain(*b"\n").collect();
+    let block = line.repeat(640);
+    let mut left = bytes;
+    while left > 0 {
+        let now = left.min(block.len() as u64);
+        let length = usize::try_from(now).unwrap_or(block.len());
+        stream.write_all(&block[..length])?;
+        left -= now;
+    }
+    stream.flush()
+}
+
+fn unescaped(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        rest = after;
+        match (first, after.first()) {
+            (b'\\', Some(b'n')) => bytes.push(b'\n'),
+            (b'\\', Some(b'r')) => bytes.push(b'\r'),
+            (b'\\', Some(b't')) => bytes.push(b'\t'),
+            (b'\\', Some(b'x')) => {
+                let digits = after.get(1..3).and_then(|pair| str::from_utf8(pair).ok());
+                match digits.and_then(|pair| u8::from_str_radix(pair, 16).ok()) {
+                    Some(byte) => {
+                        bytes.push(byte);
+                        rest = &after[3..];
+                        continue;
+                    }
+                    None => {
+                        bytes.push(b'\\');
+                        continue;
+                    }
+                }
+            }
+            _ => {
+                bytes.push(first);
+                continue;
+            }
+        }
+        rest = &after[1..];
+    }
+    bytes
+}

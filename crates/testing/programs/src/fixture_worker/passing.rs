@@ -1,0 +1,87 @@
+//! Steps in which time passes, or resources are taken.
+
+use std::env;
+use std::fs::{self, File};
+use std::hint::black_box;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::process::exit;
+use std::thread;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::fixture_worker::number;
+
+/// Carries out a step of this family; `None` if the name is none of it.
+pub(crate) fn step(name: &str, value: &str, _rest: &[String]) -> Option<io::Result<()>> {
+    Some(match name {
+        "pause" => number(value).map(|millis| thread::sleep(Duration::from_millis(millis))),
+        "hang" => loop {
+            thread::park();
+        },
+        "compute" => number(value).map(|millis| compute(Duration::from_millis(millis))),
+        "await" => fs::read(value).map(drop),
+        "hello" => {
+            let (path, name) = value.split_once(':').unwrap_or((value, "worker"));
+            hello(path, name)
+        }
+        "eat" => number(value).map(eat),
+        "open-files" => open_files(),
+        _ => return None,
+    })
+}
+
+fn compute(amount: Duration) {
+    let used = || {
+        let used = clock_gettime(ClockId::ProcessCPUTime);
+        Duration::try_from(used).unwrap_or_default()
+    };
+    let until = used() + amount;
+    let mut value = 1_u64;
+    while used() < until {
+        for step in 0..100_000_u64 {
+            value = black_box(value.wrapping_mul(6_364_136_223_846_793_005) ^ step);
+        }
+    }
+}
+
+/// Tells who it is, and goes on when it was heard: whoever listens may then watch this process.
+fn hello(path: &str, name: &str) -> io::Result<()> {
+    let held = |variable| env::var(variable).unwrap_or_else(|_| "-".to_owned());
+    let mut stream = UnixStream::connect(path)?;
+    writeln!(
+        stream,
+        "{name} {} {} {} {} {}",
+        held("RANK"),
+        held("LOCAL_RANK"),
+        held("GROUP_RANK"),
+        held("TORCHELASTIC_RESTART_COUNT"),
+        held("RDZV_ROUND"),
+    )?;
+    stream.read_exact(&mut [0])
+}
+
+fn eat(bytes: u64) {
+    let mut taken: Vec<Vec<u8>> = Vec::new();
+    let piece = 1 << 20;
+    for _ in 0..bytes.div_ceil(piece) {
+        // Not zero, so that the pages are really there.
+        taken.push(vec![1; 1 << 20]);
+    }
+    // Kept until the process ends.
+    Box::leak(taken.into_boxed_slice());
+}
+
+fn open_files() -> io::Result<()> {
+    let mut held = Vec::new();
+    loop {
+        match File::open("/dev/null") {
+            Ok(file) => held.push(file),
+            Err(error) => {
+                writeln!(io::stderr(), "after {} files: {error}", held.len())?;
+                exit(1);
+            }
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! A worker in a group, and nothing else: for seeing how groups form, change and end, and for tests
+//! that end it by force.
+//!
+//! ```text
+//! group_member join HOST:PORT NAME RANK LEASE_MS [DIE_BEFORE]
+//! group_member form HOST:PORT NAME RANK WORLD_SIZE DEADLINE_MS [DIE_BEFORE]
+//! ```
+//!
+//! The store at `HOST:PORT` is any TCP store, e.g. that of `rdzv store`. With `DIE_BEFORE` the process
+//! kills itself before its request to the store with that number, counted from 0. It prints `in` when
+//! it is in the group, `view NAME …` for each state of the group, `detached TEXT` when it is told
+//! nothing more, and `failed KIND TEXT`. It leaves when its standard input says `leave`, waits for the
+//! others when that says `shutdown MS`, and prints `left`; it ends without a word when its standard
+//! input does.
+
+use std::error::Error;
+use std::io::{BufRead, stdin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use rdzv_rpc::RpcError;
+use rdzv_rpc::group::{Group, GroupChange, new_incarnation};
+use rdzv_rpc_proto::device::DeviceData;
+use rdzv_rpc_proto::directory::Member;
+use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo, WorkerName};
+use rdzv_store::{Breaker, Store, StoreError, TcpStore, TcpStoreOptions};
+use rustix::process::{Signal, getpid, kill_process};
+
+pub(crate) fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let [way, endpoint, name, rank, more @ ..] = &words[..] else {
+        return Err("usage: group_member join|form HOST:PORT NAME RANK …".into());
+    };
+    let (host, port) = endpoint.rsplit_once(':').ok_or("the store is HOST:PORT")?;
+    let store = TcpStore::connect(TcpStoreOptions::new(host, port.parse()?))?;
+    let me = Member {
+        info: WorkerInfo {
+            id: WorkerId(rank.parse()?),
+            name: WorkerName::new(*name)?,
+        },
+        address: Vec::new(),
+        incarnation: new_incarnation(),
+        device: DeviceData::default(),
+    };
+    let millis = |text: &str| text.parse().map(Duration::from_millis);
+    let formed = match (*way, more) {
+        ("join", [lease, die @ ..]) => {
+            let store = mortal(store, die)?;
+            Group::join(store, me, millis(lease)?, Duration::from_secs(60))
+        }
+        ("form", [world_size, deadline, die @ ..]) => {
+            let store = mortal(store, die)?;
+            Group::form(store, me, world_size.parse()?, millis(deadline)?)
+        }
+        _ => return Err("see the beginning of group_member.rs".into()),
+    };
+    let group = match formed {
+        Ok(group) => group,
+        Err(error) => {
+            tell_failure(&error);
+            return Ok(());
+        }
+    };
+    println!("in");
+    group.on_change(tell);
+    for line in stdin().lock().lines() {
+        let line = line?;
+        let ended = match line.split_once(' ') {
+            None if line == "leave" => group.leave(),
+            Some(("shutdown", deadline)) => group.shutdown_barrier(millis(deadline)?),
+            _ => return Err(format!("what is {line:?}?").into()),
+        };
+        match ended {
+            Ok(()) => println!("left"),
+            Err(error) => tell_failure(&error),
+        }
+    }
+    Ok(())
+}
+
+fn tell_failure(error: &RpcError) {
+    println!(
+        "failed {} {}",
+        error.kind,
+        error.message.replace('\n', " | ")
+    );
+}
+
+fn tell(change: &GroupChange) {
+    match change {
+        GroupChange::View(view) => {
+            let members = view.members();
+            let names: Vec<&str> = members.map(|member| member.info.name.as_str()).collect();
+            println!("view {}", names.join(" "));
+        }
+        GroupChange::Detached(error) => println!("detached {} {}", error.kind, error.message),
+    }
+}
+
+/// The store, for a process that lives so long.
+fn mortal(store: TcpStore, die_before: &[&str]) -> Result<Arc<dyn Store>, Box<dyn Error>> {
+    Ok(match die_before {
+        [] => Arc::new(store),
+        [call, ..] => Arc::new(Mortal {
+            inner: Box::new(store),
+            left: Arc::new(AtomicI64::new(call.parse()?)),
+        }),
+    })
+}
+
+/// A store whose user is killed before a certain request.
+#[derive(Debug)]
+struct Mortal {
+    inner: Box<dyn Store>,
+    /// How many requests are left, for all clones together.
+    left: Arc<AtomicI64>,
+}
+
+impl Mortal {
+    fn alive(&self) -> &dyn Store {
+        if self.left.fetch_sub(1, Ordering::SeqCst) <= 0 {
+            // There is no way for this to fail, nor to come back from it.
+            let _ = kill_process(getpid(), Signal::KILL);
+        }
+        &*self.inner
+    }
+}
+
+impl Store for Mortal {
+    fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        self.alive().set(key, value)
+    }
+
+    fn get(&self, key: &str) -> Result<Bytes, StoreError> {
+        self.alive().get(key)
+    }
+
+    fn add(&self, key: &str, delta: i64) -> Result<i64, StoreError> {
+        self.alive().add(key, delta)
+    }
+
+    fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Bytes, StoreError> {
+        self.alive().compare_set(key, expected, desired)
+    }
+
+    fn check(&self, keys: &[&str]) -> Result<bool, StoreError> {
+        self.alive().check(keys)
+    }
+
+    fn wait(&self, keys: &[&str], timeout: Option<Duration>) -> Result<(), StoreError> {
+        self.alive().wait(keys, timeout)
+    }
+
+    fn delete_key(&self, key: &str) -> Result<bool, StoreError> {
+        self.alive().delete_key(key)
+    }
+
+    fn num_keys(&self) -> Result<u64, StoreError> {
+        self.alive().num_keys()
+    }
+
+    fn append(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        self.alive().append(key, value)
+    }
+
+    fn multi_get(&self, keys: &[&str]) -> Result<Vec<Bytes>, StoreError> {
+        self.alive().multi_get(keys)
+    }
+
+    fn timeout(&self) -> Duration {
+        self.inner.timeout()
+    }
+
+    fn set_timeout(&self, timeout: Duration) {
+        self.inner.set_timeout(timeout);
+    }
+
+    fn breaker(&self) -> Option<Breaker> {
+        self.inner.breaker()
+    }
+
+    fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {
+        Ok(Box::new(Self {
+            inner: self.inner.try_clone()?,
+            left: Arc::clone(&self.left),
+        }))
+    }
+}

@@ -1,0 +1,100 @@
+//! Programs that tests and benchmarks start: workers, clients and load generators.
+//!
+//! All of them are this one binary, because each binary would be linked with everything. The name under
+//! which it is started says which program it is. Under its own name it makes the names: hard links in
+//! the folder `programs` beside it, because programs start themselves by the path of their process.
+
+mod agent_harness;
+mod collective_worker;
+mod crowd;
+mod fixture_worker;
+mod group_member;
+mod hostile;
+mod large_worker;
+mod load;
+mod member;
+mod memory;
+mod message_cost;
+mod placement;
+mod rank;
+mod reference_worker;
+mod remote_worker;
+mod rings;
+mod rpc_bench;
+mod rpc_scenario;
+mod rpc_victim;
+mod rpc_worker;
+mod secret_cost;
+mod serve;
+mod state_codec;
+mod store_client;
+mod transport;
+
+use std::path::Path;
+use std::process::{ExitCode, Termination};
+use std::{env, fs, io};
+
+/// A name and what runs under it.
+type Program = (&'static str, fn() -> ExitCode);
+
+/// All programs.
+const PROGRAMS: [Program; 25] = [
+    ("agent_harness", || ended(agent_harness::main)),
+    ("collective_worker", || ended(collective_worker::main)),
+    ("crowd", || ended(crowd::main)),
+    ("fixture_worker", || ended(fixture_worker::main)),
+    ("group_member", || ended(group_member::main)),
+    ("hostile", || ended(hostile::main)),
+    ("large_worker", || ended(large_worker::main)),
+    ("load", || ended(load::main)),
+    ("member", || ended(member::main)),
+    ("memory", || ended(memory::main)),
+    ("message_cost", || ended(message_cost::main)),
+    ("placement", || ended(placement::main)),
+    ("rank", || ended(rank::main)),
+    ("reference_worker", || ended(reference_worker::main)),
+    ("remote_worker", || ended(remote_worker::main)),
+    ("rings", || ended(rings::main)),
+    ("rpc_bench", || ended(rpc_bench::main)),
+    ("rpc_scenario", || ended(rpc_scenario::main)),
+    ("rpc_victim", || ended(rpc_victim::main)),
+    ("rpc_worker", || ended(rpc_worker::main)),
+    ("secret_cost", || ended(secret_cost::main)),
+    ("serve", || ended(serve::main)),
+    ("state_codec", || ended(state_codec::main)),
+    ("store_client", || ended(store_client::main)),
+    ("transport", || ended(transport::main)),
+];
+
+fn main() -> ExitCode {
+    let path = env::args_os().next().unwrap_or_default();
+    let name = Path::new(&path).file_name().unwrap_or_default();
+    if name == env!("CARGO_PKG_NAME") {
+        return ended(make_names);
+    }
+    let Some((_, program)) = PROGRAMS.iter().find(|(known, _)| name == *known) else {
+        let names = PROGRAMS.map(|(name, _)| name).join(", ");
+        eprintln!("{} is no test program: start it as {names}", name.display());
+        return ExitCode::from(2);
+    };
+    program()
+}
+
+/// Makes the hard links. Each takes the place of an older one at once: a test may be starting it.
+fn make_names() -> io::Result<()> {
+    let this = env::current_exe()?;
+    let folder = this.with_file_name("programs");
+    fs::create_dir_all(&folder)?;
+    for (name, _) in PROGRAMS {
+        let new = folder.join(format!("{name}.{}", std::process::id()));
+        fs::hard_link(&this, &new)?;
+        fs::rename(&new, folder.join(name))?;
+        // It is still there if the old name was a link to the same file.
+        let _ = fs::remove_file(&new);
+    }
+    Ok(())
+}
+
+fn ended<E: Termination>(program: impl FnOnce() -> E) -> ExitCode {
+    program().report()
+}

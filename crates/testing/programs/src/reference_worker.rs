@@ -1,0 +1,332 @@
+//! A worker that makes, passes on, drops and uses remote references at random, until it is told to
+//! stop or killed. The tests run four of them and kill some; it says what was not as it has to be.
+//!
+//! ```text
+//! reference_worker HOST:PORT NAME RANK SEED
+//! reference_worker HOST:PORT NAME RANK idle      does nothing by itself
+//! ```
+//!
+//! In the store: `operations` counts what was done, `violations` says what was wrong; at `stop` everything
+//! is dropped, and `reports` gets a line when nothing is left, or too long after.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rdzv_rpc::{
+    AgentOptions, CallContext, Membership, Method, Methods, RRef, ReferenceCounters,
+    ReferenceSettings, RpcAgent, RpcError, RpcErrorKind, RpcFuture, Timeout, ValueMethod,
+};
+use rdzv_store::{Store, TcpStore, TcpStoreOptions};
+use serde::{Deserialize, Serialize};
+
+const MAKE: Method<u64, Token> = Method::new("make");
+const NUMBER_HERE: Method<u64, u64> = Method::new("number");
+const KEEP_NUMBER: Method<RRef<u64>, ()> = Method::new("number.keep");
+const KEEP: Method<(RRef<Token>, String, u64), ()> = Method::new("keep");
+const NUMBER: ValueMethod<Token, (), u64> = ValueMethod::new("token.number");
+
+/// The most references that a worker collects, and calls that it has on their way.
+const POOL: usize = 64;
+const ON_THEIR_WAY: usize = 32;
+
+/// So often the store is told and asked.
+const TURN: u64 = 256;
+
+/// How long a question may take.
+const TIMEOUT: Timeout = Timeout::After(Duration::from_secs(20));
+
+/// How long after the last was dropped something may be left. What went astray is asked for after 5 s.
+const DRAINED: Duration = Duration::from_secs(90);
+
+/// How many tokens there are in this process.
+static LIVE: AtomicI64 = AtomicI64::new(0);
+static NEXT: AtomicU64 = AtomicU64::new(0);
+static STOPPING: AtomicBool = AtomicBool::new(false);
+static NUMBERS: Mutex<Vec<RRef<u64>>> = Mutex::new(Vec::new());
+static HELD: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+
+/// A value.
+#[derive(Serialize, Deserialize)]
+struct Token {
+    owner: String,
+    number: u64,
+    #[serde(skip)]
+    _counted: Counted,
+}
+
+/// Made and dropped with it.
+struct Counted(());
+
+impl Default for Counted {
+    fn default() -> Self {
+        LIVE.fetch_add(1, Ordering::SeqCst);
+        Self(())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        LIVE.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A reference, and what has to be behind it.
+#[derive(Clone)]
+struct Entry {
+    reference: RRef<Token>,
+    owner: String,
+    number: u64,
+}
+
+fn held() -> MutexGuard<'static, Vec<Entry>> {
+    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn keep(entry: Entry) {
+    let mut held = held();
+    if STOPPING.load(Ordering::SeqCst) {
+        return;
+    }
+    if held.len() < POOL {
+        return held.push(entry);
+    }
+    let place = NEXT.load(Ordering::Relaxed) as usize % POOL;
+    let former = std::mem::replace(&mut held[place], entry);
+    drop(held);
+    drop(former);
+}
+
+fn token(owner: &str, number: u64) -> Token {
+    Token {
+        owner: owner.to_owned(),
+        number,
+        _counted: Counted::default(),
+    }
+}
+
+fn methods() -> Methods {
+    Methods::new()
+        .with(MAKE, async |context: CallContext, number: u64| {
+            Ok::<_, RpcError>(token(context.agent().me().name.as_str(), number))
+        })
+        .with(NUMBER_HERE, async |number: u64| Ok::<_, RpcError>(number))
+        .with(KEEP_NUMBER, async |reference: RRef<u64>| {
+            let mut numbers = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
+            numbers.push(reference);
+            Ok::<_, RpcError>(())
+        })
+        .with(
+            KEEP,
+            async |(reference, owner, number): (RRef<Token>, String, u64)| {
+                keep(Entry {
+                    reference,
+                    owner,
+                    number,
+                });
+                Ok::<_, RpcError>(())
+            },
+        )
+        .with(NUMBER, async |token: Arc<Token>, ()| {
+            Ok::<_, RpcError>(token.number)
+        })
+}
+
+struct Worker {
+    agent: RpcAgent,
+    random: fastrand::Rng,
+    calls: Vec<RpcFuture<()>>,
+    violations: Vec<String>,
+    errors: BTreeMap<String, u64>,
+}
+
+impl Worker {
+    fn operate(&mut self) {
+        let count = held().len();
+        if count == 0 {
+            return self.make();
+        }
+        let place = self.random.usize(0..count);
+        let Some(entry) = held().get(place).cloned() else {
+            return;
+        };
+        match self.random.u32(0..100) {
+            0..25 => self.make(),
+            25..55 => self.pass_on(&entry),
+            55..80 => {
+                let mut held = held();
+                if place < held.len() {
+                    let dropped = held.swap_remove(place);
+                    drop(held);
+                    drop(dropped);
+                }
+            }
+            _ => self.ask(&entry),
+        }
+    }
+
+    fn anybody(&mut self) -> String {
+        let workers = self.agent.workers();
+        let place = self.random.usize(0..workers.len());
+        workers[place].name.to_string()
+    }
+
+    fn make(&mut self) {
+        let me = self.agent.me().name.to_string();
+        let number = NEXT.fetch_add(1, Ordering::SeqCst);
+        let (owner, made) = if self.random.bool() {
+            let value = token(&me, number);
+            (me, RRef::new(&self.agent, value))
+        } else {
+            let owner = self.anybody();
+            let made = self.agent.remote(owner.as_str(), MAKE, &number);
+            (owner, made)
+        };
+        match made {
+            Ok(reference) => keep(Entry {
+                reference,
+                owner,
+                number,
+            }),
+            Err(error) => self.failed("make", &error),
+        }
+    }
+
+    fn pass_on(&mut self, entry: &Entry) {
+        let to = self.anybody();
+        let argument = (entry.reference.clone(), entry.owner.clone(), entry.number);
+        self.calls
+            .push(self.agent.call(to.as_str(), KEEP, &argument));
+        if self.calls.len() >= ON_THEIR_WAY {
+            self.finish();
+        }
+    }
+
+    fn finish(&mut self) {
+        for call in std::mem::take(&mut self.calls) {
+            if let Err(error) = call.wait() {
+                self.failed("pass", &error);
+            }
+        }
+    }
+
+    fn ask(&mut self, entry: &Entry) {
+        let confirmed = entry.reference.confirmed_by_owner();
+        let seen = if self.random.bool() {
+            let token = entry.reference.to_here(TIMEOUT);
+            token.map(|token| (token.owner.clone(), token.number))
+        } else {
+            let number = entry.reference.rpc_sync(NUMBER, &(), TIMEOUT);
+            number.map(|number| (entry.owner.clone(), number))
+        };
+        match seen {
+            Ok(seen) if seen == (entry.owner.clone(), entry.number) => {}
+            Ok(seen) => self.violations.push(format!(
+                "{} has {seen:?} instead of {:?}",
+                entry.reference,
+                (&entry.owner, entry.number)
+            )),
+            Err(error) => {
+                if confirmed && error.message.contains("does not have") {
+                    let text = format!("{} was freed early: {error}", entry.reference);
+                    self.violations.push(text);
+                }
+                self.failed("ask", &error);
+                held().retain(|other| other.owner != entry.owner || other.number != entry.number);
+            }
+        }
+    }
+
+    /// Others die. Nothing else may go wrong.
+    fn failed(&mut self, what: &str, error: &RpcError) {
+        use RpcErrorKind::{Cancelled, Deadline, PeerLost, UnknownWorker};
+        if !matches!(error.kind, Cancelled | Deadline | PeerLost | UnknownWorker) {
+            self.violations.push(format!("{what}: {error}"));
+        }
+        *self
+            .errors
+            .entry(format!("{what} {}", error.kind))
+            .or_default() += 1;
+    }
+}
+
+pub(crate) fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [endpoint, name, rank, seed] = &arguments[..] else {
+        return Err("usage: reference_worker HOST:PORT NAME RANK SEED".into());
+    };
+    let (host, port) = endpoint.rsplit_once(':').ok_or("HOST:PORT")?;
+    let connect = || TcpStore::connect(TcpStoreOptions::new(host, port.parse().unwrap_or(0)));
+    let store: Arc<dyn Store> = Arc::new(connect()?);
+    let options = AgentOptions {
+        references: ReferenceSettings {
+            grace: Duration::from_secs(3),
+            ask_after: Duration::from_secs(5),
+            renew_after: Duration::from_secs(5),
+            ..ReferenceSettings::default()
+        },
+        timeout: Some(Duration::from_secs(20)),
+        ..AgentOptions::default()
+    };
+    let rank = rank.parse()?;
+    let agent = RpcAgent::init(name, rank, Membership::dynamic(), store, methods(), options)?;
+    let store = connect()?;
+    store.add("joined", 1)?;
+    if seed == "idle" {
+        store.wait(&["bye"], Some(Duration::from_secs(120)))?;
+        return Ok(agent.shutdown(Duration::from_secs(10))?);
+    }
+    let mut worker = Worker {
+        agent: agent.clone(),
+        random: fastrand::Rng::with_seed(seed.parse()?),
+        calls: Vec::new(),
+        violations: Vec::new(),
+        errors: BTreeMap::new(),
+    };
+    while !store.check(&["stop"])? {
+        for _ in 0..TURN {
+            worker.operate();
+        }
+        store.add("operations", TURN as i64)?;
+        for violation in worker.violations.drain(..) {
+            store.append("violations", format!("{name}: {violation}\n").as_bytes())?;
+        }
+    }
+    worker.finish();
+    STOPPING.store(true, Ordering::SeqCst);
+    let dropped = std::mem::take(&mut *held());
+    drop(dropped);
+    let until = Instant::now() + DRAINED;
+    // A reference may be on its way to us as long as others go on.
+    let is_empty =
+        || agent.references() == ReferenceCounters::default() && LIVE.load(Ordering::SeqCst) == 0;
+    let mut empty_since = None;
+    while Instant::now() < until {
+        match empty_since {
+            _ if !is_empty() => empty_since = None,
+            None => empty_since = Some(Instant::now()),
+            Some(since) if since.elapsed() > Duration::from_secs(8) => break,
+            Some(_) => {}
+        }
+        // The tables are looked at from time to time; there is nothing to wait for.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let result = match is_empty() {
+        true => "empty".to_owned(),
+        false => format!(
+            "left {:?}, {} tokens",
+            agent.references(),
+            LIVE.load(Ordering::SeqCst)
+        ),
+    };
+    let errors = &worker.errors;
+    store.append(
+        "reports",
+        format!("{name}: {result}; {errors:?}\n").as_bytes(),
+    )?;
+    store.wait(&["bye"], Some(Duration::from_secs(120)))?;
+    agent.shutdown(Duration::from_secs(10))?;
+    Ok(())
+}

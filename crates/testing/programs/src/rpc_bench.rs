@@ -1,0 +1,311 @@
+//! One worker that does what it is told, line by line, and is measured: our side of
+//! `cargo xtask bench rpc`.
+//!
+//! ```text
+//! rpc_bench default | tcp
+//! ```
+//!
+//! Rank, world size and store are in its environment, as an agent sets it. It says `{}` when it is
+//! ready, and answers every line of its input with one line of JSON:
+//!
+//! | line | answer |
+//! |---|---|
+//! | `init` | joins the group: `seconds` |
+//! | `calls` | calls the next worker: `latency_p50`, `latency_p90`, `latency_p99`, `paced_p50` (one call every 10 ms), `in_flight` (calls per second, 64 at a time), `one_way` and `echo` (bytes per second); and the `threads`, `descriptors` and `megabytes` that the group and the first calls added |
+//! | `lent` | calls the next worker with tensors in an arena: seconds of a call with 64 MiB (`lent`) and with 1 GiB (`lent_large`); not over TCP, where nothing can be lent |
+//! | `wake` | no call: seconds from one process to another and back by two eventfds, every 10 ms (`wake_p50`), the least that two processes that sleep can do |
+//! | `idle` | does nothing for a while: `cores` that it used |
+//! | `shutdown` | leaves with all others: `seconds`, and ends |
+
+use std::collections::VecDeque;
+use std::error::Error;
+use std::io::{BufRead, Write};
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rdzv_rendezvous::url::{UrlOptions, rendezvous};
+use rdzv_rpc::tensor::DataType;
+use rdzv_rpc::transport::TransportOptions;
+use rdzv_rpc::{
+    AgentOptions, Arena, Membership, Method, Methods, RpcAgent, RpcError, RpcFuture, Tensor,
+};
+use rdzv_rpc_proto::worker::WorkerInfo;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::{Value, json};
+
+/// What all sides of the benchmark do. The peer has the same figures.
+const CALLS: usize = 1000;
+const PACED_CALLS: usize = 100;
+const CALLS_IN_FLIGHT: usize = 3000;
+const IN_FLIGHT: usize = 64;
+const BULK_CALLS: usize = 10;
+const BULK_ELEMENTS: usize = 16 << 20;
+const LENT_BYTES: usize = 64 << 20;
+const LENT_LARGE_BYTES: usize = 1 << 30;
+const WARM_CALLS: usize = 50;
+const WARM_BULK_CALLS: usize = 1;
+const IDLE: Duration = Duration::from_secs(5);
+
+/// How long shutting down may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const NOTHING: Method<(), ()> = Method::new("bench.nothing");
+const TAKE: Method<Tensor, ()> = Method::new("bench.take");
+const GIVE_BACK: Method<Tensor, Tensor> = Method::new("bench.give_back");
+
+/// Argument of the process that answers over two eventfds.
+const WAKE_PEER: &str = "wake_peer";
+
+pub(crate) fn main() -> Result<(), Box<dyn Error>> {
+    let configuration = std::env::args()
+        .nth(1)
+        .ok_or("say default, tcp or wake_peer")?;
+    if configuration == WAKE_PEER {
+        return answer_wake_ups();
+    }
+    let alone = Used::now()?;
+    let mut out = std::io::stdout();
+    writeln!(out, "{{}}")?;
+    let mut worker = None;
+    for line in std::io::stdin().lock().lines() {
+        let answer = match (line?.trim(), worker.take()) {
+            ("init", None) => {
+                let start = Instant::now();
+                worker = Some(join(&configuration)?);
+                json!({ "seconds": start.elapsed().as_secs_f64() })
+            }
+            ("calls", Some(agent)) => {
+                let answer = calls(&agent, &alone)?;
+                worker = Some(agent);
+                answer
+            }
+            ("lent", Some(agent)) => {
+                let answer = json!({
+                    "lent": lent(&agent, LENT_BYTES)?,
+                    "lent_large": lent(&agent, LENT_LARGE_BYTES)?,
+                });
+                worker = Some(agent);
+                answer
+            }
+            ("wake", agent) => {
+                worker = agent;
+                json!({ "wake_p50": wake_ups()? })
+            }
+            ("idle", agent) => {
+                worker = agent;
+                idle()
+            }
+            ("shutdown", Some(agent)) => {
+                let start = Instant::now();
+                agent.shutdown(PATIENCE)?;
+                let answer = json!({ "seconds": start.elapsed().as_secs_f64() });
+                writeln!(out, "{answer}")?;
+                break;
+            }
+            (other, _) => return Err(format!("told to '{other}'").into()),
+        };
+        writeln!(out, "{answer}")?;
+    }
+    Ok(())
+}
+
+/// What a process has at a moment.
+struct Used {
+    threads: f64,
+    descriptors: f64,
+    megabytes: f64,
+}
+
+impl Used {
+    fn now() -> Result<Self, Box<dyn Error>> {
+        let status = std::fs::read_to_string("/proc/self/status")?;
+        let number = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let word = line.and_then(|line| line.split_whitespace().next());
+            word.and_then(|word| word.parse::<f64>().ok())
+                .ok_or("no such line")
+        };
+        Ok(Self {
+            threads: number("Threads:")?,
+            descriptors: std::fs::read_dir("/proc/self/fd")?.count() as f64,
+            megabytes: number("VmRSS:")? / 1024.0,
+        })
+    }
+}
+
+/// Joins the group of all.
+fn join(configuration: &str) -> Result<RpcAgent, Box<dyn Error>> {
+    let near = configuration == "default";
+    let options = AgentOptions {
+        transports: TransportOptions {
+            unix: near,
+            shared: near,
+            ..TransportOptions::default()
+        },
+        ..AgentOptions::default()
+    };
+    let methods = Methods::new()
+        .with(NOTHING, async |()| Ok::<_, RpcError>(()))
+        .with(TAKE, async |_: Tensor| Ok::<_, RpcError>(()))
+        .with(GIVE_BACK, async |values: Tensor| Ok::<_, RpcError>(values));
+    let met = rendezvous("env://", None, None, UrlOptions::default())?.join()?;
+    let membership = Membership::Static {
+        world_size: met.world_size,
+    };
+    let (name, rank) = (format!("w{}", met.rank), met.rank.0);
+    Ok(RpcAgent::init(
+        &name,
+        rank,
+        membership,
+        Arc::from(met.store),
+        methods,
+        options,
+    )?)
+}
+
+/// Calls the next worker.
+fn calls(agent: &RpcAgent, alone: &Used) -> Result<Value, Box<dyn Error>> {
+    let next = (agent.me().id.0 as usize + 1) % agent.workers().len();
+    let peer = &agent.workers()[next];
+    one_by_one(agent, peer, WARM_CALLS, Duration::ZERO)?;
+    let used = Used::now()?;
+    let times = one_by_one(agent, peer, CALLS, Duration::ZERO)?;
+    let paced = one_by_one(agent, peer, PACED_CALLS, Duration::from_millis(10))?;
+    Ok(json!({
+        "threads": used.threads - alone.threads,
+        "descriptors": used.descriptors - alone.descriptors,
+        "megabytes": used.megabytes - alone.megabytes,
+        "latency_p50": times[times.len() / 2],
+        "latency_p90": times[times.len() * 9 / 10],
+        "latency_p99": times[times.len() * 99 / 100],
+        "paced_p50": paced[paced.len() / 2],
+        "in_flight": many_at_a_time(agent, peer)?,
+        "one_way": bulk(|values| agent.call(peer, TAKE, values).wait())?,
+        "echo": bulk(|values| agent.call(peer, GIVE_BACK, values).wait().map(drop))?,
+    }))
+}
+
+/// Seconds of each of some empty calls, in order of size.
+fn one_by_one(
+    agent: &RpcAgent,
+    peer: &WorkerInfo,
+    calls: usize,
+    pause: Duration,
+) -> Result<Vec<f64>, RpcError> {
+    let mut times = Vec::with_capacity(calls);
+    for _ in 0..calls {
+        if !pause.is_zero() {
+            std::thread::sleep(pause);
+        }
+        let start = Instant::now();
+        agent.call(peer, NOTHING, &()).wait()?;
+        times.push(start.elapsed().as_secs_f64());
+    }
+    times.sort_unstable_by(f64::total_cmp);
+    Ok(times)
+}
+
+/// Empty calls per second.
+fn many_at_a_time(agent: &RpcAgent, peer: &WorkerInfo) -> Result<f64, RpcError> {
+    let mut futures: VecDeque<RpcFuture<()>> = VecDeque::with_capacity(IN_FLIGHT);
+    let start = Instant::now();
+    for _ in 0..CALLS_IN_FLIGHT {
+        if futures.len() == IN_FLIGHT
+            && let Some(first) = futures.pop_front()
+        {
+            first.wait()?;
+        }
+        futures.push_back(agent.call(peer, NOTHING, &()));
+    }
+    futures.into_iter().try_for_each(RpcFuture::wait)?;
+    Ok(CALLS_IN_FLIGHT as f64 / start.elapsed().as_secs_f64())
+}
+
+/// Bytes per second, of those that go there.
+fn bulk(call: impl Fn(&Tensor) -> Result<(), RpcError>) -> Result<f64, RpcError> {
+    let values = Tensor::from_vec(vec![1.0_f32; BULK_ELEMENTS], [BULK_ELEMENTS])?;
+    for _ in 0..WARM_BULK_CALLS {
+        call(&values)?;
+    }
+    let start = Instant::now();
+    for _ in 0..BULK_CALLS {
+        call(&values)?;
+    }
+    let bytes = BULK_CALLS * values.meta().byte_len();
+    Ok(bytes as f64 / start.elapsed().as_secs_f64())
+}
+
+/// Seconds of one call with a tensor of so many bytes in an arena, of those in the middle.
+fn lent(agent: &RpcAgent, bytes: usize) -> Result<f64, Box<dyn Error>> {
+    let next = (agent.me().id.0 as usize + 1) % agent.workers().len();
+    let peer = &agent.workers()[next];
+    let arena = Arena::new(bytes)?;
+    let mut block = arena.allocate(bytes).ok_or("the arena is too small")?;
+    block.as_mut().fill(1);
+    let values = Tensor::from_bytes(DataType::U8, [bytes], block)?;
+    agent.call(peer, TAKE, &values).wait()?;
+    let mut times = Vec::with_capacity(CALLS);
+    for _ in 0..CALLS {
+        let start = Instant::now();
+        agent.call(peer, TAKE, &values).wait()?;
+        times.push(start.elapsed().as_secs_f64());
+    }
+    times.sort_unstable_by(f64::total_cmp);
+    Ok(times[times.len() / 2])
+}
+
+/// Wakes the one who reads an eventfd.
+fn wake(eventfd: impl AsFd) -> rustix::io::Result<()> {
+    rustix::io::write(eventfd, &1_u64.to_ne_bytes()).map(drop)
+}
+
+/// Sleeps until an eventfd is written to.
+fn await_wake_up(eventfd: impl AsFd) -> rustix::io::Result<()> {
+    rustix::io::read(eventfd, &mut [0_u8; 8]).map(drop)
+}
+
+/// Median seconds of a wake-up of another process and back, one every 10 ms.
+fn wake_ups() -> Result<f64, Box<dyn Error>> {
+    let (there, back) = (
+        eventfd(0, EventfdFlags::CLOEXEC)?,
+        eventfd(0, EventfdFlags::CLOEXEC)?,
+    );
+    let mut peer = Command::new(std::env::current_exe()?)
+        .arg(WAKE_PEER)
+        .stdin(there.try_clone()?)
+        .stdout(back.try_clone()?)
+        .spawn()?;
+    let mut times = Vec::with_capacity(PACED_CALLS);
+    for _ in 0..PACED_CALLS {
+        std::thread::sleep(Duration::from_millis(10));
+        let start = Instant::now();
+        wake(&there)?;
+        await_wake_up(&back)?;
+        times.push(start.elapsed().as_secs_f64());
+    }
+    peer.kill()?;
+    peer.wait()?;
+    times.sort_unstable_by(f64::total_cmp);
+    Ok(times[times.len() / 2])
+}
+
+/// Answers every wake-up on the standard input by one on the standard output, until it is killed.
+fn answer_wake_ups() -> Result<(), Box<dyn Error>> {
+    loop {
+        await_wake_up(std::io::stdin())?;
+        wake(std::io::stdout())?;
+    }
+}
+
+fn idle() -> Value {
+    let seconds = || {
+        let time = clock_gettime(ClockId::ProcessCPUTime);
+        time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    };
+    let (start, before) = (Instant::now(), seconds());
+    std::thread::sleep(IDLE);
+    json!({ "cores": (seconds() - before) / start.elapsed().as_secs_f64() })
+}

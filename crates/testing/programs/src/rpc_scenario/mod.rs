@@ -1,0 +1,251 @@
+//! A worker that is told what to do: the processes of `tests/scenarios`.
+//!
+//! Each line of its input is a [`Command`] as JSON, and each is answered with one line: `{"ok": …}`, or
+//! `{"error": …}` with what an [`RpcError`] says. It ends when it is told to, and when its input ends,
+//! whatever it is doing then.
+
+mod begin;
+mod board;
+mod calls;
+mod lives;
+mod offered;
+mod pressure;
+mod process;
+mod references;
+mod spans;
+mod tensors;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use rdzv_rpc::backend::{Agent, Backend};
+use rdzv_rpc::device::DeviceBackend;
+use rdzv_rpc::{RpcError, current};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use board::Board;
+use calls::{Call, Outcome};
+use pressure::Offering;
+
+/// What it can be told.
+#[derive(Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case")]
+enum Command {
+    /// Registers a backend with so many devices that are not there.
+    Register { name: String, devices: u32 },
+    /// `init_rpc`.
+    Init(begin::Init),
+    /// The workers of the group; waits until they have these names, if some are given.
+    View { names: Option<Vec<String>> },
+    /// Makes a call and waits for it.
+    Call(Call),
+    /// Makes a call under a name, to be waited for later.
+    Begin { name: String, call: Call },
+    /// Whether that call is over.
+    Done { name: String },
+    /// Waits for that call.
+    End { name: String },
+    /// Gives that call up.
+    Cancel { name: String },
+    /// So many calls in one line, and as many in none.
+    Lines { to: String, calls: u64 },
+    /// Gathers a value of all members.
+    Gather { value: String, seconds: f64 },
+    /// Sends a tensor that is on this device, and gets it back.
+    Tensor { to: String, device: u32 },
+    /// Has another worker make a value, and passes references to it along these workers.
+    References { to: String, along: Vec<String> },
+    /// Has another worker keep a reference of a value of this one.
+    Lend { to: String },
+    /// Offers so many pieces to another worker, and goes on.
+    Offer {
+        to: String,
+        pieces: usize,
+        bytes: usize,
+    },
+    /// Waits until all that was offered was taken.
+    Taken,
+    /// How often something has happened here; waits until it has happened so often.
+    Happened { what: String, times: u64 },
+    /// What the agent counts.
+    Traffic,
+    /// What this process has of the system; waits until it has no more threads than that.
+    Process { threads: Option<usize> },
+    /// How much of a core this process uses while it does nothing for so long.
+    Idle { seconds: f64 },
+    /// Begins, works and ends so often.
+    Lives { init: begin::Init, lives: usize },
+    /// Records spans from now on.
+    Record,
+    /// The spans that are over; waits until there are so many.
+    Spans { count: usize },
+    /// Shuts down in good order.
+    Shutdown { seconds: f64 },
+    /// Shuts down without waiting for anybody.
+    Stop,
+    /// Ends the process, whatever there is.
+    Exit,
+}
+
+/// How long anything may take that the test does not limit.
+const LONG: Duration = Duration::from_secs(20);
+
+/// What it has.
+#[derive(Default)]
+struct Worker {
+    /// Handles of backends, from when they were registered.
+    backends: BTreeMap<String, Backend>,
+    /// The devices of the last one.
+    devices: Option<Arc<dyn DeviceBackend>>,
+    /// What the last one was given.
+    received: Arc<Mutex<Value>>,
+    board: Arc<Board>,
+    calls: BTreeMap<String, Box<dyn Outcome>>,
+    offering: Option<Offering>,
+    spans: spans::Spans,
+}
+
+pub(crate) fn main() {
+    let (sender, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+        // Nobody wants to know any more what the worker is waiting for.
+        std::process::exit(0);
+    });
+    let mut worker = Worker::default();
+    for line in lines {
+        let command = serde_json::from_str(&line);
+        let command = command.unwrap_or_else(|error| panic!("{error} in {line}"));
+        if matches!(command, Command::Exit) {
+            return;
+        }
+        let answer = match worker.obey(command) {
+            Ok(value) => json!({ "ok": value }),
+            Err(error) => json!({ "error": told(&error) }),
+        };
+        println!("{answer}");
+    }
+}
+
+/// What is told of an error.
+fn told(error: &RpcError) -> Value {
+    json!({
+        "kind": error.kind,
+        "worker": error.worker.as_ref().map(|worker| worker.name.to_string()),
+        "message": error.message,
+        "text": error.to_string(),
+        "remote": error.remote,
+    })
+}
+
+impl Worker {
+    fn obey(&mut self, command: Command) -> Result<Value, RpcError> {
+        match command {
+            Command::Register { name, devices } => self.register(&name, devices),
+            Command::Init(init) => self.init(&init),
+            Command::View { names } => view(names),
+            Command::Call(call) => call.begin(&current()?).wait(),
+            Command::Begin { name, call } => {
+                let begun = call.begin(&current()?);
+                self.calls.insert(name, begun);
+                Ok(Value::Null)
+            }
+            Command::Done { name } => Ok(json!(self.calls[&name].is_done())),
+            Command::End { name } => {
+                let call = self.calls.remove(&name);
+                call.expect("the test has begun it").wait()
+            }
+            Command::Cancel { name } => {
+                self.calls[&name].cancel();
+                Ok(Value::Null)
+            }
+            Command::Lines { to, calls } => calls::lines(&current()?, &to, calls),
+            Command::Gather { value, seconds } => {
+                let within = Duration::from_secs_f64(seconds);
+                let values = current()?.all_gather(&value, None, within)?;
+                let values = values.into_iter();
+                let named = values.map(|(name, value)| (name.to_string(), Value::from(value)));
+                Ok(Value::Object(named.collect()))
+            }
+            Command::Tensor { to, device } => {
+                let devices = self.devices.as_ref().expect("a backend has devices");
+                tensors::send(&current()?, &to, device, devices)
+            }
+            Command::References { to, along } => references::pass(&current()?, &to, &along),
+            Command::Lend { to } => references::lend(&current()?, &to),
+            Command::Offer { to, pieces, bytes } => {
+                let board = Arc::clone(&self.board);
+                let offering = Offering::begin(current()?, board, to, pieces, bytes);
+                self.offering = Some(offering);
+                Ok(Value::Null)
+            }
+            Command::Taken => {
+                let offering = self.offering.take();
+                offering.expect("the test has offered something").taken()
+            }
+            Command::Happened { what, times } => {
+                Ok(json!(self.board.wait_blocking(&what, times, LONG)))
+            }
+            Command::Traffic => {
+                let traffic = current()?.traffic();
+                Ok(json!({
+                    "calls": traffic.calls,
+                    "served": traffic.served,
+                    "in_flight": traffic.in_flight,
+                    "running": traffic.running,
+                    "connections": traffic.connections,
+                }))
+            }
+            Command::Process { threads } => {
+                if let Some(threads) = threads {
+                    process::settle(threads, LONG);
+                }
+                Ok(process::measured())
+            }
+            Command::Idle { seconds } => Ok(json!(process::idle(Duration::from_secs_f64(seconds)))),
+            Command::Lives { init, lives } => self.lives(&init, lives),
+            Command::Record => {
+                self.spans.record();
+                Ok(Value::Null)
+            }
+            Command::Spans { count } => Ok(json!(self.spans.wait_for(count, LONG))),
+            Command::Shutdown { seconds } => ended(true, Duration::from_secs_f64(seconds)),
+            Command::Stop => ended(false, LONG),
+            Command::Exit => unreachable!("it has ended"),
+        }
+    }
+}
+
+/// Ends the agent; how many seconds it took is told with its error too.
+fn ended(graceful: bool, within: Duration) -> Result<Value, RpcError> {
+    let agent = current()?;
+    let begun = Instant::now();
+    Agent::shutdown(&agent, graceful, within).map_err(|mut error| {
+        let took = begun.elapsed().as_secs_f64();
+        error.message = format!("{} after {took:.3} s", error.message);
+        error
+    })?;
+    Ok(json!(begun.elapsed().as_secs_f64()))
+}
+
+/// The names of the workers by their ids.
+fn view(names: Option<Vec<String>>) -> Result<Value, RpcError> {
+    let workers = current()?.wait_for_group(
+        |workers| {
+            names.as_ref().is_none_or(|names| {
+                let there = workers.iter().map(|worker| worker.name.as_str());
+                there.eq(names.iter().map(String::as_str))
+            })
+        },
+        LONG,
+    )?;
+    let workers = workers.iter();
+    let named = workers.map(|worker| json!([worker.id.0, worker.name.as_str()]));
+    Ok(named.collect())
+}

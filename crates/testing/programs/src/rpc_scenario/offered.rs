@@ -1,0 +1,164 @@
+//! The functions that the worker offers.
+
+use std::error::Error;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rdzv_rpc::{CallContext, Method, Methods, RemoteError, RpcError, blocking};
+
+use super::board::Board;
+use super::{LONG, pressure, references, tensors};
+
+pub(crate) const DOUBLE: Method<i64, i64> = Method::new("scenario.double");
+/// The same with another argument, as a worker of another version might have it.
+pub(crate) const DOUBLE_TEXT: Method<String, i64> = Method::new("scenario.double");
+pub(crate) const HALVE: Method<i64, i64> = Method::new("scenario.halve");
+/// Offered by nobody.
+pub(crate) const TRIPLE: Method<i64, i64> = Method::new("scenario.triple");
+/// How long a text is.
+pub(crate) const MEASURE: Method<String, usize> = Method::new("scenario.measure");
+/// A text of this length.
+pub(crate) const REPEAT: Method<usize, String> = Method::new("scenario.repeat");
+/// Fails, in one of ten ways.
+pub(crate) const FAIL: Method<u8, ()> = Method::new("scenario.fail");
+/// Waits until it is cancelled, and has no answer then either: `waiting`, then `cancelled`.
+pub(crate) const WAIT: Method<(), ()> = Method::new("scenario.wait");
+/// Takes a thread until it is let go: `holding`.
+pub(crate) const HOLD: Method<(), i64> = Method::new("scenario.hold");
+/// `open`: lets go of all that holds.
+pub(crate) const OPEN: Method<(), ()> = Method::new("scenario.open");
+/// Takes a thread for no time: `counted`.
+pub(crate) const COUNT: Method<(), ()> = Method::new("scenario.count");
+/// Answers when something has happened so often.
+pub(crate) const REACHED: Method<(String, u64), ()> = Method::new("scenario.reached");
+/// Writes a number down.
+pub(crate) const NOTE: Method<u64, ()> = Method::new("scenario.note");
+/// All numbers that were written down, in their order.
+pub(crate) const NOTED: Method<(), Vec<u64>> = Method::new("scenario.noted");
+/// Goes on along the names; the numbers of the trace that each call belongs to.
+pub(crate) const TRACE: Method<Vec<String>, Vec<String>> = Method::new("scenario.trace");
+
+pub(crate) fn methods(board: &Arc<Board>) -> Methods {
+    let noted = Arc::new(Mutex::new(Vec::new()));
+    let notes = Arc::clone(&noted);
+    let with_board = || Arc::clone(board);
+    let (waits, holds, opens) = (with_board(), with_board(), with_board());
+    let (counts, reaches) = (with_board(), with_board());
+    let methods = Methods::new()
+        .with(DOUBLE, async |number: i64| {
+            let double = number.checked_mul(2);
+            double.ok_or_else(|| "it does not fit".to_owned())
+        })
+        .with(HALVE, blocking(|number: i64| Ok::<_, RpcError>(number / 2)))
+        .with(MEASURE, async |text: String| Ok::<_, RpcError>(text.len()))
+        .with(REPEAT, async |length: usize| {
+            Ok::<_, RpcError>("x".repeat(length))
+        })
+        .with(FAIL, async |how: u8| {
+            Err::<(), Box<dyn Error + Send + Sync>>(failure(how))
+        })
+        .with(WAIT, move |context: CallContext, ()| {
+            let board = Arc::clone(&waits);
+            async move {
+                board.add("waiting");
+                context.cancellation().cancelled().await;
+                board.add("cancelled");
+                // An answer at the end of its time may be faster than the caller's clock.
+                std::future::pending::<Result<(), RpcError>>().await
+            }
+        })
+        .with(
+            HOLD,
+            blocking(move |()| {
+                holds.add("holding");
+                match holds.wait_blocking("open", 1, LONG) {
+                    0 => Err("nobody has let it go".to_owned()),
+                    _ => Ok(7),
+                }
+            }),
+        )
+        .with(OPEN, move |()| {
+            opens.add("open");
+            async { Ok::<_, RpcError>(()) }
+        })
+        .with(
+            COUNT,
+            blocking(move |()| {
+                counts.add("counted");
+                Ok::<_, RpcError>(())
+            }),
+        )
+        .with(REACHED, move |(what, times): (String, u64)| {
+            let board = Arc::clone(&reaches);
+            async move {
+                board.wait(&what, times).await;
+                Ok::<_, RpcError>(())
+            }
+        })
+        .with(NOTE, move |number: u64| {
+            let notes = Arc::clone(&notes);
+            async move {
+                // Some have to wait: the order must hold all the same.
+                if number.is_multiple_of(3) {
+                    tokio::task::yield_now().await;
+                }
+                let mut notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
+                notes.push(number);
+                Ok::<_, RpcError>(())
+            }
+        })
+        .with(NOTED, move |()| {
+            let noted = noted.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            async { Ok::<_, RpcError>(noted) }
+        })
+        .with(
+            TRACE,
+            async |context: CallContext, mut names: Vec<String>| {
+                let mut traces = vec![format!("{:032x}", context.trace())];
+                if let Some(next) = names.pop() {
+                    traces.extend(context.agent().call(&next, TRACE, &names).await?);
+                }
+                Ok::<_, RpcError>(traces)
+            },
+        );
+    let methods = pressure::with_methods(methods, board);
+    references::with_methods(tensors::with_methods(methods))
+}
+
+/// Ten errors that can be told apart.
+fn failure(how: u8) -> Box<dyn Error + Send + Sync> {
+    #[derive(Debug, thiserror::Error)]
+    #[error("Größe {size} ist zu groß\nzweite Zeile: 次の行")]
+    struct TooLarge {
+        size: u32,
+        source: Unreadable,
+    }
+    #[derive(Debug, thiserror::Error)]
+    #[error("das läßt sich nicht lesen")]
+    struct Unreadable {
+        source: std::num::ParseIntError,
+    }
+    let no_number = "x".parse::<u32>().expect_err("x is no number");
+    match how {
+        0 => TooLarge {
+            size: 7,
+            source: Unreadable { source: no_number },
+        }
+        .into(),
+        1 => no_number.into(),
+        2 => "x".parse::<f64>().expect_err("x is no number").into(),
+        3 => "x".parse::<bool>().expect_err("x is no truth").into(),
+        4 => "xy".parse::<char>().expect_err("these are two").into(),
+        5 => String::from_utf8(vec![0xff]).expect_err("no text").into(),
+        6 => std::io::Error::from(std::io::ErrorKind::NotFound).into(),
+        7 => "only a text".into(),
+        8 => panic!("a panic with {how}"),
+        _ => RemoteError {
+            type_name: "an application's own".to_owned(),
+            message: "of my own".to_owned(),
+            code: 17,
+            details: vec![1, 2, 3],
+            ..RemoteError::default()
+        }
+        .into(),
+    }
+}

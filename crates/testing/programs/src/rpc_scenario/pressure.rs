@@ -1,0 +1,59 @@
+//! More than a worker takes.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use rdzv_rpc::{Method, Methods, RpcAgent, RpcError, RpcFuture, Tensor, blocking};
+use serde_json::Value;
+
+use super::LONG;
+use super::board::Board;
+
+/// Takes a thread and a tensor until it is let go, as `HOLD` does: `swallowed`.
+pub(crate) const SWALLOW: Method<Tensor, ()> = Method::new("scenario.swallow");
+
+pub(crate) fn with_methods(methods: Methods, board: &Arc<Board>) -> Methods {
+    let board = Arc::clone(board);
+    methods.with(
+        SWALLOW,
+        blocking(move |_: Tensor| {
+            board.wait_blocking("open", 1, LONG);
+            board.add("swallowed");
+            Ok::<_, RpcError>(())
+        }),
+    )
+}
+
+/// Calls that wait for room, on a thread.
+pub(crate) struct Offering(JoinHandle<Result<(), RpcError>>);
+
+/// A tensor of so many bytes, in memory of its own.
+pub(crate) fn piece(bytes: usize) -> Tensor {
+    Tensor::from_vec(vec![1_u8; bytes], [bytes]).expect("the shape is that of the numbers")
+}
+
+impl Offering {
+    /// Offers pieces to a worker: `offered`, when there was room for one.
+    pub(crate) fn begin(
+        agent: RpcAgent,
+        board: Arc<Board>,
+        to: String,
+        pieces: usize,
+        bytes: usize,
+    ) -> Self {
+        Self(std::thread::spawn(move || {
+            let mut calls = Vec::new();
+            for _ in 0..pieces {
+                calls.push(agent.call(&to, SWALLOW, &piece(bytes)));
+                board.add("offered");
+            }
+            calls.into_iter().try_for_each(RpcFuture::wait)
+        }))
+    }
+
+    /// Waits until all were answered. It takes as long as the callee likes.
+    pub(crate) fn taken(self) -> Result<Value, RpcError> {
+        self.0.join().expect("nothing panics there")?;
+        Ok(Value::Null)
+    }
+}

@@ -1,0 +1,36 @@
+//! Tensors of accelerators.
+
+use std::sync::Arc;
+
+use rdzv_rpc::device::DeviceBackend;
+use rdzv_rpc::{Method, Methods, RpcAgent, RpcError, Tensor};
+use rdzv_rpc_proto::device::Device;
+use serde_json::{Value, json};
+
+/// Gives a tensor back, and says on which device it came.
+const BACK: Method<Tensor, (Tensor, u32)> = Method::new("scenario.back");
+
+pub(crate) fn with_methods(methods: Methods) -> Methods {
+    methods.with(BACK, async |tensor: Tensor| {
+        let index = tensor.device().index().ok_or("it came to the CPU")?;
+        Ok::<_, &str>((tensor, index))
+    })
+}
+
+/// Sends a tensor of this device: on which it arrives there, on which it comes back, and with what.
+pub(crate) fn send(
+    agent: &RpcAgent,
+    to: &str,
+    device: u32,
+    devices: &Arc<dyn DeviceBackend>,
+) -> Result<Value, RpcError> {
+    let tensor = Tensor::from_vec(vec![1_i16, 2, 3], [3])?;
+    let tensor = tensor.to_device(Device::accelerator(device), devices)?;
+    let (back, arrived) = agent.call(to, BACK, &tensor).wait()?;
+    let numbers = back.to_cpu()?;
+    Ok(json!([
+        arrived,
+        back.device().index(),
+        numbers.as_slice::<i16>()?
+    ]))
+}

@@ -1,0 +1,52 @@
+//! Connects to a worker and says by what and why:
+//!
+//! ```text
+//! transport CONTACT [CERTIFICATE KEY AUTHORITY]
+//! ```
+//!
+//! The contact is the JSON that a [`Contact`] makes. With certificates, TCP is encrypted. It greets the
+//! worker, and ends when that closes.
+
+use std::env;
+use std::io::{self, IoSlice};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rdzv_rpc::transport::Identity;
+use rdzv_rpc::transport::{Contact, TransportOptions, connect};
+use rustix::event::{PollFd, PollFlags, poll};
+
+pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let [contact, files @ ..] = &arguments[..] else {
+        return Err("usage: transport CONTACT [CERTIFICATE KEY AUTHORITY]".into());
+    };
+    let contact: Contact = serde_json::from_str(contact)?;
+    let mut options = TransportOptions::default();
+    if let [certificate, key, authority] = files {
+        let [certificate, key, authority] = [certificate, key, authority].map(Path::new);
+        let identity = Identity::from_files(certificate, key, authority)?;
+        options.tls = Some(Arc::new(identity));
+    }
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let mut carrier = connect(&contact, &options, deadline)?;
+    println!("connected by {}: {}", carrier.kind, carrier.reason);
+    // The first bytes into a new connection always fit.
+    carrier.write.write(&[IoSlice::new(b"hello")])?;
+    let mut piece = [0; 4096];
+    loop {
+        match carrier.read.read(&mut piece) {
+            Ok(0) => return Ok(()),
+            Ok(count) => println!("{count} bytes"),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if carrier.read.prepare_to_sleep() {
+                    let descriptor = carrier.read.descriptor();
+                    poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], None)?;
+                    carrier.read.awake();
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
