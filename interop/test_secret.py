@@ -91,7 +91,7 @@ def test_an_agent_of_torchrun_takes_part_only_where_everybody_may(folder, token)
         node([RDZV, "run"], "127.0.0.1", port, folder, *ours),
         node([TORCHRUN], "127.0.0.1", port, folder, "--rdzv-conf", "is_host=0"),
     ]
-    for finished in [each.finish() for each in map(Running, nodes)]:
+    for finished in [each.finish() for each in list(map(Running, nodes))]:
         assert finished.code == 0, finished.all
     assert_all_have_met(folder)
 
