@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rdzv_rpc_proto::directory::RoundKind;
 use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo};
-use rdzv_store::StoreError;
+use rdzv_store::{Store, StoreError};
 use serde::{Deserialize, Serialize};
 
 use super::access::{claim, count, peek, remove, replace_round, set};
@@ -169,23 +169,33 @@ fn part(group: &StaticGroup, keys: Keys, verdict: &Verdict) -> Result<(), RpcErr
     let mut members = group.view.members();
     let come = members.len() - verdict.missing.len();
     let is_first = members.next().is_some_and(|first| first.info.id == me);
-    let gone = keys.gone();
     if is_all(count(store, &keys.departed())?, come) {
         if verdict.missing.is_empty() {
             clear(group, keys)?;
         }
-        if !is_first {
-            set(store, &gone, b"1")?;
-        }
-    } else if is_first {
-        match store.wait(&[&gone], Some(FAREWELL)) {
-            Ok(()) => remove(store, &gone)?,
-            // Somebody is slow: that is no reason to fail.
-            Err(StoreError::WaitTimeout { .. }) => {}
-            Err(error) => return Err(store_failed("see the other workers off", &error)),
-        }
+        return match is_first {
+            true => Ok(()),
+            false => go(store, keys, b"last"),
+        };
     }
-    Ok(())
+    if !is_first {
+        return Ok(());
+    }
+    match store.wait(&[&keys.gone()], Some(FAREWELL)) {
+        // A timeout means that somebody is slow: that is no reason to fail.
+        Ok(()) | Err(StoreError::WaitTimeout { .. }) => go(store, keys, b"first"),
+        Err(error) => Err(store_failed("see the other workers off", &error)),
+    }
+}
+
+/// The first worker goes, or the last one to have read the verdict: the second of the two removes the key by
+/// which they tell one another.
+fn go(store: &dyn Store, keys: Keys, as_whom: &[u8]) -> Result<(), RpcError> {
+    let gone = keys.gone();
+    match claim(store, &gone, as_whom)? == as_whom {
+        true => Ok(()),
+        false => remove(store, &gone),
+    }
 }
 
 /// Marks the round as over, and removes its keys but the last.
