@@ -16,7 +16,9 @@ mod unread;
 mod victim;
 
 use std::collections::BTreeSet;
+use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use peer::{Peer, Target};
 use victim::Victim;
@@ -29,6 +31,9 @@ const WINDOW: usize = 64 * MIB;
 /// Threads, buffers, what the allocator keeps for itself, and what another process of the machine makes
 /// of it.
 const NOISE: usize = 32 * MIB;
+
+/// The honest worker calls that often: calls without a pause would be most of the work of these tests.
+pub(crate) const BETWEEN_CALLS: Duration = Duration::from_millis(5);
 
 /// One attack.
 #[derive(Clone, Copy)]
@@ -77,8 +82,14 @@ fn carry_out(attack: &Attack, with_token: bool, knows_token: bool) -> Vec<String
     let mut found = Vec::new();
     let mut wrong = |what: String| found.push(format!("{}: {what}", attack.name));
     thread::scope(|scope| {
-        let running = scope.spawn(|| (attack.run)(&mut attacker));
-        while !running.is_finished() {
+        let (ended, end) = mpsc::channel();
+        let attacker = &mut attacker;
+        let running = scope.spawn(move || {
+            // Dropped at its end, also if it panics.
+            let _ended: mpsc::Sender<()> = ended;
+            (attack.run)(attacker);
+        });
+        while end.recv_timeout(BETWEEN_CALLS) == Err(mpsc::RecvTimeoutError::Timeout) {
             if let Err(error) = honest.try_to_ask() {
                 wrong(format!("the honest worker: {error}"));
             }

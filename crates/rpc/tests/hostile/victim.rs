@@ -3,6 +3,7 @@
 use std::fs;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rdzv_rpc::transport::{Contact, Token, TransportOptions};
@@ -13,6 +14,7 @@ use rdzv_rpc_proto::directory::Membership as Record;
 use rdzv_store::{ServerOptions, Store, TcpStore, TcpStoreOptions, TcpStoreServer};
 use rdzv_testing::Process;
 
+use super::BETWEEN_CALLS;
 use super::peer::{Target, tcp};
 
 const NOTHING: Method<(), ()> = Method::new("victim.nothing");
@@ -110,6 +112,7 @@ impl Victim {
             if now <= at_most || Instant::now() > until {
                 return now;
             }
+            thread::sleep(BETWEEN_CALLS);
         }
     }
 
