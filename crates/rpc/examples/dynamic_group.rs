@@ -15,9 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use rdzv_rendezvous::url::{UrlOptions, rendezvous};
-use rdzv_rpc::{
-    AgentOptions, CallContext, Membership, Method, Methods, RpcAgent, RpcError, RpcErrorKind,
-};
+use rdzv_rpc::{CallContext, Method, Methods, RpcAgent, RpcError, RpcErrorKind, RpcOptions};
 
 /// The square of a number.
 const SQUARE: Method<u64, u64> = Method::new("worker.square");
@@ -43,14 +41,15 @@ fn main() -> anyhow::Result<()> {
     };
     let (begun, has_begun) = channel();
     let (done, is_done) = channel();
-    let agent = RpcAgent::init(
-        &name,
-        rank,
-        Membership::Dynamic { lease: LEASE },
-        Arc::from(met.store),
-        methods(begun, done),
-        AgentOptions::default(),
-    )?;
+    let agent = RpcAgent::builder(&name)
+        .rank(rank)
+        .store(Arc::from(met.store))
+        .methods(methods(begun, done))
+        .options(RpcOptions {
+            lease: LEASE,
+            ..RpcOptions::default()
+        })
+        .connect()?;
     match rank {
         0 => lead(&agent, &has_begun)?,
         _ => is_done.recv_timeout(PATIENCE)?,

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use rdzv_rendezvous::url::{UrlOptions, rendezvous};
-use rdzv_rpc::{AgentOptions, Membership, Method, Methods, RpcAgent, RpcError, Tensor};
+use rdzv_rpc::{Method, Methods, RpcAgent, RpcError, Tensor};
 use tokio::sync::watch;
 
 /// Takes the gradient of a trainer, gives the weights after the step.
@@ -37,16 +37,12 @@ fn main() -> anyhow::Result<()> {
         0 => (SERVER.to_owned(), server.methods()),
         rank => (format!("trainer-{rank}"), Methods::new()),
     };
-    let agent = RpcAgent::init(
-        &name,
-        met.rank.0,
-        Membership::Static {
-            world_size: met.world_size,
-        },
-        Arc::from(met.store),
-        methods,
-        AgentOptions::default(),
-    )?;
+    let agent = RpcAgent::builder(&name)
+        .rank(met.rank.0)
+        .world_size(met.world_size)
+        .store(Arc::from(met.store))
+        .methods(methods)
+        .connect()?;
     if met.rank.0 > 0 {
         let [slope, height] = train(&agent, (met.rank.0 as usize - 1, trainers))?;
         ensure!((slope - 3.0).abs() < 1e-3 && (height + 2.0).abs() < 1e-3);

@@ -14,9 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use rdzv_rendezvous::url::{UrlOptions, rendezvous};
-use rdzv_rpc::{
-    AgentOptions, Membership, Method, Methods, RpcAgent, RpcError, RpcFuture, Tensor, blocking,
-};
+use rdzv_rpc::{Method, Methods, RpcAgent, RpcError, RpcFuture, Tensor, blocking};
 
 /// What the second stage makes of the activations of the first.
 const FORWARD: Method<Tensor, Tensor> = Method::new("stage.forward");
@@ -34,16 +32,12 @@ fn main() -> anyhow::Result<()> {
         1 => Methods::new().with(FORWARD, blocking(|rows: Tensor| second(&rows))),
         _ => Methods::new(),
     };
-    let agent = RpcAgent::init(
-        &format!("stage-{rank}"),
-        rank,
-        Membership::Static {
-            world_size: met.world_size,
-        },
-        Arc::from(met.store),
-        methods,
-        AgentOptions::default(),
-    )?;
+    let agent = RpcAgent::builder(format!("stage-{rank}"))
+        .rank(rank)
+        .world_size(met.world_size)
+        .store(Arc::from(met.store))
+        .methods(methods)
+        .connect()?;
     if rank == 0 {
         let batch = matrix(ROWS, WIDTHS[0], 1)?;
         let output = through_the_pipeline(&agent, &batch)?;

@@ -1,8 +1,7 @@
-//! Backends by name: what makes options and agents.
-//!
-//! A registry hands out handles ([`Backend`]) that stay good whatever is registered afterwards.
+//! Backends by name: each makes agents of its make, with options of its own.
 
-use std::any::{Any, type_name};
+use std::any::Any;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -12,32 +11,15 @@ use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo, WorkerName};
 use rdzv_store::Store;
 use serde::de::DeserializeOwned;
 
+use crate::device::{CpuOnly, DeviceBackend};
 use crate::options::{Keywords, RpcOptions, from_words};
-use crate::{Methods, RpcError};
+use crate::{Methods, RpcAgent, RpcError};
 
-mod built_in;
-mod start;
+/// The name of the backend that rdzv brings along.
+pub const NAME: &str = "RDZV";
 
-pub use built_in::{ALIAS, BuiltIn, NAME};
-
-/// The options of some backend. Which type it is tells the backend, if none is named.
-pub trait BackendOptions: Any + fmt::Debug + Send + Sync {
-    /// How long a call may take; `None` is for ever.
-    fn timeout(&self) -> Option<Duration>;
-
-    /// Where the store comes from: a URL.
-    fn init_method(&self) -> &str;
-}
-
-impl BackendOptions for RpcOptions {
-    fn timeout(&self) -> Option<Duration> {
-        self.timeout
-    }
-
-    fn init_method(&self) -> &str {
-        &self.init_method
-    }
-}
+/// Its other name, which users of PyTorch know.
+pub const ALIAS: &str = "TENSORPIPE";
 
 /// What a backend makes: a worker that calls and is called.
 pub trait Agent: Any + fmt::Debug + Send + Sync {
@@ -50,6 +32,22 @@ pub trait Agent: Any + fmt::Debug + Send + Sync {
     ///
     /// What went wrong on the way. The agent has ended all the same.
     fn shutdown(&self, graceful: bool, deadline: Duration) -> Result<(), RpcError>;
+}
+
+impl Agent for RpcAgent {
+    fn info(&self) -> WorkerInfo {
+        self.me().clone()
+    }
+
+    fn shutdown(&self, graceful: bool, deadline: Duration) -> Result<(), RpcError> {
+        if graceful {
+            return Self::shutdown(self, deadline);
+        }
+        self.stop();
+        // Nobody is told: its lease runs out.
+        drop(self.take_group());
+        Ok(())
+    }
 }
 
 /// What an agent is made of.
@@ -85,7 +83,7 @@ pub struct InitArguments {
 /// A backend: a type of options, and agents that are made with them.
 pub trait RpcBackend: Send + Sync + 'static {
     /// The options. Words that are not known have to be refused.
-    type Options: BackendOptions + Default + DeserializeOwned;
+    type Options: Default + DeserializeOwned;
 
     /// Makes the agent: returns when the group is there.
     ///
@@ -95,105 +93,45 @@ pub trait RpcBackend: Send + Sync + 'static {
     fn init(
         &self,
         arguments: InitArguments,
-        options: &Self::Options,
+        options: Self::Options,
     ) -> Result<Arc<dyn Agent>, RpcError>;
 }
 
-/// A backend whose type of options is not known any more.
-trait ErasedBackend: Send + Sync {
-    fn options(&self, words: &Keywords) -> Result<Arc<dyn BackendOptions>, RpcError>;
-    fn accepts(&self, options: &dyn BackendOptions) -> bool;
-    fn init(
-        &self,
-        arguments: InitArguments,
-        options: &dyn BackendOptions,
-    ) -> Result<Arc<dyn Agent>, RpcError>;
+/// The backend that rdzv brings along: its agents are [`RpcAgent`]s.
+#[derive(Debug)]
+pub struct BuiltIn {
+    /// The devices of this host.
+    pub devices: Arc<dyn DeviceBackend>,
 }
 
-impl<B: RpcBackend> ErasedBackend for B {
-    fn options(&self, words: &Keywords) -> Result<Arc<dyn BackendOptions>, RpcError> {
-        Ok(Arc::new(from_words::<B::Options>(words)?))
-    }
-
-    fn accepts(&self, options: &dyn BackendOptions) -> bool {
-        (options as &dyn Any).is::<B::Options>()
-    }
+impl RpcBackend for BuiltIn {
+    type Options = RpcOptions;
 
     fn init(
         &self,
         arguments: InitArguments,
-        options: &dyn BackendOptions,
+        options: RpcOptions,
     ) -> Result<Arc<dyn Agent>, RpcError> {
-        let Some(options) = (options as &dyn Any).downcast_ref() else {
-            let wanted = type_name::<B::Options>();
-            let wanted = wanted.rsplit("::").next().unwrap_or(wanted);
-            return Err(RpcError::invalid(format!(
-                "`rpc_backend_options` must be a `{wanted}`. {options:?}"
-            )));
-        };
-        RpcBackend::init(self, arguments, options)
+        let agent = RpcAgent::builder(arguments.name.as_str())
+            .rank(arguments.rank.0)
+            .world_size(arguments.world_size)
+            .store(arguments.store)
+            .methods(arguments.methods)
+            .options(options)
+            .device_backend(Arc::clone(&self.devices))
+            .connect()?;
+        Ok(Arc::new(agent))
     }
 }
 
-/// A registered backend. Printed as `BackendType.NAME`.
-#[derive(Clone)]
-pub struct Backend {
-    name: Arc<str>,
-    backend: Arc<dyn ErasedBackend>,
-}
-
-impl Backend {
-    /// The name it is registered by.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Options of this backend: its defaults, and those that are given as words.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidArgument` for a word that is not known and a value that is none.
-    pub fn options(&self, words: &Keywords) -> Result<Arc<dyn BackendOptions>, RpcError> {
-        self.backend.options(words)
-    }
-
-    /// An agent of this backend.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidArgument` for options of another type, and the errors of the backend.
-    pub fn init(
-        &self,
-        arguments: InitArguments,
-        options: &dyn BackendOptions,
-    ) -> Result<Arc<dyn Agent>, RpcError> {
-        self.backend.init(arguments, options)
-    }
-}
-
-impl PartialEq for Backend {
-    fn eq(&self, other: &Self) -> bool {
-        self.name == other.name && Arc::ptr_eq(&self.backend, &other.backend)
-    }
-}
-
-impl fmt::Display for Backend {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "BackendType.{}", self.name)
-    }
-}
-
-impl fmt::Debug for Backend {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, formatter)
-    }
-}
+/// A backend whose type of options is not known any more: makes an agent out of words.
+type Init =
+    dyn Fn(InitArguments, &Keywords) -> Result<Arc<dyn Agent>, RpcError> + Send + Sync + 'static;
 
 /// Backends by name. [`BackendRegistry::of_process`] is the one that everybody shares.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct BackendRegistry {
-    /// The latest first, as the reference orders them.
-    backends: RwLock<Vec<Backend>>,
+    backends: RwLock<BTreeMap<String, Arc<Init>>>,
 }
 
 impl BackendRegistry {
@@ -202,98 +140,75 @@ impl BackendRegistry {
         Self::default()
     }
 
-    /// The registry of this process. The built-in backend is in it, and makes an
-    /// [`RpcAgent`](crate::RpcAgent).
+    /// The registry of this process. [`BuiltIn`] is in it, for a host without accelerators, as [`NAME`] and as
+    /// [`ALIAS`].
     pub fn of_process() -> &'static Self {
-        static OF_PROCESS: LazyLock<BackendRegistry> =
-            LazyLock::new(|| BackendRegistry::with_built_in(BuiltIn::of_host()));
+        static OF_PROCESS: LazyLock<BackendRegistry> = LazyLock::new(|| {
+            let registry = BackendRegistry::new();
+            for name in [NAME, ALIAS] {
+                let devices = CpuOnly::shared();
+                let registered = registry.register(name, BuiltIn { devices });
+                registered.expect("the registry is new");
+            }
+            registry
+        });
         &OF_PROCESS
-    }
-
-    /// All backends, the latest first.
-    pub fn backends(&self) -> Vec<Backend> {
-        self.backends.read().clone()
-    }
-
-    /// The backend of exactly this name.
-    pub fn get(&self, name: &str) -> Option<Backend> {
-        let mut backends = self.backends().into_iter();
-        backends.find(|backend| backend.name() == name)
     }
 
     /// Whether there is a backend of exactly this name.
     pub fn is_registered(&self, name: &str) -> bool {
-        self.get(name).is_some()
+        self.backends.read().contains_key(name)
     }
 
-    /// Adds a backend. Handles that were given out before stay good.
+    /// Adds a backend.
     ///
     /// # Errors
     ///
     /// `InvalidArgument` if the name is taken.
-    pub fn register(
-        &self,
-        name: impl Into<Arc<str>>,
-        backend: Arc<impl RpcBackend>,
-    ) -> Result<Backend, RpcError> {
-        let name = name.into();
+    pub fn register<B: RpcBackend>(&self, name: &str, backend: B) -> Result<(), RpcError> {
         let mut backends = self.backends.write();
-        if backends.iter().any(|backend| backend.name == name) {
+        if backends.contains_key(name) {
             return Err(RpcError::invalid(format!(
                 "RPC backend {name}: already registered"
             )));
         }
-        let backend = Backend { name, backend };
-        backends.insert(0, backend.clone());
-        Ok(backend)
+        let init = move |arguments, words: &Keywords| {
+            RpcBackend::init(&backend, arguments, from_words::<B::Options>(words)?)
+        };
+        backends.insert(name.to_owned(), Arc::new(init));
+        Ok(())
     }
 
-    /// The backend and the options that a worker gets who names one of them, both or neither.
-    ///
-    /// Without a backend it is the first, the latest being asked first, that knows the options by
-    /// their type; without either it is the built-in one.
+    /// Makes an agent of the backend of this name. Its options are the defaults, and those that are given as
+    /// words.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if the backend is not of this registry, or if no backend knows the options.
-    pub fn resolve(
+    /// `InvalidArgument` for a name, a word or a value that is not known; and those of the backend.
+    pub fn init(
         &self,
-        backend: Option<Backend>,
-        options: Option<Arc<dyn BackendOptions>>,
-    ) -> Result<(Backend, Arc<dyn BackendOptions>), RpcError> {
-        let backend = match (backend, &options) {
-            (Some(backend), _) if self.backends().contains(&backend) => backend,
-            (Some(_), _) => {
-                return Err(RpcError::invalid(
-                    "Argument backend must be a member of BackendType",
-                ));
-            }
-            (None, Some(options)) => self.infer(&**options)?,
-            (None, None) => self.get(NAME).ok_or_else(|| {
-                RpcError::invalid(format!("RPC backend {NAME} is not registered"))
-            })?,
+        name: &str,
+        arguments: InitArguments,
+        words: &Keywords,
+    ) -> Result<Arc<dyn Agent>, RpcError> {
+        let init = self.backends.read().get(name).cloned();
+        let Some(init) = init else {
+            let known: Vec<String> = self.backends.read().keys().cloned().collect();
+            return Err(RpcError::invalid(format!(
+                "RPC backend {name} is not registered; these are: {}",
+                known.join(", ")
+            )));
         };
-        let options = match options {
-            Some(options) => options,
-            None => backend.options(&Keywords::new())?,
-        };
-        Ok((backend, options))
+        init(arguments, words)
     }
+}
 
-    fn infer(&self, options: &dyn BackendOptions) -> Result<Backend, RpcError> {
-        // A name and its alias know the same options: the name is found first.
-        let mut backends = self.backends().into_iter();
-        let found = backends.find(|backend| backend.backend.accepts(options));
-        let found = found.ok_or_else(|| {
-            RpcError::invalid(format!("Could not infer backend for options {options:?}"))
-        })?;
-        if ![NAME, ALIAS].contains(&found.name()) {
-            tracing::warn!(
-                "RPC was initialized with no explicit backend but with options of {found}, so that \
-                 is used; name the backend to say so"
-            );
-        }
-        Ok(found)
+impl fmt::Debug for BackendRegistry {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_set()
+            .entries(self.backends.read().keys())
+            .finish()
     }
 }
 

@@ -1,19 +1,11 @@
 //! The one agent that a process may have without passing it around.
 //!
-//! [`RpcAgent::init`] makes any number of agents; this makes one of them the agent of the process,
+//! [`RpcAgentBuilder::connect`] makes any number of agents; this makes one of them the agent of the process,
 //! found with [`current`] until it has shut down.
 
-use std::any::Any;
-use std::sync::Arc;
-
 use parking_lot::Mutex;
-use rdzv_rendezvous::Environment;
-use rdzv_rpc_proto::worker::WorkerName;
 
-use crate::backend::{Agent, Backend, BackendOptions, BackendRegistry, InitArguments};
-use crate::init_method::open_store;
-use crate::options::{DEFAULT_INIT_DEADLINE, RpcOptions};
-use crate::{Methods, RpcAgent, RpcError, RpcErrorKind};
+use crate::{RpcAgent, RpcAgentBuilder, RpcError, RpcErrorKind};
 
 /// The place of the agent of this process.
 enum Place {
@@ -63,57 +55,15 @@ impl Drop for Reservation {
     }
 }
 
-/// Makes the agent of this process, and returns when its group is there.
-///
-/// Without a backend it is the one that knows the options, without either the built-in one. The store
-/// is that of the options' init method, `env://` as a rule: `MASTER_ADDR`, `MASTER_PORT`, and `RANK` if
-/// no rank is given. Without a world size the group is dynamic.
+/// Connects, and makes the agent that of this process.
 ///
 /// # Errors
 ///
 /// [`RpcErrorKind::AlreadyInitialized`] before anything else, if there is an agent or one is being made;
-/// then, still before any network work, [`RpcErrorKind::InvalidArgument`]; and whatever keeps the store
-/// from being reached or the group from being formed. The process has no agent then, and may try again.
-pub fn init_rpc(
-    name: &str,
-    backend: Option<&Backend>,
-    rank: Option<u32>,
-    world_size: Option<u32>,
-    options: Option<Arc<dyn BackendOptions>>,
-    methods: Methods,
-) -> Result<RpcAgent, RpcError> {
+/// and those of [`RpcAgentBuilder::connect`]. The process has no agent then, and may try again.
+pub fn init_rpc(builder: RpcAgentBuilder) -> Result<RpcAgent, RpcError> {
     let reservation = Reservation::make()?;
-    let (backend, options) = BackendRegistry::of_process().resolve(backend.cloned(), options)?;
-    let name = WorkerName::new(name).map_err(|error| RpcError::invalid(error.to_string()))?;
-    // Options of other backends have no deadline for the beginning.
-    let deadline = (&*options as &dyn Any)
-        .downcast_ref::<RpcOptions>()
-        .map_or(DEFAULT_INIT_DEADLINE, |options| options.init_deadline);
-    let meeting = open_store(
-        options.init_method(),
-        rank,
-        world_size,
-        deadline,
-        Environment::of_process(),
-    )?;
-    let arguments = InitArguments {
-        store: meeting.store,
-        name,
-        rank: meeting.rank,
-        world_size,
-        methods,
-    };
-    let agent = backend.init(arguments, &*options)?;
-    let Some(agent) = (&*agent as &dyn Any).downcast_ref::<RpcAgent>() else {
-        // What ending it comes to matters less than that it cannot be used here.
-        let _ = Agent::shutdown(&*agent, false, deadline);
-        let text = format!(
-            "the agent of {backend} is not an RpcAgent and cannot be that of the process: use \
-             Backend::init"
-        );
-        return Err(RpcError::invalid(text));
-    };
-    let agent = agent.clone();
+    let agent = builder.connect()?;
     reservation.fill(agent.clone());
     Ok(agent)
 }

@@ -9,9 +9,9 @@
 //!
 //! | for | begin with |
 //! |---|---|
-//! | an agent, or several | [`RpcAgent::init`] |
+//! | an agent, or several | [`RpcAgent::builder`] |
 //! | the one agent of a process, found with [`current`] | [`init_rpc()`] |
-//! | backends by name, as `init_rpc` finds them | [`backend::BackendRegistry`] |
+//! | agents of other makes, by name | [`backend::BackendRegistry`] |
 //! | a group without an agent | [`group::Group`] |
 //! | connections without calls | [`transport::Listener`], [`transport::connect()`] |
 //! | values as messages | [`message::encode`], [`message::decode`] |
@@ -45,7 +45,7 @@ pub mod tensor;
 pub mod transport;
 mod wire;
 
-pub use agent::{AgentOptions, Membership, PeerTraffic, Traffic};
+pub use agent::{PeerTraffic, RpcAgentBuilder, Traffic};
 pub use call::handler::{
     Argument, Blocking, Function, Handler, KeptHere, Offered, Output, Recognised, blocking, kept,
 };
@@ -53,6 +53,7 @@ pub use call::methods::Methods;
 pub use channel::failure::Failure;
 pub use error::{RemoteError, RpcError, RpcErrorKind};
 pub use init_rpc::{current, init_rpc};
+pub use options::RpcOptions;
 pub use payload::Payload;
 pub use rdzv_rpc_proto::frame::Limits;
 pub use rdzv_rpc_proto::worker::{BadName, WorkerId, WorkerInfo, WorkerName};

@@ -1,29 +1,29 @@
-//! The options of the built-in backend, in a program or as words and values.
+//! The options of an agent, in a program or as words and values.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rdzv_rpc_proto::device::{Device, DeviceData, DeviceMap, DeviceType};
+use rdzv_rpc_proto::device::{Device, DeviceMap, DeviceType};
 use rdzv_rpc_proto::frame::Limits;
 use rdzv_rpc_proto::heartbeat;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
-use crate::RpcError;
 use crate::group::{DEFAULT_LEASE, SHORTEST_LEASE};
+use crate::transport::{Token, TransportOptions};
+use crate::{ReferenceSettings, RpcError, Timeout};
+
+/// How long a call may take, if nothing else is said.
+pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long forming or joining a group may take, if nothing else is said.
 pub const DEFAULT_INIT_DEADLINE: Duration = Duration::from_secs(300);
 
 /// Workers tell one another about references and groups in messages of this size.
 const SMALLEST_MESSAGE_LIMIT: u64 = 64 << 10;
-
-/// Fewer bytes could be tried out.
-const SHORTEST_TOKEN: usize = 16;
 
 /// The channel of PyTorch that reads the memory of another process.
 pub(crate) const MEMORY_CHANNEL: &str = "cma";
@@ -37,17 +37,18 @@ const IGNORED_CHANNELS: [&str; 5] = ["mpt_uv", "cuda_basic", "cuda_gdr", "cuda_i
 /// Options by name, as a program in another language or a file gives them.
 pub type Keywords = Map<String, Value>;
 
-/// The options of the built-in backend. [`check`](Self::check) refuses values that cannot be
-/// honoured; a backend calls it before it uses them.
+/// The options of an agent. [`check`](Self::check), which [`connect`](crate::RpcAgentBuilder::connect) calls
+/// first, refuses values that cannot be honoured.
 ///
-/// The fields have their own names as [`Keywords`]. Durations are seconds, a device is a number or
-/// a text, and device maps are `{"callee": {"cuda:0": "cuda:1", "1": 0}}`.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+/// Most fields can be given as [`Keywords`], under their own names. Durations are seconds, a device is a
+/// number or a text, and device maps are `{"callee": {"cuda:0": "cuda:1", "1": 0}}`.
+#[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RpcOptions {
-    /// Time limit of a call (default 60 s), `rpc_timeout` as a word; `None` sets no limit.
+    /// Time limit of a call that does not say so itself (default 60 s), `rpc_timeout` as a word, where null
+    /// sets no limit.
     #[serde(rename = "rpc_timeout", deserialize_with = "call_timeout")]
-    pub timeout: Option<Duration>,
+    pub timeout: Timeout,
     /// URL of the store (default `env://`).
     pub init_method: String,
     /// Number of handlers that may block at a time (default 16). Completions need none of these
@@ -68,10 +69,14 @@ pub struct RpcOptions {
     /// others that PyTorch knows are accepted, and ignored with a line in the log.
     #[serde(rename = "_channels")]
     pub channels: Vec<String>,
-    /// The address of this host that the other workers can reach; `None` is found out.
+    /// The address of this host that the other workers can reach. `None` is the one by which it reaches the
+    /// host of the init method, 127.0.0.1 with `env://` and without `MASTER_ADDR`.
     pub address: Option<IpAddr>,
-    /// The token that all workers of the job show one another, of at least 16 bytes.
-    pub token: Option<Secret>,
+    /// The token that all workers of the job prove to one another that they have; as a word a text of at least
+    /// 16 bytes. `None` is the one in the file that RDZV_JOB_TOKEN_FILE names, as agents set it for the workers
+    /// of a job with a token; else no token.
+    #[serde(deserialize_with = "token")]
+    pub token: Option<Token>,
     /// The files for TLS over TCP, if it is to be used.
     pub tls: Option<TlsFiles>,
     /// Time limit for forming or joining the group (default 300 s). It is not the timeout of calls.
@@ -89,12 +94,19 @@ pub struct RpcOptions {
     /// The most bytes of a message, with its tensors (default 4 GiB, at least 64 KiB). The same on all
     /// workers.
     pub message_limit: u64,
+    /// How bytes travel, beyond what the fields above say: a transport is used if it is turned on here and
+    /// there; address and heartbeat limit are those above, and so are the files for TLS, if given. No word.
+    #[serde(skip)]
+    pub transport: TransportOptions,
+    /// How patient remote references are with workers that cannot be reached, and the like. No word.
+    #[serde(skip)]
+    pub references: ReferenceSettings,
 }
 
 impl Default for RpcOptions {
     fn default() -> Self {
         Self {
-            timeout: Some(Duration::from_secs(60)),
+            timeout: Timeout::Default,
             init_method: "env://".to_owned(),
             num_worker_threads: 16,
             device_maps: BTreeMap::new(),
@@ -108,6 +120,8 @@ impl Default for RpcOptions {
             lease: DEFAULT_LEASE,
             heartbeat_limit: heartbeat::DEFAULT_LIMIT,
             message_limit: Limits::default().total,
+            transport: TransportOptions::default(),
+            references: ReferenceSettings::default(),
         }
     }
 }
@@ -130,25 +144,22 @@ impl RpcOptions {
             .map_err(|error| RpcError::invalid(error.to_string()))
     }
 
-    /// What the group is told of this worker's devices, given how many it has.
-    pub fn device_data(&self, device_count: u32) -> DeviceData {
-        DeviceData {
-            device_count,
-            device_maps: self.device_maps.clone(),
-            devices: self.devices.clone(),
-        }
-    }
-
     /// Refuses values that cannot be honoured.
     ///
     /// # Errors
     ///
     /// `InvalidArgument` with the name of the option and the remedy.
     pub fn check(&self) -> Result<(), RpcError> {
-        check_worker_threads(self.num_worker_threads as usize)?;
-        check_heartbeat_limit(self.heartbeat_limit)?;
-        let message = if self.timeout.is_some_and(|timeout| timeout.is_zero()) {
-            "RPC timeout must be positive; give none at all for calls without a deadline".to_owned()
+        const SHORTEST_LIMIT: Duration = heartbeat::SHORTEST_LIMIT;
+        self.timeout.limit(|| None)?;
+        let message = if self.num_worker_threads == 0 {
+            "num_worker_threads must be positive, got 0".to_owned()
+        } else if self.heartbeat_limit < SHORTEST_LIMIT {
+            let limit = self.heartbeat_limit;
+            format!(
+                "heartbeat_limit must be at least {SHORTEST_LIMIT:?}, got {limit:?}: hosts are asked \
+                 once in a second"
+            )
         } else if let Some(other) = self.other_device() {
             format!("`set_devices` expect a list of CUDA devices, but got device type {other}.")
         } else if self.transports.as_ref().is_some_and(Vec::is_empty) {
@@ -163,11 +174,6 @@ impl RpcOptions {
                 .to_owned()
         } else if let Some(other) = self.channels.iter().find(|name| !is_channel(name)) {
             format!("Unknown channel: {other}")
-        } else if let Some(bytes) = self.token_length().filter(|bytes| *bytes < SHORTEST_TOKEN) {
-            format!(
-                "a job token of {bytes} bytes can be guessed: take {SHORTEST_TOKEN} random bytes or \
-                 more"
-            )
         } else if self.init_deadline.is_zero() {
             "init_deadline must be positive".to_owned()
         } else if self.lease < SHORTEST_LEASE {
@@ -195,10 +201,6 @@ impl RpcOptions {
         let mut kinds = self.devices.iter().map(|device| device.kind());
         kinds.find(|kind| *kind != DeviceType::ACCELERATOR)
     }
-
-    fn token_length(&self) -> Option<usize> {
-        self.token.as_ref().map(|token| token.0.len())
-    }
 }
 
 fn is_foreign(name: &TransportName) -> bool {
@@ -224,28 +226,6 @@ pub enum TransportName {
     Ibv,
 }
 
-/// The token of a job: a text that only its workers know. It is never printed.
-#[derive(Clone, PartialEq, Eq, Deserialize)]
-pub struct Secret(String);
-
-impl Secret {
-    /// This text.
-    pub fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
-    }
-
-    /// The text.
-    pub fn text(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("Secret(…)")
-    }
-}
-
 /// The files by which workers prove to one another who they are, over TCP. All are PEM.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -258,11 +238,27 @@ pub struct TlsFiles {
     pub authorities: PathBuf,
 }
 
+impl RpcOptions {
+    /// The defaults, and what the words say.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for a word that is not known and a value that it cannot have.
+    pub fn from_words(words: &Keywords) -> Result<Self, RpcError> {
+        from_words(words)
+    }
+}
+
 /// Reads options of any backend. Each word is read alone first, so that the error can name it.
 pub(crate) fn from_words<T: DeserializeOwned>(words: &Keywords) -> Result<T, RpcError> {
     for (word, value) in words {
         let alone = Keywords::from_iter([(word.clone(), value.clone())]);
         T::deserialize(Value::Object(alone)).map_err(|error| {
+            let value = match word.as_str() {
+                // A secret is not shown, whatever is wrong with it.
+                "token" => "this value".to_owned(),
+                _ => value.to_string(),
+            };
             RpcError::invalid(format!("the option {word} cannot be {value}: {error}"))
         })?;
     }
@@ -308,11 +304,23 @@ fn device_maps<'de, D: Deserializer<'de>>(
 }
 
 /// The timeout of calls out of seconds, with PyTorch's text.
-fn call_timeout<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+fn call_timeout<'de, D: Deserializer<'de>>(from: D) -> Result<Timeout, D::Error> {
     match Option::<f64>::deserialize(from)? {
         Some(timeout) if timeout < 0.0 => Err(D::Error::custom("RPC Timeout must be non-negative")),
-        Some(timeout) => duration(timeout).map(Some).map_err(D::Error::custom),
-        None => Ok(None),
+        Some(timeout) => Ok(duration(timeout).map_err(D::Error::custom)?.into()),
+        None => Ok(Timeout::Never),
+    }
+}
+
+fn token<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Token>, D::Error> {
+    // Without the value in the error.
+    let text = Value::deserialize(from)?;
+    match text.as_str() {
+        Some(text) => Token::new(text.as_bytes())
+            .map(Some)
+            .map_err(D::Error::custom),
+        None if text.is_null() => Ok(None),
+        None => Err(D::Error::custom("it has to be a text")),
     }
 }
 
@@ -328,28 +336,6 @@ fn duration(seconds: f64) -> Result<Duration, String> {
         Ok(_) => Err(format!("{seconds} s is shorter than 1 us")),
         Err(_) => Err(format!("{seconds} s is no time")),
     }
-}
-
-/// Whether blocking functions can run at all.
-pub(crate) fn check_worker_threads(threads: usize) -> Result<(), RpcError> {
-    if threads == 0 {
-        return Err(RpcError::invalid(
-            "num_worker_threads must be positive, got 0",
-        ));
-    }
-    Ok(())
-}
-
-/// Whether a limit is one that can be kept.
-pub(crate) fn check_heartbeat_limit(limit: Duration) -> Result<(), RpcError> {
-    const SHORTEST: Duration = heartbeat::SHORTEST_LIMIT;
-    if limit < SHORTEST {
-        return Err(RpcError::invalid(format!(
-            "heartbeat_limit must be at least {SHORTEST:?}, got {limit:?}: hosts are asked once in a \
-             second"
-        )));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdzv_rpc::transport::TransportOptions;
-use rdzv_rpc::{AgentOptions, Membership, Method, Methods, RpcAgent};
+use rdzv_rpc::{Method, Methods, RpcAgent, RpcOptions};
 use rdzv_store::{HashStore, Store};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -40,14 +40,13 @@ fn each_uses(transports: &TransportOptions) -> f64 {
                 scope.spawn(move || {
                     let methods = Methods::new().with(NOTHING, async |()| Ok::<_, String>(()));
                     let name = format!("w{rank}");
-                    let group = Membership::Static {
-                        world_size: WORLD_SIZE,
+                    let options = RpcOptions {
+                        transport: transports.clone(),
+                        ..RpcOptions::default()
                     };
-                    let options = AgentOptions {
-                        transports: transports.clone(),
-                        ..AgentOptions::default()
-                    };
-                    RpcAgent::init(&name, rank, group, store, methods, options).unwrap()
+                    let builder = RpcAgent::builder(name).rank(rank).world_size(WORLD_SIZE);
+                    let builder = builder.store(store).methods(methods).options(options);
+                    builder.connect().unwrap()
                 })
             })
             .collect();

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdzv_rpc::{AgentOptions, Membership, Method, Methods, RpcAgent, blocking};
+use rdzv_rpc::{Method, Methods, RpcAgent, blocking};
 use rdzv_store::{HashStore, Store};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -21,12 +21,13 @@ fn descriptors() -> usize {
 }
 
 /// A worker of a group of two lives, works and ends.
-fn live(store: &Arc<dyn Store>, rank: u32, membership: Membership) {
+fn live(store: &Arc<dyn Store>, rank: u32) {
     let methods = Methods::new().with(TWICE, blocking(|number: i64| Ok::<_, String>(2 * number)));
-    let name = format!("w{rank}");
-    let options = AgentOptions::default();
-    let agent = RpcAgent::init(&name, rank, membership, Arc::clone(store), methods, options);
-    let agent = agent.unwrap();
+    let builder = RpcAgent::builder(format!("w{rank}"))
+        .rank(rank)
+        .world_size(2);
+    let builder = builder.store(Arc::clone(store)).methods(methods);
+    let agent = builder.connect().unwrap();
     let other = 1 - rank;
     assert_eq!(agent.call(other, TWICE, &4).wait().unwrap(), 8);
     agent.shutdown(LONG).unwrap();
@@ -38,11 +39,10 @@ fn twenty_lives_leave_neither_threads_nor_descriptors() {
     let most_threads = threads();
     let mut most_descriptors = None;
     for life in 0..20 {
-        let membership = Membership::Static { world_size: 2 };
         std::thread::scope(|scope| {
             for rank in 0..2 {
                 let store = &store;
-                scope.spawn(move || live(store, rank, membership));
+                scope.spawn(move || live(store, rank));
             }
         });
         // Threads of functions end by themselves, a little later.

@@ -5,28 +5,28 @@
 
 use std::sync::Arc;
 
-use rdzv_rpc::device::{BadDevice, Device, DeviceData, DeviceMap, DeviceType, NotOneToOne};
+use rdzv_rpc::device::{BadDevice, Device, DeviceMap, DeviceType, NotOneToOne};
 use rdzv_rpc::group::{Change, Group, GroupView, Member, NotUnique, UnknownWorker};
 use rdzv_rpc::init_method::{Environment, open_store};
-use rdzv_rpc::options::RpcOptions;
 use rdzv_rpc::tensor::{DataType, TensorMeta};
 use rdzv_rpc::transport::{Carrier, Contact, Leases, Peer};
 use rdzv_rpc::{
-    AgentOptions, BadName, CallContext, Limits, Membership, Methods, RpcAgent, RpcError, Store,
-    WorkerId, WorkerInfo, WorkerName,
+    BadName, CallContext, Limits, ReferenceSettings, RpcAgent, RpcAgentBuilder, RpcError,
+    RpcOptions, Store, Timeout, WorkerId, WorkerInfo, WorkerName,
 };
 
 /// An application that makes an agent: each type is said, not left to be found.
 fn start(store: Arc<dyn Store>, name: &str) -> Result<RpcAgent, RpcError> {
     let limits: Limits = Limits::default();
-    let devices: DeviceData = DeviceData::default();
-    let options = AgentOptions {
-        limits,
-        devices,
-        ..AgentOptions::default()
+    let references: ReferenceSettings = ReferenceSettings::default();
+    let options = RpcOptions {
+        message_limit: limits.total,
+        timeout: Timeout::Never,
+        references,
+        ..RpcOptions::default()
     };
-    let membership = Membership::Static { world_size: 1 };
-    RpcAgent::init(name, 0, membership, store, Methods::new(), options)
+    let builder: RpcAgentBuilder = RpcAgent::builder(name).rank(0).world_size(1);
+    builder.store(store).options(options).connect()
 }
 
 fn caller(context: &CallContext) -> WorkerInfo {

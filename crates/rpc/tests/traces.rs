@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 
-use rdzv_rpc::{
-    AgentOptions, CallContext, Membership, Method, Methods, RpcAgent, RpcError, blocking,
-};
+use rdzv_rpc::{CallContext, Method, Methods, RpcAgent, RpcError, blocking};
 use rdzv_store::{HashStore, Store};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -93,10 +91,9 @@ fn a_trace_goes_through_all_workers_and_what_is_counted_is_what_was_called() {
             .map(|rank| {
                 let store = Arc::clone(&store);
                 scope.spawn(move || {
-                    let membership = Membership::Static { world_size: 3 };
-                    let options = AgentOptions::default();
-                    let name = format!("w{rank}");
-                    RpcAgent::init(&name, rank, membership, store, methods(), options).unwrap()
+                    let builder = RpcAgent::builder(format!("w{rank}")).rank(rank);
+                    let builder = builder.world_size(3).store(store).methods(methods());
+                    builder.connect().unwrap()
                 })
             })
             .collect();

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use rdzv_rpc_proto::rref::Member as Holder;
 use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo};
@@ -11,9 +10,11 @@ use super::gather::leader;
 use crate::call::methods::Methods;
 use crate::error::{RpcError, RpcErrorKind};
 use crate::group::Group;
+use crate::options::DEFAULT_TIMEOUT;
 use crate::rref::{self, ReferenceSettings, Register};
 use crate::runtime::accept::Reception;
 use crate::runtime::call::Destination;
+use crate::runtime::call::Timeout;
 use crate::runtime::core::{CallContext, Core, References, RpcAgent, Setup};
 use crate::runtime::driver;
 use crate::service::functions::Functions;
@@ -131,9 +132,9 @@ impl RpcAgent {
         members.values().map(|member| member.info.clone()).collect()
     }
 
-    /// How long calls may take that do not say so themselves; `None` if as long as they take.
-    pub fn timeout(&self) -> Option<Duration> {
-        self.core().timeout()
+    /// How long calls may take that do not say so themselves.
+    pub fn timeout(&self) -> Timeout {
+        self.core().timeout().map_or(Timeout::Never, Timeout::After)
     }
 
     /// Changes that, for calls made from now on.
@@ -141,13 +142,9 @@ impl RpcAgent {
     /// # Errors
     ///
     /// [`RpcErrorKind::InvalidArgument`] for zero.
-    pub fn set_timeout(&self, timeout: Option<Duration>) -> Result<(), RpcError> {
-        if timeout.is_some_and(|timeout| timeout < Duration::from_micros(1)) {
-            let text =
-                "a timeout of zero leaves no time for a call: name at least 1 µs, or none at all";
-            return Err(RpcError::invalid(text));
-        }
-        self.core().set_timeout(timeout);
+    pub fn set_timeout(&self, timeout: impl Into<Timeout>) -> Result<(), RpcError> {
+        let limit = timeout.into().limit(|| Some(DEFAULT_TIMEOUT))?;
+        self.core().set_timeout(limit);
         Ok(())
     }
 

@@ -13,83 +13,116 @@ use rdzv_store::Store;
 use crate::call::methods::Methods;
 use crate::device::{CpuOnly, DeviceBackend};
 use crate::error::{RpcError, RpcErrorKind};
-use crate::group::{DEFAULT_LEASE, Group, GroupChange, new_incarnation};
-use crate::options::{check_heartbeat_limit, check_worker_threads};
-use crate::rref::ReferenceSettings;
+use crate::group::{Group, GroupChange, new_incarnation};
+use crate::init_method::{check_size, open_store};
+use crate::options::{DEFAULT_TIMEOUT, RpcOptions};
 use crate::runtime::core::{Core, RpcAgent, Setup};
 use crate::runtime::member::Member;
-use crate::transport::{Contact, Listener, Token, TransportOptions};
+use crate::transport::{Contact, Listener};
 
-/// Which group a worker becomes a member of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Membership {
-    /// A group of so many workers, which all come at the beginning and stay until the end.
-    Static {
-        /// How many there are.
-        world_size: u32,
-    },
-    /// A group whose workers come and go. One that dies is known to be gone after the lease.
-    Dynamic {
-        /// How long it counts as a member after it was last heard of. Default: 5 s.
-        lease: Duration,
-    },
-}
-
-/// What a worker brings along.
-pub struct AgentOptions {
-    /// How long a call may take that does not say so itself; `None` for as long as it takes.
-    /// Default: 60 s.
-    pub timeout: Option<Duration>,
-    /// How long forming or joining the group may take. Default: 300 s.
-    pub init_deadline: Duration,
-    /// How many blocking functions run at the same time at the most. Default: 16.
-    pub worker_threads: usize,
-    /// How bytes travel.
-    pub transports: TransportOptions,
-    /// A secret of the job; a worker that does not have it is refused. Default: the token in the file that
-    /// RDZV_JOB_TOKEN_FILE names, as agents set it for the workers of a job with a token; else none.
-    pub token: Option<Token>,
-    /// Devices, and which of them is which device of others.
-    pub devices: DeviceData,
-    /// How memory of devices is handled. Default: there is only the CPU.
-    pub backend: Arc<dyn DeviceBackend>,
-    /// How patient remote references are with workers that cannot be reached, and the like.
-    pub references: ReferenceSettings,
-    /// How large a message may be. Default: 64 MiB of values, 4 GiB with tensors.
-    pub limits: Limits,
-}
-
-impl Default for AgentOptions {
-    fn default() -> Self {
-        Self {
-            timeout: Some(Duration::from_secs(60)),
-            init_deadline: Duration::from_secs(300),
-            worker_threads: 16,
-            transports: TransportOptions::default(),
-            token: None,
-            devices: DeviceData::default(),
-            backend: CpuOnly::shared(),
-            references: ReferenceSettings::default(),
-            limits: Limits::default(),
-        }
-    }
-}
-
-impl Membership {
-    /// A dynamic group with the default lease of 5 s.
-    pub fn dynamic() -> Self {
-        Self::Dynamic {
-            lease: DEFAULT_LEASE,
-        }
-    }
+/// Makes an [`RpcAgent`] a member of a group: name, rank and methods of the worker, and where the group meets.
+/// [`RpcAgent::builder`] begins it, [`connect`](Self::connect) ends it.
+#[derive(Debug, Clone)]
+#[must_use = "nothing happens before `connect`"]
+pub struct RpcAgentBuilder {
+    name: String,
+    rank: Option<u32>,
+    world_size: Option<u32>,
+    store: Option<Arc<dyn Store>>,
+    methods: Methods,
+    options: RpcOptions,
+    device_backend: Arc<dyn DeviceBackend>,
 }
 
 impl RpcAgent {
-    /// Starts an agent and makes it a member of the group that meets in the store.
+    /// Begins to make an agent whose worker has this name: 1 to 127 letters, digits, `-`, `_` and `:`.
+    ///
+    /// ```no_run
+    /// use rdzv_rpc::{Method, Methods, RpcAgent, RpcError};
+    ///
+    /// const DOUBLE: Method<u64, u64> = Method::new("double");
+    ///
+    /// # fn main() -> Result<(), RpcError> {
+    /// // Rank and place of the store come from the environment that `rdzv run` gives its workers.
+    /// let agent = RpcAgent::builder("worker0")
+    ///     .world_size(2)
+    ///     .methods(Methods::new().with(DOUBLE, async |number: u64| Ok::<_, RpcError>(2 * number)))
+    ///     .connect()?;
+    /// assert_eq!(agent.call("worker1", DOUBLE, &21).wait()?, 42);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn builder(name: impl Into<String>) -> RpcAgentBuilder {
+        RpcAgentBuilder {
+            name: name.into(),
+            rank: None,
+            world_size: None,
+            store: None,
+            methods: Methods::new(),
+            options: RpcOptions::default(),
+            device_backend: CpuOnly::shared(),
+        }
+    }
+}
+
+impl RpcAgentBuilder {
+    /// The rank of the worker, which is its id. Default: that of the init method, `RANK` with `env://`. With a
+    /// [`store`](Self::store) it has to be given.
+    pub fn rank(mut self, rank: u32) -> Self {
+        self.rank = Some(rank);
+        self
+    }
+
+    /// Makes the group static: so many workers, which all come at the beginning and stay until the end.
+    /// Default, and `None`: a dynamic group, whose workers come and go.
+    pub fn world_size(mut self, workers: impl Into<Option<u32>>) -> Self {
+        self.world_size = workers.into();
+        self
+    }
+
+    /// Where the workers meet. Default: the store that [`RpcOptions::init_method`] names.
+    pub fn store(mut self, store: Arc<dyn Store>) -> Self {
+        self.store = Some(store);
+        self
+    }
+
+    /// The functions that others can call. Default: none.
+    pub fn methods(mut self, methods: Methods) -> Self {
+        self.methods = methods;
+        self
+    }
+
+    /// What can be chosen. Default: [`RpcOptions::default`].
+    pub fn options(mut self, options: RpcOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// How memory of accelerators is handled. Default: there is only the CPU.
+    pub fn device_backend(mut self, backend: Arc<dyn DeviceBackend>) -> Self {
+        self.device_backend = backend;
+        self
+    }
+
+    /// Refuses what is wrong by itself, before anything is sent.
+    fn check(&self) -> Result<WorkerName, RpcError> {
+        let name = WorkerName::new(self.name.as_str());
+        let name = name.map_err(|error| RpcError::invalid(error.to_string()))?;
+        self.options.check()?;
+        check_size(self.rank, self.world_size)?;
+        if self.store.is_some() && self.rank.is_none() {
+            return Err(RpcError::invalid(
+                "a worker that brings its own store has to give its rank: call `rank`",
+            ));
+        }
+        Ok(name)
+    }
+
+    /// Starts the agent and makes it a member of the group.
     ///
     /// In a static group this returns when all members are there; in a dynamic one when this worker
-    /// has joined. What is wrong with the arguments is told before anything is sent; what does not fit
-    /// together in the group is told to all its members.
+    /// has joined. Wrong arguments are refused before anything is sent; what does not fit together in the
+    /// group is told to all its members.
     ///
     /// A process may have several agents.
     ///
@@ -98,18 +131,10 @@ impl RpcAgent {
     /// [`RpcErrorKind::InvalidArgument`], [`RpcErrorKind::DuplicateName`],
     /// [`RpcErrorKind::DuplicateId`], [`RpcErrorKind::GroupMismatch`], [`RpcErrorKind::DeviceMap`],
     /// [`RpcErrorKind::Deadline`] if members are missing, [`RpcErrorKind::Store`].
-    pub fn init(
-        name: &str,
-        rank: u32,
-        membership: Membership,
-        store: Arc<dyn Store>,
-        methods: Methods,
-        options: AgentOptions,
-    ) -> Result<Self, RpcError> {
-        let me = WorkerInfo {
-            id: WorkerId(rank),
-            name: WorkerName::new(name).map_err(|error| RpcError::invalid(error.to_string()))?,
-        };
+    pub fn connect(self) -> Result<RpcAgent, RpcError> {
+        let name = self.check()?;
+        let options = self.options;
+        let transports = options.transport_options()?;
         let token = match options.token {
             Some(token) => Some(token),
             None => {
@@ -119,15 +144,27 @@ impl RpcAgent {
                     .token
             }
         };
-        check_worker_threads(options.worker_threads)?;
-        check_heartbeat_limit(options.transports.heartbeat_limit)?;
+        let (store, rank) = match (self.store, self.rank) {
+            (Some(store), Some(rank)) => (store, WorkerId(rank)),
+            (_, rank) => {
+                let place = open_store(
+                    &options.init_method,
+                    rank,
+                    self.world_size,
+                    options.init_deadline,
+                    Environment::of_process(),
+                )?;
+                (place.store, place.rank)
+            }
+        };
+        let me = WorkerInfo { id: rank, name };
         let refused = |error: crate::transport::TransportError| {
             RpcError::new(
                 RpcErrorKind::Internal,
                 format!("this worker cannot listen: {error}"),
             )
         };
-        let listener = Listener::new(options.transports.clone()).map_err(refused)?;
+        let listener = Listener::new(transports.clone()).map_err(refused)?;
         let contact = listener.contact().map_err(refused)?;
         let published = Published {
             info: me.clone(),
@@ -138,36 +175,41 @@ impl RpcAgent {
                 )
             })?,
             incarnation: new_incarnation(),
-            device: options.devices,
+            device: DeviceData {
+                device_count: self.device_backend.count(),
+                device_maps: options.device_maps,
+                devices: options.devices,
+            },
         };
         let incarnation = published.incarnation;
-        let group = match membership {
-            Membership::Static { world_size } => {
-                Group::form(store, published, world_size, options.init_deadline)?
+        let within = options.init_deadline;
+        // Members of a dynamic group see its epochs at different times.
+        let (group, number) = match self.world_size {
+            Some(world_size) => {
+                let group = Group::form(store, published, world_size, within)?;
+                let epoch = group.view().epoch();
+                (group, epoch)
             }
-            Membership::Dynamic { lease } => {
-                Group::join(store, published, lease, options.init_deadline)?
-            }
+            None => (Group::join(store, published, options.lease, within)?, 0),
         };
         let setup = Setup {
             me,
             incarnation,
-            // Members of a dynamic group see its epochs at different times.
-            group: match membership {
-                Membership::Static { .. } => group.view().epoch(),
-                Membership::Dynamic { .. } => 0,
-            },
+            group: number,
             token,
-            limits: options.limits,
-            methods,
-            timeout: options.timeout,
-            worker_threads: options.worker_threads,
-            transports: options.transports,
-            backend: options.backend,
+            limits: Limits {
+                total: options.message_limit,
+                ..Limits::default()
+            },
+            methods: self.methods,
+            timeout: options.timeout.limit(|| Some(DEFAULT_TIMEOUT))?,
+            worker_threads: options.num_worker_threads as usize,
+            transports,
+            backend: self.device_backend,
             references: options.references,
         };
         // Others may call as soon as it listens, and functions call on.
-        let agent = Self::start(setup, listener, |core| core.see(&group.view()))?;
+        let agent = RpcAgent::start(setup, listener, |core| core.see(&group.view()))?;
         let core = Arc::downgrade(agent.core());
         group.on_change(move |change| {
             let Some(core) = core.upgrade() else {
@@ -183,7 +225,9 @@ impl RpcAgent {
         agent.set_group(group);
         Ok(agent)
     }
+}
 
+impl RpcAgent {
     /// Shuts down in good order: makes no more calls, waits until those it has made are over, meets
     /// the other members (in a static group) or leaves (a dynamic one), and stops. Whatever happens,
     /// the agent is stopped in the end. If it is stopped already, nothing happens; if another thread shuts

@@ -19,6 +19,7 @@ mod init;
 mod members;
 #[cfg(test)]
 pub(crate) mod tests;
+mod transports;
 
 pub use handle::{PeerTraffic, Traffic};
-pub use init::{AgentOptions, Membership};
+pub use init::RpcAgentBuilder;

@@ -14,34 +14,10 @@ struct Other {
     word: bool,
 }
 
-impl BackendOptions for Other {
-    fn timeout(&self) -> Option<Duration> {
-        None
-    }
-
-    fn init_method(&self) -> &'static str {
-        "other://"
-    }
-}
-
-/// Options that nobody knows.
-#[derive(Debug)]
-struct Unheard;
-
-impl BackendOptions for Unheard {
-    fn timeout(&self) -> Option<Duration> {
-        None
-    }
-
-    fn init_method(&self) -> &'static str {
-        ""
-    }
-}
-
 /// A backend that remembers what it was given.
 #[derive(Default)]
 struct Recorder {
-    inits: Mutex<Vec<(InitArguments, bool)>>,
+    inits: Arc<Mutex<Vec<(InitArguments, bool)>>>,
 }
 
 #[derive(Debug)]
@@ -57,25 +33,17 @@ impl Agent for Worker {
     }
 }
 
-fn agent(arguments: &InitArguments) -> Arc<dyn Agent> {
-    Arc::new(Worker(WorkerInfo {
-        id: arguments.rank,
-        name: arguments.name.clone(),
-    }))
-}
-
 impl RpcBackend for Recorder {
     type Options = Other;
 
-    fn init(&self, arguments: InitArguments, options: &Other) -> Result<Arc<dyn Agent>, RpcError> {
-        let agent = agent(&arguments);
+    fn init(&self, arguments: InitArguments, options: Other) -> Result<Arc<dyn Agent>, RpcError> {
+        let agent = Worker(WorkerInfo {
+            id: arguments.rank,
+            name: arguments.name.clone(),
+        });
         self.inits.lock().unwrap().push((arguments, options.word));
-        Ok(agent)
+        Ok(Arc::new(agent))
     }
-}
-
-fn registry() -> BackendRegistry {
-    BackendRegistry::with_built_in(BuiltIn::new(|arguments, _| Ok(agent(&arguments))))
 }
 
 fn arguments() -> InitArguments {
@@ -88,147 +56,76 @@ fn arguments() -> InitArguments {
     }
 }
 
+fn words(words: &serde_json::Value) -> &Keywords {
+    words.as_object().unwrap()
+}
+
 #[test]
 fn a_backend_is_registered_once_and_gets_what_it_is_given() {
-    let registry = registry();
+    let registry = BackendRegistry::new();
     assert!(!registry.is_registered("X"));
-    let recorder = Arc::new(Recorder::default());
-    let x = registry.register("X", recorder.clone()).unwrap();
+    let recorder = Recorder::default();
+    let inits = Arc::clone(&recorder.inits);
+    registry.register("X", recorder).unwrap();
     assert!(registry.is_registered("X"));
     assert!(!registry.is_registered("x"));
-    assert_eq!((x.name(), x.to_string().as_str()), ("X", "BackendType.X"));
-    let again = registry.register("X", recorder.clone()).unwrap_err();
+    let again = registry.register("X", Recorder::default()).unwrap_err();
     assert_eq!(again.to_string(), "RPC backend X: already registered");
 
     let given = arguments();
-    let words = Keywords::from_iter([("word".to_owned(), true.into())]);
-    let options = x.options(&words).unwrap();
-    let agent = x.init(given.clone(), &*options).unwrap();
-    assert_eq!(agent.info().to_string(), "WorkerInfo(id=3, name=w3)");
-    x.init(arguments(), &*x.options(&Keywords::new()).unwrap())
-        .unwrap();
-    let inits = recorder.inits.lock().unwrap();
+    let agent = registry.init("X", given.clone(), words(&json!({ "word": true })));
+    assert_eq!(
+        agent.unwrap().info().to_string(),
+        "WorkerInfo(id=3, name=w3)"
+    );
+    registry.init("X", arguments(), &Keywords::new()).unwrap();
+    let inits = inits.lock().unwrap();
     let (got, word) = &inits[0];
     assert!(Arc::ptr_eq(&got.store, &given.store));
     assert_eq!((got.rank, got.world_size), (WorkerId(3), Some(4)));
     assert_eq!(got.name.as_str(), "w3");
     // The words that were given, and the defaults.
     assert_eq!((*word, inits[1].1), (true, false));
-    let unknown = Keywords::from_iter([("other".to_owned(), 1.into())]);
-    let error = x.options(&unknown).unwrap_err();
-    assert_eq!(error.kind, RpcErrorKind::InvalidArgument);
+    let unknown = registry.init("X", arguments(), words(&json!({ "other": 1 })));
+    assert_eq!(unknown.unwrap_err().kind, RpcErrorKind::InvalidArgument);
+    let nobody = registry
+        .init("Z", arguments(), &Keywords::new())
+        .unwrap_err();
+    assert_eq!(
+        nobody.to_string(),
+        "RPC backend Z is not registered; these are: X"
+    );
 }
 
 #[test]
 fn the_built_in_backend_has_a_name_and_an_alias() {
-    let registry = registry();
+    let registry = BackendRegistry::of_process();
     for name in ["RDZV", "TENSORPIPE"] {
         assert!(registry.is_registered(name));
-        let taken = registry.register(name, Arc::new(Recorder::default()));
+        let taken = registry.register(name, Recorder::default());
         assert_eq!(
             taken.unwrap_err().to_string(),
             format!("RPC backend {name}: already registered")
         );
     }
     assert!(!registry.is_registered("tensorpipe"));
-    let names: Vec<String> = registry.backends().iter().map(Backend::to_string).collect();
-    assert_eq!(names, ["BackendType.RDZV", "BackendType.TENSORPIPE"]);
 }
 
 #[test]
-fn a_handle_outlives_later_registrations() {
-    let registry = registry();
-    let old = registry.get("TENSORPIPE").unwrap();
-    for name in ["X", "Y"] {
-        registry
-            .register(name, Arc::new(Recorder::default()))
-            .unwrap();
-    }
-    let (backend, options) = registry.resolve(Some(old.clone()), None).unwrap();
-    assert_eq!(backend, old);
-    assert_eq!(
-        backend.init(arguments(), &*options).unwrap().info().id,
-        WorkerId(3)
-    );
-    // And the default is what it was.
-    let (backend, options) = registry.resolve(None, None).unwrap();
-    assert_eq!(backend.name(), "RDZV");
-    assert!((&*options as &dyn Any).is::<RpcOptions>());
-}
-
-#[test]
-fn the_backend_is_inferred_from_the_options() {
-    let registry = registry();
-    let (backend, _) = registry
-        .resolve(None, Some(Arc::new(RpcOptions::default())))
-        .unwrap();
-    assert_eq!(backend.name(), "RDZV");
-    let unknown = registry
-        .resolve(None, Some(Arc::new(Other::default())))
-        .unwrap_err();
-    assert_eq!(
-        unknown.to_string(),
-        "Could not infer backend for options Other { word: false }"
-    );
-    for name in ["X", "Y"] {
-        registry
-            .register(name, Arc::new(Recorder::default()))
-            .unwrap();
-    }
-    let (backend, options) = registry
-        .resolve(None, Some(Arc::new(Other::default())))
-        .unwrap();
-    // The latest of those that know them.
-    assert_eq!(backend.name(), "Y");
-    assert_eq!(options.init_method(), "other://");
-    assert!(registry.resolve(None, Some(Arc::new(Unheard))).is_err());
-}
-
-#[test]
-fn a_backend_of_another_registry_is_not_taken() {
-    let registry = registry();
-    let foreign = BackendRegistry::new()
-        .register("RDZV", Arc::new(Recorder::default()))
-        .unwrap();
-    assert_eq!(
-        registry
-            .resolve(Some(foreign), None)
-            .unwrap_err()
-            .to_string(),
-        "Argument backend must be a member of BackendType"
-    );
-}
-
-#[test]
-fn the_built_in_backend_takes_its_own_options_only() {
-    let backend = registry().get("RDZV").unwrap();
-    let error = backend.init(arguments(), &Other::default()).unwrap_err();
-    assert_eq!(error.kind, RpcErrorKind::InvalidArgument);
-    assert_eq!(
-        error.message,
-        "`rpc_backend_options` must be a `RpcOptions`. Other { word: false }"
-    );
-    let options = RpcOptions::default();
-    let refused = |arguments| backend.init(arguments, &options).unwrap_err();
+fn the_built_in_backend_refuses_what_cannot_be() {
+    let registry = BackendRegistry::of_process();
+    let refused = |arguments, options: serde_json::Value| {
+        let error = registry
+            .init("RDZV", arguments, words(&options))
+            .unwrap_err();
+        assert_eq!(error.kind, RpcErrorKind::InvalidArgument, "{error}");
+        error.message
+    };
     let mut wrong = arguments();
     wrong.world_size = Some(0);
-    assert!(refused(wrong.clone()).message.contains("at least 1, got 0"));
+    assert!(refused(wrong.clone(), json!({})).contains("at least 1, got 0"));
     wrong.world_size = Some(3);
-    assert!(refused(wrong.clone()).message.contains("rank 3"));
-    wrong.world_size = None;
-    assert!(backend.init(wrong, &options).is_ok());
-}
-
-#[test]
-fn options_of_the_built_in_backend_are_made_of_words() {
-    let backend = registry().get("TENSORPIPE").unwrap();
-    let options = backend.options(&Keywords::new()).unwrap();
-    assert_eq!(options.timeout(), Some(Duration::from_secs(60)));
-    assert_eq!(options.init_method(), "env://");
-    let words = json!({ "num_threads": 3 });
-    let error = backend.options(words.as_object().unwrap()).unwrap_err();
-    assert!(
-        error.message.contains("unknown field `num_threads`"),
-        "{error}"
-    );
+    assert!(refused(wrong, json!({})).contains("rank 3"));
+    let unknown = refused(arguments(), json!({ "num_threads": 3 }));
+    assert!(unknown.contains("unknown field `num_threads`"), "{unknown}");
 }

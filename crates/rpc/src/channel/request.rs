@@ -66,7 +66,7 @@ pub(crate) fn check_size(limits: &Limits, payload: &Payload) -> Result<(), RpcEr
     limits.check(payload.body.len(), &heads).map_err(|error| {
         let text = format!(
             "the message is too large to be sent: {error}; if it may be so large, raise \
-             `message_limit` for all workers (`AgentOptions::limits`)"
+             `message_limit` of `RpcOptions` for all workers"
         );
         RpcError::invalid(text)
     })

@@ -43,8 +43,7 @@ impl From<DeviceFault> for RpcError {
             // Over a host with accelerators nothing else would explain the 0.
             text = format!(
                 "{text}\n{node} counts no accelerators, as every worker without a device backend does, \
-                 whatever its host has: make its agent with a backend of `BuiltIn::of_devices`, or \
-                 set `backend` and `devices` of `AgentOptions`; rdzv brings no backend for CUDA along"
+                 whatever its host has: call `RpcAgentBuilder::device_backend`; rdzv brings no backend for CUDA along"
             );
         }
         Self::new(RpcErrorKind::DeviceMap, text)

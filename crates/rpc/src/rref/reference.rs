@@ -152,7 +152,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
     {
         let (core, question) = self.question("to_here()")?;
         if self.is_owner() {
-            let limit = limit(core, timeout);
+            let limit = timeout.limit(|| core.timeout())?;
             let answer = question::answer(core, question);
             let made = match limit {
                 None => answer.await,
@@ -181,7 +181,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
     /// [`RpcErrorKind::InvalidArgument`] anywhere else; the error of the function that should have
     /// made it; [`RpcErrorKind::Deadline`] after the agent's timeout.
     pub fn local_value(&self) -> Result<Arc<T>, RpcError> {
-        self.local(Timeout::OfAgent, "local_value()")
+        self.local(Timeout::Default, "local_value()")
     }
 
     fn local(&self, timeout: Timeout, operation: &'static str) -> Result<Arc<T>, RpcError> {
@@ -204,7 +204,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
             let text = "an async function must not block: await RRef::fetch";
             return Err(RpcError::invalid(text));
         }
-        let limit = limit(core, timeout);
+        let limit = timeout.limit(|| core.timeout())?;
         answer.park(limit.map(|limit| Instant::now() + limit));
         let Some(made) = answer.take() else {
             Register::of(core).no_answer(core, question.rref, fetch);
@@ -273,14 +273,6 @@ impl<T: Send + Sync + 'static> RRef<T> {
         let asked: Method<(Fetch, &Argument), Output> = method.wire();
         let agent = RpcAgent::borrowed(Arc::clone(core));
         agent.remote(self.owner(), asked, &(question, argument))
-    }
-}
-
-fn limit(core: &Core, timeout: Timeout) -> Option<Duration> {
-    match timeout {
-        Timeout::OfAgent => core.timeout(),
-        Timeout::Never => None,
-        Timeout::After(time) => Some(time),
     }
 }
 

@@ -64,13 +64,38 @@ impl<'a> From<&'a WorkerInfo> for Destination<'a> {
 /// How long a call may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Timeout {
-    /// As long as the agent's [`timeout`](RpcAgent::timeout) says.
+    /// Of a call: as its agent says ([`RpcAgent::timeout`]). Of an agent: 60 s.
     #[default]
-    OfAgent,
+    Default,
     /// As long as it takes.
     Never,
     /// So long, in steps of a microsecond; not zero.
     After(Duration),
+}
+
+impl Timeout {
+    /// The time, if it is limited; `default` says what it is by default.
+    pub(crate) fn limit(
+        self,
+        default: impl FnOnce() -> Option<Duration>,
+    ) -> Result<Option<Duration>, RpcError> {
+        match self {
+            Self::Default => Ok(default()),
+            Self::Never => Ok(None),
+            Self::After(time) if time < Duration::from_micros(1) => Err(RpcError::invalid(
+                "RPC timeout must be positive: name at least 1 µs, or Timeout::Never for calls without \
+                 a deadline",
+            )),
+            Self::After(time) => Ok(Some(time)),
+        }
+    }
+}
+
+/// As long as that.
+impl From<Duration> for Timeout {
+    fn from(time: Duration) -> Self {
+        Self::After(time)
+    }
 }
 
 /// What can be chosen for a call.
@@ -89,8 +114,8 @@ impl CallOptions {
 
     /// How long it may take.
     #[must_use]
-    pub fn timeout(mut self, timeout: Timeout) -> Self {
-        self.timeout = timeout;
+    pub fn timeout(mut self, timeout: impl Into<Timeout>) -> Self {
+        self.timeout = timeout.into();
         self
     }
 
@@ -229,16 +254,7 @@ impl Core {
         if self.is_stopped() || (!nested && !self.in_flight.is_running()) {
             return Err(RpcError::stopping().with_worker(member.info.clone()));
         }
-        let timeout = match options.timeout {
-            Timeout::OfAgent => self.timeout(),
-            Timeout::Never => None,
-            Timeout::After(time) if time < Duration::from_micros(1) => {
-                let text = "a timeout of zero leaves no time for the call: name at least 1 µs, or \
-                            Timeout::Never";
-                return Err(RpcError::invalid(text));
-            }
-            Timeout::After(time) => Some(time),
-        };
+        let timeout = options.timeout.limit(|| self.timeout())?;
         check_size(&self.limits, &payload)
             .map_err(|error| error.with_worker(member.info.clone()).with_method(method))?;
         let mut flags = 0;

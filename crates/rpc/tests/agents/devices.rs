@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use rdzv_rpc::device::DeviceBackend;
 use rdzv_rpc::device::testing::FakeDevices;
-use rdzv_rpc::{AgentOptions, Membership, Method, Methods, RpcAgent, RpcErrorKind, Tensor};
-use rdzv_rpc_proto::device::{Device, DeviceData, DeviceMap};
+use rdzv_rpc::{Method, Methods, RpcAgent, RpcErrorKind, RpcOptions, Tensor};
+use rdzv_rpc_proto::device::{Device, DeviceMap};
 use rdzv_store::Store;
 
 use super::{LONG, store, wait_until};
@@ -31,17 +31,13 @@ fn join(store: &Arc<dyn Store>, name: &str, rank: u32, maps: Maps<'_>) -> Worker
         let map = DeviceMap::new(pairs.iter().copied()).unwrap();
         ((*target).to_owned(), map)
     });
-    let options = AgentOptions {
-        devices: DeviceData {
-            device_count: 4,
-            device_maps: maps.collect(),
-            ..DeviceData::default()
-        },
-        backend: Arc::clone(&devices),
-        ..AgentOptions::default()
+    let options = RpcOptions {
+        device_maps: maps.collect(),
+        ..RpcOptions::default()
     };
-    let membership = Membership::dynamic();
-    let agent = RpcAgent::init(name, rank, membership, Arc::clone(store), methods, options);
+    let builder = RpcAgent::builder(name).rank(rank).store(Arc::clone(store));
+    let builder = builder.methods(methods).options(options);
+    let agent = builder.device_backend(Arc::clone(&devices)).connect();
     Worker {
         agent: agent.unwrap(),
         devices,
@@ -130,15 +126,17 @@ fn an_agent_tells_the_devices_and_maps_that_its_group_has_settled() {
 
 #[test]
 fn without_a_device_backend_a_map_is_refused_and_the_error_says_why() {
-    let mut options = AgentOptions::default();
+    let mut options = RpcOptions::default();
     let map = DeviceMap::new([(0, 0)]).unwrap();
-    options.devices.device_maps.insert("w0".to_owned(), map);
-    let membership = Membership::Static { world_size: 1 };
-    let refused = RpcAgent::init("w0", 0, membership, store(), Methods::new(), options);
-    let error = refused.unwrap_err();
+    options.device_maps.insert("w0".to_owned(), map);
+    let builder = RpcAgent::builder("w0").rank(0).world_size(1).store(store());
+    let error = builder.options(options).connect().unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::DeviceMap);
     let text =
         "device count = 0\nw0 counts no accelerators, as every worker without a device backend";
     assert!(error.message.contains(text), "{error}");
-    assert!(error.message.contains("BuiltIn::of_devices"), "{error}");
+    assert!(
+        error.message.contains("RpcAgentBuilder::device_backend"),
+        "{error}"
+    );
 }

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use rdzv_rpc::{
-    AgentOptions, CallContext, CallOptions, Membership, Method, Methods, RpcAgent, RpcErrorKind,
-    Timeout, blocking,
+    CallContext, CallOptions, Method, Methods, RpcAgent, RpcErrorKind, RpcOptions, Timeout,
+    blocking,
 };
 
 use super::{LONG, TWICE, methods, shut_down, store, wait_until};
@@ -28,21 +28,13 @@ fn formed(
             context.cancellation().cancelled().await;
             Ok::<_, String>(())
         });
-        let options = AgentOptions {
-            timeout: Some(timeout),
-            ..AgentOptions::default()
+        let options = RpcOptions {
+            timeout: Timeout::After(timeout),
+            ..RpcOptions::default()
         };
-        let membership = Membership::Static { world_size };
-        let name = format!("w{rank}");
-        RpcAgent::init(
-            &name,
-            rank,
-            membership,
-            Arc::clone(&store),
-            methods,
-            options,
-        )
-        .unwrap()
+        let builder = RpcAgent::builder(format!("w{rank}")).rank(rank);
+        let builder = builder.world_size(world_size).store(Arc::clone(&store));
+        builder.methods(methods).options(options).connect().unwrap()
     };
     std::thread::scope(|scope| {
         let start = &start;
@@ -147,7 +139,7 @@ fn whoever_only_waits_for_one_that_hangs_is_not_blamed() {
 fn a_second_shutdown_returns_at_once() {
     let agents = formed(2, LONG, |methods| methods);
     let reference = agents[0].remote("w1", TWICE, &2).unwrap();
-    assert_eq!(*reference.to_here(Timeout::OfAgent).unwrap(), 4);
+    assert_eq!(*reference.to_here(Timeout::Default).unwrap(), 4);
     shut_down(&agents);
     let begun = Instant::now();
     for agent in &agents {

@@ -11,7 +11,7 @@ mod successors;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdzv_rpc::{AgentOptions, Membership, Method, Methods, RpcAgent};
+use rdzv_rpc::{Method, Methods, RpcAgent};
 use rdzv_store::{HashStore, Store};
 
 /// Far more than any of these tests takes.
@@ -29,17 +29,9 @@ fn store() -> Arc<dyn Store> {
 
 /// A new member of a dynamic group.
 fn join(store: &Arc<dyn Store>, name: &str, rank: u32) -> RpcAgent {
-    let membership = Membership::dynamic();
-    let options = AgentOptions::default();
-    RpcAgent::init(
-        name,
-        rank,
-        membership,
-        Arc::clone(store),
-        methods(),
-        options,
-    )
-    .unwrap()
+    let builder = RpcAgent::builder(name).rank(rank);
+    let builder = builder.store(Arc::clone(store)).methods(methods());
+    builder.connect().unwrap()
 }
 
 /// Looks until it is so.

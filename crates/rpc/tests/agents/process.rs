@@ -1,24 +1,23 @@
 //! The agent of the process.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdzv_rendezvous::Environment;
-use rdzv_rpc::backend::{BackendOptions, BackendRegistry, InitArguments};
 use rdzv_rpc::init_method::open_store;
-use rdzv_rpc::options::RpcOptions;
-use rdzv_rpc::{Methods, RpcAgent, RpcError, RpcErrorKind, current, init_rpc};
-use rdzv_rpc_proto::worker::WorkerName;
+use rdzv_rpc::{RpcAgent, RpcAgentBuilder, RpcError, RpcErrorKind, RpcOptions, current, init_rpc};
 use rdzv_testing::free_port;
 
 use super::{LONG, TWICE, methods};
 
-fn options(init_method: &str, deadline: Duration) -> Arc<dyn BackendOptions> {
-    Arc::new(RpcOptions {
-        init_method: init_method.to_owned(),
-        init_deadline: deadline,
-        ..RpcOptions::default()
-    })
+/// An agent that meets others there.
+fn builder(name: &str, init_method: &str, deadline: Duration) -> RpcAgentBuilder {
+    RpcAgent::builder(name)
+        .methods(methods())
+        .options(RpcOptions {
+            init_method: init_method.to_owned(),
+            init_deadline: deadline,
+            ..RpcOptions::default()
+        })
 }
 
 /// The address of a store that this process can host.
@@ -27,14 +26,10 @@ fn free_address() -> String {
 }
 
 fn init(place: &str, rank: u32, world_size: Option<u32>) -> Result<RpcAgent, RpcError> {
-    let options = options(place, LONG);
     init_rpc(
-        "first",
-        None,
-        Some(rank),
-        world_size,
-        Some(options),
-        methods(),
+        builder("first", place, LONG)
+            .rank(rank)
+            .world_size(world_size),
     )
 }
 
@@ -72,21 +67,14 @@ fn a_process_has_one_agent_until_it_shuts_down() {
 
     // What goes wrong leaves the place free.
     let begun = Instant::now();
-    let unreachable = options("tcp://192.0.2.1:1", LONG);
-    let error = init_rpc(
-        "no name",
-        None,
-        Some(1),
-        None,
-        Some(unreachable),
-        Methods::new(),
-    );
-    assert_eq!(error.unwrap_err().kind, RpcErrorKind::InvalidArgument);
+    let unreachable = builder("no name", "tcp://192.0.2.1:1", LONG).rank(1);
+    let error = init_rpc(unreachable).unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::InvalidArgument);
     assert!(begun.elapsed() < LONG / 2);
     let place = free_address();
-    let short = options(&place, Duration::from_millis(300));
-    let error = init_rpc("first", None, Some(0), Some(2), Some(short), Methods::new());
-    assert_eq!(error.unwrap_err().kind, RpcErrorKind::Deadline);
+    let short = builder("first", &place, Duration::from_millis(300)).rank(0);
+    let error = init_rpc(short.world_size(2)).unwrap_err();
+    assert_eq!(error.kind, RpcErrorKind::Deadline);
     assert_none();
 
     // A static group; while it forms, the place is taken and nobody is there yet.
@@ -98,22 +86,16 @@ fn a_process_has_one_agent_until_it_shuts_down() {
         let meeting = open_store(&place, Some(1), Some(2), LONG, nowhere).unwrap();
         assert_taken();
         assert_none();
-        let backend = BackendRegistry::of_process().get("TENSORPIPE").unwrap();
-        let arguments = InitArguments {
-            store: meeting.store,
-            name: WorkerName::new("second").unwrap(),
-            rank: meeting.rank,
-            world_size: Some(2),
-            methods: methods(),
-        };
-        let second = backend.init(arguments, &*options(&place, LONG)).unwrap();
+        let second = builder("second", &place, LONG).rank(meeting.rank.0);
+        let second = second.world_size(2).store(meeting.store);
+        let second = second.connect().unwrap();
         let first = first.join().unwrap();
         assert_eq!(
             current().unwrap().call("second", TWICE, &3).wait().unwrap(),
             6
         );
         assert_taken();
-        let ended = scope.spawn(move || second.shutdown(true, LONG).unwrap());
+        let ended = scope.spawn(move || second.shutdown(LONG).unwrap());
         first.shutdown(LONG).unwrap();
         ended.join().unwrap();
     });

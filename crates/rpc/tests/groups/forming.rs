@@ -58,7 +58,7 @@ fn a_bad_map_is_told_to_all_ranks_in_the_same_words() {
             let error = result.unwrap_err();
             assert_eq!(error.kind, RpcErrorKind::DeviceMap);
             let (text, remedy) = error.message.split_once("\nw0 counts no ").unwrap();
-            assert!(remedy.contains("BuiltIn::of_devices"), "{remedy}");
+            assert!(remedy.contains("RpcAgentBuilder::device_backend"), "{remedy}");
             assert_eq!(
                 text,
                 "Node w1 has target devices with invalid indices in its device map for w0\n\

@@ -180,7 +180,7 @@ fn a_joiner_with_a_bad_map_is_told_so_and_the_group_is_as_before() {
         assert!(started.elapsed() < LONG / 3);
         assert_eq!(error.kind, RpcErrorKind::DeviceMap);
         let (text, remedy) = error.message.split_once("\na counts no ").unwrap();
-        assert!(remedy.contains("BuiltIn::of_devices"), "{remedy}");
+        assert!(remedy.contains("RpcAgentBuilder::device_backend"), "{remedy}");
         assert_eq!(
             text,
             "Node b has target devices with invalid indices in its device map for a\n\

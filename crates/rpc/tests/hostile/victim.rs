@@ -7,10 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rdzv_rpc::transport::{Contact, Token, TransportOptions};
-use rdzv_rpc::{
-    AgentOptions, CallOptions, Membership, Method, Methods, RpcAgent, RpcError, Timeout,
-};
-use rdzv_rpc_proto::directory::Membership as Record;
+use rdzv_rpc::{CallOptions, Method, RpcAgent, RpcError, RpcOptions};
+use rdzv_rpc_proto::directory::Membership;
 use rdzv_store::{ServerOptions, Store, TcpStore, TcpStoreOptions, TcpStoreServer};
 use rdzv_testing::Process;
 
@@ -70,7 +68,7 @@ impl Victim {
     /// The knowledge of an attacker: where it is, and the token if it is a worker of the job.
     pub(crate) fn target(&self, knows_token: bool) -> Target {
         let record = self.store().get("rdzv/rpc/1/members").unwrap();
-        let record = Record::decode(&record).unwrap();
+        let record = Membership::decode(&record).unwrap();
         let victim = record.members().iter().find(|member| member.info.id.0 == 0);
         Target {
             contact: postcard::from_bytes::<Contact>(&victim.unwrap().address).unwrap(),
@@ -118,19 +116,15 @@ impl Victim {
 
     /// A worker of the job.
     pub(crate) fn honest(&self, rank: u32, transports: TransportOptions) -> Honest {
-        let options = AgentOptions {
+        let options = RpcOptions {
             token: self.token(),
-            transports,
-            ..AgentOptions::default()
-        };
-        let name = format!("honest{rank}");
-        let membership = Membership::Dynamic {
+            transport: transports,
             lease: Duration::from_secs(60),
+            ..RpcOptions::default()
         };
-        let store = Arc::new(self.store());
-        let agent =
-            RpcAgent::init(&name, rank, membership, store, Methods::new(), options).unwrap();
-        Honest(agent)
+        let builder = RpcAgent::builder(format!("honest{rank}")).rank(rank);
+        let builder = builder.store(Arc::new(self.store())).options(options);
+        Honest(builder.connect().unwrap())
     }
 
     /// A worker of the job that calls over TCP, as the attackers do.
@@ -149,7 +143,7 @@ impl Honest {
     }
 
     pub(crate) fn try_to_ask(&self) -> Result<(), RpcError> {
-        let options = CallOptions::new().timeout(Timeout::After(ANSWERED));
+        let options = CallOptions::new().timeout(ANSWERED);
         self.0.call_with(options, "victim", NOTHING, &()).wait()
     }
 

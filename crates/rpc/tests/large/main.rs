@@ -11,7 +11,7 @@ mod shared;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use rdzv_rpc::{Membership, Methods, RpcAgent};
+use rdzv_rpc::RpcAgent;
 use rdzv_store::{ServerOptions, TcpStore, TcpStoreOptions, TcpStoreServer};
 use rdzv_testing::Process;
 
@@ -60,10 +60,12 @@ fn travels_whole(path: Path, direction: Direction) {
     let other = start(&format!("127.0.0.1:{}", server.port()), path);
     let store = TcpStoreOptions::new("127.0.0.1", server.port());
     let store = Arc::new(TcpStore::connect(store).unwrap());
-    let membership = Membership::Static {
-        world_size: WORLD_SIZE,
-    };
-    let agent = RpcAgent::init("me", 0, membership, store, Methods::new(), options(path)).unwrap();
+    let builder = RpcAgent::builder("me").rank(0).world_size(WORLD_SIZE);
+    let agent = builder
+        .store(store)
+        .options(options(path))
+        .connect()
+        .unwrap();
     assert_eq!(other.line(), "ready");
 
     // The first call finds out whether memory can be read.

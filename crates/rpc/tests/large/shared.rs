@@ -5,8 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use memmap2::{Advice, MmapOptions};
 use rdzv_rpc::transport::TransportOptions;
-use rdzv_rpc::{AgentOptions, Arena, Method, RpcError, Tensor};
-use rdzv_rpc_proto::frame::Limits;
+use rdzv_rpc::{Arena, Method, RpcError, RpcOptions, Tensor};
 use rdzv_rpc_proto::tensor::DataType;
 use serde::{Deserialize, Serialize};
 
@@ -36,21 +35,18 @@ pub(crate) enum Path {
     Tcp,
 }
 
-pub(crate) fn options(path: Path) -> AgentOptions {
-    AgentOptions {
-        timeout: Some(Duration::from_secs(1800)),
+pub(crate) fn options(path: Path) -> RpcOptions {
+    RpcOptions {
+        timeout: Duration::from_secs(1800).into(),
         init_deadline: Duration::from_secs(60),
-        transports: TransportOptions {
+        transport: TransportOptions {
             unix: path != Path::Tcp,
             shared: path != Path::Unix,
             read_memory: path == Path::Memory,
             ..TransportOptions::default()
         },
-        limits: Limits {
-            total: 5 << 30,
-            ..Limits::default()
-        },
-        ..AgentOptions::default()
+        message_limit: 5 << 30,
+        ..RpcOptions::default()
     }
 }
 

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use rdzv_rpc::tensor::DataType;
-use rdzv_rpc::{Arena, Membership, Method, Tensor};
+use rdzv_rpc::{Arena, Method, Tensor};
 
-use super::worker::{LEASE, Meeting, PATIENCE};
+use super::worker::{Meeting, PATIENCE};
 
 const KEEP: Method<Tensor, u64> = Method::new("test.keep");
 
@@ -13,7 +13,7 @@ const LARGE: usize = 8 << 20;
 
 #[test]
 fn what_is_lent_to_a_worker_is_free_when_the_worker_is_killed() {
-    let meeting = Meeting::new(Membership::Dynamic { lease: LEASE });
+    let meeting = Meeting::new(None);
     let mut borrower = meeting.start("borrower", 0).ready();
     let agent = meeting.join("owner", 1);
     let arena = Arena::new(2 * LARGE).unwrap();

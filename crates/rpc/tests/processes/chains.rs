@@ -1,6 +1,6 @@
 //! Functions that call on: from worker to worker, and in circles.
 
-use rdzv_rpc::{Membership, Method, RpcFuture};
+use rdzv_rpc::{Method, RpcFuture};
 
 use super::worker::Meeting;
 
@@ -13,7 +13,7 @@ const CHAINS: usize = 100;
 /// Workers a, b and c, each with one thread for functions that block, and one who calls a, to go on
 /// along these names from the last to the first.
 fn chains(method: Method<Vec<String>, u32>, on: &[&str]) {
-    let meeting = Meeting::new(Membership::Static { world_size: 4 });
+    let meeting = Meeting::new(Some(4));
     let workers = [("a", 0), ("b", 1), ("c", 2)].map(|(name, rank)| meeting.start(name, rank));
     let agent = meeting.join("caller", 3);
     let expected = u32::try_from(on.len()).unwrap();

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use rdzv_rpc::{Membership, Method, RpcErrorKind, RpcFuture};
+use rdzv_rpc::{Method, RpcErrorKind, RpcFuture};
 
-use super::worker::{LEASE, Meeting, PATIENCE};
+use super::worker::{Meeting, PATIENCE};
 
 const CHAIN: Method<Vec<String>, u32> = Method::new("test.chain");
 const STALL: Method<(), ()> = Method::new("test.stall");
@@ -21,7 +21,7 @@ const LATEST: Duration = Duration::from_secs(20);
 
 #[test]
 fn calls_to_a_worker_that_is_killed_end_at_once_and_name_it() {
-    let meeting = Meeting::new(Membership::Dynamic { lease: LEASE });
+    let meeting = Meeting::new(None);
     // Whoever comes later knows those who were there.
     let mut victim = meeting.start("victim", 0).ready();
     let _other = meeting.start("other", 1).ready();

@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdzv_rpc::{AgentOptions, Membership, Methods, RpcAgent};
+use rdzv_rpc::{RpcAgent, RpcOptions};
 use rdzv_store::{ServerOptions, TcpStore, TcpStoreOptions, TcpStoreServer};
 use rdzv_testing::Process;
 
@@ -17,27 +17,25 @@ pub(crate) const LEASE: Duration = Duration::from_secs(2);
 /// Where the workers of one test meet.
 pub(crate) struct Meeting {
     server: TcpStoreServer,
-    membership: Membership,
+    /// None: a dynamic group.
+    world_size: Option<u32>,
 }
 
 impl Meeting {
-    pub(crate) fn new(membership: Membership) -> Self {
+    pub(crate) fn new(world_size: Option<u32>) -> Self {
         let server = TcpStoreServer::start(ServerOptions {
             port: 0,
             ..ServerOptions::default()
         });
         Self {
             server: server.unwrap(),
-            membership,
+            world_size,
         }
     }
 
     /// Another process.
     pub(crate) fn start(&self, name: &str, rank: u32) -> Worker {
-        let world_size = match self.membership {
-            Membership::Static { world_size } => world_size,
-            Membership::Dynamic { .. } => 0,
-        };
+        let world_size = self.world_size.unwrap_or(0);
         let mut command = Command::new(rdzv_testing::program("rpc_worker"));
         command
             .arg(format!("127.0.0.1:{}", self.server.port()))
@@ -53,11 +51,15 @@ impl Meeting {
     pub(crate) fn join(&self, name: &str, rank: u32) -> RpcAgent {
         let store = TcpStoreOptions::new("127.0.0.1", self.server.port());
         let store = Arc::new(TcpStore::connect(store).unwrap());
-        let options = AgentOptions {
+        let options = RpcOptions {
             init_deadline: PATIENCE,
-            ..AgentOptions::default()
+            lease: LEASE,
+            ..RpcOptions::default()
         };
-        RpcAgent::init(name, rank, self.membership, store, Methods::new(), options).unwrap()
+        let builder = RpcAgent::builder(name)
+            .rank(rank)
+            .world_size(self.world_size);
+        builder.store(store).options(options).connect().unwrap()
     }
 }
 

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use rdzv_rpc::{
-    AgentOptions, Membership, Method, Methods, RRef, ReferenceCounters, ReferenceSettings,
-    RpcAgent, RpcErrorKind, Timeout,
+    Method, RRef, ReferenceCounters, ReferenceSettings, RpcAgent, RpcErrorKind, RpcOptions, Timeout,
 };
 
 use super::*;
@@ -21,15 +20,16 @@ const LEASE: Duration = Duration::from_secs(30);
 fn the_forks_of_a_killed_user_are_released_and_the_values_of_a_killed_owner_are_lost() {
     let mut workers = Workers::new();
     let store: Arc<dyn Store> = Arc::new(workers.store());
-    let options = AgentOptions {
+    let options = RpcOptions {
+        lease: LEASE,
         references: ReferenceSettings {
             grace: GRACE,
             ..ReferenceSettings::default()
         },
-        ..AgentOptions::default()
+        ..RpcOptions::default()
     };
-    let membership = Membership::Dynamic { lease: LEASE };
-    let agent = RpcAgent::init("me", 1000, membership, store, Methods::new(), options).unwrap();
+    let me = RpcAgent::builder("me").rank(1000).store(store);
+    let agent = me.options(options).connect().unwrap();
     workers.start_with("idle");
     wait_until("it joins", LONG, || agent.worker("w0").is_ok());
 
@@ -37,14 +37,14 @@ fn the_forks_of_a_killed_user_are_released_and_the_values_of_a_killed_owner_are_
     agent.call("w0", KEEP, &held_there).wait().unwrap();
     drop(held_there);
     let owned_there = agent.remote("w0", NUMBER, &2).unwrap();
-    assert_eq!(owned_there.to_here(Timeout::OfAgent).as_deref(), Ok(&2));
+    assert_eq!(owned_there.to_here(Timeout::Default).as_deref(), Ok(&2));
     let counters = agent.references();
     assert_eq!((counters.num_owner_rrefs, counters.num_forks), (1, 1));
 
     let mut killed = workers.running.remove(0);
     killed.kill();
     let begun = Instant::now();
-    let error = owned_there.to_here(Timeout::OfAgent).unwrap_err();
+    let error = owned_there.to_here(Timeout::Default).unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::PeerLost, "{error}");
     assert!(begun.elapsed() < LEASE / 2, "{:?}", begun.elapsed());
     let within = GRACE + LEASE / 2;
@@ -52,7 +52,7 @@ fn the_forks_of_a_killed_user_are_released_and_the_values_of_a_killed_owner_are_
         agent.references().num_forks == 0
     });
     // From now on the machine knows as well as the connections do.
-    let error = owned_there.to_here(Timeout::OfAgent).unwrap_err();
+    let error = owned_there.to_here(Timeout::Default).unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::PeerLost, "{error}");
     drop(owned_there);
     wait_until("nothing is left", within, || {

@@ -1,4 +1,4 @@
-//! How a process becomes a worker: the registry, options, and where they meet (SCN-S1 to SCN-S4).
+//! How a process becomes a worker: options, and where they meet (SCN-S1 to SCN-S4).
 
 use rdzv_rpc::RpcErrorKind;
 use rdzv_testing::free_port;
@@ -40,30 +40,6 @@ fn workers_meet_where_their_environment_says() {
 }
 
 #[test]
-fn a_backend_is_registered_once_and_its_handle_stays_good() {
-    let scenario = Scenario::new();
-    let workers = scenario.started(["a", "b"]);
-    for worker in &workers {
-        let register = |name: &str| json!({ "do": "register", "name": name, "devices": 0 });
-        assert_eq!(worker.does(&register("OURS")), "BackendType.OURS");
-        worker.does(&register("LATER"));
-        worker.does(&register("LATEST"));
-        let error = worker.refuses(&register("OURS"));
-        assert_eq!(error.message, "RPC backend OURS: already registered");
-        let options = json!({ "num_worker_threads": 3 });
-        let init = json!({ "world_size": 2, "backend": "OURS", "options": options });
-        worker.begin_init(&init);
-    }
-    for (rank, worker) in workers.iter().enumerate() {
-        let received = json!({
-            "store": true, "name": worker.name, "rank": rank, "world_size": 2, "threads": 3,
-        });
-        assert_eq!(worker.succeeds()["received"], received);
-    }
-    assert_eq!(workers[0].calls("b", "double", json!(4)), Ok(json!(8)));
-}
-
-#[test]
 fn what_a_process_asks_for_is_honoured_or_refused() {
     let scenario = Scenario::new();
     let workers = scenario.started(["a", "b"]);
@@ -86,19 +62,13 @@ fn what_a_process_asks_for_is_honoured_or_refused() {
     let two_to_one = json!({ "b": { "cuda:0": "cuda:1", "cuda:1": "cuda:1" } });
     assert!(option("device_maps", two_to_one).contains("cuda:1"));
     assert!(refused(json!({ "timeout": -0.5 })).ends_with("RPC Timeout must be non-negative"));
-    // Options of another type, with the backend and without it.
-    let foreign = refused(json!({ "foreign": true, "backend": "RDZV", "world_size": 1 }));
-    let wrong = "`rpc_backend_options` must be a `RpcOptions`. Foreign";
-    assert_eq!(foreign, wrong);
-    let inferred = refused(json!({ "foreign": true }));
-    assert_eq!(inferred, "Could not infer backend for options Foreign");
 
     // After all that it becomes a worker; the maps that were given as words are honoured.
     let maps = json!({ "b": { "cuda:0": "cuda:1" } });
     for (worker, maps) in [(a, maps), (&workers[1], json!({}))] {
-        worker.does(&json!({ "do": "register", "name": "FAKE", "devices": 2 }));
+        worker.does(&json!({ "do": "devices", "count": 2 }));
         let options = json!({ "device_maps": maps });
-        let init = json!({ "world_size": 2, "backend": "FAKE", "options": options });
+        let init = json!({ "world_size": 2, "options": options });
         worker.begin_init(&init);
     }
     for worker in &workers {

@@ -20,11 +20,9 @@ fn results_come_back_to_their_devices_also_after_a_process_has_left() {
         json!({ "a": { "cuda:1": "cuda:1", "cuda:0": "cuda:3" } }),
     ];
     for (worker, maps) in workers.iter().zip(maps) {
-        worker.does(&json!({ "do": "register", "name": "FAKE", "devices": 4 }));
+        worker.does(&json!({ "do": "devices", "count": 4 }));
         let options = json!({ "device_maps": maps });
-        worker
-            .init(&json!({ "backend": "FAKE", "options": options }))
-            .unwrap();
+        worker.init(&json!({ "options": options })).unwrap();
     }
     let [a, b, c] = &workers;
     for worker in [a, b, c] {

@@ -31,10 +31,10 @@ fn a_bad_map_of_one_process_is_told_to_all_and_nothing_is_left() {
     let scenario = Scenario::new();
     let workers = scenario.started(["w0", "w1", "w2"]);
     for worker in &workers {
-        worker.does(&json!({ "do": "register", "name": "FAKE", "devices": 2 }));
+        worker.does(&json!({ "do": "devices", "count": 2 }));
     }
     // What a process opens once only is open after the first group.
-    let good = json!({ "world_size": 3, "backend": "FAKE" });
+    let good = json!({ "world_size": 3 });
     for worker in &workers {
         worker.begin_init(&good);
     }
@@ -56,7 +56,7 @@ fn a_bad_map_of_one_process_is_told_to_all_and_nothing_is_left() {
         let options = json!({ "device_maps": { "w0": { "cuda:1": target } } });
         match rank {
             0 => good.clone(),
-            _ => json!({ "world_size": 3, "backend": "FAKE", "options": options }),
+            _ => json!({ "world_size": 3, "options": options }),
         }
     });
     for error in errors {

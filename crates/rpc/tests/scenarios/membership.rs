@@ -82,10 +82,10 @@ fn a_process_with_a_bad_map_is_told_so_itself_and_may_try_again() {
     let workers = scenario.started(["a", "b", "c"]);
     let join = |worker: &Worker, maps: Value| {
         let options = json!({ "device_maps": maps });
-        worker.init(&json!({ "backend": "FAKE", "options": options }))
+        worker.init(&json!({ "options": options }))
     };
     for worker in &workers {
-        worker.does(&json!({ "do": "register", "name": "FAKE", "devices": 2 }));
+        worker.does(&json!({ "do": "devices", "count": 2 }));
     }
     let [a, b, c] = &workers;
     join(a, json!({ "b": { "cuda:0": "cuda:1" } })).unwrap();

@@ -13,7 +13,7 @@ use std::error::Error;
 use std::io::Read as _;
 use std::sync::Arc;
 
-use rdzv_rpc::{Membership, Methods, RpcAgent, RpcError, Tensor, blocking};
+use rdzv_rpc::{Methods, RpcAgent, RpcError, Tensor, blocking};
 use rdzv_store::{TcpStore, TcpStoreOptions};
 
 use shared::{EXAMINE, MAKE, Marks, Path, WORLD_SIZE, examined, options, tensor};
@@ -34,11 +34,9 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
                 Ok::<_, RpcError>(tensor(path, length, &marks))
             }),
         );
-    let membership = Membership::Static {
-        world_size: WORLD_SIZE,
-    };
-    let store = Arc::new(store);
-    let _agent = RpcAgent::init("other", 1, membership, store, methods, options(path))?;
+    let builder = RpcAgent::builder("other").rank(1).world_size(WORLD_SIZE);
+    let builder = builder.store(Arc::new(store)).methods(methods);
+    let _agent = builder.options(options(path)).connect()?;
     println!("ready");
     std::io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())

@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdzv_rpc::{
-    AgentOptions, CallContext, Membership, Method, Methods, RRef, ReferenceCounters,
-    ReferenceSettings, RpcAgent, RpcError, RpcErrorKind, RpcFuture, Timeout, ValueMethod,
+    CallContext, Method, Methods, RRef, ReferenceCounters, ReferenceSettings, RpcAgent, RpcError,
+    RpcErrorKind, RpcFuture, RpcOptions, Timeout, ValueMethod,
 };
 use rdzv_store::{Store, TcpStore, TcpStoreOptions};
 use serde::{Deserialize, Serialize};
@@ -260,18 +260,19 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let (host, port) = endpoint.rsplit_once(':').ok_or("HOST:PORT")?;
     let connect = || TcpStore::connect(TcpStoreOptions::new(host, port.parse().unwrap_or(0)));
     let store: Arc<dyn Store> = Arc::new(connect()?);
-    let options = AgentOptions {
+    let options = RpcOptions {
         references: ReferenceSettings {
             grace: Duration::from_secs(3),
             ask_after: Duration::from_secs(5),
             renew_after: Duration::from_secs(5),
             ..ReferenceSettings::default()
         },
-        timeout: Some(Duration::from_secs(20)),
-        ..AgentOptions::default()
+        timeout: TIMEOUT,
+        ..RpcOptions::default()
     };
     let rank = rank.parse()?;
-    let agent = RpcAgent::init(name, rank, Membership::dynamic(), store, methods(), options)?;
+    let builder = RpcAgent::builder(name).rank(rank).store(store);
+    let agent = builder.methods(methods()).options(options).connect()?;
     let store = connect()?;
     store.add("joined", 1)?;
     if seed == "idle" {

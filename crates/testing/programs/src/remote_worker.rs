@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 use rdzv_rpc::transport::Identity;
 use rdzv_rpc::transport::TransportOptions;
 use rdzv_rpc::{
-    AgentOptions, CallContext, Membership, Method, Methods, RRef, ReferenceSettings, RpcAgent,
-    RpcError, RpcFuture, Tensor,
+    CallContext, Method, Methods, RRef, ReferenceSettings, RpcAgent, RpcError, RpcFuture,
+    RpcOptions, Tensor, Timeout,
 };
 use rdzv_rpc_proto::tensor::DataType;
 use rdzv_store::{ServerOptions, TcpStore, TcpStoreOptions, TcpStoreServer};
@@ -90,19 +90,21 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
             let store: SocketAddr = store.parse()?;
             let host = store.ip().to_string();
             let store = TcpStore::connect(TcpStoreOptions::new(&host, store.port()))?;
-            let membership = match world_size.parse()? {
-                0 => Membership::Dynamic { lease: LEASE },
-                world_size => Membership::Static { world_size },
-            };
-            let transports = TransportOptions {
-                address: address.parse()?,
-                tls: identity(files)?,
+            let world_size = Some(world_size.parse()?).filter(|size| *size > 0);
+            let options = RpcOptions {
+                address: Some(address.parse()?),
                 heartbeat_limit: Duration::from_secs_f64(limit.parse()?),
-                ..TransportOptions::default()
+                transport: TransportOptions {
+                    tls: identity(files)?,
+                    ..TransportOptions::default()
+                },
+                ..options()
             };
-            let options = options(transports);
-            let (rank, store) = (rank.parse()?, Arc::new(store));
-            let agent = RpcAgent::init(name, rank, membership, store, methods(), options)?;
+            let builder = RpcAgent::builder(name)
+                .rank(rank.parse()?)
+                .world_size(world_size);
+            let builder = builder.store(Arc::new(store)).methods(methods());
+            let agent = builder.options(options).connect()?;
             println!("ready");
             obey(&agent)
         }
@@ -122,17 +124,17 @@ fn identity(files: &[&str]) -> Result<Option<Arc<Identity>>, Box<dyn Error>> {
     }
 }
 
-fn options(transports: TransportOptions) -> AgentOptions {
-    AgentOptions {
+fn options() -> RpcOptions {
+    RpcOptions {
         init_deadline: Duration::from_secs(20),
+        lease: LEASE,
         // No call of a test ends because of its own time.
-        timeout: None,
-        transports,
+        timeout: Timeout::Never,
         references: ReferenceSettings {
             grace: GRACE,
             ..ReferenceSettings::default()
         },
-        ..AgentOptions::default()
+        ..RpcOptions::default()
     }
 }
 
@@ -161,7 +163,7 @@ fn obey(agent: &RpcAgent) -> Result<(), Box<dyn Error>> {
             }
             ["hold", name] => {
                 let reference = agent.remote(name, MAKE, &())?;
-                reference.to_here(rdzv_rpc::Timeout::Never)?;
+                reference.to_here(Timeout::Never)?;
                 held.push(reference);
                 println!("holding");
             }

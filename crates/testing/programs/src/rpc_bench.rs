@@ -28,9 +28,7 @@ use std::time::{Duration, Instant};
 use rdzv_rendezvous::url::{UrlOptions, rendezvous};
 use rdzv_rpc::tensor::DataType;
 use rdzv_rpc::transport::TransportOptions;
-use rdzv_rpc::{
-    AgentOptions, Arena, Membership, Method, Methods, RpcAgent, RpcError, RpcFuture, Tensor,
-};
+use rdzv_rpc::{Arena, Method, Methods, RpcAgent, RpcError, RpcFuture, RpcOptions, Tensor};
 use rdzv_rpc_proto::worker::WorkerInfo;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{ClockId, clock_gettime};
@@ -139,31 +137,24 @@ impl Used {
 /// Joins the group of all.
 fn join(configuration: &str) -> Result<RpcAgent, Box<dyn Error>> {
     let near = configuration == "default";
-    let options = AgentOptions {
-        transports: TransportOptions {
+    let options = RpcOptions {
+        transport: TransportOptions {
             unix: near,
             shared: near,
             ..TransportOptions::default()
         },
-        ..AgentOptions::default()
+        ..RpcOptions::default()
     };
     let methods = Methods::new()
         .with(NOTHING, async |()| Ok::<_, RpcError>(()))
         .with(TAKE, async |_: Tensor| Ok::<_, RpcError>(()))
         .with(GIVE_BACK, async |values: Tensor| Ok::<_, RpcError>(values));
     let met = rendezvous("env://", None, None, UrlOptions::default())?.join()?;
-    let membership = Membership::Static {
-        world_size: met.world_size,
-    };
-    let (name, rank) = (format!("w{}", met.rank), met.rank.0);
-    Ok(RpcAgent::init(
-        &name,
-        rank,
-        membership,
-        Arc::from(met.store),
-        methods,
-        options,
-    )?)
+    let builder = RpcAgent::builder(format!("w{}", met.rank)).rank(met.rank.0);
+    let builder = builder
+        .world_size(met.world_size)
+        .store(Arc::from(met.store));
+    Ok(builder.methods(methods).options(options).connect()?)
 }
 
 /// Calls the next worker.

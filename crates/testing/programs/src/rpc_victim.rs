@@ -13,9 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rdzv_rpc::transport::{Token, TransportOptions};
-use rdzv_rpc::{
-    AgentOptions, CallContext, Membership, Method, Methods, RpcAgent, Tensor, blocking,
-};
+use rdzv_rpc::{CallContext, Method, Methods, RpcAgent, RpcOptions, Tensor, blocking};
 use rdzv_store::{TcpStore, TcpStoreOptions};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
@@ -53,20 +51,19 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
         "-" => None,
         token => Some(Token::new(token.as_bytes())?),
     };
-    let options = AgentOptions {
-        worker_threads: 2,
+    let options = RpcOptions {
+        num_worker_threads: 2,
+        lease: Duration::from_secs(60),
         token,
         // Nobody gets in because others run out of time.
-        transports: TransportOptions {
+        transport: TransportOptions {
             greeting: Duration::from_secs(60),
             ..TransportOptions::default()
         },
-        ..AgentOptions::default()
+        ..RpcOptions::default()
     };
-    let membership = Membership::Dynamic {
-        lease: Duration::from_secs(60),
-    };
-    let _agent = RpcAgent::init("victim", 0, membership, Arc::new(store), methods(), options)?;
+    let builder = RpcAgent::builder("victim").rank(0).store(Arc::new(store));
+    let _agent = builder.methods(methods()).options(options).connect()?;
     println!("ready");
     std::io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())

@@ -12,8 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rdzv_rpc::{
-    AgentOptions, CallContext, Membership, Method, Methods, RpcAgent, RpcError, RpcErrorKind,
-    Tensor, blocking,
+    CallContext, Method, Methods, RpcAgent, RpcError, RpcErrorKind, RpcOptions, Tensor, blocking,
 };
 use rdzv_store::{TcpStore, TcpStoreOptions};
 use tokio::sync::watch;
@@ -46,17 +45,18 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     };
     let (host, port) = store.rsplit_once(':').ok_or("no port")?;
     let store = TcpStore::connect(TcpStoreOptions::new(host, port.parse()?))?;
-    let membership = match world_size.parse()? {
-        0 => Membership::Dynamic { lease: LEASE },
-        world_size => Membership::Static { world_size },
-    };
-    let options = AgentOptions {
+    let world_size = Some(world_size.parse()?).filter(|size| *size > 0);
+    let options = RpcOptions {
         init_deadline: Duration::from_secs(20),
-        worker_threads: 1,
-        ..AgentOptions::default()
+        lease: LEASE,
+        num_worker_threads: 1,
+        ..RpcOptions::default()
     };
-    let rank = rank.parse()?;
-    let _agent = RpcAgent::init(name, rank, membership, Arc::new(store), methods(), options)?;
+    let builder = RpcAgent::builder(name)
+        .rank(rank.parse()?)
+        .world_size(world_size);
+    let builder = builder.store(Arc::new(store)).methods(methods());
+    let _agent = builder.options(options).connect()?;
     println!("ready");
     std::io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())

@@ -8,7 +8,9 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::tensor::DataType;
-use crate::{Arena, CallContext, Method, PeerTraffic, RpcError, RpcErrorKind, RpcFuture, Tensor};
+use crate::{
+    Arena, CallContext, Method, PeerTraffic, RpcError, RpcErrorKind, RpcFuture, Tensor, Timeout,
+};
 
 /// Waits until it is cancelled, and looks at the tensor before and after that.
 const HOLD: Method<(u8, Tensor), ()> = Method::new("hold");
@@ -156,7 +158,7 @@ impl World {
         let agents = super::made(2, &made, || watch.methods());
         for agent in &agents {
             // Nothing is to end because its time is over.
-            agent.set_timeout(None).unwrap();
+            agent.set_timeout(Timeout::Never).unwrap();
         }
         let begun = Instant::now();
         let reads_memory = || agents[0].traffic().peers.iter().all(|to| to.reads_memory);

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use rdzv_store::{HashStore, Store};
 
-use crate::{AgentOptions, CallContext, Membership, Method, Methods, RpcAgent, RpcErrorKind};
+use crate::{CallContext, Method, Methods, RpcAgent, RpcErrorKind, RpcOptions};
 
 use super::*;
 
@@ -24,33 +24,29 @@ fn methods() -> Methods {
 fn init(
     store: &Arc<dyn Store>,
     rank: u32,
-    membership: Membership,
+    world_size: Option<u32>,
 ) -> Result<RpcAgent, crate::RpcError> {
-    let options = AgentOptions {
-        init_deadline: Duration::from_secs(10),
-        timeout: Some(LONGEST),
-        ..AgentOptions::default()
-    };
-    let name = format!("w{rank}");
-    RpcAgent::init(
-        &name,
-        rank,
-        membership,
-        Arc::clone(store),
-        methods(),
-        options,
-    )
+    RpcAgent::builder(format!("w{rank}"))
+        .rank(rank)
+        .world_size(world_size)
+        .store(Arc::clone(store))
+        .methods(methods())
+        .options(RpcOptions {
+            init_deadline: Duration::from_secs(10),
+            timeout: LONGEST.into(),
+            ..RpcOptions::default()
+        })
+        .connect()
 }
 
 /// All members of a static group.
 fn formed(world_size: u32) -> Vec<RpcAgent> {
     let store: Arc<dyn Store> = Arc::new(HashStore::new());
-    let membership = Membership::Static { world_size };
     std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..world_size)
             .map(|rank| {
                 let store = &store;
-                scope.spawn(move || init(store, rank, membership).unwrap())
+                scope.spawn(move || init(store, rank, Some(world_size)).unwrap())
             })
             .collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
@@ -92,8 +88,8 @@ fn a_shutdown_waits_for_calls_and_gives_up_in_time() {
 #[test]
 fn members_of_a_dynamic_group_come_and_go() {
     let store: Arc<dyn Store> = Arc::new(HashStore::new());
-    let first = init(&store, 0, Membership::dynamic()).unwrap();
-    let second = init(&store, 7, Membership::dynamic()).unwrap();
+    let first = init(&store, 0, None).unwrap();
+    let second = init(&store, 7, None).unwrap();
     second.call("w0", NOTHING, &()).wait().unwrap();
     // The first one is told of the second.
     let wait_for = |number: usize| {
@@ -109,7 +105,7 @@ fn members_of_a_dynamic_group_come_and_go() {
     assert_eq!(error.kind, RpcErrorKind::UnknownWorker);
     gather_of(&[&first]);
     // Another one with the same name and rank is reached at the first try.
-    let third = init(&store, 7, Membership::dynamic()).unwrap();
+    let third = init(&store, 7, None).unwrap();
     wait_for(2);
     first.call("w7", NOTHING, &()).wait().unwrap();
     third.call("w0", NOTHING, &()).wait().unwrap();
@@ -140,7 +136,7 @@ fn gather_of(agents: &[&RpcAgent]) {
 #[test]
 fn waiting_for_a_group_ends_in_time_or_with_the_agent() {
     let store: Arc<dyn Store> = Arc::new(HashStore::new());
-    let agent = init(&store, 0, Membership::dynamic()).unwrap();
+    let agent = init(&store, 0, None).unwrap();
     let error = agent
         .wait_for_group(|all| all.len() == 2, Duration::from_millis(10))
         .unwrap_err();

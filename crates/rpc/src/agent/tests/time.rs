@@ -182,17 +182,15 @@ fn zero_is_refused_and_never_is_no_deadline() {
         .call_with(after(Duration::ZERO), "w1", COUNT, &())
         .wait();
     assert_eq!(error.unwrap_err().kind, RpcErrorKind::InvalidArgument);
-    let error = agents[0].set_timeout(Some(Duration::ZERO)).unwrap_err();
+    let error = agents[0].set_timeout(Duration::ZERO).unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::InvalidArgument);
-    agents[0]
-        .set_timeout(Some(Duration::from_millis(30)))
-        .unwrap();
+    agents[0].set_timeout(Duration::from_millis(30)).unwrap();
     let error = agents[0].call("w1", NEVER, &()).wait().unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::Deadline);
     let never = CallOptions::new().timeout(Timeout::Never);
     let call = agents[0].call_with(never, "w1", WAIT, &());
-    agents[0].set_timeout(None).unwrap();
-    assert_eq!(agents[0].timeout(), None);
+    agents[0].set_timeout(Timeout::Never).unwrap();
+    assert_eq!(agents[0].timeout(), Timeout::Never);
     agents[0].call("w1", COUNT, &()).wait().unwrap();
     assert!(!call.is_done());
     call.cancel();

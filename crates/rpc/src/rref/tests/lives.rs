@@ -1,7 +1,7 @@
 //! Groups that begin and end again and again in one process.
 
 use super::*;
-use crate::agent::{AgentOptions, Membership};
+use crate::options::RpcOptions;
 use rdzv_store::{HashStore, Store};
 
 /// Two members of a group of a store, at the same time.
@@ -11,20 +11,17 @@ fn pair(store: &Arc<dyn Store>) -> Vec<RpcAgent> {
             .map(|rank| {
                 let store = Arc::clone(store);
                 scope.spawn(move || {
-                    let membership = Membership::Static { world_size: 2 };
-                    let options = AgentOptions {
-                        init_deadline: LONGEST,
-                        timeout: Some(LONGEST),
-                        ..AgentOptions::default()
-                    };
-                    RpcAgent::init(
-                        &format!("w{rank}"),
-                        rank,
-                        membership,
-                        store,
-                        methods(),
-                        options,
-                    )
+                    RpcAgent::builder(format!("w{rank}"))
+                        .rank(rank)
+                        .world_size(2)
+                        .store(store)
+                        .methods(methods())
+                        .options(RpcOptions {
+                            init_deadline: LONGEST,
+                            timeout: LONGEST.into(),
+                            ..RpcOptions::default()
+                        })
+                        .connect()
                 })
             })
             .collect();

@@ -30,7 +30,7 @@ const COUNTER: Method<u64, AtomicU64> = Method::new("counter");
 const ADD: ValueMethod<AtomicU64, u64, u64> = ValueMethod::new("counter.add");
 const ADD_BLOCKING: ValueMethod<AtomicU64, u64, u64> = ValueMethod::new("counter.add_blocking");
 
-const NOW: Timeout = Timeout::OfAgent;
+const NOW: Timeout = Timeout::Default;
 
 async fn pass(context: CallContext, (steps, reference): (u32, RRef<u64>)) -> Result<u64, RpcError> {
     if steps == 0 {

@@ -115,7 +115,7 @@ impl Call {
         let timeout = match (self.micros, self.never) {
             (_, true) => Timeout::Never,
             (Some(micros), _) => Timeout::After(Duration::from_micros(micros)),
-            (None, _) => Timeout::OfAgent,
+            (None, _) => Timeout::Default,
         };
         let mut options = CallOptions::new().timeout(timeout);
         if self.refuse {

@@ -16,11 +16,12 @@ mod spans;
 mod tensors;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use rdzv_rpc::backend::{Agent, Backend};
+use rdzv_rpc::backend::Agent;
 use rdzv_rpc::device::DeviceBackend;
+use rdzv_rpc::device::testing::FakeDevices;
 use rdzv_rpc::{RpcError, current};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -33,8 +34,8 @@ use pressure::Offering;
 #[derive(Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
 enum Command {
-    /// Registers a backend with so many devices that are not there.
-    Register { name: String, devices: u32 },
+    /// From now on it has so many devices, which are not there.
+    Devices { count: u32 },
     /// `init_rpc`.
     Init(begin::Init),
     /// The workers of the group; waits until they have these names, if some are given.
@@ -95,12 +96,7 @@ const LONG: Duration = Duration::from_secs(20);
 /// What it has.
 #[derive(Default)]
 struct Worker {
-    /// Handles of backends, from when they were registered.
-    backends: BTreeMap<String, Backend>,
-    /// The devices of the last one.
     devices: Option<Arc<dyn DeviceBackend>>,
-    /// What the last one was given.
-    received: Arc<Mutex<Value>>,
     board: Arc<Board>,
     calls: BTreeMap<String, Box<dyn Outcome>>,
     offering: Option<Offering>,
@@ -147,7 +143,10 @@ fn told(error: &RpcError) -> Value {
 impl Worker {
     fn obey(&mut self, command: Command) -> Result<Value, RpcError> {
         match command {
-            Command::Register { name, devices } => self.register(&name, devices),
+            Command::Devices { count } => {
+                self.devices = Some(FakeDevices::shared(count));
+                Ok(Value::Null)
+            }
             Command::Init(init) => self.init(&init),
             Command::View { names } => view(names),
             Command::Call(call) => call.begin(&current()?).wait(),
@@ -174,7 +173,7 @@ impl Worker {
                 Ok(Value::Object(named.collect()))
             }
             Command::Tensor { to, device } => {
-                let devices = self.devices.as_ref().expect("a backend has devices");
+                let devices = self.devices.as_ref().expect("it has devices");
                 tensors::send(&current()?, &to, device, devices)
             }
             Command::References { to, along } => references::pass(&current()?, &to, &along),

@@ -39,7 +39,7 @@ pub(crate) fn with_methods(methods: Methods) -> Methods {
             let kept = lock(&kept);
             async move {
                 let kept = kept.ok_or("nothing is kept")?;
-                let value = kept.fetch(Timeout::OfAgent).await;
+                let value = kept.fetch(Timeout::Default).await;
                 value.map(|value| *value).map_err(|error| error.to_string())
             }
         })
@@ -50,7 +50,7 @@ pub(crate) fn with_methods(methods: Methods) -> Methods {
                 .pop()
             {
                 Some(next) => context.agent().call(&next, PASS, &(names, value)).await,
-                None => value.fetch(Timeout::OfAgent).await.map(|value| *value),
+                None => value.fetch(Timeout::Default).await.map(|value| *value),
             },
         )
         .with(
@@ -88,7 +88,7 @@ pub(crate) fn work(
     let references = [agent.remote(to, VALUE, &8)?, RRef::new(agent, 9_u64)?];
     let mut values = Vec::new();
     for reference in &references {
-        values.push(*reference.to_here(Timeout::OfAgent)?);
+        values.push(*reference.to_here(Timeout::Default)?);
         for end in 0..along.len() {
             let argument = (along[end..].to_vec(), reference.clone());
             values.push(agent.call(to, PASS, &argument).wait()?);

@@ -1,4 +1,4 @@
-//! From the options of the built-in backend to an agent.
+//! By what transports the options let bytes travel, and at which address others reach this worker.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
@@ -7,14 +7,10 @@ use std::sync::Arc;
 use rdzv_core::env::MASTER_ADDR;
 use rdzv_rendezvous::Environment;
 use rdzv_rendezvous::url::Url;
-use rdzv_rpc_proto::frame::Limits;
 
-use super::InitArguments;
-use crate::device::DeviceBackend;
+use crate::RpcError;
 use crate::options::{MEMORY_CHANNEL, RpcOptions, TransportName};
-use crate::transport::Identity;
-use crate::transport::{Token, TransportOptions};
-use crate::{AgentOptions, Membership, RpcAgent, RpcError};
+use crate::transport::{Identity, TransportOptions};
 
 /// An address that stands for the outside: it belongs to nobody (RFC 5737).
 const OUTSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
@@ -22,84 +18,42 @@ const OUTSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 /// The port of the discard service; any other would do.
 const DISCARD: u16 = 9;
 
-/// Starts an agent, which returns when its group is there.
-pub(super) fn start(
-    arguments: InitArguments,
-    options: &RpcOptions,
-    devices: &Arc<dyn DeviceBackend>,
-) -> Result<RpcAgent, RpcError> {
-    let membership = match arguments.world_size {
-        Some(world_size) => Membership::Static { world_size },
-        None => Membership::Dynamic {
-            lease: options.lease,
-        },
-    };
-    RpcAgent::init(
-        arguments.name.as_str(),
-        arguments.rank.0,
-        membership,
-        arguments.store,
-        arguments.methods,
-        agent_options(options, devices)?,
-    )
-}
-
-fn agent_options(
-    options: &RpcOptions,
-    devices: &Arc<dyn DeviceBackend>,
-) -> Result<AgentOptions, RpcError> {
-    let ignored = options.ignored();
-    if !ignored.is_empty() {
-        tracing::warn!(
-            "the options name transports or channels that have no meaning here and are ignored: {}",
-            ignored.join(", ")
-        );
+impl RpcOptions {
+    /// How bytes travel. Unix sockets serve every worker of this host that shared memory serves, and TCP serves
+    /// all: a transport that stands after them in the list is never used.
+    pub(super) fn transport_options(&self) -> Result<TransportOptions, RpcError> {
+        use TransportName::{Ibv, Shm, Tcp, Unix};
+        let ignored = self.ignored();
+        if !ignored.is_empty() {
+            tracing::warn!(
+                "the options name transports or channels that have no meaning here and are ignored: {}",
+                ignored.join(", ")
+            );
+        }
+        let all = [Shm, Unix, Tcp];
+        let names = self.transports.as_deref().unwrap_or(&all);
+        let names = names.iter().filter(|name| **name != Ibv);
+        let near: Vec<_> = names.clone().take_while(|name| **name != Tcp).collect();
+        let identity = self.tls.as_ref().map(|files| {
+            Identity::from_files(&files.certificate, &files.key, &files.authorities)
+                .map_err(|error| RpcError::invalid(error.to_string()))
+        });
+        let base = self.transport.clone();
+        Ok(TransportOptions {
+            // Rings are agreed on over a Unix socket.
+            unix: base.unix && !near.is_empty(),
+            shared: base.shared && near.first() == Some(&&Shm),
+            tcp: base.tcp && names.clone().any(|name| *name == Tcp),
+            read_memory: base.read_memory && reads_memory(&self.channels),
+            address: match self.address {
+                Some(address) => address,
+                None => own_address(&self.init_method, &Environment::of_process()),
+            },
+            tls: identity.transpose()?.map(Arc::new).or(base.tls),
+            heartbeat_limit: self.heartbeat_limit,
+            ..base
+        })
     }
-    let token = options.token.as_ref().map(|secret| {
-        Token::new(secret.text().as_bytes()).map_err(|error| RpcError::invalid(error.to_string()))
-    });
-    Ok(AgentOptions {
-        timeout: options.timeout,
-        init_deadline: options.init_deadline,
-        worker_threads: options.num_worker_threads as usize,
-        transports: transports(options)?,
-        token: token.transpose()?,
-        devices: options.device_data(devices.count()),
-        backend: Arc::clone(devices),
-        limits: Limits {
-            total: options.message_limit,
-            ..Limits::default()
-        },
-        ..AgentOptions::default()
-    })
-}
-
-/// Unix sockets serve every worker of this host that shared memory serves, and TCP serves all: what
-/// stands after them in the list is never used.
-fn transports(options: &RpcOptions) -> Result<TransportOptions, RpcError> {
-    use TransportName::{Ibv, Shm, Tcp, Unix};
-    let all = [Shm, Unix, Tcp];
-    let names = options.transports.as_deref().unwrap_or(&all);
-    let names = names.iter().filter(|name| **name != Ibv);
-    let near: Vec<_> = names.clone().take_while(|name| **name != Tcp).collect();
-    let identity = options.tls.as_ref().map(|files| {
-        Identity::from_files(&files.certificate, &files.key, &files.authorities)
-            .map_err(|error| RpcError::invalid(error.to_string()))
-    });
-    Ok(TransportOptions {
-        // Rings are agreed on over a Unix socket.
-        unix: !near.is_empty(),
-        shared: near.first() == Some(&&Shm),
-        tcp: names.clone().any(|name| *name == Tcp),
-        read_memory: reads_memory(&options.channels),
-        address: match options.address {
-            Some(address) => address,
-            None => own_address(&options.init_method, &Environment::of_process()),
-        },
-        tls: identity.transpose()?.map(Arc::new),
-        heartbeat_limit: options.heartbeat_limit,
-        ..TransportOptions::default()
-    })
 }
 
 /// Whether the channels, if any are named, are to read the memory of other processes.
@@ -109,12 +63,14 @@ fn reads_memory(channels: &[String]) -> bool {
 
 /// The address that this host has for those who meet at the URL: that by which it reaches the place.
 fn own_address(init_method: &str, environment: &Environment) -> IpAddr {
-    let host = Url::parse(init_method)
-        .ok()
-        .and_then(|url| match url.scheme.as_str() {
-            "env" => url.host.or_else(|| environment.get(MASTER_ADDR)),
-            _ => url.host,
-        });
+    let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let url = Url::parse(init_method).ok();
+    let is_env = url.as_ref().is_some_and(|url| url.scheme == "env");
+    let host = url.and_then(|url| url.host);
+    let host = host.or_else(|| environment.get(MASTER_ADDR).filter(|_| is_env));
+    if is_env && host.is_none() {
+        return loopback;
+    }
     let towards = host.as_deref().and_then(|host| {
         let address = address_towards(host).ok()?;
         // A host often knows itself by name as a loopback address, which is of no use to others.
@@ -123,7 +79,7 @@ fn own_address(init_method: &str, environment: &Environment) -> IpAddr {
     });
     towards
         .or_else(|| local_address((OUTSIDE, DISCARD).into()).ok())
-        .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+        .unwrap_or(loopback)
 }
 
 /// Asks the routing table; nothing is sent, except for looking up a name.
@@ -157,7 +113,7 @@ mod tests {
             transports: names.map(<[_]>::to_vec),
             ..RpcOptions::default()
         };
-        let transports = transports(&options).unwrap();
+        let transports = options.transport_options().unwrap();
         (transports.shared, transports.unix, transports.tcp)
     }
 
@@ -171,18 +127,17 @@ mod tests {
         assert_eq!(chosen(Some(&[Shm])), (true, true, false));
     }
 
-    /// The log that `agent_options` writes, and the transports that come of it.
+    /// The log that is written, and the transports that come of it.
     fn logged(options: &RpcOptions) -> (String, TransportOptions) {
         let log = Log::default();
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt()
             .with_writer(move || writer.clone())
             .finish();
-        let made = tracing::subscriber::with_default(subscriber, || {
-            agent_options(options, &crate::device::CpuOnly::shared()).unwrap()
-        });
+        let made =
+            tracing::subscriber::with_default(subscriber, || options.transport_options().unwrap());
         let text = String::from_utf8(log.0.lock().clone()).unwrap();
-        (text, made.transports)
+        (text, made)
     }
 
     #[derive(Clone, Default)]
@@ -249,40 +204,33 @@ mod tests {
         assert_eq!(own_address("tcp://127.0.0.1:1", &nothing), loopback);
         let environment = Environment::of([(MASTER_ADDR, "127.0.0.1")]);
         assert_eq!(own_address("env://", &environment), loopback);
+        assert_eq!(own_address("env://", &nothing), loopback);
         let v6 = own_address("tcp://[::1]:1", &nothing);
         assert!(v6.is_loopback(), "{v6}");
     }
 
     #[test]
-    fn every_option_reaches_the_agent() {
-        let mut options = RpcOptions::default();
-        let seconds = std::time::Duration::from_secs;
-        options.timeout = Some(seconds(3));
-        options.num_worker_threads = 5;
-        options.set_device_map("w1", [(0, 1)]).unwrap();
-        options.devices = vec![0.into()];
-        options.address = Some(OUTSIDE);
-        let secret = crate::options::Secret::new("0123456789abcdef");
-        options.token = Some(secret);
-        options.init_deadline = seconds(7);
-        options.heartbeat_limit = seconds(9);
-        options.message_limit = 5 << 30;
-        let devices = crate::device::testing::FakeDevices::shared(2);
-        let agent = agent_options(&options, &devices).unwrap();
-        assert_eq!(agent.timeout, Some(seconds(3)));
-        assert_eq!(agent.worker_threads, 5);
-        assert_eq!(agent.devices, options.device_data(2));
-        assert_eq!(agent.transports.address, OUTSIDE);
-        assert_eq!(agent.init_deadline, seconds(7));
-        assert_eq!(agent.transports.heartbeat_limit, seconds(9));
-        assert_eq!(agent.limits.total, 5 << 30);
-        assert!(agent.token.is_some());
+    fn what_the_options_say_of_transports_is_used() {
+        let mut options = RpcOptions {
+            address: Some(OUTSIDE),
+            heartbeat_limit: std::time::Duration::from_secs(9),
+            ..RpcOptions::default()
+        };
+        options.transport.unix = false;
+        options.transport.port = 7;
+        let transports = options.transport_options().unwrap();
+        assert_eq!(transports.address, OUTSIDE);
+        assert_eq!(transports.heartbeat_limit, options.heartbeat_limit);
+        assert_eq!(
+            (transports.unix, transports.tcp, transports.port),
+            (false, true, 7)
+        );
         options.tls = Some(crate::options::TlsFiles {
             certificate: "/nowhere/certificate".into(),
             key: "/nowhere/key".into(),
             authorities: "/nowhere/authorities".into(),
         });
-        let error = agent_options(&options, &devices).err().unwrap();
+        let error = options.transport_options().unwrap_err();
         assert!(error.message.contains("/nowhere/certificate"), "{error}");
     }
 }
