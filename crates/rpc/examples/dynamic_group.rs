@@ -30,7 +30,7 @@ const DONE: Method<(), ()> = Method::new("worker.done");
 const LEASE: Duration = Duration::from_secs(3);
 
 /// How long this program waits for anything.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_LIMIT: Duration = Duration::from_secs(30);
 
 fn main() -> anyhow::Result<()> {
     let met = rendezvous("env://", None, None, UrlOptions::default())?.join()?;
@@ -52,15 +52,15 @@ fn main() -> anyhow::Result<()> {
         .connect()?;
     match rank {
         0 => lead(&agent, &has_begun)?,
-        _ => is_done.recv_timeout(PATIENCE)?,
+        _ => is_done.recv_timeout(TEST_LIMIT)?,
     }
-    agent.shutdown(PATIENCE)?;
+    agent.shutdown(TEST_LIMIT)?;
     Ok(())
 }
 
 fn methods(begun: Sender<()>, done: Sender<()>) -> Methods {
     // Nobody listens if this is not the worker that waits for it: that is its business.
-    let told = |listener: Sender<()>| {
+    let informed = |listener: Sender<()>| {
         move |()| {
             let _ = listener.send(());
             std::future::ready(Ok::<_, RpcError>(()))
@@ -75,14 +75,14 @@ fn methods(begun: Sender<()>, done: Sender<()>) -> Methods {
             context.agent().call(caller, BEGUN, &()).await?;
             std::future::pending::<Result<(), RpcError>>().await
         })
-        .with(BEGUN, told(begun))
-        .with(DONE, told(done))
+        .with(BEGUN, informed(begun))
+        .with(DONE, informed(done))
 }
 
 /// What rank 0 does with the others.
 fn lead(agent: &RpcAgent, begun: &Receiver<()>) -> anyhow::Result<()> {
     let wait_for =
-        |number: usize| agent.wait_for_group(|workers| workers.len() == number, PATIENCE);
+        |number: usize| agent.wait_for_group(|workers| workers.len() == number, TEST_LIMIT);
     wait_for(2)?;
     let square = agent.call("worker-1", SQUARE, &6).wait()?;
     println!("worker-1 is there: 6 * 6 = {square}");
@@ -94,7 +94,7 @@ fn lead(agent: &RpcAgent, begun: &Receiver<()>) -> anyhow::Result<()> {
 
     let stalled = agent.call("late", STALL, &());
     begun
-        .recv_timeout(PATIENCE)
+        .recv_timeout(TEST_LIMIT)
         .context("the call did not begin")?;
     late.0.kill()?;
     let error = stalled.wait().expect_err("nobody is left to answer it");

@@ -23,7 +23,7 @@ use crate::{RpcError, RpcErrorKind};
 
 /// A store, and the rank of this worker in the group that meets there.
 #[derive(Debug, Clone)]
-pub struct MeetingPlace {
+pub struct OpenedStore {
     /// The store. It has to be kept as long as the group: this process may host it.
     pub store: Arc<dyn Store>,
     /// The rank, as given or as the URL or the environment says.
@@ -43,7 +43,7 @@ pub fn open_store(
     world_size: Option<u32>,
     deadline: Duration,
     environment: Environment,
-) -> Result<MeetingPlace, RpcError> {
+) -> Result<OpenedStore, RpcError> {
     check_size(rank, world_size)?;
     let options = UrlOptions {
         timeout: deadline,
@@ -53,7 +53,7 @@ pub fn open_store(
     let opened = open(url, rank, world_size, &options).map_err(failed)?;
     let rank = opened.rank.0;
     check_size(Some(rank), world_size)?;
-    Ok(MeetingPlace {
+    Ok(OpenedStore {
         store: Arc::from(opened.store),
         rank: WorkerId(rank),
     })

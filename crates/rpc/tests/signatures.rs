@@ -9,7 +9,7 @@ use rdzv_rpc::device::{BadDevice, Device, DeviceMap, DeviceType, NotOneToOne};
 use rdzv_rpc::group::{Change, Group, GroupView, Member, NotUnique, UnknownWorker};
 use rdzv_rpc::init_method::{Environment, open_store};
 use rdzv_rpc::tensor::{DataType, TensorMeta};
-use rdzv_rpc::transport::{Carrier, Contact, Leases, Peer};
+use rdzv_rpc::transport::{Carrier, Leases, Peer, PeerAddress};
 use rdzv_rpc::{
     BadName, CallContext, Limits, ReferenceSettings, RpcAgent, RpcAgentBuilder, RpcError,
     RpcOptions, Store, Timeout, WorkerId, WorkerInfo, WorkerName,
@@ -62,6 +62,6 @@ fn whatever_public_signatures_name_can_be_named() {
     assert_eq!(agent.me().id, id);
     agent.shutdown(options.init_deadline).unwrap();
     let _ = (caller, seen_by, members);
-    let _: Option<(DataType, TensorMeta, Contact)> = None;
+    let _: Option<(DataType, TensorMeta, PeerAddress)> = None;
     let _: Option<(Change, NotUnique, UnknownWorker)> = None;
 }

@@ -120,14 +120,14 @@ fn a_trace_goes_through_all_workers_and_what_is_counted_is_what_was_called() {
         for number in numbers {
             of(number).parse::<u64>().unwrap();
         }
-        let told = format!("{name} {} {}", of("method"), of("worker"));
-        traces.entry(of("trace")).or_default().push(told);
+        let said = format!("{name} {} {}", of("method"), of("worker"));
+        traces.entry(of("trace")).or_default().push(said);
     }
     assert_eq!(traces.len(), 2, "{traces:?}");
-    for mut told in traces.into_values() {
-        told.sort();
+    for mut said in traces.into_values() {
+        said.sort();
         assert_eq!(
-            told,
+            said,
             [
                 "rpc.client traces.async w1",
                 "rpc.client traces.blocking w2",

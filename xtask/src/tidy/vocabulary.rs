@@ -34,20 +34,14 @@ const KEEPER_PROCESS: [&str; 4] = [
     "crates/testing/",
 ];
 
-/// Written before these rules, and rewritten by an issue of their own; and the lists themselves.
-const EXEMPT: [&str; 5] = [
-    "crates/rpc/",
-    "crates/testing/programs/src/rpc_",
-    "crates/testing/programs/src/transport.rs",
-    "docs/rpc",
-    "xtask/src/tidy/vocabulary.rs",
-];
+/// The lists themselves.
+const EXEMPT: [&str; 1] = ["xtask/src/tidy/vocabulary.rs"];
 
 /// Words at the beginning of a sentence whose noun comes late.
 const HEADLESS: [&str; 5] = ["How ", "So ", "What ", "Who ", "Whoever "];
 
 /// Lines of documentation that begin so, in all crates. The number only falls.
-const HEADLESS_LINES: usize = 955;
+const HEADLESS_LINES: usize = 949;
 
 /// Words of a source that a name or a sentence must not have.
 pub(crate) fn check(source: &Source, tokens: Option<&Tokens>) -> Vec<Finding> {
@@ -204,7 +198,6 @@ mod tests {
         for text in ["// under way, overwhelmed\n", "/// It is carried out.\n"] {
             assert_eq!(found("crates/a/src/b.rs", text), Vec::<String>::new());
         }
-        assert_eq!(found("crates/rpc/src/b.rs", "fn try_helm() {}").len(), 0);
     }
 
     #[test]

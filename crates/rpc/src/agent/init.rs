@@ -18,7 +18,7 @@ use crate::init_method::{check_size, open_store};
 use crate::options::{DEFAULT_TIMEOUT, RpcOptions};
 use crate::runtime::core::{Core, RpcAgent, Setup};
 use crate::runtime::member::Member;
-use crate::transport::{Contact, Listener};
+use crate::transport::{Listener, PeerAddress};
 
 /// Makes an [`RpcAgent`] a member of a group: name, rank and methods of the worker, and where the group meets.
 /// [`RpcAgent::builder`] begins it, [`connect`](Self::connect) ends it.
@@ -165,10 +165,10 @@ impl RpcAgentBuilder {
             )
         };
         let listener = Listener::new(transports.clone()).map_err(refused)?;
-        let contact = listener.contact().map_err(refused)?;
+        let peer_address = listener.peer_address().map_err(refused)?;
         let published = Published {
             info: me.clone(),
-            address: postcard::to_stdvec(&contact).map_err(|error| {
+            address: postcard::to_stdvec(&peer_address).map_err(|error| {
                 RpcError::new(
                     RpcErrorKind::Internal,
                     format!("cannot write the contact: {error}"),
@@ -315,12 +315,12 @@ impl Core {
     fn see(self: &Arc<Self>, view: &Arc<GroupView>) {
         let mut members = crate::runtime::member::Members::new();
         for member in view.members() {
-            match postcard::from_bytes::<Contact>(&member.address) {
-                Ok(contact) => {
+            match postcard::from_bytes::<PeerAddress>(&member.address) {
+                Ok(peer_address) => {
                     let member = Member {
                         info: member.info.clone(),
                         incarnation: member.incarnation,
-                        contact,
+                        peer_address,
                     };
                     members.insert(member.info.id, member);
                 }

@@ -174,14 +174,14 @@ pub(crate) fn placed(parts: Vec<Bytes>, lend: bool, arenas: &Arenas) -> Vec<Part
 
 /// The parts that have to be kept until they are read out of our memory.
 pub(crate) fn kept(parts: &[Part]) -> Vec<Bytes> {
-    let lent = parts
+    let registered = parts
         .iter()
         .filter(|part| matches!(part.location, PartLocation::Process { .. }));
-    lent.map(|part| part.bytes.clone()).collect()
+    registered.map(|part| part.bytes.clone()).collect()
 }
 
 /// Whether some parts of a message have to be read out of another memory.
-pub(crate) fn is_lent(parts: &[Received]) -> bool {
+pub(crate) fn is_registered(parts: &[Received]) -> bool {
     parts
         .iter()
         .any(|part| matches!(part, Received::Elsewhere(_)))

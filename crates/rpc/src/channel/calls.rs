@@ -38,7 +38,7 @@ pub(super) struct Call {
     pub(super) counted: bool,
     pub(super) progress: Progress,
     /// The parts that the callee reads out of our memory: they must not go away before.
-    pub(super) lent: Vec<Bytes>,
+    pub(super) registered: Vec<Bytes>,
     pub(super) span: CallSpan,
     _counted: Arc<CountedCall>,
 }
@@ -73,7 +73,7 @@ impl Calls {
             size,
             counted,
             progress,
-            lent: Vec::new(),
+            registered: Vec::new(),
             span: request.span.clone(),
             _counted: Arc::clone(&request.counted),
         };
@@ -108,8 +108,9 @@ impl Calls {
             let credit = std::mem::take(&mut call.counted).then_some(call.size);
             self.hasty.insert(id, credit);
         }
-        if !call.lent.is_empty() {
-            self.abandoned.insert(id, std::mem::take(&mut call.lent));
+        if !call.registered.is_empty() {
+            self.abandoned
+                .insert(id, std::mem::take(&mut call.registered));
         }
     }
 
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_callee_is_told_of_a_cancelled_call_when_it_knows_it_and_not_before() {
+    fn the_callee_is_notified_of_a_cancelled_call_when_it_knows_it_and_not_before() {
         let lending = Lending::new(None, Pool::default());
         let mut calls = calls();
         // Sent long ago: whoever cancels it tells the callee.

@@ -47,7 +47,7 @@ pub(crate) struct Client {
     order: Mutex<()>,
     /// Of the threads that wait for replies; see `waiting`.
     pub(crate) spin: SpinBudget,
-    /// Wakes the thread that holds the helm and sleeps, when another one has filled its slot.
+    /// Wakes the thread that holds the reader lock and sleeps, when another one has filled its slot.
     pub(crate) waker: Arc<Waker>,
 }
 
@@ -119,7 +119,7 @@ impl Endpoint for Client {
                 let id = frame.header.call;
                 calls.abandoned.remove(&id);
                 if let Some(call) = calls.pending.get_mut(id) {
-                    call.lent.clear();
+                    call.registered.clear();
                 }
             }
             FrameKind::Pong => self.lending.pong(&frame.body),

@@ -94,8 +94,9 @@ impl Tensor {
             .iter()
             .find(|(ours, _)| *ours == self.data_type());
         let (_, data_type) = known.expect("all data types are in the table");
-        let mut lent = prepared.initialize(Box::new(self.clone()));
-        lent.set_data(first.cast_mut().cast())
+        let mut exported = prepared.initialize(Box::new(self.clone()));
+        exported
+            .set_data(first.cast_mut().cast())
             .set_device(DLDevice::CPU)
             .set_dtype(*data_type)
             .set_flags(DlpackFlags::READ_ONLY)
@@ -103,7 +104,7 @@ impl Tensor {
         // SAFETY: the clone keeps the memory until the deleter drops it. Shape and strides are copies
         // within the allocation and, like those of every tensor, stay within the storage from `first`
         // on; no elements, no pointer. The flag says that the memory is shared and must not change.
-        Ok(unsafe { lent.finish() })
+        Ok(unsafe { exported.finish() })
     }
 
     /// A tensor of another library, whose memory it uses.

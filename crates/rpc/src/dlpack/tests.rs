@@ -55,10 +55,13 @@ fn foreign(
 #[test]
 fn memory_goes_there_and_back_without_a_copy() {
     let column = matrix().transpose(0, 1).unwrap().slice(0, 1..3).unwrap();
-    let lent: Versioned = column.to_dlpack().unwrap();
-    assert!(lent.flags().contains(DlpackFlags::READ_ONLY));
-    assert_eq!(lent.validate_export().unwrap().strides(), Some(&[1, 4][..]));
-    let again = back(lent).unwrap();
+    let exported: Versioned = column.to_dlpack().unwrap();
+    assert!(exported.flags().contains(DlpackFlags::READ_ONLY));
+    assert_eq!(
+        exported.validate_export().unwrap().strides(),
+        Some(&[1, 4][..])
+    );
+    let again = back(exported).unwrap();
     assert_eq!(address(&again), address(&column));
     assert_eq!(again.as_slice::<i32>().unwrap()[..], [1, 5, 9, 2, 6, 10]);
     let again = back(again.to_dlpack::<dlpark::ffi::DLManagedTensor>().unwrap()).unwrap();
@@ -66,13 +69,13 @@ fn memory_goes_there_and_back_without_a_copy() {
 }
 
 #[test]
-fn what_is_lent_outlives_the_tensor() {
-    let lent: Legacy = {
+fn what_is_shared_outlives_the_tensor() {
+    let exported: Legacy = {
         let tensor = matrix();
         tensor.select(0, 2).unwrap().to_dlpack().unwrap()
     };
     assert_eq!(
-        back(lent).unwrap().as_slice::<i32>().unwrap()[..],
+        back(exported).unwrap().as_slice::<i32>().unwrap()[..],
         [8, 9, 10, 11]
     );
 }
@@ -104,11 +107,14 @@ fn the_offset_of_a_foreign_tensor_counts() {
 #[test]
 fn numbers_and_nothing_are_handed_over() {
     let number = Tensor::from_vec(vec![7.5_f64], []).unwrap();
-    let lent: Versioned = number.to_dlpack().unwrap();
-    assert_eq!(back(lent).unwrap().as_slice::<f64>().unwrap()[..], [7.5]);
+    let exported: Versioned = number.to_dlpack().unwrap();
+    assert_eq!(
+        back(exported).unwrap().as_slice::<f64>().unwrap()[..],
+        [7.5]
+    );
     let nothing = Tensor::from_vec(Vec::<f32>::new(), [4, 0]).unwrap();
-    let lent: Versioned = nothing.to_dlpack().unwrap();
-    assert_eq!(back(lent).unwrap().shape(), [4, 0]);
+    let exported: Versioned = nothing.to_dlpack().unwrap();
+    assert_eq!(back(exported).unwrap().shape(), [4, 0]);
 }
 
 #[test]
@@ -138,7 +144,7 @@ fn what_cannot_be_sent_is_given_back_at_once() {
 }
 
 #[test]
-fn a_tensor_on_a_device_is_not_lent() {
+fn a_tensor_on_a_device_is_not_shared() {
     let backend = crate::device::testing::FakeDevices::shared(1);
     let far = matrix().to_device(0.into(), &backend).unwrap();
     let error = far

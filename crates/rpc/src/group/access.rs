@@ -56,7 +56,7 @@ pub(super) struct Found {
     /// As the store holds it.
     pub(super) held: Bytes,
     /// What to do about it; never to open another one.
-    pub(super) meeting: RoundDecision,
+    pub(super) decision: RoundDecision,
 }
 
 /// The round that a worker of this kind of group meets the others in, opened if need be.
@@ -76,11 +76,11 @@ pub(super) fn find_round(store: &dyn Store, kind: RoundKind) -> Result<Found, Rp
             RoundDecision::Refuse(_) if kind == RoundKind::Dynamic && has_failed(store, round)? => {
                 round.next(kind)
             }
-            meeting => {
+            decision => {
                 return Ok(Found {
                     round,
                     held,
-                    meeting,
+                    decision,
                 });
             }
         };

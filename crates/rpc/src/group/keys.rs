@@ -47,11 +47,11 @@ impl Keys {
         self.of(format_args!("ready/{id}"))
     }
 
-    pub(super) fn told(self) -> String {
+    pub(super) fn informed(self) -> String {
         self.of("told")
     }
 
-    pub(super) fn told_to(self, count: i64) -> String {
+    pub(super) fn informed_count(self, count: i64) -> String {
         self.of(format_args!("told/{count}"))
     }
 

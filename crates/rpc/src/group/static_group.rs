@@ -118,7 +118,7 @@ impl Forming<'_> {
         let keys = Keys {
             epoch: found.round.epoch,
         };
-        let disagreement = match found.meeting {
+        let disagreement = match found.decision {
             RoundDecision::Refuse(mismatch @ Mismatch::WorldSize { .. }) => {
                 Some(self.differ(mismatch))
             }
@@ -188,14 +188,15 @@ impl Forming<'_> {
             Some(_) => error,
             None => self.end(round, error)?,
         };
-        self.mark_as_told(slot, held)?;
+        self.mark_as_sent(slot, held)?;
         Ok(error)
     }
 
     /// So that a second attempt of ours goes to the next round.
-    fn mark_as_told(&self, slot: &str, held: &[u8]) -> Result<(), RpcError> {
-        let told = self.store.compare_set(slot, held, &self.moved().encode());
-        told.map(drop)
+    fn mark_as_sent(&self, slot: &str, held: &[u8]) -> Result<(), RpcError> {
+        let informed = self.store.compare_set(slot, held, &self.moved().encode());
+        informed
+            .map(drop)
             .map_err(|error| store_failed("note that the group was not formed", &error))
     }
 
@@ -211,7 +212,7 @@ impl Forming<'_> {
         match Note::decode(held)? {
             // We come late and have not been told yet.
             Note::Refused(refusal) => {
-                self.mark_as_told(slot, held)?;
+                self.mark_as_sent(slot, held)?;
                 return Err(refusal.error());
             }
             Note::Member(holder) => {
@@ -333,9 +334,9 @@ impl Forming<'_> {
 
     fn see_the_others_off(&self, round: Round, error: &RpcError) -> Result<(), RpcError> {
         let keys = Keys { epoch: round.epoch };
-        let told = count(self.store, &keys.told())?;
+        let informed = count(self.store, &keys.informed())?;
         if self.me.info.id != WorkerId(0) {
-            return set(self.store, &keys.told_to(told), b"1");
+            return set(self.store, &keys.informed_count(informed), b"1");
         }
         let RoundKind::Static { world_size } = round.kind else {
             return Ok(());
@@ -350,8 +351,8 @@ impl Forming<'_> {
             }
         }
         // Whoever comes last says so; this may be us.
-        if told < others {
-            let last = keys.told_to(others);
+        if informed < others {
+            let last = keys.informed_count(others);
             match self.store.wait(&[&last], Some(FAREWELL)) {
                 Ok(()) | Err(StoreError::WaitTimeout { .. }) => {}
                 Err(error) => return Err(store_failed("see the other workers off", &error)),

@@ -15,7 +15,7 @@ use crate::wire::handshake::Greeting;
 use crate::wire::link::{Link, fail};
 
 /// The most peers that may be about to say who they are. One more pushes another one out.
-const MOST_STRANGERS: usize = 1024;
+const MOST_UNAUTHENTICATED: usize = 1024;
 
 /// The most of them from one source.
 const MOST_OF_ONE: usize = 256;
@@ -27,7 +27,7 @@ const AT_ONCE: usize = 64;
 pub(crate) struct Reception {
     /// None when it listens no more.
     listener: Option<Listener>,
-    strangers: Pending<Weak<Server<Core>>>,
+    unauthenticated: Pending<Weak<Server<Core>>>,
     /// Whether others may have connected, of which the listener says nothing.
     has_more: bool,
 }
@@ -37,7 +37,7 @@ impl Reception {
         core.poller.listen(listener.descriptor())?;
         Ok(Self {
             listener: Some(listener),
-            strangers: Pending::new(MOST_STRANGERS, MOST_OF_ONE, 0),
+            unauthenticated: Pending::new(MOST_UNAUTHENTICATED, MOST_OF_ONE, 0),
             has_more: false,
         })
     }
@@ -51,10 +51,10 @@ impl Reception {
         for _ in 0..AT_ONCE {
             match listener.accept() {
                 Ok(Some(carrier)) => {
-                    self.strangers.retain(is_stranger);
+                    self.unauthenticated.retain(is_unauthenticated);
                     let process = carrier.process.map(|peer| peer.process);
                     let source = Source::of(&carrier.peer, process);
-                    if let Some(silent) = self.strangers.make_room(source) {
+                    if let Some(silent) = self.unauthenticated.make_room(source) {
                         give_up(
                             &silent,
                             "the peer did not say who it is, and many others connect",
@@ -62,7 +62,9 @@ impl Reception {
                     }
                     let peer = carrier.peer.clone();
                     match welcome(core, carrier) {
-                        Ok(server) => drop(self.strangers.insert(source, Arc::downgrade(&server))),
+                        Ok(server) => {
+                            self.unauthenticated.insert(source, Arc::downgrade(&server));
+                        }
                         Err(error) => tracing::warn!(peer, %error, "could not take a connection"),
                     }
                 }
@@ -90,13 +92,15 @@ impl Reception {
         if self.has_more {
             return Some(Instant::now());
         }
-        let strangers = self.strangers.iter().filter_map(Weak::upgrade);
-        strangers.filter_map(|server| server.greeted_until()).min()
+        let unauthenticated = self.unauthenticated.iter().filter_map(Weak::upgrade);
+        unauthenticated
+            .filter_map(|server| server.greeted_until())
+            .min()
     }
 
     /// Closes the connections of those who have not said who they are in time.
     pub(crate) fn expire(&mut self, now: Instant) {
-        for silent in self.strangers.iter() {
+        for silent in self.unauthenticated.iter() {
             if silent
                 .upgrade()
                 .is_some_and(|server| server.is_stalling(now))
@@ -104,7 +108,7 @@ impl Reception {
                 give_up(silent, "the peer did not say who it is in time");
             }
         }
-        self.strangers.retain(is_stranger);
+        self.unauthenticated.retain(is_unauthenticated);
     }
 
     /// Listens no more.
@@ -123,7 +127,7 @@ fn give_up(silent: &Weak<Server<Core>>, text: &str) {
     }
 }
 
-fn is_stranger(server: &Weak<Server<Core>>) -> bool {
+fn is_unauthenticated(server: &Weak<Server<Core>>) -> bool {
     server
         .upgrade()
         .is_some_and(|server| server.greeted_until().is_some() && !server.is_over())

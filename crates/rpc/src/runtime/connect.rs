@@ -159,7 +159,7 @@ pub(crate) fn connect(core: &Arc<Core>, member: &Member) -> Result<Arc<Client>, 
     let begun = Instant::now();
     let until = begun + IN_TIME;
     let carrier =
-        transport::connect(&member.contact, &core.transports, until).map_err(|error| {
+        transport::connect(&member.peer_address, &core.transports, until).map_err(|error| {
             use TransportError::{Late, Refused, RefusedBy, Unreachable};
             let (kind, remedy) = match error {
                 Refused { .. } | RefusedBy { .. } => (RpcErrorKind::Protocol, ""),
@@ -242,8 +242,8 @@ pub(crate) fn adopt<E: Endpoint + 'static>(core: &Core, endpoint: &Arc<E>) -> Re
     if let Some(next) = endpoint.link().next_look() {
         core.check_hosts_by(next);
     }
-    if let Some(helm) = endpoint.link().try_helm() {
-        rest(endpoint, helm);
+    if let Some(reader) = endpoint.link().try_reader() {
+        rest(endpoint, reader);
     }
     Ok(())
 }

@@ -44,7 +44,7 @@ use crate::runtime::peers::Peers;
 use crate::service::cancellation::Cancellation;
 use crate::service::executor::Executor;
 use crate::service::functions::{self, Functions};
-use crate::transport::contact::host_identity;
+use crate::transport::peer_address::host_identity;
 use crate::transport::{Token, TransportOptions};
 use crate::wire::link::LinkPoller;
 

@@ -75,8 +75,8 @@ fn drive(core: &Arc<Core>, reception: &mut Reception) {
             spin.learn(quiet.elapsed());
             quiet = look(core, reception, &mut happenings, &mut hot, &spin);
             for endpoint in hot.drain(..) {
-                if let Some(helm) = endpoint.link().try_helm() {
-                    rest(&endpoint, helm);
+                if let Some(reader) = endpoint.link().try_reader() {
+                    rest(&endpoint, reader);
                 }
             }
         }
@@ -128,12 +128,12 @@ fn take(
 
 /// Takes what has come over a connection, which is not armed.
 fn take_frames(endpoint: Arc<dyn Endpoint>, hot: &mut Vec<Arc<dyn Endpoint>>) {
-    let pumped = endpoint.link().try_helm().map(|mut helm| {
-        helm.awake();
-        together(&endpoint, |endpoint| pump(endpoint, &mut helm))
+    let pumped = endpoint.link().try_reader().map(|mut reader| {
+        reader.awake();
+        together(&endpoint, |endpoint| pump(endpoint, &mut reader))
     });
     match pumped {
-        // The thread that has the helm arms the connection again.
+        // The thread that has the reader lock arms the connection again.
         None | Some(Pumped::Ended) => {}
         Some(Pumped::Paused) if pause(&endpoint) => {}
         Some(_) => hot.push(endpoint),
@@ -158,10 +158,10 @@ fn look(
         }
         let mut came = false;
         hot.retain(|endpoint| {
-            let Some(mut helm) = endpoint.link().try_helm() else {
+            let Some(mut reader) = endpoint.link().try_reader() else {
                 return true;
             };
-            match together(endpoint, |endpoint| pump(endpoint, &mut helm)) {
+            match together(endpoint, |endpoint| pump(endpoint, &mut reader)) {
                 Pumped::Idle(0) => true,
                 Pumped::Paused => !pause(endpoint),
                 Pumped::Ended => false,

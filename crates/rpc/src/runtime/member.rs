@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use rdzv_rpc_proto::rref::Member as Holder;
 use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo};
 
-use crate::transport::Contact;
+use crate::transport::PeerAddress;
 
 /// A member of the group.
 #[derive(Debug, Clone)]
 pub(crate) struct Member {
     pub(crate) info: WorkerInfo,
     pub(crate) incarnation: u64,
-    pub(crate) contact: Contact,
+    pub(crate) peer_address: PeerAddress,
 }
 
 impl Member {

@@ -14,7 +14,7 @@ pub struct Cancellation(Arc<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     cancelled: AtomicBool,
-    told: Notify,
+    fired: Notify,
     until: Option<Instant>,
 }
 
@@ -27,12 +27,12 @@ impl Cancellation {
 
     /// Returns when that is so.
     pub async fn cancelled(&self) {
-        let told = self.0.told.notified();
-        tokio::pin!(told);
+        let fired = self.0.fired.notified();
+        tokio::pin!(fired);
         // Enlisted before the look, so that a cancellation between the two is not missed.
-        told.as_mut().enable();
+        fired.as_mut().enable();
         if !self.is_cancelled() {
-            told.await;
+            fired.await;
         }
     }
 
@@ -46,6 +46,6 @@ impl Cancellation {
 
     pub(crate) fn cancel(&self) {
         self.0.cancelled.store(true, Ordering::Release);
-        self.0.told.notify_waiters();
+        self.0.fired.notify_waiters();
     }
 }

@@ -104,9 +104,9 @@ struct Served<S: Service> {
     /// Their share of what the caller may have open, beside those that are answered at once.
     window: Window,
     /// Parts of replies that the caller has not read yet.
-    lent: BTreeMap<u64, Vec<Bytes>>,
+    registered: BTreeMap<u64, Vec<Bytes>>,
     /// The bytes of these.
-    bytes_lent: usize,
+    bytes_registered: usize,
     /// Requests that stand in a line, behind the one that is worked on.
     lines: BTreeMap<u64, VecDeque<Job>>,
     /// Functions that take a thread and had their turn while the caller took no replies.
@@ -119,8 +119,8 @@ impl<S: Service> Default for Served<S> {
             waiting: BTreeMap::new(),
             running: BTreeMap::new(),
             window: Window::default(),
-            lent: BTreeMap::new(),
-            bytes_lent: 0,
+            registered: BTreeMap::new(),
+            bytes_registered: 0,
             lines: BTreeMap::new(),
             held: Vec::new(),
         }
@@ -181,8 +181,8 @@ impl<S: Service> Served<S> {
 
     /// The caller has read the parts of a reply.
     fn read(&mut self, call: u64) {
-        if let Some(parts) = self.lent.remove(&call) {
-            self.bytes_lent -= parts.iter().map(Bytes::len).sum::<usize>();
+        if let Some(parts) = self.registered.remove(&call) {
+            self.bytes_registered -= parts.iter().map(Bytes::len).sum::<usize>();
         }
     }
 }

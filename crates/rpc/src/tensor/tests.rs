@@ -11,14 +11,14 @@ fn matrix() -> Tensor {
 }
 
 #[test]
-fn numbers_are_lent_not_copied() {
+fn numbers_are_shared_not_copied() {
     let numbers = vec![1_i64, 2, 3];
     let address = numbers.as_ptr();
     let tensor = Tensor::from_vec(numbers, [3]).unwrap();
-    let Cow::Borrowed(lent) = tensor.as_slice::<i64>().unwrap() else {
+    let Cow::Borrowed(borrowed) = tensor.as_slice::<i64>().unwrap() else {
         panic!("this was copied");
     };
-    assert_eq!(lent.as_ptr(), address);
+    assert_eq!(borrowed.as_ptr(), address);
     let matrix = matrix();
     let row = matrix.select(0, 1).unwrap();
     assert!(matches!(

@@ -8,13 +8,13 @@ use rdzv_core::escape::escape;
 use rdzv_shm::Leases;
 use rustix::event::PollFlags;
 
-use super::contact::{Contact, host_identity};
 use super::error::TransportError;
 use super::options::TransportOptions;
+use super::peer_address::{PeerAddress, host_identity};
 use super::socket::{self, Socket, SocketRead, SocketWrite, send};
 use super::tls::{self, TlsSession};
 use super::unix::{self, Agreed};
-use super::wait::Patience;
+use super::wait::Attempt;
 use super::{Carrier, TransportKind, shared, tcp};
 
 /// What the acceptor says first under TLS: that it takes our certificate.
@@ -30,18 +30,18 @@ pub(super) const WELCOME: u8 = b'W';
 /// [`TransportError::Unreachable`] and [`TransportError::Late`], after which trying again may help;
 /// [`TransportError::Refused`] and [`TransportError::RefusedBy`], after which it does not.
 pub fn connect(
-    contact: &Contact,
+    peer_address: &PeerAddress,
     options: &TransportOptions,
     deadline: Instant,
 ) -> Result<Carrier, TransportError> {
-    let peer = contact.to_string();
-    let patience = Patience {
+    let peer = peer_address.to_string();
+    let attempt = Attempt {
         peer: &peer,
         since: Instant::now(),
         until: deadline,
     };
-    let why_not = match near(contact, options) {
-        Ok(name) => match unix::dial(name, options, patience) {
+    let why_not = match near(peer_address, options) {
+        Ok(name) => match unix::dial(name, options, attempt) {
             Ok((socket, agreed)) => return near_carrier(socket, agreed, peer),
             Err(TransportError::Unreachable { source, .. }) => {
                 format!("same host, but its Unix socket cannot be reached ({source})")
@@ -50,15 +50,15 @@ pub fn connect(
         },
         Err(why_not) => why_not,
     };
-    far(contact, options, patience, why_not)
+    far(peer_address, options, attempt, why_not)
 }
 
 /// The name of the Unix socket of the worker, or why it is not used.
-fn near<'a>(contact: &'a Contact, options: &TransportOptions) -> Result<&'a str, String> {
-    if !contact.is_on(&host_identity()) {
+fn near<'a>(peer_address: &'a PeerAddress, options: &TransportOptions) -> Result<&'a str, String> {
+    if !peer_address.is_on(&host_identity()) {
         return Err("another host".to_owned());
     }
-    match &contact.unix {
+    match &peer_address.unix {
         _ if !options.unix => Err("same host, but Unix sockets are turned off".to_owned()),
         None => Err("same host, but the peer has no Unix socket".to_owned()),
         Some(name) => Ok(name),
@@ -66,39 +66,39 @@ fn near<'a>(contact: &'a Contact, options: &TransportOptions) -> Result<&'a str,
 }
 
 fn far(
-    contact: &Contact,
+    peer_address: &PeerAddress,
     options: &TransportOptions,
-    patience: Patience<'_>,
+    attempt: Attempt<'_>,
     why_not: String,
 ) -> Result<Carrier, TransportError> {
     if !options.tcp {
         let reason = format!("{why_not}, and TCP is turned off");
-        return Err(refused(patience, reason));
+        return Err(refused(attempt, reason));
     }
-    match (&options.tls, contact.tls) {
+    match (&options.tls, peer_address.tls) {
         (None, true) => Err(TransportError::Refused {
-            peer: patience.peer.to_owned(),
+            peer: attempt.peer.to_owned(),
             reason:
                 "it wants TLS and this worker has no certificates: give them to all workers or \
                      to none"
                     .to_owned(),
         }),
         (Some(_), false) => Err(TransportError::Refused {
-            peer: patience.peer.to_owned(),
+            peer: attempt.peer.to_owned(),
             reason:
                 "it has no TLS and this worker wants it: give certificates to all workers or to \
                      none"
                     .to_owned(),
         }),
         (None, false) => {
-            let socket = tcp::dial(contact.address, options.heartbeat_limit, patience)?;
-            tcp_carrier(socket, patience.peer.to_owned(), why_not)
+            let socket = tcp::dial(peer_address.address, options.heartbeat_limit, attempt)?;
+            tcp_carrier(socket, attempt.peer.to_owned(), why_not)
         }
         (Some(identity), true) => {
-            let socket = tcp::dial(contact.address, options.heartbeat_limit, patience)?;
+            let socket = tcp::dial(peer_address.address, options.heartbeat_limit, attempt)?;
             let session = TlsSession::connector(identity, Socket(socket));
-            let session = session.map_err(|reason| refused(patience, reason))?;
-            secure(session, patience, why_not)
+            let session = session.map_err(|reason| refused(attempt, reason))?;
+            secure(session, attempt, why_not)
         }
     }
 }
@@ -106,25 +106,25 @@ fn far(
 /// The handshake of the side that connects, and the first byte of the other one.
 fn secure(
     mut session: TlsSession,
-    patience: Patience<'_>,
+    attempt: Attempt<'_>,
     reason: String,
 ) -> Result<Carrier, TransportError> {
-    while !session.handshake().map_err(|e| refused(patience, e))? {
+    while !session.handshake().map_err(|e| refused(attempt, e))? {
         let direction = match session.wants_room() {
             true => PollFlags::OUT,
             false => PollFlags::IN,
         };
-        patience.wait(&session.stream().0, direction, "came of the TLS handshake")?;
+        attempt.wait(&session.stream().0, direction, "came of the TLS handshake")?;
     }
     let mut answer = [0];
     loop {
         match session.read(&mut answer) {
             Ok(1) if answer == [WELCOME] => break,
             Ok(_) => {
-                return Err(patience.lost(io::ErrorKind::UnexpectedEof.into()));
+                return Err(attempt.lost(io::ErrorKind::UnexpectedEof.into()));
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                patience.wait(
+                attempt.wait(
                     &session.stream().0,
                     PollFlags::IN,
                     "came of the TLS handshake",
@@ -132,19 +132,19 @@ fn secure(
             }
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 return Err(TransportError::RefusedBy {
-                    peer: patience.peer.to_owned(),
+                    peer: attempt.peer.to_owned(),
                     reason: error.to_string(),
                 });
             }
-            Err(error) => return Err(patience.lost(error)),
+            Err(error) => return Err(attempt.lost(error)),
         }
     }
-    tls_carrier(session, patience.peer.to_owned(), reason)
+    tls_carrier(session, attempt.peer.to_owned(), reason)
 }
 
-fn refused(patience: Patience<'_>, reason: impl Into<String>) -> TransportError {
+fn refused(attempt: Attempt<'_>, reason: impl Into<String>) -> TransportError {
     TransportError::Refused {
-        peer: patience.peer.to_owned(),
+        peer: attempt.peer.to_owned(),
         reason: reason.into(),
     }
 }

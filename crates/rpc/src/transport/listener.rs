@@ -15,9 +15,9 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
 use super::connect::{WELCOME, near_carrier, tcp_carrier, tls_carrier, turn_away};
-use super::contact::{Contact, host_identity};
 use super::error::TransportError;
 use super::options::TransportOptions;
+use super::peer_address::{PeerAddress, host_identity};
 use super::pending::{Pending, Source};
 use super::socket::Socket;
 use super::tls::TlsSession;
@@ -26,7 +26,7 @@ use super::{Carrier, tcp};
 
 /// The most peers that have connected and have not said yet what comes before the first frame. One
 /// more pushes another one out, so those who say nothing keep nobody away.
-const MOST_STRANGERS: usize = 128;
+const MOST_UNAUTHENTICATED: usize = 128;
 
 /// The most of them from one source.
 const MOST_OF_ONE: usize = 64;
@@ -38,7 +38,7 @@ const AT_ONCE: usize = 32;
 const TCP: u64 = 0;
 const UNIX: u64 = 1;
 const TIMER: u64 = 2;
-const FIRST_STRANGER: u64 = 3;
+const FIRST_UNAUTHENTICATED: u64 = 3;
 
 /// Where others connect to this worker.
 ///
@@ -53,14 +53,14 @@ pub struct Listener {
     watched: Poller,
     timer: Timer,
     /// In the order in which they came, so the first deadline is that of the first.
-    strangers: Pending<Stranger>,
+    unauthenticated: Pending<Unauthenticated>,
     outcomes: VecDeque<Result<Carrier, TransportError>>,
     /// Given up for a moment when there are no descriptors left, to close what waits.
     spare: Option<File>,
 }
 
 /// A peer that has connected and has something to say before the first frame.
-struct Stranger {
+struct Unauthenticated {
     peer: String,
     until: Instant,
     stage: Stage,
@@ -107,7 +107,7 @@ impl Listener {
             options,
             watched,
             timer,
-            strangers: Pending::new(MOST_STRANGERS, MOST_OF_ONE, FIRST_STRANGER),
+            unauthenticated: Pending::new(MOST_UNAUTHENTICATED, MOST_OF_ONE, FIRST_UNAUTHENTICATED),
             outcomes: VecDeque::new(),
             spare: spare(),
         })
@@ -119,9 +119,9 @@ impl Listener {
     /// # Errors
     ///
     /// [`TransportError::System`] if the system does not know.
-    pub fn contact(&self) -> Result<Contact, TransportError> {
+    pub fn peer_address(&self) -> Result<PeerAddress, TransportError> {
         let address = self.tcp.local_addr();
-        Ok(Contact {
+        Ok(PeerAddress {
             host: host_identity(),
             process: std::process::id(),
             address: address.map_err(TransportError::system("ask for the address"))?,
@@ -156,7 +156,7 @@ impl Listener {
                 TCP => self.take_in(Self::accept_tcp),
                 UNIX => self.take_in(Self::accept_unix),
                 TIMER => self.drop_late(),
-                stranger => self.listen_to(stranger),
+                unauthenticated => self.listen_to(unauthenticated),
             }
         }
         Ok(())
@@ -238,59 +238,59 @@ impl Listener {
 
     /// Lets a peer say what comes before the first frame.
     fn admit(&mut self, source: Source, peer: String, stage: Stage) {
-        if let Some(silent) = self.strangers.make_room(source) {
-            let count = self.strangers.len();
+        if let Some(silent) = self.unauthenticated.make_room(source) {
+            let count = self.unauthenticated.len();
             let reason = format!("it said nothing, and {count} others have not either");
             self.refused(silent.peer, reason);
         }
-        let number = self.strangers.insert(
+        let number = self.unauthenticated.insert(
             source,
-            Stranger {
+            Unauthenticated {
                 peer,
                 until: Instant::now() + self.options.greeting,
                 stage,
             },
         );
-        let Some(stranger) = self.strangers.get_mut(number) else {
+        let Some(unauthenticated) = self.unauthenticated.get_mut(number) else {
             return;
         };
         let watched = self
             .watched
-            .add(stranger.stage.socket(), number, EventFlags::IN);
+            .add(unauthenticated.stage.socket(), number, EventFlags::IN);
         if let Err(error) = watched {
-            self.strangers.remove(number);
+            self.unauthenticated.remove(number);
             let error = TransportError::system("watch a connection")(error);
             self.outcomes.push_back(Err(error));
-        } else if self.strangers.len() == 1 {
+        } else if self.unauthenticated.len() == 1 {
             self.set_timer();
         }
     }
 
     /// A stranger said something.
     fn listen_to(&mut self, number: u64) {
-        let Some(stranger) = self.strangers.get_mut(number) else {
+        let Some(unauthenticated) = self.unauthenticated.get_mut(number) else {
             return;
         };
-        let complete = match &mut stranger.stage {
+        let complete = match &mut unauthenticated.stage {
             Stage::Unix(greeting) => greeting.advance(),
             Stage::Tls(session) => shake_hands(session, &self.watched, number),
         };
         if complete == Ok(false) {
             return;
         }
-        let Some(stranger) = self.strangers.remove(number) else {
+        let Some(unauthenticated) = self.unauthenticated.remove(number) else {
             return;
         };
         // Whoever gets the socket watches it in its own way.
-        self.watched.remove(stranger.stage.socket());
+        self.watched.remove(unauthenticated.stage.socket());
         if let Err(reason) = complete {
-            if let Stage::Unix(greeting) = &stranger.stage {
+            if let Stage::Unix(greeting) = &unauthenticated.stage {
                 turn_away(greeting.socket(), &reason);
             }
-            return self.refused(stranger.peer, reason);
+            return self.refused(unauthenticated.peer, reason);
         }
-        let peer = stranger.peer;
-        let outcome = match stranger.stage {
+        let peer = unauthenticated.peer;
+        let outcome = match unauthenticated.stage {
             Stage::Unix(greeting) => match greeting.answer(&self.options) {
                 Ok((socket, agreed)) => near_carrier(socket, agreed, peer),
                 Err((socket, reason)) => {
@@ -306,26 +306,28 @@ impl Listener {
     /// Drops strangers who have taken too long.
     fn drop_late(&mut self) {
         let now = Instant::now();
-        while let Some((number, first)) = self.strangers.first()
+        while let Some((number, first)) = self.unauthenticated.first()
             && first.until <= now
-            && let Some(stranger) = self.strangers.remove(number)
+            && let Some(unauthenticated) = self.unauthenticated.remove(number)
         {
             let waited = self.options.greeting;
             let reason = format!("it said too little within {waited:?}");
-            if let Stage::Unix(greeting) = &stranger.stage {
+            if let Stage::Unix(greeting) = &unauthenticated.stage {
                 turn_away(greeting.socket(), &reason);
             }
-            self.refused(stranger.peer, reason);
+            self.refused(unauthenticated.peer, reason);
         }
         self.set_timer();
     }
 
     /// Wakes up at the first deadline, and makes the timer quiet until then.
     fn set_timer(&self) {
-        let first = self.strangers.first();
-        self.timer.set(
-            first.map(|(_, stranger)| stranger.until.saturating_duration_since(Instant::now())),
-        );
+        let first = self.unauthenticated.first();
+        self.timer.set(first.map(|(_, unauthenticated)| {
+            unauthenticated
+                .until
+                .saturating_duration_since(Instant::now())
+        }));
     }
 
     fn refused(&mut self, peer: String, reason: String) {

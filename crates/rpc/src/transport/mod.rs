@@ -1,6 +1,6 @@
 //! How bytes get from one worker to another: TCP, TLS over TCP, Unix sockets, shared memory.
 //!
-//! A worker listens ([`Listener`]) and publishes where ([`Contact`]). Another one connects
+//! A worker listens ([`Listener`]) and publishes where ([`PeerAddress`]). Another one connects
 //! ([`connect()`]), and each of the two gets a [`Carrier`]: two halves that carry bytes and know
 //! nothing of frames. Which kind of carrier it is follows from where the two are, and the carrier
 //! says why.
@@ -16,7 +16,7 @@
 //! when a carrier is handed out. A peer that is refused at that stage is told why in a frame of the
 //! kind `GoAway`, or by a TLS alert.
 //!
-//! Reading order: the traits here, [`contact`], [`options`], [`connect`](mod@connect) and
+//! Reading order: the traits here, [`peer_address`], [`options`], [`connect`](mod@connect) and
 //! [`listener`]; then the kinds: `socket`, `tcp`, `unix`, `shared`, `tls`, [`oneself`]; last
 //! `faulty`, a carrier that breaks, for tests (feature `testing`). The proof that two workers are of one job is in
 //! `rdzv-trust`.
@@ -30,13 +30,13 @@ pub use rdzv_shm::Leases;
 pub use rdzv_shm::pass::Peer;
 
 pub mod connect;
-pub mod contact;
 mod error;
 #[cfg(any(test, feature = "testing"))]
 pub mod faulty;
 pub mod listener;
 pub mod oneself;
 pub mod options;
+pub mod peer_address;
 pub(crate) mod pending;
 mod shared;
 mod socket;
@@ -47,10 +47,10 @@ mod unix;
 mod wait;
 
 pub use connect::connect;
-pub use contact::Contact;
 pub use error::TransportError;
 pub use listener::Listener;
 pub use options::TransportOptions;
+pub use peer_address::PeerAddress;
 pub use rdzv_trust::{Identity, Token};
 
 /// The half of a connection that bytes come out of.

@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with, 
 
 use super::error::TransportError;
 use super::tcp_info;
-use super::wait::Patience;
+use super::wait::Attempt;
 
 /// Listens at an address.
 pub(super) fn listen(address: SocketAddr) -> Result<TcpListener, TransportError> {
@@ -26,7 +26,7 @@ pub(super) fn listen(address: SocketAddr) -> Result<TcpListener, TransportError>
 pub(super) fn dial(
     address: SocketAddr,
     heartbeat_limit: Duration,
-    patience: Patience<'_>,
+    attempt: Attempt<'_>,
 ) -> Result<OwnedFd, TransportError> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
@@ -37,20 +37,20 @@ pub(super) fn dial(
         .map_err(TransportError::system("open a TCP socket"))?;
     tune(&socket, heartbeat_limit).map_err(TransportError::system("set up a TCP socket"))?;
     let begun = Instant::now();
-    let patience = Patience {
+    let attempt = Attempt {
         since: begun,
-        until: patience.until.min(begun + heartbeat_limit),
-        ..patience
+        until: attempt.until.min(begun + heartbeat_limit),
+        ..attempt
     };
     match rustix::net::connect(&socket, &address) {
         Ok(()) => {}
         Err(Errno::INPROGRESS | Errno::INTR) => {
-            patience.wait(&socket, PollFlags::OUT, "answered")?;
+            attempt.wait(&socket, PollFlags::OUT, "answered")?;
             let outcome = sockopt::socket_error(&socket);
             let outcome = outcome.map_err(TransportError::system("see whether it connected"))?;
-            outcome.map_err(|error| patience.lost(error.into()))?;
+            outcome.map_err(|error| attempt.lost(error.into()))?;
         }
-        Err(error) => return Err(patience.lost(error.into())),
+        Err(error) => return Err(attempt.lost(error.into())),
     }
     Ok(socket)
 }

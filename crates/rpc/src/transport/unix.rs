@@ -28,7 +28,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 use super::error::TransportError;
 use super::options::TransportOptions;
 use super::socket::{receive, send};
-use super::wait::Patience;
+use super::wait::Attempt;
 
 const NO_RINGS: [u8; MESSAGE] = *b"rdzv: no rings.\n";
 const SHARED: u8 = b'S';
@@ -82,23 +82,23 @@ pub(super) fn check_user(peer: Peer, options: &TransportOptions) -> Result<(), S
 pub(super) fn dial(
     name: &str,
     options: &TransportOptions,
-    patience: Patience<'_>,
+    attempt: Attempt<'_>,
 ) -> Result<(OwnedFd, Agreed), TransportError> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
         .map_err(TransportError::system("open a Unix socket"))?;
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes())
-        .map_err(|error| patience.lost(error.into()))?;
+        .map_err(|error| attempt.lost(error.into()))?;
     // A listener whose queue is full says that it would block, and nothing tells when it is not.
-    rustix::net::connect(&socket, &address).map_err(|error| patience.lost(error.into()))?;
+    rustix::net::connect(&socket, &address).map_err(|error| attempt.lost(error.into()))?;
     let peer = pass::peer(&socket).map_err(TransportError::system("ask who listens"))?;
     check_user(peer, options).map_err(|reason| TransportError::Refused {
         peer: describe(peer),
         reason,
     })?;
     let (offer, declined) = offer(options);
-    greet(&socket, offer.as_ref(), patience)?;
-    let agreed = match (hear(&socket, patience)?, offer) {
+    greet(&socket, offer.as_ref(), attempt)?;
+    let agreed = match (hear(&socket, attempt)?, offer) {
         (SHARED, Some(offer)) => Agreed::Shared(offer.taken()),
         (_, Some(_)) => Agreed::Socket("the peer declined shared memory".to_owned()),
         (_, None) => Agreed::Socket(declined),
@@ -120,14 +120,14 @@ fn offer(options: &TransportOptions) -> (Option<Offer>, String) {
 fn greet(
     socket: &OwnedFd,
     offer: Option<&Offer>,
-    patience: Patience<'_>,
+    attempt: Attempt<'_>,
 ) -> Result<(), TransportError> {
     let message = offer.map_or(NO_RINGS, Offer::message);
     let descriptors = offer.map(Offer::descriptors);
     let mut descriptors: &[BorrowedFd<'_>] = descriptors.as_ref().map_or(&[], |all| all);
     let mut rest = &message[..];
     while !rest.is_empty() {
-        let sent = patience.retry(socket, PollFlags::OUT, "took the greeting", || {
+        let sent = attempt.retry(socket, PollFlags::OUT, "took the greeting", || {
             match pass::send(socket, &[IoSlice::new(rest)], descriptors) {
                 // It has closed already. Perhaps it said why.
                 Err(error) if has_closed(&error) => Ok(rest.len()),
@@ -146,13 +146,13 @@ fn has_closed(error: &io::Error) -> bool {
 }
 
 /// The answer to the greeting, or the reason of a refusal.
-fn hear(socket: &OwnedFd, patience: Patience<'_>) -> Result<u8, TransportError> {
+fn hear(socket: &OwnedFd, attempt: Attempt<'_>) -> Result<u8, TransportError> {
     let mut answer = Vec::new();
     loop {
         let mut piece = [0; 1024];
         // A byte first: after a good answer frames may follow, and they are for others.
         let wanted = if answer.is_empty() { 1 } else { piece.len() };
-        let count = patience.retry(socket, PollFlags::IN, "answered the greeting", || {
+        let count = attempt.retry(socket, PollFlags::IN, "answered the greeting", || {
             match receive(socket, &mut piece[..wanted]) {
                 // It closed without listening, which is told once. What it said comes after.
                 Err(error) if has_closed(&error) => receive(socket, &mut piece[..wanted]),
@@ -167,10 +167,10 @@ fn hear(socket: &OwnedFd, patience: Patience<'_>) -> Result<u8, TransportError> 
         }
     }
     let Some(body) = answer.get(HEADER_LENGTH..) else {
-        return Err(patience.lost(io::ErrorKind::UnexpectedEof.into()));
+        return Err(attempt.lost(io::ErrorKind::UnexpectedEof.into()));
     };
     Err(TransportError::RefusedBy {
-        peer: patience.peer.to_owned(),
+        peer: attempt.peer.to_owned(),
         reason: refusal::reason(body),
     })
 }

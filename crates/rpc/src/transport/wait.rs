@@ -10,13 +10,13 @@ use super::error::TransportError;
 
 /// Who waits for whom, since when and until when.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Patience<'a> {
+pub(super) struct Attempt<'a> {
     pub(super) peer: &'a str,
     pub(super) since: Instant,
     pub(super) until: Instant,
 }
 
-impl Patience<'_> {
+impl Attempt<'_> {
     /// Waits until the descriptor is ready or broken.
     pub(super) fn wait(
         &self,

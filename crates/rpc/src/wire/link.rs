@@ -62,7 +62,7 @@ pub(crate) struct Link {
 pub(crate) trait Endpoint: Send + Sync {
     fn link(&self) -> &Link;
 
-    /// A frame has arrived. Whoever calls this holds the helm. May say how large frames may be from
+    /// A frame has arrived. The caller holds the reader lock. May say how large frames may be from
     /// now on.
     fn take(self: Arc<Self>, frame: Frame) -> Option<Limits>;
 
@@ -174,8 +174,8 @@ impl Link {
         self.paused.swap(false, Ordering::AcqRel)
     }
 
-    /// Takes the helm, unless somebody has it.
-    pub(crate) fn try_helm(&self) -> Option<MutexGuard<'_, Reader>> {
+    /// Takes the reader lock, unless another thread has it.
+    pub(crate) fn try_reader(&self) -> Option<MutexGuard<'_, Reader>> {
         self.reader.try_lock()
     }
 
@@ -372,14 +372,14 @@ where
     Pumped::More
 }
 
-/// Leaves the helm: from now on the driver waits for frames. Takes those that came meanwhile.
-pub(crate) fn rest<E: Endpoint + ?Sized>(endpoint: &Arc<E>, mut helm: MutexGuard<'_, Reader>) {
+/// Gives the reader lock back: from now on the driver waits for frames. Takes those that came meanwhile.
+pub(crate) fn rest<E: Endpoint + ?Sized>(endpoint: &Arc<E>, mut reader: MutexGuard<'_, Reader>) {
     loop {
-        if helm.prepare_to_sleep() {
-            // Armed when the helm is free: the driver, woken before that, would find it taken and
+        if reader.prepare_to_sleep() {
+            // Armed when the reader lock is free: the driver, woken before that, would find it taken and
             // leave the frames to who has it. Who takes it meanwhile arms again; once too often does
             // no harm.
-            drop(helm);
+            drop(reader);
             let link = endpoint.link();
             if link.ended().is_none()
                 && let Err(error) = link.poller.await_frames(link.id, &link.readable)
@@ -388,8 +388,8 @@ pub(crate) fn rest<E: Endpoint + ?Sized>(endpoint: &Arc<E>, mut helm: MutexGuard
             }
             return;
         }
-        helm.awake();
-        match pump(endpoint, &mut helm) {
+        reader.awake();
+        match pump(endpoint, &mut reader) {
             Pumped::Ended => return,
             Pumped::Paused if pause(endpoint) => return,
             _ => {}

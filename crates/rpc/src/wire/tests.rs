@@ -105,25 +105,25 @@ fn with_frames(count: usize) -> Arc<Counting> {
 }
 
 #[test]
-fn who_leaves_the_helm_leaves_no_frames_behind_that_were_received() {
+fn who_leaves_the_reader_lock_leaves_no_frames_behind_that_were_received() {
     // One read brings more frames than one turn takes; the descriptor says nothing of the others.
     const FRAMES: usize = 1000;
     let endpoint = with_frames(FRAMES);
-    let mut helm = endpoint.link().try_helm().unwrap();
-    assert_eq!(pump(&endpoint, &mut helm), Pumped::More);
+    let mut reader = endpoint.link().try_reader().unwrap();
+    assert_eq!(pump(&endpoint, &mut reader), Pumped::More);
     let taken = endpoint.taken.load(Ordering::Relaxed);
     assert!(taken < FRAMES, "a turn takes {taken}: the test needs more");
-    rest(&endpoint, helm);
+    rest(&endpoint, reader);
     assert_eq!(endpoint.taken.load(Ordering::Relaxed), FRAMES);
 }
 
 #[test]
 fn nobody_sleeps_while_there_may_be_frames() {
     let endpoint = with_frames(300);
-    let mut helm = endpoint.link().try_helm().unwrap();
-    while pump(&endpoint, &mut helm) == Pumped::More {
-        assert!(!helm.prepare_to_sleep(), "frames are here");
+    let mut reader = endpoint.link().try_reader().unwrap();
+    while pump(&endpoint, &mut reader) == Pumped::More {
+        assert!(!reader.prepare_to_sleep(), "frames are here");
     }
-    assert!(helm.prepare_to_sleep());
-    helm.awake();
+    assert!(reader.prepare_to_sleep());
+    reader.awake();
 }

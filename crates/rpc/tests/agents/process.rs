@@ -83,11 +83,11 @@ fn a_process_has_one_agent_until_it_shuts_down() {
         let first = scope.spawn(|| init(&place, 0, Some(2)).unwrap());
         // The first hosts the store, so it has begun when the store is there.
         let nowhere = Environment::of([("", ""); 0]);
-        let meeting = open_store(&place, Some(1), Some(2), LONG, nowhere).unwrap();
+        let opened = open_store(&place, Some(1), Some(2), LONG, nowhere).unwrap();
         assert_taken();
         assert_none();
-        let second = builder("second", &place, LONG).rank(meeting.rank.0);
-        let second = second.world_size(2).store(meeting.store);
+        let second = builder("second", &place, LONG).rank(opened.rank.0);
+        let second = second.world_size(2).store(opened.store);
         let second = second.connect().unwrap();
         let first = first.join().unwrap();
         assert_eq!(

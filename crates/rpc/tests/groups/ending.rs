@@ -86,7 +86,7 @@ fn a_worker_that_hangs_is_named_by_all_at_the_deadline() {
 }
 
 #[test]
-fn who_comes_after_the_verdict_is_told_the_same() {
+fn who_comes_after_the_verdict_is_notified_the_same() {
     for store in stores() {
         let groups = formed(form_all(&store, trio(), LONG));
         let verdict = groups[0]

@@ -44,7 +44,7 @@ fn a_group_of_one_needs_nobody() {
 }
 
 #[test]
-fn a_bad_map_is_told_to_all_ranks_in_the_same_words() {
+fn a_bad_map_is_notified_to_all_ranks_in_the_same_words() {
     for store in stores() {
         let started = Instant::now();
         let workers = vec![
@@ -58,7 +58,10 @@ fn a_bad_map_is_told_to_all_ranks_in_the_same_words() {
             let error = result.unwrap_err();
             assert_eq!(error.kind, RpcErrorKind::DeviceMap);
             let (text, remedy) = error.message.split_once("\nw0 counts no ").unwrap();
-            assert!(remedy.contains("RpcAgentBuilder::device_backend"), "{remedy}");
+            assert!(
+                remedy.contains("RpcAgentBuilder::device_backend"),
+                "{remedy}"
+            );
             assert_eq!(
                 text,
                 "Node w1 has target devices with invalid indices in its device map for w0\n\
@@ -69,7 +72,7 @@ fn a_bad_map_is_told_to_all_ranks_in_the_same_words() {
 }
 
 #[test]
-fn a_map_for_a_stranger_is_told_to_all_ranks() {
+fn a_map_for_a_unknown_worker_is_notified_to_all_ranks() {
     let workers = vec![
         with_devices("w0", 0, 2, &[("w7", &[(1, 0)])]),
         worker("w1", 1),
@@ -202,7 +205,7 @@ fn two_workers_of_one_name_are_named_on_all_ranks() {
 }
 
 #[test]
-fn two_workers_of_one_rank_are_told_soon() {
+fn two_workers_of_one_rank_are_notified_soon() {
     for store in stores() {
         let started = Instant::now();
         let workers = vec![

@@ -166,7 +166,7 @@ fn a_joiner_killed_anywhere_leaves_no_ghost() {
 }
 
 #[test]
-fn a_member_that_was_stopped_for_too_long_is_told_that_it_is_out() {
+fn a_member_that_was_stopped_for_too_long_is_notified_that_it_is_out() {
     let place = Place::new();
     let a = place.join("a", 0, &[]);
     let b = place.join("b", 1, &[]);
@@ -175,15 +175,15 @@ fn a_member_that_was_stopped_for_too_long_is_told_that_it_is_out() {
     b.0.signal(Signal::STOP);
     a.wait_for("view a");
     b.0.signal(Signal::CONT);
-    let told = loop {
+    let said = loop {
         let line = b.line().unwrap();
         if line.starts_with("detached") {
             break line;
         }
     };
     assert!(
-        told.contains("PeerLost") && told.contains("took it for dead"),
-        "{told}"
+        said.contains("PeerLost") && said.contains("took it for dead"),
+        "{said}"
     );
     // It does not take the others for dead because it was away itself.
     let c = place.join("c", 2, &[]);

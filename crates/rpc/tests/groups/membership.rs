@@ -11,7 +11,7 @@ use rdzv_rpc_proto::worker::WorkerName;
 use rdzv_store::{FileStore, Store};
 
 use super::support::{
-    LEASE, LONG, Told, connection, form_all, formed, join, names, stores, tcp_store, with_devices,
+    LEASE, LONG, Views, connection, form_all, formed, join, names, stores, tcp_store, with_devices,
     worker,
 };
 use super::watched::Watched;
@@ -23,17 +23,17 @@ const OUT: Duration = LEASE.saturating_add(Duration::from_secs(25));
 fn members_come_and_go_and_everybody_knows() {
     for store in stores() {
         let a = join(&store, worker("a-1", 0)).unwrap();
-        let told = Told::of(&a);
-        told.wait_for(&["a-1"]);
+        let said = Views::of(&a);
+        said.wait_for(&["a-1"]);
         // In the order of ids, not of coming.
         let c = join(&store, worker("c:_-", 7)).unwrap();
         let b = join(&store, worker("b_2", 3)).unwrap();
-        let before = told.wait_for(&["a-1", "b_2", "c:_-"]);
+        let before = said.wait_for(&["a-1", "b_2", "c:_-"]);
         assert_eq!(names(&b.view()), ["a-1", "b_2", "c:_-"]);
-        Told::of(&c).wait_for(&["a-1", "b_2", "c:_-"]);
+        Views::of(&c).wait_for(&["a-1", "b_2", "c:_-"]);
         b.leave().unwrap();
-        let after = told.wait_for(&["a-1", "c:_-"]);
-        Told::of(&c).wait_for(&["a-1", "c:_-"]);
+        let after = said.wait_for(&["a-1", "c:_-"]);
+        Views::of(&c).wait_for(&["a-1", "c:_-"]);
         let changes = after.changes_since(&before);
         assert!(
             matches!(&changes[..], [Change::Left(gone)] if gone.info.name.as_str() == "b_2"),
@@ -42,7 +42,7 @@ fn members_come_and_go_and_everybody_knows() {
         // Saying it twice is saying it once.
         b.leave().unwrap();
         a.shutdown_barrier(LONG).unwrap();
-        Told::of(&c).wait_for(&["c:_-"]);
+        Views::of(&c).wait_for(&["c:_-"]);
     }
 }
 
@@ -50,14 +50,14 @@ fn members_come_and_go_and_everybody_knows() {
 fn a_leavers_name_and_rank_are_free_at_once() {
     let store = tcp_store();
     let a = join(&store, worker("a", 0)).unwrap();
-    let told = Told::of(&a);
+    let said = Views::of(&a);
     let b = join(&store, worker("b", 1)).unwrap();
-    let old = told.wait_for(&["a", "b"]);
+    let old = said.wait_for(&["a", "b"]);
     b.leave().unwrap();
-    told.wait_for(&["a"]);
+    said.wait_for(&["a"]);
     // The same name and rank: another life of it.
     let b = join(&store, worker("b", 1)).unwrap();
-    let new = told.wait_for(&["a", "b"]);
+    let new = said.wait_for(&["a", "b"]);
     assert!(new.epoch() > old.epoch());
     assert_ne!(
         new.named("b").unwrap().incarnation,
@@ -67,7 +67,7 @@ fn a_leavers_name_and_rank_are_free_at_once() {
     b.leave().unwrap();
     // The same rank with another name.
     let _x = join(&store, worker("x", 1)).unwrap();
-    told.wait_for(&["a", "x"]);
+    said.wait_for(&["a", "x"]);
 }
 
 #[test]
@@ -99,13 +99,13 @@ fn who_lives_keeps_its_name_and_rank() {
 fn a_member_that_dies_is_out_when_its_lease_is_over() {
     for store in stores() {
         let a = join(&store, worker("a", 0)).unwrap();
-        let told = Told::of(&a);
+        let said = Views::of(&a);
         let dying = Watched::dying_before(i64::MAX, &store);
         let b = Group::join(dying, worker("b", 1), LEASE, LONG).unwrap();
-        let before = told.wait_for(&["a", "b"]);
+        let before = said.wait_for(&["a", "b"]);
         let died = Instant::now();
         drop(b);
-        let after = told.wait_for(&["a"]);
+        let after = said.wait_for(&["a"]);
         assert!(
             (LEASE / 2..OUT).contains(&died.elapsed()),
             "{:?}",
@@ -137,7 +137,7 @@ fn a_joiner_that_dies_anywhere_leaves_no_ghost() {
     for call in 0.. {
         let store = tcp_store();
         let a = join(&store, worker("a", 0)).unwrap();
-        let told = Told::of(&a);
+        let said = Views::of(&a);
         let dying = Watched::dying_before(call, &store);
         let user: Arc<dyn Store> = dying.clone();
         let joiner = Group::join(user, worker("ghost", 1), LEASE, LONG);
@@ -154,7 +154,7 @@ fn a_joiner_that_dies_anywhere_leaves_no_ghost() {
         assert!(died.elapsed() < OUT, "call {call}: {:?}", died.elapsed());
         assert_eq!(names(&again.view()), ["a", "ghost"]);
         again.leave().unwrap();
-        told.wait_for(&["a"]);
+        said.wait_for(&["a"]);
         a.leave().unwrap();
         // No lease is left, held or not.
         let keys = store.list_keys().unwrap();
@@ -170,7 +170,7 @@ fn a_joiner_that_dies_anywhere_leaves_no_ghost() {
 }
 
 #[test]
-fn a_joiner_with_a_bad_map_is_told_so_and_the_group_is_as_before() {
+fn a_joiner_with_a_bad_map_is_notified_so_and_the_group_is_as_before() {
     for store in stores() {
         let a = join(&store, worker("a", 0)).unwrap();
         let epoch = a.view().epoch();
@@ -180,7 +180,10 @@ fn a_joiner_with_a_bad_map_is_told_so_and_the_group_is_as_before() {
         assert!(started.elapsed() < LONG / 3);
         assert_eq!(error.kind, RpcErrorKind::DeviceMap);
         let (text, remedy) = error.message.split_once("\na counts no ").unwrap();
-        assert!(remedy.contains("RpcAgentBuilder::device_backend"), "{remedy}");
+        assert!(
+            remedy.contains("RpcAgentBuilder::device_backend"),
+            "{remedy}"
+        );
         assert_eq!(
             text,
             "Node b has target devices with invalid indices in its device map for a\n\
@@ -207,7 +210,7 @@ fn every_member_works_out_its_own_maps() {
     )
     .unwrap();
     let c = join(&store, with_devices("c", 2, 4, &[("a", &[(1, 1)])])).unwrap();
-    let views = [&a, &b, &c].map(|group| Told::of(group).wait_for(&["a", "b", "c"]));
+    let views = [&a, &b, &c].map(|group| Views::of(group).wait_for(&["a", "b", "c"]));
     let reverse = |at: usize, caller: &str| {
         let map = views[at].reverse_map(&name(caller));
         map.map(ToString::to_string)
@@ -224,8 +227,8 @@ fn every_member_works_out_its_own_maps() {
     assert_eq!(devices(&views[0]), ["cuda:0", "cuda:1", "cuda:3"]);
     // After b has left, only what was b's is gone.
     b.leave().unwrap();
-    let at_a = Told::of(&a).wait_for(&["a", "c"]);
-    let at_c = Told::of(&c).wait_for(&["a", "c"]);
+    let at_a = Views::of(&a).wait_for(&["a", "c"]);
+    let at_c = Views::of(&c).wait_for(&["a", "c"]);
     assert_eq!(at_a.reverse_map(&name("b")), None);
     assert_eq!(
         at_a.reverse_map(&name("c")).unwrap().to_string(),
@@ -252,25 +255,25 @@ fn many_join_at_once() {
     });
     let all = ["w0", "w1", "w2", "w3", "w4", "w5", "w6", "w7"];
     for group in &groups {
-        Told::of(group).wait_for(&all);
+        Views::of(group).wait_for(&all);
     }
     std::thread::scope(|scope| {
         for group in &groups[1..] {
             scope.spawn(|| group.leave().unwrap());
         }
     });
-    Told::of(&groups[0]).wait_for(&["w0"]);
+    Views::of(&groups[0]).wait_for(&["w0"]);
 }
 
 #[test]
-fn a_member_without_a_store_is_told_that_it_is_on_its_own() {
+fn a_member_without_a_store_is_notified_that_it_is_on_its_own() {
     let store = tcp_store();
     let dying = Watched::dying_before(200, &store);
     let group = Group::join(dying, worker("a", 0), LEASE, LONG).unwrap();
-    let error = Told::of(&group).wait_for_the_end();
+    let error = Views::of(&group).wait_for_the_end();
     assert_eq!(error.kind, RpcErrorKind::Store);
     // Who comes to listen later hears it too.
-    assert_eq!(Told::of(&group).wait_for_the_end(), error);
+    assert_eq!(Views::of(&group).wait_for_the_end(), error);
     assert_eq!(names(&group.view()), ["a"]);
 }
 
@@ -287,15 +290,15 @@ fn a_file_is_enough_to_meet_in() {
         }
     });
     let a = join(&store, worker("a", 0)).unwrap();
-    let told = Told::of(&a);
+    let said = Views::of(&a);
     let b = join(&store, worker("b", 1)).unwrap();
     let c = join(&store, worker("c", 2)).unwrap();
-    told.wait_for(&["a", "b", "c"]);
+    said.wait_for(&["a", "b", "c"]);
     b.leave().unwrap();
-    told.wait_for(&["a", "c"]);
+    said.wait_for(&["a", "c"]);
     let died = Instant::now();
     drop(c);
-    told.wait_for(&["a"]);
+    said.wait_for(&["a"]);
     assert!(died.elapsed() < OUT, "{:?}", died.elapsed());
 }
 

@@ -36,7 +36,7 @@ fn wait_at(gate: &Gate) {
 
 /// The store of a worker that is held up when it has read the verdict of its group, and again so many
 /// requests later, of which it tells.
-fn slow(store: &Arc<dyn Store>, later: usize, gates: [Gate; 2], told: Sender<()>) -> Arc<Watched> {
+fn slow(store: &Arc<dyn Store>, later: usize, gates: [Gate; 2], said: Sender<()>) -> Arc<Watched> {
     let calls = AtomicUsize::new(0);
     Watched::new(store, move |key| {
         let begun = calls.load(Ordering::SeqCst) > 0 || key.ends_with("/departed");
@@ -49,7 +49,7 @@ fn slow(store: &Arc<dyn Store>, later: usize, gates: [Gate; 2], told: Sender<()>
             wait_at(&gates[0]);
         } else if call == later {
             // If nobody wants to know, that is over.
-            let _ = told.send(());
+            let _ = said.send(());
             wait_at(&gates[1]);
         }
         true
@@ -83,9 +83,9 @@ fn a_worker_is_back_while_its_former_group_is_cleared_away() {
                 let [one, two] = [gate(), gate()];
                 ([one.0, two.0], [one.1, two.1])
             };
-            let (told, held_or_over) = mpsc::channel();
-            let over = told.clone();
-            let first = slow(&store, later, gates, told);
+            let (said, held_or_over) = mpsc::channel();
+            let over = said.clone();
+            let first = slow(&store, later, gates, said);
             let (slow, former) = thread::scope(|scope| {
                 let slow = scope.spawn(|| Group::form(first, worker("slow", 0), 2, LONG));
                 let quick = Group::form(connection(&store), worker("quick", 1), 2, LONG);

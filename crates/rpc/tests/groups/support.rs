@@ -109,9 +109,9 @@ pub(crate) fn names(view: &GroupView) -> Vec<&str> {
 }
 
 /// What a group tells, for a test to wait for.
-pub(crate) struct Told(mpsc::Receiver<GroupChange>);
+pub(crate) struct Views(mpsc::Receiver<GroupChange>);
 
-impl Told {
+impl Views {
     pub(crate) fn of(group: &Group) -> Self {
         let (sender, receiver) = mpsc::channel();
         group.on_change(move |change| {

@@ -65,13 +65,13 @@ fn attacks() -> Vec<Attack> {
 /// Carries attacks out, one after the other.
 fn all_of(attacks: impl Iterator<Item = Attack>, with_token: bool, knows_token: bool) {
     let found: Vec<String> = attacks
-        .flat_map(|attack| carry_out(&attack, with_token, knows_token))
+        .flat_map(|attack| run_attack(&attack, with_token, knows_token))
         .collect();
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
 /// Carries an attack out, and says what is wrong with what it has come to.
-fn carry_out(attack: &Attack, with_token: bool, knows_token: bool) -> Vec<String> {
+fn run_attack(attack: &Attack, with_token: bool, knows_token: bool) -> Vec<String> {
     let victim = Victim::new(with_token);
     let honest = victim.honest_by_tcp(1);
     honest.ask();

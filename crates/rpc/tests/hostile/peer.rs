@@ -4,7 +4,7 @@ use std::io::{ErrorKind, IoSlice};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use rdzv_rpc::transport::{self, Carrier, Contact, Readiness, Token, TransportOptions};
+use rdzv_rpc::transport::{self, Carrier, PeerAddress, Readiness, Token, TransportOptions};
 use rdzv_rpc_proto::frame::decoder::FromHeap;
 use rdzv_rpc_proto::frame::hello::{Accepted, Hello, PROTOCOL};
 use rdzv_rpc_proto::frame::{
@@ -23,7 +23,7 @@ const ANSWERS: Duration = Duration::from_secs(20);
 
 /// A job that is attacked, as an attacker knows it.
 pub(crate) struct Target {
-    pub(crate) contact: Contact,
+    pub(crate) peer_address: PeerAddress,
     /// None if the job has none, or if the attacker does not know it.
     pub(crate) token: Option<Token>,
 }
@@ -39,7 +39,7 @@ impl Target {
     /// Connects and says nothing.
     pub(crate) fn connect(&self, options: &TransportOptions) -> Option<Peer> {
         let until = Instant::now() + Duration::from_secs(5);
-        let carrier = transport::connect(&self.contact, options, until).ok()?;
+        let carrier = transport::connect(&self.peer_address, options, until).ok()?;
         Some(Peer {
             carrier,
             decoder: Decoder::new(Limits::default(), FromHeap),
@@ -125,7 +125,7 @@ pub(crate) fn hello(wants_proof: bool) -> Hello {
         },
         group: 0,
         incarnation: u64::from_le_bytes(nonce()[..8].try_into().unwrap()),
-        host: transport::contact::host_identity(),
+        host: transport::peer_address::host_identity(),
         process: std::process::id(),
         wants_proof,
         nonce: nonce(),

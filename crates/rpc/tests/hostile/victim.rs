@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rdzv_rpc::transport::{Contact, Token, TransportOptions};
+use rdzv_rpc::transport::{PeerAddress, Token, TransportOptions};
 use rdzv_rpc::{CallOptions, Method, RpcAgent, RpcError, RpcOptions};
 use rdzv_rpc_proto::directory::Membership;
 use rdzv_store::{ServerOptions, Store, TcpStore, TcpStoreOptions, TcpStoreServer};
@@ -71,7 +71,7 @@ impl Victim {
         let record = Membership::decode(&record).unwrap();
         let victim = record.members().iter().find(|member| member.info.id.0 == 0);
         Target {
-            contact: postcard::from_bytes::<Contact>(&victim.unwrap().address).unwrap(),
+            peer_address: postcard::from_bytes::<PeerAddress>(&victim.unwrap().address).unwrap(),
             token: self.token().filter(|_| knows_token),
         }
     }

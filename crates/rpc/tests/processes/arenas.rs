@@ -5,17 +5,17 @@ use std::time::{Duration, Instant};
 use rdzv_rpc::tensor::DataType;
 use rdzv_rpc::{Arena, Method, Tensor};
 
-use super::worker::{Meeting, PATIENCE};
+use super::worker::{Job, TEST_LIMIT};
 
 const KEEP: Method<Tensor, u64> = Method::new("test.keep");
 
 const LARGE: usize = 8 << 20;
 
 #[test]
-fn what_is_lent_to_a_worker_is_free_when_the_worker_is_killed() {
-    let meeting = Meeting::new(None);
-    let mut borrower = meeting.start("borrower", 0).ready();
-    let agent = meeting.join("owner", 1);
+fn what_is_shared_to_a_worker_is_free_when_the_worker_is_killed() {
+    let job = Job::new(None);
+    let mut borrower = job.start("borrower", 0).ready();
+    let agent = job.join("owner", 1);
     let arena = Arena::new(2 * LARGE).unwrap();
     let mut block = arena.allocate(LARGE).unwrap();
     block.as_mut().fill(2);
@@ -31,7 +31,10 @@ fn what_is_lent_to_a_worker_is_free_when_the_worker_is_killed() {
     borrower.kill();
     let killed = Instant::now();
     while arena.free() < arena.capacity() {
-        assert!(killed.elapsed() < PATIENCE, "the dead worker has it still");
+        assert!(
+            killed.elapsed() < TEST_LIMIT,
+            "the dead worker has it still"
+        );
         // Nothing tells when memory comes back: whoever needs some asks.
         std::thread::park_timeout(Duration::from_millis(1));
     }

@@ -2,7 +2,7 @@
 
 use rdzv_rpc::{Method, RpcFuture};
 
-use super::worker::Meeting;
+use super::worker::Job;
 
 const CHAIN: Method<Vec<String>, u32> = Method::new("test.chain");
 const BLOCKING_CHAIN: Method<Vec<String>, u32> = Method::new("test.blocking_chain");
@@ -13,9 +13,9 @@ const CHAINS: usize = 100;
 /// Workers a, b and c, each with one thread for functions that block, and one who calls a, to go on
 /// along these names from the last to the first.
 fn chains(method: Method<Vec<String>, u32>, on: &[&str]) {
-    let meeting = Meeting::new(Some(4));
-    let workers = [("a", 0), ("b", 1), ("c", 2)].map(|(name, rank)| meeting.start(name, rank));
-    let agent = meeting.join("caller", 3);
+    let job = Job::new(Some(4));
+    let workers = [("a", 0), ("b", 1), ("c", 2)].map(|(name, rank)| job.start(name, rank));
+    let agent = job.join("caller", 3);
     let expected = u32::try_from(on.len()).unwrap();
     let on: Vec<String> = on.iter().map(|&name| name.to_owned()).collect();
     let chains = (0..CHAINS).map(|_| agent.call("a", method, &on)).collect();

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rdzv_rpc::{Method, RpcErrorKind, RpcFuture};
 
-use super::worker::{Meeting, PATIENCE};
+use super::worker::{Job, TEST_LIMIT};
 
 const CHAIN: Method<Vec<String>, u32> = Method::new("test.chain");
 const STALL: Method<(), ()> = Method::new("test.stall");
@@ -21,11 +21,11 @@ const LATEST: Duration = Duration::from_secs(20);
 
 #[test]
 fn calls_to_a_worker_that_is_killed_end_at_once_and_name_it() {
-    let meeting = Meeting::new(None);
+    let job = Job::new(None);
     // Whoever comes later knows those who were there.
-    let mut victim = meeting.start("victim", 0).ready();
-    let _other = meeting.start("other", 1).ready();
-    let agent = meeting.join("caller", 2);
+    let mut victim = job.start("victim", 0).ready();
+    let _other = job.start("other", 1).ready();
+    let agent = job.join("caller", 2);
 
     let theirs = agent.call("other", FLOOD, &("victim".to_owned(), CALLS));
     let ours: Vec<_> = (0..CALLS)
@@ -62,13 +62,13 @@ fn calls_to_a_worker_that_is_killed_end_at_once_and_name_it() {
     // When the lease is over it is gone for all, and can be started again.
     let is_there = |name: &str| agent.worker(name).is_ok();
     agent
-        .wait_for_group(|_| !is_there("victim"), PATIENCE)
+        .wait_for_group(|_| !is_there("victim"), TEST_LIMIT)
         .unwrap();
     let error = agent.call("victim", STALL, &()).wait().unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::UnknownWorker, "{error}");
-    let _victim = meeting.start("victim", 0).ready();
+    let _victim = job.start("victim", 0).ready();
     agent
-        .wait_for_group(|_| is_there("victim"), PATIENCE)
+        .wait_for_group(|_| is_there("victim"), TEST_LIMIT)
         .unwrap();
     assert_eq!(
         agent

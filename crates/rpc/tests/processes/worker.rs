@@ -9,19 +9,19 @@ use rdzv_store::{ServerOptions, TcpStore, TcpStoreOptions, TcpStoreServer};
 use rdzv_testing::Process;
 
 /// How long anything may take that no test is about.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TEST_LIMIT: Duration = Duration::from_secs(20);
 
 /// The same as in the program of the workers.
 pub(crate) const LEASE: Duration = Duration::from_secs(2);
 
 /// Where the workers of one test meet.
-pub(crate) struct Meeting {
+pub(crate) struct Job {
     server: TcpStoreServer,
     /// None: a dynamic group.
     world_size: Option<u32>,
 }
 
-impl Meeting {
+impl Job {
     pub(crate) fn new(world_size: Option<u32>) -> Self {
         let server = TcpStoreServer::start(ServerOptions {
             port: 0,
@@ -52,7 +52,7 @@ impl Meeting {
         let store = TcpStoreOptions::new("127.0.0.1", self.server.port());
         let store = Arc::new(TcpStore::connect(store).unwrap());
         let options = RpcOptions {
-            init_deadline: PATIENCE,
+            init_deadline: TEST_LIMIT,
             lease: LEASE,
             ..RpcOptions::default()
         };

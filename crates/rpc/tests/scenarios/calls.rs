@@ -9,7 +9,7 @@ use super::worker::{Scenario, shut_down};
 const TOO_LONG: usize = (64 << 20) + 1;
 
 #[test]
-fn calls_that_cannot_be_made_are_told_apart_and_cost_no_connection() {
+fn calls_that_cannot_be_made_are_notified_apart_and_cost_no_connection() {
     let scenario = Scenario::new();
     let workers = scenario.formed(["a", "b"], &json!({}));
     let [a, b] = &workers;

@@ -27,7 +27,7 @@ fn all_fail(workers: &[Worker], init: impl Fn(usize) -> Value) -> Vec<super::wor
 }
 
 #[test]
-fn a_bad_map_of_one_process_is_told_to_all_and_nothing_is_left() {
+fn a_bad_map_of_one_process_is_notified_to_all_and_nothing_is_left() {
     let scenario = Scenario::new();
     let workers = scenario.started(["w0", "w1", "w2"]);
     for worker in &workers {
@@ -86,7 +86,7 @@ fn a_bad_map_of_one_process_is_told_to_all_and_nothing_is_left() {
 }
 
 #[test]
-fn processes_of_two_world_sizes_are_told_both_soon() {
+fn processes_of_two_world_sizes_are_notified_both_soon() {
     let scenario = Scenario::new();
     let workers = scenario.started(["w0", "w1"]);
     for error in all_fail(&workers, |rank| json!({ "world_size": 2 + rank })) {
@@ -97,7 +97,7 @@ fn processes_of_two_world_sizes_are_told_both_soon() {
 }
 
 #[test]
-fn two_world_sizes_are_told_to_all_processes_also_if_one_of_them_has_the_store() {
+fn two_world_sizes_are_notified_to_all_processes_also_if_one_of_them_has_the_store() {
     let scenario = Scenario::new();
     // No launcher hosts a store here: the worker of rank 0 does.
     let port = free_port();
@@ -195,7 +195,7 @@ fn processes_of_one_name_or_one_rank_are_named_to_all() {
 }
 
 #[test]
-fn a_newcomer_of_a_name_or_rank_that_somebody_has_is_told_so() {
+fn a_newcomer_of_a_name_or_rank_that_somebody_has_is_notified_so() {
     let scenario = Scenario::new();
     let first = scenario.joined("a", 0);
     for (name, rank, kind) in [

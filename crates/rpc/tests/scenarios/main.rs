@@ -13,7 +13,7 @@ mod lives;
 mod membership;
 mod pressure;
 mod references;
-mod strangers;
 mod time;
 mod traces;
+mod unauthenticated;
 mod worker;

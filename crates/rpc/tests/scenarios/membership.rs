@@ -77,7 +77,7 @@ fn a_new_process_in_the_place_of_another_is_called_at_the_first_try() {
 }
 
 #[test]
-fn a_process_with_a_bad_map_is_told_so_itself_and_may_try_again() {
+fn a_process_with_a_bad_map_is_notified_so_itself_and_may_try_again() {
     let scenario = Scenario::new();
     let workers = scenario.started(["a", "b", "c"]);
     let join = |worker: &Worker, maps: Value| {
@@ -120,13 +120,13 @@ fn static_and_dynamic_processes_do_not_disturb_one_another() {
     };
     let scenario = Scenario::new();
     let a = scenario.joined("a", 0);
-    let stranger = scenario.start("s", 1);
-    is_refused(&stranger, json!({ "world_size": 2 }));
+    let unauthenticated = scenario.start("s", 1);
+    is_refused(&unauthenticated, json!({ "world_size": 2 }));
     are_a_group(&[&a]);
-    stranger.init(&json!({})).unwrap();
-    are_a_group(&[&a, &stranger]);
+    unauthenticated.init(&json!({})).unwrap();
+    are_a_group(&[&a, &unauthenticated]);
     leaves(a);
-    leaves(stranger);
+    leaves(unauthenticated);
     // Nobody is there any more: a static group can begin.
     let workers = scenario.formed(["b", "c"], &json!({}));
     is_refused(&scenario.start("d", 2), json!({}));

@@ -21,7 +21,7 @@ fn happened(worker: &Worker, what: &str, times: u64) -> Value {
 }
 
 #[test]
-fn a_call_ends_at_its_time_and_the_other_process_is_told() {
+fn a_call_ends_at_its_time_and_the_other_process_is_notified() {
     let scenario = Scenario::new();
     let [a, b] = scenario.formed(["a", "b"], &json!({ "timeout": 0.2 }));
     // The connection is there before times are short.

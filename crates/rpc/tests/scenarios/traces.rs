@@ -19,7 +19,7 @@ fn fields(span: &str) -> BTreeMap<&str, &str> {
 fn spans(worker: &Worker, count: usize, trace: &str) -> Vec<String> {
     let spans = worker.does(&json!({ "do": "spans", "count": count }));
     let spans: Vec<String> = serde_json::from_value(spans).unwrap();
-    let mut told = Vec::new();
+    let mut said = Vec::new();
     for span in &spans {
         let fields = fields(span);
         assert_eq!(fields["trace"], trace, "{span}");
@@ -41,10 +41,10 @@ fn spans(worker: &Worker, count: usize, trace: &str) -> Vec<String> {
         } else {
             "serves"
         };
-        told.push(format!("{end} {}", fields["worker"]));
+        said.push(format!("{end} {}", fields["worker"]));
     }
-    told.sort();
-    told
+    said.sort();
+    said
 }
 
 #[test]

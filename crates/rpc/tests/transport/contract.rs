@@ -6,14 +6,14 @@ use std::thread;
 
 use std::time::Instant;
 
-use rdzv_rpc::transport::contact::host_identity;
+use rdzv_rpc::transport::peer_address::host_identity;
 use rdzv_rpc::transport::{
-    Carrier, Contact, Listener, TransportKind, TransportOptions, WriteHalf, connect,
+    Carrier, Listener, PeerAddress, TransportKind, TransportOptions, WriteHalf, connect,
 };
 use rustix::event::PollFlags;
 
 use super::pump::{fill, read, read_to_end, wait, write, write_all};
-use super::world::{KINDS, PATIENCE, meet, options, pair};
+use super::world::{KINDS, TEST_LIMIT, meet, options, pair};
 
 /// Bytes that are the same for the same seed, and pieces of them to write.
 fn stream(seed: u64, length: usize) -> (Vec<u8>, impl FnMut() -> usize) {
@@ -232,12 +232,12 @@ fn a_carrier_says_why_it_was_chosen() {
 /// Connects after a change of what is known of the peer, and returns kind and reason.
 fn chosen(
     acceptor: &TransportOptions,
-    change: impl FnOnce(&mut Contact),
+    change: impl FnOnce(&mut PeerAddress),
 ) -> (TransportKind, String) {
     let mut listener = Listener::new(acceptor.clone()).unwrap();
-    let mut contact = listener.contact().unwrap();
-    change(&mut contact);
-    let (connected, accepted) = meet(&mut listener, &contact, &TransportOptions::default());
+    let mut peer_address = listener.peer_address().unwrap();
+    change(&mut peer_address);
+    let (connected, accepted) = meet(&mut listener, &peer_address, &TransportOptions::default());
     let connected = connected.unwrap();
     assert_eq!(accepted.unwrap().kind, connected.kind);
     (connected.kind, connected.reason)
@@ -248,17 +248,21 @@ fn the_nearest_way_that_works_is_taken() {
     let plain = TransportOptions::default();
     let (kind, _) = chosen(&plain, |_| {});
     assert_eq!(kind, TransportKind::Shared);
-    let elsewhere = chosen(&plain, |contact| contact.host = "another".to_owned());
+    let elsewhere = chosen(&plain, |peer_address| {
+        peer_address.host = "another".to_owned();
+    });
     assert_eq!(elsewhere, (TransportKind::Tcp, "another host".to_owned()));
-    let (kind, reason) = chosen(&plain, |contact| contact.unix = Some("nobody".to_owned()));
+    let (kind, reason) = chosen(&plain, |peer_address| {
+        peer_address.unix = Some("nobody".to_owned());
+    });
     assert_eq!(kind, TransportKind::Tcp);
     assert!(
         reason.starts_with("same host, but its Unix socket cannot be reached (Connection refused"),
         "{reason}"
     );
-    let without = chosen(&options(TransportKind::Tcp), |contact| {
-        assert_eq!(contact.unix, None);
-        assert_eq!(contact.host, host_identity());
+    let without = chosen(&options(TransportKind::Tcp), |peer_address| {
+        assert_eq!(peer_address.unix, None);
+        assert_eq!(peer_address.host, host_identity());
     });
     let reason = "same host, but the peer has no Unix socket".to_owned();
     assert_eq!(without, (TransportKind::Tcp, reason));
@@ -268,17 +272,17 @@ fn the_nearest_way_that_works_is_taken() {
 }
 
 #[test]
-fn nobody_at_the_address_is_told_with_the_address() {
+fn nobody_at_the_address_is_notified_with_the_address() {
     let listener = Listener::new(options(TransportKind::Tcp)).unwrap();
-    let contact = listener.contact().unwrap();
+    let peer_address = listener.peer_address().unwrap();
     drop(listener);
     let error = connect(
-        &contact,
+        &peer_address,
         &TransportOptions::default(),
-        Instant::now() + PATIENCE,
+        Instant::now() + TEST_LIMIT,
     );
     let text = error.unwrap_err().to_string();
-    let address = contact.address.to_string();
+    let address = peer_address.address.to_string();
     assert!(
         text.contains(&address) && text.contains("Connection refused"),
         "{text}"

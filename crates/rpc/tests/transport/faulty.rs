@@ -20,7 +20,7 @@ fn faulty_pair(kind: rdzv_rpc::transport::TransportKind) -> (Carrier, Faults, Ca
 }
 
 #[test]
-fn until_it_is_told_it_works() {
+fn until_it_is_notified_it_works() {
     for kind in KINDS {
         let (mut near, faults, mut far) = faulty_pair(kind);
         let bytes = vec![3; 1 << 20];
@@ -40,7 +40,7 @@ fn until_it_is_told_it_works() {
 }
 
 #[test]
-fn it_is_cut_where_it_was_told() {
+fn it_is_cut_where_the_test_says() {
     for kind in KINDS {
         let (mut near, faults, mut far) = faulty_pair(kind);
         write_all(&mut *near.write, b"before ").unwrap();
@@ -111,7 +111,7 @@ fn what_is_delayed_arrives_later_in_order_and_then_the_end() {
 }
 
 #[test]
-fn nobody_is_told_of_a_connection_that_is_half_open() {
+fn nobody_is_notified_of_a_connection_that_is_half_open() {
     for kind in KINDS {
         let (mut near, faults, mut far) = faulty_pair(kind);
         faults.half_open();

@@ -7,15 +7,15 @@ use rdzv_rpc::transport::{ReadHalf, Readiness, WriteHalf};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::world::PATIENCE;
+use super::world::TEST_LIMIT;
 
 /// Sleeps until the descriptor is ready.
 pub(crate) fn wait(descriptor: impl AsFd, flags: PollFlags) {
-    let limit = Timespec::try_from(PATIENCE).unwrap();
+    let limit = Timespec::try_from(TEST_LIMIT).unwrap();
     loop {
         let mut watched = [PollFd::new(&descriptor, flags)];
         match poll(&mut watched, Some(&limit)) {
-            Ok(0) => panic!("nothing within {PATIENCE:?}"),
+            Ok(0) => panic!("nothing within {TEST_LIMIT:?}"),
             Ok(_) => return,
             Err(Errno::INTR) => {}
             Err(error) => panic!("{error}"),

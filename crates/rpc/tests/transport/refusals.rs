@@ -14,11 +14,11 @@ use rdzv_rpc_proto::frame::{Decoder, FrameKind, Header, Limits, encode, refusal}
 
 use super::certificates::identity;
 use super::pump::{read, write_all};
-use super::world::{PATIENCE, accept, meet, options};
+use super::world::{TEST_LIMIT, accept, meet, options};
 use rdzv_testing::Authority;
 
 /// What a peer was told in a last frame.
-fn told(bytes: &[u8]) -> String {
+fn said(bytes: &[u8]) -> String {
     let mut decoder = Decoder::new(Limits::UNAUTHENTICATED, FromHeap);
     decoder.room()[..bytes.len()].copy_from_slice(bytes);
     decoder.filled(bytes.len());
@@ -28,20 +28,20 @@ fn told(bytes: &[u8]) -> String {
 }
 
 fn unix_stream(listener: &Listener) -> UnixStream {
-    let name = listener.contact().unwrap().unix.unwrap();
+    let name = listener.peer_address().unwrap().unix.unwrap();
     let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TEST_LIMIT)).unwrap();
     stream
 }
 
 fn tcp_stream(listener: &Listener) -> TcpStream {
-    let stream = TcpStream::connect(listener.contact().unwrap().address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let stream = TcpStream::connect(listener.peer_address().unwrap().address).unwrap();
+    stream.set_read_timeout(Some(TEST_LIMIT)).unwrap();
     stream
 }
 
 #[test]
-fn a_foreign_user_is_refused_on_both_sides_and_told_why() {
+fn a_foreign_user_is_refused_on_both_sides_and_notified_why() {
     let ours = rustix::process::geteuid().as_raw();
     // Everybody but the user of this process is welcome, so this process is the foreign one.
     let foreign = TransportOptions {
@@ -49,14 +49,14 @@ fn a_foreign_user_is_refused_on_both_sides_and_told_why() {
         ..TransportOptions::default()
     };
     let mut listener = Listener::new(foreign.clone()).unwrap();
-    let contact = listener.contact().unwrap();
-    let (connected, accepted) = meet(&mut listener, &contact, &TransportOptions::default());
+    let peer_address = listener.peer_address().unwrap();
+    let (connected, accepted) = meet(&mut listener, &peer_address, &TransportOptions::default());
     let reason = format!(
         "user {ours} may not talk to a worker of user {ours}: run all workers of a host as one user, \
          or allow it in the options"
     );
     match connected.unwrap_err() {
-        TransportError::RefusedBy { reason: told, .. } => assert_eq!(told, reason),
+        TransportError::RefusedBy { reason: said, .. } => assert_eq!(said, reason),
         other => panic!("{other:?}"),
     }
     let text = accepted.unwrap_err().to_string();
@@ -66,13 +66,13 @@ fn a_foreign_user_is_refused_on_both_sides_and_told_why() {
     // The other way round: whoever listens is looked at too, so a name that somebody else took is of
     // no use to him.
     let listener = Listener::new(TransportOptions::default()).unwrap();
-    let contact = listener.contact().unwrap();
-    let error = connect(&contact, &foreign, Instant::now() + PATIENCE).unwrap_err();
+    let peer_address = listener.peer_address().unwrap();
+    let error = connect(&peer_address, &foreign, Instant::now() + TEST_LIMIT).unwrap_err();
     assert_eq!(error.to_string(), expected);
 }
 
 #[test]
-fn who_talks_nonsense_on_the_unix_socket_is_told() {
+fn who_talks_nonsense_on_the_unix_socket_is_notified() {
     let mut listener = Listener::new(TransportOptions::default()).unwrap();
     let mut stream = unix_stream(&listener);
     stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
@@ -81,10 +81,10 @@ fn who_talks_nonsense_on_the_unix_socket_is_told() {
     let mut bytes = Vec::new();
     // It was closed with words unread, which may show as an error after the reason.
     let _ = stream.read_to_end(&mut bytes);
-    assert!(told(&bytes).contains("it begins with other bytes"));
+    assert!(said(&bytes).contains("it begins with other bytes"));
     // Nothing came of it for others.
-    let contact = listener.contact().unwrap();
-    let (connected, accepted) = meet(&mut listener, &contact, &TransportOptions::default());
+    let peer_address = listener.peer_address().unwrap();
+    let (connected, accepted) = meet(&mut listener, &peer_address, &TransportOptions::default());
     assert!(connected.is_ok() && accepted.is_ok());
 }
 
@@ -97,13 +97,13 @@ fn who_says_nothing_is_dropped_in_time_and_delays_nobody() {
             ..options(kind)
         };
         let mut listener = Listener::new(options.clone()).unwrap();
-        let contact = listener.contact().unwrap();
+        let peer_address = listener.peer_address().unwrap();
         let since = Instant::now();
         let silent: Box<dyn std::any::Any> = match kind {
             TransportKind::TlsTcp => Box::new(tcp_stream(&listener)),
             _ => Box::new(unix_stream(&listener)),
         };
-        let (connected, accepted) = meet(&mut listener, &contact, &options);
+        let (connected, accepted) = meet(&mut listener, &peer_address, &options);
         assert!(connected.is_ok() && accepted.is_ok(), "{kind}");
         let text = accept(&mut listener).unwrap_err().to_string();
         assert!(text.ends_with("it said too little within 300ms"), "{text}");
@@ -116,7 +116,7 @@ fn who_says_nothing_is_dropped_in_time_and_delays_nobody() {
 fn a_flood_of_silent_peers_keeps_nobody_away() {
     let options = TransportOptions::default();
     let mut listener = Listener::new(options.clone()).unwrap();
-    let contact = listener.contact().unwrap();
+    let peer_address = listener.peer_address().unwrap();
     let mut silent = Vec::new();
     let mut pushed_out = 0;
     for _ in 0..200 {
@@ -136,7 +136,8 @@ fn a_flood_of_silent_peers_keeps_nobody_away() {
     // They are of one process.
     assert_eq!(pushed_out, 200 - 64);
     let welcome = std::thread::scope(|scope| {
-        let connecting = scope.spawn(|| connect(&contact, &options, Instant::now() + PATIENCE));
+        let connecting =
+            scope.spawn(|| connect(&peer_address, &options, Instant::now() + TEST_LIMIT));
         let accepted = loop {
             if let Ok(carrier) = accept(&mut listener) {
                 break carrier;
@@ -155,9 +156,9 @@ fn a_certificate_of_another_authority_is_refused_on_each_side() {
     };
     // The listener has the foreign one: whoever connects sees it first.
     let mut listener = Listener::new(foreign).unwrap();
-    let contact = listener.contact().unwrap();
+    let peer_address = listener.peer_address().unwrap();
     let ours = options(TransportKind::TlsTcp);
-    let (connected, accepted) = meet(&mut listener, &contact, &ours);
+    let (connected, accepted) = meet(&mut listener, &peer_address, &ours);
     let (connected, accepted) = (connected.unwrap_err(), accepted.unwrap_err());
     let reason = "the authority of this job has not signed its certificate";
     assert!(connected.to_string().ends_with(reason), "{connected}");
@@ -166,13 +167,13 @@ fn a_certificate_of_another_authority_is_refused_on_each_side() {
 }
 
 #[test]
-fn a_certificate_that_only_the_listener_refuses_is_told_to_its_owner() {
+fn a_certificate_that_only_the_listener_refuses_is_notified_to_its_owner() {
     // The connector trusts the authority of the job, and shows a certificate of another one.
     let (job, other) = (Authority::new(), Authority::new());
     let (certificate, key) = other.files("worker");
-    let stranger = Identity::from_files(&certificate, &key, &job.file()).unwrap();
-    let stranger = TransportOptions {
-        tls: Some(Arc::new(stranger)),
+    let unauthenticated = Identity::from_files(&certificate, &key, &job.file()).unwrap();
+    let unauthenticated = TransportOptions {
+        tls: Some(Arc::new(unauthenticated)),
         ..options(TransportKind::Tcp)
     };
     let ours = TransportOptions {
@@ -180,8 +181,8 @@ fn a_certificate_that_only_the_listener_refuses_is_told_to_its_owner() {
         ..options(TransportKind::Tcp)
     };
     let mut listener = Listener::new(ours).unwrap();
-    let contact = listener.contact().unwrap();
-    let (connected, accepted) = meet(&mut listener, &contact, &stranger);
+    let peer_address = listener.peer_address().unwrap();
+    let (connected, accepted) = meet(&mut listener, &peer_address, &unauthenticated);
     let (connected, accepted) = (connected.unwrap_err(), accepted.unwrap_err());
     let text = accepted.to_string();
     assert!(
@@ -208,8 +209,8 @@ fn the_name_in_the_certificate_is_the_only_one_a_peer_may_have() {
     };
     // A name that no host can have stands in a URI.
     let mut listener = Listener::new(with("group:worker_0")).unwrap();
-    let contact = listener.contact().unwrap();
-    let (connected, accepted) = meet(&mut listener, &contact, &with("trainer-1"));
+    let peer_address = listener.peer_address().unwrap();
+    let (connected, accepted) = meet(&mut listener, &peer_address, &with("trainer-1"));
     let (connected, accepted) = (connected.unwrap(), accepted.unwrap());
     assert_eq!(connected.kind, TransportKind::TlsTcp);
     connected.check_name("group:worker_0").unwrap();
@@ -222,7 +223,7 @@ fn the_name_in_the_certificate_is_the_only_one_a_peer_may_have() {
 }
 
 #[test]
-fn with_tls_on_one_side_only_both_are_told() {
+fn with_tls_on_one_side_only_both_are_notified() {
     let (secure, plain) = (options(TransportKind::TlsTcp), options(TransportKind::Tcp));
     // By what is published.
     for (listens, connects, reason) in [
@@ -234,15 +235,15 @@ fn with_tls_on_one_side_only_both_are_told() {
         (&plain, &secure, "it has no TLS and this worker wants it"),
     ] {
         let listener = Listener::new(listens.clone()).unwrap();
-        let contact = listener.contact().unwrap();
-        let error = connect(&contact, connects, Instant::now() + PATIENCE).unwrap_err();
+        let peer_address = listener.peer_address().unwrap();
+        let error = connect(&peer_address, connects, Instant::now() + TEST_LIMIT).unwrap_err();
         assert!(error.to_string().contains(reason), "{error}");
     }
     // By what is said, if what was published is out of date: a frame where TLS is wanted.
     let mut listener = Listener::new(secure.clone()).unwrap();
-    let mut contact = listener.contact().unwrap();
-    contact.tls = false;
-    let mut carrier = connect(&contact, &plain, Instant::now() + PATIENCE).unwrap();
+    let mut peer_address = listener.peer_address().unwrap();
+    peer_address.tls = false;
+    let mut carrier = connect(&peer_address, &plain, Instant::now() + TEST_LIMIT).unwrap();
     let mut hello = Vec::new();
     encode(&Header::new(FrameKind::Hello), b"hello", &[], &mut hello);
     write_all(&mut *carrier.write, &hello).unwrap();
@@ -255,15 +256,16 @@ fn with_tls_on_one_side_only_both_are_told() {
         bytes.extend_from_slice(&piece[..count]);
     }
     assert_eq!(
-        told(&bytes),
+        said(&bytes),
         "this worker wants TLS: give certificates to all workers or to none"
     );
     // And TLS where a frame is wanted: the words of a listener without TLS are none of TLS.
     let mut listener = Listener::new(plain).unwrap();
-    let mut contact = listener.contact().unwrap();
-    contact.tls = true;
+    let mut peer_address = listener.peer_address().unwrap();
+    peer_address.tls = true;
     std::thread::scope(|scope| {
-        let connecting = scope.spawn(|| connect(&contact, &secure, Instant::now() + PATIENCE));
+        let connecting =
+            scope.spawn(|| connect(&peer_address, &secure, Instant::now() + TEST_LIMIT));
         let mut carrier = accept(&mut listener).unwrap();
         write_all(&mut *carrier.write, &refusal::go_away("no frame of rdzv")).unwrap();
         let error = connecting.join().unwrap().unwrap_err().to_string();
@@ -277,15 +279,17 @@ fn a_silent_listener_is_given_up_at_the_deadline() {
         let options = options(kind);
         // The kernel takes connections in; nobody accepts them.
         let listener = Listener::new(options.clone()).unwrap();
-        let contact = listener.contact().unwrap();
+        let peer_address = listener.peer_address().unwrap();
         let since = Instant::now();
         let deadline = since + Duration::from_millis(200);
-        let error = connect(&contact, &options, deadline).unwrap_err();
+        let error = connect(&peer_address, &options, deadline).unwrap_err();
         assert!(matches!(error, TransportError::Late { .. }), "{error:?}");
         let elapsed = since.elapsed();
         assert!(elapsed >= Duration::from_millis(200) && elapsed < Duration::from_secs(5));
         assert!(
-            error.to_string().contains(&contact.address.to_string()),
+            error
+                .to_string()
+                .contains(&peer_address.address.to_string()),
             "{error}"
         );
     }

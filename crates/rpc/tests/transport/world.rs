@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rdzv_rpc::transport::{
-    Carrier, Contact, Listener, TransportError, TransportKind, TransportOptions, connect,
+    Carrier, Listener, PeerAddress, TransportError, TransportKind, TransportOptions, connect,
 };
 use rustix::event::PollFlags;
 
@@ -13,7 +13,7 @@ use super::pump::wait;
 use rdzv_testing::Authority;
 
 /// Longer than anything takes that works.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TEST_LIMIT: Duration = Duration::from_secs(20);
 
 pub(crate) const KINDS: [TransportKind; 4] = [
     TransportKind::Tcp,
@@ -47,14 +47,15 @@ pub(crate) fn accept(listener: &mut Listener) -> Result<Carrier, TransportError>
 /// Both ends of a connection, or why each has none.
 pub(crate) fn meet(
     listener: &mut Listener,
-    contact: &Contact,
+    peer_address: &PeerAddress,
     connector: &TransportOptions,
 ) -> (
     Result<Carrier, TransportError>,
     Result<Carrier, TransportError>,
 ) {
     thread::scope(|scope| {
-        let connected = scope.spawn(|| connect(contact, connector, Instant::now() + PATIENCE));
+        let connected =
+            scope.spawn(|| connect(peer_address, connector, Instant::now() + TEST_LIMIT));
         let accepted = accept(listener);
         (connected.join().unwrap(), accepted)
     })
@@ -64,8 +65,8 @@ pub(crate) fn meet(
 pub(crate) fn pair(kind: TransportKind) -> (Carrier, Carrier) {
     let options = options(kind);
     let mut listener = Listener::new(options.clone()).unwrap();
-    let contact = listener.contact().unwrap();
-    let (connected, accepted) = meet(&mut listener, &contact, &options);
+    let peer_address = listener.peer_address().unwrap();
+    let (connected, accepted) = meet(&mut listener, &peer_address, &options);
     let (connected, accepted) = (connected.unwrap(), accepted.unwrap());
     assert_eq!((connected.kind, accepted.kind), (kind, kind));
     (connected, accepted)

@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `init` | joins the group: `seconds` |
 //! | `calls` | calls the next worker: `latency_p50`, `latency_p90`, `latency_p99`, `paced_p50` (one call every 10 ms), `in_flight` (calls per second, 64 at a time), `one_way` and `echo` (bytes per second); and the `threads`, `descriptors` and `megabytes` that the group and the first calls added |
-//! | `lent` | calls the next worker with tensors in an arena: seconds of a call with 64 MiB (`lent`) and with 1 GiB (`lent_large`); not over TCP, where nothing can be lent |
+//! | `registered` | calls the next worker with tensors in an arena: seconds of a call with 64 MiB (`registered`) and with 1 GiB (`lent_large`); not over TCP, where nothing can be lent |
 //! | `wake` | no call: seconds from one process to another and back by two eventfds, every 10 ms (`wake_p50`), the least that two processes that sleep can do |
 //! | `idle` | does nothing for a while: `cores` that it used |
 //! | `shutdown` | leaves with all others: `seconds`, and ends |
@@ -41,14 +41,14 @@ const CALLS_IN_FLIGHT: usize = 3000;
 const IN_FLIGHT: usize = 64;
 const BULK_CALLS: usize = 10;
 const BULK_ELEMENTS: usize = 16 << 20;
-const LENT_BYTES: usize = 64 << 20;
-const LENT_LARGE_BYTES: usize = 1 << 30;
+const REGISTERED_BYTES: usize = 64 << 20;
+const REGISTERED_LARGE_BYTES: usize = 1 << 30;
 const WARM_CALLS: usize = 50;
 const WARM_BULK_CALLS: usize = 1;
 const IDLE: Duration = Duration::from_secs(5);
 
 /// How long shutting down may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_LIMIT: Duration = Duration::from_secs(60);
 
 const NOTHING: Method<(), ()> = Method::new("bench.nothing");
 const TAKE: Method<Tensor, ()> = Method::new("bench.take");
@@ -82,8 +82,8 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
             }
             ("lent", Some(agent)) => {
                 let answer = json!({
-                    "lent": lent(&agent, LENT_BYTES)?,
-                    "lent_large": lent(&agent, LENT_LARGE_BYTES)?,
+                    "lent": registered(&agent, REGISTERED_BYTES)?,
+                    "lent_large": registered(&agent, REGISTERED_LARGE_BYTES)?,
                 });
                 worker = Some(agent);
                 answer
@@ -98,7 +98,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
             }
             ("shutdown", Some(agent)) => {
                 let start = Instant::now();
-                agent.shutdown(PATIENCE)?;
+                agent.shutdown(TEST_LIMIT)?;
                 let answer = json!({ "seconds": start.elapsed().as_secs_f64() });
                 writeln!(out, "{answer}")?;
                 break;
@@ -230,7 +230,7 @@ fn bulk(call: impl Fn(&Tensor) -> Result<(), RpcError>) -> Result<f64, RpcError>
 }
 
 /// Seconds of one call with a tensor of so many bytes in an arena, of those in the middle.
-fn lent(agent: &RpcAgent, bytes: usize) -> Result<f64, Box<dyn Error>> {
+fn registered(agent: &RpcAgent, bytes: usize) -> Result<f64, Box<dyn Error>> {
     let next = (agent.me().id.0 as usize + 1) % agent.workers().len();
     let peer = &agent.workers()[next];
     let arena = Arena::new(bytes)?;

@@ -4,7 +4,7 @@
 //! transport CONTACT [CERTIFICATE KEY AUTHORITY]
 //! ```
 //!
-//! The contact is the JSON that a [`Contact`] makes. With certificates, TCP is encrypted. It greets the
+//! The contact is the JSON that a [`PeerAddress`] makes. With certificates, TCP is encrypted. It greets the
 //! worker, and ends when that closes.
 
 use std::env;
@@ -14,15 +14,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdzv_rpc::transport::Identity;
-use rdzv_rpc::transport::{Contact, TransportOptions, connect};
+use rdzv_rpc::transport::{PeerAddress, TransportOptions, connect};
 use rustix::event::{PollFd, PollFlags, poll};
 
 pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = env::args().skip(1).collect();
-    let [contact, files @ ..] = &arguments[..] else {
+    let [peer_address, files @ ..] = &arguments[..] else {
         return Err("usage: transport CONTACT [CERTIFICATE KEY AUTHORITY]".into());
     };
-    let contact: Contact = serde_json::from_str(contact)?;
+    let peer_address: PeerAddress = serde_json::from_str(peer_address)?;
     let mut options = TransportOptions::default();
     if let [certificate, key, authority] = files {
         let [certificate, key, authority] = [certificate, key, authority].map(Path::new);
@@ -30,7 +30,7 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
         options.tls = Some(Arc::new(identity));
     }
     let deadline = Instant::now() + Duration::from_secs(10);
-    let mut carrier = connect(&contact, &options, deadline)?;
+    let mut carrier = connect(&peer_address, &options, deadline)?;
     println!("connected by {}: {}", carrier.kind, carrier.reason);
     // The first bytes into a new connection always fit.
     carrier.write.write(&[IoSlice::new(b"hello")])?;

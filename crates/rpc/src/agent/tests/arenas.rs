@@ -69,7 +69,7 @@ fn until_free(agent: &RpcAgent, arena: &Arena) {
 }
 
 #[test]
-fn a_tensor_in_an_arena_is_lent_until_the_callee_lets_go_of_it() {
+fn a_tensor_in_an_arena_is_shared_until_the_callee_lets_go_of_it() {
     let agents = group(2, methods);
     let arena = Arena::new(4 * LARGE).unwrap();
     let tensor = tensor_in(&arena, LARGE, 1);
@@ -85,7 +85,7 @@ fn a_tensor_in_an_arena_is_lent_until_the_callee_lets_go_of_it() {
 }
 
 #[test]
-fn a_result_in_an_arena_is_lent_to_the_caller() {
+fn a_result_in_an_arena_is_shared_to_the_caller() {
     let agents = group(2, methods);
     // The arena of the callee has room for four of them.
     for _ in 0..3 {
@@ -144,7 +144,7 @@ fn views_and_tensors_of_all_places_travel_together_over_every_transport() {
 }
 
 #[test]
-fn what_is_lent_for_a_call_that_fails_comes_back() {
+fn what_is_shared_for_a_call_that_fails_comes_back() {
     let agents = group(2, methods);
     let arena = Arena::new(4 * LARGE).unwrap();
     let tensor = tensor_in(&arena, LARGE, 1);
@@ -159,7 +159,7 @@ fn what_is_lent_for_a_call_that_fails_comes_back() {
 }
 
 #[test]
-fn what_is_lent_stays_when_the_agents_are_gone() {
+fn what_is_shared_stays_when_the_agents_are_gone() {
     let mut agents = group(2, methods);
     let arena = Arena::new(4 * LARGE).unwrap();
     let tensor = tensor_in(&arena, LARGE, 7);

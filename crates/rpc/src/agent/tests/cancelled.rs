@@ -243,7 +243,7 @@ fn both_ways() -> impl Iterator<Item = TransportOptions> {
 }
 
 #[test]
-fn what_is_lent_comes_back_whenever_its_call_is_cancelled() {
+fn what_is_shared_comes_back_whenever_its_call_is_cancelled() {
     for transports in both_ways() {
         let mut world = World::new(transports);
         for round in 0..400_u32 {
@@ -265,7 +265,7 @@ fn what_is_lent_comes_back_whenever_its_call_is_cancelled() {
 }
 
 #[test]
-fn what_is_lent_and_not_read_yet_is_kept_although_its_call_is_cancelled() {
+fn what_is_shared_and_not_read_yet_is_kept_although_its_call_is_cancelled() {
     for transports in both_ways() {
         let mut world = World::new(transports);
         let blocking = world.agents[0].call(1, BLOCK, &());
@@ -360,7 +360,7 @@ fn what_was_read_comes_back_although_the_function_of_its_cancelled_call_goes_on(
 }
 
 #[test]
-fn a_function_is_told_that_it_is_cancelled_also_while_it_takes_its_first_step() {
+fn a_function_is_notified_that_it_is_cancelled_also_while_it_takes_its_first_step() {
     // On the thread that has read the tensor, so that the driver goes on.
     let [_, (unix, _), _] = transports();
     let mut world = World::new(unix);

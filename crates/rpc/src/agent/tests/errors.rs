@@ -210,10 +210,10 @@ fn an_agent_whose_driver_has_failed_stops_and_says_so() {
 }
 
 #[test]
-fn an_async_function_that_would_block_is_told() {
+fn an_async_function_that_would_block_is_notified() {
     let agents = group(2, methods);
-    let told = agents[0].call("w1", BLOCK, &()).wait().unwrap();
-    assert!(told.contains("an async function must not block"), "{told}");
+    let said = agents[0].call("w1", BLOCK, &()).wait().unwrap();
+    assert!(said.contains("an async function must not block"), "{said}");
 }
 
 #[test]

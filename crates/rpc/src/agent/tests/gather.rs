@@ -141,10 +141,10 @@ fn some_members_gather_among_themselves() {
     let error = agents[0].all_gather(&0, Some(&some), LONG).unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::InvalidArgument);
     assert!(error.message.contains("not among the members"), "{error}");
-    let stranger = agents[1].barrier(Some(&["w1".into(), "w9".into()]), LONG);
-    let stranger = stranger.unwrap_err();
-    assert_eq!(stranger.kind, RpcErrorKind::UnknownWorker);
-    assert!(stranger.message.contains("w9"), "{stranger}");
+    let unauthenticated = agents[1].barrier(Some(&["w1".into(), "w9".into()]), LONG);
+    let unauthenticated = unauthenticated.unwrap_err();
+    assert_eq!(unauthenticated.kind, RpcErrorKind::UnknownWorker);
+    assert!(unauthenticated.message.contains("w9"), "{unauthenticated}");
     let error = agents[1].barrier(None, Duration::ZERO).unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::InvalidArgument);
 }

@@ -1,15 +1,15 @@
 //! Agents that call one another, all in this process.
 
 mod arenas;
+mod byzantine;
 mod calls;
 mod cancelled;
 mod errors;
 mod gather;
 mod groups;
 mod pressure;
-mod strangers;
 mod time;
-mod traitors;
+mod unauthenticated;
 
 use std::panic::resume_unwind;
 use std::sync::mpsc;
@@ -110,7 +110,7 @@ pub(crate) fn made(size: u32, made: &Made, methods: impl Fn() -> Methods) -> Vec
         };
         let transports = made.transports.clone();
         let listener = Listener::new(transports.clone()).unwrap();
-        let contact = listener.contact().unwrap();
+        let peer_address = listener.peer_address().unwrap();
         let setup = Setup {
             me: me.clone(),
             incarnation: u64::from(id) + 1,
@@ -130,7 +130,7 @@ pub(crate) fn made(size: u32, made: &Made, methods: impl Fn() -> Methods) -> Vec
             Member {
                 info: me,
                 incarnation: u64::from(id) + 1,
-                contact,
+                peer_address,
             },
         );
     }

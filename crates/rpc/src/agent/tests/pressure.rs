@@ -97,14 +97,16 @@ fn calls_of_functions_beyond_all_bounds_are_refused_and_leave_nothing_behind() {
             })
             .with(FLOOD, move |context: CallContext, ()| {
                 let block = arena.allocate(64 << 10).unwrap();
-                let lent = Tensor::from_bytes(DataType::U8, [64 << 10], block).unwrap();
-                flood(context, lent)
+                let registered = Tensor::from_bytes(DataType::U8, [64 << 10], block).unwrap();
+                flood(context, registered)
             })
             .with(NOTHING, async |()| Ok::<_, String>(()))
     });
-    async fn flood(context: CallContext, lent: Tensor) -> Result<usize, String> {
+    async fn flood(context: CallContext, registered: Tensor) -> Result<usize, String> {
         let agent = context.agent();
-        let mut calls: Vec<_> = (0..CALLS).map(|_| agent.call("w1", STALL, &lent)).collect();
+        let mut calls: Vec<_> = (0..CALLS)
+            .map(|_| agent.call("w1", STALL, &registered))
+            .collect();
         let last = calls.pop().ok_or("no calls")?;
         let error = last.await.err().ok_or("it was answered")?;
         let refused = calls.iter().filter(|call| call.is_done()).count();

@@ -118,7 +118,7 @@ fn a_call_can_be_waited_for_some_time_and_again_and_says_the_same_each_time() {
 }
 
 #[test]
-fn a_call_ends_at_its_deadline_and_the_function_is_told() {
+fn a_call_ends_at_its_deadline_and_the_function_is_notified() {
     let seen = Arc::new(Seen::default());
     let agents = group(2, || methods(&seen));
     for micros in [1, 1000, 50_000] {
@@ -150,9 +150,9 @@ fn a_call_ends_at_its_deadline_and_the_function_is_told() {
     let cancelled = loop {
         seen.cancelled.lock().unwrap().take();
         let call = agents[0].call_with(after(time), "w1", NEVER, &());
-        let (told, heard) = mpsc::channel();
+        let (said, heard) = mpsc::channel();
         let _going_on = call.then(move |result| {
-            told.send(result.unwrap_err().kind).unwrap();
+            said.send(result.unwrap_err().kind).unwrap();
             Ok(())
         });
         assert_eq!(heard.recv_timeout(LONGEST), Ok(RpcErrorKind::Deadline));

@@ -25,7 +25,7 @@ impl Client {
         let Some(call) = calls.pending.take(id) else {
             drop(calls);
             // It came too late; what the callee lent for it is not needed.
-            if remote_read::is_lent(&frame.parts) {
+            if remote_read::is_registered(&frame.parts) {
                 let _ = self.tell(FrameKind::Release, id, &[]);
             }
             return;
@@ -40,12 +40,12 @@ impl Client {
             return self.answer(call, Err(error));
         }
         if let Err(error) = borrowed {
-            if remote_read::is_lent(&frame.parts) {
+            if remote_read::is_registered(&frame.parts) {
                 let _ = self.tell(FrameKind::Release, id, &[]);
             }
             return self.answer(call, Err(error));
         }
-        if !remote_read::is_lent(&frame.parts) {
+        if !remote_read::is_registered(&frame.parts) {
             let answer = remote_read::gathered(frame, &self.lending);
             return self.answer(call, answer);
         }

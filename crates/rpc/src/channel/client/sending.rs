@@ -115,7 +115,7 @@ impl Client {
         }
         let mut calls = self.calls.lock();
         match calls.pending.get_mut(id) {
-            Some(call) => call.lent = parts,
+            Some(call) => call.registered = parts,
             None => drop(calls.abandoned.insert(id, parts)),
         }
     }

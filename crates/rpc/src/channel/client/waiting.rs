@@ -28,7 +28,7 @@ impl Client {
                 // Whoever ended the connection is about to fill the slot.
                 return slot.park(until);
             }
-            let Some(mut helm) = self.link().try_helm() else {
+            let Some(mut reader) = self.link().try_reader() else {
                 return slot.park(until);
             };
             self.link().disarm();
@@ -36,7 +36,7 @@ impl Client {
             let mut ended = false;
             let budget = self.spin.next();
             while !slot.is_filled() {
-                if pump(self, &mut helm) == Pumped::Ended {
+                if pump(self, &mut reader) == Pumped::Ended {
                     ended = true;
                     break;
                 }
@@ -52,20 +52,20 @@ impl Client {
                     relax(spun);
                     continue;
                 }
-                if helm.prepare_to_sleep() {
+                if reader.prepare_to_sleep() {
                     // A thread that fills it from now on wakes this one.
                     if slot.watch(&Waker::from(Arc::clone(&self.waker))) {
                         sleep(self, until);
                         self.waker.drain();
                     }
-                    helm.awake();
+                    reader.awake();
                 }
             }
             self.spin.learn(begun.elapsed());
             if ended {
-                drop(helm);
+                drop(reader);
             } else {
-                rest(self, helm);
+                rest(self, reader);
             }
         }
     }

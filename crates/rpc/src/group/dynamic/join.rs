@@ -46,7 +46,7 @@ pub(super) fn join(
     let limit = Limit::of(deadline);
     loop {
         let found = find_round(store, RoundKind::Dynamic)?;
-        if let RoundDecision::Refuse(mismatch) = found.meeting {
+        if let RoundDecision::Refuse(mismatch) = found.decision {
             return Err(mismatch.into());
         }
         let keys = Keys {

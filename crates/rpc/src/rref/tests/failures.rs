@@ -8,7 +8,7 @@ use rdzv_rpc_proto::worker::WorkerId;
 use super::*;
 
 #[test]
-fn the_error_of_a_function_is_told_again_and_again() {
+fn the_error_of_a_function_is_notified_again_and_again() {
     let agents = agents(2);
     for owner in [0, 1] {
         let reference = agents[0]
@@ -25,7 +25,7 @@ fn the_error_of_a_function_is_told_again_and_again() {
 }
 
 #[test]
-fn a_method_that_is_not_there_is_told_by_the_reference() {
+fn a_method_that_is_not_there_is_notified_by_the_reference() {
     let agents = agents(2);
     const NONE: Method<u64, u64> = Method::new("nobody.number");
     // However fast the question is.
@@ -128,12 +128,12 @@ fn after_the_end_references_say_that_they_are_deleted() {
 
 #[test]
 fn the_values_of_a_worker_that_stops_are_lost_and_its_forks_released() {
-    let patience = ReferenceSettings {
+    let attempt = ReferenceSettings {
         grace: Duration::from_millis(300),
         ..ReferenceSettings::default()
     };
     let settings = Made {
-        references: patience,
+        references: attempt,
         ..Made::default()
     };
     let agents = made(3, &settings, methods);
@@ -171,9 +171,9 @@ fn a_creation_that_is_late_before_there_is_a_connection_fails() {
     // Whoever listens there takes connections, and says nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut members = (*agents[0].core().members()).clone();
-    let contact = &mut members.get_mut(&WorkerId(1)).unwrap().contact;
-    contact.address = silent.local_addr().unwrap();
-    contact.unix = None;
+    let peer_address = &mut members.get_mut(&WorkerId(1)).unwrap().peer_address;
+    peer_address.address = silent.local_addr().unwrap();
+    peer_address.unix = None;
     agents[0].core().set_members(members);
     let soon = CallOptions::new().timeout(Timeout::After(Duration::from_millis(50)));
     within(LONGEST, "a creation that is late", move || {
@@ -188,7 +188,7 @@ fn a_creation_that_is_late_before_there_is_a_connection_fails() {
 }
 
 #[test]
-fn who_asks_whether_a_reference_is_known_after_its_owner_was_lost_is_told() {
+fn who_asks_whether_a_reference_is_known_after_its_owner_was_lost_is_notified() {
     let agents = agents(1);
     let core = agents[0].core();
     let member = |id| Member {

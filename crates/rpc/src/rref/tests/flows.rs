@@ -27,8 +27,8 @@ fn a_slow_function_does_not_delay_the_owners_word() {
         assert!(begun.elapsed() < Duration::from_millis(1900));
         std::thread::yield_now();
     }
-    let patience = Timeout::After(Duration::from_millis(1));
-    let early = reference.to_here(patience).unwrap_err();
+    let attempt = Timeout::After(Duration::from_millis(1));
+    let early = reference.to_here(attempt).unwrap_err();
     assert_eq!(early.kind, RpcErrorKind::Deadline);
     assert_eq!(reference.to_here(NOW).as_deref(), Ok(&7));
     drop(reference);

@@ -32,13 +32,13 @@ impl<S: Service> Server<S> {
             .get()
             .is_some_and(|caller| caller.lending.lends());
         // A caller that reads none of what it is lent gets it sent, which ends when it takes nothing.
-        let lend = lend && self.served.lock().bytes_lent <= MOST_UNREAD;
+        let lend = lend && self.served.lock().bytes_registered <= MOST_UNREAD;
         let parts = remote_read::placed(payload.parts, lend, &self.arenas);
         let kept = remote_read::kept(&parts);
         if !kept.is_empty() {
             let mut served = self.served.lock();
-            served.bytes_lent += kept.iter().map(Bytes::len).sum::<usize>();
-            served.lent.insert(header.call, kept);
+            served.bytes_registered += kept.iter().map(Bytes::len).sum::<usize>();
+            served.registered.insert(header.call, kept);
         }
         if let Err(error) = self.link.send(&reply, &payload.body, parts) {
             fail(self, error);

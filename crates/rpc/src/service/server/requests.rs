@@ -64,7 +64,7 @@ impl<S: Service> Server<S> {
             self.reply(&header, Err(error));
             return Ok(());
         }
-        if !remote_read::is_lent(&frame.parts) {
+        if !remote_read::is_registered(&frame.parts) {
             let payload = remote_read::gathered(frame, &caller.lending)?;
             self.queue(header, payload, deadline, share);
             return Ok(());

@@ -43,7 +43,7 @@ impl Worker {
         words.insert("init_method".to_owned(), init.init_method.clone().into());
         let mut builder = RpcAgent::builder(&init.name)
             .world_size(init.world_size)
-            .methods(offered::methods(&self.board))
+            .methods(offered::methods(&self.counts))
             .options(RpcOptions::from_words(&words)?);
         if let Some(rank) = init.rank {
             builder = builder.rank(rank);

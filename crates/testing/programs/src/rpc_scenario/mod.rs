@@ -5,8 +5,8 @@
 //! whatever it is doing then.
 
 mod begin;
-mod board;
 mod calls;
+mod counts;
 mod lives;
 mod offered;
 mod pressure;
@@ -26,8 +26,8 @@ use rdzv_rpc::{RpcError, current};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use board::Board;
 use calls::{Call, Outcome};
+use counts::EventCounts;
 use pressure::Offering;
 
 /// What it can be told.
@@ -97,7 +97,7 @@ const LONG: Duration = Duration::from_secs(20);
 #[derive(Default)]
 struct Worker {
     devices: Option<Arc<dyn DeviceBackend>>,
-    board: Arc<Board>,
+    counts: Arc<EventCounts>,
     calls: BTreeMap<String, Box<dyn Outcome>>,
     offering: Option<Offering>,
     spans: spans::Spans,
@@ -123,14 +123,14 @@ pub(crate) fn main() {
         }
         let answer = match worker.obey(command) {
             Ok(value) => json!({ "ok": value }),
-            Err(error) => json!({ "error": told(&error) }),
+            Err(error) => json!({ "error": said(&error) }),
         };
         println!("{answer}");
     }
 }
 
 /// What is told of an error.
-fn told(error: &RpcError) -> Value {
+fn said(error: &RpcError) -> Value {
     json!({
         "kind": error.kind,
         "worker": error.worker.as_ref().map(|worker| worker.name.to_string()),
@@ -179,8 +179,8 @@ impl Worker {
             Command::References { to, along } => references::pass(&current()?, &to, &along),
             Command::Lend { to } => references::lend(&current()?, &to),
             Command::Offer { to, pieces, bytes } => {
-                let board = Arc::clone(&self.board);
-                let offering = Offering::begin(current()?, board, to, pieces, bytes);
+                let counts = Arc::clone(&self.counts);
+                let offering = Offering::begin(current()?, counts, to, pieces, bytes);
                 self.offering = Some(offering);
                 Ok(Value::Null)
             }
@@ -189,7 +189,7 @@ impl Worker {
                 offering.expect("the test has offered something").taken()
             }
             Command::Happened { what, times } => {
-                Ok(json!(self.board.wait_blocking(&what, times, LONG)))
+                Ok(json!(self.counts.wait_blocking(&what, times, LONG)))
             }
             Command::Traffic => {
                 let traffic = current()?.traffic();

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rdzv_rpc::{CallContext, Method, Methods, RemoteError, RpcError, blocking};
 
-use super::board::Board;
+use super::counts::EventCounts;
 use super::{LONG, pressure, references, tensors};
 
 pub(crate) const DOUBLE: Method<i64, i64> = Method::new("scenario.double");
@@ -37,12 +37,12 @@ pub(crate) const NOTED: Method<(), Vec<u64>> = Method::new("scenario.noted");
 /// Goes on along the names; the numbers of the trace that each call belongs to.
 pub(crate) const TRACE: Method<Vec<String>, Vec<String>> = Method::new("scenario.trace");
 
-pub(crate) fn methods(board: &Arc<Board>) -> Methods {
+pub(crate) fn methods(counts: &Arc<EventCounts>) -> Methods {
     let noted = Arc::new(Mutex::new(Vec::new()));
     let notes = Arc::clone(&noted);
-    let with_board = || Arc::clone(board);
-    let (waits, holds, opens) = (with_board(), with_board(), with_board());
-    let (counts, reaches) = (with_board(), with_board());
+    let with_counts = || Arc::clone(counts);
+    let (waits, holds, opens) = (with_counts(), with_counts(), with_counts());
+    let (counter, reaches) = (with_counts(), with_counts());
     let methods = Methods::new()
         .with(DOUBLE, async |number: i64| {
             let double = number.checked_mul(2);
@@ -57,11 +57,11 @@ pub(crate) fn methods(board: &Arc<Board>) -> Methods {
             Err::<(), Box<dyn Error + Send + Sync>>(failure(how))
         })
         .with(WAIT, move |context: CallContext, ()| {
-            let board = Arc::clone(&waits);
+            let counts = Arc::clone(&waits);
             async move {
-                board.add("waiting");
+                counts.add("waiting");
                 context.cancellation().cancelled().await;
-                board.add("cancelled");
+                counts.add("cancelled");
                 // An answer at the end of its time may be faster than the caller's clock.
                 std::future::pending::<Result<(), RpcError>>().await
             }
@@ -83,14 +83,14 @@ pub(crate) fn methods(board: &Arc<Board>) -> Methods {
         .with(
             COUNT,
             blocking(move |()| {
-                counts.add("counted");
+                counter.add("counted");
                 Ok::<_, RpcError>(())
             }),
         )
         .with(REACHED, move |(what, times): (String, u64)| {
-            let board = Arc::clone(&reaches);
+            let counts = Arc::clone(&reaches);
             async move {
-                board.wait(&what, times).await;
+                counts.wait(&what, times).await;
                 Ok::<_, RpcError>(())
             }
         })
@@ -120,7 +120,7 @@ pub(crate) fn methods(board: &Arc<Board>) -> Methods {
                 Ok::<_, RpcError>(traces)
             },
         );
-    let methods = pressure::with_methods(methods, board);
+    let methods = pressure::with_methods(methods, counts);
     references::with_methods(tensors::with_methods(methods))
 }
 

@@ -7,18 +7,18 @@ use rdzv_rpc::{Method, Methods, RpcAgent, RpcError, RpcFuture, Tensor, blocking}
 use serde_json::Value;
 
 use super::LONG;
-use super::board::Board;
+use super::counts::EventCounts;
 
 /// Takes a thread and a tensor until it is let go, as `HOLD` does: `swallowed`.
 pub(crate) const SWALLOW: Method<Tensor, ()> = Method::new("scenario.swallow");
 
-pub(crate) fn with_methods(methods: Methods, board: &Arc<Board>) -> Methods {
-    let board = Arc::clone(board);
+pub(crate) fn with_methods(methods: Methods, counts: &Arc<EventCounts>) -> Methods {
+    let counts = Arc::clone(counts);
     methods.with(
         SWALLOW,
         blocking(move |_: Tensor| {
-            board.wait_blocking("open", 1, LONG);
-            board.add("swallowed");
+            counts.wait_blocking("open", 1, LONG);
+            counts.add("swallowed");
             Ok::<_, RpcError>(())
         }),
     )
@@ -36,7 +36,7 @@ impl Offering {
     /// Offers pieces to a worker: `offered`, when there was room for one.
     pub(crate) fn begin(
         agent: RpcAgent,
-        board: Arc<Board>,
+        counts: Arc<EventCounts>,
         to: String,
         pieces: usize,
         bytes: usize,
@@ -45,7 +45,7 @@ impl Offering {
             let mut calls = Vec::new();
             for _ in 0..pieces {
                 calls.push(agent.call(&to, SWALLOW, &piece(bytes)));
-                board.add("offered");
+                counts.add("offered");
             }
             calls.into_iter().try_for_each(RpcFuture::wait)
         }))

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// Where a worker can be reached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Contact {
+pub struct PeerAddress {
     /// The boot id of its host; empty if the host has none.
     pub host: String,
     /// Its process id, as it sees it itself.
@@ -28,14 +28,14 @@ pub fn host_identity() -> String {
     id.map_or_else(|_| String::new(), |id| id.trim().to_owned())
 }
 
-impl Contact {
+impl PeerAddress {
     /// Whether it is on the host with this identity.
     pub fn is_on(&self, host: &str) -> bool {
         !host.is_empty() && self.host == host
     }
 }
 
-impl fmt::Display for Contact {
+impl fmt::Display for PeerAddress {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "process {} at {}", self.process, self.address)
     }
@@ -52,21 +52,21 @@ mod tests {
     }
 
     #[test]
-    fn a_contact_is_published_and_read_again() {
-        let contact = Contact {
+    fn a_peer_address_is_published_and_read_again() {
+        let peer_address = PeerAddress {
             host: host_identity(),
             process: 7,
             address: "[::1]:99".parse().unwrap(),
             tls: true,
             unix: Some("name".to_owned()),
         };
-        let bytes = postcard::to_extend(&contact, Vec::new()).unwrap();
-        assert_eq!(postcard::from_bytes(&bytes), Ok(contact.clone()));
-        assert!(contact.is_on(&host_identity()));
-        assert!(!contact.is_on("another"));
-        let nowhere = Contact {
+        let bytes = postcard::to_extend(&peer_address, Vec::new()).unwrap();
+        assert_eq!(postcard::from_bytes(&bytes), Ok(peer_address.clone()));
+        assert!(peer_address.is_on(&host_identity()));
+        assert!(!peer_address.is_on("another"));
+        let nowhere = PeerAddress {
             host: String::new(),
-            ..contact
+            ..peer_address
         };
         assert!(!nowhere.is_on(""));
     }

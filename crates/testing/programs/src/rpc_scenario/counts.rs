@@ -8,22 +8,22 @@ use tokio::sync::Notify;
 
 /// A count for each thing.
 #[derive(Default)]
-pub(crate) struct Board {
+pub(crate) struct EventCounts {
     counts: Mutex<BTreeMap<String, u64>>,
     /// For threads that wait.
     changed: Condvar,
     /// For async functions that wait.
-    told: Notify,
+    said: Notify,
 }
 
-impl Board {
+impl EventCounts {
     /// It has happened once more.
     pub(crate) fn add(&self, what: &str) {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         *counts.entry(what.to_owned()).or_default() += 1;
         drop(counts);
         self.changed.notify_all();
-        self.told.notify_waiters();
+        self.said.notify_waiters();
     }
 
     /// How often it has happened.
@@ -44,14 +44,14 @@ impl Board {
     /// Waits until it has happened so often.
     pub(crate) async fn wait(&self, what: &str, times: u64) {
         loop {
-            let told = self.told.notified();
-            tokio::pin!(told);
+            let said = self.said.notified();
+            tokio::pin!(said);
             // Enlisted before the look, so that nothing between the two is missed.
-            told.as_mut().enable();
+            said.as_mut().enable();
             if self.count(what) >= times {
                 return;
             }
-            told.await;
+            said.await;
         }
     }
 }

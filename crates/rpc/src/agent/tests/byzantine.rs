@@ -1,6 +1,6 @@
 //! Workers of the group, properly greeted, that send nonsense afterwards.
 //!
-//! More cases: `PROPTEST_CASES=20000 cargo test -p rdzv-rpc --lib traitors`.
+//! More cases: `PROPTEST_CASES=20000 cargo test -p rdzv-rpc --lib byzantine`.
 
 use std::io::{ErrorKind, IoSlice};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ fn methods() -> Methods {
         })
 }
 
-/// What a traitor sends.
+/// What a byzantine peer sends.
 #[derive(Debug, Clone)]
 enum Piece {
     Frame {
@@ -188,7 +188,7 @@ proptest! {
         let members = core.members();
         let victim = &members[&WorkerId(1)];
         let until = Instant::now() + LIMIT;
-        let carrier = transport::connect(&victim.contact, &core.transports, until).unwrap();
+        let carrier = transport::connect(&victim.peer_address, &core.transports, until).unwrap();
         let mut ends = ends(core, carrier, core.limits);
         greet(core, victim, &mut ends, until).unwrap();
         push(&mut ends, &bytes);
@@ -210,10 +210,10 @@ proptest! {
         // Somebody else answers at the address of w2, and knows how it greets.
         let mut listener = Listener::new(made.transports).unwrap();
         let mut members = (*agents[0].core().members()).clone();
-        members.get_mut(&WorkerId(2)).unwrap().contact = listener.contact().unwrap();
+        members.get_mut(&WorkerId(2)).unwrap().peer_address = listener.peer_address().unwrap();
         agents[0].core().set_members(members);
         let impostor = Arc::clone(agents[2].core());
-        let traitor = thread::spawn(move || {
+        let byzantine = thread::spawn(move || {
             let limit = Timespec::try_from(LIMIT).unwrap();
             let carrier = loop {
                 if let Some(carrier) = listener.accept().unwrap() {
@@ -252,8 +252,8 @@ proptest! {
             // Some may look answered; the others end with the connection, or what was said of it.
             let _ = call.wait();
         }
-        prop_assert!(begun.elapsed() < LIMIT, "calls to the traitor do not end");
-        traitor.join().unwrap();
+        prop_assert!(begun.elapsed() < LIMIT, "calls to the byzantine peer do not end");
+        byzantine.join().unwrap();
         prop_assert_eq!(agents[0].call_with(within, 1, COUNT, &tensors).wait(), Ok(2));
         prop_assert_eq!(agents[0].traffic().in_flight, 0);
     }

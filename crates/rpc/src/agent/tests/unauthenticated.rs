@@ -31,7 +31,7 @@ fn over_tcp(tokens: Vec<Option<Token>>) -> Vec<RpcAgent> {
 }
 
 fn address(agent: &RpcAgent, of: u32) -> std::net::SocketAddr {
-    agent.core().members()[&WorkerId(of)].contact.address
+    agent.core().members()[&WorkerId(of)].peer_address.address
 }
 
 #[test]
@@ -90,17 +90,17 @@ fn a_peer_has_to_say_who_it_is_within_the_time_of_the_options() {
         let mut silent = TcpStream::connect(at).unwrap();
         silent.write_all(said).unwrap();
         silent.set_read_timeout(Some(LONGEST)).unwrap();
-        let mut told = Vec::new();
-        silent.read_to_end(&mut told).unwrap();
+        let mut said = Vec::new();
+        silent.read_to_end(&mut said).unwrap();
         let took = begun.elapsed();
         assert!(took >= greeting && took < LONGEST / 2, "{took:?}");
-        let told = String::from_utf8_lossy(&told);
-        assert!(told.contains("did not say who it is in time"), "{told}");
+        let said = String::from_utf8_lossy(&said);
+        assert!(said.contains("did not say who it is in time"), "{said}");
     }
 }
 
 #[test]
-fn a_worker_of_another_job_is_refused_and_told_why() {
+fn a_worker_of_another_job_is_refused_and_notified_why() {
     let token = |byte| Some(Token::new(&[byte; 32]).unwrap());
     for (ours, theirs, said) in [
         (token(1), token(2), "another job token"),
@@ -149,7 +149,8 @@ fn certificate_for(name: &str) -> Arc<Identity> {
 fn a_worker_whose_address_another_one_has_now_is_lost() {
     let agents = group(3, methods);
     let mut members = (*agents[0].core().members()).clone();
-    members.get_mut(&WorkerId(1)).unwrap().contact = members[&WorkerId(2)].contact.clone();
+    members.get_mut(&WorkerId(1)).unwrap().peer_address =
+        members[&WorkerId(2)].peer_address.clone();
     agents[0].core().set_members(members);
     let error = agents[0].call("w1", NOTHING, &()).wait().unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::PeerLost, "{error}");
@@ -165,15 +166,19 @@ fn a_worker_whose_address_one_of_another_job_has_now_is_lost() {
     };
     let others = made(3, &other, methods);
     let mut members = (*agents[0].core().members()).clone();
-    let contact = others[0].core().members()[&WorkerId(2)].contact.clone();
-    members.get_mut(&WorkerId(1)).unwrap().contact = contact;
+    let peer_address = others[0].core().members()[&WorkerId(2)]
+        .peer_address
+        .clone();
+    members.get_mut(&WorkerId(1)).unwrap().peer_address = peer_address;
     agents[0].core().set_members(members.clone());
     let error = agents[0].call("w1", NOTHING, &()).wait().unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::PeerLost, "{error}");
     assert!(error.message.contains("address is out of date"), "{error}");
     // One of the same name is no successor: it is of another job, which trying again does not change.
-    let contact = others[0].core().members()[&WorkerId(1)].contact.clone();
-    members.get_mut(&WorkerId(1)).unwrap().contact = contact;
+    let peer_address = others[0].core().members()[&WorkerId(1)]
+        .peer_address
+        .clone();
+    members.get_mut(&WorkerId(1)).unwrap().peer_address = peer_address;
     agents[0].core().set_members(members);
     let error = agents[0].call("w1", NOTHING, &()).wait().unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::Protocol, "{error}");
