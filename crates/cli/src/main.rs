@@ -21,6 +21,7 @@ mod launch;
 mod number;
 mod observe;
 mod report;
+mod scheduler;
 mod suggestion;
 mod terminal;
 mod trust;

@@ -67,8 +67,8 @@ pub(crate) struct Normalised {
     pub(crate) line: Vec<OsString>,
     /// Options that nobody knows, as typed.
     pub(crate) unknown: Vec<String>,
-    /// The ids of the options in the line that come from the environment.
-    pub(crate) from_environment: BTreeSet<String>,
+    /// The options in the line that come from the environment, by their ids, and the variable of each.
+    pub(crate) from_environment: BTreeMap<String, String>,
 }
 
 /// Rewrites a command line (without the program's name).
@@ -135,7 +135,11 @@ pub(crate) fn normalise(
     }
     let missing = |(id, _): &(&str, _)| !typed.contains(id);
     for (id, word) in defaults.into_iter().filter(missing) {
-        result.from_environment.insert(id.to_owned());
+        let variable = options.iter().find(|option| option.id() == id);
+        let variable = variable.and_then(|option| self::variable(option.arg));
+        result
+            .from_environment
+            .insert(id.to_owned(), variable.unwrap_or_default());
         result.line.push(word);
     }
     if !script.is_empty() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
@@ -13,6 +13,7 @@ use super::program::Launcher;
 use crate::exit::Refusal;
 use crate::explanation::{Given, Setting};
 use crate::launch::{LaunchArgs, RunArgs};
+use crate::scheduler::{SCHEDULER, SCHEDULERS, Scheduled, Value, scheduled};
 use crate::suggestion::did_you_mean;
 
 /// Flags that are no settings of a run: they ask for something else.
@@ -36,21 +37,24 @@ pub(crate) fn parse(
     environment: &BTreeMap<OsString, OsString>,
 ) -> Result<Parsed, Refusal> {
     let command = command(launcher);
-    let normalised = normalise(&command, line, environment)?;
-    let words = std::iter::once(launcher.program().into()).chain(normalised.line.clone());
-    let matches = match command.clone().try_get_matches_from(words) {
-        Ok(matches) => matches,
+    let mut normalised = normalise(&command, line, environment)?;
+    let read = |normalised: &Normalised| {
+        let words = std::iter::once(launcher.program().into()).chain(normalised.line.clone());
+        let matches = command.clone().try_get_matches_from(words)?;
+        let arguments = match launcher {
+            Launcher::LaunchCompat => LaunchArgs::from_arg_matches(&matches),
+            // Only the older launcher gives scripts another argument.
+            _ => RunArgs::from_arg_matches(&matches).map(|run| LaunchArgs { run, use_env: true }),
+        };
+        Ok::<_, clap::Error>((matches, arguments?))
+    };
+    let (mut matches, mut arguments) = match read(&normalised) {
+        Ok(read) => read,
         Err(error) if error.kind() == ErrorKind::DisplayHelp => {
             return Ok(Parsed::Help(error.to_string()));
         }
         Err(error) => return Err(usage_error(&command, &error)),
     };
-    let arguments = match launcher {
-        Launcher::LaunchCompat => LaunchArgs::from_arg_matches(&matches),
-        // Only the older launcher gives scripts another argument.
-        _ => RunArgs::from_arg_matches(&matches).map(|run| LaunchArgs { run, use_env: true }),
-    };
-    let arguments = arguments.map_err(|error| usage_error(&command, &error))?;
     if let Some(shell) = &arguments.run.print_completion {
         return Ok(Parsed::Completion(shell.clone()));
     }
@@ -67,9 +71,62 @@ pub(crate) fn parse(
             &normalised.unknown,
         )));
     }
+    if launcher == Launcher::Run {
+        let scheduled = ask_scheduler(&matches, environment)?;
+        for Value {
+            id,
+            value,
+            variable,
+        } in &scheduled.values
+        {
+            let option = command.get_arguments().find(|option| option.get_id() == id);
+            let name = option.and_then(Arg::get_long);
+            let name = name.expect("values of schedulers are for flags");
+            normalised
+                .line
+                .insert(0, format!("--{name}={value}").into());
+            let variable = (*variable).to_owned();
+            normalised
+                .from_environment
+                .insert((*id).to_owned(), variable);
+        }
+        if !scheduled.values.is_empty() {
+            (matches, arguments) =
+                read(&normalised).map_err(|error| usage_error(&command, &error))?;
+        }
+        arguments.run.scheduled = scheduled;
+    }
     let options = command.get_arguments();
     let settings = options.filter_map(|option| setting(option, &matches, &normalised));
     Ok(Parsed::Run(Box::new(arguments), settings.collect()))
+}
+
+/// The settings that a cluster scheduler knows, for flags that were not given.
+fn ask_scheduler(
+    matches: &ArgMatches,
+    environment: &BTreeMap<OsString, OsString>,
+) -> Result<Scheduled, Refusal> {
+    let given = |id: &str| {
+        let is_given = matches.value_source(id) == Some(ValueSource::CommandLine);
+        let value = matches.get_raw(id).and_then(Iterator::last);
+        value
+            .filter(|_| is_given)
+            .map(|value| value.to_string_lossy().into_owned())
+    };
+    let variable = environment.get(OsStr::new(SCHEDULER));
+    let variable = variable.map(|name| name.to_string_lossy().into_owned());
+    let scheduler = match (given("scheduler"), variable) {
+        (Some(scheduler), _) => scheduler,
+        (None, Some(name)) if SCHEDULERS.contains(&name.as_str()) => name,
+        (None, Some(name)) => {
+            return Err(Refusal::Usage(format!(
+                "{SCHEDULER} is '{name}' and has to be one of {}",
+                SCHEDULERS.join(", ")
+            )));
+        }
+        (None, None) => SCHEDULERS[0].to_owned(),
+    };
+    scheduled(&scheduler, environment, given)
 }
 
 /// The text about options that nobody knows; `torchrun`'s is that of argparse.
@@ -89,13 +146,12 @@ fn unrecognised(launcher: Launcher, command: &Command, unknown: &[String]) -> St
 fn setting(option: &Arg, matches: &ArgMatches, normalised: &Normalised) -> Option<Setting> {
     let id = option.get_id().as_str();
     let name = option.get_long().filter(|_| !QUESTIONS.contains(&id))?;
-    let given = match (matches.value_source(id), variable(option)) {
-        (Some(ValueSource::CommandLine), Some(variable))
-            if normalised.from_environment.contains(id) =>
-        {
-            Given::ByVariable(variable)
-        }
-        (Some(ValueSource::CommandLine), _) => Given::Typed,
+    let given = match (
+        matches.value_source(id),
+        normalised.from_environment.get(id),
+    ) {
+        (Some(ValueSource::CommandLine), Some(variable)) => Given::ByVariable(variable.clone()),
+        (Some(ValueSource::CommandLine), None) => Given::Typed,
         _ => Given::Default,
     };
     let value = if matches!(option.get_action(), ArgAction::SetTrue) {

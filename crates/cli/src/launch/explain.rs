@@ -8,7 +8,7 @@ use super::{
 };
 use crate::exit::Refusal;
 use crate::explanation::{Draft, Explanation, Setting};
-use crate::trust;
+use crate::{scheduler, trust};
 
 /// Explains a launch; `settings` are the flags of its line. Fails as the launch would fail before
 /// the first worker.
@@ -19,6 +19,7 @@ pub(crate) fn explain(
     machine: &dyn Machine,
 ) -> Result<Explanation, Refusal> {
     let (plan, mut draft) = (&launch.plan, Draft::new(settings));
+    scheduler::explain(&mut draft, &launch.scheduled);
     worker_count::explain(
         &mut draft,
         &launch.nodes,

@@ -18,6 +18,7 @@ use super::worker_count::CountArgs;
 use super::worker_output::OutputArgs;
 use crate::exit::Raised;
 use crate::number;
+use crate::scheduler::{SCHEDULERS, Scheduled};
 use crate::trust::TrustArgs;
 
 /// Flags of `rdzv run` and of `torchrun`.
@@ -127,6 +128,25 @@ pub(crate) struct RunArgs {
         value_parser = ["table", "json"]
     )]
     pub(crate) explain: Option<String>,
+
+    /// The cluster scheduler that says how the nodes of a job meet, where no flag does
+    ///
+    /// In a step of several nodes of a Slurm job, `srun rdzv run train.py` needs no other flags: nodes, endpoint, port,
+    /// run id and, with GPUs, the number of workers come from Slurm; `--explain` shows each. A step with
+    /// several tasks on a node is refused. `auto` asks Slurm inside of such a step; `slurm` refuses to run elsewhere;
+    /// `none` asks nobody. The link named torchrun never asks. [env: RDZV_SCHEDULER]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = SCHEDULERS[0],
+        value_parser = SCHEDULERS,
+        help_heading = "Before a run"
+    )]
+    pub(crate) scheduler: String,
+
+    /// The settings that the scheduler gives.
+    #[arg(skip)]
+    pub(crate) scheduled: Scheduled,
 
     #[command(flatten, next_help_heading = "Workers that hang")]
     pub(super) hang: HangArgs,

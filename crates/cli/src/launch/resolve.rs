@@ -17,6 +17,7 @@ use super::observers::Observers;
 use super::rendezvous_choice::{RendezvousChoice, RendezvousReasons};
 use super::worker_count::{Nodes, WorkerCount, check_virtual_local_rank, numa_binding};
 use crate::exit::{Raised, Refusal};
+use crate::scheduler::Scheduled;
 use crate::trust::NO_TOKEN;
 
 /// A launch, ready to run, with the reasons that `--explain` shows.
@@ -28,6 +29,7 @@ pub(crate) struct Launch {
     pub(crate) observers: Observers,
     /// For the user.
     pub(crate) notes: Vec<Note>,
+    pub(super) scheduled: Scheduled,
     pub(super) nodes: Nodes,
     pub(super) count: WorkerCount,
     pub(super) rendezvous: RendezvousReasons,
@@ -60,6 +62,9 @@ pub(crate) fn resolve(
         nodes: &nodes,
     };
     choice.warn(&mut context);
+    for warning in &arguments.scheduled.warnings {
+        context.warn(warning);
+    }
     let count = arguments.count.workers(&mut context)?;
     let mut workers_environment = environment.0.clone();
     count.limit_threads(&mut workers_environment, &mut context);
@@ -161,6 +166,7 @@ pub(crate) fn resolve(
         plan,
         observers,
         notes: context.notes,
+        scheduled: arguments.scheduled.clone(),
         nodes,
         count,
         rendezvous: rendezvous.reasons,

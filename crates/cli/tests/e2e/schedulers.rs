@@ -1,5 +1,5 @@
-//! The ways in which cluster schedulers start `torchrun`: Slurm's `srun`, and the variables of
-//! Kubernetes operators.
+//! The ways in which cluster schedulers start `torchrun` and `rdzv run`: Slurm's `srun`, and the variables
+//! of Kubernetes operators.
 //!
 //! The nodes are agents side by side; what `srun` does for one job is done by a few lines of shell.
 
@@ -11,8 +11,9 @@ const SRUN: &str = r#"
 case $1 in -w) shift 2; exec "$@";; esac
 node=0
 tasks=
+export SLURM_STEP_ID=0 SLURM_STEP_NUM_NODES=$SLURM_NNODES SLURM_STEP_NODELIST="127.0.0.[1-$SLURM_NNODES]"
 while [ $node -lt $SLURM_NNODES ]; do
-    SLURM_NODEID=$node SLURM_PROCID=$node "$@" &
+    SLURM_NODEID=$node SLURM_PROCID=$node SLURMD_NODENAME=127.0.0.$((node + 1)) "$@" &
     tasks="$tasks $!"
     node=$((node + 1))
 done
@@ -93,6 +94,61 @@ fn a_failure_on_one_node_of_a_slurm_job_ends_all_of_it() {
     .expect(1);
     assert!(ended.stderr.contains("exitcode  : 3"), "{}", ended.stderr);
     assert!(ended.took.as_secs() < 20, "{:?}", ended.took);
+}
+
+#[test]
+fn a_step_of_a_slurm_job_needs_no_flags() {
+    let job = free_port();
+    let script = r#"srun "$RDZV" run --nproc-per-node 2 train.py --lr 1"#;
+    let ended = sbatch(script).env("SLURM_JOB_ID", &job.to_string());
+    four_workers(&ended.run().expect(0), &format!("slurm-{job}.0.0"));
+    let script = r#"srun "$RDZV" run --explain train.py | grep -E "place|nodes  |endpoint""#;
+    let ended = sbatch(script).env("SLURM_JOB_ID", &job.to_string());
+    let ended = ended.run().expect(0);
+    let place = format!("Slurm job {job}, step 0, task 1 of 2, restart 0");
+    for text in [&*place, "SLURM_STEP_NUM_NODES", "127.0.0.1:2"] {
+        assert!(ended.stdout.contains(text), "{text}: {}", ended.stdout);
+    }
+}
+
+#[test]
+fn steps_in_which_the_nodes_cannot_meet_are_refused() {
+    let ended = sbatch(r#"srun "$RDZV" run train.py"#).env("SLURM_STEP_TASKS_PER_NODE", "2(x2)");
+    let ended = ended.run().expect(2);
+    let text = "several tasks on a node (SLURM_STEP_TASKS_PER_NODE=2(x2))";
+    assert!(ended.stderr.contains(text), "{}", ended.stderr);
+    let ended = sbatch(r#"srun sh -c 'SLURM_STEP_NODELIST="n[1-" "$RDZV" run train.py'"#);
+    let ended = ended.run().expect(2);
+    let text = "a bracket is not closed";
+    assert!(ended.stderr.contains(text), "{}", ended.stderr);
+}
+
+#[test]
+fn torchrun_a_batch_script_and_none_are_as_without_slurm() {
+    let alone = |ended: &Ended| {
+        let lines = ended.sorted();
+        assert!(
+            lines.iter().all(|line| line.starts_with("0/1 local 0")),
+            "{lines:?}"
+        );
+        lines.len()
+    };
+    for launcher in ["torchrun", "\"$RDZV\" run --scheduler none"] {
+        let ended = sbatch(&format!("srun {launcher} train.py")).run().expect(0);
+        assert_eq!(alone(&ended), 2);
+    }
+    let variable = r#"RDZV_SCHEDULER=none srun "$RDZV" run train.py"#;
+    assert_eq!(alone(&sbatch(variable).run().expect(0)), 2);
+    let ended = sbatch(r#""$RDZV" run train.py"#).env("SLURM_JOB_NUM_NODES", "2");
+    let ended = ended.run().expect(0);
+    assert_eq!(alone(&ended), 1);
+    let hint = "one of the 2 nodes of Slurm job 4711: put srun before the line";
+    assert!(ended.stderr.contains(hint), "{}", ended.stderr);
+    let wrong = sbatch(r#"RDZV_SCHEDULER=slrum "$RDZV" run train.py"#)
+        .run()
+        .expect(2);
+    let text = "RDZV_SCHEDULER is 'slrum' and has to be one of auto, slurm, none";
+    assert!(wrong.stderr.contains(text), "{}", wrong.stderr);
 }
 
 #[test]

@@ -1,0 +1,152 @@
+//! Lists of hosts as Slurm writes them: `n[1-3,07-09],gpu-a[1-2]x[3-4]`.
+
+/// A list may not name more hosts than this.
+const MOST_HOSTS: usize = 65_536;
+
+/// The names, in the order of the list; the last brackets of a name change fastest.
+///
+/// # Errors
+///
+/// The part of the list that cannot be read, and the reason.
+pub(super) fn hosts(list: &str) -> Result<Vec<String>, String> {
+    let mut names = Vec::new();
+    for entry in entries(list)? {
+        let expanded = expand(entry)?;
+        if names.len() + expanded.len() > MOST_HOSTS {
+            return Err(format!("it names more than {MOST_HOSTS} hosts"));
+        }
+        names.extend(expanded);
+    }
+    Ok(names)
+}
+
+/// The parts between the commas that stand in no brackets.
+fn entries(list: &str) -> Result<Vec<&str>, String> {
+    let mut entries = Vec::new();
+    let (mut begin, mut is_inside) = (0, false);
+    for (place, letter) in list.char_indices() {
+        match letter {
+            '[' if is_inside => return Err("there are brackets in brackets".to_owned()),
+            '[' => is_inside = true,
+            ']' if !is_inside => return Err("a bracket is closed that was not opened".to_owned()),
+            ']' => is_inside = false,
+            ',' if !is_inside => {
+                entries.push(&list[begin..place]);
+                begin = place + 1;
+            }
+            ',' | '-' | '.' | '_' => {}
+            letter if letter.is_ascii_alphanumeric() => {}
+            letter => return Err(format!("{letter:?} is in no name of a host")),
+        }
+    }
+    if is_inside {
+        return Err("a bracket is not closed".to_owned());
+    }
+    entries.push(&list[begin..]);
+    Ok(entries)
+}
+
+/// The names of one entry.
+fn expand(entry: &str) -> Result<Vec<String>, String> {
+    let mut names = vec![String::new()];
+    let mut rest = entry;
+    while let Some((before, after)) = rest.split_once('[') {
+        let (ranges, behind) = after.split_once(']').ok_or("a bracket is not closed")?;
+        let numbers = numbers(ranges)?;
+        if names.len() * numbers.len() > MOST_HOSTS {
+            return Err(format!("it names more than {MOST_HOSTS} hosts"));
+        }
+        names = names
+            .iter()
+            .flat_map(|name| {
+                numbers
+                    .iter()
+                    .map(move |number| format!("{name}{before}{number}"))
+            })
+            .collect();
+        rest = behind;
+    }
+    for name in &mut names {
+        name.push_str(rest);
+    }
+    match names.iter().any(String::is_empty) {
+        true => Err("a name is empty".to_owned()),
+        false => Ok(names),
+    }
+}
+
+/// The numbers of `1-3,07-09`, as wide as the first number of their range is written.
+fn numbers(ranges: &str) -> Result<Vec<String>, String> {
+    let mut numbers = Vec::new();
+    for range in ranges.split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let number = |text: &str| {
+            let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            let number = text.parse::<u64>().ok().filter(|_| is_number);
+            number.ok_or_else(|| format!("{range:?} is no range of numbers"))
+        };
+        let (from, to) = (number(first)?, number(last)?);
+        if from > to {
+            return Err(format!("{range:?} is no range of numbers"));
+        }
+        if to - from >= MOST_HOSTS as u64 {
+            return Err(format!("it names more than {MOST_HOSTS} hosts"));
+        }
+        let width = first.len();
+        numbers.extend((from..=to).map(|number| format!("{number:0width$}")));
+    }
+    Ok(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_expanded_as_slurm_expands_them() {
+        for (list, names) in [
+            ("n1", "n1"),
+            ("n1,n2", "n1 n2"),
+            ("n[1-3]", "n1 n2 n3"),
+            ("n[1,3-4],login", "n1 n3 n4 login"),
+            ("n[07-10]", "n07 n08 n09 n10"),
+            ("n[9-11]", "n9 n10 n11"),
+            ("a[1-2]x[3-4]", "a1x3 a1x4 a2x3 a2x4"),
+            ("gpu-a.b_c[0]z", "gpu-a.b_c0z"),
+            ("[1-2]", "1 2"),
+        ] {
+            assert_eq!(
+                hosts(list).map(|names| names.join(" ")),
+                Ok(names.to_owned()),
+                "{list}"
+            );
+        }
+    }
+
+    #[test]
+    fn values_that_are_no_lists_are_refused() {
+        for (list, reason) in [
+            ("", "a name is empty"),
+            ("n1,,n2", "a name is empty"),
+            ("n[1-3", "a bracket is not closed"),
+            ("n1]", "a bracket is closed that was not opened"),
+            ("n[[1]]", "there are brackets in brackets"),
+            ("n[3-1]", "\"3-1\" is no range of numbers"),
+            ("n[]", "\"\" is no range of numbers"),
+            ("n[1-]", "\"1-\" is no range of numbers"),
+            ("n[a-b]", "\"a-b\" is no range of numbers"),
+            ("n[1--2]", "\"1--2\" is no range of numbers"),
+            ("n;rm", "';' is in no name of a host"),
+            ("n 1", "' ' is in no name of a host"),
+            (
+                "n[0-99999999999999999999]",
+                "\"0-99999999999999999999\" is no range of numbers",
+            ),
+            ("n[0-99999]", "it names more than 65536 hosts"),
+            ("n[1-1000]x[1-1000]", "it names more than 65536 hosts"),
+            ("a[1-65000],b[1-65000]", "it names more than 65536 hosts"),
+        ] {
+            assert_eq!(hosts(list), Err(reason.to_owned()), "{list}");
+        }
+    }
+}

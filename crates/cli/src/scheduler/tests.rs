@@ -1,0 +1,233 @@
+use super::*;
+
+/// A step of three nodes, seen by the task on `n2`.
+const STEP: [(&str, &str); 9] = [
+    ("SLURM_JOB_ID", "55"),
+    ("SLURM_JOB_NUM_NODES", "4"),
+    ("SLURM_STEP_ID", "2"),
+    ("SLURM_PROCID", "1"),
+    ("SLURM_STEP_NODELIST", "n[1-3]"),
+    ("SLURM_STEP_NUM_NODES", "3"),
+    ("SLURM_STEP_TASKS_PER_NODE", "1(x3)"),
+    ("SLURMD_NODENAME", "n2"),
+    ("SLURM_CPUS_ON_NODE", "4"),
+];
+
+/// The step with these variables; one without a value is taken away.
+fn asked(
+    scheduler: &str,
+    others: &[(&str, &str)],
+    flags: &[(&str, &str)],
+) -> Result<Scheduled, Refusal> {
+    let mut variables: BTreeMap<OsString, OsString> = BTreeMap::new();
+    for (name, value) in STEP.iter().chain(others) {
+        match *value {
+            "" => variables.remove(OsStr::new(name)),
+            value => variables.insert(name.into(), value.into()),
+        };
+    }
+    scheduled(scheduler, &variables, |id| {
+        let found = flags.iter().find(|(flag, _)| *flag == id);
+        found.map(|(_, text)| (*text).to_owned())
+    })
+}
+
+fn of(others: &[(&str, &str)], flags: &[(&str, &str)]) -> Scheduled {
+    asked("auto", others, flags).unwrap()
+}
+
+fn refused(others: &[(&str, &str)]) -> String {
+    asked("auto", others, &[]).unwrap_err().to_string()
+}
+
+fn value<'s>(scheduled: &'s Scheduled, id: &str) -> Option<&'s str> {
+    let value = scheduled.values.iter().find(|value| value.id == id);
+    value.map(|value| value.value.as_str())
+}
+
+#[test]
+fn a_step_of_several_nodes_needs_no_flags() {
+    let found = of(&[], &[]);
+    assert_eq!(
+        found.job.as_deref(),
+        Some("Slurm job 55, step 2, task 1 of 3, restart 0")
+    );
+    assert_eq!(value(&found, "nnodes"), Some("3"));
+    assert_eq!(value(&found, "rdzv_backend"), Some("c10d"));
+    assert_eq!(value(&found, "rdzv_id"), Some("slurm-55.2.0"));
+    assert_eq!(
+        value(&found, "rdzv_conf"),
+        Some("last_call_timeout=2,is_host=0")
+    );
+    assert_eq!(value(&found, "nproc_per_node"), None);
+    assert_eq!(found.warnings, Vec::<String>::new());
+    let (host, port) = value(&found, "rdzv_endpoint")
+        .unwrap()
+        .split_once(':')
+        .unwrap();
+    assert_eq!(host, "n1");
+    assert!(PORTS.contains(&port.parse().unwrap()), "{port}");
+    // All nodes find the same place, and another restart another one.
+    let first = of(&[("SLURMD_NODENAME", "n1"), ("SLURM_PROCID", "0")], &[]);
+    assert_eq!(
+        value(&first, "rdzv_endpoint"),
+        value(&found, "rdzv_endpoint")
+    );
+    assert_eq!(
+        value(&first, "rdzv_conf"),
+        Some("last_call_timeout=2,is_host=1")
+    );
+    let again = of(&[("SLURM_RESTART_COUNT", "1")], &[]);
+    assert_ne!(
+        value(&again, "rdzv_endpoint"),
+        value(&found, "rdzv_endpoint")
+    );
+    assert_eq!(value(&again, "rdzv_id"), Some("slurm-55.2.1"));
+    let array = [("SLURM_ARRAY_JOB_ID", "50"), ("SLURM_ARRAY_TASK_ID", "7")];
+    assert_eq!(value(&of(&array, &[]), "rdzv_id"), Some("slurm-50_7.2.0"));
+}
+
+#[test]
+fn flags_win_and_how_the_nodes_meet_is_one_matter() {
+    let id = of(&[], &[("rdzv_id", "mine")]);
+    assert_eq!(
+        (value(&id, "rdzv_id"), value(&id, "nnodes")),
+        (None, Some("3"))
+    );
+    let nnodes = of(&[], &[("nnodes", "3")]);
+    assert_eq!(
+        (nnodes.values.len(), nnodes.not_taken),
+        (0, "flags say how the nodes meet")
+    );
+    let endpoint = of(&[], &[("rdzv_endpoint", "n1:1"), ("nnodes", "3")]);
+    assert_eq!(value(&endpoint, "rdzv_id"), Some("slurm-55.2.0"));
+    assert_eq!(endpoint.values.len(), 1);
+    let alone = of(&[], &[("standalone", "yes")]);
+    assert_eq!(alone.values, []);
+}
+
+#[test]
+fn a_number_of_nodes_that_the_step_does_not_have_is_warned_of() {
+    for (nnodes, warning) in [
+        ("3", None),
+        ("1:3", None),
+        ("2:5", None),
+        (
+            "2",
+            Some("1 of them have no workers until another one is lost"),
+        ),
+        ("4", Some("the job waits for nodes that are not in it")),
+    ] {
+        let found = of(&[], &[("nnodes", nnodes), ("rdzv_endpoint", "n1:1")]);
+        match warning {
+            None => assert_eq!(found.warnings, Vec::<String>::new(), "{nnodes}"),
+            Some(text) => assert!(found.warnings[0].contains(text), "{:?}", found.warnings),
+        }
+    }
+}
+
+#[test]
+fn several_tasks_on_a_node_are_refused() {
+    for tasks in ["2(x3)", "1,2(x2)", "2"] {
+        let text = refused(&[("SLURM_STEP_TASKS_PER_NODE", tasks)]);
+        assert!(text.contains("several tasks on a node"), "{text}");
+        assert!(text.contains("--ntasks-per-node=1"), "{text}");
+    }
+    assert!(
+        of(&[("SLURM_STEP_TASKS_PER_NODE", "1,1(x2)")], &[])
+            .job
+            .is_some()
+    );
+}
+
+#[test]
+fn workers_are_as_many_as_accelerators() {
+    let workers =
+        |others: &[(&str, &str)]| value(&of(others, &[]), "nproc_per_node").map(str::to_owned);
+    assert_eq!(
+        workers(&[("SLURM_GPUS_ON_NODE", "8")]).as_deref(),
+        Some("8")
+    );
+    let two = [("SLURM_GPUS_ON_NODE", "8"), ("CUDA_VISIBLE_DEVICES", "0,3")];
+    assert_eq!(workers(&two).as_deref(), Some("2"));
+    assert_eq!(workers(&[("SLURM_GPUS_ON_NODE", "0")]), None);
+    let given = of(&[("SLURM_GPUS_ON_NODE", "8")], &[("nproc_per_node", "4")]);
+    assert_eq!(value(&given, "nproc_per_node"), None);
+}
+
+#[test]
+fn outside_of_a_step_nothing_is_taken() {
+    // A batch script, whose step is a word in newer versions.
+    for step in ["", "batch", "interactive"] {
+        let found = of(&[("SLURM_STEP_ID", step)], &[]);
+        assert_eq!((found.job, found.values), (None, vec![]));
+        assert!(
+            found.warnings[0].contains("put srun before the line"),
+            "{step}"
+        );
+        let chosen = of(&[("SLURM_STEP_ID", step)], &[("standalone", "yes")]);
+        assert_eq!(chosen, Scheduled::default());
+    }
+    for others in [
+        // Another host, a worker, no job.
+        ("SLURMD_NODENAME", "login"),
+        ("LOCAL_RANK", "0"),
+        ("TORCHELASTIC_RUN_ID", "x"),
+    ] {
+        assert_eq!(of(&[others], &[]).values, [], "{others:?}");
+    }
+    assert_eq!(asked("none", &[], &[]), Ok(Scheduled::default()));
+    let text = asked("slurm", &[("SLURM_STEP_ID", "")], &[]).unwrap_err();
+    assert!(text.to_string().contains("this is no step of a Slurm job"));
+    let one = [("SLURM_STEP_NODELIST", "n2"), ("SLURM_STEP_NUM_NODES", "1")];
+    let one = of(
+        &[&one[..], &[("SLURM_STEP_TASKS_PER_NODE", "1")]].concat(),
+        &[],
+    );
+    assert_eq!(one.values, []);
+}
+
+#[test]
+fn values_that_slurm_does_not_write_are_refused_with_a_sentence() {
+    for (name, value, reason) in [
+        ("SLURM_PROCID", "-1", "it is no number"),
+        ("SLURM_PROCID", "1e3", "it is no number"),
+        ("SLURM_JOB_ID", "$(id)", "it is no number"),
+        ("SLURM_JOB_ID", "99999999999999999999", "it is no number"),
+        (
+            "SLURM_STEP_NUM_NODES",
+            "2",
+            "3 nodes are in SLURM_STEP_NODELIST=n[1-3]",
+        ),
+        ("SLURM_STEP_NODELIST", "n[1-3", "a bracket is not closed"),
+        (
+            "SLURM_STEP_NODELIST",
+            "n1;reboot",
+            "';' is in no name of a host",
+        ),
+        (
+            "SLURM_STEP_NODELIST",
+            "n[1-999999999]",
+            "it names more than 65536 hosts",
+        ),
+        (
+            "SLURM_STEP_TASKS_PER_NODE",
+            "x(1)",
+            "it has no numbers of tasks",
+        ),
+        ("SLURM_GPUS_ON_NODE", "many", "it is no number"),
+    ] {
+        let text = refused(&[(name, value)]);
+        assert!(
+            text.starts_with(&format!("{name} has the value {value:?}")),
+            "{text}"
+        );
+        assert!(text.contains(reason), "{text}");
+        assert!(text.contains("--scheduler none"), "{text}");
+    }
+    let missing = refused(&[("SLURMD_NODENAME", "")]);
+    assert!(
+        missing.starts_with("SLURMD_NODENAME is missing"),
+        "{missing}"
+    );
+}
