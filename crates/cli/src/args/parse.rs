@@ -7,13 +7,14 @@ use std::ffi::{OsStr, OsString};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use rdzv_core::env::RDZV_SCHEDULER;
 
 use super::conventions::{Normalised, display, normalise, variable};
 use super::program::Launcher;
 use crate::exit::Refusal;
 use crate::explanation::{Given, Setting};
 use crate::launch::{LaunchArgs, RunArgs};
-use crate::scheduler::{SCHEDULER, SCHEDULERS, Scheduled, Value, scheduled};
+use crate::scheduler::{SCHEDULERS, Scheduled, Value, scheduled};
 use crate::suggestion::did_you_mean;
 
 /// Flags that are no settings of a run: they ask for something else.
@@ -113,14 +114,14 @@ fn ask_scheduler(
             .filter(|_| is_given)
             .map(|value| value.to_string_lossy().into_owned())
     };
-    let variable = environment.get(OsStr::new(SCHEDULER));
+    let variable = environment.get(OsStr::new(RDZV_SCHEDULER));
     let variable = variable.map(|name| name.to_string_lossy().into_owned());
     let scheduler = match (given("scheduler"), variable) {
         (Some(scheduler), _) => scheduler,
         (None, Some(name)) if SCHEDULERS.contains(&name.as_str()) => name,
         (None, Some(name)) => {
             return Err(Refusal::Usage(format!(
-                "{SCHEDULER} is '{name}' and has to be one of {}",
+                "{RDZV_SCHEDULER} is '{name}' and has to be one of {}",
                 SCHEDULERS.join(", ")
             )));
         }

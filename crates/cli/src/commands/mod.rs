@@ -6,6 +6,7 @@
 //! | `conclude` | the end of a launch: report, verdict, exit code |
 //! | `subcommands` | the flags of all others, `rdzv env`; [`crate::demo`] is `rdzv demo` |
 //! | `store_command` | `rdzv store` |
+//! | `verdict` | `rdzv verdict` |
 //! | `completions` | `rdzv completions`, `--print-completion` |
 
 mod completions;
@@ -14,6 +15,7 @@ mod launcher;
 mod lost_agent;
 mod store_command;
 mod subcommands;
+mod verdict;
 
 pub(crate) use self::launcher::{agent, keep};
 pub(crate) use self::subcommands::run;

@@ -8,6 +8,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use rdzv_core::env;
 
 use super::store_command::{self, StoreArgs};
+use super::verdict::{self, VerdictArgs};
 use super::{completions, launcher};
 use crate::args::{self, Launcher, variable};
 use crate::demo::{self, DemoArgs, DemoWorkerArgs};
@@ -42,6 +43,7 @@ enum OwnCommand {
     Store(StoreArgs),
     /// Make a job token, by which the processes of a job know one another
     Token(TokenArgs),
+    Verdict(VerdictArgs),
     Demo(DemoArgs),
     #[command(hide = true)]
     DemoWorker(DemoWorkerArgs),
@@ -85,6 +87,7 @@ pub(crate) fn run(words: &[OsString]) -> ExitCode {
         }
         OwnCommand::Store(arguments) => store_command::run(&arguments),
         OwnCommand::Token(arguments) => trust::make_token(&arguments),
+        OwnCommand::Verdict(arguments) => verdict::run(&arguments),
         OwnCommand::Demo(arguments) if rdzv_agent::is_kept() => demo::run(&arguments),
         OwnCommand::Demo(_) => launcher::keep(OsStr::new("rdzv")),
         OwnCommand::DemoWorker(arguments) => demo::work(&arguments),

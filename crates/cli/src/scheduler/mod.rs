@@ -14,9 +14,6 @@ use crate::explanation::{Draft, Provenance};
 
 mod host_list;
 
-/// Says which scheduler to ask, where the flag does not.
-pub(crate) const SCHEDULER: &str = "RDZV_SCHEDULER";
-
 /// The schedulers that can be asked.
 pub(crate) const SCHEDULERS: [&str; 3] = ["auto", "slurm", "none"];
 

@@ -152,6 +152,30 @@ fn torchrun_a_batch_script_and_none_are_as_without_slurm() {
 }
 
 #[test]
+fn a_batch_script_can_ask_for_the_true_result() {
+    let one = r#"srun sh -c '"$RDZV" run --report report-$SLURM_NODEID.json train.py'"#;
+    let ended = sbatch(&format!("{one}\n\"$RDZV\" verdict report-*.json"))
+        .run()
+        .expect(0);
+    let text = "run slurm-4711.0.0 succeeded on 2 nodes with 0 restarts";
+    assert!(ended.stdout.contains(text), "{}", ended.stdout);
+    let fails = r#"echo 'test "$RANK" = 1 && exit 3; exec sleep 1000' > train.py"#;
+    let one = one.replace("--report", "--exit-code worker --report");
+    let script = format!("{fails}\n{one}\n\"$RDZV\" verdict report-*.json");
+    let ended = sbatch(&script).env("SLURM_JOB_ID", "4712").run().expect(3);
+    let text = "run slurm-4712.0.0 failed with 0 restarts: first failure: rank 1 on ";
+    assert!(ended.stdout.contains(text), "{}", ended.stdout);
+    let ended = sbatch(r#""$RDZV" verdict nothing.json"#).run().expect(2);
+    assert!(
+        ended
+            .stderr
+            .contains("rdzv verdict: nothing.json: No such file"),
+        "{}",
+        ended.stderr
+    );
+}
+
+#[test]
 fn pods_get_their_settings_from_variables() {
     let fixed = r#"
         for node in 0 1; do

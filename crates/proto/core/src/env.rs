@@ -91,6 +91,8 @@ variables! {
     /// Worker: path of the named pipe that its heartbeats go to, one line each; set only with
     /// `--heartbeat-timeout`. Ours.
     RDZV_HEARTBEAT;
+    /// Launcher: `auto`, `slurm` or `none`, if `--scheduler` is not given. Ours.
+    RDZV_SCHEDULER;
     /// Worker: path of the file with the job token, if the job has one. Launcher and `rdzv store`: that path,
     /// if `--token-file` is not given. Ours.
     RDZV_JOB_TOKEN_FILE;
