@@ -328,8 +328,8 @@ impl Step {
         if most < nodes {
             let spares = nodes - most;
             return Some(format!(
-                "--nnodes {nnodes} in a step of {nodes} nodes: {spares} of them have no workers until \
-                 another one is lost"
+                "--nnodes {nnodes} in a step of {nodes} nodes: {spares} in reserve, without workers until \
+                 another node is lost"
             ));
         }
         (least > nodes).then(|| {

@@ -114,7 +114,7 @@ fn a_number_of_nodes_that_the_step_does_not_have_is_warned_of() {
         ("2:5", None),
         (
             "2",
-            Some("1 of them have no workers until another one is lost"),
+            Some("1 in reserve, without workers until another node is lost"),
         ),
         ("4", Some("the job waits for nodes that are not in it")),
     ] {
