@@ -47,11 +47,11 @@ impl Acceptor {
         listener.chain(self.handshakes.iter().map(|one| one.socket().as_fd()))
     }
 
-    /// Accepts whoever has come and hears who they are. Returns the peers among them; `present` are
-    /// those who have come before. The others are told why they are refused.
+    /// Accepts whoever has come and hears who they are. Returns the peers among them; `present` says
+    /// who has come before. The others are told why they are refused.
     pub(crate) fn accept_peers(
         &mut self,
-        present: &BTreeMap<u32, Inbound>,
+        present: impl Fn(u32) -> bool,
     ) -> Result<BTreeMap<u32, Inbound>, CollectiveError> {
         self.accept()?;
         let mut accepted = BTreeMap::new();
@@ -68,7 +68,7 @@ impl Acceptor {
                     continue;
                 }
             };
-            let is_present = |rank| present.contains_key(&rank) || accepted.contains_key(&rank);
+            let is_present = |rank| present(rank) || accepted.contains_key(&rank);
             match admit(&self.member, hello, is_present) {
                 Ok(peer) => {
                     accepted.insert(peer, arriving.accept(self.shared));

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   rdzv/process_group/<name>/<epoch>/group    "<group id> <world size>", written by rank 0
-//!   rdzv/process_group/<name>/<epoch>/<rank>   "<address>:<port> <host>", written by each rank
+//!   rdzv/process_group/<name>/<epoch>/<rank>   "<address>:<port> <port> <host>", written by each rank
 //! ```
 //!
-//! The host is what two processes on it, and no others, call it; see `socket`. It may be missing.
+//! The first port is that of the collectives, the second that of messages. The host is what two processes on it, and no others, call it; see `socket`. It may be missing.
 //!
 //! The store is needed for this only. Connections are made when they are first used.
 
@@ -21,7 +21,8 @@ use crate::acceptor::Member;
 use crate::error::CollectiveError;
 use crate::interrupt::Interrupt;
 use crate::mesh::Mesh;
-use crate::socket::{Endpoint, Listener, host_name, local_name};
+use crate::point::Setup;
+use crate::socket::{Endpoint, Listener, host_name, local_name, messages_name};
 use crate::wire::GroupId;
 
 /// Options of a group. All ranks must choose the same name.
@@ -107,7 +108,7 @@ pub(crate) fn join(
     rank: u32,
     world_size: u32,
     options: &GroupOptions,
-) -> Result<Mesh, CollectiveError> {
+) -> Result<(Mesh, Setup), CollectiveError> {
     if rank >= world_size {
         return Err(CollectiveError::Argument(format!(
             "rank {rank} of {world_size}: ranks are 0 to one less than the world size"
@@ -131,17 +132,21 @@ pub(crate) fn join(
         source,
     };
     let mut listener = Listener::bind((ip, 0).into()).map_err(listening)?;
+    let mut messages = Listener::bind((ip, 0).into()).map_err(listening)?;
     let address = listener.address().map_err(listening)?;
+    let port = messages.address().map_err(listening)?.port();
     let group = *joining.agree_on_group()?.as_bytes();
     let host = options.local.then(host_name).flatten().filter(|_| {
         // TCP does as well.
-        let local = listener.bind_local(&local_name(&group, rank));
+        let local = listener
+            .bind_local(&local_name(&group, rank))
+            .and_then(|()| messages.bind_local(&messages_name(&group, rank)));
         local
             .inspect_err(|error| tracing::debug!(%error, "no Unix socket"))
             .is_ok()
     });
-    joining.publish(address, host.as_deref())?;
-    let endpoints = joining.all_endpoints(&group, host.as_deref())?;
+    joining.publish(address, port, host.as_deref())?;
+    let (endpoints, for_messages) = joining.all_endpoints(&group, host.as_deref())?;
     let member = Member {
         rank,
         world_size,
@@ -152,13 +157,13 @@ pub(crate) fn join(
         source,
     })?;
     let interrupt = Arc::new(interrupt);
-    Ok(Mesh::new(
-        member,
-        endpoints,
-        listener,
-        options.shared,
-        interrupt,
-    ))
+    let setup = Setup {
+        listener: messages,
+        endpoints: for_messages,
+        share: options.shared,
+    };
+    let mesh = Mesh::new(member, endpoints, listener, options.shared, interrupt);
+    Ok((mesh, setup))
 }
 
 /// One rank on its way into a group.
@@ -203,8 +208,14 @@ impl Joining<'_> {
         Ok(group)
     }
 
-    fn publish(&self, address: SocketAddr, host: Option<&str>) -> Result<(), CollectiveError> {
-        let value = host.map_or_else(|| address.to_string(), |host| format!("{address} {host}"));
+    fn publish(
+        &self,
+        address: SocketAddr,
+        messages: u16,
+        host: Option<&str>,
+    ) -> Result<(), CollectiveError> {
+        let host = host.map_or_else(String::new, |host| format!(" {host}"));
+        let value = format!("{address} {messages}{host}");
         self.claim(&self.key(self.rank), &value)
     }
 
@@ -222,30 +233,33 @@ impl Joining<'_> {
         })
     }
 
-    /// Where all ranks listen; those of our host are local.
+    /// Where all ranks listen, for collectives and for messages; those of our host are local.
     fn all_endpoints(
         &self,
         group: &GroupId,
         host: Option<&str>,
-    ) -> Result<Vec<Endpoint>, CollectiveError> {
+    ) -> Result<(Vec<Endpoint>, Vec<Endpoint>), CollectiveError> {
         let keys: Vec<String> = (0..self.world_size).map(|rank| self.key(rank)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         self.wait(&keys)?;
         let values = self.store.multi_get(&keys);
         let values = values.map_err(|error| self.failed(error))?;
-        (0..)
-            .zip(keys.iter().zip(&values))
-            .map(|(rank, (key, value))| {
-                let place = str::from_utf8(value).ok().and_then(|text| {
-                    let (address, theirs) = text.split_once(' ').unwrap_or((text, ""));
-                    Some(Endpoint {
-                        address: address.parse().ok()?,
-                        local: (host == Some(theirs)).then(|| local_name(group, rank)),
-                    })
-                });
-                place.ok_or_else(|| self.corrupt(key, value))
-            })
-            .collect()
+        let places = (0..).zip(keys.iter().zip(&values));
+        let endpoints = places.map(|(rank, (key, value))| {
+            let (address, port, theirs) =
+                parse_place(value).ok_or_else(|| self.corrupt(key, value))?;
+            let is_local = host.is_some() && host == theirs;
+            let endpoint = |address, name: fn(&GroupId, u32) -> String| Endpoint {
+                address,
+                local: is_local.then(|| name(group, rank)),
+            };
+            let for_messages = SocketAddr::new(address.ip(), port);
+            Ok((
+                endpoint(address, local_name),
+                endpoint(for_messages, messages_name),
+            ))
+        });
+        endpoints.collect()
     }
 
     fn wait(&self, keys: &[&str]) -> Result<(), CollectiveError> {
@@ -289,6 +303,17 @@ impl Joining<'_> {
             }),
         }
     }
+}
+
+/// Address, port for messages, and host, as a rank has published them.
+fn parse_place(value: &[u8]) -> Option<(SocketAddr, u16, Option<&str>)> {
+    let text = str::from_utf8(value).ok()?;
+    let (address, rest) = text.split_once(' ')?;
+    let (port, host) = match rest.split_once(' ') {
+        Some((port, host)) => (port, Some(host)),
+        None => (rest, None),
+    };
+    Some((address.parse().ok()?, port.parse().ok()?, host))
 }
 
 fn beginning(value: &[u8]) -> String {

@@ -14,8 +14,8 @@ pub struct Call {
     pub element: ElementType,
     /// Number of elements that each rank passed; 0 where ranks may pass different numbers.
     pub elements: u64,
-    /// Sequence number of this collective operation in the group, from 1; for [`Operation::Send`] that
-    /// of the message from that rank to the other.
+    /// Sequence number of this operation among the collective ones of the group, from 1; of
+    /// [`Operation::Send`] and [`Operation::Receive`] among these of this rank.
     pub sequence: u64,
 }
 
@@ -66,10 +66,19 @@ pub enum Operation {
         /// The operator that combines two values.
         reduce: ReduceOp,
     },
-    /// One rank gets what another one has.
+    /// This rank sends a message to another one.
     Send {
-        /// The rank that has it.
-        from: u32,
+        /// The receiver.
+        to: u32,
+        /// Told apart by the receiver.
+        tag: u32,
+    },
+    /// This rank receives a message.
+    Receive {
+        /// The sender; without one, any rank.
+        from: Option<u32>,
+        /// The tag of the message.
+        tag: u32,
     },
 }
 
@@ -103,7 +112,16 @@ impl fmt::Display for Call {
             Operation::ReduceScatter { reduce } => {
                 write!(formatter, "reduce_scatter({data}, {reduce})")?;
             }
-            Operation::Send { from } => write!(formatter, "send({data}, from rank {from})")?,
+            Operation::Send { to, tag } => {
+                write!(formatter, "send({data}, to rank {to}, tag {tag})")?
+            }
+            Operation::Receive {
+                from: Some(from),
+                tag,
+            } => write!(formatter, "receive({data}, from rank {from}, tag {tag})")?,
+            Operation::Receive { from: None, tag } => {
+                write!(formatter, "receive({data}, from any rank, tag {tag})")?;
+            }
         }
         write!(formatter, " as operation {sequence}")
     }

@@ -59,6 +59,16 @@ impl ElementType {
         Self::Bool,
     ];
 
+    /// Length of one value in bytes.
+    pub fn size(self) -> usize {
+        match self {
+            Self::U8 | Self::I8 | Self::Bool => 1,
+            Self::U16 | Self::I16 | Self::F16 | Self::Bf16 => 2,
+            Self::U32 | Self::I32 | Self::F32 => 4,
+            Self::U64 | Self::I64 | Self::F64 => 8,
+        }
+    }
+
     /// Whether values of this type can be combined by an operator.
     pub fn allows(self, op: ReduceOp) -> bool {
         match self {

@@ -150,6 +150,41 @@ pub enum CollectiveError {
         /// Where it listens.
         address: SocketAddr,
     },
+    /// A message is of another type or length than the receive that was posted for it.
+    #[error(
+        "{call}: rank {rank} expects {}, but rank {peer} at {address} sent {elements} x {element} with this tag; \
+         both must pass as many values of one type",
+        Values(.call)
+    )]
+    MessageSize {
+        /// The own call, a receive.
+        call: Call,
+        /// The own rank.
+        rank: u32,
+        /// The sender.
+        peer: u32,
+        /// Where it listens.
+        address: SocketAddr,
+        /// Number of elements of the message.
+        elements: u64,
+        /// Their type.
+        element: ElementType,
+    },
+    /// No rank sent a message in time to a receive from any of them.
+    #[error(
+        "{call}: waited {:.1} s, and no rank has sent a message with this tag{}; they are slow, stopped, or \
+         do not send it",
+        .elapsed.as_secs_f64(),
+        Gone(.gone)
+    )]
+    NoSender {
+        /// The own call, a receive.
+        call: Call,
+        /// The ranks that have ended or left.
+        gone: Vec<u32>,
+        /// Time since the operation began.
+        elapsed: Duration,
+    },
     /// A rank did not want to talk to this one.
     #[error("{call}: rank {peer} at {address} refused this rank: {refusal}")]
     Refused {
@@ -252,7 +287,7 @@ impl CollectiveError {
         match *self {
             Self::Timeout { peer, .. } => (peer, Cause::TimedOut),
             Self::Lost { peer, .. } => (peer, Cause::Lost),
-            Self::Mismatch { peer, .. } => (peer, Cause::Mismatch),
+            Self::Mismatch { peer, .. } | Self::MessageSize { peer, .. } => (peer, Cause::Mismatch),
             Self::Refused { peer, .. } => (peer, Cause::Refused),
             Self::Aborted { suspect, cause, .. } => (suspect, cause),
             Self::NotARank { peer, .. } => (peer, Cause::Other),
@@ -279,6 +314,27 @@ impl fmt::Display for Ranks<'_> {
             0 => Ok(()),
             more => write!(formatter, " and {more} more"),
         }
+    }
+}
+
+/// "; rank 1 has ended or left the group", and the like.
+struct Gone<'a>(&'a [u32]);
+
+impl fmt::Display for Gone<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            [] => Ok(()),
+            gone => write!(formatter, " ({} ended or left the group)", Ranks(gone)),
+        }
+    }
+}
+
+/// "3 x f32".
+struct Values<'a>(&'a Call);
+
+impl fmt::Display for Values<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} x {}", self.0.elements, self.0.element)
     }
 }
 

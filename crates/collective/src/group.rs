@@ -1,7 +1,6 @@
 //! The process group: one rank's membership, and the frame that all operations share.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rdzv_store::{Breaker, Store};
@@ -12,9 +11,11 @@ use crate::element::Element;
 use crate::error::CollectiveError;
 use crate::exchange::{self, Buffers, Scratch};
 use crate::mesh::{Mesh, Running};
+use crate::point::{Membership, PointToPoint};
 use crate::reduce_op::ReduceOp;
 use crate::schedule::{Parts, Schedule};
 use crate::shared_reduction;
+use crate::wire::{Cause, Frame};
 
 /// One rank's membership in a group of processes that work on the same thing.
 ///
@@ -27,15 +28,50 @@ pub struct ProcessGroup {
     timeout: Duration,
     /// Number of collective operations that have been called.
     sequence: u64,
-    /// Number of messages sent to and received from each rank.
-    pub(crate) sent: BTreeMap<u32, u64>,
-    pub(crate) received: BTreeMap<u32, u64>,
     /// The most bytes that other ranks can make this one reserve in one operation.
     pub(crate) largest: u64,
     /// The first error, once there was one.
-    broken: Option<String>,
+    broken: Arc<OnceLock<Break>>,
+    /// Whether the peers were told of it on the connections of the collectives.
+    told: bool,
     /// Room for one message that is yet to be combined.
     scratch: Scratch,
+    messages: Membership,
+}
+
+/// The first error of a group: of a collective operation or a message, whichever fails first.
+#[derive(Debug)]
+pub(crate) struct Break {
+    pub(crate) first: String,
+    /// The rank at fault.
+    pub(crate) suspect: u32,
+    pub(crate) cause: Cause,
+}
+
+impl Break {
+    pub(crate) fn new(error: &CollectiveError, own_rank: u32) -> Self {
+        let (suspect, cause) = error.blame(own_rank);
+        Self {
+            first: error.to_string(),
+            suspect,
+            cause,
+        }
+    }
+
+    /// The error of all later operations.
+    pub(crate) fn error(&self) -> CollectiveError {
+        CollectiveError::Broken {
+            first: self.first.clone(),
+        }
+    }
+
+    /// What the peers are told.
+    pub(crate) fn frame(&self) -> Frame {
+        Frame::Abort {
+            suspect: self.suspect,
+            cause: self.cause,
+        }
+    }
 }
 
 impl ProcessGroup {
@@ -61,16 +97,25 @@ impl ProcessGroup {
         world_size: u32,
         options: &GroupOptions,
     ) -> Result<Self, CollectiveError> {
+        let (mesh, setup) = bootstrap::join(store, rank, world_size, options)?;
+        let broken = Arc::new(OnceLock::new());
+        let messages = PointToPoint::new(
+            *mesh.member(),
+            setup,
+            Arc::clone(mesh.interrupt()),
+            Arc::clone(&broken),
+            options.timeout,
+        );
         Ok(Self {
-            mesh: bootstrap::join(store, rank, world_size, options)?,
+            mesh,
             options: options.clone(),
             timeout: options.timeout,
             sequence: 0,
-            sent: BTreeMap::new(),
-            received: BTreeMap::new(),
             largest: options.largest,
-            broken: None,
+            broken,
+            told: false,
             scratch: Scratch::default(),
+            messages: Membership(messages),
         })
     }
 
@@ -123,6 +168,11 @@ impl ProcessGroup {
     pub fn breaker(&self) -> Breaker {
         let interrupt = Arc::clone(self.mesh.interrupt());
         Arc::new(move || interrupt.raise())
+    }
+
+    /// Messages to and from other ranks, for any thread and with the time limit of the group; see [`PointToPoint`].
+    pub fn point_to_point(&self) -> PointToPoint {
+        self.messages.0.clone().with_timeout(self.timeout)
     }
 
     /// Time limit of an operation.
@@ -184,10 +234,10 @@ impl ProcessGroup {
         timeout: Duration,
         act: impl FnOnce(&mut Mesh, &Running, &mut Scratch) -> Result<R, CollectiveError>,
     ) -> Result<R, CollectiveError> {
-        if let Some(first) = &self.broken {
-            return Err(CollectiveError::Broken {
-                first: first.clone(),
-            });
+        if let Some(broken) = self.broken.get() {
+            let error = broken.error();
+            self.tell_peers();
+            return Err(error);
         }
         let running = Running {
             call,
@@ -204,9 +254,19 @@ impl ProcessGroup {
 
     /// The group is broken by this error: here, and at the peers.
     pub(crate) fn set_broken(&mut self, error: &CollectiveError) {
-        let (suspect, cause) = error.blame(self.mesh.member().rank);
-        self.mesh.abort(suspect, cause);
-        self.broken = Some(error.to_string());
+        let own = Break::new(error, self.rank());
+        let broken = self.broken.get_or_init(|| own);
+        self.messages.0.break_off(broken);
+        self.tell_peers();
+    }
+
+    /// Tells the peers that the group is broken, unless they know.
+    fn tell_peers(&mut self) {
+        if let Some(broken) = self.broken.get()
+            && !std::mem::replace(&mut self.told, true)
+        {
+            self.mesh.abort(broken.suspect, broken.cause);
+        }
     }
 
     /// Whether large buffers are reduced on shared buffers; the same on all ranks.

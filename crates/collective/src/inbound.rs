@@ -224,6 +224,22 @@ impl Inbound {
         }
     }
 
+    /// Reads some of what is there; 0 bytes if nothing is.
+    pub(crate) fn read_some(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if let Some(ring) = self.ring() {
+            return Ok(ring.read(into)?);
+        }
+        loop {
+            match self.socket.read(&mut [IoSliceMut::new(into)]) {
+                Ok(0) => return Err(closed()),
+                Ok(read) => return Ok(read),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(0),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     /// Reads a control frame beside the ring; an error if the peer has ended. The contents of the ring were
     /// said before.
     pub(crate) fn read_control(&mut self) -> io::Result<Option<[u8; FRAME]>> {

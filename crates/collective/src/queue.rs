@@ -3,16 +3,17 @@
 //! The group itself moves between the caller and the thread, so synchronous calls need no lock: they run on
 //! the caller's thread, once the queue is empty.
 
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use rdzv_store::Breaker;
 
 use crate::element::Element;
 use crate::error::CollectiveError;
 use crate::group::ProcessGroup;
+use crate::point::PointToPoint;
 use crate::reduce_op::ReduceOp;
+use crate::work::{Work, panicked, work};
 
 type Operation = Box<dyn FnOnce(&mut ProcessGroup) + Send>;
 
@@ -46,6 +47,7 @@ pub struct GroupQueue {
     idle: Option<Box<ProcessGroup>>,
     thread: Option<QueueThread>,
     breaker: Breaker,
+    point_to_point: PointToPoint,
 }
 
 struct QueueThread {
@@ -59,6 +61,7 @@ impl GroupQueue {
     pub fn new(group: ProcessGroup) -> Self {
         Self {
             breaker: group.breaker(),
+            point_to_point: group.point_to_point(),
             idle: Some(Box::new(group)),
             thread: None,
         }
@@ -86,15 +89,11 @@ impl GroupQueue {
         if let Some(group) = self.idle.take() {
             thread.send(Message::Take(group))?;
         }
-        let (result, outcome) = mpsc::channel();
+        let (completer, work) = work();
         thread.send(Message::Run(Box::new(move |group| {
-            // Nobody needs the result of work that was dropped.
-            let _ = result.send(operation(group));
+            completer.complete(operation(group));
         })))?;
-        Ok(Work {
-            outcome,
-            done: None,
-        })
+        Ok(work)
     }
 
     /// Queues [`ProcessGroup::all_reduce`]. The result of the work is the reduced values.
@@ -141,6 +140,11 @@ impl GroupQueue {
         self.idle.take().map(|group| *group).ok_or_else(panicked)
     }
 
+    /// [`ProcessGroup::point_to_point`] of the group: messages do not wait for the operations in the queue.
+    pub fn point_to_point(&self) -> PointToPoint {
+        self.point_to_point.clone()
+    }
+
     /// [`ProcessGroup::breaker`] of the group: ends the operation in progress and all in the queue.
     pub fn breaker(&self) -> Breaker {
         Breaker::clone(&self.breaker)
@@ -170,6 +174,10 @@ impl QueueThread {
     /// Ends the thread after the messages that were sent.
     fn end(self) {
         drop(self.messages);
+        // A function that is called when an operation has ended may drop the queue, on this very thread.
+        if self.handle.thread().id() == thread::current().id() {
+            return;
+        }
         // A panic was reported by the work that it ended.
         let _ = self.handle.join();
     }
@@ -209,63 +217,4 @@ fn start() -> std::io::Result<QueueThread> {
         returned,
         handle,
     })
-}
-
-fn panicked() -> CollectiveError {
-    CollectiveError::Broken {
-        first: "an operation in its queue panicked".to_owned(),
-    }
-}
-
-/// The result of an asynchronous operation. Dropping it does not end the operation.
-///
-/// ```
-/// use std::time::Duration;
-/// use rdzv_collective::{GroupQueue, ProcessGroup};
-///
-/// let store = rdzv_store::HashStore::new();
-/// let group = ProcessGroup::new(&store, 0, 1, Duration::from_secs(60))?;
-/// let mut queue = GroupQueue::new(group);
-/// let mut work = queue.submit(ProcessGroup::barrier)?;
-/// assert!(work.wait_timeout(Duration::from_secs(60)), "a barrier of one rank ends at once");
-/// work.wait()?;
-/// # Ok::<(), rdzv_collective::CollectiveError>(())
-/// ```
-#[derive(Debug)]
-pub struct Work<R> {
-    outcome: Receiver<Result<R, CollectiveError>>,
-    /// Taken from the channel already.
-    done: Option<Result<R, CollectiveError>>,
-}
-
-impl<R> Work<R> {
-    /// Waits for the operation, which has the time limit of the group.
-    ///
-    /// # Errors
-    ///
-    /// Those of the operation.
-    pub fn wait(self) -> Result<R, CollectiveError> {
-        match self.done {
-            Some(result) => result,
-            None => self.outcome.recv().unwrap_or_else(|_| Err(panicked())),
-        }
-    }
-
-    /// Waits for the operation for up to `timeout`; says whether it has ended, with success or without. If not,
-    /// it goes on.
-    pub fn wait_timeout(&mut self, timeout: Duration) -> bool {
-        if self.done.is_none() {
-            self.done = match self.outcome.recv_timeout(timeout) {
-                Ok(result) => Some(result),
-                Err(RecvTimeoutError::Disconnected) => Some(Err(panicked())),
-                Err(RecvTimeoutError::Timeout) => None,
-            };
-        }
-        self.done.is_some()
-    }
-
-    /// Whether the operation has ended, with success or without.
-    pub fn is_done(&mut self) -> bool {
-        self.wait_timeout(Duration::ZERO)
-    }
 }

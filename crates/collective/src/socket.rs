@@ -45,6 +45,11 @@ pub(crate) fn local_name(group: &GroupId, rank: u32) -> String {
     format!("rdzv-{}-{rank}", uuid::Uuid::from_bytes(*group).simple())
 }
 
+/// The same for the messages of the rank.
+pub(crate) fn messages_name(group: &GroupId, rank: u32) -> String {
+    format!("{}-messages", local_name(group, rank))
+}
+
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Socket {

@@ -1,6 +1,7 @@
 //! The bytes between two ranks.
 //!
-//! Each direction of a pair has its own connection, dialled by the sender. All numbers are
+//! Each direction of a pair has its own connection, dialled by the sender; messages from one rank to another
+//! have two more, at a listener of their own. All numbers are
 //! little-endian, except for the version, which is in the order of the sender's memory as the values
 //! are: so ranks of another order refuse one another.
 //!
@@ -10,7 +11,7 @@
 //!
 //!   hello, 40 bytes                         frame, 32 bytes, then the payload of a data frame
 //!    0 magic "RZPG"                          0 magic "RZPF"
-//!    4 version (u16), flags (u16)            4 kind: 1 accept 2 refuse 3 abort 4 data
+//!    4 version (u16), flags (u16)            4 kind: 1 accept 2 refuse 3 abort 4 data; and below
 //!    8 from rank (u32)                       5 operation | cause | refusal | offer taken
 //!   12 to rank (u32)                         6 element type, reduction
 //!   16 world size (u32), 0 (u32)             8 root | rank at fault | expected (u32)
@@ -23,6 +24,16 @@
 //! that of the shared buffer of the dialler. If the accept frame takes it, data frames go through the ring, and the
 //! socket carries no more than an abort. Where the values are in the shared buffer, the payload is empty.
 //!
+//! Frames on the connections of messages, beside accept, refuse and abort:
+//!
+//! ```text
+//!   dialler -> acceptor   5 announced message   8 tag   16 number   24 elements; its values come when asked for
+//!                         6 eager message       the same; its values follow
+//!                         8 piece               12 length of the values that follow   16 number of the message
+//!   acceptor -> dialler   7 matched             16 number of a message that a receive was found for
+//!   both                  9 leave               the sender leaves the group in order
+//! ```
+//!
 //! All control frames have one fixed length, so that a peer can make nobody reserve memory. The
 //! length of a payload is known to the receiver beforehand and only compared.
 
@@ -34,7 +45,7 @@ use crate::reduce_op::ReduceOp;
 
 pub(crate) const HELLO: usize = 40;
 pub(crate) const FRAME: usize = 32;
-pub(crate) const VERSION: u16 = 5;
+pub(crate) const VERSION: u16 = 6;
 
 /// An offer of shared memory follows the hello.
 const OFFERS_MEMORY: u16 = 1;
@@ -185,6 +196,33 @@ pub(crate) enum Frame {
     Abort { suspect: u32, cause: Cause },
     /// Values follow.
     Data { call: Call, payload: u32 },
+    /// A message from one rank to another. If it is eager, its values follow.
+    Message { envelope: Envelope, eager: bool },
+    /// A receive was found for the message of this number: its room is free again, and the values of one that was
+    /// announced may come.
+    Matched { number: u64 },
+    /// Values of an announced message follow.
+    Piece { number: u64, payload: u32 },
+    /// The sender leaves the group, with nothing left to send.
+    Leave,
+}
+
+/// What the receiver of a message looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Envelope {
+    pub(crate) tag: u32,
+    pub(crate) element: ElementType,
+    pub(crate) elements: u64,
+    /// The place of the message among all from this rank to the other, from 1.
+    pub(crate) number: u64,
+}
+
+impl Envelope {
+    /// Length of the values in bytes; `None` if it is beyond any memory.
+    pub(crate) fn bytes(&self) -> Option<usize> {
+        let elements = usize::try_from(self.elements).ok()?;
+        elements.checked_mul(self.element.size())
+    }
 }
 
 impl Frame {
@@ -207,6 +245,22 @@ impl Frame {
                 bytes[24..].copy_from_slice(&call.elements.to_le_bytes());
                 (4, code, argument)
             }
+            Self::Message { envelope, eager } => {
+                bytes[6] = code_in(&ElementType::ALL, envelope.element);
+                bytes[16..24].copy_from_slice(&envelope.number.to_le_bytes());
+                bytes[24..].copy_from_slice(&envelope.elements.to_le_bytes());
+                (if eager { 6 } else { 5 }, 0, envelope.tag)
+            }
+            Self::Matched { number } => {
+                bytes[16..24].copy_from_slice(&number.to_le_bytes());
+                (7, 0, 0)
+            }
+            Self::Piece { number, payload } => {
+                bytes[12..16].copy_from_slice(&payload.to_le_bytes());
+                bytes[16..24].copy_from_slice(&number.to_le_bytes());
+                (8, 0, 0)
+            }
+            Self::Leave => (9, 0, 0),
         };
         bytes[4] = kind;
         bytes[5] = detail;
@@ -238,6 +292,23 @@ impl Frame {
                 },
                 payload: number(bytes, 12),
             },
+            kind @ (5 | 6) => Self::Message {
+                envelope: Envelope {
+                    tag: argument,
+                    element: coded(&ElementType::ALL, bytes[6])?,
+                    elements: long_number(bytes, 24),
+                    number: long_number(bytes, 16),
+                },
+                eager: kind == 6,
+            },
+            7 => Self::Matched {
+                number: long_number(bytes, 16),
+            },
+            8 => Self::Piece {
+                number: long_number(bytes, 16),
+                payload: number(bytes, 12),
+            },
+            9 => Self::Leave,
             _ => return None,
         })
     }
@@ -270,7 +341,8 @@ fn operation_code(operation: Operation) -> (u8, Option<ReduceOp>, u32) {
         Operation::AllToAllUnequal => (10, None, 0),
         Operation::Reduce { reduce, root } => (11, Some(reduce), root),
         Operation::ReduceScatter { reduce } => (12, Some(reduce), 0),
-        Operation::Send { from } => (13, None, from),
+        // Messages have frames of their own.
+        Operation::Send { .. } | Operation::Receive { .. } => (0, None, 0),
     }
 }
 
@@ -292,7 +364,6 @@ fn operation(code: u8, reduce: Option<ReduceOp>, argument: u32) -> Option<Operat
             root,
         },
         12 => Operation::ReduceScatter { reduce: reduce? },
-        13 => Operation::Send { from: argument },
         _ => return None,
     })
 }
@@ -363,7 +434,7 @@ mod tests {
 
     fn operations() -> impl Strategy<Value = Operation> {
         let codes = (
-            1..=13_u8,
+            1..=12_u8,
             prop::sample::select(&ReduceOp::ALL[..]),
             any::<u32>(),
         );
@@ -380,7 +451,25 @@ mod tests {
                 sequence,
             },
         );
+        let envelopes = (
+            any::<u32>(),
+            prop::sample::select(&ElementType::ALL[..]),
+            any::<u64>(),
+            any::<u64>(),
+        )
+            .prop_map(|(tag, element, elements, number)| Envelope {
+                tag,
+                element,
+                elements,
+                number,
+            });
         prop_oneof![
+            (envelopes, any::<bool>())
+                .prop_map(|(envelope, eager)| Frame::Message { envelope, eager }),
+            any::<u64>().prop_map(|number| Frame::Matched { number }),
+            (any::<u64>(), any::<u32>())
+                .prop_map(|(number, payload)| Frame::Piece { number, payload }),
+            Just(Frame::Leave),
             any::<bool>().prop_map(|memory| Frame::Accept { memory }),
             (1..=6_u8, any::<u16>()).prop_map(|(code, expected)| {
                 let expected = u32::from(expected);
@@ -409,7 +498,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_frame_or_refused(mut bytes: [u8; FRAME], framed: bool, kind in 0..6_u8) {
+        fn any_bytes_are_a_frame_or_refused(mut bytes: [u8; FRAME], framed: bool, kind in 0..11_u8) {
             if framed {
                 bytes[..4].copy_from_slice(&FRAME_MAGIC);
                 bytes[4] = kind;

@@ -15,7 +15,7 @@ use support::{LONG, run};
 type Blocking = fn(&mut ProcessGroup) -> Result<(), CollectiveError>;
 
 /// Calls that wait for rank 1 on rank 0.
-const CALLS: [(&str, Blocking); 14] = [
+const CALLS: [(&str, Blocking); 15] = [
     ("barrier", ProcessGroup::barrier),
     ("monitored_barrier", |group| group.monitored_barrier(LONG)),
     ("broadcast", |group| group.broadcast(&mut [0_u8], 1)),
@@ -40,8 +40,13 @@ const CALLS: [(&str, Blocking); 14] = [
     ("reduce", |group| {
         group.reduce(&mut [0_u8; 2], ReduceOp::Sum, 0)
     }),
-    ("receive", |group| group.receive(&mut [0_u8], 1)),
-    ("send", |group| group.send(&[0_u8], 1)),
+    ("receive", |group| {
+        group.receive(&mut [0_u8], Some(1), 0).map(drop)
+    }),
+    ("receive from any", |group| {
+        group.receive(&mut [0_u8], None, 0).map(drop)
+    }),
+    ("send", |group| group.send(&[0_u8], 1, 0)),
 ];
 
 /// Waits until a thread of this process sleeps.

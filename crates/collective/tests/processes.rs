@@ -105,6 +105,24 @@ fn a_rank_that_is_killed_while_all_read_one_another_is_named_by_all_others() {
 }
 
 #[test]
+fn a_rank_that_is_killed_is_named_by_those_who_exchange_messages_with_it() {
+    for what in ["receive", "receive-any", "send"] {
+        let mut group = Ranks::start(4);
+        // After this messages have gone between neighbours.
+        group.all("operations");
+        let mut killed = group.ranks.remove(2);
+        for rank in &mut group.ranks {
+            rank.process.send(what);
+        }
+        killed.process.kill();
+        for rank in &group.ranks {
+            let error = rank.process.line();
+            assert!(error.contains("rank 2"), "rank {}: {error}", rank.number);
+        }
+    }
+}
+
+#[test]
 fn a_monitored_barrier_lists_all_who_did_not_come() {
     let mut group = Ranks::start(4);
     group.all("barrier");

@@ -29,11 +29,11 @@ use crate::wire::{Cause, Frame, Hello, VERSION};
 
 /// The most bytes of one message between hosts: small enough to stay in a processor's cache between the
 /// copy and the socket, long enough that system calls do not count.
-const MESSAGE: usize = 256 * 1024;
+pub(crate) const MESSAGE: usize = 256 * 1024;
 
 /// The same if all ranks are on one host: no system call goes with a message in shared memory, and what
 /// the ranks write and read stays in their nearest caches.
-const LOCAL_MESSAGE: usize = 64 * 1024;
+pub(crate) const LOCAL_MESSAGE: usize = 64 * 1024;
 
 /// An operation in progress.
 #[derive(Debug, Clone, Copy)]
@@ -279,7 +279,9 @@ impl Mesh {
 
     /// Takes in whoever has come.
     fn accept_peers(&mut self) -> Result<(), CollectiveError> {
-        let accepted = self.acceptor.accept_peers(&self.inbound)?;
+        let accepted = self
+            .acceptor
+            .accept_peers(|peer| self.inbound.contains_key(&peer))?;
         self.inbound.extend(accepted);
         Ok(())
     }

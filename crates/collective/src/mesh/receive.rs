@@ -33,9 +33,7 @@ impl Mesh {
                 address,
                 refusal,
             }),
-            Ok(Some(frame @ Frame::Data { .. })) => {
-                Err(self.not_a_rank(running, peer, format!("{frame:?}")))
-            }
+            Ok(Some(frame)) => Err(self.not_a_rank(running, peer, format!("{frame:?}"))),
             Err(bytes) => Err(self.not_a_rank(running, peer, bytes.escape_ascii().to_string())),
         }
     }

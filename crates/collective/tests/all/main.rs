@@ -1,6 +1,8 @@
 //! Process groups in one process. One program, because each is linked with everything.
 
 mod failures;
+mod hostile;
+mod messages;
 mod moving;
 mod operators;
 mod queue;

@@ -186,10 +186,10 @@ fn values_are_sent_between_collective_calls_of_others() {
     run(3, LONG, |mut group| {
         for (round, len) in SIZES.into_iter().enumerate() {
             match group.rank() {
-                0 => group.send(&of(round as u32, len), 2).unwrap(),
+                0 => group.send(&of(round as u32, len), 2, 0).unwrap(),
                 2 => {
                     let mut values = vec![0; len];
-                    group.receive(&mut values, 0).unwrap();
+                    assert_eq!(group.receive(&mut values, Some(0), 0).unwrap(), 0);
                     assert!(values == of(round as u32, len));
                 }
                 // Takes no part.
@@ -198,8 +198,9 @@ fn values_are_sent_between_collective_calls_of_others() {
         }
         group.barrier().unwrap();
         for argument in [
-            group.send(&[1_u8], 3),
-            group.receive(&mut [1_u8], group.rank()),
+            group.send(&[1_u8], 3, 0),
+            group.send(&[1_u8], group.rank(), 0),
+            group.receive(&mut [1_u8], Some(group.rank()), 0).map(drop),
         ] {
             assert!(matches!(argument, Err(CollectiveError::Argument(_))));
         }

@@ -30,7 +30,7 @@ fn operations_run_in_the_order_of_the_calls_and_so_do_synchronous_ones() {
         group.all_reduce(&mut values, ReduceOp::Sum).unwrap();
         assert_eq!(values, [3]);
         let later = queue.submit(|group| group.barrier()).unwrap();
-        for (number, mut work) in (0..).zip(works) {
+        for (number, work) in (0..).zip(works) {
             assert!(work.is_done());
             let values = work.wait().unwrap();
             assert!(values.iter().all(|value| *value == 3 * number + 3));
@@ -50,7 +50,7 @@ fn a_call_returns_before_its_operation_ends() {
             submitted.wait();
             return queue.group().unwrap().barrier().unwrap();
         }
-        let mut work = queue.submit(|group| group.barrier()).unwrap();
+        let work = queue.submit(|group| group.barrier()).unwrap();
         assert!(!work.is_done());
         assert!(!work.wait_timeout(Duration::from_millis(20)));
         submitted.wait();

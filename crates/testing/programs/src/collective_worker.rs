@@ -12,6 +12,7 @@
 //! | `operations` | every operation, with each of some types and lengths, and compares with what has to come |
 //! | `barrier` | waits for all |
 //! | `monitored N` | waits for all for N ms |
+//! | `receive`, `receive-any`, `send` | one message with tag 9, from or to rank 2, or from any; to it 100 kB |
 //! | `reduce` | reduces 4 MiB again and again until that fails; says `reducing` after the first time |
 
 use std::io::BufRead;
@@ -48,6 +49,9 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
             None if line == "operations" => operations(&mut group),
             None if line == "barrier" => group.barrier(),
             None if line == "reduce" => reduce(&mut group),
+            None if line == "receive" => group.receive(&mut [0_u8], Some(2), 9).map(drop),
+            None if line == "receive-any" => group.receive(&mut [0_u8], None, 9).map(drop),
+            None if line == "send" => group.send(&[0_u8; 100_000], 2, 9),
             Some(("monitored", limit)) => {
                 group.monitored_barrier(Duration::from_millis(limit.parse()?))
             }
@@ -173,14 +177,10 @@ fn exact<T: Element + PartialEq + std::fmt::Debug>(
     if size > 1 {
         let (next, previous) = ((me + 1) % size, (me + size - 1) % size);
         let mut received = values(size, length, to);
-        // Whoever is first does not wait for the one who waits for it.
-        if me == 0 {
-            group.send(&own, next)?;
-            group.receive(&mut received, previous)?;
-        } else {
-            group.receive(&mut received, previous)?;
-            group.send(&own, next)?;
-        }
+        // All send first, without waiting.
+        let sent = group.point_to_point().send(own.clone(), next, 3)?;
+        let from = group.receive(&mut received, None, 3)?;
+        assert_eq!((from, sent.wait()?), (previous, own), "from any rank");
         assert_eq!(received, each[previous as usize], "send and receive");
     }
     Ok(())

@@ -1,0 +1,152 @@
+//! The connection of a peer that messages come from.
+
+use std::io::{self, ErrorKind, IoSlice};
+
+use crate::inbound::Inbound;
+use crate::matching;
+use crate::wire::{Envelope, FRAME, Frame};
+
+/// The most bytes of answers that a peer may leave unread; beyond it nothing is read of the peer.
+const UNREAD: usize = 64 * 1024;
+
+/// The accepted connection of a peer, and the frame that is being read.
+#[derive(Debug)]
+pub(super) struct Arriving {
+    pub(super) inbound: Inbound,
+    head: [u8; FRAME],
+    read: usize,
+    pub(super) body: Body,
+    /// The answers to send are `answers[answered..]`.
+    answers: Vec<u8>,
+    answered: usize,
+}
+
+/// What comes next.
+#[derive(Debug)]
+pub(super) enum Body {
+    /// A frame.
+    Frame,
+    /// The values of an eager message: so many of them are there.
+    Eager {
+        envelope: Envelope,
+        values: Vec<u8>,
+        read: usize,
+    },
+    /// Values of an announced message, up to this end in the buffer of the receive.
+    Piece {
+        operation: matching::Operation,
+        number: u64,
+        offset: usize,
+        end: usize,
+        payload: usize,
+    },
+}
+
+/// What was read.
+#[derive(Debug)]
+pub(super) enum Reading {
+    /// Nothing more has come.
+    Nothing,
+    /// So many bytes of values.
+    Values(usize),
+    Frame(Frame),
+    /// No frame.
+    Wrong([u8; FRAME]),
+}
+
+impl Arriving {
+    pub(super) fn new(inbound: Inbound) -> Self {
+        Self {
+            inbound,
+            head: [0; FRAME],
+            read: 0,
+            body: Body::Frame,
+            answers: Vec::new(),
+            answered: 0,
+        }
+    }
+
+    /// Reads a frame, or some of the values that are due, which go into `buffer` if they are those of an announced
+    /// message.
+    pub(super) fn read(&mut self, buffer: Option<&mut [u8]>) -> io::Result<Reading> {
+        let target = match &mut self.body {
+            Body::Frame => &mut self.head[self.read..],
+            Body::Eager { values, read, .. } => &mut values[*read..],
+            Body::Piece { offset, end, .. } => {
+                buffer.map_or(&mut [][..], |buffer| &mut buffer[*offset..*end])
+            }
+        };
+        let now = match self.inbound.read_some(target) {
+            Ok(0) => return self.read_beside(),
+            Ok(now) => now,
+            Err(error) => return Err(self.closed(error)),
+        };
+        match &mut self.body {
+            Body::Eager { read, .. } => *read += now,
+            Body::Piece { offset, .. } => *offset += now,
+            Body::Frame => {
+                self.read += now;
+                if self.read < FRAME {
+                    return Ok(Reading::Values(0));
+                }
+                self.read = 0;
+                let frame = Frame::decode(&self.head);
+                return Ok(frame.map_or(Reading::Wrong(self.head), Reading::Frame));
+            }
+        }
+        Ok(Reading::Values(now))
+    }
+
+    /// What the peer says beside its ring, once that is empty.
+    fn read_beside(&mut self) -> io::Result<Reading> {
+        let said = self.inbound.read_control();
+        if !matches!(said, Ok(None)) && self.inbound.has_more() {
+            // What it wrote before that comes first.
+            return Ok(Reading::Values(0));
+        }
+        match said {
+            Ok(None) => Ok(Reading::Nothing),
+            Ok(Some(bytes)) => {
+                Ok(Frame::decode(&bytes).map_or(Reading::Wrong(bytes), Reading::Frame))
+            }
+            Err(error) => Err(self.closed(error)),
+        }
+    }
+
+    fn closed(&self, error: io::Error) -> io::Error {
+        if self.read == 0 && matches!(self.body, Body::Frame) {
+            return error;
+        }
+        io::Error::new(error.kind(), format!("{error}, inside a message"))
+    }
+
+    /// Whether the peer has read enough of the answers for more messages of it to be read.
+    pub(super) fn is_read(&self) -> bool {
+        self.answers.len() - self.answered <= UNREAD
+    }
+
+    /// Whether answers wait for the socket.
+    pub(super) fn has_answers(&self) -> bool {
+        self.answered < self.answers.len()
+    }
+
+    /// Queues an answer.
+    pub(super) fn answer(&mut self, frame: &Frame) {
+        self.answers.extend_from_slice(&frame.encode());
+    }
+
+    /// Sends answers, as many as can be sent now. If the peer is gone, reading says so.
+    pub(super) fn send_answers(&mut self) {
+        while self.has_answers() {
+            let rest = IoSlice::new(&self.answers[self.answered..]);
+            match self.inbound.socket().write(&[rest]) {
+                Ok(written) => self.answered += written,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(_) => break,
+            }
+        }
+        self.answers.clear();
+        self.answered = 0;
+    }
+}

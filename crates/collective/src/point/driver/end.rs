@@ -1,0 +1,309 @@
+//! How operations fail, how the group ends with them, and how a rank leaves.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+
+use super::{Driver, LEFT, matching};
+use crate::call::{Call, Operation};
+use crate::error::CollectiveError;
+use crate::group::Break;
+use crate::point::transfer::{Progress, Transfer};
+use crate::wire::{Cause, Frame, Refusal};
+
+/// How long a rank that leaves waits for peers that have yet to take what it has sent.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// Operations with their errors.
+type Failed = Vec<(matching::Operation, CollectiveError)>;
+
+impl Driver {
+    /// Ends the group, here and at the peers: these operations with their errors, all others because of them. The
+    /// reason is the first of them, or this error, or else that for which the group is broken already.
+    pub(super) fn fail(&mut self, failed: Failed, reason: Option<CollectiveError>) {
+        let first = failed.first().map(|(_, error)| error).or(reason.as_ref());
+        let own = self.member.rank;
+        let broken = match first {
+            Some(error) => self.broken.get_or_init(|| Break::new(error, own)),
+            None => match self.broken.get() {
+                Some(broken) => broken,
+                None => return,
+            },
+        };
+        let (frame, because) = (broken.frame(), broken.first.clone());
+        self.tell_peers(&frame);
+        let mut failed: std::collections::BTreeMap<_, _> = failed.into_iter().collect();
+        self.deadlines.clear();
+        for (operation, transfer) in std::mem::take(&mut self.transfers) {
+            let error = failed.remove(&operation);
+            transfer
+                .values
+                .end(Err(error.unwrap_or_else(|| CollectiveError::Broken {
+                    first: because.clone(),
+                })));
+        }
+    }
+
+    fn tell_peers(&mut self, frame: &Frame) {
+        if std::mem::replace(&mut self.has_ended, true) {
+            return;
+        }
+        self.acceptor.close(frame);
+        for peer in self.peers.values_mut() {
+            if let Some(arriving) = &mut peer.arriving {
+                arriving.answer(frame);
+                arriving.send_answers();
+            }
+            if let Some(leaving) = &mut peer.leaving {
+                leaving.outbound.abort(frame);
+            }
+        }
+    }
+
+    /// The operations to which this applies, each with an error of its own.
+    fn failing(
+        &self,
+        applies: impl Fn(&Transfer) -> bool,
+        error: impl Fn(&Transfer) -> CollectiveError,
+    ) -> Failed {
+        let failing = self.transfers.iter().filter(|(_, one)| applies(one));
+        failing.map(|(&number, one)| (number, error(one))).collect()
+    }
+
+    /// A rank is gone: ends the operations that wait for it. If it `died`, also those that wait for any rank.
+    pub(super) fn lose(&mut self, rank: u32, reason: &str, died: bool) {
+        let all_gone = self.gone().len() + 1 == self.endpoints.len();
+        let peer = self.peer(rank);
+        let (takes, sends) = (peer.takes_nothing.is_none(), peer.sends_nothing.is_none());
+        let waits = |one: &Transfer| match (one.call.operation, one.peer) {
+            (Operation::Send { .. }, Some(to)) => to == rank && !takes,
+            (_, Some(from)) => from == rank && !sends,
+            (_, None) => died || all_gone,
+        };
+        let address = self.address(rank);
+        let failed = self.failing(waits, |one| CollectiveError::Lost {
+            call: one.call,
+            peer: rank,
+            address,
+            reason: reason.into(),
+            elapsed: one.started.elapsed(),
+        });
+        if !failed.is_empty() {
+            self.fail(failed, None);
+        }
+    }
+
+    /// A peer has given up.
+    pub(super) fn end_aborted(&mut self, rank: u32, suspect: u32, cause: Cause) {
+        let address = self.address(rank);
+        let error = |call| CollectiveError::Aborted {
+            call,
+            peer: rank,
+            address,
+            suspect,
+            cause,
+        };
+        self.end_all(error, &|| Break {
+            first: format!("rank {rank} at {address} gave up, because rank {suspect} {cause}"),
+            suspect,
+            cause,
+        });
+    }
+
+    /// A peer does not want this rank.
+    pub(super) fn end_refused(&mut self, rank: u32, refusal: Refusal) {
+        let address = self.address(rank);
+        let error = |call| CollectiveError::Refused {
+            call,
+            peer: rank,
+            address,
+            refusal,
+        };
+        self.end_all(error, &|| Break {
+            first: format!("rank {rank} at {address} refused this rank: {refusal}"),
+            suspect: rank,
+            cause: Cause::Refused,
+        });
+    }
+
+    /// A peer does not keep the rules.
+    pub(super) fn end_not_a_rank(&mut self, rank: u32, found: &str) {
+        let address = self.address(rank);
+        tracing::warn!(rank, %address, found, "a connection does not speak as a rank would");
+        let error = |call| CollectiveError::NotARank {
+            call,
+            peer: rank,
+            address,
+            found: found.to_owned(),
+        };
+        self.end_all(error, &|| Break {
+            first: format!("what is at {address} does not speak as rank {rank} would ({found})"),
+            suspect: rank,
+            cause: Cause::Other,
+        });
+    }
+
+    /// Ends all operations with errors of one kind. If there are none, the later ones learn why.
+    fn end_all(&mut self, error: impl Fn(Call) -> CollectiveError, idle: &dyn Fn() -> Break) {
+        let failed = self.failing(|_| true, |one| error(one.call));
+        if failed.is_empty() {
+            self.broken.get_or_init(idle);
+        }
+        self.fail(failed, None);
+    }
+
+    /// Another thread has ended all operations. Without any, the next one says so.
+    pub(super) fn end_interrupted(&mut self) {
+        let rank = self.member.rank;
+        let failed = self.failing(
+            |_| true,
+            |one| CollectiveError::Interrupted {
+                call: one.call,
+                rank,
+                elapsed: one.started.elapsed(),
+            },
+        );
+        if failed.is_empty() {
+            let cause = Cause::Interrupted;
+            self.tell_peers(&Frame::Abort {
+                suspect: rank,
+                cause,
+            });
+        }
+        self.fail(failed, None);
+    }
+
+    /// Ends the operations whose time is over.
+    pub(super) fn end_late_transfers(&mut self) {
+        let now = Instant::now();
+        if self.deadlines.first().is_none_or(|(first, _)| *first > now) {
+            return;
+        }
+        let is_late = |one: &Transfer| one.deadline().is_some_and(|deadline| deadline <= now);
+        let failed = self.failing(is_late, |one| self.timed_out(one));
+        self.fail(failed, None);
+    }
+
+    fn timed_out(&self, transfer: &Transfer) -> CollectiveError {
+        let (call, elapsed) = (transfer.call, transfer.started.elapsed());
+        let Some(rank) = transfer.peer else {
+            return CollectiveError::NoSender {
+                call,
+                gone: self.gone(),
+                elapsed,
+            };
+        };
+        let leaving = self.peers.get(&rank).and_then(|peer| peer.leaving.as_ref());
+        let is_there = leaving.is_some_and(|leaving| leaving.outbound.is_accepted());
+        let state = match (call.operation, transfer.progress) {
+            (_, Progress::Unmatched) if !is_there => {
+                "it has not answered yet; it has sent and received nothing so far"
+            }
+            (Operation::Send { .. }, Progress::Unmatched) => {
+                "connected; it has posted no receive for the message"
+            }
+            (Operation::Send { .. }, Progress::Matched) => "it does not take the values",
+            (_, Progress::Unmatched) => "connected; it has sent no message with this tag",
+            (_, Progress::Matched) => "connected; part of the values has come",
+        };
+        CollectiveError::Timeout {
+            call,
+            peer: rank,
+            address: self.address(rank),
+            state,
+            elapsed,
+        }
+    }
+
+    /// Leaves the group: what has been sent arrives, and the peers hear that this rank left in order.
+    pub(super) fn leave(mut self) {
+        for (_, transfer) in std::mem::take(&mut self.transfers) {
+            transfer.values.end(Err(CollectiveError::Broken {
+                first: LEFT.to_owned(),
+            }));
+        }
+        if self.has_ended {
+            return;
+        }
+        self.acceptor.close(&Frame::Leave);
+        for peer in self.peers.values_mut() {
+            if let Some(mut arriving) = peer.arriving.take() {
+                arriving.answer(&Frame::Leave);
+                arriving.send_answers();
+            }
+            // Who has not accepted the connection has got nothing that a send has ended with.
+            match &mut peer.leaving {
+                Some(leaving) if leaving.outbound.is_accepted() => {
+                    leaving.outbound.post(&Frame::Leave, &[]);
+                }
+                _ => peer.leaving = None,
+            }
+        }
+        let until = Instant::now() + LINGER;
+        while self.linger(until) {}
+    }
+
+    /// Sends what is left to the peers, and waits for the answers that are on their way: a connection that is
+    /// closed with an unread answer would take back what it has sent. False: there is nothing left to do.
+    fn linger(&mut self, until: Instant) -> bool {
+        let mut waiting = Vec::new();
+        for (&rank, peer) in &mut self.peers {
+            let Some(leaving) = &mut peer.leaving else {
+                continue;
+            };
+            let outbound = &mut leaving.outbound;
+            outbound.send();
+            let mut has_ended = false;
+            while !has_ended && let Ok(Some(frame)) = outbound.read_reply() {
+                match frame {
+                    Frame::Matched { number } => {
+                        self.matching
+                            .handle(matching::Input::Matched { by: rank, number });
+                        // It is too late for what that makes room for.
+                        while self.matching.poll_output().is_some() {}
+                    }
+                    _ => has_ended = true,
+                }
+            }
+            let is_sent = !outbound.is_behind(0);
+            if has_ended
+                || outbound.ended().is_some()
+                || (is_sent && !self.matching.awaits_answer(rank))
+            {
+                peer.leaving = None;
+                continue;
+            }
+            if is_sent && let Some(socket) = outbound.socket() {
+                socket.finish();
+            }
+            waiting.push((rank, outbound.prepare_to_sleep()));
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if waiting.is_empty() || left.is_zero() {
+            return false;
+        }
+        let sleeps = waiting.iter().all(|(_, sleeps)| *sleeps);
+        let mut descriptors = Vec::new();
+        for leaving in self.peers.values().filter_map(|peer| peer.leaving.as_ref()) {
+            let outbound = &leaving.outbound;
+            if let Some(socket) = outbound.socket() {
+                let mut flags = PollFlags::IN;
+                flags.set(PollFlags::OUT, outbound.waits_for_socket());
+                descriptors.push(PollFd::from_borrowed_fd(socket.as_fd(), flags));
+            }
+            if let Some(doorbell) = outbound.doorbell() {
+                descriptors.push(PollFd::from_borrowed_fd(doorbell, PollFlags::IN));
+            }
+        }
+        let left = if sleeps { left } else { Duration::ZERO };
+        let polled = rdzv_event::poll(&mut descriptors, Some(left));
+        drop(descriptors);
+        for peer in self.peers.values_mut() {
+            if let Some(leaving) = &mut peer.leaving {
+                leaving.outbound.awake();
+            }
+        }
+        polled.is_ok()
+    }
+}

@@ -1,0 +1,304 @@
+//! The thread that moves messages: carries what happens to `matching`, and does what that says.
+//!
+//! | file | does |
+//! |---|---|
+//! | `wait.rs` | the one place that waits |
+//! | `peers.rs` | reads and writes the connections |
+//! | `end.rs` | failures, time limits, and leaving |
+
+mod end;
+mod peers;
+mod wait;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::TryRecvError;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use rdzv_event::Mailbox;
+use rdzv_shm::SharedBuffer;
+
+use super::arriving::Arriving;
+use super::leaving::Leaving;
+use super::transfer::{Progress, Transfer};
+use super::{Command, LEFT, Setup};
+use crate::acceptor::{Acceptor, Member};
+use crate::call::Operation;
+use crate::error::CollectiveError;
+use crate::group::Break;
+use crate::interrupt::Interrupt;
+use crate::matching::{self, Input, Matching, Output};
+use crate::shared;
+use crate::socket::Endpoint;
+use crate::wire::Frame;
+
+impl Setup {
+    /// Tells everybody who is waiting the same, and lets nobody in any more.
+    pub(super) fn close(self, member: &Member, frame: &Frame) {
+        Acceptor::new(*member, self.listener, false).close(frame);
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Driver {
+    member: Member,
+    endpoints: Vec<Endpoint>,
+    acceptor: Acceptor,
+    /// Goes with the offer of a ring; it carries nothing.
+    buffer: Option<SharedBuffer>,
+    commands: Mailbox<Command>,
+    interrupt: Arc<Interrupt>,
+    broken: Arc<OnceLock<Break>>,
+    matching: Matching,
+    transfers: BTreeMap<matching::Operation, Transfer>,
+    deadlines: BTreeSet<(Instant, matching::Operation)>,
+    peers: BTreeMap<u32, Peer>,
+    /// The peers were told that the group is broken: nothing is sent or received any more.
+    has_ended: bool,
+}
+
+/// The connections to and from a rank.
+#[derive(Debug, Default)]
+struct Peer {
+    leaving: Option<Leaving>,
+    arriving: Option<Arriving>,
+    /// Why nothing can be sent to it any more.
+    takes_nothing: Option<String>,
+    /// Why nothing more will come from it.
+    sends_nothing: Option<String>,
+}
+
+impl Driver {
+    pub(super) fn new(
+        member: Member,
+        setup: Setup,
+        commands: Mailbox<Command>,
+        interrupt: Arc<Interrupt>,
+        broken: Arc<OnceLock<Break>>,
+    ) -> Self {
+        let Setup {
+            listener,
+            endpoints,
+            share,
+        } = setup;
+        let is_local = |rank: usize| endpoints[rank].local.is_some();
+        let shares = share && (0..endpoints.len()).filter(|rank| is_local(*rank)).count() > 1;
+        let buffer = shares.then(shared::own_buffer).flatten();
+        Self {
+            acceptor: Acceptor::new(member, listener, buffer.is_some()),
+            member,
+            endpoints,
+            buffer,
+            commands,
+            interrupt,
+            broken,
+            matching: Matching::default(),
+            transfers: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            peers: BTreeMap::new(),
+            has_ended: false,
+        }
+    }
+
+    /// Moves messages until the rank leaves the group.
+    pub(super) fn run(mut self) {
+        loop {
+            self.wait();
+            if self.take_commands() {
+                return self.leave();
+            }
+            self.end_late_transfers();
+        }
+    }
+
+    /// Takes what other threads have said. True: the rank leaves the group.
+    fn take_commands(&mut self) -> bool {
+        self.commands.drain();
+        loop {
+            match self.commands.try_recv() {
+                Ok(Command::Begin(transfer)) => self.begin(transfer),
+                Ok(Command::Break) => self.fail(Vec::new(), None),
+                Err(TryRecvError::Empty) => return false,
+                Err(TryRecvError::Disconnected) => return true,
+            }
+        }
+    }
+
+    fn begin(&mut self, transfer: Transfer) {
+        if let Some(broken) = self.broken.get() {
+            return transfer.values.end(Err(broken.error()));
+        }
+        let (call, peer) = (transfer.call, transfer.peer);
+        let operation = call.sequence;
+        if let Some(deadline) = transfer.deadline() {
+            self.deadlines.insert((deadline, operation));
+        }
+        self.transfers.insert(operation, transfer);
+        if self.interrupt.is_raised() {
+            return self.end_interrupted();
+        }
+        for other in self.others() {
+            if peer.is_none_or(|peer| peer == other)
+                && let Err(error) = self.dial(other, &call)
+            {
+                return self.fail(vec![(operation, error)], None);
+            }
+        }
+        let (element, elements) = (call.element, call.elements);
+        match call.operation {
+            Operation::Send { to, tag } => {
+                if let Some(reason) = self.peer(to).takes_nothing.clone() {
+                    return self.lose(to, &reason, false);
+                }
+                self.handle(Input::Send {
+                    operation,
+                    to,
+                    tag,
+                    element,
+                    elements,
+                });
+                self.send_to(to);
+            }
+            Operation::Receive { from, tag } => {
+                self.handle(Input::Receive {
+                    operation,
+                    from,
+                    tag,
+                    element,
+                    elements,
+                });
+                self.check_senders(operation);
+            }
+            _ => {}
+        }
+    }
+
+    /// Ends the group if nobody is left who could send what a receive waits for.
+    fn check_senders(&mut self, operation: matching::Operation) {
+        let Some(transfer) = self.transfers.get(&operation) else {
+            return;
+        };
+        let sender = match transfer.peer {
+            Some(peer) => Some(peer),
+            None if self.gone().len() + 1 == self.endpoints.len() => self.gone().first().copied(),
+            None => None,
+        };
+        if let Some(peer) = sender
+            && let Some(reason) = self.peer(peer).sends_nothing.clone()
+        {
+            self.lose(peer, &reason, false);
+        }
+    }
+
+    /// Tells the machine what happened, and does what it says.
+    fn handle(&mut self, input: Input) {
+        self.matching.handle(input);
+        let mut outputs = Vec::new();
+        while let Some(output) = self.matching.poll_output() {
+            outputs.push(output);
+        }
+        for output in outputs {
+            if self.has_ended {
+                return;
+            }
+            self.apply(output);
+        }
+    }
+
+    fn apply(&mut self, output: Output) {
+        match output {
+            Output::Post {
+                operation,
+                to,
+                envelope,
+                eager,
+            } => {
+                let transfer = self.transfers.get(&operation);
+                let values = transfer.filter(|_| eager).map(|one| one.values.bytes());
+                let peer = self.peers.entry(to).or_default();
+                if let Some(leaving) = &mut peer.leaving {
+                    leaving.post(operation, envelope, values);
+                }
+            }
+            Output::Stream {
+                operation,
+                to,
+                number,
+            } => {
+                if let Some(transfer) = self.transfers.get_mut(&operation) {
+                    transfer.progress = Progress::Matched;
+                }
+                if let Some(leaving) = &mut self.peer(to).leaving {
+                    leaving.stream(operation, number);
+                }
+            }
+            Output::Match {
+                operation,
+                from,
+                number,
+            } => {
+                if let Some(transfer) = self.transfers.get_mut(&operation) {
+                    transfer.peer = Some(from);
+                    transfer.progress = Progress::Matched;
+                }
+                if let Some(arriving) = &mut self.peer(from).arriving {
+                    arriving.answer(&Frame::Matched { number });
+                    arriving.send_answers();
+                }
+            }
+            Output::Deliver { operation, values } => {
+                if let Some(transfer) = self.transfers.get_mut(&operation) {
+                    transfer.values.bytes_mut().copy_from_slice(&values);
+                }
+            }
+            Output::Done { operation, from } => self.end(operation, from),
+            Output::Mismatch {
+                operation,
+                from,
+                envelope,
+            } => {
+                let Some(transfer) = self.transfers.get(&operation) else {
+                    return;
+                };
+                let error = CollectiveError::MessageSize {
+                    call: transfer.call,
+                    rank: self.member.rank,
+                    peer: from,
+                    address: self.address(from),
+                    elements: envelope.elements,
+                    element: envelope.element,
+                };
+                self.fail(vec![(operation, error)], None);
+            }
+            Output::Violation { by, found } => self.end_not_a_rank(by, &found),
+        }
+    }
+
+    /// An operation has succeeded, with this rank at the other end.
+    fn end(&mut self, operation: matching::Operation, peer: u32) {
+        let Some(transfer) = self.transfers.remove(&operation) else {
+            return;
+        };
+        if let Some(deadline) = transfer.deadline() {
+            self.deadlines.remove(&(deadline, operation));
+        }
+        transfer.values.end(Ok(peer));
+    }
+
+    fn peer(&mut self, rank: u32) -> &mut Peer {
+        self.peers.entry(rank).or_default()
+    }
+
+    fn others(&self) -> impl Iterator<Item = u32> + use<> {
+        let Member {
+            rank, world_size, ..
+        } = self.member;
+        (0..world_size).filter(move |other| *other != rank)
+    }
+
+    /// The ranks that send nothing more.
+    fn gone(&self) -> Vec<u32> {
+        let gone = |(rank, peer): (&u32, &Peer)| peer.sends_nothing.as_ref().map(|_| *rank);
+        self.peers.iter().filter_map(gone).collect()
+    }
+}

@@ -1,0 +1,289 @@
+//! The connections of the driver.
+
+use std::net::SocketAddr;
+
+use super::Driver;
+use crate::call::Call;
+use crate::error::CollectiveError;
+use crate::matching::{EAGER, Input};
+use crate::mesh::{LOCAL_MESSAGE, MESSAGE};
+use crate::outbound::Outbound;
+use crate::point::arriving::{Arriving, Body, Reading};
+use crate::point::leaving::Leaving;
+use crate::wire::{Frame, Hello, VERSION};
+
+/// Bytes of a connection that are read before others have their turn.
+const TURN: usize = 1024 * 1024;
+
+/// Number of reads of a connection before others have their turn.
+const READS: usize = 256;
+
+impl Driver {
+    /// Connects to a peer, for messages to it or to see whether it is there.
+    pub(super) fn dial(&mut self, rank: u32, call: &Call) -> Result<(), CollectiveError> {
+        let peer = self.peers.entry(rank).or_default();
+        if peer.leaving.is_some() || peer.takes_nothing.is_some() {
+            return Ok(());
+        }
+        let place = &self.endpoints[rank as usize];
+        let hello = Hello {
+            version: VERSION,
+            from: self.member.rank,
+            to: rank,
+            world_size: self.member.world_size,
+            group: self.member.group,
+            offers_memory: false,
+        };
+        let outbound = Outbound::dial(place, hello, self.buffer.as_ref());
+        let outbound = outbound.map_err(|source| CollectiveError::System {
+            what: format!("{call}: make a socket for rank {rank} at {}", place.address),
+            source,
+        })?;
+        peer.leaving = Some(Leaving::new(outbound));
+        // The hello of a socket is only queued.
+        self.send_to(rank);
+        Ok(())
+    }
+
+    /// Where a peer can be reached by everybody, for errors.
+    pub(super) fn address(&self, rank: u32) -> SocketAddr {
+        self.endpoints[rank as usize].address
+    }
+
+    /// Takes in whoever has come.
+    pub(super) fn accept_peers(&mut self) {
+        let peers = &self.peers;
+        let has_come = |rank| peers.get(&rank).is_some_and(|peer| peer.arriving.is_some());
+        match self.acceptor.accept_peers(has_come) {
+            Ok(accepted) => {
+                for (rank, inbound) in accepted {
+                    self.peer(rank).arriving = Some(Arriving::new(inbound));
+                }
+            }
+            Err(error) => self.fail(Vec::new(), Some(error)),
+        }
+    }
+
+    /// Sends what can be sent to a peer, and ends the sends whose values have gone.
+    pub(super) fn send_to(&mut self, rank: u32) {
+        let longest = match &self.endpoints[rank as usize].local {
+            Some(_) => LOCAL_MESSAGE,
+            None => MESSAGE,
+        };
+        let transfers = &self.transfers;
+        let peer = self.peers.entry(rank).or_default();
+        if let Some(leaving) = &mut peer.leaving {
+            leaving.send(longest, |operation| {
+                transfers.get(&operation).map(|one| one.values.bytes())
+            });
+        }
+        self.end_sent(rank);
+    }
+
+    fn end_sent(&mut self, rank: u32) {
+        let leaving = self.peer(rank).leaving.as_mut();
+        for operation in leaving.map(Leaving::take_sent).unwrap_or_default() {
+            self.end(operation, rank);
+        }
+    }
+
+    /// Hears what a peer says on the connection that was dialled to it.
+    pub(super) fn read_answers(&mut self, rank: u32) {
+        while !self.has_ended
+            && let Some(leaving) = &mut self.peer(rank).leaving
+        {
+            match leaving.outbound.read_reply() {
+                Ok(None) => break,
+                Ok(Some(Frame::Accept { .. })) => {}
+                Ok(Some(Frame::Matched { number })) => {
+                    // What the peer has matched it has.
+                    self.end_sent(rank);
+                    self.handle(Input::Matched { by: rank, number });
+                    self.send_to(rank);
+                }
+                Ok(Some(Frame::Leave)) => leaving.left = true,
+                Ok(Some(Frame::Abort { suspect, cause })) => {
+                    return self.end_aborted(rank, suspect, cause);
+                }
+                Ok(Some(Frame::Refuse(refusal))) => return self.end_refused(rank, refusal),
+                Ok(Some(frame)) => return self.end_not_a_rank(rank, &format!("{frame:?}")),
+                Err(bytes) => {
+                    return self.end_not_a_rank(rank, &bytes.escape_ascii().to_string());
+                }
+            }
+        }
+        // An accept frame may have been among the answers.
+        self.end_sent(rank);
+        if self.has_ended {
+            return;
+        }
+        let Some(leaving) = &self.peer(rank).leaving else {
+            return;
+        };
+        let was_there = leaving.outbound.is_accepted();
+        let (left, ended) = (leaving.left, leaving.outbound.ended());
+        let reason = match ended {
+            _ if left => LEFT_IN_ORDER.to_owned(),
+            Some(reason) => reason.to_owned(),
+            None => return,
+        };
+        let peer = self.peer(rank);
+        peer.leaving = None;
+        peer.takes_nothing = Some(reason.clone());
+        if peer.arriving.is_none() {
+            // What it sent before may still be on its way in.
+            self.accept_peers();
+        }
+        let peer = self.peer(rank);
+        if peer.arriving.is_none() && peer.sends_nothing.is_none() {
+            peer.sends_nothing = Some(reason.clone());
+        }
+        self.lose(rank, &reason, was_there && !left);
+    }
+
+    /// Reads what a peer sends.
+    pub(super) fn read_from(&mut self, rank: u32) {
+        let mut bytes = 0;
+        for _ in 0..READS {
+            if self.has_ended || bytes >= TURN {
+                return;
+            }
+            let transfers = &mut self.transfers;
+            let Some(arriving) = self
+                .peers
+                .get_mut(&rank)
+                .and_then(|peer| peer.arriving.as_mut())
+            else {
+                return;
+            };
+            if !arriving.is_read() {
+                return;
+            }
+            let buffer = match arriving.body {
+                Body::Piece { operation, .. } => transfers.get_mut(&operation),
+                _ => None,
+            };
+            match arriving.read(buffer.map(|one| one.values.bytes_mut())) {
+                Ok(Reading::Nothing) => return,
+                Ok(Reading::Values(read)) => {
+                    bytes += read;
+                    self.take_values(rank);
+                }
+                Ok(Reading::Frame(frame)) => self.take_frame(rank, frame),
+                Ok(Reading::Wrong(bytes)) => {
+                    return self.end_not_a_rank(rank, &bytes.escape_ascii().to_string());
+                }
+                Err(error) => return self.end_arriving(rank, &error.to_string(), true),
+            }
+        }
+    }
+
+    /// Nothing more comes from a peer.
+    fn end_arriving(&mut self, rank: u32, reason: &str, died: bool) {
+        // A peer that breaks the group says why before it leaves.
+        self.read_answers(rank);
+        let peer = self.peer(rank);
+        peer.arriving = None;
+        peer.sends_nothing = Some(reason.to_owned());
+        if !self.has_ended {
+            self.lose(rank, reason, died);
+        }
+    }
+
+    fn take_frame(&mut self, rank: u32, frame: Frame) {
+        match frame {
+            Frame::Message {
+                envelope,
+                eager: false,
+            } => self.handle(Input::Arrived {
+                from: rank,
+                envelope,
+                values: None,
+            }),
+            Frame::Message { envelope, .. } => match envelope.bytes() {
+                Some(bytes) if bytes <= EAGER => {
+                    let values = vec![0; bytes];
+                    self.set_body(
+                        rank,
+                        Body::Eager {
+                            envelope,
+                            values,
+                            read: 0,
+                        },
+                    );
+                    self.take_values(rank);
+                }
+                _ => {
+                    let Some(bytes) = envelope.bytes() else {
+                        return self.end_not_a_rank(rank, &format!("{envelope:?}"));
+                    };
+                    let found = format!("an eager message of {bytes} bytes; {EAGER} are the most");
+                    self.end_not_a_rank(rank, &found);
+                }
+            },
+            Frame::Piece { number, payload } => {
+                let payload = payload as usize;
+                match self.matching.room(rank, number, payload) {
+                    Ok((operation, offset)) => {
+                        self.set_body(
+                            rank,
+                            Body::Piece {
+                                operation,
+                                number,
+                                offset,
+                                end: offset + payload,
+                                payload,
+                            },
+                        );
+                        self.take_values(rank);
+                    }
+                    Err(found) => self.end_not_a_rank(rank, &found),
+                }
+            }
+            Frame::Abort { suspect, cause } => self.end_aborted(rank, suspect, cause),
+            Frame::Leave => self.end_arriving(rank, LEFT_IN_ORDER, false),
+            frame => self.end_not_a_rank(rank, &format!("{frame:?}")),
+        }
+    }
+
+    fn set_body(&mut self, rank: u32, body: Body) {
+        if let Some(arriving) = &mut self.peer(rank).arriving {
+            arriving.body = body;
+        }
+    }
+
+    /// Tells the machine of values once all of a frame are there.
+    fn take_values(&mut self, rank: u32) {
+        let Some(arriving) = &mut self.peer(rank).arriving else {
+            return;
+        };
+        let is_complete = match &arriving.body {
+            Body::Frame => false,
+            Body::Eager { values, read, .. } => *read == values.len(),
+            Body::Piece { offset, end, .. } => offset == end,
+        };
+        if !is_complete {
+            return;
+        }
+        match std::mem::replace(&mut arriving.body, Body::Frame) {
+            Body::Frame => {}
+            Body::Eager {
+                envelope, values, ..
+            } => self.handle(Input::Arrived {
+                from: rank,
+                envelope,
+                values: Some(values),
+            }),
+            Body::Piece {
+                number, payload, ..
+            } => self.handle(Input::Received {
+                from: rank,
+                number,
+                bytes: payload,
+            }),
+        }
+    }
+}
+
+/// Why nothing more comes from a rank that has said that it leaves.
+pub(super) const LEFT_IN_ORDER: &str = "it has left the group";

@@ -1,0 +1,148 @@
+//! The one place of the driver that waits: for commands, for data, for space, for peers who come or go.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+
+use super::Driver;
+use crate::error::CollectiveError;
+use crate::point::leaving::Leaving;
+
+/// A descriptor that is polled.
+#[derive(Debug, Clone, Copy)]
+enum Source {
+    Commands,
+    Interrupt,
+    Acceptor,
+    /// The socket that was dialled to a peer.
+    Leaving(u32),
+    /// The ring to a peer has space.
+    Space(u32),
+    /// The socket that was accepted from a peer.
+    Arriving(u32),
+    /// The ring of a peer has data.
+    Data(u32),
+}
+
+impl Driver {
+    /// Waits until something happens, and deals with everything but commands.
+    pub(super) fn wait(&mut self) {
+        let sources = match self.poll() {
+            Ok(sources) => sources,
+            Err(source) => {
+                let error = CollectiveError::System {
+                    what: "wait for messages of other ranks".to_owned(),
+                    source,
+                };
+                return self.fail(Vec::new(), Some(error));
+            }
+        };
+        for source in sources {
+            if self.has_ended {
+                return;
+            }
+            match source {
+                Source::Commands => {}
+                Source::Interrupt => self.end_interrupted(),
+                Source::Acceptor => self.accept_peers(),
+                Source::Leaving(rank) => {
+                    self.send_to(rank);
+                    self.read_answers(rank);
+                }
+                Source::Space(rank) => {
+                    if let Some(leaving) = &mut self.peer(rank).leaving {
+                        leaving.outbound.awake();
+                    }
+                    self.send_to(rank);
+                }
+                Source::Arriving(rank) => {
+                    if let Some(arriving) = &mut self.peer(rank).arriving {
+                        arriving.send_answers();
+                    }
+                    self.read_from(rank);
+                }
+                Source::Data(rank) => {
+                    if let Some(arriving) = &mut self.peer(rank).arriving {
+                        arriving.inbound.awake();
+                    }
+                    self.read_from(rank);
+                }
+            }
+        }
+    }
+
+    fn poll(&mut self) -> std::io::Result<Vec<Source>> {
+        let deadline = self.deadlines.first().map(|(deadline, _)| *deadline);
+        let mut left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        // Those who can go on at once, whatever is polled.
+        let mut ready = Vec::new();
+        for (&rank, peer) in self.peers.iter_mut().filter(|_| !self.has_ended) {
+            if let Some(leaving) = &mut peer.leaving
+                && (!leaving.outbound.prepare_to_sleep() || leaving.can_go_on())
+            {
+                ready.push(Source::Space(rank));
+            }
+            if let Some(arriving) = &mut peer.arriving
+                && arriving.is_read()
+                && !arriving.inbound.prepare_to_sleep()
+            {
+                ready.push(Source::Data(rank));
+            }
+        }
+        if !ready.is_empty() {
+            left = Some(Duration::ZERO);
+        }
+        let mut sources = Vec::new();
+        let mut descriptors = Vec::new();
+        let mut watch = |source, descriptor, flags| {
+            sources.push(source);
+            descriptors.push(PollFd::from_borrowed_fd(descriptor, flags));
+        };
+        watch(Source::Commands, self.commands.as_fd(), PollFlags::IN);
+        if !self.has_ended {
+            watch(Source::Interrupt, self.interrupt.as_fd(), PollFlags::IN);
+            for descriptor in self.acceptor.descriptors() {
+                watch(Source::Acceptor, descriptor, PollFlags::IN);
+            }
+        }
+        for (&rank, peer) in self.peers.iter().filter(|_| !self.has_ended) {
+            if let Some(leaving) = &peer.leaving {
+                watch_leaving(rank, leaving, &mut watch);
+            }
+            if let Some(arriving) = &peer.arriving {
+                let mut flags = PollFlags::empty();
+                flags.set(PollFlags::IN, arriving.is_read());
+                flags.set(PollFlags::OUT, arriving.has_answers());
+                let socket = arriving.inbound.socket().as_fd();
+                watch(Source::Arriving(rank), socket, flags);
+                if let Some(doorbell) = arriving.inbound.doorbell().filter(|_| arriving.is_read()) {
+                    watch(Source::Data(rank), doorbell, PollFlags::IN);
+                }
+            }
+        }
+        rdzv_event::poll(&mut descriptors, left)?;
+        let happened = |(source, descriptor): (Source, PollFd<'_>)| {
+            (!descriptor.revents().is_empty()).then_some(source)
+        };
+        let polled = sources.into_iter().zip(descriptors).filter_map(happened);
+        Ok(polled.chain(ready).collect())
+    }
+}
+
+/// Watches what the connection to a peer waits for.
+fn watch_leaving<'a>(
+    rank: u32,
+    leaving: &'a Leaving,
+    watch: &mut impl FnMut(Source, std::os::fd::BorrowedFd<'a>, PollFlags),
+) {
+    let outbound = &leaving.outbound;
+    if let Some(socket) = outbound.socket().filter(|_| outbound.ended().is_none()) {
+        let mut flags = PollFlags::IN;
+        flags.set(PollFlags::OUT, outbound.waits_for_socket());
+        watch(Source::Leaving(rank), socket.as_fd(), flags);
+    }
+    if let Some(doorbell) = outbound.doorbell() {
+        watch(Source::Space(rank), doorbell, PollFlags::IN);
+    }
+}

@@ -1,0 +1,143 @@
+//! The buffers of messages, and the operations that have them.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use zerocopy::IntoBytes;
+
+use crate::call::Call;
+use crate::element::{Element, ElementType};
+use crate::error::CollectiveError;
+use crate::work::Completer;
+
+/// Values that a message carries: a `Vec` of elements, or memory of another owner. The operation has it until it
+/// has ended, and gives it back.
+pub trait SendBuffer: Send + 'static {
+    /// The type of the values.
+    fn element(&self) -> ElementType;
+
+    /// The values as they are in memory, a multiple of [`ElementType::size`] of bytes; always the same.
+    fn bytes(&self) -> &[u8];
+}
+
+/// Room for the values of a message: a `Vec` of elements, or memory of another owner.
+pub trait ReceiveBuffer: Send + 'static {
+    /// The type of the values.
+    fn element(&self) -> ElementType;
+
+    /// The room, a multiple of [`ElementType::size`] of bytes; always the same. A receive that fails may have
+    /// changed a part.
+    fn bytes_mut(&mut self) -> &mut [u8];
+}
+
+impl<T: Element> SendBuffer for Vec<T> {
+    fn element(&self) -> ElementType {
+        T::TYPE
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.as_slice().as_bytes()
+    }
+}
+
+impl<T: Element> ReceiveBuffer for Vec<T> {
+    fn element(&self) -> ElementType {
+        T::TYPE
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.as_mut_slice().as_mut_bytes()
+    }
+}
+
+/// What a receive has when it has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Received<B> {
+    /// The buffer, full.
+    pub buffer: B,
+    /// The sender.
+    pub from: u32,
+}
+
+/// A send or a receive that has not ended.
+pub(super) struct Transfer {
+    pub(super) call: Call,
+    pub(super) started: Instant,
+    pub(super) timeout: Duration,
+    pub(super) values: Box<dyn Values>,
+    /// The rank at the other end, once it is known.
+    pub(super) peer: Option<u32>,
+    pub(super) progress: Progress,
+}
+
+/// How far a transfer is, for errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// No message and no receive are known to fit together.
+    Unmatched,
+    /// Values move.
+    Matched,
+}
+
+impl Transfer {
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.started.checked_add(self.timeout)
+    }
+}
+
+impl fmt::Debug for Transfer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = formatter.debug_struct("Transfer");
+        shown.field("call", &self.call).finish_non_exhaustive()
+    }
+}
+
+/// The buffer of an operation with the end of its work.
+pub(super) trait Values: Send {
+    fn bytes(&self) -> &[u8];
+    fn bytes_mut(&mut self) -> &mut [u8];
+    /// Ends the work; with the rank at the other end if it succeeded.
+    fn end(self: Box<Self>, outcome: Result<u32, CollectiveError>);
+}
+
+pub(super) struct Sending<B> {
+    pub(super) buffer: B,
+    pub(super) completer: Completer<B>,
+}
+
+pub(super) struct Receiving<B> {
+    pub(super) buffer: B,
+    pub(super) completer: Completer<Received<B>>,
+}
+
+impl<B: SendBuffer> Values for Sending<B> {
+    fn bytes(&self) -> &[u8] {
+        self.buffer.bytes()
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // Nothing is received into it.
+        &mut []
+    }
+
+    fn end(self: Box<Self>, outcome: Result<u32, CollectiveError>) {
+        let Self { buffer, completer } = *self;
+        completer.complete(outcome.map(|_| buffer));
+    }
+}
+
+impl<B: ReceiveBuffer> Values for Receiving<B> {
+    fn bytes(&self) -> &[u8] {
+        // Nothing is sent from it.
+        &[]
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.buffer.bytes_mut()
+    }
+
+    fn end(self: Box<Self>, outcome: Result<u32, CollectiveError>) {
+        let Self { buffer, completer } = *self;
+        completer.complete(outcome.map(|from| Received { buffer, from }));
+    }
+}

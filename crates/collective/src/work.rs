@@ -1,0 +1,207 @@
+//! The handle of an operation that goes on by itself, and the other end of it, which the operation has.
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::error::CollectiveError;
+
+type OnDone = Box<dyn FnOnce() + Send>;
+
+/// The result of an asynchronous operation: a collective one of a [`GroupQueue`](crate::GroupQueue), or a
+/// message ([`PointToPoint`](crate::PointToPoint)). Dropping it does not end the operation.
+///
+/// ```
+/// use std::time::Duration;
+/// use rdzv_collective::{GroupQueue, ProcessGroup};
+///
+/// let store = rdzv_store::HashStore::new();
+/// let group = ProcessGroup::new(&store, 0, 1, Duration::from_secs(60))?;
+/// let mut queue = GroupQueue::new(group);
+/// let work = queue.submit(ProcessGroup::barrier)?;
+/// work.on_done(|| println!("ended"));
+/// assert!(work.wait_timeout(Duration::from_secs(60)), "a barrier of one rank ends at once");
+/// work.wait()?;
+/// # Ok::<(), rdzv_collective::CollectiveError>(())
+/// ```
+#[must_use = "the operation may fail, which only its work says"]
+pub struct Work<R>(Arc<Shared<R>>);
+
+/// What ends the work: once, with the result; without one if it is dropped.
+pub(crate) struct Completer<R>(Option<Arc<Shared<R>>>);
+
+struct Shared<R> {
+    state: Mutex<State<R>>,
+    ended: Condvar,
+}
+
+struct State<R> {
+    outcome: Option<Result<R, CollectiveError>>,
+    on_done: Vec<OnDone>,
+}
+
+/// Work, and the end of it that completes it.
+pub(crate) fn work<R>() -> (Completer<R>, Work<R>) {
+    let shared = Arc::new(Shared {
+        state: Mutex::new(State {
+            outcome: None,
+            on_done: Vec::new(),
+        }),
+        ended: Condvar::new(),
+    });
+    (Completer(Some(Arc::clone(&shared))), Work(shared))
+}
+
+impl<R> Work<R> {
+    /// Waits for the operation, which has the time limit of the group.
+    ///
+    /// # Errors
+    ///
+    /// Those of the operation.
+    pub fn wait(self) -> Result<R, CollectiveError> {
+        let mut state = self.0.lock();
+        loop {
+            if let Some(outcome) = state.outcome.take() {
+                return outcome;
+            }
+            let woken = self.0.ended.wait(state);
+            state = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Waits for the operation for up to `timeout`; says whether it has ended, with success or without. If not,
+    /// it goes on.
+    pub fn wait_timeout(&self, timeout: Duration) -> bool {
+        let started = Instant::now();
+        let mut state = self.0.lock();
+        while state.outcome.is_none() {
+            let left = timeout.saturating_sub(started.elapsed());
+            if left.is_zero() {
+                return false;
+            }
+            let woken = self.0.ended.wait_timeout(state, left);
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// Whether the operation has ended, with success or without.
+    pub fn is_done(&self) -> bool {
+        self.0.lock().outcome.is_some()
+    }
+
+    /// Has a function called once the operation has ended, with success or without: exactly once, and without a
+    /// lock held. If it has ended, the function is called here and now; otherwise by the thread that runs the
+    /// operations of the group, so it must not wait for one of them. Several functions are called in the order
+    /// of these calls.
+    pub fn on_done(&self, call: impl FnOnce() + Send + 'static) {
+        let mut state = self.0.lock();
+        if state.outcome.is_none() {
+            state.on_done.push(Box::new(call));
+            return;
+        }
+        drop(state);
+        call();
+    }
+}
+
+impl<R> fmt::Debug for Work<R> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = formatter.debug_struct("Work");
+        shown.field("is_done", &self.is_done()).finish()
+    }
+}
+
+impl<R> Completer<R> {
+    pub(crate) fn complete(mut self, outcome: Result<R, CollectiveError>) {
+        self.end(outcome);
+    }
+
+    fn end(&mut self, outcome: Result<R, CollectiveError>) {
+        let Some(shared) = self.0.take() else { return };
+        let on_done = {
+            let mut state = shared.lock();
+            state.outcome = Some(outcome);
+            std::mem::take(&mut state.on_done)
+        };
+        shared.ended.notify_all();
+        for call in on_done {
+            call();
+        }
+    }
+}
+
+impl<R> Drop for Completer<R> {
+    fn drop(&mut self) {
+        self.end(Err(panicked()));
+    }
+}
+
+impl<R> Shared<R> {
+    fn lock(&self) -> MutexGuard<'_, State<R>> {
+        // The state is whole at any time.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The error of work that nobody is left to complete.
+pub(crate) fn panicked() -> CollectiveError {
+    CollectiveError::Broken {
+        first: "the thread that runs its operations panicked".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn functions_are_called_exactly_once_however_the_operation_ends() {
+        for outcome in [Some(Ok(7)), Some(Err(panicked())), None] {
+            let (completer, work) = work::<u32>();
+            let calls = Arc::new(AtomicU32::new(0));
+            let count = || {
+                let calls = Arc::clone(&calls);
+                move || {
+                    calls.fetch_add(1, Ordering::Relaxed);
+                }
+            };
+            work.on_done(count());
+            work.on_done(count());
+            assert!(!work.is_done() && !work.wait_timeout(Duration::ZERO));
+            assert_eq!(calls.load(Ordering::Relaxed), 0);
+            let succeeds = matches!(outcome, Some(Ok(_)));
+            match outcome {
+                Some(outcome) => completer.complete(outcome),
+                None => drop(completer),
+            }
+            assert_eq!(calls.load(Ordering::Relaxed), 2);
+            work.on_done(count());
+            assert_eq!(calls.load(Ordering::Relaxed), 3);
+            assert!(work.is_done());
+            assert_eq!(work.wait().is_ok(), succeeds);
+        }
+    }
+
+    #[test]
+    fn a_function_can_use_the_work_that_has_ended() {
+        let (completer, work) = work::<u32>();
+        let work = Arc::new(work);
+        let (seen, inside) = (Arc::new(AtomicU32::new(0)), Arc::clone(&work));
+        let count = Arc::clone(&seen);
+        work.on_done(move || {
+            assert!(inside.is_done());
+            inside.on_done(move || {
+                count.fetch_add(1, Ordering::Relaxed);
+            });
+        });
+        thread::spawn(move || completer.complete(Ok(1)))
+            .join()
+            .unwrap();
+        assert!(work.wait_timeout(Duration::from_secs(60)));
+        assert_eq!(seen.load(Ordering::Relaxed), 1);
+    }
+}
