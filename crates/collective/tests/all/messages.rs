@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use std::sync::{Arc, Barrier, mpsc};
+use std::sync::{Barrier, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use crate::support::{LONG, options, run, run_with};
@@ -378,26 +378,33 @@ fn functions_are_called_when_messages_have_ended_with_success_or_without() {
 
 #[test]
 fn a_function_can_drop_the_group_and_begin_messages() {
+    let posted = Barrier::new(2);
     run(2, LONG, |group| {
         let messages = group.point_to_point();
-        let other = 1 - group.rank();
-        let group = Arc::new(std::sync::Mutex::new(Some(group)));
+        if group.rank() == 1 {
+            posted.wait();
+            group.send(&[0_u8], 0, 0).unwrap();
+            // A member until the other rank has left.
+            posted.wait();
+            return;
+        }
         let (sender, ended) = mpsc::channel();
-        let first = messages.receive(vec![0_u8], Some(other), 0).unwrap();
-        let sent = messages.send(vec![0_u8], other, 0).unwrap();
-        let again = messages.clone();
-        first.on_done(move || {
-            let _ = again.send(vec![0_u8; 100_000], other, 1).unwrap();
+        let receive = messages.receive(vec![0_u8], Some(1), 0).unwrap();
+        let (again, group) = (messages.clone(), Mutex::new(Some(group)));
+        receive.on_done(move || {
+            let sent = again.send(vec![0_u8; 100_000], 1, 1);
             drop(group.lock().unwrap().take());
-            sender
-                .send(again.send(vec![0_u8], other, 1).is_err())
-                .unwrap();
+            let late = again.send(vec![0_u8], 1, 2).map(drop);
+            sender.send((sent.unwrap(), late)).unwrap();
         });
-        assert_eq!(ended.recv_timeout(LONG), Ok(true));
-        // The other rank may have left before this was on its way.
-        let _ = sent.wait();
-        let late = messages.send(vec![0_u8], other, 2).unwrap_err();
-        assert!(matches!(late, CollectiveError::Broken { .. }), "{late}");
+        posted.wait();
+        let (sent, late) = ended.recv_timeout(LONG).unwrap();
+        for error in [sent.wait().map(drop), late] {
+            let error = error.unwrap_err();
+            assert!(matches!(error, CollectiveError::Broken { .. }), "{error}");
+        }
+        receive.wait().unwrap();
+        posted.wait();
     });
 }
 

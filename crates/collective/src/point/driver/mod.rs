@@ -144,6 +144,9 @@ impl Driver {
                 return self.fail(vec![(operation, error)], None);
             }
         }
+        if self.has_ended {
+            return;
+        }
         let (element, elements) = (call.element, call.elements);
         match call.operation {
             Operation::Send { to, tag } => {

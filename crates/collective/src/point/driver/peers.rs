@@ -78,6 +78,10 @@ impl Driver {
             });
         }
         self.end_sent(rank);
+        let leaving = self.peer(rank).leaving.as_ref();
+        if leaving.is_some_and(|leaving| leaving.outbound.ended().is_some()) {
+            self.read_answers(rank);
+        }
     }
 
     fn end_sent(&mut self, rank: u32) {
