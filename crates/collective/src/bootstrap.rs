@@ -21,7 +21,7 @@ use crate::acceptor::Member;
 use crate::error::CollectiveError;
 use crate::interrupt::Interrupt;
 use crate::mesh::Mesh;
-use crate::point::Setup;
+use crate::messages::Setup;
 use crate::socket::{Endpoint, Listener, host_name, local_name, messages_name};
 use crate::wire::GroupId;
 

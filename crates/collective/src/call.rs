@@ -113,7 +113,7 @@ impl fmt::Display for Call {
                 write!(formatter, "reduce_scatter({data}, {reduce})")?;
             }
             Operation::Send { to, tag } => {
-                write!(formatter, "send({data}, to rank {to}, tag {tag})")?
+                write!(formatter, "send({data}, to rank {to}, tag {tag})")?;
             }
             Operation::Receive {
                 from: Some(from),

@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 use rdzv_store::{Breaker, Store};
 
 use crate::bootstrap::{self, GroupOptions};
+use crate::broken::Break;
 use crate::call::{Call, Operation};
 use crate::element::Element;
 use crate::error::CollectiveError;
 use crate::exchange::{self, Buffers, Scratch};
 use crate::mesh::{Mesh, Running};
-use crate::point::{Membership, PointToPoint};
+use crate::messages::{Membership, PointToPoint};
 use crate::reduce_op::ReduceOp;
 use crate::schedule::{Parts, Schedule};
 use crate::shared_reduction;
-use crate::wire::{Cause, Frame};
 
 /// One rank's membership in a group of processes that work on the same thing.
 ///
@@ -32,46 +32,11 @@ pub struct ProcessGroup {
     pub(crate) largest: u64,
     /// The first error, once there was one.
     broken: Arc<OnceLock<Break>>,
-    /// Whether the peers were told of it on the connections of the collectives.
-    told: bool,
+    /// Whether the peers were peers_know of it on the connections of the collectives.
+    peers_know: bool,
     /// Room for one message that is yet to be combined.
     scratch: Scratch,
     messages: Membership,
-}
-
-/// The first error of a group: of a collective operation or a message, whichever fails first.
-#[derive(Debug)]
-pub(crate) struct Break {
-    pub(crate) first: String,
-    /// The rank at fault.
-    pub(crate) suspect: u32,
-    pub(crate) cause: Cause,
-}
-
-impl Break {
-    pub(crate) fn new(error: &CollectiveError, own_rank: u32) -> Self {
-        let (suspect, cause) = error.blame(own_rank);
-        Self {
-            first: error.to_string(),
-            suspect,
-            cause,
-        }
-    }
-
-    /// The error of all later operations.
-    pub(crate) fn error(&self) -> CollectiveError {
-        CollectiveError::Broken {
-            first: self.first.clone(),
-        }
-    }
-
-    /// What the peers are told.
-    pub(crate) fn frame(&self) -> Frame {
-        Frame::Abort {
-            suspect: self.suspect,
-            cause: self.cause,
-        }
-    }
 }
 
 impl ProcessGroup {
@@ -113,7 +78,7 @@ impl ProcessGroup {
             sequence: 0,
             largest: options.largest,
             broken,
-            told: false,
+            peers_know: false,
             scratch: Scratch::default(),
             messages: Membership(messages),
         })
@@ -263,7 +228,7 @@ impl ProcessGroup {
     /// Tells the peers that the group is broken, unless they know.
     fn tell_peers(&mut self) {
         if let Some(broken) = self.broken.get()
-            && !std::mem::replace(&mut self.told, true)
+            && !std::mem::replace(&mut self.peers_know, true)
         {
             self.mesh.abort(broken.suspect, broken.cause);
         }

@@ -3,7 +3,7 @@
 //! | from → to | operations |
 //! |---|---|
 //! | nothing | [`barrier`](ProcessGroup::barrier), [`monitored_barrier`](ProcessGroup::monitored_barrier) (says who did not come) |
-//! | one → one | [`send`](ProcessGroup::send), [`receive`](ProcessGroup::receive) |
+//! | one → one | [`send`](ProcessGroup::send), [`receive`](ProcessGroup::receive); without waiting: [`PointToPoint`] |
 //! | one → all | [`broadcast`](ProcessGroup::broadcast), [`scatter`](ProcessGroup::scatter), [`broadcast_object`](ProcessGroup::broadcast_object) |
 //! | all → one | [`gather`](ProcessGroup::gather), [`reduce`](ProcessGroup::reduce) |
 //! | all → all | [`all_gather`](ProcessGroup::all_gather), [`all_gather_unequal`](ProcessGroup::all_gather_unequal), [`all_gather_objects`](ProcessGroup::all_gather_objects), [`all_reduce`](ProcessGroup::all_reduce), [`reduce_scatter`](ProcessGroup::reduce_scatter), [`all_to_all`](ProcessGroup::all_to_all), [`all_to_all_unequal`](ProcessGroup::all_to_all_unequal) |
@@ -26,15 +26,17 @@
 //! - `exchange` runs a schedule on a buffer, in pieces of bounded size; `shared_reduction` reduces large
 //!   buffers without one, where all ranks are on one host and can read what each has.
 //! - `mesh` owns the connections of one rank and the one place that waits. A group without
-//!   a queue has no threads, and uses no CPU outside of calls.
+//!   a queue and without messages has no threads, and uses no CPU outside of calls.
 //! - `acceptor` admits peers and refuses other connections.
 //! - `socket`, `outbound`, `inbound` and `wire` are the sockets (Unix ones on one host, TCP otherwise) and the
 //!   bytes on them; `shared` is the memory that carries data instead on one host; `bootstrap` is how the
 //!   ranks find one another through a store.
-//! - `queue` runs operations asynchronously, on a thread of its own; `interrupt` is how another thread ends
-//!   them.
+//! - `messages` are those between two ranks, on connections and a thread of their own; `matching` decides which
+//!   one goes to which receive, and is pure.
+//! - `queue` runs operations asynchronously, on a thread of its own; `work` is the handle of what goes on by
+//!   itself; `interrupt` is how another thread ends it.
 //!
-//! Guarantees of every operation:
+//! Guarantees of every collective operation; those of messages are at [`PointToPoint`]:
 //!
 //! - All ranks call the same operations in the same order with the same sizes. A rank that does not
 //!   gets an error that names both calls.
@@ -53,6 +55,7 @@ mod all_to_all;
 mod barrier;
 mod bootstrap;
 mod broadcast;
+mod broken;
 mod call;
 mod element;
 mod error;
@@ -63,6 +66,7 @@ mod inbound;
 mod interrupt;
 mod matching;
 mod mesh;
+mod messages;
 mod object;
 mod outbound;
 mod point;
@@ -82,7 +86,7 @@ pub use element::{Bool, Element, ElementType};
 pub use error::CollectiveError;
 pub use group::ProcessGroup;
 pub use half::{bf16, f16};
-pub use point::{PointToPoint, ReceiveBuffer, Received, SendBuffer};
+pub use messages::{PointToPoint, ReceiveBuffer, Received, SendBuffer};
 pub use queue::GroupQueue;
 pub use reduce_op::ReduceOp;
 pub use wire::{Cause, Refusal};

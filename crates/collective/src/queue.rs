@@ -11,7 +11,7 @@ use rdzv_store::Breaker;
 use crate::element::Element;
 use crate::error::CollectiveError;
 use crate::group::ProcessGroup;
-use crate::point::PointToPoint;
+use crate::messages::PointToPoint;
 use crate::reduce_op::ReduceOp;
 use crate::work::{Work, panicked, work};
 

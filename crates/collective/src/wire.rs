@@ -207,7 +207,7 @@ pub(crate) enum Frame {
     Leave,
 }
 
-/// What the receiver of a message looks at.
+/// The part of a message that its receiver looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Envelope {
     pub(crate) tag: u32,

@@ -27,7 +27,7 @@ type OnDone = Box<dyn FnOnce() + Send>;
 #[must_use = "the operation may fail, which only its work says"]
 pub struct Work<R>(Arc<Shared<R>>);
 
-/// What ends the work: once, with the result; without one if it is dropped.
+/// The end of the work that completes it: once, with the result; without one if it is dropped.
 pub(crate) struct Completer<R>(Option<Arc<Shared<R>>>);
 
 struct Shared<R> {

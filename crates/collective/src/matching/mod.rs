@@ -8,7 +8,7 @@
 //!   reports every match, so the sender knows how much of its window is free.
 //! - At most [`WINDOW`] messages of a sender wait for a receive. The next ones stay with the sender.
 //!
-//! So a rank keeps at most [`EAGER_WINDOW`] bytes of values and [`WINDOW`] envelopes for each other rank, whatever
+//! A rank therefore keeps at most [`EAGER_WINDOW`] bytes of values and [`WINDOW`] envelopes for each other rank, whatever
 //! that rank does: more is a [`Output::Violation`].
 
 #[cfg(test)]

@@ -267,7 +267,7 @@ fn whatever_a_rank_sends_its_share_of_memory_is_bounded() {
 struct Pair {
     ranks: [Matching; 2],
     on_the_way: [VecDeque<Input>; 2],
-    /// What each receive got: the operation of the send.
+    /// The message that each receive got: the operation of the send.
     got: BTreeMap<Operation, Operation>,
     /// Operation of the send, by its rank and number.
     sends: BTreeMap<(usize, u64), Operation>,

@@ -203,10 +203,8 @@ fn a_message_of_another_length_or_type_is_an_error_that_names_both() {
             }
         });
         let text = errors[1].to_string();
-        let expected = format!(
-            "receive(4 x u8, from rank 0, tag 3) as operation 1: rank 1 expects 4 x u8, but rank 0 at 127.0.0.1:"
-        );
-        assert!(text.starts_with(&expected), "{text}");
+        let expected = "receive(4 x u8, from rank 0, tag 3) as operation 1: rank 1 expects 4 x u8, but rank 0 at 127.0.0.1:";
+        assert!(text.starts_with(expected), "{text}");
         assert!(
             text.contains(&format!(" sent {len} x u16 with this tag")),
             "{text}"
@@ -390,7 +388,7 @@ fn a_function_can_drop_the_group_and_begin_messages() {
         }
         let (sender, ended) = mpsc::channel();
         let receive = messages.receive(vec![0_u8], Some(1), 0).unwrap();
-        let (again, group) = (messages.clone(), Mutex::new(Some(group)));
+        let (again, group) = (messages, Mutex::new(Some(group)));
         receive.on_done(move || {
             let sent = again.send(vec![0_u8; 100_000], 1, 1);
             drop(group.lock().unwrap().take());

@@ -50,7 +50,7 @@ impl<T: Element> ReceiveBuffer for Vec<T> {
     }
 }
 
-/// What a receive has when it has ended.
+/// The result of a receive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Received<B> {
     /// The buffer, full.
@@ -70,7 +70,7 @@ pub(super) struct Transfer {
     pub(super) progress: Progress,
 }
 
-/// How far a transfer is, for errors.
+/// The progress of a transfer, for errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
     /// No message and no receive are known to fit together.

@@ -1,4 +1,4 @@
-//! How operations fail, how the group ends with them, and how a rank leaves.
+//! Failures of operations, the end of the group with them, and leaving it.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 
 use super::{Driver, LEFT, matching};
+use crate::broken::Break;
 use crate::call::{Call, Operation};
 use crate::error::CollectiveError;
-use crate::group::Break;
-use crate::point::transfer::{Progress, Transfer};
+use crate::messages::transfer::{Progress, Transfer};
 use crate::wire::{Cause, Frame, Refusal};
 
-/// How long a rank that leaves waits for peers that have yet to take what it has sent.
+/// The longest time that a rank that leaves waits for peers that have yet to take what it has sent.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// Operations with their errors.

@@ -7,9 +7,9 @@ use crate::call::Call;
 use crate::error::CollectiveError;
 use crate::matching::{EAGER, Input};
 use crate::mesh::{LOCAL_MESSAGE, MESSAGE};
+use crate::messages::arriving::{Arriving, Body, Reading};
+use crate::messages::leaving::Leaving;
 use crate::outbound::Outbound;
-use crate::point::arriving::{Arriving, Body, Reading};
-use crate::point::leaving::Leaving;
 use crate::wire::{Frame, Hello, VERSION};
 
 /// Bytes of a connection that are read before others have their turn.

@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::Driver;
 use crate::error::CollectiveError;
-use crate::point::leaving::Leaving;
+use crate::messages::leaving::Leaving;
 
 /// A descriptor that is polled.
 #[derive(Debug, Clone, Copy)]

@@ -1,4 +1,4 @@
-//! `send`, `receive`: messages from one rank to another. The others take no part and need not know.
+//! Messages from one rank to another. The others take no part and need not know.
 //!
 //! | file | is |
 //! |---|---|
@@ -23,16 +23,15 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rdzv_event::{Sender, mailbox};
-use zerocopy::IntoBytes;
 
 use self::driver::Driver;
 use self::transfer::{Progress, Receiving, Sending, Transfer, Values};
 pub use self::transfer::{ReceiveBuffer, Received, SendBuffer};
 use crate::acceptor::Member;
+use crate::broken::Break;
 use crate::call::{Call, Operation};
-use crate::element::{Element, ElementType};
+use crate::element::ElementType;
 use crate::error::CollectiveError;
-use crate::group::{Break, ProcessGroup};
 use crate::interrupt::Interrupt;
 use crate::socket::{Endpoint, Listener};
 use crate::wire::Frame;
@@ -117,7 +116,7 @@ pub(crate) struct Setup {
     pub(crate) share: bool,
 }
 
-/// What other threads tell the driver. It ends when nobody can tell it anything.
+/// An order of another thread to the driver. It ends when nobody can tell it anything.
 #[derive(Debug)]
 enum Command {
     Begin(Transfer),
@@ -229,10 +228,7 @@ impl PointToPoint {
             progress: Progress::Unmatched,
         };
         // Under the lock, so that the driver has the operations in the order of their numbers.
-        self.inner
-            .commands(&mut state)?
-            .send(Command::Begin(transfer));
-        Ok(())
+        self.inner.tell(&mut state, Command::Begin(transfer))
     }
 
     fn check_other(&self, what: &str, rank: u32) -> Result<(), CollectiveError> {
@@ -296,71 +292,41 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The way to the driver, which starts if it has not yet.
-    fn commands<'a>(&self, state: &'a mut State) -> Result<&'a Sender<Command>, CollectiveError> {
-        if let Stage::Idle(_) = state.stage
-            && let Stage::Idle(setup) = std::mem::replace(&mut state.stage, Stage::Ended)
-        {
-            let starting = |source| CollectiveError::System {
-                what: "start the thread of a process group that moves messages".to_owned(),
-                source,
-            };
-            let (commands, mailbox) = mailbox().map_err(starting)?;
-            let (interrupt, broken) = (Arc::clone(&self.interrupt), Arc::clone(&self.broken));
-            let driver = Driver::new(self.member, *setup, mailbox, interrupt, broken);
-            let thread = thread::Builder::new().name("rdzv-messages".to_owned());
-            let thread = thread.spawn(move || driver.run()).map_err(starting)?;
-            state.stage = Stage::Running { commands, thread };
+    /// Gives the driver a command. It starts with the first one, which it has before anything else happens.
+    fn tell(&self, state: &mut State, command: Command) -> Result<(), CollectiveError> {
+        if let Stage::Running { commands, .. } = &state.stage {
+            commands.send(command);
+            return Ok(());
         }
-        match &state.stage {
-            Stage::Running { commands, .. } => Ok(commands),
-            _ => Err(CollectiveError::Broken {
+        let Stage::Idle(setup) = std::mem::replace(&mut state.stage, Stage::Ended) else {
+            return Err(CollectiveError::Broken {
                 first: LEFT.to_owned(),
-            }),
-        }
+            });
+        };
+        let starting = |source| CollectiveError::System {
+            what: "start the thread of a process group that moves messages".to_owned(),
+            source,
+        };
+        let (commands, mailbox) = mailbox().map_err(starting)?;
+        commands.send(command);
+        let (interrupt, broken) = (Arc::clone(&self.interrupt), Arc::clone(&self.broken));
+        let driver = Driver::new(self.member, *setup, mailbox, interrupt, broken);
+        let thread = thread::Builder::new().name("rdzv-messages".to_owned());
+        let thread = thread.spawn(move || driver.run()).map_err(starting)?;
+        state.stage = Stage::Running { commands, thread };
+        Ok(())
     }
 }
 
 /// The error of operations that a rank leaves behind.
 const LEFT: &str = "this rank has left the group";
 
-/// What a rank is to the group: when it is dropped, the rank leaves.
+/// The membership of a rank: when it is dropped, the rank leaves.
 #[derive(Debug)]
 pub(crate) struct Membership(pub(crate) PointToPoint);
 
 impl Drop for Membership {
     fn drop(&mut self) {
         self.0.leave();
-    }
-}
-
-impl ProcessGroup {
-    /// Sends values to a rank, which has to call [`receive`](Self::receive) for as many of them, of the same type,
-    /// with the same tag.
-    ///
-    /// Returns when the values are on their way to a rank that is there; with more than 16 KiB, when it receives
-    /// them. The rules are those of [`PointToPoint`], which does the same without waiting, and without a copy of
-    /// the values. Two ranks that both send much before they receive wait for one another: one of them
-    /// had better receive first, or use [`all_to_all`](Self::all_to_all).
-    pub fn send<T: Element>(&self, values: &[T], to: u32, tag: u32) -> Result<(), CollectiveError> {
-        let messages = self.point_to_point();
-        messages.send(values.to_vec(), to, tag)?.wait().map(drop)
-    }
-
-    /// Receives values from a rank, or from any without `from`, which has to call [`send`](Self::send) for as
-    /// many of them, of the same type, with the same tag. Returns the sender.
-    pub fn receive<T: Element>(
-        &self,
-        values: &mut [T],
-        from: Option<u32>,
-        tag: u32,
-    ) -> Result<u32, CollectiveError> {
-        let messages = self.point_to_point();
-        let room = vec![T::default(); values.len()];
-        let received = messages.receive(room, from, tag)?.wait()?;
-        values
-            .as_mut_bytes()
-            .copy_from_slice(received.buffer.as_bytes());
-        Ok(received.from)
     }
 }

@@ -21,7 +21,7 @@ pub(super) struct Arriving {
     answered: usize,
 }
 
-/// What comes next.
+/// The part of the stream that comes next.
 #[derive(Debug)]
 pub(super) enum Body {
     /// A frame.
@@ -42,12 +42,12 @@ pub(super) enum Body {
     },
 }
 
-/// What was read.
+/// The result of a read.
 #[derive(Debug)]
 pub(super) enum Reading {
     /// Nothing more has come.
     Nothing,
-    /// So many bytes of values.
+    /// Values, of this many bytes.
     Values(usize),
     Frame(Frame),
     /// No frame.
@@ -97,7 +97,7 @@ impl Arriving {
         Ok(Reading::Values(now))
     }
 
-    /// What the peer says beside its ring, once that is empty.
+    /// Reads a frame of the peer beside its ring, once that is empty.
     fn read_beside(&mut self) -> io::Result<Reading> {
         let said = self.inbound.read_control();
         if !matches!(said, Ok(None)) && self.inbound.has_more() {

@@ -23,9 +23,9 @@ use super::leaving::Leaving;
 use super::transfer::{Progress, Transfer};
 use super::{Command, LEFT, Setup};
 use crate::acceptor::{Acceptor, Member};
+use crate::broken::Break;
 use crate::call::Operation;
 use crate::error::CollectiveError;
-use crate::group::Break;
 use crate::interrupt::Interrupt;
 use crate::matching::{self, Input, Matching, Output};
 use crate::shared;
@@ -103,10 +103,10 @@ impl Driver {
     /// Moves messages until the rank leaves the group.
     pub(super) fn run(mut self) {
         loop {
-            self.wait();
             if self.take_commands() {
                 return self.leave();
             }
+            self.wait();
             self.end_late_transfers();
         }
     }

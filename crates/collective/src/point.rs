@@ -1,0 +1,38 @@
+//! `send`, `receive`: one message between two ranks, waited for.
+
+use zerocopy::IntoBytes;
+
+use crate::element::Element;
+use crate::error::CollectiveError;
+use crate::group::ProcessGroup;
+
+impl ProcessGroup {
+    /// Sends values to a rank, which has to call [`receive`](Self::receive) for as many of them, of the same type,
+    /// with the same tag.
+    ///
+    /// Returns when the values are on their way to a rank that is there; with more than 16 KiB, when it receives
+    /// them. The rules are those of [`PointToPoint`], which does the same without waiting, and without a copy of
+    /// the values. Two ranks that both send much before they receive wait for one another: one of them
+    /// had better receive first, or use [`all_to_all`](Self::all_to_all).
+    pub fn send<T: Element>(&self, values: &[T], to: u32, tag: u32) -> Result<(), CollectiveError> {
+        let messages = self.point_to_point();
+        messages.send(values.to_vec(), to, tag)?.wait().map(drop)
+    }
+
+    /// Receives values from a rank, or from any without `from`, which has to call [`send`](Self::send) for as
+    /// many of them, of the same type, with the same tag. Returns the sender.
+    pub fn receive<T: Element>(
+        &self,
+        values: &mut [T],
+        from: Option<u32>,
+        tag: u32,
+    ) -> Result<u32, CollectiveError> {
+        let messages = self.point_to_point();
+        let room = vec![T::default(); values.len()];
+        let received = messages.receive(room, from, tag)?.wait()?;
+        values
+            .as_mut_bytes()
+            .copy_from_slice(received.buffer.as_bytes());
+        Ok(received.from)
+    }
+}
