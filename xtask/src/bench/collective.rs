@@ -1,8 +1,9 @@
-//! `cargo xtask bench collective`: `all_reduce` of our process group beside gloo's, on loopback.
+//! `cargo xtask bench collective`: `all_reduce` of our process group beside gloo's, and a message to another rank and
+//! back, on loopback.
 //!
 //! Every rank is a process; both sides find one another through the same kind of store (`rdzv
 //! store`), a group of its own for each measurement. The figure of a run is the median time of one
-//! `all_reduce` at rank 0.
+//! `all_reduce`, or of a message there and back, at rank 0.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -20,14 +21,17 @@ const DEFAULT_RUNS: usize = 5;
 
 const PEER: &str = include_str!("collective_peer.py");
 
-/// World size, bytes, name.
-const CASES: [(u32, &str, &str); 6] = [
+/// World size, name of the figure, name.
+const CASES: [(u32, &str, &str); 9] = [
     (2, "4", "2 ranks, 4 B"),
     (2, "65536", "2 ranks, 64 KiB"),
     (2, "16777216", "2 ranks, 16 MiB"),
     (4, "4", "4 ranks, 4 B"),
     (4, "65536", "4 ranks, 64 KiB"),
     (4, "16777216", "4 ranks, 16 MiB"),
+    (2, "message 4", "message, 4 B"),
+    (2, "message 65536", "message, 64 KiB"),
+    (2, "message 16777216", "message, 16 MiB"),
 ];
 
 /// What two of the three sizes have to reach for each world size.
@@ -54,18 +58,19 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
                 let before = Processors::now()?;
                 let figures = group(command, &address, world_size, &name)?;
                 stolen[usize::from(!is_ours)].push(Processors::now()?.stolen_since(before));
-                for (case, (of, bytes, _)) in cases.iter_mut().zip(CASES) {
+                for (case, (of, figure, _)) in cases.iter_mut().zip(CASES) {
                     if of == world_size {
-                        let seconds = figures[bytes].as_f64().context("a figure is missing")?;
+                        let seconds = figures[figure].as_f64().context("a figure is missing")?;
                         case.add(is_ours, seconds * 1e6);
                     }
                 }
             }
         }
     }
-    let title = format!("bench collective, all_reduce of f32, {runs} runs");
+    let title = format!("bench collective, all_reduce and messages of f32, {runs} runs");
     let mut met = table::print(&title, "gloo", &cases);
-    for of_world in cases.chunks(3) {
+    // Of messages only that they are not slower.
+    for of_world in cases[..6].chunks(3) {
         let faster = of_world.iter().filter(|case| case.advantage() >= FASTER);
         met &= faster.count() >= 2;
     }

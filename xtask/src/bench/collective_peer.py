@@ -1,7 +1,8 @@
-"""One rank of a gloo group that does nothing but reduce.
+"""One rank of a gloo group that does nothing but reduce, and exchange messages.
 
 Arguments: host:port of a store, rank, world size, name of the group. Rank 0 prints one line of JSON:
-the median seconds of one `all_reduce`, by size in bytes.
+the median seconds of one `all_reduce`, by size in bytes; and with two ranks, of a message to the other
+one and back, as `message` and the size.
 """
 
 import json
@@ -34,6 +35,20 @@ for size, rounds in ROUNDS:
         dist.all_reduce(values, dist.ReduceOp.MAX)
         times.append(time.perf_counter() - start)
     figures[str(size)] = statistics.median(times[WARM:])
+for size, rounds in ROUNDS if world_size == 2 else ():
+    values = torch.ones(size // 4)
+    dist.barrier()
+    times = []
+    for _ in range(WARM + rounds):
+        start = time.perf_counter()
+        if rank == 0:
+            dist.send(values, 1)
+            dist.recv(values, 1)
+        else:
+            dist.recv(values, 0)
+            dist.send(values, 0)
+        times.append(time.perf_counter() - start)
+    figures[f"message {size}"] = statistics.median(times[WARM:])
 dist.barrier()
 if rank == 0:
     print(json.dumps(figures), flush=True)

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::{Barrier, Mutex, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::{LONG, options, run, run_with};
@@ -456,4 +457,35 @@ fn a_failed_collective_operation_ends_messages_here_and_there() {
             "{error}"
         );
     });
+}
+
+#[test]
+fn a_receive_that_waits_uses_no_processor() {
+    const LATE: Duration = Duration::from_millis(500);
+    let used = run(2, LONG, |group| {
+        // Both are connected after this.
+        let other = 1 - group.rank();
+        let sent = group.point_to_point().send(vec![0_u8], other, 0).unwrap();
+        group.receive(&mut [0_u8], Some(other), 0).unwrap();
+        sent.wait().unwrap();
+        if group.rank() == 1 {
+            thread::sleep(LATE);
+            group.send(&[0_u8], 0, 1).unwrap();
+            group.receive(&mut [0_u8], None, 2).unwrap();
+            return Duration::ZERO;
+        }
+        let messages = group.point_to_point();
+        let receive = messages.receive(vec![0_u8], None, 1).unwrap();
+        let (sender, ended) = mpsc::channel();
+        // All that the thread that moves messages has used, measured by itself.
+        receive.on_done(move || {
+            let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+            sender.send(used).unwrap();
+        });
+        let used = ended.recv_timeout(LONG).unwrap();
+        receive.wait().unwrap();
+        messages.send(vec![0_u8], 1, 2).unwrap().wait().unwrap();
+        Duration::try_from(used).unwrap()
+    });
+    assert!(used[0] < LATE / 10, "{:?} of {LATE:?}", used[0]);
 }

@@ -1,13 +1,14 @@
-//! One rank of a group that does nothing but reduce: the load for `cargo xtask bench collective`.
+//! One rank of a group that does nothing but reduce, and exchange messages: the load for `cargo xtask bench collective`.
 //!
 //! ```text
 //! rank <store host:port> <rank> <world size> <name of the group>
 //! ```
 //!
-//! Rank 0 prints one line of JSON: the median seconds of one `all_reduce`, by size in bytes.
+//! Rank 0 prints one line of JSON: the median seconds of one `all_reduce`, by size in bytes; and with two ranks, of a
+//! message to the other one and back, as `message` and the size.
 
 use std::net::Ipv4Addr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rdzv_collective::{GroupOptions, ProcessGroup, ReduceOp};
 use rdzv_store::{TcpStore, TcpStoreOptions};
@@ -42,14 +43,36 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
             group.all_reduce(&mut values, ReduceOp::Max)?;
             times.push(start.elapsed());
         }
-        let times = &mut times[WARM..];
-        times.sort_unstable();
-        let middle = times[times.len() / 2].as_secs_f64();
+        let middle = median(&mut times[WARM..]);
         figures.push(format!("\"{bytes}\":{middle:.9}"));
+    }
+    for (bytes, rounds) in ROUNDS.into_iter().filter(|_| group.world_size() == 2) {
+        let mut values = vec![1.0_f32; bytes / size_of::<f32>()];
+        group.barrier()?;
+        let mut times = Vec::with_capacity(rounds);
+        for _ in 0..WARM + rounds {
+            let start = Instant::now();
+            if group.rank() == 0 {
+                group.send(&values, 1, 0)?;
+                group.receive(&mut values, Some(1), 0)?;
+            } else {
+                group.receive(&mut values, Some(0), 0)?;
+                group.send(&values, 0, 0)?;
+            }
+            times.push(start.elapsed());
+        }
+        let middle = median(&mut times[WARM..]);
+        figures.push(format!("\"message {bytes}\":{middle:.9}"));
     }
     group.barrier()?;
     if group.rank() == 0 {
         println!("{{{}}}", figures.join(","));
     }
     Ok(())
+}
+
+/// In seconds.
+fn median(times: &mut [Duration]) -> f64 {
+    times.sort_unstable();
+    times[times.len() / 2].as_secs_f64()
 }
