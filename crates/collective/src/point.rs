@@ -11,7 +11,7 @@ impl ProcessGroup {
     /// with the same tag.
     ///
     /// Returns when the values are on their way to a rank that is there; with more than 16 KiB, when it receives
-    /// them. The rules are those of [`PointToPoint`], which does the same without waiting, and without a copy of
+    /// them. The rules are those of [`PointToPoint`](crate::PointToPoint), which does the same without waiting, and without a copy of
     /// the values. Two ranks that both send much before they receive wait for one another: one of them
     /// had better receive first, or use [`all_to_all`](Self::all_to_all).
     pub fn send<T: Element>(&self, values: &[T], to: u32, tag: u32) -> Result<(), CollectiveError> {

@@ -46,7 +46,8 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
         let middle = median(&mut times[WARM..]);
         figures.push(format!("\"{bytes}\":{middle:.9}"));
     }
-    for (bytes, rounds) in ROUNDS.into_iter().filter(|_| group.world_size() == 2) {
+    let is_pair = group.world_size() == 2;
+    for (bytes, rounds) in ROUNDS.into_iter().filter(|_| is_pair) {
         let mut values = vec![1.0_f32; bytes / size_of::<f32>()];
         group.barrier()?;
         let mut times = Vec::with_capacity(rounds);
