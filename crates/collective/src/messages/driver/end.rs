@@ -74,6 +74,7 @@ impl Driver {
     /// A rank is gone: ends the operations that wait for it. If it `died`, also those that wait for any rank.
     pub(super) fn lose(&mut self, rank: u32, reason: &str, died: bool) {
         let all_gone = self.gone().len() + 1 == self.endpoints.len();
+        self.peer(rank).has_died |= died;
         let peer = self.peer(rank);
         let (takes, sends) = (peer.takes_nothing.is_none(), peer.sends_nothing.is_none());
         let waits = |one: &Transfer| match (one.call.operation, one.peer) {

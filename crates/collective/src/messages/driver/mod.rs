@@ -66,6 +66,8 @@ struct Peer {
     takes_nothing: Option<String>,
     /// Why nothing more will come from it.
     sends_nothing: Option<String>,
+    /// It was there, and went without saying that it leaves.
+    has_died: bool,
 }
 
 impl Driver {
@@ -183,13 +185,19 @@ impl Driver {
         };
         let sender = match transfer.peer {
             Some(peer) => Some(peer),
-            None if self.gone().len() + 1 == self.endpoints.len() => self.gone().first().copied(),
-            None => None,
+            // One that died might have been the sender, also if that was before the receive.
+            None => {
+                let gone = self.gone();
+                let died = gone.iter().find(|rank| self.peers[rank].has_died);
+                let all = gone.len() + 1 == self.endpoints.len();
+                died.or_else(|| gone.first().filter(|_| all)).copied()
+            }
         };
         if let Some(peer) = sender
             && let Some(reason) = self.peer(peer).sends_nothing.clone()
         {
-            self.lose(peer, &reason, false);
+            let died = self.peer(peer).has_died;
+            self.lose(peer, &reason, died);
         }
     }
 
