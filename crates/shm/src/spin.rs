@@ -6,7 +6,7 @@
 
 use std::hint::spin_loop;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread::{available_parallelism, yield_now};
 use std::time::{Duration, Instant};
 
@@ -89,16 +89,29 @@ impl Spin {
     }
 }
 
+/// After so many waits in a row that ended only when the processor was offered to others, one is slept through;
+/// after twice as many each time that it has not helped, up to the limit.
+const MOVE: u32 = 4;
+const MOVE_LIMIT: u32 = 64;
+
 /// The spin budget of threads that wait again and again for the same peer, shared by them.
 ///
 /// Every wait is counted, also one that was slept through: a wait of 40 us that ended by a wake-up shows that
 /// spinning would have paid. So two sides that have both begun to sleep, because of a moment without a
 /// processor, find back to spinning within a few waits.
+///
+/// Two threads that spin for one another on *one* processor would stay there: each wait ends when the other
+/// gives the processor up, and the system moves no thread that has just run. Then one wait is slept through,
+/// since a thread that is woken is put on a processor that is free.
 #[derive(Debug)]
 pub struct SpinBudget {
     longest: Duration,
     /// Moving average of the waits in nanoseconds; each counts at most twice the budget.
     average: AtomicU64,
+    /// The last waits in a row that ended after [`LONGEST`].
+    slow: AtomicU32,
+    /// So many of them are one too many.
+    most_slow: AtomicU32,
 }
 
 impl SpinBudget {
@@ -108,13 +121,21 @@ impl SpinBudget {
         Self {
             longest: if is_alone() { Duration::ZERO } else { longest },
             average: AtomicU64::new(0),
+            slow: AtomicU32::new(0),
+            most_slow: AtomicU32::new(MOVE),
         }
     }
 
     /// How long the next wait is to spin; zero if it had better sleep at once.
     pub fn next(&self) -> Duration {
         let average = Duration::from_nanos(self.average.load(Ordering::Relaxed));
+        let most = self.most_slow.load(Ordering::Relaxed);
         if average > self.longest {
+            Duration::ZERO
+        } else if self.slow.load(Ordering::Relaxed) >= most {
+            self.slow.store(0, Ordering::Relaxed);
+            let more = (most * 2).min(MOVE_LIMIT);
+            self.most_slow.store(more, Ordering::Relaxed);
             Duration::ZERO
         } else {
             self.longest
@@ -124,9 +145,16 @@ impl SpinBudget {
     /// Counts a wait that took so long, awake or asleep.
     pub fn learn(&self, took: Duration) {
         let average = self.average.load(Ordering::Relaxed);
-        let took = took.min(self.longest * 2).as_nanos();
-        let took = u64::try_from(took).unwrap_or(u64::MAX);
+        let longest = self.longest.as_nanos();
+        let (spins, nanos) = (u128::from(average) <= longest, took.as_nanos());
         // Two threads that write at once lose one wait, which does no harm.
+        if spins && took > LONGEST && nanos <= longest {
+            let slow = self.slow.load(Ordering::Relaxed);
+            self.slow.store(slow.saturating_add(1), Ordering::Relaxed);
+        } else if self.slow.swap(0, Ordering::Relaxed) == 0 && took <= LONGEST {
+            self.most_slow.store(MOVE, Ordering::Relaxed);
+        }
+        let took = u64::try_from(nanos.min(longest * 2)).unwrap_or(u64::MAX);
         self.average
             .store((average * 3 + took) / 4, Ordering::Relaxed);
     }
@@ -200,12 +228,43 @@ mod tests {
         }));
     }
 
-    #[test]
-    fn a_budget_follows_the_waits_of_the_last_time() {
-        let budget = SpinBudget {
+    fn budget() -> SpinBudget {
+        SpinBudget {
             longest: Duration::from_micros(100),
             average: AtomicU64::new(0),
-        };
+            slow: AtomicU32::new(0),
+            most_slow: AtomicU32::new(MOVE),
+        }
+    }
+
+    /// The numbers of the waits that are slept through, if each takes so long.
+    fn slept(budget: &SpinBudget, waits: u32, took: Duration) -> Vec<u32> {
+        let each = (0..waits).filter(|_| {
+            let sleeps = budget.next().is_zero();
+            budget.learn(took);
+            sleeps
+        });
+        each.collect()
+    }
+
+    #[test]
+    fn waits_that_end_only_when_the_processor_is_offered_are_slept_through_now_and_then() {
+        let budget = budget();
+        let slow = LONGEST * 2;
+        assert_eq!(slept(&budget, 30, slow), [4, 12, 28]);
+        let often = slept(&budget, 1000, slow).len();
+        assert!(
+            (1000 / 64 - 2..=1000 / 32).contains(&(often as u32)),
+            "{often}"
+        );
+        // Two that follow each other at once are on two processors.
+        assert_eq!(slept(&budget, 100, LONGEST / 10), []);
+        assert_eq!(slept(&budget, 6, slow), [4]);
+    }
+
+    #[test]
+    fn a_budget_follows_the_waits_of_the_last_time() {
+        let budget = budget();
         assert_eq!(budget.next(), budget.longest);
         let one_hour = Duration::from_secs(3600);
         budget.learn(one_hour);
