@@ -110,7 +110,7 @@ pub struct SpinBudget {
     average: AtomicU64,
     /// The last waits in a row that ended after [`LONGEST`].
     slow: AtomicU32,
-    /// So many of them are one too many.
+    /// The number of them after which one wait is slept through.
     most_slow: AtomicU32,
 }
 
