@@ -5,6 +5,7 @@ membership; the workers fail in three attempts on both nodes, with two restarts,
 """
 
 import os
+import select
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,19 @@ def start(launcher: str, folder: Path, name: str, endpoint: str) -> Running:
     return Running(words, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
 
 
+def await_writer(pipe: Path, agent: Running):
+    """Waits until a worker of the agent has opened the pipe. What the agent wrote if it does not."""
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        ready = select.poll()
+        ready.register(reader, select.POLLIN | select.POLLHUP)
+        if not ready.poll(240_000):
+            agent.clear()
+            pytest.fail(f"no worker has come: {agent.finish(10).all}")
+    finally:
+        os.close(reader)
+
+
 @pytest.fixture(scope="module")
 def dashboards(tmp_path_factory) -> dict[str, dict[str, Dashboard]]:
     """By launcher and node. The jobs of both launchers run side by side."""
@@ -55,8 +69,7 @@ def dashboards(tmp_path_factory) -> dict[str, dict[str, Dashboard]]:
                 os.mkfifo(folder / pipe)
             agents[launcher, "a"] = start(launcher, folder, "a", endpoints[launcher])
         for launcher, folder in folders.items():
-            # Ends when a worker of the first node has opened it too.
-            open(folder / "alone").close()
+            await_writer(folder / "alone", agents[launcher, "a"])
             agents[launcher, "b"] = start(launcher, folder, "b", endpoints[launcher])
         found: dict[str, dict[str, Dashboard]] = {launcher: {} for launcher in LAUNCHERS}
         for (launcher, name), agent in agents.items():

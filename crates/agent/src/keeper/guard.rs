@@ -1,6 +1,7 @@
 //! The guard: the process between keeper and agent.
 
 use std::ffi::CStr;
+use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
@@ -22,6 +23,9 @@ use crate::spawn::{detach_agent, name_this_process};
 /// a kill by name does not reach all three processes.
 const NAME: &CStr = c"launch-guard";
 
+/// Begins the bytes that say which process is the agent.
+const STARTED: u8 = 2;
+
 /// The end of an agent, as the guard reports it to the keeper.
 #[derive(Debug)]
 pub(super) enum Report {
@@ -37,6 +41,13 @@ pub(super) enum Report {
 }
 
 impl Report {
+    /// The bytes that say which process is the agent, before any report.
+    fn started(agent: Pid) -> [u8; 5] {
+        let mut bytes = [STARTED; 5];
+        bytes[1..].copy_from_slice(&agent.as_raw_nonzero().get().to_ne_bytes());
+        bytes
+    }
+
     /// Its bytes: which of the two, then the wait status and the process id, or the text.
     fn encode(&self) -> Vec<u8> {
         match self {
@@ -50,8 +61,16 @@ impl Report {
         }
     }
 
-    /// `None`: the guard has ended before it could say anything.
-    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+    /// The agent, if it was started, and the report, unless the guard was killed before.
+    pub(super) fn decode(bytes: &[u8]) -> (Option<Pid>, Option<Self>) {
+        if let Some((&[STARTED, agent @ ..], rest)) = bytes.split_first_chunk::<5>() {
+            let agent = Pid::from_raw(i32::from_ne_bytes(agent));
+            return (agent, Self::of(rest));
+        }
+        (None, Self::of(bytes))
+    }
+
+    fn of(bytes: &[u8]) -> Option<Self> {
         let (kind, rest) = bytes.split_first()?;
         Some(match kind {
             1 => {
@@ -68,12 +87,13 @@ impl Report {
 
 /// Is the guard from here on. `keeper` is a descriptor of the keeper's process.
 pub(super) fn run(agent: Command, keeper: &Keeper, report: OwnedFd) -> ! {
-    let outcome = match guard(agent, keeper) {
+    let mut report = File::from(report);
+    let outcome = match guard(agent, keeper, &mut report) {
         Ok((status, pid)) => Report::Ended { status, pid },
         Err(error) => Report::Failed(error.to_string()),
     };
     // Fails if the keeper is gone: then nobody wants to know.
-    let _ = std::fs::File::from(report).write_all(&outcome.encode());
+    let _ = report.write_all(&outcome.encode());
     process::exit(0)
 }
 
@@ -84,7 +104,11 @@ pub(super) struct Keeper {
     pub(super) pidfd: OwnedFd,
 }
 
-fn guard(mut command: Command, keeper: &Keeper) -> Result<(ExitStatus, u32), AgentError> {
+fn guard(
+    mut command: Command,
+    keeper: &Keeper,
+    report: &mut File,
+) -> Result<(ExitStatus, u32), AgentError> {
     setsid().map_err(system("make a session for the guard"))?;
     // If it is stopped then, it goes on: to clear everything.
     set_parent_process_death_signal(Some(Signal::CONT)).map_err(system("watch the keeper"))?;
@@ -97,6 +121,7 @@ fn guard(mut command: Command, keeper: &Keeper) -> Result<(ExitStatus, u32), Age
     // As early as possible: everything below happens while the agent's program is loaded.
     let child = command.spawn().map_err(system("start the agent"))?;
     let agent = Pid::from_child(&child);
+    let _ = report.write_all(&Report::started(agent));
     name_this_process(NAME);
     event_loop()?.block_on(async {
         let mut attendant = Attendant::new(leftovers, false)?;
@@ -130,16 +155,21 @@ mod tests {
     fn what_became_of_the_agent_arrives() {
         for raw in [0, 9, 15, 256, 0x8b] {
             let status = ExitStatus::from_raw(raw);
+            let agent = Pid::from_raw(41);
             let report = Report::Ended { status, pid: 41 }.encode();
-            let decoded = Report::decode(&report);
+            let report = [&Report::started(agent.unwrap())[..], &report].concat();
+            let (started, decoded) = Report::decode(&report);
+            assert_eq!(started, agent);
             assert!(
                 matches!(decoded, Some(Report::Ended { status, pid: 41 }) if status.into_raw() == raw)
             );
+            let (started, decoded) = Report::decode(&report[..5]);
+            assert!(started == agent && decoded.is_none());
         }
         let report = Report::Failed("start the agent: no".to_owned()).encode();
         assert!(
-            matches!(Report::decode(&report), Some(Report::Failed(text)) if text == "start the agent: no")
+            matches!(Report::decode(&report), (None, Some(Report::Failed(text))) if text == "start the agent: no")
         );
-        assert!(Report::decode(b"").is_none());
+        assert!(matches!(Report::decode(b""), (None, None)));
     }
 }

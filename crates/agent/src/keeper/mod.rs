@@ -13,7 +13,7 @@
 //! | killed (SIGKILL) | who clears the rest |
 //! |---|---|
 //! | agent | the guard: the agent's orphans come to it |
-//! | guard | the keeper: agent and orphans come to it |
+//! | guard | the agent, as after the death of the keeper; then the keeper, to which agent and orphans come |
 //! | keeper | the agent stops its workers with a very short grace and ends; the guard kills it if it does not |
 //! | agent and guard | the keeper |
 //! | agent and keeper (`killall -9 rdzv`) | the guard |

@@ -5,10 +5,14 @@ use std::io::{self, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{self, Command, ExitStatus};
 
+use std::time::Duration;
+
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
     PidfdFlags, Resource, Rlimit, Signal, getpid, kill_process, pidfd_open, setrlimit,
 };
+
+use tokio::time::timeout;
 
 use super::child::{Attendant, adopt_orphans, block_signals, event_loop};
 use super::guard::{self, Keeper, Report};
@@ -16,6 +20,9 @@ use crate::AgentError;
 use crate::control_group::ControlGroup;
 use crate::error::system;
 use crate::spawn::{fork, keep_descriptors_private};
+
+/// Time for an agent without a guard to end by itself: its own last resort included.
+const AGENT_CLEARS_WITHIN: Duration = Duration::from_millis(1400);
 
 /// The end of an agent.
 #[derive(Debug, Clone, Copy)]
@@ -52,7 +59,8 @@ pub fn keep(agent: Command) -> Result<AgentEnd, AgentError> {
         File::from(report)
             .read_to_end(&mut bytes)
             .map_err(system("wait for the guard"))?;
-        match Report::decode(&bytes) {
+        let (agent, report) = Report::decode(&bytes);
+        match report {
             Some(Report::Ended { status, pid }) => Ok(AgentEnd {
                 status,
                 pid: Some(pid),
@@ -63,7 +71,12 @@ pub fn keep(agent: Command) -> Result<AgentEnd, AgentError> {
                 Err(system("guard the agent")(io::Error::other(text)))
             }
             None => {
-                // The guard was killed, so everything below it has come to us.
+                // The guard was killed, so everything below it has come to us. An agent that is alive notices,
+                // and clears what is below it. It has time for that: if it were killed first, and this process
+                // next, nobody would be left.
+                if let Some(agent) = agent {
+                    let _ = timeout(AGENT_CLEARS_WITHIN, attendant.ended(agent)).await;
+                }
                 attendant.clear(ControlGroup::of_launcher(pid)).await;
                 Ok(AgentEnd { status, pid: None })
             }
