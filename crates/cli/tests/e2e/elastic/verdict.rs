@@ -78,12 +78,14 @@ fn what_follows_from_a_failure_on_another_node_is_secondary() {
     let place = store();
     let flags = ["--nnodes=2", "--report=report.json"];
     // The second one fails when it hears of the first, as workers that talk to one another do.
-    let job = place.node(&flags, "echo on; cat go; exit 7").pipe("go");
+    let job = place
+        .node(&flags, "echo on; cat go; echo off; exit 7")
+        .pipe("go");
     let go = job.path("go");
     let fails = job.start();
     await_participants(&place.endpoint, 1, |_| true);
     let job = place
-        .node(&flags, "echo on; cat go; sleep 3; exit 8")
+        .node(&flags, "echo on; cat go; sleep 0.2; exit 8")
         .pipe("go")
         .env("TORCHELASTIC_ERROR_FILE", "launcher.json");
     let other_go = job.path("go");
@@ -91,6 +93,8 @@ fn what_follows_from_a_failure_on_another_node_is_secondary() {
     fails.stdout.await_text("on\n", 1);
     follows.stdout.await_text("on\n", 1);
     fs::write(go, "").unwrap();
+    // The agent of the second one hears of it a second later.
+    fails.stdout.await_text("off\n", 1);
     fs::write(other_go, "").unwrap();
     let ended = fails.wait().expect(1);
     let here = report(&ended);
