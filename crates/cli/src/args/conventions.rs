@@ -25,12 +25,14 @@ use crate::number::int_or_raise;
 use crate::suggestion::did_you_mean;
 
 /// Options that `torchrun` does not take from the environment, and questions of ours.
-const WITHOUT_VARIABLE: [&str; 7] = [
+const WITHOUT_VARIABLE: [&str; 8] = [
     "logs_specs",
     "numa_binding",
     "print_completion",
     "use_env",
     "explain",
+    // Its variable is RDZV_SCHEDULER.
+    "scheduler",
     "help",
     "training_script",
 ];
