@@ -14,6 +14,7 @@ use rustix::process::{
 
 use tokio::time::timeout;
 
+use super::LAST_RESORT_AFTER;
 use super::child::{Attendant, adopt_orphans, block_signals, event_loop};
 use super::guard::{self, Keeper, Report};
 use crate::AgentError;
@@ -22,7 +23,7 @@ use crate::error::system;
 use crate::spawn::{fork, keep_descriptors_private};
 
 /// Time for an agent without a guard to end by itself: its own last resort included.
-const AGENT_CLEARS_WITHIN: Duration = Duration::from_millis(1400);
+const AGENT_CLEARS_WITHIN: Duration = LAST_RESORT_AFTER.saturating_mul(2);
 
 /// The end of an agent.
 #[derive(Debug, Clone, Copy)]
