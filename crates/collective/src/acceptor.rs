@@ -47,8 +47,8 @@ impl Acceptor {
         listener.chain(self.handshakes.iter().map(|one| one.socket().as_fd()))
     }
 
-    /// Accepts whoever has come and hears who they are. Returns the peers among them; `present` says
-    /// who has come before. The others are told why they are refused.
+    /// Accepts connections and reads their first frames. Returns the peers among them; `present` says
+    /// which ones were there before. The other connections are refused with the reason.
     pub(crate) fn accept_peers(
         &mut self,
         present: impl Fn(u32) -> bool,

@@ -277,7 +277,7 @@ impl Mesh {
         }
     }
 
-    /// Takes in whoever has come.
+    /// Adds the peers that have connected.
     fn accept_peers(&mut self) -> Result<(), CollectiveError> {
         let accepted = self
             .acceptor

@@ -87,7 +87,7 @@ impl Core {
                 Some(Arc::clone(client))
             }
             Some(Peer::Connecting(_)) => None,
-            // Whoever has the place is being replaced, or has just been lost.
+            // The connection in this place is being replaced, or has just been lost.
             Some(Peer::Open { .. }) => None,
             None => {
                 peers.insert(id, Peer::Connecting(Vec::new()));

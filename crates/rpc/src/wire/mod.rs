@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`poller`] | the epoll set of an agent, with all of its connections |
 //! | [`link`] | both ends of a connection, and the reason of its end |
-//! | [`reader`], [`writer`] | frames in, by whoever holds the reader's lock; frames out, at once or by the driver |
+//! | [`reader`], [`writer`] | frames in, by the thread that holds the reader lock; frames out, at once or by the driver |
 //! | [`handshake`] | the first frames each way |
 //! | [`heartbeat`] | whether the other host is there |
 //! | [`clock`] | the time of the machines |

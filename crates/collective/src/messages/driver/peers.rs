@@ -50,7 +50,7 @@ impl Driver {
         self.endpoints[rank as usize].address
     }
 
-    /// Takes in whoever has come.
+    /// Adds the peers that have connected.
     pub(super) fn accept_peers(&mut self) {
         let peers = &self.peers;
         let has_come = |rank| peers.get(&rank).is_some_and(|peer| peer.arriving.is_some());
