@@ -19,7 +19,6 @@
 
 mod document;
 mod report_file;
-pub(crate) mod verdict_lines;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;

@@ -12,8 +12,10 @@ use crate::command::{Dependency, Metadata, Package};
 
 /// All that the kernel and the protocol crates may link: formats and data, nothing that touches the
 /// world. Base64 and civil dates (jiff without its clock and time zone files) are how the state of a
-/// rendezvous is written; postcard is how Rust workers write what they tell each other.
-const PURE_MAY_LINK: [&str; 8] = [
+/// rendezvous is written; postcard is how Rust workers write what they tell each other; anstyle and textwrap are colours
+/// and lines as text.
+const PURE_MAY_LINK: [&str; 10] = [
+    "anstyle",
     "base64",
     "bytes",
     "fastrand",
@@ -21,6 +23,7 @@ const PURE_MAY_LINK: [&str; 8] = [
     "postcard",
     "serde",
     "serde_json",
+    "textwrap",
     "thiserror",
 ];
 
@@ -186,7 +189,7 @@ fn names(sources: &[Source], folder: &str, library: &str) -> bool {
 
 /// Whether the crate stands under the fence of `crates/proto/clippy.toml`.
 fn is_pure(name: &str) -> bool {
-    name == "rdzv-core" || name.ends_with("-proto")
+    ["rdzv-console", "rdzv-core"].contains(&name) || name.ends_with("-proto")
 }
 
 fn fence(name: &str, folder: &str, root: &Path) -> Option<Finding> {

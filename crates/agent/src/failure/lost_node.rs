@@ -1,5 +1,6 @@
 //! Nodes that have vanished without a word.
 
+use rdzv_agent_proto::group::membership::{self, host_of};
 use rdzv_agent_proto::group::{Cause, Evidence, Failure, MembershipCause};
 use rdzv_core::time::Wall;
 use rdzv_rendezvous::RendezvousError;
@@ -15,7 +16,7 @@ pub(super) struct LostNode {
 impl LostNode {
     /// The one that the sentence about a change of membership tells of, if that is what it tells.
     pub(super) fn in_sentence(reason: &str, at: Wall) -> Option<Self> {
-        if cause_of(reason) != MembershipCause::Lost {
+        if membership::cause(reason) != MembershipCause::Lost {
             return None;
         }
         let reason = reason
@@ -60,58 +61,9 @@ impl LostNode {
     }
 }
 
-/// The change according to the sentence of a backend. A sentence that is not known may be about a
-/// loss.
-pub(super) fn cause_of(reason: &str) -> MembershipCause {
-    // An agent of torchrun leaves a round to restart its workers; one that ends is lost, or closes the run.
-    if reason.ends_with(" joins again") || reason.ends_with(" has left the round") {
-        MembershipCause::Restarted
-    } else if [" waits to join", " wait to join"]
-        .iter()
-        .any(|words| reason.contains(words))
-    {
-        MembershipCause::Waiting
-    } else {
-        MembershipCause::Lost
-    }
-}
-
-/// Agents are known by host, process id and a number: `node-b_4242_0`.
-fn host_of(agent: &str) -> &str {
-    let mut parts = agent.rsplitn(3, '_');
-    let numbers = [parts.next(), parts.next()];
-    let is_number = |part: Option<&str>| {
-        part.is_some_and(|part| part.bytes().all(|byte| byte.is_ascii_digit()))
-    };
-    match parts.next() {
-        Some(host) if numbers.into_iter().all(is_number) => host,
-        _ => agent,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn restarts_and_new_nodes_are_no_losses() {
-        for (reason, cause) in [
-            ("node b_1_0 joins again", MembershipCause::Restarted),
-            ("node b_1_0 has left the round", MembershipCause::Restarted),
-            ("node b_1_0 waits to join", MembershipCause::Waiting),
-            (
-                "nodes b_1_0, c_2_0 wait to join the next round",
-                MembershipCause::Waiting,
-            ),
-            (
-                "nodes b_1_0, c_2_0 are gone (ended without a word)",
-                MembershipCause::Lost,
-            ),
-            ("node b_1_0 has left", MembershipCause::Lost),
-        ] {
-            assert_eq!(cause_of(reason), cause, "{reason}");
-        }
-    }
 
     #[test]
     fn only_losses_are_losses() {

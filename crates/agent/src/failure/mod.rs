@@ -17,6 +17,7 @@ mod lost_node;
 
 use rdzv_agent_proto::group::{
     Cause, Evidence, Exit, Failure, Finality, MembershipCause, WorkerExit, first_failure,
+    membership,
 };
 use rdzv_core::rank::{GroupRank, LocalRank};
 use rdzv_core::time::Wall;
@@ -85,7 +86,7 @@ impl FailureAnalysis {
         if let Some(lost) = LostNode::in_sentence(reason, at) {
             self.lost_node = Some(lost);
         }
-        lost_node::cause_of(reason)
+        membership::cause(reason)
     }
 
     /// The rendezvous cannot be reached any more.

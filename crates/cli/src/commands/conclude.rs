@@ -9,6 +9,7 @@ use std::process::{ExitCode, ExitStatus};
 use jiff::tz::TimeZone;
 use rdzv_agent::observe::NodeReport;
 use rdzv_agent::{AgentEnd, AgentError, LogPlan, Outcome};
+use rdzv_console::failure::{self, Failed};
 use rdzv_core::{env, signal};
 use tracing::error;
 
@@ -16,7 +17,7 @@ use super::lost_agent::leave_for;
 use crate::args::{Launcher, Parsed, Program, parse, usage};
 use crate::exit::{self, Exit, ExitCodes, Refusal};
 use crate::launch::{Environment, Machine, RunArgs, ThisHost};
-use crate::report::{self, Document, ReportFile, verdict_lines};
+use crate::report::{self, Document, ReportFile};
 use crate::terminal::{
     FINAL_FLUSH, complain, finish_lines, finish_lines_unless_signalled, start_lines,
 };
@@ -91,11 +92,17 @@ impl Report {
 }
 
 fn print_verdict(ended: &Ended) {
-    let lines = verdict_lines::render(&ended.report.verdict, &|local_rank| {
-        ended.stderr_was_seen(local_rank)
-    });
-    if !lines.is_empty() {
-        complain(&lines);
+    let verdict = &ended.report.verdict;
+    let local_rank = verdict.first().and_then(|first| first.evidence.local_rank);
+    let run = Failed {
+        failures: &verdict.failures,
+        here: verdict.here,
+        finality: verdict.finality,
+        stderr_seen: verdict.here && local_rank.is_some_and(|rank| ended.stderr_was_seen(rank.0)),
+        ..Failed::default()
+    };
+    for line in failure::verdict(&run, None) {
+        complain(&line.text());
     }
 }
 

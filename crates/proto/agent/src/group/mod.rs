@@ -42,6 +42,7 @@ mod failure;
 mod finality;
 mod first_failure;
 mod machine;
+pub mod membership;
 pub mod policy;
 mod types;
 

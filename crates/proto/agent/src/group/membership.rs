@@ -1,0 +1,77 @@
+//! Changes of membership, as the sentences of the backends put them.
+
+use super::types::MembershipCause;
+
+/// The change according to the sentence of a backend. A sentence that is not known may be about a
+/// loss.
+pub fn cause(reason: &str) -> MembershipCause {
+    // An agent of torchrun leaves a round to restart its workers; one that ends is lost, or closes the run.
+    if reason.ends_with(" joins again") || reason.ends_with(" has left the round") {
+        MembershipCause::Restarted
+    } else if [" waits to join", " wait to join"]
+        .iter()
+        .any(|words| reason.contains(words))
+    {
+        MembershipCause::Waiting
+    } else {
+        MembershipCause::Lost
+    }
+}
+
+/// The host of an agent. Agents are known by host, process id and a number: `node-b_4242_0`.
+pub fn host_of(agent: &str) -> &str {
+    let mut parts = agent.rsplitn(3, '_');
+    let numbers = [parts.next(), parts.next()];
+    let is_number = |part: Option<&str>| {
+        part.is_some_and(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    match parts.next() {
+        Some(host) if numbers.into_iter().all(is_number) => host,
+        _ => agent,
+    }
+}
+
+/// The sentence with the host of each agent in place of its whole name.
+pub fn hosts(reason: &str) -> String {
+    let word = |word: &str| {
+        let agent = word.trim_end_matches([',', ';', ':']);
+        format!("{}{}", host_of(agent), &word[agent.len()..])
+    };
+    let words: Vec<String> = reason.split(' ').map(word).collect();
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agents_in_a_sentence_become_hosts() {
+        assert_eq!(host_of("node_b_4242_0"), "node_b");
+        assert_eq!(host_of("node_b"), "node_b");
+        assert_eq!(
+            hosts("nodes b_1_0, c_2_0 wait to join the next round"),
+            "nodes b, c wait to join the next round"
+        );
+    }
+
+    #[test]
+    fn restarts_and_new_nodes_are_no_losses() {
+        for (reason, cause) in [
+            ("node b_1_0 joins again", MembershipCause::Restarted),
+            ("node b_1_0 has left the round", MembershipCause::Restarted),
+            ("node b_1_0 waits to join", MembershipCause::Waiting),
+            (
+                "nodes b_1_0, c_2_0 wait to join the next round",
+                MembershipCause::Waiting,
+            ),
+            (
+                "nodes b_1_0, c_2_0 are gone (ended without a word)",
+                MembershipCause::Lost,
+            ),
+            ("node b_1_0 has left", MembershipCause::Lost),
+        ] {
+            assert_eq!(super::cause(reason), cause, "{reason}");
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Events of a run while it goes on, as one sentence each.
+
+use rdzv_agent_proto::group::{Failure, MembershipCause, membership};
+
+use crate::line::{Line, Role, cut, said};
+use crate::quantity::count;
+
+/// Most columns of a cause within a sentence.
+const CAUSE: usize = 160;
+
+/// The workers start again after a failure of one.
+#[derive(Debug, Clone, Copy)]
+pub struct Restart<'a> {
+    /// The number of this restart, from 1.
+    pub number: u32,
+    /// `--max-restarts`.
+    pub most: u32,
+    /// The first failure of the attempt, if it is known.
+    pub failure: Option<&'a Failure>,
+}
+
+impl Restart<'_> {
+    /// `restart 1 of 3: rank 5 on node-b failed (ValueError: boom); all workers start again`
+    pub fn sentence(&self) -> String {
+        let Self {
+            number,
+            most,
+            failure,
+        } = self;
+        let why = match failure {
+            Some(failure) => format!("{} failed ({})", subject(failure), cause(failure, CAUSE)),
+            None => "workers failed".to_owned(),
+        };
+        format!("restart {number} of {most}: {why}; all workers start again")
+    }
+
+    /// The sentence as lines.
+    pub fn lines(&self, width: Option<usize>) -> Vec<Line> {
+        said(Role::Warning, &self.sentence(), width)
+    }
+}
+
+/// Nodes have come or gone, and the others form a round again. It costs no restart.
+#[derive(Debug, Clone, Copy)]
+pub struct Regrouped<'a> {
+    /// The sentence of the rendezvous: which nodes, and how that was noticed.
+    pub reason: &'a str,
+    /// Number of nodes of the new round, if there is one already.
+    pub nodes: Option<u32>,
+}
+
+impl Regrouped<'_> {
+    /// `node-c is gone (killed); 3 nodes go on`, `node-d joined; 4 nodes go on`
+    pub fn sentence(&self) -> String {
+        let reason = membership::hosts(self.reason);
+        let reason = reason
+            .strip_prefix("node ")
+            .or_else(|| reason.strip_prefix("nodes "))
+            .unwrap_or(&reason);
+        let what = match membership::cause(self.reason) {
+            MembershipCause::Waiting => {
+                let (who, _) = reason.split_once(" wait").unwrap_or((reason, ""));
+                format!("{who} joined")
+            }
+            MembershipCause::Restarted => {
+                let (who, _) = reason.split_once(" joins").unwrap_or((reason, ""));
+                let (who, _) = who.split_once(" has left").unwrap_or((who, ""));
+                format!("{who} starts its workers again, so all do")
+            }
+            MembershipCause::Lost => reason.to_owned(),
+        };
+        match self.nodes {
+            Some(1) => format!("{what}; 1 node goes on"),
+            Some(nodes) => format!("{what}; {nodes} nodes go on"),
+            None => what,
+        }
+    }
+
+    /// The sentence as lines.
+    pub fn lines(&self, width: Option<usize>) -> Vec<Line> {
+        said(Role::Warning, &self.sentence(), width)
+    }
+}
+
+/// The worker, or the node, in few words: `rank 5 on node-b`.
+pub(crate) fn subject(failure: &Failure) -> String {
+    let host = &failure.evidence.host;
+    match failure.evidence.rank {
+        Some(rank) if host.is_empty() => format!("rank {rank}"),
+        Some(rank) => format!("rank {rank} on {host}"),
+        None => format!("node {host}"),
+    }
+}
+
+/// The cause, in at most so many columns.
+pub(crate) fn cause(failure: &Failure, room: usize) -> String {
+    cut(&failure.cause.to_string(), room)
+}
+
+/// The beginning of the workers of a round: `8 workers on 2 nodes`.
+pub fn size(workers: u32, nodes: u32) -> String {
+    format!("{} on {}", count(workers, "worker"), count(nodes, "node"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::tests::failure;
+    use rdzv_agent_proto::group::Cause;
+
+    #[test]
+    fn a_restart_names_the_rank_and_the_cause() {
+        let failure = failure(
+            5,
+            "node-b",
+            1,
+            &Cause::exception("ValueError: bad config: no key 'lr'"),
+        );
+        let restart = Restart {
+            number: 1,
+            most: 3,
+            failure: Some(&failure),
+        };
+        assert_eq!(
+            restart.sentence(),
+            "restart 1 of 3: rank 5 on node-b failed (ValueError: bad config: no key 'lr'); all workers start again"
+        );
+        let restart = Restart {
+            failure: None,
+            ..restart
+        };
+        assert_eq!(
+            restart.sentence(),
+            "restart 1 of 3: workers failed; all workers start again"
+        );
+    }
+
+    #[test]
+    fn nodes_that_come_and_go_are_named_by_their_hosts() {
+        for (reason, nodes, text) in [
+            (
+                "node node-c_4242_0 is gone (killed)",
+                Some(3),
+                "node-c is gone (killed); 3 nodes go on",
+            ),
+            (
+                "node node-c_4242_0 is gone (killed)",
+                Some(1),
+                "node-c is gone (killed); 1 node goes on",
+            ),
+            (
+                "node node-d_7_0 waits to join",
+                Some(4),
+                "node-d joined; 4 nodes go on",
+            ),
+            ("node node-d_7_0 waits to join", None, "node-d joined"),
+            (
+                "nodes b_1_0, c_2_0 wait to join the next round",
+                Some(4),
+                "b, c joined; 4 nodes go on",
+            ),
+            (
+                "node b_1_0 joins again",
+                Some(2),
+                "b starts its workers again, so all do; 2 nodes go on",
+            ),
+        ] {
+            assert_eq!(Regrouped { reason, nodes }.sentence(), text);
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! The end of a run that failed: which failure came first and why, what followed from it, and what to do.
+//!
+//! ```text
+//! rdzv: first failure: rank 5 (local rank 1, pid 4243, exit code 1) on node-a at 07:08:08.125001: ValueError: boom
+//! rdzv: raised in train.py, line 41, in main
+//!           config = load(path)
+//! rdzv: 6 more: ranks 0-4, 7: exit code -15 (SIGTERM), stopped by the agent
+//! rdzv: no restart: exceeded max_restarts=3
+//! rdzv: attempts before: 1: rank 2 on node-a: out of memory: ...
+//! rdzv: logs: /tmp/rdzv-x/attempt_1; report: report.json
+//! rdzv: try: ...
+//! ```
+//!
+//! [`verdict`] is the part of it that stands above torchrun's report, too.
+
+use rdzv_agent_proto::group::{Exit, Failure, Finality};
+use rdzv_core::signal;
+
+use crate::event::{cause, subject};
+use crate::line::{Line, Role, cut, quoted, said};
+use crate::{remedy, stop, traceback};
+
+/// Most lines of stderr that are shown in a log, and on a terminal.
+const STDERR_LINES: (usize, usize) = (10, 4);
+
+/// Most rows of a terminal for the first failure, for each group of others, and for the attempts.
+const ROWS: (usize, usize, usize) = (4, 1, 2);
+
+/// Most groups of other failures on a terminal.
+const GROUPS: usize = 3;
+
+/// Most attempts that are named: the last ones.
+const ATTEMPTS: usize = 4;
+
+/// A reason that explains nothing: the run was to have no restarts.
+const NONE_WANTED: Finality = Finality::BudgetUsed { max_restarts: 0 };
+
+/// A run that has failed.
+#[derive(Debug, Clone, Default)]
+pub struct Failed<'a> {
+    /// The first failure of the job, and what followed from it.
+    pub failures: &'a [Failure],
+    /// Whether the first one was on this node.
+    pub here: bool,
+    /// Why no restart followed.
+    pub finality: Option<Finality>,
+    /// Whether the stderr of the first worker was on this console.
+    pub stderr_seen: bool,
+    /// The attempts before the last one.
+    pub attempts: &'a [Attempt],
+    /// The directory with the files of the workers, if they are kept.
+    pub logs: Option<String>,
+    /// The file of the report, if one was asked for.
+    pub report: Option<String>,
+}
+
+/// An attempt that failed and was followed by a restart.
+#[derive(Debug, Clone)]
+pub struct Attempt {
+    /// Its number, from 1.
+    pub number: u32,
+    /// Its first failure here, if it is known.
+    pub failure: Option<Failure>,
+}
+
+/// The first failure, what followed from it, and why there was no restart; empty if nothing failed. `width` is that of
+/// a terminal; without one no line is wrapped or left out.
+pub fn verdict(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
+    let Some(first) = run.failures.first() else {
+        return Vec::new();
+    };
+    let mut lines = headline(run, first, width);
+    lines.extend(last_words(run, first, width));
+    lines.extend(consequences(run, width));
+    lines.extend(no_restart(run, width));
+    lines
+}
+
+/// All of the end; empty if nothing failed.
+pub fn summary(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
+    let Some(first) = run.failures.first() else {
+        return Vec::new();
+    };
+    let mut lines = headline(run, first, width);
+    let origin = origin(first, width);
+    lines.extend(match origin.is_empty() {
+        true => last_words(run, first, width),
+        false => origin,
+    });
+    lines.extend(consequences(run, width));
+    lines.extend(no_restart(run, width));
+    lines.extend(attempts(run, width));
+    lines.extend(files(run, width));
+    lines.extend(advice(remedy::of(first).as_deref(), width));
+    lines
+}
+
+/// The end of a run that failed by an error of the agent itself: the text, and what to try.
+pub fn error(text: &str, width: Option<usize>) -> Vec<Line> {
+    let mut lines = said(Role::Error, text, width);
+    lines.extend(advice(remedy::of_text(text), width));
+    lines
+}
+
+fn headline(run: &Failed<'_>, first: &Failure, width: Option<usize>) -> Vec<Line> {
+    let of = if run.here { "" } else { " of the job" };
+    let text = format!(
+        "first failure{of}: {first} at {}: {}",
+        first.time(),
+        first.cause
+    );
+    within(said(Role::Error, &text, width), width, ROWS.0)
+}
+
+/// At most so many rows on a terminal; the last of them ends with an ellipsis.
+fn within(mut lines: Vec<Line>, width: Option<usize>, rows: usize) -> Vec<Line> {
+    let Some(width) = width else { return lines };
+    if lines.len() > rows {
+        lines.truncate(rows);
+        if let Some(span) = lines.last_mut().and_then(|line| line.0.last_mut()) {
+            span.text = cut(&format!("{} …", span.text), width.saturating_sub(1));
+        }
+    }
+    lines
+}
+
+/// The frames of its traceback that matter.
+fn origin(first: &Failure, width: Option<usize>) -> Vec<Line> {
+    let frames = first.evidence.traceback.as_deref().map(traceback::frames);
+    let mut lines = Vec::new();
+    for (index, frame) in frames.unwrap_or_default().iter().rev().enumerate() {
+        let place = match index {
+            0 => format!("raised in {}", frame.place),
+            _ => format!("called from {}", frame.place),
+        };
+        lines.extend(said(Role::Detail, &place, width));
+        if let Some(code) = &frame.code {
+            lines.push(quoted(10, code, width));
+        }
+    }
+    lines
+}
+
+/// The end of its stderr, if nobody has seen that.
+fn last_words(run: &Failed<'_>, first: &Failure, width: Option<usize>) -> Vec<Line> {
+    let tail = &first.evidence.stderr_tail;
+    if run.stderr_seen || tail.is_empty() {
+        return Vec::new();
+    }
+    let most = if width.is_some() {
+        STDERR_LINES.1
+    } else {
+        STDERR_LINES.0
+    };
+    let skipped = tail.len().saturating_sub(most);
+    let mut lines = said(Role::Detail, "the last lines of its stderr:", width);
+    lines.extend(
+        tail[skipped..]
+            .iter()
+            .map(|line| quoted(4, line.trim_end(), width)),
+    );
+    lines
+}
+
+fn consequences(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
+    let groups = alike(&run.failures[1..]);
+    let shown = if width.is_some() { GROUPS } else { usize::MAX };
+    let mut lines = Vec::new();
+    for group in groups.iter().take(shown) {
+        let text = said(Role::Detail, &in_one_line(group), width);
+        lines.extend(within(text, width, ROWS.1));
+    }
+    let others: usize = groups.iter().skip(shown).map(Vec::len).sum();
+    if others > 0 {
+        let text = format!("{others} more, with other causes");
+        lines.extend(said(Role::Detail, &text, width));
+    }
+    lines
+}
+
+fn no_restart(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
+    match run.finality {
+        Some(finality) if finality != NONE_WANTED => {
+            said(Role::Detail, &format!("no restart: {finality}"), width)
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn attempts(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
+    if run.attempts.is_empty() {
+        return Vec::new();
+    }
+    let skipped = run.attempts.len().saturating_sub(ATTEMPTS);
+    let each = run.attempts[skipped..].iter().map(|attempt| {
+        let why = attempt.failure.as_ref().map_or_else(
+            || "not known here".to_owned(),
+            |failure| format!("{}: {}", subject(failure), cause(failure, 60)),
+        );
+        format!("{}: {why}", attempt.number)
+    });
+    let each: Vec<String> = each.collect();
+    let text = format!("attempts before: {}", each.join("; "));
+    within(said(Role::Detail, &text, width), width, ROWS.2)
+}
+
+fn files(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
+    let logs = run.logs.iter().map(|path| format!("logs: {path}"));
+    let report = run.report.iter().map(|path| format!("report: {path}"));
+    let texts: Vec<String> = logs.chain(report).collect();
+    match texts.is_empty() {
+        true => Vec::new(),
+        false => said(Role::Detail, &texts.join("; "), width),
+    }
+}
+
+fn advice(text: Option<&str>, width: Option<usize>) -> Vec<Line> {
+    let line = |text| said(Role::Advice, &format!("try: {text}"), width);
+    text.map_or_else(Vec::new, line)
+}
+
+/// Failures of one cause together, in the order of their first ones.
+fn alike(failures: &[Failure]) -> Vec<Vec<&Failure>> {
+    let key = |failure: &Failure| {
+        let cause = &failure.cause;
+        let kind = cause.kind().to_owned();
+        (kind, cause.to_string(), failure.evidence.exit)
+    };
+    let mut groups: Vec<Vec<&Failure>> = Vec::new();
+    for failure in failures {
+        let same = groups
+            .iter_mut()
+            .find(|group| key(group[0]) == key(failure));
+        match same {
+            Some(group) => group.push(failure),
+            None => groups.push(vec![failure]),
+        }
+    }
+    groups
+}
+
+fn in_one_line(group: &[&Failure]) -> String {
+    let one = group[0];
+    let ranks = group.iter().filter_map(|failure| failure.evidence.rank);
+    let ranks: Vec<u32> = ranks.map(|rank| rank.0).collect();
+    let who = match ranks.len() {
+        0 => format!("node {}", one.evidence.host),
+        _ => stop::ranks(&ranks),
+    };
+    let exit = one.evidence.exit.map_or_else(String::new, |exit| {
+        let name = match exit {
+            Exit::Signal(number) => signal::name(number),
+            Exit::Code(_) => None,
+        };
+        let name = name.map_or_else(String::new, |name| format!(" ({name})"));
+        format!("exit code {}{name}, ", exit.as_number())
+    });
+    let why = if one.was_stopped() {
+        "stopped by the agent".to_owned()
+    } else {
+        one.cause.to_string()
+    };
+    format!("{} more: {who}: {exit}{why}", group.len())
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

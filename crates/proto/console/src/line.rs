@@ -1,0 +1,183 @@
+//! Lines of spans, each with a role that decides its colour; wrapped to a width.
+
+use anstyle::{AnsiColor, Style};
+use textwrap::{Options, WordSplitter};
+
+/// The beginning of each line that rdzv says.
+pub const LABEL: &str = "rdzv: ";
+
+/// The meaning of a part of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Role {
+    /// Text.
+    #[default]
+    Plain,
+    /// A thing that is good: a success.
+    Good,
+    /// A thing that wants attention, and does not end the run.
+    Warning,
+    /// A failure.
+    Error,
+    /// A detail.
+    Detail,
+    /// Advice.
+    Advice,
+}
+
+impl Role {
+    fn style(self) -> Style {
+        let bold = |colour: AnsiColor| colour.on_default().bold();
+        match self {
+            Self::Plain => Style::new(),
+            Self::Good => bold(AnsiColor::Green),
+            Self::Warning => bold(AnsiColor::Yellow),
+            Self::Error => bold(AnsiColor::Red),
+            Self::Detail => Style::new().dimmed(),
+            Self::Advice => bold(AnsiColor::Cyan),
+        }
+    }
+}
+
+/// A part of a line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Span {
+    /// Its meaning.
+    pub role: Role,
+    /// Its text, without control characters.
+    pub text: String,
+}
+
+/// One line, without a newline.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Line(pub Vec<Span>);
+
+impl Line {
+    /// A line of one role.
+    pub fn new(role: Role, text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self(vec![Span { role, text }])
+    }
+
+    /// The line with another part behind it.
+    #[must_use]
+    pub fn and(mut self, role: Role, text: impl Into<String>) -> Self {
+        let text = text.into();
+        self.0.push(Span { role, text });
+        self
+    }
+
+    /// The text without colours.
+    pub fn text(&self) -> String {
+        self.0.iter().map(|span| span.text.as_str()).collect()
+    }
+
+    /// The text, with the escape sequences of its colours if `coloured`.
+    pub fn painted(&self, coloured: bool) -> String {
+        if !coloured {
+            return self.text();
+        }
+        let paint = |span: &Span| {
+            let style = span.role.style();
+            format!("{style}{}{style:#}", span.text)
+        };
+        self.0.iter().map(paint).collect()
+    }
+}
+
+/// A text behind the label of rdzv, wrapped: the label has the role, and lines that follow are indented by it.
+/// Without a width it is one line.
+pub fn said(role: Role, text: &str, width: Option<usize>) -> Vec<Line> {
+    headed(role, LABEL, text, width)
+}
+
+/// The same with any head in place of the label.
+pub fn headed(role: Role, head: &str, text: &str, width: Option<usize>) -> Vec<Line> {
+    let indent = " ".repeat(textwrap::core::display_width(head));
+    wrap(text, width, indent.len())
+        .into_iter()
+        .enumerate()
+        .map(|(index, text)| match index {
+            0 => Line::new(role, head).and(Role::Plain, text),
+            _ => Line::new(Role::Plain, format!("{indent}{text}")),
+        })
+        .collect()
+}
+
+/// Lines of a text of others, all indented; a line that is too long is cut, with an ellipsis at its end.
+pub fn quoted(indent: usize, text: &str, width: Option<usize>) -> Line {
+    let room = width.map(|width| width.saturating_sub(indent).max(1));
+    let text = match room {
+        Some(room) if textwrap::core::display_width(text) > room => cut(text, room),
+        _ => text.to_owned(),
+    };
+    Line::new(Role::Detail, format!("{}{text}", " ".repeat(indent)))
+}
+
+/// The beginning of a text, in at most `room` columns, with an ellipsis.
+pub fn cut(text: &str, room: usize) -> String {
+    if textwrap::core::display_width(text) <= room {
+        return text.to_owned();
+    }
+    let mut kept = String::new();
+    let mut columns = 1;
+    for letter in text.chars() {
+        columns += textwrap::core::display_width(letter.encode_utf8(&mut [0; 4]));
+        if columns > room {
+            break;
+        }
+        kept.push(letter);
+    }
+    kept.push('…');
+    kept
+}
+
+/// Words that fit into the columns behind the indent. A word is never broken: a path can be copied.
+fn wrap(text: &str, width: Option<usize>, indent: usize) -> Vec<String> {
+    let Some(width) = width else {
+        return vec![text.to_owned()];
+    };
+    let room = width.saturating_sub(indent).max(20);
+    let options = Options::new(room)
+        .break_words(false)
+        .word_separator(textwrap::WordSeparator::AsciiSpace)
+        .word_splitter(WordSplitter::NoHyphenation);
+    let lines = textwrap::wrap(text, options);
+    lines
+        .into_iter()
+        .map(std::borrow::Cow::into_owned)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_wrapped_behind_its_label() {
+        let text = "waiting for nodes: 2 of 4 (node-a, node-c)";
+        let lines = said(Role::Warning, text, Some(30));
+        let texts: Vec<String> = lines.iter().map(Line::text).collect();
+        assert_eq!(
+            texts,
+            ["rdzv: waiting for nodes: 2 of", "      4 (node-a, node-c)"]
+        );
+        assert_eq!(said(Role::Warning, text, None).len(), 1);
+    }
+
+    #[test]
+    fn a_path_stays_whole_and_a_quoted_line_is_cut_by_columns() {
+        let path = "/a/very/long/path/that/nobody/can/copy/if/it/is/broken";
+        let lines = said(Role::Plain, &format!("logs: {path}"), Some(30));
+        assert_eq!(lines[1].text(), format!("      {path}"));
+        assert_eq!(cut("日本語テキスト", 7), "日本語…");
+        assert_eq!(quoted(2, "abcdef", Some(6)).text(), "  abc…");
+        assert_eq!(quoted(2, "abcd", Some(6)).text(), "  abcd");
+    }
+
+    #[test]
+    fn colours_are_there_only_if_asked_for() {
+        let line = Line::new(Role::Error, "rdzv: ").and(Role::Plain, "x");
+        assert_eq!(line.painted(false), "rdzv: x");
+        assert_eq!(line.painted(true), "\u{1b}[1m\u{1b}[31mrdzv: \u{1b}[0mx");
+    }
+}

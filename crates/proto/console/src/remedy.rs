@@ -1,0 +1,265 @@
+//! Advice for causes that are known.
+
+use rdzv_agent_proto::group::Failure;
+
+/// Words in the text of a failure, all lower case, and the advice. The first row that fits counts.
+const ADVICE: &[(&[&str], &str)] = &[
+    (
+        &[
+            "cuda out of memory",
+            "hip out of memory",
+            "outofmemoryerror",
+            "cudnn_status_alloc_failed",
+        ],
+        "a smaller batch or gradient checkpointing; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against \
+         fragmentation; nvidia-smi shows other users of the device",
+    ),
+    (
+        &["eaddrinuse", "address already in use"],
+        "another process listens at that port (`ss -ltnp` names it): end it, or choose another port \
+         (--master-port, --rdzv-endpoint; port 0 takes a free one)",
+    ),
+    (
+        &[
+            "watchdog caught collective operation timeout",
+            "collective operation timeout",
+        ],
+        "one rank did not come to a collective that the others wait in: --hang-timeout 300 names it and where it \
+         stands; TORCH_NCCL_TRACE_BUFFER_SIZE=2000 records the collectives",
+    ),
+    (
+        &[
+            "nccl error",
+            "ncclsystemerror",
+            "ncclunhandled",
+            "ncclremoteerror",
+            "ncclinternalerror",
+        ],
+        "NCCL_DEBUG=INFO names the peer and the interface; NCCL_SOCKET_IFNAME chooses the interface",
+    ),
+    (
+        &["/dev/shm", "unable to open shared memory", "bus error"],
+        "more shared memory (docker: --shm-size or --ipc=host), or fewer workers of the data loader",
+    ),
+    (
+        &["too many open files"],
+        "a higher limit of open files (`ulimit -n`), or fewer workers of the data loader",
+    ),
+    (
+        &["invalid device ordinal"],
+        "no more workers than devices: --nproc-per-node gpu starts one for each",
+    ),
+    (
+        &[
+            "no nvidia driver",
+            "cuda driver version is insufficient",
+            "no cuda gpus are available",
+        ],
+        "a host or container with a driver and devices (`nvidia-smi` must work in it), or the backend gloo on processors",
+    ),
+    (
+        &["device-side assert"],
+        "CUDA_LAUNCH_BLOCKING=1, so that the traceback names the operation",
+    ),
+    (
+        &["no space left on device"],
+        "room on that file system; --log-dir and TMPDIR put output and temporary files elsewhere",
+    ),
+    (
+        &["can't open file", "no such file or directory"],
+        "the path: relative ones begin in the directory that rdzv was started in",
+    ),
+    (
+        &["permission denied", "not executable"],
+        "the permissions of that file; a script that is not executable is run without --no-python",
+    ),
+    (
+        &[
+            "connection refused",
+            "name or service not known",
+            "temporary failure in name resolution",
+        ],
+        "the name and port, and whether that process runs; a firewall between the hosts",
+    ),
+    (
+        &["exec format error"],
+        "a first line such as #!/bin/sh in the script, or a program for this processor",
+    ),
+];
+
+/// The advice for a failure, if there is any.
+pub fn of(failure: &Failure) -> Option<String> {
+    let text = failure.cause.to_string();
+    if let Some(module) = missing_module(&text) {
+        return Some(format!(
+            "install '{module}' into the Python of the workers; another Python is chosen by an active virtual \
+             environment or PYTHON_EXEC (`rdzv run --explain` shows which)"
+        ));
+    }
+    let by_text = |text: &str| {
+        let text = text.to_lowercase();
+        let row = ADVICE
+            .iter()
+            .find(|(words, _)| words.iter().any(|word| text.contains(word)))?;
+        Some(row.1.to_owned())
+    };
+    // The text of an error says more than its kind, and the cause more than the lines before it.
+    by_text(&text)
+        .or_else(|| by_kind(failure).map(str::to_owned))
+        .or_else(|| {
+            failure
+                .evidence
+                .stderr_tail
+                .iter()
+                .rev()
+                .take(20)
+                .find_map(|line| by_text(line))
+        })
+}
+
+/// The advice for the text of an error that is no failure of a worker: of a rendezvous, say.
+pub fn of_text(text: &str) -> Option<&'static str> {
+    let text = text.to_lowercase();
+    let row = ADVICE
+        .iter()
+        .find(|(words, _)| words.iter().any(|word| text.contains(word)))?;
+    Some(row.1)
+}
+
+fn by_kind(failure: &Failure) -> Option<&'static str> {
+    Some(match failure.cause.kind() {
+        "out_of_memory" => {
+            "a smaller batch, fewer workers (--nproc-per-node) or processes of the data loader, or a higher limit of the \
+             container or job"
+        }
+        "disk_full" => {
+            "room on that file system; --log-dir and TMPDIR put output and temporary files elsewhere"
+        }
+        "signal" => match failure
+            .evidence
+            .exit
+            .map(rdzv_agent_proto::group::Exit::as_number)
+        {
+            Some(-9) => {
+                "`dmesg` and the scheduler's log: SIGKILL comes from the kernel for lack of memory, a scheduler, or a person"
+            }
+            Some(-11 | -7 | -6 | -4 | -8) => {
+                "PYTHONFAULTHANDLER=1, which prints the Python stack of a crash; `ulimit -c unlimited` leaves a core file"
+            }
+            _ => return None,
+        },
+        "exit_code" => {
+            "-r 3 --log-dir DIR, which keeps all output; the program ended without an error message (os._exit, sys.exit)"
+        }
+        "hang" | "heartbeat" | "watchdog" => {
+            "--report FILE, which has the stack of every rank; py-spy in the environment adds Python's frames"
+        }
+        "node_lost" => {
+            "the log of that node and its scheduler; --nnodes MIN:MAX lets the other nodes go on without it"
+        }
+        "uninterruptible" => {
+            "the file system or driver that it waits for; only its return, or a reboot, ends such a process"
+        }
+        _ => return None,
+    })
+}
+
+/// The module that Python does not find.
+fn missing_module(text: &str) -> Option<&str> {
+    let (_, module) = text.split_once("No module named ")?;
+    let module = module.trim_start_matches('\'');
+    let end = module.find(['\'', ';', ' ']).unwrap_or(module.len());
+    let module = module[..end].trim_end_matches(['…', '.']);
+    (!module.is_empty()).then_some(module)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::tests::failure;
+    use rdzv_agent_proto::group::Cause;
+
+    #[test]
+    fn known_causes_have_advice_and_others_have_none() {
+        let exception = Cause::exception;
+        for (cause, number, part) in [
+            (
+                exception("ModuleNotFoundError: No module named 'numpy.core'"),
+                1,
+                "install 'numpy.core'",
+            ),
+            (
+                exception(
+                    "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network \
+                     address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+                ),
+                1,
+                "--master-port",
+            ),
+            (
+                exception("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"),
+                1,
+                "smaller batch",
+            ),
+            (
+                exception(
+                    "terminate called after throwing an instance of 'c10::DistBackendError': [PG ID 0] Watchdog \
+                           caught collective operation timeout: WorkNCCL",
+                ),
+                -6,
+                "--hang-timeout",
+            ),
+            (
+                Cause::OutOfMemory {
+                    evidence: "memory.events: oom_kill".to_owned(),
+                },
+                -9,
+                "higher limit",
+            ),
+            (Cause::Signal { signal: 11 }, -11, "PYTHONFAULTHANDLER"),
+            (
+                Cause::ExitCode {
+                    code: 3,
+                    last_line: None,
+                },
+                3,
+                "--log-dir",
+            ),
+            (
+                Cause::DiskFull {
+                    text: "OSError: [Errno 28]".to_owned(),
+                },
+                1,
+                "room on",
+            ),
+            (
+                Cause::NodeLost {
+                    node: "b is gone".to_owned(),
+                },
+                1,
+                "--nnodes MIN:MAX",
+            ),
+        ] {
+            let failure = failure(0, "a", number, &cause);
+            let advice = of(&failure).unwrap_or_default();
+            assert!(advice.contains(part), "{cause}: {advice}");
+        }
+        assert_eq!(
+            of(&failure(0, "a", 1, &exception("ValueError: boom"))),
+            None
+        );
+    }
+
+    #[test]
+    fn the_last_lines_of_stderr_help_where_the_cause_does_not() {
+        let mut failure = failure(
+            0,
+            "a",
+            1,
+            &Cause::exception("RuntimeError: DataLoader worker failed"),
+        );
+        failure.evidence.stderr_tail =
+            vec!["ERROR: Unexpected bus error encountered in worker".to_owned()];
+        assert!(of(&failure).unwrap_or_default().contains("--shm-size"));
+    }
+}

@@ -1,0 +1,162 @@
+//! A signal that ends the run: the workers that are awaited, how long, and what the next signal does.
+
+use std::time::Duration;
+
+use rdzv_core::rank::ranges;
+use rdzv_core::signal;
+
+use crate::line::{Line, Role, said};
+use crate::quantity::{count, time};
+
+/// SIGINT's number, the same on all architectures.
+const INTERRUPT: i32 = 2;
+
+/// SIGKILL's.
+const KILL: i32 = 9;
+
+/// A request to end the run, as the workers are told of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Stop<'a> {
+    /// The signal that came to the launcher.
+    pub signal: i32,
+    /// The number of requests so far, from 1.
+    pub request: u32,
+    /// The ranks that have not ended.
+    pub ranks: &'a [u32],
+    /// Time until they are killed.
+    pub left: Duration,
+}
+
+impl Stop<'_> {
+    /// `Ctrl-C: ranks 0-7 have 30 s to end; again: 7.5 s; a third time: at once`
+    pub fn sentence(&self) -> String {
+        let again = match self.signal {
+            INTERRUPT => "Ctrl-C".to_owned(),
+            signal => signal::in_words(signal),
+        };
+        let who = ranks(self.ranks);
+        let have = if self.ranks.len() == 1 { "has" } else { "have" };
+        if self.ranks.is_empty() {
+            return format!("{again}: no worker runs; the run ends");
+        }
+        if self.left.is_zero() {
+            return format!(
+                "{again}: {who} {} killed",
+                if self.ranks.len() == 1 { "is" } else { "are" }
+            );
+        }
+        let left = time(self.left);
+        match self.request {
+            0 | 1 => format!(
+                "{again}: {who} {have} {left} to end; a second {again} leaves {}, a third kills at once",
+                time(self.left / 4)
+            ),
+            2 => {
+                format!("{again}: {who} {have} {left} left to end; one more {again} kills at once")
+            }
+            _ => format!("{again}: {who} {have} {left} left to end"),
+        }
+    }
+
+    /// The sentence as lines.
+    pub fn lines(&self, width: Option<usize>) -> Vec<Line> {
+        said(Role::Warning, &self.sentence(), width)
+    }
+}
+
+/// The grace is over: workers that have not ended are killed.
+pub fn killed(ranks: &[u32], width: Option<usize>) -> Vec<Line> {
+    let text = format!(
+        "{} did not end within the grace and {} killed",
+        self::ranks(ranks),
+        if ranks.len() == 1 { "is" } else { "are" }
+    );
+    said(Role::Warning, &text, width)
+}
+
+/// The end of a run that a signal has ended: `ended by SIGTERM after 12 s; all 8 workers have ended`.
+pub fn ended(
+    signal: i32,
+    after: Duration,
+    workers: u32,
+    killed: u32,
+    width: Option<usize>,
+) -> Vec<Line> {
+    let name = match signal {
+        INTERRUPT => "Ctrl-C (SIGINT)".to_owned(),
+        signal => signal::in_words(signal),
+    };
+    let mut text = format!(
+        "ended by {name} after {}; {} ended",
+        time(after),
+        count(workers, "worker")
+    );
+    if killed > 0 {
+        text += &format!(", {killed} of them by {}", signal::in_words(KILL));
+    }
+    said(Role::Warning, &text, width)
+}
+
+/// `rank 3`, `ranks 0-4, 7`.
+pub(crate) fn ranks(ranks: &[u32]) -> String {
+    let list = ranges(ranks.iter().copied()).replace(',', ", ");
+    match ranks {
+        [_] => format!("rank {list}"),
+        _ => format!("ranks {list}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_request_says_what_the_next_one_does() {
+        let all = [0, 1, 2, 3];
+        let stop = Stop {
+            signal: 2,
+            request: 1,
+            ranks: &all,
+            left: Duration::from_secs(30),
+        };
+        assert_eq!(
+            stop.sentence(),
+            "Ctrl-C: ranks 0-3 have 30 s to end; a second Ctrl-C leaves 7.5 s, a third kills at once"
+        );
+        let stop = Stop {
+            signal: 15,
+            request: 2,
+            ranks: &[3],
+            left: Duration::from_millis(7_500),
+        };
+        assert_eq!(
+            stop.sentence(),
+            "SIGTERM: rank 3 has 7.5 s left to end; one more SIGTERM kills at once"
+        );
+        let stop = Stop {
+            request: 3,
+            left: Duration::ZERO,
+            ..stop
+        };
+        assert_eq!(stop.sentence(), "SIGTERM: rank 3 is killed");
+        let stop = Stop { ranks: &[], ..stop };
+        assert_eq!(stop.sentence(), "SIGTERM: no worker runs; the run ends");
+    }
+
+    #[test]
+    fn the_end_counts_the_workers_that_had_to_be_killed() {
+        let text = |number| ended(2, Duration::from_secs(12), 8, number, None)[0].text();
+        assert_eq!(
+            text(0),
+            "rdzv: ended by Ctrl-C (SIGINT) after 12 s; 8 workers ended"
+        );
+        assert_eq!(
+            text(2),
+            "rdzv: ended by Ctrl-C (SIGINT) after 12 s; 8 workers ended, 2 of them by SIGKILL"
+        );
+        assert_eq!(
+            killed(&[3], None)[0].text(),
+            "rdzv: rank 3 did not end within the grace and is killed"
+        );
+    }
+}

@@ -1,0 +1,90 @@
+//! The end of a run that succeeded, in one sentence.
+
+use std::time::Duration;
+
+use crate::event::size;
+use crate::line::{Line, Role, said};
+use crate::quantity::{count, time};
+
+/// Most reasons of restarts that are named.
+const REASONS: usize = 3;
+
+/// A run whose workers have all succeeded.
+#[derive(Debug, Clone, Default)]
+pub struct Success {
+    /// The time from its beginning to its end.
+    pub took: Duration,
+    /// Number of workers of the last round.
+    pub workers: u32,
+    /// Number of nodes of the last round.
+    pub nodes: u32,
+    /// The reason of each restart, in few words: `rank 5: ValueError: boom`.
+    pub restarts: Vec<String>,
+    /// Nodes that came and went, in few words: `node-b lost`.
+    pub changes: Vec<String>,
+}
+
+impl Success {
+    /// `finished in 2 h 03 min, 8 workers on 2 nodes, 1 restart (rank 5: ValueError: boom)`
+    pub fn sentence(&self) -> String {
+        let mut text = format!(
+            "finished in {}, {}",
+            time(self.took),
+            size(self.workers, self.nodes)
+        );
+        for (what, reasons) in [
+            ("restart", &self.restarts),
+            ("change of nodes", &self.changes),
+        ] {
+            let number = u32::try_from(reasons.len()).unwrap_or(u32::MAX);
+            if number > 0 {
+                let counted = match what {
+                    "restart" => count(number, what),
+                    _ if number == 1 => "1 change of nodes".to_owned(),
+                    _ => format!("{number} changes of nodes"),
+                };
+                text += &format!(", {counted} ({})", some(reasons));
+            }
+        }
+        text
+    }
+
+    /// The sentence as lines.
+    pub fn lines(&self, width: Option<usize>) -> Vec<Line> {
+        said(Role::Good, &self.sentence(), width)
+    }
+}
+
+fn some(reasons: &[String]) -> String {
+    let (named, others) = reasons.split_at(reasons.len().min(REASONS));
+    match others.len() {
+        0 => named.join("; "),
+        more => format!("{}; {more} more", named.join("; ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_success_is_one_sentence() {
+        let mut success = Success {
+            took: Duration::from_secs(7_380),
+            workers: 8,
+            nodes: 2,
+            ..Success::default()
+        };
+        assert_eq!(
+            success.sentence(),
+            "finished in 2 h 03 min, 8 workers on 2 nodes"
+        );
+        success.restarts.push("rank 5: out of memory".to_owned());
+        success.changes.push("node-b is gone (killed)".to_owned());
+        assert_eq!(
+            success.sentence(),
+            "finished in 2 h 03 min, 8 workers on 2 nodes, 1 restart (rank 5: out of memory), 1 change of nodes \
+             (node-b is gone (killed))"
+        );
+    }
+}

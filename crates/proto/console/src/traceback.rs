@@ -1,0 +1,111 @@
+//! The few lines of a traceback that matter.
+
+/// Most frames that are shown.
+const FRAMES: usize = 2;
+
+/// Parts of paths of code that is not the user's own.
+const LIBRARIES: [&str; 5] = [
+    "/site-packages/",
+    "/dist-packages/",
+    "<frozen ",
+    "/lib/python3",
+    "/torch/distributed/",
+];
+
+/// One frame of a traceback: where, and the line of code if it is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    /// `train.py, line 41, in main`, with the path as Python wrote it.
+    pub place: String,
+    /// The code at that line.
+    pub code: Option<String>,
+}
+
+/// The last frames of a Python traceback in code of the user, oldest first; those of libraries if there are no
+/// others. None if the text is no traceback.
+pub fn frames(traceback: &str) -> Vec<Frame> {
+    let lines: Vec<&str> = traceback.lines().map(unprefixed).collect();
+    // A second traceback ("During handling of the above exception") is the one that ended the program.
+    let start = lines
+        .iter()
+        .rposition(|line| line.trim().ends_with("Traceback (most recent call last):"));
+    let Some(start) = start else {
+        return Vec::new();
+    };
+    let lines = &lines[start + 1..];
+    let mut frames = Vec::new();
+    for (index, line) in lines.iter().enumerate() {
+        let Some(place) = line.trim_start().strip_prefix("File \"") else {
+            continue;
+        };
+        let code = lines.get(index + 1).map(|code| code.trim());
+        let code = code.filter(|code| line.starts_with(' ') && is_code(code));
+        frames.push(Frame {
+            place: place.replacen('"', "", 1),
+            code: code.map(str::to_owned),
+        });
+    }
+    let own = |frame: &Frame| !LIBRARIES.iter().any(|part| frame.place.contains(part));
+    if frames.iter().any(own) {
+        frames.retain(own);
+    }
+    frames.split_off(frames.len().saturating_sub(FRAMES))
+}
+
+/// Whether a line below that of a place is the code there.
+fn is_code(line: &str) -> bool {
+    !line.is_empty()
+        && !line.starts_with("File \"")
+        && !line.chars().all(|letter| "^~ ".contains(letter))
+}
+
+/// A line without the mark that PyTorch puts before each (`[rank0]: `).
+fn unprefixed(line: &str) -> &str {
+    let rest = line
+        .strip_prefix("[rank")
+        .and_then(|rest| rest.split_once("]: "));
+    match rest {
+        Some((rank, rest)) if rank.bytes().all(|byte| byte.is_ascii_digit()) => rest,
+        _ => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"[rank5]: Traceback (most recent call last):
+[rank5]:   File "/home/me/train.py", line 60, in <module>
+[rank5]:     main()
+[rank5]:     ~~~~^^
+[rank5]:   File "/home/me/train.py", line 41, in main
+[rank5]:     config = load(path)
+[rank5]:   File "/home/me/config.py", line 7, in load
+[rank5]:     return yaml.load(text)
+[rank5]:            ^^^^^^^^^^^^^^^
+[rank5]:   File "/venv/lib/python3.11/site-packages/yaml/__init__.py", line 81, in load
+[rank5]:     return loader.get_single_data()
+[rank5]: ValueError: boom"#;
+
+    #[test]
+    fn the_last_frames_of_the_users_own_code_are_kept() {
+        let frames = frames(TEXT);
+        let text: Vec<String> = frames
+            .iter()
+            .map(|frame| format!("{}: {:?}", frame.place, frame.code))
+            .collect();
+        assert_eq!(
+            text,
+            [
+                "/home/me/train.py, line 41, in main: Some(\"config = load(path)\")",
+                "/home/me/config.py, line 7, in load: Some(\"return yaml.load(text)\")",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_text_that_is_no_traceback_has_no_frames() {
+        assert!(frames("boom").is_empty());
+        assert!(frames("Traceback (most recent call last):\nValueError: x").is_empty());
+    }
+}
