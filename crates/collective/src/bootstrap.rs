@@ -9,12 +9,12 @@
 //!
 //! The store is needed for this only. Connections are made when they are first used.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::str;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use std::{io, str};
 
-use rdzv_store::{Store, StoreError};
+use rdzv_store::{Store, StoreError, address_towards_others};
 use uuid::Uuid;
 
 use crate::acceptor::Member;
@@ -35,7 +35,7 @@ pub struct GroupOptions {
     pub epoch: u64,
     /// Time limit of joining, and then of each operation (default 5 minutes).
     pub timeout: Duration,
-    /// The address of this host that the other ranks can reach. [`address_towards`] finds it out for
+    /// The address of this host that the other ranks can reach. [`address_towards`](rdzv_store::address_towards) finds it out for
     /// a host that all ranks reach, such as that of the store. By default it is the one that this
     /// host uses towards the outside; without any, loopback.
     pub address: Option<IpAddr>,
@@ -63,43 +63,9 @@ impl Default for GroupOptions {
     }
 }
 
-/// The address that this host uses towards another one; `host` is a name or an address.
-///
-/// Asks the routing table; nothing is sent, except for looking up a name.
-pub fn address_towards(host: &str) -> io::Result<IpAddr> {
-    let mut result = Err(io::Error::new(
-        io::ErrorKind::NotFound,
-        format!("{host} has no address"),
-    ));
-    for target in (host, DISCARD).to_socket_addrs()? {
-        result = local_address(target);
-        if result.is_ok() {
-            break;
-        }
-    }
-    result
-}
-
-/// The port of the discard service; any other would do.
-const DISCARD: u16 = 9;
-
-fn local_address(target: SocketAddr) -> io::Result<IpAddr> {
-    let any: IpAddr = match target {
-        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let socket = UdpSocket::bind((any, 0))?;
-    socket.connect(target)?;
-    Ok(socket.local_addr()?.ip())
-}
-
-/// An address that stands for the outside: it belongs to nobody (RFC 5737).
-const OUTSIDE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-
 fn own_address(options: &GroupOptions) -> IpAddr {
-    options.address.unwrap_or_else(|| {
-        local_address((OUTSIDE, DISCARD).into()).unwrap_or(Ipv4Addr::LOCALHOST.into())
-    })
+    let outside = || address_towards_others().unwrap_or(Ipv4Addr::LOCALHOST.into());
+    options.address.unwrap_or_else(outside)
 }
 
 /// Joins the group: returns when all ranks have.
@@ -318,15 +284,4 @@ fn parse_place(value: &[u8]) -> Option<(SocketAddr, u16, Option<&str>)> {
 
 fn beginning(value: &[u8]) -> String {
     String::from_utf8_lossy(&value[..value.len().min(64)]).into_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_way_to_loopback_begins_at_loopback() {
-        assert_eq!(address_towards("127.0.0.1").unwrap(), Ipv4Addr::LOCALHOST);
-        assert!(address_towards("localhost").unwrap().is_loopback());
-    }
 }

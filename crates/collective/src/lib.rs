@@ -80,7 +80,7 @@ mod socket;
 mod wire;
 mod work;
 
-pub use bootstrap::{GroupOptions, address_towards};
+pub use bootstrap::GroupOptions;
 pub use call::{Call, Operation};
 pub use element::{Bool, Element, ElementType};
 pub use error::CollectiveError;
@@ -88,6 +88,7 @@ pub use group::ProcessGroup;
 pub use half::{bf16, f16};
 pub use messages::{PointToPoint, ReceiveBuffer, Received, SendBuffer};
 pub use queue::GroupQueue;
+pub use rdzv_store::address_towards;
 pub use reduce_op::ReduceOp;
 pub use wire::{Cause, Refusal};
 pub use work::Work;

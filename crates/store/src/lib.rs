@@ -16,6 +16,7 @@ mod deadline;
 mod error;
 mod file;
 mod hash;
+mod local_address;
 mod prefix;
 mod store;
 mod tcp;
@@ -23,6 +24,7 @@ mod tcp;
 pub use error::StoreError;
 pub use file::FileStore;
 pub use hash::HashStore;
+pub use local_address::{address_towards, address_towards_others, local_address};
 pub use prefix::PrefixStore;
 pub use store::{Breaker, Store};
 pub use tcp::{

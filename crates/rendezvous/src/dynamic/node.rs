@@ -1,6 +1,6 @@
 //! How this node shows itself to the others, and whether it is the one that an endpoint names.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc;
 use std::thread;
@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use nix::ifaddrs::getifaddrs;
 use rdzv_rendezvous_proto::NodeDesc;
+use rdzv_store::address_towards_others;
 
 /// How many nodes this process has been so far; several rendezvous of one process are several nodes.
 static NODES: AtomicI64 = AtomicI64::new(0);
@@ -42,24 +43,14 @@ pub fn advertised(
             host.to_owned()
         }
         (Some(from), _) => from.to_canonical().to_string(),
-        (None, _) => towards_others()
+        (None, _) => address_towards_others()
             .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
             .to_string(),
     }
 }
 
-/// Where packets to elsewhere would come from. Nothing is sent: the address is one of those reserved
-/// for documentation, and connecting a datagram socket only asks the routing table.
-fn towards_others() -> Option<IpAddr> {
-    let elsewhere = SocketAddr::from((Ipv4Addr::new(192, 0, 2, 1), 9));
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-    socket.connect(elsewhere).ok()?;
-    let address = socket.local_addr().ok()?.ip();
-    (!address.is_unspecified()).then_some(address)
-}
-
 /// Whether `host` (a name or an address) is this machine. A name that cannot be resolved within
-/// `patience` is not.
+/// `timeout` is not.
 pub fn is_this_machine(host: &str, timeout: Duration) -> bool {
     if host.eq_ignore_ascii_case("localhost") {
         return true;

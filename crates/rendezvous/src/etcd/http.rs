@@ -5,13 +5,14 @@
 //! matter of the cluster.
 
 use std::io::{self, BufRead, BufReader, Read};
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{fmt, fs};
 
+use rdzv_store::local_address;
 use rdzv_store_proto::limits::MAX_REPLY_BYTES;
 use serde::de::DeserializeOwned;
 use ureq::http::{Method, Request, Response, header};
@@ -148,16 +149,10 @@ impl Http {
 
     /// The address of this machine from which the server is reached.
     pub(crate) fn local_address(&self) -> Option<IpAddr> {
-        self.addresses.iter().find_map(|address| {
-            let any: IpAddr = match address {
-                SocketAddr::V4(_) => [0_u8; 4].into(),
-                SocketAddr::V6(_) => [0_u8; 16].into(),
-            };
-            // Connecting a datagram socket sends nothing; it only chooses the route.
-            let socket = UdpSocket::bind((any, 0)).ok()?;
-            socket.connect(address).ok()?;
-            Some(socket.local_addr().ok()?.ip())
-        })
+        let addresses = self.addresses.iter();
+        addresses
+            .copied()
+            .find_map(|address| local_address(address).ok())
     }
 
     /// Repeats `attempt` until there is an answer, or the server has been away for too long. Also

@@ -1,22 +1,16 @@
 //! By what transports the options let bytes travel, and at which address others reach this worker.
 
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use rdzv_core::env::MASTER_ADDR;
 use rdzv_rendezvous::Environment;
 use rdzv_rendezvous::url::Url;
+use rdzv_store::{address_towards, address_towards_others};
 
 use crate::RpcError;
 use crate::options::{MEMORY_CHANNEL, RpcOptions, TransportName};
 use crate::transport::{Identity, TransportOptions};
-
-/// An address that stands for the outside: it belongs to nobody (RFC 5737).
-const OUTSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
-
-/// The port of the discard service; any other would do.
-const DISCARD: u16 = 9;
 
 impl RpcOptions {
     /// How bytes travel. Unix sockets serve every worker of this host that shared memory serves, and TCP serves
@@ -77,36 +71,16 @@ fn own_address(init_method: &str, environment: &Environment) -> IpAddr {
         let is_local = host == "localhost" || host.parse::<IpAddr>().is_ok();
         (is_local || !address.is_loopback()).then_some(address)
     });
-    towards
-        .or_else(|| local_address((OUTSIDE, DISCARD).into()).ok())
-        .unwrap_or(loopback)
-}
-
-/// Asks the routing table; nothing is sent, except for looking up a name.
-fn address_towards(host: &str) -> io::Result<IpAddr> {
-    let mut result = Err(io::ErrorKind::NotFound.into());
-    for target in (host, DISCARD).to_socket_addrs()? {
-        result = local_address(target);
-        if result.is_ok() {
-            break;
-        }
-    }
-    result
-}
-
-fn local_address(target: SocketAddr) -> io::Result<IpAddr> {
-    let any: IpAddr = match target {
-        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let socket = UdpSocket::bind((any, 0))?;
-    socket.connect(target)?;
-    Ok(socket.local_addr()?.ip())
+    towards.or_else(address_towards_others).unwrap_or(loopback)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
+
+    const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
     fn chosen(names: Option<&[TransportName]>) -> (bool, bool, bool) {
         let options = RpcOptions {
@@ -212,14 +186,14 @@ mod tests {
     #[test]
     fn what_the_options_say_of_transports_is_used() {
         let mut options = RpcOptions {
-            address: Some(OUTSIDE),
+            address: Some(ELSEWHERE),
             heartbeat_limit: std::time::Duration::from_secs(9),
             ..RpcOptions::default()
         };
         options.transport.unix = false;
         options.transport.port = 7;
         let transports = options.transport_options().unwrap();
-        assert_eq!(transports.address, OUTSIDE);
+        assert_eq!(transports.address, ELSEWHERE);
         assert_eq!(transports.heartbeat_limit, options.heartbeat_limit);
         assert_eq!(
             (transports.unix, transports.tcp, transports.port),

@@ -1,0 +1,65 @@
+//! The address of this host that another one sees.
+//!
+//! All of these ask the routing table by connecting a datagram socket, which sends nothing.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+
+/// An address that stands for the outside: it belongs to nobody (RFC 5737).
+const OUTSIDE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+
+/// The port of the discard service; any other would do.
+const DISCARD: u16 = 9;
+
+/// The address that this host uses towards `host`, a name or an address. Names are looked up.
+///
+/// # Errors
+///
+/// The name has no address, or no route leads to any of its addresses.
+pub fn address_towards(host: &str) -> io::Result<IpAddr> {
+    let mut result = Err(io::Error::new(
+        io::ErrorKind::NotFound,
+        format!("{host} has no address"),
+    ));
+    for target in (host, DISCARD).to_socket_addrs()? {
+        result = local_address(target);
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
+}
+
+/// The address that this host uses towards other networks; `None` without a route to them.
+pub fn address_towards_others() -> Option<IpAddr> {
+    let address = local_address((OUTSIDE, DISCARD).into()).ok()?;
+    (!address.is_unspecified()).then_some(address)
+}
+
+/// The address that this host uses towards the target.
+///
+/// # Errors
+///
+/// No route leads there.
+pub fn local_address(target: SocketAddr) -> io::Result<IpAddr> {
+    let any: IpAddr = match target {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect(target)?;
+    Ok(socket.local_addr()?.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_to_loopback_begins_at_loopback() {
+        assert_eq!(address_towards("127.0.0.1").unwrap(), Ipv4Addr::LOCALHOST);
+        assert!(address_towards("localhost").unwrap().is_loopback());
+        let six = SocketAddr::from((Ipv6Addr::LOCALHOST, DISCARD));
+        assert!(local_address(six).is_err() || local_address(six).unwrap().is_loopback());
+    }
+}
