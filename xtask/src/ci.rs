@@ -13,6 +13,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     // up again when the tests ask for them.
     let arrival = thread::spawn(|| {
         let _ = venv::torch_python();
+        let _ = venv::kubernetes_python();
         let _ = etcd::server();
     });
     let linted = linted();
@@ -21,6 +22,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let programs = compiled?;
     let documentation = thread::spawn(document);
     let mut jobs = test::rust(programs, &linted)?;
+    jobs.push(test::manifests()?);
     jobs.extend(test::interop(&[])?);
     let tested = test::run_all(jobs);
     let documentation = documentation.join();

@@ -2,7 +2,7 @@
 //! Python.
 //!
 //! The test programs of Rust, and `interop/`, which holds real PyTorch against the binaries just built,
-//! run side by side: see [`crate::pool`]. Tests that need an etcd server, or gigabytes of memory, are
+//! run side by side, and the manifests in `examples/kubernetes`: see [`crate::pool`]. Tests that need an etcd server, or gigabytes of memory, are
 //! ignored by a plain `cargo test`, and run here. PyTorch or etcd missing is a failure, never a skip.
 
 use std::path::{Path, PathBuf};
@@ -106,6 +106,7 @@ pub(crate) struct TestProgram {
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let programs = build(&[])?;
     let mut jobs = rust(programs, &[])?;
+    jobs.push(manifests()?);
     jobs.extend(interop(arguments)?);
     run_all(jobs)
 }
@@ -233,6 +234,27 @@ pub(crate) fn rust(programs: Vec<TestProgram>, variables: &Variables) -> anyhow:
         again: Box::new(move |_| examples()),
     });
     Ok(jobs)
+}
+
+/// Checks the manifests of Kubernetes, and what the `rdzv` that [`build`] compiled makes of them.
+pub(crate) fn manifests() -> anyhow::Result<Job> {
+    let python = venv::kubernetes_python()?;
+    let rdzv = target_folder()?.join("debug").join("rdzv");
+    let pytest = move || {
+        let mut command = Command::new(&python);
+        command
+            .current_dir(root())
+            .args(["-m", "pytest", "-ra", "-p", "no:cacheprovider"])
+            .arg("examples/kubernetes/check")
+            .env("RDZV_BINARY", &rdzv);
+        command
+    };
+    Ok(Job {
+        title: "examples/kubernetes".to_owned(),
+        command: pytest(),
+        failures: no_names,
+        again: Box::new(move |_| pytest()),
+    })
 }
 
 /// Holds PyTorch against the programs that [`build`] compiled: a job for each file, or one of all files

@@ -1,6 +1,7 @@
-//! The Python environment with PyTorch that the interop tests and the benchmarks run against.
+//! The Python environments of the tests: the one with PyTorch that the interop tests and the benchmarks run
+//! against, and the small one that the manifests of Kubernetes are checked with.
 //!
-//! It lives outside of the tree, in `$RDZV_CACHE`, else `$XDG_CACHE_HOME/rdzv`, else
+//! An environment lives outside of the tree, in `$RDZV_CACHE`, else `$XDG_CACHE_HOME/rdzv`, else
 //! `~/.cache/rdzv`, in a folder named after the interpreter and the requirements, so that every
 //! clone shares it and a changed requirement makes a new one. A virtual environment cannot be moved
 //! after it has been made (its scripts name their interpreter), so instead of a rename it is a
@@ -23,11 +24,27 @@ const ATTEMPTS: usize = 3;
 
 /// The interpreter of an environment in which `import torch` works; made on first use.
 pub(crate) fn torch_python() -> anyhow::Result<PathBuf> {
+    python(
+        "interop/requirements.txt",
+        "import torch, numpy; print(torch.__version__)",
+    )
+}
+
+/// The interpreter of an environment that knows the kinds of Kubernetes; made on first use.
+pub(crate) fn kubernetes_python() -> anyhow::Result<PathBuf> {
+    python(
+        "examples/kubernetes/check/requirements.txt",
+        "import kubernetes_validate, kubeflow_trainer_api",
+    )
+}
+
+/// The interpreter of the environment with the requirements of this file, in which `once` runs.
+fn python(file: &str, once: &str) -> anyhow::Result<PathBuf> {
     let base = base_python()?;
-    let requirements = requirements()?;
+    let requirements = requirements(file)?;
     let folder = cache_folder()?.join(folder_name(&base.version, &requirements));
     make_once(&folder, &folder.join(MARKER), || {
-        build(&base, &folder, &requirements)
+        build(&base, &folder, &requirements, once)
     })?;
     Ok(folder.join("bin").join("python"))
 }
@@ -105,9 +122,9 @@ fn apt_install(packages: &[&str]) -> anyhow::Result<()> {
         })
 }
 
-/// The lines of `interop/requirements.txt`, without comments.
-fn requirements() -> anyhow::Result<Vec<String>> {
-    let path = root().join("interop").join("requirements.txt");
+/// The lines of a file of requirements, without comments.
+fn requirements(file: &str) -> anyhow::Result<Vec<String>> {
+    let path = root().join(file);
     let text =
         fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?;
     Ok(requirement_lines(&text))
@@ -151,9 +168,14 @@ pub(crate) fn cache_folder() -> anyhow::Result<PathBuf> {
     }
 }
 
-fn build(base: &BasePython, folder: &Path, requirements: &[String]) -> anyhow::Result<()> {
+fn build(
+    base: &BasePython,
+    folder: &Path,
+    requirements: &[String],
+    once: &str,
+) -> anyhow::Result<()> {
     println!(
-        "\n==> making the Python environment (once; several GB)\n    {}",
+        "\n==> making the Python environment (once)\n    {}",
         folder.display()
     );
     if folder.exists() {
@@ -167,8 +189,8 @@ fn build(base: &BasePython, folder: &Path, requirements: &[String]) -> anyhow::R
     )?;
     install(&python, requirements)?;
     step(
-        "import torch once",
-        Command::new(&python).args(["-c", "import torch, numpy; print(torch.__version__)"]),
+        "import its packages once",
+        Command::new(&python).args(["-c", once]),
     )?;
     fs::write(folder.join(MARKER), requirements.join("\n"))
         .with_context(|| format!("failed to write into {}", folder.display()))

@@ -15,6 +15,7 @@ mod elastic;
 mod environment;
 mod explain;
 mod failures;
+mod first_process;
 mod hangs;
 mod harness;
 mod logs;
