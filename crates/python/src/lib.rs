@@ -1,0 +1,22 @@
+//! The native half of the Python package `rdzv`.
+//!
+//! Rust does the input and output, the waiting and the bytes; `python/rdzv` has the names, the pickles and
+//! the policy. Rules of this crate:
+//!
+//! - A call that can wait detaches from the interpreter, and looks for signals at least every 100 ms
+//!   ([`interrupt`]).
+//! - Numbers and timeouts are checked where they cross ([`timeout`]).
+//! - The classes of exceptions are Python's (`rdzv._errors`), so that they can have two parents and be
+//!   pickled ([`errors`]).
+
+mod errors;
+mod interrupt;
+mod timeout;
+
+use pyo3::prelude::*;
+
+/// The extension module `rdzv._rdzv`.
+#[pymodule(gil_used = false)]
+fn _rdzv(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))
+}

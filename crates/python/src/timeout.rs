@@ -1,0 +1,41 @@
+//! Timeouts as Python says them: seconds as a number, or a `timedelta`.
+
+use std::time::Duration;
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+
+/// The duration that stands for "permanently" in all crates of rdzv.
+pub(crate) const FOREVER: Duration = Duration::MAX;
+
+/// Reads the argument `name`: `None` gives `None`, `math.inf` gives [`FOREVER`]. Zero, negative values and
+/// NaN are refused.
+pub(crate) fn timeout(
+    name: &str,
+    value: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Option<Duration>> {
+    let Some(value) = value.filter(|value| !value.is_none()) else {
+        return Ok(None);
+    };
+    // A `timedelta` is no number, and says its seconds.
+    let seconds = match value.extract::<f64>() {
+        Ok(seconds) => seconds,
+        Err(_) => value
+            .call_method0("total_seconds")
+            .and_then(|seconds| seconds.extract::<f64>())
+            .map_err(|_| {
+                PyTypeError::new_err(format!(
+                    "{name} must be seconds as a number, a timedelta or None, not {}",
+                    value.get_type()
+                ))
+            })?,
+    };
+    if seconds.is_nan() || seconds <= 0.0 {
+        return Err(PyValueError::new_err(format!(
+            "{name} is {seconds} s: give a positive number of seconds, or math.inf to wait permanently"
+        )));
+    }
+    Ok(Some(
+        Duration::try_from_secs_f64(seconds).unwrap_or(FOREVER),
+    ))
+}

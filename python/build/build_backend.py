@@ -1,0 +1,40 @@
+"""The build backend: maturin's, with the native launcher beside the extension module.
+
+maturin builds one crate for a wheel. The launcher is a second one, so it is built first and put where maturin
+takes scripts from. An sdist holds the whole workspace and this file, so it gives the same wheel.
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import maturin
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "python" / "data" / "scripts"
+
+
+def _build_launcher():
+    """Builds the program `rdzv`, unless RDZV_BUILD_LAUNCHER names one that is built already."""
+    built = os.environ.get("RDZV_BUILD_LAUNCHER")
+    if built is None:
+        subprocess.run(["cargo", "build", "--release", "--locked", "--package", "rdzv"], cwd=ROOT, check=True)
+        target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+        built = target / "release" / "rdzv"
+    SCRIPTS.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(built, SCRIPTS / "rdzv")
+
+
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    _build_launcher()
+    return maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
+
+
+def build_sdist(sdist_directory, config_settings=None):
+    return maturin.build_sdist(sdist_directory, config_settings)
+
+
+get_requires_for_build_wheel = maturin.get_requires_for_build_wheel
+get_requires_for_build_sdist = maturin.get_requires_for_build_sdist
+prepare_metadata_for_build_wheel = maturin.prepare_metadata_for_build_wheel

@@ -1,0 +1,30 @@
+"""The control plane of distributed training: stores, process groups, launch, elastic agents.
+
+Importing this package loads no torch, numpy, asyncio or typing. Modules below it are loaded on first use.
+"""
+
+from rdzv._errors import Error, StoreError, StoreTimeout
+from rdzv._rdzv import __version__
+
+__all__ = ["Error", "StoreError", "StoreTimeout", "__version__", "find_rdzv_bin"]
+
+# Attribute -> module that has it; a module of its own has the attribute's name.
+_LAZY = {
+    "find_rdzv_bin": "rdzv._program",
+}
+
+
+def __getattr__(name):
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module 'rdzv' has no attribute {name!r}")
+    from importlib import import_module
+
+    loaded = import_module(module)
+    value = loaded if module == f"rdzv.{name}" else getattr(loaded, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted(set(globals()) | set(__all__) | set(_LAZY))

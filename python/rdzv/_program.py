@@ -1,0 +1,39 @@
+"""The native launcher that the wheel carries."""
+
+import os
+import sys
+
+
+def find_rdzv_bin():
+    """Returns the path of the native program ``rdzv``.
+
+    Looks in the folder of scripts of this environment, of its base, and of the user.
+
+    Returns:
+        str: path of the program.
+
+    Raises:
+        FileNotFoundError: no folder has it; the text names the folders.
+
+    Example:
+        >>> import subprocess, rdzv
+        >>> subprocess.run([rdzv.find_rdzv_bin(), "--version"]).returncode
+        0
+    """
+    import sysconfig
+
+    folders = [sysconfig.get_path("scripts"), os.path.dirname(sys.executable)]
+    try:
+        folders.append(sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user")))
+    except KeyError:
+        pass
+    # `pip install --target` puts scripts beside the packages.
+    folders.append(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "bin"))
+    folders = list(dict.fromkeys(folders))
+    for folder in folders:
+        program = os.path.join(folder, "rdzv")
+        if os.path.isfile(program) and os.access(program, os.X_OK):
+            return program
+    raise FileNotFoundError(
+        "the program rdzv is in none of these folders: " + ", ".join(folders) + "; install the package again"
+    )
