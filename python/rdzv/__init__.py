@@ -3,10 +3,31 @@
 Importing this package loads no torch, numpy, asyncio or typing. Modules below it are loaded on first use.
 """
 
-from rdzv._errors import Error, StoreError, StoreTimeout
-from rdzv._rdzv import __version__
+from rdzv._errors import Error, QueueEmpty, StoreError, StoreTimeout
+from rdzv._rdzv import (
+    FileStore,
+    HashStore,
+    PrefixStore,
+    Store,
+    StoreServer,
+    TCPStore,
+    __version__,
+)
 
-__all__ = ["Error", "StoreError", "StoreTimeout", "__version__", "find_rdzv_bin"]
+__all__ = [
+    "Error",
+    "FileStore",
+    "HashStore",
+    "PrefixStore",
+    "QueueEmpty",
+    "Store",
+    "StoreError",
+    "StoreServer",
+    "StoreTimeout",
+    "TCPStore",
+    "__version__",
+    "find_rdzv_bin",
+]
 
 # Attribute -> module that has it; a module of its own has the attribute's name.
 _LAZY = {

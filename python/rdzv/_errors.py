@@ -13,5 +13,9 @@ class StoreTimeout(StoreError, TimeoutError):
     """Keys, or members of a barrier, did not come in time."""
 
 
-for _class in (Error, StoreError, StoreTimeout):
+class QueueEmpty(StoreError):
+    """A queue was empty, and the caller did not want to wait."""
+
+
+for _class in (Error, StoreError, StoreTimeout, QueueEmpty):
     _class.__module__ = "rdzv"

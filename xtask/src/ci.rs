@@ -5,7 +5,7 @@ use std::process::Command;
 use std::thread;
 
 use crate::command::{cargo, root, step};
-use crate::{etcd, test, venv};
+use crate::{etcd, python, test, venv};
 
 pub(crate) fn run() -> anyhow::Result<()> {
     step("formatting", cargo().args(["fmt", "--all", "--check"]))?;
@@ -14,6 +14,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let arrival = thread::spawn(|| {
         let _ = venv::torch_python();
         let _ = venv::kubernetes_python();
+        let _ = venv::tools_python();
         let _ = etcd::server();
     });
     let linted = linted();
@@ -24,6 +25,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let mut jobs = test::rust(programs, &linted)?;
     jobs.push(test::manifests()?);
     jobs.extend(test::interop(&[])?);
+    jobs.extend(python::jobs(&[], &linted)?);
     let tested = test::run_all(jobs);
     let documentation = documentation.join();
     tested?;

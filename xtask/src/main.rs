@@ -7,16 +7,19 @@ mod etcd;
 mod fuzz;
 mod lines;
 mod pool;
+mod python;
 mod test;
 mod tidy;
 mod venv;
+mod wheel;
 
 use std::process::ExitCode;
 
 const USAGE: &str = "\
 usage: cargo xtask <task>
 
-  test                   build, then run every test: cargo test --workspace and the interop suite
+  test [...]             build, then run every test: cargo test --workspace, the interop suite and those of
+                         the Python package; arguments go to pytest
   etcd                   print the path of the etcd server that tests use (RDZV_ETCD)
   ci                     fmt, tidy, build with clippy, test, doc
   tidy                   the house rules that a compiler cannot check
@@ -31,6 +34,8 @@ usage: cargo xtask <task>
   bench secret [...]     stores and launches with a job token and with TLS, beside the same without
   bench store [...]      the TCP store server, against PyTorch's
   fuzz [seconds]         run each fuzz target for that long (default 60)
+  wheel [...]            build the Python package: --dev (unoptimized), --zig (for any glibc from 2.17 on),
+                         --target TRIPLE (with --zig), --out FOLDER (default target/wheels)
 ";
 
 fn main() -> ExitCode {
@@ -59,6 +64,7 @@ fn run(arguments: &[String]) -> anyhow::Result<()> {
         "lines" => lines::run(rest),
         "bench" => bench::run(rest),
         "fuzz" => fuzz::run(rest),
+        "wheel" => wheel::run(rest),
         "help" | "-h" | "--help" => {
             print!("{USAGE}");
             Ok(())

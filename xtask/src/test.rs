@@ -2,7 +2,8 @@
 //! Python.
 //!
 //! The test programs of Rust, and `interop/`, which holds real PyTorch against the binaries just built,
-//! run side by side, and the manifests in `examples/kubernetes`: see [`crate::pool`]. Tests that need an etcd server, or gigabytes of memory, are
+//! run side by side, and beside them the tests of the Python package ([`crate::python`]) and the manifests in
+//! `examples/kubernetes`: see [`crate::pool`]. Tests that need an etcd server, or gigabytes of memory, are
 //! ignored by a plain `cargo test`, and run here. PyTorch or etcd missing is a failure, never a skip.
 
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use serde::Deserialize;
 
 use crate::command::{cargo, line, metadata, root, step};
 use crate::pool::{self, Job, no_names, pytest_failures, rust_failures};
-use crate::{etcd, venv};
+use crate::{etcd, python, venv};
 
 /// The programs that the interop suite starts, by the variables that name them.
 const PROGRAMS: [(&str, &str); 5] = [
@@ -108,6 +109,7 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let mut jobs = rust(programs, &[])?;
     jobs.push(manifests()?);
     jobs.extend(interop(arguments)?);
+    jobs.extend(python::jobs(arguments, &[])?);
     run_all(jobs)
 }
 

@@ -1,5 +1,5 @@
-//! The Python environments of the tests: the one with PyTorch that the interop tests and the benchmarks run
-//! against, and the small one that the manifests of Kubernetes are checked with.
+//! The Python environments: the one with PyTorch that the interop tests and the benchmarks run against, the
+//! one with the tools that build and check the Python package, and the small one that the manifests of Kubernetes are checked with.
 //!
 //! An environment lives outside of the tree, in `$RDZV_CACHE`, else `$XDG_CACHE_HOME/rdzv`, else
 //! `~/.cache/rdzv`, in a folder named after the interpreter and the requirements, so that every
@@ -36,6 +36,11 @@ pub(crate) fn kubernetes_python() -> anyhow::Result<PathBuf> {
         "examples/kubernetes/check/requirements.txt",
         "import kubernetes_validate, kubeflow_trainer_api",
     )
+}
+
+/// The interpreter of an environment with what builds and checks the Python package; made on first use.
+pub(crate) fn tools_python() -> anyhow::Result<PathBuf> {
+    python("python/requirements.txt", "import maturin, mypy, ziglang")
 }
 
 /// The interpreter of the environment with the requirements of this file, in which `once` runs.
@@ -91,8 +96,8 @@ fn base_python() -> anyhow::Result<BasePython> {
         .strip_prefix("3.")
         .and_then(|minor| minor.parse::<u32>().ok());
     ensure!(
-        minor.is_some_and(|minor| minor >= 10),
-        "python3 is version {version}; PyTorch needs 3.10 or newer"
+        minor.is_some_and(|minor| minor >= 11),
+        "python3 is version {version}; PyTorch and the package rdzv need 3.11 or newer"
     );
     Ok(BasePython { program, version })
 }

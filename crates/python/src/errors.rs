@@ -1,5 +1,8 @@
 //! Errors of the crates as exceptions of `rdzv._errors`.
 
+use std::fmt::Write as _;
+
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rdzv_store::StoreError;
@@ -21,15 +24,52 @@ pub(crate) fn exception(
     }
 }
 
-/// The exception for a failure of a store: `StoreTimeout` for what was waited for in vain, else `StoreError`;
-/// `ValueError` for a wrong argument.
+/// The exception for a failure of a store: `StoreTimeout` for what was waited for in vain, `QueueEmpty`, else
+/// `StoreError`; `ValueError` for a wrong argument.
 pub(crate) fn of_store(py: Python<'_>, error: &StoreError) -> PyErr {
-    let class = match error {
-        StoreError::Argument(text) => {
-            return pyo3::exceptions::PyValueError::new_err(text.clone());
+    let (class, text) = match error {
+        StoreError::Argument(text) => return PyValueError::new_err(text.clone()),
+        StoreError::NotANumber { .. } => {
+            return PyValueError::new_err(format!("failed to {error}"));
         }
-        StoreError::WaitTimeout { .. } | StoreError::BarrierTimeout { .. } => "StoreTimeout",
-        _ => "StoreError",
+        StoreError::WaitTimeout {
+            store,
+            keys,
+            missing,
+            elapsed,
+        } => {
+            let mut text = format!(
+                "keys {keys:?} did not come within {:.3} s at the store {store}",
+                elapsed.as_secs_f64()
+            );
+            if missing.len() < keys.len() {
+                let _ = write!(text, "; still missing: {missing:?}");
+            }
+            text.push_str("; check that the process that sets them is running, or wait longer");
+            ("StoreTimeout", text)
+        }
+        StoreError::BarrierTimeout {
+            store,
+            key,
+            arrived,
+            world_size,
+            elapsed,
+        } => (
+            "StoreTimeout",
+            format!(
+                "barrier {key:?}: {arrived} of {world_size} callers came within {:.3} s at the store \
+                 {store}; check that the others are running, or wait longer",
+                elapsed.as_secs_f64()
+            ),
+        ),
+        StoreError::NoAnswer { .. } => ("StoreTimeout", format!("failed to {error}")),
+        StoreError::QueueEmpty { key } => ("QueueEmpty", format!("queue {key:?} is empty")),
+        StoreError::Unsupported { .. } => ("StoreError", error.to_string()),
+        StoreError::Listen { .. } => (
+            "StoreError",
+            format!("failed to {error}; port=0 lets the system choose one"),
+        ),
+        _ => ("StoreError", format!("failed to {error}")),
     };
-    exception(py, class, format!("failed to {error}"), None)
+    exception(py, class, text, None)
 }

@@ -5,12 +5,17 @@
 //!
 //! - A call that can wait detaches from the interpreter, and looks for signals at least every 100 ms
 //!   ([`interrupt`]).
-//! - Numbers and timeouts are checked where they cross ([`timeout`]).
+//! - Numbers, keys, values and timeouts are checked where they cross ([`argument`], [`timeout`]).
+//! - What Python objects own is in a [`handle`], which knows of `close()`, of forks and of the end of the
+//!   interpreter. No other state outlives a call.
 //! - The classes of exceptions are Python's (`rdzv._errors`), so that they can have two parents and be
 //!   pickled ([`errors`]).
 
+mod argument;
 mod errors;
+mod handle;
 mod interrupt;
+mod store;
 mod timeout;
 
 use pyo3::prelude::*;
@@ -18,5 +23,7 @@ use pyo3::prelude::*;
 /// The extension module `rdzv._rdzv`.
 #[pymodule(gil_used = false)]
 fn _rdzv(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add("__version__", env!("CARGO_PKG_VERSION"))
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    store::add_classes(module)?;
+    handle::register(module)
 }

@@ -4,16 +4,25 @@ use std::time::Duration;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyDelta;
 
 /// The duration that stands for "permanently" in all crates of rdzv.
 pub(crate) const FOREVER: Duration = Duration::MAX;
 
+/// A duration as Python has it; the longest one there is for [`FOREVER`].
+pub(crate) fn timedelta(py: Python<'_>, duration: Duration) -> PyResult<Bound<'_, PyAny>> {
+    const SECONDS_OF_A_DAY: u64 = 86_400;
+    let days = i32::try_from(duration.as_secs() / SECONDS_OF_A_DAY).unwrap_or(i32::MAX);
+    let seconds = (duration.as_secs() % SECONDS_OF_A_DAY) as i32;
+    match PyDelta::new(py, days, seconds, duration.subsec_micros() as i32, false) {
+        Ok(delta) => Ok(delta.into_any()),
+        Err(_) => py.import("datetime")?.getattr("timedelta")?.getattr("max"),
+    }
+}
+
 /// Reads the argument `name`: `None` gives `None`, `math.inf` gives [`FOREVER`]. Zero, negative values and
 /// NaN are refused.
-pub(crate) fn timeout(
-    name: &str,
-    value: Option<&Bound<'_, PyAny>>,
-) -> PyResult<Option<Duration>> {
+pub(crate) fn timeout(name: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Duration>> {
     let Some(value) = value.filter(|value| !value.is_none()) else {
         return Ok(None);
     };

@@ -217,6 +217,16 @@ pub enum StoreError {
         /// A remedy.
         remedy: &'static str,
     },
+    /// The thread that was in the call asked for its end; see [`interruptible`](crate::interruptible).
+    #[error("{operation} key {key}: the caller gave up after {}ms", .elapsed.as_millis())]
+    Interrupted {
+        /// The operation.
+        operation: &'static str,
+        /// The key it was about; empty if about none.
+        key: String,
+        /// Time waited.
+        elapsed: Duration,
+    },
     /// The store holds or sent something that cannot be.
     #[error("read from {store}: {what}")]
     Corrupt {

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rdzv_store_proto::number;
 
 use crate::deadline::{DEFAULT_TIMEOUT, Deadline, SharedTimeout};
-use crate::{Store, StoreError};
+use crate::{Store, StoreError, interrupt};
 
 /// A store that lives in this process. Clones share the data and the timeout.
 ///
@@ -87,6 +87,7 @@ impl HashStore {
     /// keys that `is_missing` still says yes to are named in the error.
     fn wait_for<T>(
         &self,
+        operation: &'static str,
         keys: &[&str],
         timeout: Duration,
         mut take: impl FnMut(&mut Data) -> Option<T>,
@@ -111,9 +112,20 @@ impl HashStore {
                 });
             }
             let changed = &self.shared.changed;
-            match deadline.remaining() {
-                None => changed.wait(&mut data),
-                Some(left) => drop(changed.wait_for(&mut data, left)),
+            let slept = match interrupt::slice(deadline.remaining()) {
+                None => {
+                    changed.wait(&mut data);
+                    continue;
+                }
+                Some(left) => changed.wait_for(&mut data, left),
+            };
+            // The check may take locks of its own, so that of the data is given back for it.
+            if slept.timed_out() && MutexGuard::unlocked(&mut data, interrupt::is_wanted) {
+                return Err(StoreError::Interrupted {
+                    operation,
+                    key: keys.join(", "),
+                    elapsed: deadline.elapsed(),
+                });
             }
         }
     }
@@ -127,9 +139,14 @@ impl Store for HashStore {
     }
 
     fn get(&self, key: &str) -> Result<Bytes, StoreError> {
+        self.get_within(key, None)
+    }
+
+    fn get_within(&self, key: &str, timeout: Option<Duration>) -> Result<Bytes, StoreError> {
         self.wait_for(
+            "get",
             &[key],
-            self.timeout(),
+            timeout.unwrap_or_else(|| self.timeout()),
             |data| data.values.get(key).cloned(),
             |data, key| !data.values.contains_key(key),
         )
@@ -172,6 +189,7 @@ impl Store for HashStore {
 
     fn wait(&self, keys: &[&str], timeout: Option<Duration>) -> Result<(), StoreError> {
         self.wait_for(
+            "wait for",
             keys,
             timeout.unwrap_or_else(|| self.timeout()),
             |data| keys.iter().all(|key| data.is_present(key)).then_some(()),
@@ -204,6 +222,7 @@ impl Store for HashStore {
 
     fn multi_get(&self, keys: &[&str]) -> Result<Vec<Bytes>, StoreError> {
         self.wait_for(
+            "get",
             keys,
             self.timeout(),
             |data| {
@@ -248,6 +267,7 @@ impl Store for HashStore {
             });
         }
         self.wait_for(
+            "pop from the queue",
             &[key],
             self.timeout(),
             |data| data.pop(key),

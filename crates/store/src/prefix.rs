@@ -57,6 +57,10 @@ impl Store for PrefixStore {
         self.inner.get(&self.join(key))
     }
 
+    fn get_within(&self, key: &str, timeout: Option<Duration>) -> Result<Bytes, StoreError> {
+        self.inner.get_within(&self.join(key), timeout)
+    }
+
     fn add(&self, key: &str, delta: i64) -> Result<i64, StoreError> {
         self.inner.add(&self.join(key), delta)
     }

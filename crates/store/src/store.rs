@@ -23,6 +23,12 @@ pub trait Store: Send + Sync + Debug {
     /// The value of a key; waits for the key up to the store's timeout.
     fn get(&self, key: &str) -> Result<Bytes, StoreError>;
 
+    /// The value of a key; waits for the key up to `timeout`.
+    fn get_within(&self, key: &str, timeout: Option<Duration>) -> Result<Bytes, StoreError> {
+        self.wait(&[key], timeout)?;
+        self.get(key)
+    }
+
     /// Adds to the decimal number under the key (absent counts as 0) and returns the sum.
     fn add(&self, key: &str, delta: i64) -> Result<i64, StoreError>;
 

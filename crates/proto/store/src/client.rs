@@ -64,6 +64,9 @@ pub enum Failure {
     /// The connection was closed or broke.
     #[error("the connection was closed")]
     Closed,
+    /// The caller gave up. The connection is still usable if it did so in a wait.
+    #[error("the caller gave up")]
+    GivenUp,
     /// The bytes received are no answer to the request.
     #[error(transparent)]
     NoStore(#[from] WireError),
@@ -85,6 +88,8 @@ pub enum Input<'a> {
     Filled,
     /// The connection was closed by the peer, or broke.
     Closed,
+    /// The caller gives up: a wait is cancelled; a reply that is due is not waited for any more.
+    GiveUp,
     /// Time passed.
     Tick,
 }
@@ -108,6 +113,8 @@ enum State {
     Cancelling {
         /// The release came although we had cancelled: it was in flight.
         released: bool,
+        /// The caller gave up, so nothing follows a release.
+        given_up: bool,
         then: Option<(Vec<u8>, Shape)>,
     },
     Answering(ReplyReader),
@@ -159,6 +166,7 @@ impl Machine for ClientMachine {
             Input::Received(bytes) => self.receive(now.mono, bytes),
             Input::Filled => self.receive(now.mono, &[]),
             Input::Closed => self.fail(Failure::Closed),
+            Input::GiveUp => self.give_up(now.mono),
             Input::Tick => self.tick(now.mono),
         }
     }
@@ -224,6 +232,7 @@ impl ClientMachine {
                 self.answer_by = now + reply_timeout;
                 self.state = State::Cancelling {
                     released: false,
+                    given_up: false,
                     then,
                 };
             }
@@ -265,7 +274,10 @@ impl ClientMachine {
                         (State::Cancelling { released, .. }, STOP_WAITING) if !*released => {
                             *released = true;
                         }
-                        (State::Cancelling { released, then }, WAIT_CANCELED) => {
+                        (State::Cancelling { given_up: true, .. }, WAIT_CANCELED) => {
+                            self.finish(Err(Failure::GivenUp));
+                        }
+                        (State::Cancelling { released, then, .. }, WAIT_CANCELED) => {
                             let (released, then) = (*released, then.take());
                             if released {
                                 self.go_on(now, then);
@@ -304,12 +316,26 @@ impl ClientMachine {
             return self.fail(Failure::NoAnswer);
         };
         let then = then.take();
+        self.cancel(now, false, then);
+    }
+
+    fn give_up(&mut self, now: Mono) {
+        match &self.state {
+            State::Waiting { .. } => self.cancel(now, true, None),
+            // The answer to the cancelling, or to a request, does not come.
+            State::Cancelling { .. } | State::Answering(_) => self.fail(Failure::GivenUp),
+            State::Idle | State::Dead(_) => {}
+        }
+    }
+
+    fn cancel(&mut self, now: Mono, given_up: bool, then: Option<(Vec<u8>, Shape)>) {
         let mut bytes = Vec::new();
         request::cancel_wait(&mut bytes);
         self.outbox.push(Output::Send(bytes));
         self.answer_by = now + self.reply_timeout;
         self.state = State::Cancelling {
             released: false,
+            given_up,
             then,
         };
     }

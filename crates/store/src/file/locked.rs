@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use rdzv_store_proto::journal::{self, Journal, Tail};
 
-use crate::StoreError;
 use crate::deadline::Deadline;
+use crate::{StoreError, interrupt};
 
 /// Most bytes that are read from the file at a time.
 const READ_AT_ONCE: u64 = 1 << 20;
@@ -209,15 +209,24 @@ fn lock(file: File, shared: bool, deadline: &Deadline) -> io::Result<File> {
             };
             let _nobody_waits_any_more = sender.send(locked);
         })?;
-    let left = deadline.remaining().unwrap_or(Duration::MAX);
-    receiver.recv_timeout(left).unwrap_or_else(|_| {
-        Err(io::Error::new(
-            io::ErrorKind::TimedOut,
-            format!(
-                "another process has been holding its lock for {} ms (a PyTorch process does so \
-                 when it meets a torn record; find it with `fuser` and end it)",
-                deadline.elapsed().as_millis()
-            ),
-        ))
-    })
+    loop {
+        let left = interrupt::slice(deadline.remaining()).unwrap_or(Duration::MAX);
+        match receiver.recv_timeout(left) {
+            Ok(locked) => return locked,
+            Err(_) if deadline.has_passed() => break,
+            Err(_) if interrupt::is_wanted() => {
+                let reason = "the caller gave up waiting for its lock";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, reason));
+            }
+            Err(_) => {}
+        }
+    }
+    Err(io::Error::new(
+        io::ErrorKind::TimedOut,
+        format!(
+            "another process has been holding its lock for {} ms (a PyTorch process does so \
+             when it meets a torn record; find it with `fuser` and end it)",
+            deadline.elapsed().as_millis()
+        ),
+    ))
 }

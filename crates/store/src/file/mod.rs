@@ -29,7 +29,7 @@ use rdzv_store_proto::number;
 use self::locked::{Access, LockedFile, Seen};
 use self::watch::Watch;
 use crate::deadline::{DEFAULT_TIMEOUT, Deadline, SharedTimeout};
-use crate::{Store, StoreError};
+use crate::{Store, StoreError, interrupt};
 
 /// Least time that is allowed for getting the lock, however short the timeout: others hold it for
 /// microseconds all the time.
@@ -182,7 +182,17 @@ impl FileStore {
                 });
             }
             match &watch {
-                Some(watch) if watch.is_on(identity) => watch.wait(deadline.remaining()),
+                Some(watch) if watch.is_on(identity) => {
+                    watch.wait(interrupt::slice(deadline.remaining()));
+                    // Whether a change ended the sleep is not known, so a check follows each.
+                    if interrupt::is_wanted() {
+                        return Err(StoreError::Interrupted {
+                            operation: "wait for",
+                            key: keys.join(", "),
+                            elapsed: deadline.elapsed(),
+                        });
+                    }
+                }
                 // Check once more after the watch is set, for what came before it.
                 _ => watch = Some(Watch::set(&self.path, identity)),
             }
@@ -246,10 +256,13 @@ impl Store for FileStore {
     }
 
     fn get(&self, key: &str) -> Result<Bytes, StoreError> {
+        self.get_within(key, None)
+    }
+
+    fn get_within(&self, key: &str, timeout: Option<Duration>) -> Result<Bytes, StoreError> {
         let raw_key = journal::user_key(key);
-        self.wait_for(&[key], self.timeout(), |seen| {
-            seen.journal.get(&raw_key).cloned()
-        })
+        let timeout = timeout.unwrap_or_else(|| self.timeout());
+        self.wait_for(&[key], timeout, |seen| seen.journal.get(&raw_key).cloned())
     }
 
     fn add(&self, key: &str, delta: i64) -> Result<i64, StoreError> {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rdzv_core::endpoint::Endpoint;
 use rdzv_store_proto::client::{Expects, Operation};
 use rdzv_store_proto::number;
@@ -22,7 +22,7 @@ use rdzv_store_proto::wire::reply::{CheckReply, Reply, Shape};
 use rdzv_store_proto::wire::request;
 use rdzv_trust::Credentials;
 
-use super::connect::connect;
+use super::connect::{Tries, connect};
 use super::connected::{
     ADD, BARRIER, Connected, Ended, LEAST_REPLY_TIMEOUT, MEASURE, POP, PUSH, text,
 };
@@ -30,7 +30,7 @@ use super::link::Link;
 use super::options::TcpStoreOptions;
 use super::server::TcpStoreServer;
 use crate::deadline::{Deadline, SharedTimeout};
-use crate::{Breaker, Store, StoreError};
+use crate::{Breaker, Store, StoreError, interrupt};
 
 /// The wire key that every client of a job adds 1 to when it joins. The only one without a slash.
 const INIT_KEY: &[u8] = b"init/";
@@ -88,7 +88,17 @@ impl TcpStore {
             host: options.host,
         };
         let reply_bytes = options.max_reply_bytes;
-        let link = connect(&endpoint, &deadline, reply_bytes, &options.credentials)?;
+        let how_often = match options.wait_for_server {
+            true => Tries::UntilDeadline,
+            false => Tries::One,
+        };
+        let link = connect(
+            &endpoint,
+            &deadline,
+            how_often,
+            reply_bytes,
+            &options.credentials,
+        )?;
         let store = Self {
             server,
             ..Self::over(
@@ -158,7 +168,7 @@ impl TcpStore {
             request,
             expects: Expects::Release { limit, then: None },
         };
-        let mut connected = self.link.lock();
+        let mut connected = self.lock(BARRIER, wire_key)?;
         let elapsed = match connected.perform(BARRIER, wire_key, sent, &[], self.reply_timeout())? {
             Ended::Answered(_) => return Ok(Barrier::Passed),
             Ended::TimedOut(elapsed) => elapsed,
@@ -206,6 +216,18 @@ impl TcpStore {
         self.timeout().max(LEAST_REPLY_TIMEOUT)
     }
 
+    /// The connection, which another thread may hold for as long as it waits.
+    fn lock(
+        &self,
+        operation: &'static str,
+        key: &[u8],
+    ) -> Result<MutexGuard<'_, Connected>, StoreError> {
+        match self.link.try_lock() {
+            Some(connected) => Ok(connected),
+            None => interrupt::lock(&self.link, operation, &text(key)),
+        }
+    }
+
     /// One request with an answer that is due at once.
     fn ask(
         &self,
@@ -214,7 +236,7 @@ impl TcpStore {
         request: Vec<u8>,
         shape: Shape,
     ) -> Result<Reply, StoreError> {
-        let mut connected = self.link.lock();
+        let mut connected = self.lock(operation, key)?;
         connected.ask(operation, key, request, shape, self.reply_timeout())
     }
 
@@ -234,7 +256,7 @@ impl TcpStore {
             request,
             expects: Expects::Nothing,
         };
-        let mut connected = self.link.lock();
+        let mut connected = self.lock(operation, key)?;
         connected.suspect(operation, key, value.len());
         let reply_timeout = self.reply_timeout();
         connected.perform(operation, key, sent, payload, reply_timeout)?;
@@ -257,7 +279,7 @@ impl TcpStore {
             expects: Expects::Release { limit, then },
         };
         let shown = wire_keys.first().map_or(&b""[..], |key| key);
-        let mut connected = self.link.lock();
+        let mut connected = self.lock(operation, shown)?;
         match connected.perform(operation, shown, sent, &[], self.reply_timeout())? {
             Ended::Answered(reply) => Ok(reply),
             Ended::TimedOut(elapsed) => Err(StoreError::WaitTimeout {
@@ -272,8 +294,7 @@ impl TcpStore {
     fn add_raw(&self, wire_key: &[u8], delta: i64) -> Result<i64, StoreError> {
         let mut request = Vec::new();
         request::add(&mut request, wire_key, delta);
-        self.link
-            .lock()
+        self.lock(ADD, wire_key)?
             .ask_number(ADD, wire_key, request, self.reply_timeout())
     }
 
@@ -283,7 +304,7 @@ impl TcpStore {
         key: &[u8],
         request: Vec<u8>,
     ) -> Result<u64, StoreError> {
-        let mut connected = self.link.lock();
+        let mut connected = self.lock(operation, key)?;
         let number = connected.ask_number(operation, key, request, self.reply_timeout())?;
         u64::try_from(number).map_err(|_| connected.corrupt(format!("a count of {number}")))
     }
@@ -297,10 +318,15 @@ impl Store for TcpStore {
     }
 
     fn get(&self, key: &str) -> Result<Bytes, StoreError> {
+        self.get_within(key, None)
+    }
+
+    fn get_within(&self, key: &str, timeout: Option<Duration>) -> Result<Bytes, StoreError> {
         let mut request = Vec::new();
         request::get(&mut request, &wire_key(key));
         let then = Some((request, Shape::Bytes));
-        match self.wait_then("get", &[key], self.timeout(), then)? {
+        let limit = timeout.unwrap_or_else(|| self.timeout());
+        match self.wait_then("get", &[key], limit, then)? {
             Some(Reply::Bytes(value)) => Ok(value),
             other => Err(self.link.lock().corrupt(format!("{other:?} as a value"))),
         }
@@ -313,9 +339,11 @@ impl Store for TcpStore {
     fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Bytes, StoreError> {
         let (key, mut request) = (wire_key(key), Vec::new());
         request::compare_set(&mut request, &key, expected, desired);
-        self.link
-            .lock()
-            .suspect("compare and set", &key, expected.len().max(desired.len()));
+        self.lock("compare and set", &key)?.suspect(
+            "compare and set",
+            &key,
+            expected.len().max(desired.len()),
+        );
         match self.ask("compare and set", &key, request, Shape::Bytes)? {
             Reply::Bytes(value) => Ok(value),
             other => Err(self.link.lock().corrupt(format!("{other:?} as a value"))),
@@ -399,7 +427,7 @@ impl Store for TcpStore {
         let mut request = Vec::new();
         request::multi_set(&mut request, &pairs);
         for (key, value) in &pairs {
-            self.link.lock().suspect("set", key, value.len());
+            self.lock("set", key)?.suspect("set", key, value.len());
         }
         let shown = pairs.first().map_or(&b""[..], |(key, _)| key);
         self.send("set", shown, request, b"")
@@ -495,7 +523,8 @@ impl Store for TcpStore {
         let deadline = Deadline::after(self.timeout());
         let reply_bytes = self.max_reply_bytes;
         let credentials = self.credentials.clone();
-        let link = connect(&numeric, &deadline, reply_bytes, &credentials)?;
+        let tries = Tries::UntilDeadline;
+        let link = connect(&numeric, &deadline, tries, reply_bytes, &credentials)?;
         let endpoint = self.endpoint.clone();
         Ok(Box::new(Self {
             server: self.server.clone(),

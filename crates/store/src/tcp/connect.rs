@@ -45,10 +45,18 @@ const ASK_IN_HTTP: Duration = Duration::from_secs(1);
 /// Time for the peer to answer that.
 const HTTP_ANSWER: Duration = Duration::from_secs(1);
 
-/// Connects to the store at `endpoint`, trying until the deadline.
+/// How often a server that is not there is looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tries {
+    One,
+    UntilDeadline,
+}
+
+/// Connects to the store at `endpoint`, before the deadline.
 pub(super) fn connect(
     endpoint: &Endpoint,
     deadline: &Deadline,
+    tries: Tries,
     max_reply_bytes: usize,
     credentials: &Credentials,
 ) -> Result<Link, StoreError> {
@@ -70,7 +78,7 @@ pub(super) fn connect(
         if matches!(failed.reason, Reason::OtherProtocol(_) | Reason::Refused(_)) {
             return Err(failed.into_error(attempts, deadline));
         }
-        if deadline.has_passed() {
+        if tries == Tries::One || deadline.has_passed() {
             // The last try has no time to hear more than nothing.
             let last = match &failed.reason {
                 Reason::Silent(found) if found == SAID_NOTHING => before.unwrap_or(failed),

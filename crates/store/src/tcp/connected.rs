@@ -74,6 +74,17 @@ impl Connected {
         let (peer, key, elapsed) = (self.link.peer().to_string(), text(key), started.elapsed());
         let error = match failure {
             Failure::TimedOut => return Ok(Ended::TimedOut(elapsed)),
+            Failure::GivenUp => {
+                let error = StoreError::Interrupted {
+                    operation,
+                    key,
+                    elapsed,
+                };
+                if !self.link.is_alive() {
+                    self.death = Some(error.to_string());
+                }
+                return Err(error);
+            }
             Failure::NoAnswer => StoreError::NoAnswer {
                 peer,
                 operation,

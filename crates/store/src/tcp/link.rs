@@ -15,6 +15,8 @@ use rdzv_store_proto::wire::reply::Reply;
 use rdzv_trust::{Channel, Session};
 use rustix::buffer::spare_capacity;
 
+use crate::interrupt;
+
 /// Bytes read at a time, large values aside.
 const READ_AT_ONCE: usize = 16 << 10;
 
@@ -143,7 +145,7 @@ impl Link {
         let read = if remaining.is_zero() {
             Err(io::ErrorKind::WouldBlock.into())
         } else {
-            self.read_within(remaining)
+            self.read_within(interrupt::slice(Some(remaining)).unwrap_or(remaining))
         };
         match read {
             Ok(Got::Nothing) => self.break_off(io::ErrorKind::UnexpectedEof.into()),
@@ -156,7 +158,13 @@ impl Link {
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock
                 | io::ErrorKind::TimedOut
-                | io::ErrorKind::Interrupted => self.machine.handle(self.now(), Input::Tick),
+                | io::ErrorKind::Interrupted => {
+                    let input = match interrupt::is_wanted() {
+                        true => Input::GiveUp,
+                        false => Input::Tick,
+                    };
+                    self.machine.handle(self.now(), input);
+                }
                 _ => self.break_off(error),
             },
         }
@@ -190,6 +198,7 @@ impl Link {
         let mut sent = 0;
         while sent < total {
             let remaining = by.map_or(NO_END, |by| by.saturating_duration_since(Instant::now()));
+            let remaining = interrupt::slice(Some(remaining)).unwrap_or(remaining);
             if remaining.is_zero() {
                 return Err(io::Error::new(
                     io::ErrorKind::TimedOut,
@@ -217,7 +226,15 @@ impl Link {
                         io::ErrorKind::Interrupted
                             | io::ErrorKind::WouldBlock
                             | io::ErrorKind::TimedOut
-                    ) => {}
+                    ) =>
+                {
+                    if interrupt::is_wanted() {
+                        return Err(io::Error::new(
+                            io::ErrorKind::TimedOut,
+                            format!("the caller gave up when {sent} of {total} bytes were taken"),
+                        ));
+                    }
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -235,7 +252,9 @@ impl Link {
             let _ = self.stream.shutdown(Shutdown::Both);
         }
         let source = self.broken.take().unwrap_or_else(|| match &failure {
-            Failure::TimedOut | Failure::NoAnswer => io::ErrorKind::TimedOut.into(),
+            Failure::TimedOut | Failure::NoAnswer | Failure::GivenUp => {
+                io::ErrorKind::TimedOut.into()
+            }
             Failure::Closed => io::Error::new(
                 io::ErrorKind::NotConnected,
                 "the connection had failed in an earlier operation",

@@ -32,6 +32,8 @@ pub struct TcpStoreOptions {
     pub is_master: bool,
     /// Limit of everything that `connect` does, and of later waits. Default 300 s.
     pub timeout: Duration,
+    /// Whether to go on trying while no server is there, until `timeout`. Default true.
+    pub wait_for_server: bool,
     /// Whether to take part in the count of clients that have joined, if `world_size` is known;
     /// the master waits until all have. Default true.
     pub wait_for_workers: bool,
@@ -69,6 +71,7 @@ impl TcpStoreOptions {
             world_size: None,
             is_master: false,
             timeout: DEFAULT_TIMEOUT,
+            wait_for_server: true,
             wait_for_workers: true,
             multi_tenant: false,
             max_reply_bytes: MAX_REPLY_BYTES,

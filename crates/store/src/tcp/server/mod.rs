@@ -62,6 +62,7 @@ pub struct ServerOptions {
 #[derive(Debug)]
 pub struct TcpStoreServer {
     address: SocketAddr,
+    listener: TcpListener,
     commands: Sender<Command>,
     figures: Arc<Figures>,
     thread: Option<JoinHandle<()>>,
@@ -103,13 +104,15 @@ impl TcpStoreServer {
         let refused = refused(options.port);
         let figures = Arc::new(Figures::default());
         let (commands, mailbox) = mailbox().map_err(&refused)?;
-        let (address, service) = set_up(options, mailbox, Arc::clone(&figures))?;
+        let (listener, service) = set_up(options, mailbox, Arc::clone(&figures))?;
+        let address = listener.local_addr().map_err(&refused)?;
         let thread = std::thread::Builder::new()
             .name("rdzv-store".to_owned())
             .spawn(move || service.run())
             .map_err(refused)?;
         Ok(Self {
             address,
+            listener,
             commands,
             figures,
             thread: Some(thread),
@@ -129,7 +132,8 @@ impl TcpStoreServer {
     ) -> Result<(), StoreError> {
         let refused = refused(options.port);
         let (_nobody, mailbox) = mailbox().map_err(&refused)?;
-        let (address, mut service) = set_up(options, mailbox, Arc::default())?;
+        let (listener, mut service) = set_up(options, mailbox, Arc::default())?;
+        let address = listener.local_addr().map_err(&refused)?;
         service.end_when(end, linger).map_err(refused)?;
         ready(address);
         service.run();
@@ -140,6 +144,11 @@ impl TcpStoreServer {
     /// two, where there are two.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Its listening socket (without a host, the IPv6 one of the two), to pass on to another process.
+    pub fn listener(&self) -> &TcpListener {
+        &self.listener
     }
 
     /// The port it listens on.
@@ -206,7 +215,7 @@ fn set_up(
     options: ServerOptions,
     commands: Mailbox<Command>,
     figures: Arc<Figures>,
-) -> Result<(SocketAddr, Service), StoreError> {
+) -> Result<(TcpListener, Service), StoreError> {
     let listeners = match options.listener {
         Some(listener) => vec![listen::adopt(listener, options.port)?],
         None => listen::listen(options.host.as_deref(), options.port)?,
@@ -217,7 +226,7 @@ fn set_up(
         let set = options.keep_alive.set(listener);
         set.map_err(|error| refused(error.into()))?;
     }
-    let address = listeners[0].local_addr().map_err(&refused)?;
+    let listener = listeners[0].try_clone().map_err(&refused)?;
     let has_agents = options.extension.is_some();
     let machine = ServerMachine::new(options.limits);
     let machine = match options.extension {
@@ -233,8 +242,8 @@ fn set_up(
     let gate = Gate::new(options.admission, has_agents);
     let service = Service::new(machine, listeners, gate, has_agents, commands, figures);
     let service = service.map_err(&refused)?;
-    tracing::debug!(%address, "store server listens");
-    Ok((address, service))
+    tracing::debug!(?listener, "store server listens");
+    Ok((listener, service))
 }
 
 fn refused(port: u16) -> impl Fn(io::Error) -> StoreError {

@@ -1,0 +1,75 @@
+//! Arguments as they cross from Python: checked here, so that nothing is sent for a wrong one.
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString};
+
+/// Reads the argument `name`, which is `bytes`, or `str` in UTF-8.
+pub(crate) fn value<'a>(name: &str, object: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {
+    if let Ok(bytes) = object.cast::<PyBytes>() {
+        return Ok(bytes.as_bytes());
+    }
+    match object.cast::<PyString>() {
+        Ok(text) => Ok(text.to_str()?.as_bytes()),
+        Err(_) => Err(PyTypeError::new_err(format!(
+            "{name} must be bytes or str, not {}",
+            type_name(object)
+        ))),
+    }
+}
+
+/// Reads the argument `name`, a whole number from `least` to `most`.
+pub(crate) fn integer(
+    name: &str,
+    object: &Bound<'_, PyAny>,
+    least: i64,
+    most: i64,
+) -> PyResult<i64> {
+    let py = object.py();
+    match object.extract::<i64>() {
+        Ok(number) if (least..=most).contains(&number) => Ok(number),
+        Err(error) if error.is_instance_of::<PyTypeError>(py) => Err(PyTypeError::new_err(
+            format!("{name} must be an int, not {}", type_name(object)),
+        )),
+        _ => Err(PyValueError::new_err(format!(
+            "{name} is {object}: give a number from {least} to {most}"
+        ))),
+    }
+}
+
+/// Reads the argument `name`, a list of `str`.
+pub(crate) fn keys(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+    if object.is_instance_of::<PyString>() {
+        return Err(PyTypeError::new_err(format!(
+            "{name} must be a list of str, not one str: give [{}]",
+            object.repr()?
+        )));
+    }
+    let refused = |found: &Bound<'_, PyAny>| {
+        PyTypeError::new_err(format!(
+            "{name} must be a list of str, not of {}",
+            type_name(found)
+        ))
+    };
+    let items = object.try_iter().map_err(|_| {
+        PyTypeError::new_err(format!(
+            "{name} must be a list of str, not {}",
+            type_name(object)
+        ))
+    })?;
+    items
+        .map(|item| {
+            let item = item?;
+            match item.cast::<PyString>() {
+                Ok(key) => Ok(key.to_str()?.to_owned()),
+                Err(_) => Err(refused(&item)),
+            }
+        })
+        .collect()
+}
+
+/// The name of the type of `object`, as errors say it.
+pub(crate) fn type_name(object: &Bound<'_, PyAny>) -> String {
+    let name = object.get_type().name();
+    name.map_or_else(|_| "an object".to_owned(), |name| name.to_string())
+}

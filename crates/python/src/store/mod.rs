@@ -1,0 +1,648 @@
+//! The stores: one class for what all of them can do, and one each to make them.
+//!
+//! | file | what |
+//! |---|---|
+//! | `mod.rs` | `Store`: the operations |
+//! | `kinds.rs` | `TCPStore`, `FileStore`, `HashStore`, `PrefixStore` |
+//! | `foreign.rs` | a store of torch, as a store of ours |
+//! | `server.rs` | `StoreServer` |
+
+mod foreign;
+mod kinds;
+mod server;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString};
+use rdzv_store::{Limits, Store};
+
+use crate::argument::{integer, keys, value};
+use crate::handle::Handle;
+use crate::interrupt::store_call;
+use crate::timeout::{timedelta, timeout};
+
+/// The classes of this folder.
+pub(crate) fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<StoreObject>()?;
+    module.add_class::<kinds::TcpStoreObject>()?;
+    module.add_class::<kinds::FileStoreObject>()?;
+    module.add_class::<kinds::HashStoreObject>()?;
+    module.add_class::<kinds::PrefixStoreObject>()?;
+    module.add_class::<server::StoreServer>()
+}
+
+/// The class of a store, and what it was made of.
+#[derive(Debug, Clone)]
+pub(crate) enum Kind {
+    Tcp { host: String, port: u16 },
+    File { path: String, world_size: i64 },
+    Hash,
+    Prefix { prefix: String },
+    Foreign { of: String },
+}
+
+impl Kind {
+    /// The name of its class.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Tcp { .. } => "TCPStore",
+            Self::File { .. } => "FileStore",
+            Self::Hash => "HashStore",
+            Self::Prefix { .. } => "PrefixStore",
+            Self::Foreign { .. } => "Store",
+        }
+    }
+}
+
+/// Keys and values that processes share, with waiting, counting and queues. Abstract: make a ``TCPStore``,
+/// ``FileStore``, ``HashStore`` or ``PrefixStore``.
+///
+/// Keys are ``str``; values are ``bytes`` or ``str`` (UTF-8), and come back as ``bytes``. Timeouts are seconds
+/// or a ``timedelta``; ``None`` is the store's own, ``math.inf`` waits permanently. A store may be used by
+/// several threads; over TCP a wait in one of them keeps the others waiting, so give each a ``clone()``.
+/// Ctrl-C ends a wait within 200 ms, and the store can still be used.
+///
+/// Example:
+///     >>> import rdzv
+///     >>> store = rdzv.HashStore()
+///     >>> store.set("model", b"ready")
+///     >>> store.get("model")
+///     b'ready'
+#[pyclass(subclass, frozen, name = "Store", module = "rdzv")]
+#[derive(Debug)]
+pub(crate) struct StoreObject {
+    handle: Handle<Arc<dyn Store>>,
+    kind: Kind,
+    /// The store that a prefix store stands on.
+    under: Option<Py<StoreObject>>,
+}
+
+impl StoreObject {
+    pub(crate) fn new(store: Arc<dyn Store>, kind: Kind) -> Self {
+        Self {
+            handle: Handle::new(kind.name(), store),
+            kind,
+            under: None,
+        }
+    }
+
+    /// The store, unless it, or the one that it stands on, is closed or of another process.
+    pub(crate) fn open(&self) -> PyResult<Arc<dyn Store>> {
+        if let Some(under) = &self.under {
+            under.get().open()?;
+        }
+        self.handle.get()
+    }
+
+    /// Refuses a value that a server would answer by closing the connection.
+    fn check_length(&self, name: &str, value: &[u8]) -> PyResult<()> {
+        let mut base = self;
+        while let Some(under) = &base.under {
+            base = under.get();
+        }
+        let most = Limits::default().max_value_bytes;
+        if matches!(base.kind, Kind::Tcp { .. }) && value.len() > most {
+            return Err(PyValueError::new_err(format!(
+                "{name} has {} bytes, and a server takes at most {most}: cut it into several keys",
+                value.len()
+            )));
+        }
+        Ok(())
+    }
+
+    fn wait_for(&self, py: Python<'_>, keys: &[String], within: Option<Duration>) -> PyResult<()> {
+        let store = self.open()?;
+        store_call(py, || store.wait(&borrowed(keys), within))
+    }
+}
+
+fn borrowed(keys: &[String]) -> Vec<&str> {
+    keys.iter().map(String::as_str).collect()
+}
+
+#[pymethods]
+impl StoreObject {
+    /// Stores a value, and wakes whoever waits for its key.
+    ///
+    /// Over TCP the server does not answer: a failure shows in the next call.
+    ///
+    /// Args:
+    ///     key (str): the key.
+    ///     value (bytes | str): at most 8 MiB over TCP.
+    ///
+    /// Raises:
+    ///     StoreError: the connection is lost.
+    ///     ValueError: the value is too long.
+    ///
+    /// Example:
+    ///     >>> rdzv.HashStore().set("model", b"ready")
+    fn set(&self, py: Python<'_>, key: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        let value = self::value("value", value)?;
+        self.check_length("value", value)?;
+        let store = self.open()?;
+        store_call(py, || store.set(key, value))
+    }
+
+    /// Returns the value of a key; waits for the key.
+    ///
+    /// Args:
+    ///     key (str): the key.
+    ///     timeout (float | timedelta | None): seconds to wait; None is the store's own timeout.
+    ///
+    /// Returns:
+    ///     bytes: the value.
+    ///
+    /// Raises:
+    ///     StoreTimeout: the key did not come in time.
+    ///     StoreError: the connection is lost.
+    ///
+    /// Example:
+    ///     >>> store = rdzv.HashStore(); store.set("model", "ready"); store.get("model", timeout=1.0)
+    ///     b'ready'
+    #[pyo3(signature = (key, *, timeout=None))]
+    fn get<'py>(
+        &self,
+        py: Python<'py>,
+        key: &str,
+        timeout: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let within = self::timeout("timeout", timeout)?;
+        let store = self.open()?;
+        let value = store_call(py, || store.get_within(key, within))?;
+        Ok(PyBytes::new(py, &value))
+    }
+
+    /// Adds to the decimal number under a key, and returns the sum. A key that is absent counts as 0.
+    ///
+    /// Args:
+    ///     key (str): the key.
+    ///     amount (int): the summand, of 64 bits with a sign.
+    ///
+    /// Returns:
+    ///     int: the sum.
+    ///
+    /// Raises:
+    ///     ValueError: the value under the key is no number.
+    ///     StoreError: the connection is lost.
+    ///
+    /// Example:
+    ///     >>> rdzv.HashStore().add("ready", 1)
+    ///     1
+    fn add(&self, py: Python<'_>, key: &str, amount: &Bound<'_, PyAny>) -> PyResult<i64> {
+        let amount = integer("amount", amount, i64::MIN, i64::MAX)?;
+        let store = self.open()?;
+        store_call(py, || store.add(key, amount))
+    }
+
+    /// Appends to the value of a key, or creates it.
+    ///
+    /// Args:
+    ///     key (str): the key.
+    ///     value (bytes | str): the bytes to put at the end.
+    ///
+    /// Raises:
+    ///     StoreError: the connection is lost.
+    ///     ValueError: the value is too long.
+    ///
+    /// Example:
+    ///     >>> rdzv.HashStore().append("log", "line 1")
+    fn append(&self, py: Python<'_>, key: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        let value = self::value("value", value)?;
+        self.check_length("value", value)?;
+        let store = self.open()?;
+        store_call(py, || store.append(key, value))
+    }
+
+    /// Stores ``desired`` if the key holds ``expected``, or is absent and ``expected`` is empty.
+    ///
+    /// For an absent key and an ``expected`` that is not empty nothing is stored, and ``expected`` is returned,
+    /// as in PyTorch.
+    ///
+    /// Args:
+    ///     key (str): the key.
+    ///     expected (bytes | str): the value that the key is to hold.
+    ///     desired (bytes | str): the value to put in its place.
+    ///
+    /// Returns:
+    ///     bytes: the value that the key holds afterwards.
+    ///
+    /// Raises:
+    ///     StoreError: the connection is lost.
+    ///     ValueError: a value is too long.
+    ///
+    /// Example:
+    ///     >>> rdzv.HashStore().compare_set("leader", "", "me")
+    ///     b'me'
+    fn compare_set<'py>(
+        &self,
+        py: Python<'py>,
+        key: &str,
+        expected: &Bound<'py, PyAny>,
+        desired: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let (expected, desired) = (value("expected", expected)?, value("desired", desired)?);
+        self.check_length("expected", expected)?;
+        self.check_length("desired", desired)?;
+        let store = self.open()?;
+        let held = store_call(py, || store.compare_set(key, expected, desired))?;
+        Ok(PyBytes::new(py, &held))
+    }
+
+    /// Tells whether all keys are there. Never waits for one.
+    ///
+    /// Args:
+    ///     keys (list[str]): the keys.
+    ///
+    /// Returns:
+    ///     bool: whether all of them are there.
+    ///
+    /// Raises:
+    ///     StoreError: the connection is lost.
+    ///
+    /// Example:
+    ///     >>> rdzv.HashStore().check(["model"])
+    ///     False
+    fn check(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let keys = self::keys("keys", keys)?;
+        let store = self.open()?;
+        store_call(py, || store.check(&borrowed(&keys)))
+    }
+
+    /// Waits until all keys are there.
+    ///
+    /// Args:
+    ///     keys (list[str]): the keys.
+    ///     timeout (float | timedelta | None): seconds to wait; None is the store's own timeout.
+    ///
+    /// Raises:
+    ///     StoreTimeout: a key did not come in time; the text names those that are missing.
+    ///     StoreError: the connection is lost.
+    ///
+    /// Example:
+    ///     >>> store = rdzv.HashStore(); store.set("model", "ready"); store.wait(["model"], 1.0)
+    #[pyo3(signature = (keys, timeout=None))]
+    fn wait(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        timeout: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let keys = self::keys("keys", keys)?;
+        let within = self::timeout("timeout", timeout)?;
+        self.wait_for(py, &keys, within)
+    }
+
+    /// Removes a key.
+    ///
+    /// Args:
+    ///     key (str): the key.
+    ///
+    /// Returns:
+    ///     bool: whether it was there; a ``FileStore`` always says True.
+    ///
+    /// Raises:
+    ///     StoreError: the connection is lost.
+    ///
+    /// Example:
+    ///     >>> rdzv.HashStore().delete_key("model")
+    ///     False
+    fn delete_key(&self, py: Python<'_>, key: &str) -> PyResult<bool> {
+        let store = self.open()?;
+        store_call(py, || store.delete_key(key))
+    }
+
+    /// Returns the number of keys in the whole store, those of its own bookkeeping among them.
+    ///
+    /// Returns:
+    ///     int: the number; a ``PrefixStore`` counts all keys of the store below it.
+    ///
+    /// Raises:
+    ///     StoreError: the connection is lost.
+    ///
+    /// Example:
+    ///     >>> rdzv.HashStore().num_keys()
+    ///     0
+    fn num_keys(&self, py: Python<'_>) -> PyResult<u64> {
+        let store = self.open()?;
+        store_call(py, || store.num_keys())
+    }
+
+    /// Returns all keys, in no order.
+    ///
+    /// Returns:
+    ///     list[str]: the keys; of a ``PrefixStore`` those with its prefix, without it.
+    ///
+    /// Raises:
+    ///     StoreError: the connection is lost, or the store cannot list its keys.
+    ///
+    /// Example:
+    ///     >>> rdzv.HashStore().list_keys()
+    ///     []
+    fn list_keys(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        let store = self.open()?;
+        store_call(py, || store.list_keys())
+    }
+
+    /// Returns the values of several keys, in their order; waits for all of them.
+    ///
+    /// Args:
+    ///     keys (list[str]): the keys.
+    ///
+    /// Returns:
+    ///     list[bytes]: the values.
+    ///
+    /// Raises:
+    ///     StoreTimeout: a key did not come within the store's timeout.
+    ///     StoreError: the connection is lost.
+    ///
+    /// Example:
+    ///     >>> store = rdzv.HashStore(); store.multi_set(["a", "b"], ["1", "2"]); store.multi_get(["b", "a"])
+    ///     [b'2', b'1']
+    fn multi_get<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let keys = self::keys("keys", keys)?;
+        let store = self.open()?;
+        let values = store_call(py, || store.multi_get(&borrowed(&keys)))?;
+        Ok(values.iter().map(|value| PyBytes::new(py, value)).collect())
+    }
+
+    /// Stores several values.
+    ///
+    /// Args:
+    ///     keys (list[str]): the keys.
+    ///     values (list[bytes | str]): a value for each.
+    ///
+    /// Raises:
+    ///     ValueError: the lists differ in length, or a value is too long.
+    ///     StoreError: the connection is lost.
+    ///
+    /// Example:
+    ///     >>> rdzv.HashStore().multi_set(["a", "b"], ["1", "2"])
+    fn multi_set(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        values: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let keys = self::keys("keys", keys)?;
+        let objects = values.try_iter()?.collect::<PyResult<Vec<_>>>()?;
+        if keys.len() != objects.len() {
+            return Err(PyValueError::new_err(format!(
+                "keys has {} items and values has {}: give one value for each key",
+                keys.len(),
+                objects.len()
+            )));
+        }
+        let mut pairs = Vec::with_capacity(keys.len());
+        for (key, object) in keys.iter().zip(&objects) {
+            let value = value("values", object)?;
+            self.check_length("values", value)?;
+            pairs.push((key.as_str(), value));
+        }
+        let store = self.open()?;
+        store_call(py, || store.multi_set(&pairs))
+    }
+
+    /// Tells whether ``append``, ``multi_get`` and ``multi_set`` are single operations here.
+    ///
+    /// Returns:
+    ///     bool: True, but for a store of torch that lacks them.
+    ///
+    /// Example:
+    ///     >>> rdzv.HashStore().has_extended_api()
+    ///     True
+    fn has_extended_api(&self) -> PyResult<bool> {
+        Ok(self.open()?.has_extended_api())
+    }
+
+    /// Adds to the end of a queue. Queues and keys have separate name spaces.
+    ///
+    /// Args:
+    ///     key (str): name of the queue.
+    ///     value (bytes | str): the item.
+    ///
+    /// Raises:
+    ///     StoreError: the connection is lost, or the store has no queues (``FileStore``).
+    ///     ValueError: the value is too long.
+    ///
+    /// Example:
+    ///     >>> rdzv.HashStore().queue_push("work", b"item")
+    fn queue_push(&self, py: Python<'_>, key: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        let value = self::value("value", value)?;
+        self.check_length("value", value)?;
+        let store = self.open()?;
+        store_call(py, || store.queue_push(key, value))
+    }
+
+    /// Takes the first item of a queue.
+    ///
+    /// Args:
+    ///     key (str): name of the queue.
+    ///     block (bool): whether to wait for an item, up to the store's timeout. Default True.
+    ///
+    /// Returns:
+    ///     bytes: the item.
+    ///
+    /// Raises:
+    ///     QueueEmpty: the queue is empty, and ``block`` is False.
+    ///     StoreTimeout: no item came in time.
+    ///     StoreError: the connection is lost, or the store has no queues (``FileStore``).
+    ///
+    /// Example:
+    ///     >>> store = rdzv.HashStore(); store.queue_push("work", b"item"); store.queue_pop("work")
+    ///     b'item'
+    #[pyo3(signature = (key, block=true))]
+    fn queue_pop<'py>(
+        &self,
+        py: Python<'py>,
+        key: &str,
+        block: bool,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let store = self.open()?;
+        let item = store_call(py, || store.queue_pop(key, block))?;
+        Ok(PyBytes::new(py, &item))
+    }
+
+    /// Returns the number of items in a queue.
+    ///
+    /// Args:
+    ///     key (str): name of the queue.
+    ///
+    /// Returns:
+    ///     int: the number.
+    ///
+    /// Raises:
+    ///     StoreError: the connection is lost, or the store has no queues (``FileStore``).
+    ///
+    /// Example:
+    ///     >>> rdzv.HashStore().queue_len("work")
+    ///     0
+    fn queue_len(&self, py: Python<'_>, key: &str) -> PyResult<u64> {
+        let store = self.open()?;
+        store_call(py, || store.queue_len(key))
+    }
+
+    /// Waits until ``world_size`` callers have come. A key is good for one barrier.
+    ///
+    /// Args:
+    ///     key (str): name of the barrier.
+    ///     world_size (int): number of callers.
+    ///     timeout (float | timedelta | None): seconds to wait; None is the store's own timeout.
+    ///
+    /// Raises:
+    ///     StoreTimeout: not all came in time; the text says how many did.
+    ///     StoreError: the connection is lost.
+    ///
+    /// Example:
+    ///     >>> rdzv.HashStore().barrier("start", world_size=1)
+    #[pyo3(signature = (key, world_size, timeout=None))]
+    fn barrier(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        world_size: &Bound<'_, PyAny>,
+        timeout: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let world_size = integer("world_size", world_size, 1, i64::from(u32::MAX))? as u32;
+        let within = self::timeout("timeout", timeout)?;
+        let store = self.open()?;
+        store_call(py, || store.barrier(key, world_size, within))
+    }
+
+    /// Returns a store that puts ``prefix/`` before every key of this one.
+    ///
+    /// Args:
+    ///     prefix (str): the prefix, without the slash.
+    ///
+    /// Returns:
+    ///     PrefixStore: it shares this store's connection and timeout.
+    ///
+    /// Example:
+    ///     >>> rdzv.HashStore().prefix("job 7")
+    ///     PrefixStore('job 7', HashStore())
+    fn prefix(slf: &Bound<'_, Self>, prefix: String) -> PyResult<Py<kinds::PrefixStoreObject>> {
+        kinds::PrefixStoreObject::over(slf, prefix)
+    }
+
+    /// Returns a second handle to the same data, with a connection of its own.
+    ///
+    /// Returns:
+    ///     Store: of the class of this one.
+    ///
+    /// Raises:
+    ///     StoreError: no connection could be made within the store's timeout.
+    ///
+    /// Example:
+    ///     >>> rdzv.HashStore().clone()
+    ///     HashStore()
+    fn clone(slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
+        kinds::clone(slf)
+    }
+
+    /// The timeout of operations that wait and are given none: a ``timedelta``. May be set to seconds or a
+    /// ``timedelta``; it counts in whole milliseconds. Default: 300 s.
+    #[getter(timeout)]
+    fn get_timeout<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        timedelta(py, self.open()?.timeout())
+    }
+
+    #[setter(timeout)]
+    fn assign_timeout(&self, timeout: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.set_timeout(timeout)
+    }
+
+    /// Sets the timeout of operations that wait and are given none.
+    ///
+    /// Args:
+    ///     timeout (float | timedelta): seconds; ``math.inf`` waits permanently.
+    ///
+    /// Raises:
+    ///     ValueError: it is 0, negative or no number.
+    ///
+    /// Example:
+    ///     >>> rdzv.HashStore().set_timeout(5.0)
+    fn set_timeout(&self, timeout: &Bound<'_, PyAny>) -> PyResult<()> {
+        let Some(given) = self::timeout("timeout", Some(timeout))? else {
+            return Err(PyValueError::new_err(
+                "timeout must be seconds or a timedelta, not None",
+            ));
+        };
+        self.open()?.set_timeout(given);
+        Ok(())
+    }
+
+    /// Ends the use of this object: its connection is closed; a ``FileStore`` counts itself out of its file.
+    ///
+    /// The second call does nothing. Leaving a ``with`` block does the same.
+    ///
+    /// Example:
+    ///     >>> rdzv.HashStore().close()
+    fn close(&self, py: Python<'_>) {
+        if let Some(store) = self.handle.close(py) {
+            py.detach(|| {
+                // A prefix store has the connection of another one, which goes on.
+                if let (Some(breaker), None) = (store.breaker(), &self.under) {
+                    breaker();
+                }
+                drop(store);
+            });
+        }
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) {
+        self.close(py);
+    }
+
+    /// Makes a store of ours from a store object of torch.
+    ///
+    /// Args:
+    ///     torch_store (torch.distributed.Store): any object with its methods.
+    ///
+    /// Returns:
+    ///     Store: it calls the methods of that object.
+    ///
+    /// Raises:
+    ///     TypeError: the object lacks a method; the text names it.
+    ///
+    /// Example:
+    ///     >>> import torch.distributed as dist
+    ///     >>> rdzv.Store.of(dist.HashStore()).add("n", 1)
+    ///     1
+    #[staticmethod]
+    fn of(torch_store: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        foreign::of(torch_store)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(match &self.kind {
+            Kind::Tcp { host, port } => format!("TCPStore({}, {port})", quoted(py, host)?),
+            Kind::File { path, world_size } => {
+                format!("FileStore({}, {world_size})", quoted(py, path)?)
+            }
+            Kind::Hash => "HashStore()".to_owned(),
+            Kind::Prefix { prefix } => {
+                let under = match &self.under {
+                    Some(under) => under.get().__repr__(py)?,
+                    None => "a store".to_owned(),
+                };
+                format!("PrefixStore({}, {under})", quoted(py, prefix)?)
+            }
+            Kind::Foreign { of } => format!("Store.of({of})"),
+        })
+    }
+}
+
+fn quoted(py: Python<'_>, text: &str) -> PyResult<String> {
+    Ok(PyString::new(py, text).repr()?.to_string())
+}

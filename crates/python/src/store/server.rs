@@ -1,0 +1,213 @@
+//! The server of a store, as an object of Python.
+
+use std::net::TcpListener;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use rdzv_store::{ServerOptions, TcpStoreServer};
+
+use crate::argument::integer;
+use crate::errors::of_store;
+use crate::handle::{Handle, end_with_interpreter, ended};
+
+/// The state of a server object, until it is closed.
+#[derive(Debug)]
+struct Serving {
+    server: Mutex<Option<TcpStoreServer>>,
+    /// Its listening socket.
+    fd: RawFd,
+    entry: u64,
+}
+
+/// A store server in this process, bound and listening when the constructor returns.
+///
+/// Clients are ``rdzv.TCPStore`` and ``torch.distributed.TCPStore``. It ends, and its data with it, when it is
+/// closed, dropped, or the interpreter ends.
+///
+/// Args:
+///     host (str): name or address to listen on. Default "127.0.0.1": this host only. There is no authentication,
+///         so give another address only in a network that you trust.
+///     port (int): the port; 0, the default, lets the system choose a free one.
+///     fd (int | None): a socket that is bound already, taken over from the caller, instead of host and port.
+///
+/// Raises:
+///     StoreError: the address or port cannot be used.
+///     ValueError: a number is out of range, or the descriptor is no bound socket.
+///
+/// Example:
+///     >>> with rdzv.StoreServer() as server:
+///     ...     rdzv.TCPStore(server.host, server.port).add("n", 1)
+///     1
+#[pyclass(frozen, name = "StoreServer", module = "rdzv")]
+#[derive(Debug)]
+pub(super) struct StoreServer {
+    handle: Handle<Arc<Serving>>,
+    host: String,
+    port: u16,
+}
+
+#[pymethods]
+impl StoreServer {
+    #[new]
+    #[pyo3(signature = (host=None, port=None, *, fd=None))]
+    #[pyo3(text_signature = "(host=\"127.0.0.1\", port=0, *, fd=None)")]
+    fn new(
+        py: Python<'_>,
+        host: Option<String>,
+        port: Option<&Bound<'_, PyAny>>,
+        fd: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let port = match port {
+            Some(port) => integer("port", port, 0, i64::from(u16::MAX))? as u16,
+            None => 0,
+        };
+        let listener = match fd {
+            Some(fd) => {
+                let fd = integer("fd", fd, 0, i64::from(RawFd::MAX))? as RawFd;
+                Some(taken_over(py, fd)?)
+            }
+            None => None,
+        };
+        let bound = listener.as_ref().map(TcpListener::local_addr).transpose()?;
+        let host = match (host, bound) {
+            (Some(host), _) => host,
+            (None, Some(address)) => address.ip().to_string(),
+            (None, None) => "127.0.0.1".to_owned(),
+        };
+        let options = ServerOptions {
+            host: Some(host.clone()),
+            port,
+            listener,
+            ..ServerOptions::default()
+        };
+        let server = py
+            .detach(|| TcpStoreServer::start(options))
+            .map_err(|error| of_store(py, &error))?;
+        let port = server.port();
+        let fd = server.listener().as_raw_fd();
+        let serving = Arc::new_cyclic(|serving: &std::sync::Weak<Serving>| {
+            let serving = serving.clone();
+            Serving {
+                server: Mutex::new(Some(server)),
+                fd,
+                entry: end_with_interpreter(move || {
+                    if let Some(serving) = serving.upgrade() {
+                        drop(serving.server.lock().take());
+                    }
+                }),
+            }
+        });
+        Ok(Self {
+            handle: Handle::new("StoreServer", serving),
+            host,
+            port,
+        })
+    }
+
+    /// The host, as it was given: a ``str``.
+    #[getter]
+    fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The port that it listens on: an ``int``.
+    #[getter]
+    fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Returns the descriptor of the listening socket, to be passed on to a process that is started.
+    ///
+    /// It belongs to the server: whoever closes it, or calls ``detach`` on a socket made of it, ends the server's
+    /// use of it. Python's ``subprocess`` takes it in ``pass_fds``.
+    ///
+    /// Returns:
+    ///     int: the descriptor.
+    ///
+    /// Raises:
+    ///     RuntimeError: the server is closed.
+    ///
+    /// Example:
+    ///     >>> with rdzv.StoreServer() as server:
+    ///     ...     server.fileno() > 2
+    ///     True
+    fn fileno(&self) -> PyResult<RawFd> {
+        Ok(self.handle.get()?.fd)
+    }
+
+    /// Ends the server: its clients lose their connections, and its data is gone. The second call does nothing.
+    ///
+    /// Example:
+    ///     >>> server = rdzv.StoreServer()
+    ///     >>> server.close()
+    fn close(&self, py: Python<'_>) {
+        if let Some(serving) = self.handle.close(py) {
+            py.detach(|| drop(serving));
+        }
+    }
+
+    fn __enter__(slf: Py<Self>) -> PyResult<Py<Self>> {
+        slf.get().handle.get()?;
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) {
+        self.close(py);
+    }
+
+    fn __repr__(&self) -> String {
+        format!("StoreServer('{}', {})", self.host, self.port)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        ended(self.entry);
+        drop(self.server.get_mut().take());
+    }
+}
+
+/// The socket behind a number of the caller's, which is closed there.
+///
+/// A number alone gives Rust no right to a descriptor, so Python, which knows that it is the caller's, sends
+/// it over a pair of sockets.
+fn taken_over(py: Python<'_>, fd: RawFd) -> PyResult<TcpListener> {
+    let refused = |error: &dyn std::fmt::Display| {
+        PyValueError::new_err(format!("fd {fd} is no bound TCP socket: {error}"))
+    };
+    let (ours, theirs) = UnixStream::pair()?;
+    let socket = py.import("socket")?;
+    let os = py.import("os")?;
+    let sending = socket.call_method1(
+        "socket",
+        (
+            socket.getattr("AF_UNIX")?,
+            socket.getattr("SOCK_STREAM")?,
+            0,
+            os.call_method1("dup", (theirs.as_raw_fd(),))?,
+        ),
+    )?;
+    let sent = socket.call_method1("send_fds", (&sending, PyList::new(py, [b"f"])?, (fd,)));
+    sending.call_method0("close")?;
+    sent.map_err(|error| refused(&error))?;
+    let mut byte = [0];
+    let (_, passed) = rdzv_shm::pass::receive(&ours, &mut byte)?;
+    let passed: OwnedFd = passed
+        .into_iter()
+        .next()
+        .ok_or_else(|| refused(&"it was not passed"))?;
+    let listener = TcpListener::from(passed);
+    match listener.local_addr() {
+        Ok(address) if address.port() != 0 => {}
+        Ok(_) => return Err(refused(&"it is not bound")),
+        Err(error) => return Err(refused(&error)),
+    }
+    os.call_method1("close", (fd,))?;
+    Ok(listener)
+}

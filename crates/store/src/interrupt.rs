@@ -1,0 +1,72 @@
+//! Ending a call that blocks, by the thread that is in it.
+//!
+//! A language with signal handlers of its own has to look at them while a thread waits here. So a call may
+//! be given a check, which is asked about ten times a second while the call blocks.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::StoreError;
+
+/// Longest time between two checks.
+const SLICE: Duration = Duration::from_millis(100);
+
+thread_local! {
+    /// The check of the call that this thread is in.
+    static CHECK: Cell<Option<fn() -> bool>> = const { Cell::new(None) };
+}
+
+/// Calls `call`, and asks `check` at least every 100 ms while a store operation in it blocks. Once `check`
+/// says yes, the operation ends with [`StoreError::Interrupted`].
+///
+/// A wait that is ended this way leaves the store as it was. An operation whose reply is due at once, and
+/// does not come, costs the connection, because nobody knows whether it was done.
+pub fn interruptible<T>(check: fn() -> bool, call: impl FnOnce() -> T) -> T {
+    struct Restore(Option<fn() -> bool>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            CHECK.set(self.0);
+        }
+    }
+    let _restore = Restore(CHECK.replace(Some(check)));
+    call()
+}
+
+/// The part of `left` (`None`: permanently) that may be waited for before the next check.
+pub(crate) fn slice(left: Option<Duration>) -> Option<Duration> {
+    match CHECK.get() {
+        None => left,
+        Some(_) => Some(left.map_or(SLICE, |left| left.min(SLICE))),
+    }
+}
+
+/// Whether the call that this thread is in is to end.
+pub(crate) fn is_wanted() -> bool {
+    CHECK.get().is_some_and(|check| check())
+}
+
+/// Locks `mutex`, which another thread may hold for as long as it waits.
+pub(crate) fn lock<'a, T>(
+    mutex: &'a Mutex<T>,
+    operation: &'static str,
+    key: &str,
+) -> Result<MutexGuard<'a, T>, StoreError> {
+    if CHECK.get().is_none() {
+        return Ok(mutex.lock());
+    }
+    let start = Instant::now();
+    loop {
+        if let Some(guard) = mutex.try_lock_for(SLICE) {
+            return Ok(guard);
+        }
+        if is_wanted() {
+            return Err(StoreError::Interrupted {
+                operation,
+                key: key.to_owned(),
+                elapsed: start.elapsed(),
+            });
+        }
+    }
+}

@@ -1,0 +1,48 @@
+"""The Python package, as it is installed from its wheel. Run by `cargo xtask test`.
+
+A test may not see the sources: what is missing in the wheel would not be noticed.
+"""
+
+import faulthandler
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+import rdzv
+
+SOURCES = Path(__file__).resolve().parents[1]
+# Of one test. Native calls cannot always be interrupted from Python, so at the end of it the whole run ends,
+# with the stacks of all threads.
+LIMIT_SECONDS = 300
+
+if SOURCES in Path(rdzv.__file__).resolve().parents or str(SOURCES) in sys.path:
+    pytest.exit(f"rdzv is imported from {rdzv.__file__}: install the wheel, and take python/ off the path", 4)
+
+# PyTorch prints a native stack for every error that a test provokes.
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+
+@pytest.fixture(autouse=True)
+def bounded():
+    faulthandler.dump_traceback_later(LIMIT_SECONDS, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+def pytest_sessionfinish(session, exitstatus):
+    # Words for `-k` are meant for one of several suites.
+    if session.config.option.keyword and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        session.exitstatus = pytest.ExitCode.OK
+
+
+@pytest.fixture
+def server():
+    with rdzv.StoreServer() as server:
+        yield server
+
+
+@pytest.fixture
+def client(server):
+    return rdzv.TCPStore(server.host, server.port, timeout=30.0)

@@ -1,0 +1,116 @@
+"""Wrong arguments, lost servers, closed objects: the error, and what can be used afterwards."""
+
+import math
+import pickle
+import socket
+import threading
+
+import pytest
+
+import rdzv
+
+
+@pytest.mark.parametrize("timeout", [0, -1, -0.5, math.nan])
+def test_a_timeout_that_is_no_time_is_refused(client, timeout):
+    with pytest.raises(ValueError, match="timeout is"):
+        client.get("key", timeout=timeout)
+    with pytest.raises(ValueError, match="timeout is"):
+        client.timeout = timeout
+    with pytest.raises(TypeError, match="timeout must be seconds"):
+        client.wait(["key"], "soon")
+    with pytest.raises(ValueError, match="not None"):
+        client.set_timeout(None)
+
+
+def test_wrong_types_are_refused_and_nothing_is_sent(client):
+    with pytest.raises(TypeError, match="key"):
+        client.set(7, b"value")
+    for value in (7, None, bytearray(b"x"), ["x"]):
+        with pytest.raises(TypeError, match="value must be bytes or str"):
+            client.set("key", value)
+    with pytest.raises(TypeError, match="expected must be"):
+        client.compare_set("key", 1, "x")
+    with pytest.raises(TypeError, match="keys must be a list"):
+        client.check("key")
+    with pytest.raises(TypeError, match="list of str, not of int"):
+        client.wait([1])
+    with pytest.raises(TypeError, match="amount must be an int"):
+        client.add("key", "1")
+    with pytest.raises(ValueError, match="amount is"):
+        client.add("key", 1 << 63)
+    with pytest.raises(ValueError, match="world_size is 0"):
+        client.barrier("gate", 0)
+    with pytest.raises(ValueError, match="2 items and values has 1"):
+        client.multi_set(["a", "b"], ["1"])
+    with pytest.raises(ValueError):
+        client.set("\ud800", "a key that is no text")
+    assert client.num_keys() == 0
+
+
+def test_a_value_above_the_limit_is_refused(client):
+    longest = 8 << 20
+    client.set("key", bytes(longest))
+    with pytest.raises(ValueError, match=f"{longest + 1} bytes"):
+        client.prefix("p").set("key", bytes(longest + 1))
+    assert len(client.get("key")) == longest
+
+
+def test_wrong_numbers_at_construction():
+    with pytest.raises(ValueError, match="port is 70000"):
+        rdzv.TCPStore("127.0.0.1", 70000)
+    with pytest.raises(ValueError, match="port is -1"):
+        rdzv.StoreServer(port=-1)
+    with pytest.raises(ValueError, match="world_size is 0"):
+        rdzv.FileStore("x", 0)
+    with pytest.raises(TypeError):
+        rdzv.Store()
+
+
+def test_an_address_of_another_service_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer():
+            peer, _ = listener.accept()
+            with peer:
+                peer.recv(64)
+                peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        port = listener.getsockname()[1]
+        with pytest.raises(rdzv.StoreError, match=f"{port}.*HTTP"):
+            rdzv.TCPStore("127.0.0.1", port, timeout=30.0)
+        thread.join()
+
+
+def test_a_name_that_does_not_resolve_is_named():
+    with pytest.raises(rdzv.StoreError, match="no-such-host.invalid:29500"):
+        rdzv.TCPStore("no-such-host.invalid", 29500, wait=False, timeout=30.0)
+
+
+def test_a_server_that_is_gone_is_named(server, client):
+    server.close()
+    with pytest.raises(rdzv.StoreError, match=f"127.0.0.1:{server.port}"):
+        client.get("key")
+
+
+def test_a_closed_store_says_where(client):
+    part = client.prefix("part")
+    client.close()
+    client.close()
+    for store in (client, part):
+        with pytest.raises(RuntimeError, match=r"TCPStore was closed at .*test_bad_input\.py:\d+$"):
+            store.get("key")
+
+
+def test_closing_a_prefix_leaves_the_store_below(client):
+    client.prefix("part").close()
+    assert client.add("n", 1) == 1
+
+
+def test_errors_can_be_pickled(client):
+    with pytest.raises(rdzv.StoreTimeout) as caught:
+        client.get("never", timeout=0.05)
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert type(error) is rdzv.StoreTimeout and str(error) == str(caught.value)
+    assert isinstance(error, (rdzv.StoreError, rdzv.Error, RuntimeError)) and isinstance(error, TimeoutError)

@@ -1,0 +1,172 @@
+//! `cargo xtask wheel`: the Python package, with the launcher in it.
+//!
+//! The build backend of the package itself does it (`python/build/build_backend.py`), so that this wheel is
+//! the one that `pip install .` makes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail, ensure};
+
+use crate::command::{cargo, root, step};
+use crate::test::{Variables, target_folder};
+use crate::venv;
+
+/// The oldest glibc that a wheel for others runs with, and its name as a platform.
+const GLIBC: &str = "2.17";
+const MANYLINUX: &str = "manylinux_2_17";
+
+/// Which wheel is built, and where it is put.
+#[derive(Debug, Default)]
+struct Options {
+    /// With the development profile, for tests.
+    dev: bool,
+    /// For machines with an older glibc, with zig as the linker.
+    zig: bool,
+    /// The Rust target, with `zig`.
+    target: Option<String>,
+    out: Option<PathBuf>,
+}
+
+/// Builds a wheel as the arguments say.
+pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
+    let options = options(arguments)?;
+    let out = match &options.out {
+        Some(out) => std::path::absolute(out).context("failed to resolve --out")?,
+        None => target_folder()?.join("wheels"),
+    };
+    let wheel = match (options.dev, options.zig) {
+        (true, true) => bail!("--zig is for wheels that are given away: leave --dev out"),
+        (true, false) => {
+            step(
+                "build of the launcher",
+                // With the features that the whole workspace asks for, which is what there is.
+                cargo().args(["build", "--workspace", "--bins", "--locked"]),
+            )?;
+            dev(&out, &[])?
+        }
+        (false, true) => portable(&out, options.target.as_deref())?,
+        (false, false) => build(&out, "", &[])?,
+    };
+    println!("\n{}", wheel.display());
+    Ok(())
+}
+
+fn options(arguments: &[String]) -> anyhow::Result<Options> {
+    let mut options = Options::default();
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        let mut value = || {
+            let value = arguments.next();
+            value.with_context(|| format!("{argument} needs a value"))
+        };
+        match argument.as_str() {
+            "--dev" => options.dev = true,
+            "--zig" => options.zig = true,
+            "--target" => options.target = Some(value()?.clone()),
+            "--out" => options.out = Some(PathBuf::from(value()?)),
+            other => bail!("wheel: there is no argument '{other}'"),
+        }
+    }
+    ensure!(
+        options.zig || options.target.is_none(),
+        "wheel: --target needs --zig, which links for other machines"
+    );
+    Ok(options)
+}
+
+/// A wheel of the development profile around the launcher that was built with it.
+pub(crate) fn dev(out: &Path, variables: &Variables) -> anyhow::Result<PathBuf> {
+    let launcher = target_folder()?.join("debug").join("rdzv");
+    ensure!(launcher.is_file(), "{} was not built", launcher.display());
+    let mut variables = variables.to_vec();
+    variables.push(("RDZV_BUILD_LAUNCHER", launcher.display().to_string()));
+    build(out, "--profile dev", &variables)
+}
+
+/// A release that runs wherever glibc is [`GLIBC`] or newer.
+fn portable(out: &Path, target: Option<&str>) -> anyhow::Result<PathBuf> {
+    let host = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let target = target.unwrap_or(&host);
+    let tools = venv::tools_python()?;
+    let folder = tools.parent().context("the tools have a folder")?;
+    let mut zig = Command::new(folder.join("cargo-zigbuild"));
+    let path = std::env::var("PATH").unwrap_or_default();
+    step(
+        "build of the launcher",
+        zig.args(["zigbuild", "--release", "--locked", "--package", "rdzv"])
+            .args(["--target", &format!("{target}.{GLIBC}")])
+            .env("PATH", format!("{}:{path}", folder.display()))
+            .current_dir(root()),
+    )?;
+    let launcher = target_folder()?.join(target).join("release").join("rdzv");
+    let arguments = format!("--target {target} --zig --compatibility {MANYLINUX}");
+    let variables = [("RDZV_BUILD_LAUNCHER", launcher.display().to_string())];
+    build(out, &arguments, &variables)
+}
+
+/// Has the build backend put a wheel into `out`, which holds nothing else afterwards.
+fn build(out: &Path, arguments: &str, variables: &Variables) -> anyhow::Result<PathBuf> {
+    let python = venv::tools_python()?;
+    let tools = python.parent().context("the tools have a folder")?;
+    let path = std::env::var("PATH").unwrap_or_default();
+    if out.exists() {
+        for entry in out.read_dir()? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|end| end == "whl") {
+                fs::remove_file(path)?;
+            }
+        }
+    }
+    fs::create_dir_all(out).with_context(|| format!("failed to create {}", out.display()))?;
+    // The variables of this very cargo are not for the one inside: see `command::cargo`.
+    let plain = cargo();
+    let mut command = Command::new(&python);
+    for (name, value) in plain.get_envs() {
+        if value.is_none() {
+            command.env_remove(name);
+        }
+    }
+    step(
+        "build of the wheel",
+        command
+            .current_dir(root())
+            .args(["-c", BUILD])
+            .arg(out)
+            .arg(arguments)
+            .env("PYTHONPATH", root().join("python").join("build"))
+            .env("PATH", format!("{}:{path}", tools.display()))
+            .envs(variables.iter().map(|(name, value)| (name, value))),
+    )?;
+    let mut wheels = Vec::new();
+    for entry in out.read_dir()? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|end| end == "whl") {
+            wheels.push(path);
+        }
+    }
+    match wheels.pop() {
+        Some(wheel) if wheels.is_empty() => Ok(wheel),
+        _ => bail!("the build backend has left no wheel in {}", out.display()),
+    }
+}
+
+/// The program of pip, without an environment of its own.
+const BUILD: &str = "\
+import sys, build_backend
+build_backend.build_wheel(sys.argv[1], {'build-args': sys.argv[2]})";
+
+#[cfg(test)]
+mod tests {
+    use super::options;
+
+    #[test]
+    fn a_target_needs_zig() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        assert!(options(&words("--target aarch64-unknown-linux-gnu")).is_err());
+        let given = options(&words("--zig --target aarch64-unknown-linux-gnu --out x")).unwrap();
+        assert_eq!(given.target.as_deref(), Some("aarch64-unknown-linux-gnu"));
+        assert!(options(&words("--dvi")).is_err());
+    }
+}
