@@ -34,8 +34,9 @@ usage: cargo xtask <task>
   bench secret [...]     stores and launches with a job token and with TLS, beside the same without
   bench store [...]      the TCP store server, against PyTorch's
   fuzz [seconds]         run each fuzz target for that long (default 60)
+  python [...]           build the Python package and run its tests alone; arguments go to pytest
   wheel [...]            build the Python package: --dev (unoptimized), --zig (for any glibc from 2.17 on),
-                         --target TRIPLE (with --zig), --out FOLDER (default target/wheels)
+                         --target TRIPLE (with --zig), --out FOLDER (default target/wheel)
 ";
 
 fn main() -> ExitCode {
@@ -64,6 +65,7 @@ fn run(arguments: &[String]) -> anyhow::Result<()> {
         "lines" => lines::run(rest),
         "bench" => bench::run(rest),
         "fuzz" => fuzz::run(rest),
+        "python" => python::run(rest),
         "wheel" => wheel::run(rest),
         "help" | "-h" | "--help" => {
             print!("{USAGE}");

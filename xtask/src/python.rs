@@ -18,6 +18,28 @@ use crate::{venv, wheel};
 /// Begins the names of the environments.
 const ENVIRONMENT: &str = "python-";
 
+/// `cargo xtask python`: the tests of the Python package alone. The arguments go to pytest: files from
+/// `python/tests` on, or `-k` with words.
+pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
+    wheel::build_launcher()?;
+    let python = installed(&[])?;
+    step(
+        "tests of the Python package",
+        pytest(&python).args(arguments),
+    )
+}
+
+/// pytest in the folder of the tests.
+fn pytest(python: &Path) -> Command {
+    let mut command = Command::new(python);
+    command
+        .current_dir(root().join("python").join("tests"))
+        .args(["-m", "pytest"]);
+    // The developer's own Python is no part of it.
+    command.env_remove("PYTHONPATH").env_remove("VIRTUAL_ENV");
+    command
+}
+
 /// A job for each file of tests, or one for all of them with extra arguments for pytest. [`build`] has
 /// compiled the workspace with the same `variables`.
 ///
@@ -32,22 +54,15 @@ pub(crate) fn jobs(arguments: &[String], variables: &Variables) -> anyhow::Resul
     }
     files.sort();
     let job = |file: String| {
-        let (python, tests) = (python.clone(), tests.clone());
-        let pytest = move || {
-            let mut command = Command::new(&python);
-            command.current_dir(&tests).args(["-m", "pytest"]);
-            // What else of Python the developer has is not part of it.
-            command.env_remove("PYTHONPATH").env_remove("VIRTUAL_ENV");
-            command
-        };
-        let mut command = pytest();
+        let python = python.clone();
+        let mut command = pytest(&python);
         command.arg(&file).args(arguments);
         Job {
             title: format!("python/tests/{file}"),
             command,
             failures: pytest_failures,
             again: Box::new(move |tests| {
-                let mut command = pytest();
+                let mut command = pytest(&python);
                 match tests.is_empty() {
                     true => command.arg(&file),
                     false => command.args(tests),
@@ -78,7 +93,7 @@ fn collect(from: &Path, folder: &Path, files: &mut Vec<String>) -> anyhow::Resul
 /// The interpreter of an environment in which a wheel of the development profile is installed.
 pub(crate) fn installed(variables: &Variables) -> anyhow::Result<PathBuf> {
     let target = target_folder()?;
-    let wheel = wheel::dev(&target.join("wheels-dev"), variables)?;
+    let wheel = wheel::dev(&target.join("wheel-dev"), variables)?;
     environment(&wheel)
 }
 

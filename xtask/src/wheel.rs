@@ -34,16 +34,12 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let options = options(arguments)?;
     let out = match &options.out {
         Some(out) => std::path::absolute(out).context("failed to resolve --out")?,
-        None => target_folder()?.join("wheels"),
+        None => target_folder()?.join("wheel"),
     };
     let wheel = match (options.dev, options.zig) {
         (true, true) => bail!("--zig is for wheels that are given away: leave --dev out"),
         (true, false) => {
-            step(
-                "build of the launcher",
-                // With the features that the whole workspace asks for, which is what there is.
-                cargo().args(["build", "--workspace", "--bins", "--locked"]),
-            )?;
+            build_launcher()?;
             dev(&out, &[])?
         }
         (false, true) => portable(&out, options.target.as_deref())?,
@@ -74,6 +70,14 @@ fn options(arguments: &[String]) -> anyhow::Result<Options> {
         "wheel: --target needs --zig, which links for other machines"
     );
     Ok(options)
+}
+
+/// Builds the launcher for [`dev`], with the features that the whole workspace asks for: those are built anyway.
+pub(crate) fn build_launcher() -> anyhow::Result<()> {
+    step(
+        "build of the launcher",
+        cargo().args(["build", "--workspace", "--bins", "--locked"]),
+    )
 }
 
 /// A wheel of the development profile around the launcher that was built with it.

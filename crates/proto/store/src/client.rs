@@ -444,6 +444,29 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_that_is_given_up_is_cancelled_and_nothing_follows() {
+        for answers in [&[1][..], &[0, 1]] {
+            let mut client = Client::default();
+            client.get();
+            assert_eq!(client.handle(Input::GiveUp), [send(&[0x0c])]);
+            assert_eq!(
+                client.receive(answers),
+                [Output::Done(Err(Failure::GivenUp))]
+            );
+            assert_eq!(client.get(), [send(b"wait")], "and the connection lives on");
+        }
+    }
+
+    #[test]
+    fn a_reply_that_is_not_waited_for_costs_the_connection() {
+        let mut client = Client::default();
+        client.start(b"add", Expects::Reply(Shape::Number));
+        let given_up = || Output::Done(Err(Failure::GivenUp));
+        assert_eq!(client.handle(Input::GiveUp), [given_up()]);
+        assert_eq!(client.get(), [given_up()]);
+    }
+
+    #[test]
     fn a_limit_of_zero_sends_both_at_once() {
         let mut client = Client::default();
         let expects = || Expects::Release {

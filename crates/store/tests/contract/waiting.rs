@@ -22,6 +22,8 @@ crate::behaviours!(waiting:
     a_barrier_lets_all_go_together,
     a_barrier_alone_names_who_came,
     another_thread_can_write_while_one_waits,
+    get_has_a_timeout_of_its_own,
+    a_thread_can_end_its_own_wait,
 );
 
 /// Runs `act` on one member when another is about to wait for `keys`, and sees it wake.
@@ -37,6 +39,32 @@ fn wakes<S: Shared>(shared: &S, keys: &[&str], act: impl FnOnce(&dyn Store)) {
         act(&*actor);
         waiting.join().unwrap().unwrap();
     });
+}
+
+fn get_has_a_timeout_of_its_own<S: Shared>(shared: &S) {
+    let store = shared.member();
+    let error = store.get_within("later", Some(SHORT)).unwrap_err();
+    assert!(matches!(error, StoreError::WaitTimeout { .. }), "{error}");
+    store.set("later", b"here").unwrap();
+    assert_eq!(store.get_within("later", Some(LONG)).unwrap(), &b"here"[..]);
+}
+
+fn a_thread_can_end_its_own_wait<S: Shared>(shared: &S) {
+    let store = shared.member();
+    let started = Instant::now();
+    let waits: [&dyn Fn() -> Result<(), StoreError>; 3] = [
+        &|| store.wait(&["never"], None),
+        &|| store.get("never").map(drop),
+        &|| store.barrier("gate", 2, None),
+    ];
+    for wait in waits {
+        let error = rdzv_store::interruptible(|| true, wait).unwrap_err();
+        assert!(matches!(error, StoreError::Interrupted { .. }), "{error}");
+    }
+    assert!(started.elapsed() < LONG);
+    // Nothing is left of them, and without a check nothing ends a call.
+    store.set("never", b"now").unwrap();
+    assert_eq!(store.get("never").unwrap(), &b"now"[..]);
 }
 
 fn what_is_there_is_not_waited_for<S: Shared>(shared: &S) {
