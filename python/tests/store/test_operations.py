@@ -185,7 +185,7 @@ def test_no_end_is_a_timeout(client):
     assert client.timeout > timedelta(days=10_000)
 
 
-def test_stores_are_told_apart(client, tmp_path):
+def test_each_store_has_a_text_of_its_own(client, tmp_path):
     assert repr(client.prefix("p")) == f"PrefixStore('p', TCPStore('127.0.0.1', {client.port}))"
     assert repr(rdzv.FileStore(tmp_path / "f", 2)) == f"FileStore('{tmp_path}/f', 2)"
     assert client.host == "127.0.0.1"

@@ -45,7 +45,7 @@ const ASK_IN_HTTP: Duration = Duration::from_secs(1);
 /// Time for the peer to answer that.
 const HTTP_ANSWER: Duration = Duration::from_secs(1);
 
-/// How often a server that is not there is looked for.
+/// The number of tries to reach a server that is not there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tries {
     One,
