@@ -9,7 +9,7 @@ use rdzv_rendezvous::NodeState;
 
 use crate::hang::{HangReport, WatchdogAction, WatchdogTimer};
 use crate::worker::{WorkerFiles, WorkerIdentity};
-use crate::{Cause, Exit, RoundStore, Verdict};
+use crate::{Cause, Exit, Failure, RoundStore, Verdict};
 
 /// Something that happened.
 ///
@@ -125,6 +125,8 @@ pub enum AgentEvent {
         remaining: u32,
         /// `--max-restarts`.
         most: u32,
+        /// The first failure of the attempt, if one is known.
+        failure: Option<Box<Failure>>,
     },
     /// The attempt is given up to take part in the next round, which costs no restart.
     Regrouping {

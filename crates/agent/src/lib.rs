@@ -52,6 +52,9 @@ pub mod topology;
 mod uninterruptible;
 mod worker;
 
+/// Target of the log lines that are torchelastic's own, word for word. Each tells of something that is an event too.
+pub const TORCHELASTIC: &str = "torchelastic";
+
 pub use config::{
     AgentConfig, AgentConfigBuilder, Entrypoint, LogBase, LogPlan, MasterPort, RankSelection,
     RendezvousPlan, StreamSelection, WorkerPreview, preview,

@@ -32,7 +32,9 @@ use crate::requests::{Request, Requests};
 use crate::signals::{JobRequest, stop_this_process};
 use crate::supervisor::{StartRequest, Supervisor, Watch, WorkerEvent};
 use crate::worker::WorkerIdentity;
-use crate::{AgentConfig, AgentError, AgentEvent, NodeState, Outcome, RendezvousPlan};
+use crate::{
+    AgentConfig, AgentError, AgentEvent, NodeState, Outcome, RendezvousPlan, TORCHELASTIC,
+};
 
 /// The agent of one node: one machine that decides, and what carries its decisions out.
 pub(crate) struct AgentLoop<'o, S> {
@@ -98,6 +100,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 self.wait().await;
                 continue;
             };
+            self.failures.observe(&input);
             self.group.handle(self.clock.now(), input);
             while let Some(output) = self.group.poll_output() {
                 self.apply(output);
@@ -192,7 +195,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
 
     fn stop(&mut self, signal: i32) -> GroupInput {
         self.stop_requested = true;
-        warn!("Received {signal} death signal, shutting down workers");
+        warn!(target: TORCHELASTIC, "Received {signal} death signal, shutting down workers");
         self.emit(AgentEvent::SignalReceived {
             at: self.clock.now().wall,
             signal,
@@ -297,20 +300,24 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             } => {
                 // This restart is one of those that are left, as in torchelastic's line.
                 info!(
+                    target: TORCHELASTIC,
                     "[{}] Worker group {}. {}/{most} attempts left; will restart worker group",
                     self.config.role,
                     state.name(),
                     remaining + 1
                 );
+                let at = clock.now().wall;
+                let failure = self.failures.of_attempt(at, &self.supervisor);
                 self.emit(AgentEvent::Restarting {
-                    at: clock.now().wall,
+                    at,
                     state,
                     remaining,
                     most,
+                    failure: failure.map(Box::new),
                 });
             }
             GroupOutput::Regrouping { reason } => {
-                warn!("[{}] {reason}; will join the next round", self.config.role);
+                warn!(target: TORCHELASTIC, "[{}] {reason}; will join the next round", self.config.role);
                 let at = clock.now().wall;
                 self.emit(AgentEvent::Regrouping { at, reason });
             }
@@ -327,6 +334,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             restart_count,
         });
         self.supervisor.forget();
+        self.failures.forget();
         self.rendezvous.join();
     }
 
@@ -364,7 +372,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
 
     fn unhealthy(&mut self, workers: &[LocalRank], last: bool) {
         let text = hang_sentence(workers, &self.supervisor);
-        error!("[{}] Worker group UNHEALTHY: {text}", self.config.role);
+        error!(target: TORCHELASTIC, "[{}] Worker group UNHEALTHY: {text}", self.config.role);
         if last && !matches!(self.config.rendezvous, RendezvousPlan::Local) {
             let now = self.clock.now().wall;
             let text = self

@@ -16,8 +16,8 @@ mod judge;
 mod lost_node;
 
 use rdzv_agent_proto::group::{
-    Cause, Evidence, Exit, Failure, Finality, MembershipCause, WorkerExit, first_failure,
-    membership,
+    Cause, Evidence, Exit, Failure, Finality, GroupInput, MembershipCause, WorkerExit,
+    first_failure, membership,
 };
 use rdzv_core::rank::{GroupRank, LocalRank};
 use rdzv_core::time::Wall;
@@ -53,6 +53,10 @@ pub(crate) struct FailureAnalysis {
     peer_failure: Option<PeerFailure>,
     /// A node that was lost, and no round has been formed since.
     lost_node: Option<LostNode>,
+    /// Workers of the attempt that have ended by themselves, in their order.
+    exits: Vec<WorkerExit>,
+    /// Workers of the attempt that were found to hang.
+    unhealthy: Vec<LocalRank>,
 }
 
 impl FailureAnalysis {
@@ -63,6 +67,39 @@ impl FailureAnalysis {
             not_started: None,
             peer_failure: None,
             lost_node: None,
+            exits: Vec::new(),
+            unhealthy: Vec::new(),
+        }
+    }
+
+    /// Takes note of workers that fail.
+    pub(crate) fn observe(&mut self, input: &GroupInput) {
+        match input {
+            GroupInput::Exited(exits) => {
+                let own = exits.iter().filter(|exit| !exit.stopped_by_agent);
+                self.exits.extend(own);
+            }
+            GroupInput::Unhealthy { workers, .. } => self.unhealthy.clone_from(workers),
+            _ => {}
+        }
+    }
+
+    /// Another attempt begins.
+    pub(crate) fn forget(&mut self) {
+        self.exits.clear();
+        self.unhealthy.clear();
+    }
+
+    /// The first failure of the attempt on this node.
+    pub(crate) fn of_attempt(&self, now: Wall, workers: &impl Supervisor) -> Option<Failure> {
+        let finality = Finality::RunEnded;
+        match self.outcome(now, &self.exits, &self.unhealthy, finality, workers) {
+            Outcome::Failed {
+                failures,
+                root_cause,
+                ..
+            } => failures.into_iter().nth(root_cause),
+            _ => None,
         }
     }
 

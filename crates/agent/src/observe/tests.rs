@@ -104,6 +104,7 @@ fn run() -> Vec<AgentEvent> {
         state: GroupState::Failed,
         remaining: 2,
         most: 3,
+        failure: None,
     });
     events.push(state(105, GroupState::Init, 1));
     events.extend(attempt(110, 1));
@@ -155,6 +156,7 @@ fn a_hang_is_published_once_and_a_failed_rendezvous_as_a_failed_restart() {
             state: GroupState::Unhealthy,
             remaining: 2,
             most: 3,
+            failure: None,
         },
         state(105, GroupState::Init, 1),
         AgentEvent::RendezvousBegan {

@@ -30,7 +30,7 @@ use crate::reap::Leftovers;
 use crate::supervisor::{StartRequest, Supervisor, Watch, WorkerEvent};
 use crate::uninterruptible::KernelHolds;
 use crate::worker::{WorkerFiles, WorkerIdentity};
-use crate::{AgentConfig, AgentError, AgentEvent, error_file, spawn};
+use crate::{AgentConfig, AgentError, AgentEvent, TORCHELASTIC, error_file, spawn};
 
 /// How many lines of a failed worker's stderr are evidence.
 const MOST_LINES: usize = 200;
@@ -295,6 +295,7 @@ impl ProcessSupervisor {
         let signal = Signal::from_named_raw(number)?;
         let pid = self.send(worker, signal)?;
         warn!(
+            target: TORCHELASTIC,
             "Sending process {pid} closing signal {}",
             signal_name(number)
         );
@@ -315,7 +316,10 @@ impl ProcessSupervisor {
         }
         let pid = running?;
         let (before, kill) = (before.unwrap_or_default(), Signal::KILL.as_raw());
-        warn!("Unable to shutdown process {pid} via {before}, forcefully exiting via {kill}");
+        warn!(
+            target: TORCHELASTIC,
+            "Unable to shutdown process {pid} via {before}, forcefully exiting via {kill}"
+        );
         Some(WorkerEvent::Notice(AgentEvent::WorkerSignalled {
             at: clock.now().wall,
             pid,
@@ -504,6 +508,7 @@ impl Supervisor for ProcessSupervisor {
         let (local_rank, pid) = (exit.local_rank, exit.pid);
         let program = self.config.entrypoint.program.to_string_lossy();
         error!(
+            target: TORCHELASTIC,
             "failed (exitcode: {number}) local_rank: {local_rank} (pid: {pid}) of binary: {program}"
         );
     }

@@ -43,6 +43,7 @@ fn restarting() -> Observation {
         state: GroupState::Failed,
         remaining: 0,
         most: 1,
+        failure: None,
     })
 }
 
