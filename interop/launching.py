@@ -50,6 +50,8 @@ def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
     programs = str(Path(sys.executable).parent)
     kept["PATH"] = programs + os.pathsep + kept.get("PATH", os.defpath)
     kept["VIRTUAL_ENV"] = sys.prefix
+    # What is compared with PyTorch's launcher is what `rdzv run` says in its form.
+    kept["RDZV_COMPAT_OUTPUT"] = "1"
     kept.update(extra or {})
     return kept
 

@@ -3,11 +3,12 @@
 //! | code | when |
 //! |---|---|
 //! | 0 | the work was done: all workers exited with 0, the server was told to end, help was shown |
-//! | 1 | workers failed (whatever their codes were), a handled signal ended the run, a value is impossible, the run could not be set up |
-//! | 2 | the command line itself is wrong, or asks for something that is not supported |
+//! | 1 | workers failed (whatever their codes were), a handled signal ended the run, the run could not be set up |
+//! | 2 | the command line is wrong: a flag, or the value of one |
 //! | by signal | a signal came before workers were started, or one that is not handled |
 //!
-//! Codes 0, 1 and 2 are those of `torchrun`, so job scripts that look at them keep working. With
+//! Codes 0, 1 and 2 are those of `torchrun`, so job scripts that look at them keep working. As `torchrun`
+//! a value that is impossible ends with 1. With
 //! `--exit-code worker` a launch that got as far as reading its flags passes on more:
 //!
 //! | code | when |
@@ -33,6 +34,9 @@ use std::process::ExitCode;
 use rdzv_agent::{AgentError, Outcome, Verdict};
 use rdzv_rendezvous::RendezvousError;
 use thiserror::Error;
+
+use crate::explanation::{Given, Setting};
+use crate::face::Face;
 
 /// The published exit codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,8 +142,9 @@ fn of_error(error: &AgentError, verdict: &Verdict) -> u8 {
     }
 }
 
-/// A value that cannot be: the class of exception that `torchrun` raises, and its text. Ends the
-/// run with exit code 1 and `class: text` as the last line on stderr, where job scripts look for it.
+/// A value that cannot be: the class of exception that `torchrun` raises, and its text. In torchrun's face it
+/// ends the run with exit code 1 and `class: text` as the last line on stderr, where job scripts look for it;
+/// in ours with exit code 2 and a plain sentence.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{class}: {text}")]
 pub(crate) struct Raised {
@@ -147,6 +152,8 @@ pub(crate) struct Raised {
     pub(crate) class: &'static str,
     /// The text of `torchrun`; ours where it has none.
     pub(crate) text: String,
+    /// Our sentence: the flag, what was given, and what is allowed. None if it is not the line that is wrong.
+    plain: Option<String>,
 }
 
 impl Raised {
@@ -160,25 +167,93 @@ impl Raised {
         Self {
             class,
             text: text.into(),
+            plain: None,
         }
+    }
+
+    /// The same with a plain sentence: the line is wrong.
+    pub(crate) fn plainly(mut self, sentence: impl Into<String>) -> Self {
+        self.plain = Some(sentence.into());
+        self
+    }
+
+    /// The same with the name of the flag, or of the variable, in front of the text.
+    pub(crate) fn about(self, flag: &str) -> Self {
+        let sentence = format!("{flag}: {}", self.text);
+        self.plainly(sentence)
     }
 }
 
 /// Why a launch is refused before it begins.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(crate) enum Refusal {
-    /// A value cannot be (exit code 1).
+    /// A value cannot be.
     #[error(transparent)]
     Raised(#[from] Raised),
-    /// The command line is wrong (exit code 2, with the usage line).
+    /// The command line is wrong (exit code 2, in torchrun's face with the usage line).
     #[error("{0}")]
     Usage(String),
+    /// The same, with a sentence of ours beside the text of torchrun's parser.
+    #[error("{torchrun}")]
+    Parser {
+        /// The text of torchrun's parser.
+        torchrun: String,
+        /// Our sentence.
+        plain: String,
+    },
 }
 
 impl Refusal {
     /// The value of this flag is wrong.
     pub(crate) fn argument(flag: &str, problem: &str) -> Self {
-        Self::Usage(format!("argument {flag}: {problem}"))
+        Self::parser(flag, problem, &format!(": {problem}"))
+    }
+
+    /// The value of this flag is wrong, in the words of torchrun's parser, and in ours behind the name of the
+    /// flag. `flag` has all its spellings, with slashes between them.
+    pub(crate) fn parser(flag: &str, problem: &str, plain: &str) -> Self {
+        let mut names = flag.split('/');
+        let name = names.find(|name| name.starts_with("--")).unwrap_or(flag);
+        Self::Parser {
+            torchrun: format!("argument {flag}: {problem}"),
+            plain: format!("{name}{plain}"),
+        }
+    }
+
+    /// The refusal in one sentence, without an exception's class.
+    pub(crate) fn plain(&self) -> &str {
+        match self {
+            Self::Raised(raised) => raised.plain.as_ref().unwrap_or(&raised.text),
+            Self::Usage(text) => text,
+            Self::Parser { plain, .. } => plain,
+        }
+    }
+
+    /// The same with the variable that the wrong value came from, if it was none of the line.
+    pub(crate) fn with_origin(mut self, settings: &[Setting]) -> Self {
+        let variable = |setting: &Setting| match &setting.given {
+            Given::ByVariable(name) if self.plain().starts_with(&format!("{} ", setting.flag)) => {
+                Some(name.clone())
+            }
+            _ => None,
+        };
+        if let Some(name) = settings.iter().find_map(variable)
+            && let Self::Raised(Raised {
+                plain: Some(plain), ..
+            }) = &mut self
+        {
+            plain.push_str(&format!(" (the value is that of the variable {name})"));
+        }
+        self
+    }
+
+    /// The exit code of a launch that is refused so.
+    pub(crate) fn exit(&self, face: Face) -> Exit {
+        match (self, face) {
+            (Self::Raised(_), Face::Torchrun) => Exit::Failure,
+            (Self::Raised(raised), Face::Rdzv) if raised.plain.is_none() => Exit::Failure,
+            _ => Exit::Usage,
+        }
     }
 }
 

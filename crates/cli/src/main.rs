@@ -17,6 +17,7 @@ mod commands;
 mod demo;
 mod exit;
 mod explanation;
+mod face;
 mod launch;
 mod number;
 mod observe;

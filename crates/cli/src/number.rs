@@ -2,6 +2,12 @@
 
 use crate::exit::Raised;
 
+/// Words of torchrun's parser about a number that is none, and the form that it has to have.
+pub(crate) const PARSED: [(&str, &str); 2] = [
+    ("invalid int value: ", "a whole number"),
+    ("invalid float value: ", "a number"),
+];
+
 /// An integer option; the error is the text of the usage error.
 pub(crate) fn int(text: &str) -> Result<i64, String> {
     parse_int(text).ok_or_else(|| format!("invalid int value: '{text}'"))

@@ -7,7 +7,8 @@
 //! thread of its own writes the lines to stderr (metrics: to stdout), and callers only queue them. The agent writes the
 //! lines of the workers and these ones, so neither gets into the middle of the other.
 
-use std::io::{self, Write as _};
+use std::ffi::OsString;
+use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,6 +17,9 @@ use std::thread;
 use std::time::Duration;
 
 use rdzv_agent::{write_own_lines, write_own_output};
+use rdzv_console::Line;
+use rdzv_core::env::{NO_COLOR, TERM};
+use rustix::termios::tcgetwinsize;
 
 use crate::exit::Exit;
 
@@ -136,6 +140,52 @@ fn write_out(commands: &Receiver<Command>) {
     }
 }
 
+/// The form of lines on stderr.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Form {
+    /// Columns of the terminal; none where nothing is wrapped or left out: in a file or pipe.
+    pub(crate) width: Option<usize>,
+    /// Whether lines of our own have colours.
+    pub(crate) is_coloured: bool,
+}
+
+impl Form {
+    /// The form for stderr as it is now.
+    pub(crate) fn of_stderr() -> Self {
+        let stderr = io::stderr();
+        if !stderr.is_terminal() {
+            return Self {
+                width: None,
+                is_coloured: false,
+            };
+        }
+        let width = tcgetwinsize(stderr).map_or(0, |size| usize::from(size.ws_col));
+        Self {
+            // A terminal that does not know its width has 80 columns.
+            width: Some(if width < LEAST_WIDTH { 80 } else { width }),
+            is_coloured: may_be_coloured(std::env::var_os(NO_COLOR), std::env::var_os(TERM)),
+        }
+    }
+}
+
+/// A narrower terminal wraps by itself.
+const LEAST_WIDTH: usize = 30;
+
+fn may_be_coloured(no_colour: Option<OsString>, terminal: Option<OsString>) -> bool {
+    no_colour.is_none_or(|value| value.is_empty()) && terminal.is_none_or(|name| name != "dumb")
+}
+
+/// Writes lines of the run to stderr, in one piece.
+pub(crate) fn say(lines: &[Line], form: Form) {
+    let lines: Vec<String> = lines
+        .iter()
+        .map(|line| line.painted(form.is_coloured))
+        .collect();
+    if !lines.is_empty() {
+        complain(&lines.join("\n"));
+    }
+}
+
 /// Writes a text and a newline to stderr, in one piece. A failure is ignored: there is no other place for it.
 pub(crate) fn complain(text: &str) {
     let _ = LineWriter.write_all(format!("{text}\n").as_bytes());
@@ -154,5 +204,21 @@ pub(crate) fn show(text: &str) -> ExitCode {
             Exit::Failure.into()
         }
         _ => Exit::Success.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_are_for_terminals_that_have_them_and_people_who_want_them() {
+        let coloured = |no_colour: Option<&str>, terminal: Option<&str>| {
+            may_be_coloured(no_colour.map(Into::into), terminal.map(Into::into))
+        };
+        assert!(coloured(None, Some("xterm-256color")));
+        assert!(coloured(Some(""), None));
+        assert!(!coloured(Some("1"), Some("xterm")));
+        assert!(!coloured(None, Some("dumb")));
     }
 }

@@ -25,14 +25,15 @@ use crate::number::int_or_raise;
 use crate::suggestion::did_you_mean;
 
 /// Options that `torchrun` does not take from the environment, and questions of ours.
-const WITHOUT_VARIABLE: [&str; 8] = [
+const WITHOUT_VARIABLE: [&str; 9] = [
     "logs_specs",
     "numa_binding",
     "print_completion",
     "use_env",
     "explain",
-    // Its variable is RDZV_SCHEDULER.
+    // Their variables are RDZV_SCHEDULER and RDZV_COMPAT_OUTPUT.
     "scheduler",
+    "compat_output",
     "help",
     "training_script",
 ];
@@ -126,7 +127,14 @@ pub(crate) fn normalise(
                     result.line.push(option.assign(&next));
                     option
                 }
-                _ => return Err(option.misused("expected one argument")),
+                _ => {
+                    let flag = display(option.arg);
+                    return Err(Refusal::parser(
+                        &flag,
+                        "expected one argument",
+                        " needs a value",
+                    ));
+                }
             },
         };
         typed.insert(option.id());
@@ -214,7 +222,9 @@ impl<'a> Known<'a> {
     }
 
     fn misused(&self, problem: &str) -> Refusal {
-        Refusal::argument(&display(self.arg), problem)
+        let value = problem.rsplit_once(' ').map_or("", |(_, value)| value);
+        let plain = format!(" takes no value, and {value} was given");
+        Refusal::parser(&display(self.arg), problem, &plain)
     }
 
     fn overfed(&self, value: &OsStr) -> Refusal {
@@ -266,10 +276,15 @@ fn classify<'k, 'a>(options: &'k [Known<'a>], word: &OsStr) -> Result<Word<'k, '
         }
         if matches.len() > 1 {
             let names: Vec<&str> = matches.iter().map(|(_, spelling)| *spelling).collect();
-            return Err(Refusal::Usage(format!(
-                "ambiguous option: {text} could match {}",
-                names.join(", ")
-            )));
+            let names = names.join(", ");
+            let mut options: Vec<String> =
+                matches.iter().map(|(option, _)| option.name()).collect();
+            options.dedup();
+            let options = options.join(" or ");
+            return Err(Refusal::Parser {
+                torchrun: format!("ambiguous option: {text} could match {names}"),
+                plain: format!("{name} is too short for {options}: write the whole name"),
+            });
         }
         found = matches.first().map(|(option, _)| *option);
     }
@@ -335,7 +350,12 @@ fn defaults<'a>(
         let value = variable(option.arg).and_then(|name| environment.get(OsStr::new(&name)));
         let Some(value) = value else { continue };
         if !option.takes_value() {
-            if int_or_raise(&value.to_string_lossy())? != 0 {
+            let text = value.to_string_lossy();
+            let number = int_or_raise(&text).map_err(|raised| {
+                let variable = variable(option.arg).unwrap_or_default();
+                raised.plainly(format!("{variable} is '{text}' and has to be 0 or 1"))
+            });
+            if number? != 0 {
                 words.push((option.id(), option.name().into()));
             }
         } else if option.arg.get_possible_values().is_empty() {

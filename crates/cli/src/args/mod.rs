@@ -11,5 +11,5 @@ mod parse;
 mod program;
 
 pub(crate) use self::conventions::{unknown_variables, variable};
-pub(crate) use self::parse::{Parsed, command, parse, usage};
+pub(crate) use self::parse::{Parsed, command, face, parse, usage};
 pub(crate) use self::program::{Launcher, Program, link_directory};

@@ -4,16 +4,19 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::ffi::{OsStr, OsString};
 
+use clap::builder::PossibleValue;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use rdzv_core::env::RDZV_SCHEDULER;
+use rdzv_core::env::{RDZV_COMPAT_OUTPUT, RDZV_SCHEDULER};
 
 use super::conventions::{Normalised, display, normalise, variable};
 use super::program::Launcher;
 use crate::exit::Refusal;
 use crate::explanation::{Given, Setting};
+use crate::face::Face;
 use crate::launch::{LaunchArgs, RunArgs};
+use crate::number::PARSED;
 use crate::scheduler::{SCHEDULERS, Scheduled, Value, scheduled};
 use crate::suggestion::did_you_mean;
 
@@ -60,10 +63,14 @@ pub(crate) fn parse(
         return Ok(Parsed::Completion(shell.clone()));
     }
     if arguments.run.training_script.is_empty() {
-        return Err(Refusal::Usage(
-            "the following arguments are required: training_script, training_script_args"
+        return Err(Refusal::Parser {
+            torchrun: "the following arguments are required: training_script, training_script_args"
                 .to_owned(),
-        ));
+            plain: format!(
+                "there is no script to run: {} (-h shows examples)",
+                synopsis(launcher.program())
+            ),
+        });
     }
     if !normalised.unknown.is_empty() {
         return Err(Refusal::Usage(unrecognised(
@@ -100,6 +107,34 @@ pub(crate) fn parse(
     let options = command.get_arguments();
     let settings = options.filter_map(|option| setting(option, &matches, &normalised));
     Ok(Parsed::Run(Box::new(arguments), settings.collect()))
+}
+
+/// The form in which a launcher speaks: that of its name, unless torchrun's is asked for by `--compat-output` or its
+/// variable. Lines that cannot be read have one, too.
+pub(crate) fn face(
+    launcher: Launcher,
+    words: &[OsString],
+    environment: &BTreeMap<OsString, OsString>,
+) -> Face {
+    let variable = environment.get(OsStr::new(RDZV_COMPAT_OUTPUT));
+    let is_asked_for = variable.is_some_and(|value| value == "1") || asks_for_torchrun(words);
+    match launcher {
+        Launcher::Run if !is_asked_for => Face::Rdzv,
+        _ => Face::Torchrun,
+    }
+}
+
+fn asks_for_torchrun(words: &[OsString]) -> bool {
+    let is_flag = |word: &OsString| word.to_string_lossy().replace('_', "-") == "--compat-output";
+    // Most lines do not have the word at all.
+    words.iter().any(is_flag)
+        && match normalise(&command(Launcher::Run), words, &BTreeMap::new()) {
+            Ok(normalised) => {
+                let mut flags = normalised.line.iter().take_while(|word| *word != "--");
+                flags.any(is_flag)
+            }
+            Err(_) => true,
+        }
 }
 
 /// The settings that a cluster scheduler knows, for flags that were not given.
@@ -249,26 +284,37 @@ fn usage_error(command: &Command, error: &clap::Error) -> Refusal {
         .get_arguments()
         .find(|option| option.get_long() == Some(name));
     let value = text(ContextKind::InvalidValue);
-    let problem = match (error.kind(), option) {
+    let allowed = |allowed: &str| format!(" is '{value}' and has to be {allowed}");
+    let (problem, plain) = match (error.kind(), option) {
         (ErrorKind::InvalidValue, Some(option)) => {
-            let choices: Vec<String> = option
-                .get_possible_values()
-                .iter()
-                .map(|choice| format!("'{}'", choice.get_name()))
-                .collect();
-            format!(
-                "invalid choice: '{value}' (choose from {})",
-                choices.join(", ")
+            let choices = option.get_possible_values();
+            let choices: Vec<&str> = choices.iter().map(PossibleValue::get_name).collect();
+            let meant = did_you_mean(value, choices.iter().copied());
+            let choices = choices.join(", ");
+            let quoted = format!("'{}'", choices.replace(", ", "', '"));
+            (
+                format!("invalid choice: '{value}' (choose from {quoted})"),
+                allowed(&format!("one of {choices}{meant}")),
             )
         }
         (ErrorKind::ValueValidation, _) => {
-            error.source().map(ToString::to_string).unwrap_or_default()
+            let problem = error.source().map(ToString::to_string).unwrap_or_default();
+            let number = PARSED.iter().find(|(start, _)| problem.starts_with(start));
+            let plain = match number {
+                Some((_, what)) => allowed(what),
+                None => format!(": {problem}"),
+            };
+            (problem, plain)
         }
-        (ErrorKind::InvalidUtf8, _) => "the value is not valid UTF-8".to_owned(),
-        _ => error.to_string(),
+        (ErrorKind::InvalidUtf8, _) => {
+            let problem = "the value is not valid UTF-8".to_owned();
+            let plain = format!(": {problem}");
+            (problem, plain)
+        }
+        _ => (error.to_string(), format!(": {error}")),
     };
     match option {
-        Some(option) => Refusal::argument(&display(option), &problem),
+        Some(option) => Refusal::parser(&display(option), &problem, &plain),
         None => Refusal::Usage(problem),
     }
 }
@@ -441,5 +487,30 @@ mod tests {
         );
         assert_eq!(found(&["s"], &[], "nnodes"), (some("1:1"), Given::Default));
         assert_eq!(found(&["s"], &[], "master_port"), (None, Given::Default));
+    }
+
+    #[test]
+    fn the_name_decides_unless_torchruns_form_is_asked_for() {
+        let spoken = |launcher, line: &[&str], variable: Option<&str>| {
+            let words: Vec<OsString> = line.iter().map(OsString::from).collect();
+            let environment = variable.map(|value| (RDZV_COMPAT_OUTPUT.into(), value.into()));
+            face(launcher, &words, &environment.into_iter().collect())
+        };
+        let run = Launcher::Run;
+        assert_eq!(spoken(run, &["--nnodes", "2", "s.py"], None), Face::Rdzv);
+        assert_eq!(spoken(run, &["s.py", "--compat-output"], None), Face::Rdzv);
+        assert_eq!(
+            spoken(run, &["--compat_output", "s.py"], None),
+            Face::Torchrun
+        );
+        assert_eq!(
+            spoken(run, &["--bogus", "--compat-output"], None),
+            Face::Torchrun
+        );
+        assert_eq!(spoken(run, &["s.py"], Some("1")), Face::Torchrun);
+        assert_eq!(spoken(run, &["s.py"], Some("0")), Face::Rdzv);
+        for launcher in [Launcher::Torchrun, Launcher::LaunchCompat] {
+            assert_eq!(spoken(launcher, &["s.py"], None), Face::Torchrun);
+        }
     }
 }

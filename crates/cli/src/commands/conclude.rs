@@ -9,25 +9,39 @@ use std::process::{ExitCode, ExitStatus};
 use jiff::tz::TimeZone;
 use rdzv_agent::observe::NodeReport;
 use rdzv_agent::{AgentEnd, AgentError, LogPlan, Outcome};
+use rdzv_console::Role;
 use rdzv_console::failure::{self, Failed};
+use rdzv_console::line::headed;
 use rdzv_core::{env, signal};
 use tracing::error;
 
 use super::lost_agent::leave_for;
-use crate::args::{Launcher, Parsed, Program, parse, usage};
-use crate::exit::{self, Exit, ExitCodes, Refusal};
+use crate::args::{self, Launcher, Parsed, Program, parse, usage};
+use crate::exit::{self, ExitCodes, Refusal};
+use crate::face::Face;
 use crate::launch::{Environment, Machine, RunArgs, ThisHost};
-use crate::report::{self, Document, ReportFile};
+use crate::observe::story::Story;
+use crate::report::{Document, ReportFile};
 use crate::terminal::{
-    FINAL_FLUSH, complain, finish_lines, finish_lines_unless_signalled, start_lines,
+    FINAL_FLUSH, Form, complain, finish_lines, finish_lines_unless_signalled, say, start_lines,
 };
 
 /// The kind of a cause that is not part of the agent's error.
 const NODE_LOST: &str = "node_lost";
 
+/// The kind of a cause that is the agent's error, and nothing else.
+const AGENT_ERROR: &str = "agent_error";
+
+/// Lines for programs that look for them.
+const PLAIN: Form = Form {
+    width: None,
+    is_coloured: false,
+};
+
 /// A run that is over.
 pub(super) struct Ended {
     pub(super) report: NodeReport,
+    pub(super) story: Story,
     pub(super) title: String,
     pub(super) logs: LogPlan,
     /// The signals that the run has handled, and whether one has come.
@@ -55,11 +69,17 @@ pub(super) struct Report {
     file: Option<(PathBuf, ReportFile)>,
     exit_codes: ExitCodes,
     run_id: Option<String>,
+    /// The form of everything that is said.
+    face: Face,
 }
 
 impl Report {
     /// Reads the flags and makes sure that the file can be written.
-    pub(super) fn open(arguments: &RunArgs, machine: &dyn Machine) -> Result<Self, Refusal> {
+    pub(super) fn open(
+        arguments: &RunArgs,
+        face: Face,
+        machine: &dyn Machine,
+    ) -> Result<Self, Refusal> {
         let (path, exit_codes) = arguments.report.resolve(machine)?;
         let open = |path: PathBuf| match ReportFile::open(&path) {
             Ok(file) => Ok((path, file)),
@@ -72,12 +92,19 @@ impl Report {
             file: path.map(open).transpose()?,
             exit_codes,
             run_id: arguments.rendezvous.rdzv_id.clone(),
+            face,
         })
+    }
+
+    /// The path of the file, if there is to be one.
+    fn path(&self) -> Option<String> {
+        let (path, _) = self.file.as_ref()?;
+        Some(path.display().to_string())
     }
 
     /// The launch was refused before it began.
     pub(super) fn refused(&self, refusal: &Refusal) {
-        self.write(|| Document::of_refusal(self.run_id.as_deref(), refusal));
+        self.write(|| Document::of_refusal(self.run_id.as_deref(), refusal, self.face));
     }
 
     /// Writes the file, if there is to be one.
@@ -91,18 +118,23 @@ impl Report {
     }
 }
 
-fn print_verdict(ended: &Ended) {
-    let verdict = &ended.report.verdict;
-    let local_rank = verdict.first().and_then(|first| first.evidence.local_rank);
-    let run = Failed {
-        failures: &verdict.failures,
-        here: verdict.here,
-        finality: verdict.finality,
-        stderr_seen: verdict.here && local_rank.is_some_and(|rank| ended.stderr_was_seen(rank.0)),
-        ..Failed::default()
-    };
-    for line in failure::verdict(&run, None) {
-        complain(&line.text());
+impl Ended {
+    /// The facts about a run that has failed; `report` is the path of the report file.
+    fn failed(&self, report: &Report) -> Failed<'_> {
+        let verdict = &self.report.verdict;
+        let local_rank = verdict
+            .first()
+            .and_then(|first| first.evidence.local_rank)
+            .filter(|_| verdict.here);
+        Failed {
+            failures: &verdict.failures,
+            here: verdict.here,
+            finality: verdict.finality,
+            stderr_seen: local_rank.is_some_and(|rank| self.stderr_was_seen(rank.0)),
+            attempts: self.story.attempts(),
+            logs: local_rank.and_then(|rank| self.story.output_of(rank.0)),
+            report: report.path(),
+        }
     }
 }
 
@@ -120,40 +152,17 @@ pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment
     {
         not_written(&path, &error);
     }
-    match outcome {
-        Outcome::Succeeded => {}
-        Outcome::Failed {
-            failures,
-            root_cause,
-            ..
-        } => {
-            print_verdict(ended);
-            let zone = TimeZone::system();
-            let block = report::render(&ended.title, failures, *root_cause, &zone);
-            complain(&block);
-        }
-        Outcome::Signalled {
-            signal,
-            workers_started: false,
-        } => {
-            finish_lines(Some(FINAL_FLUSH));
-            rdzv_agent::end_like(ExitStatus::from_raw(*signal))
-        }
-        Outcome::Signalled { signal, .. } => {
-            complain(&format!(
-                "torch.distributed.elastic.multiprocessing.api.SignalException: Process {} got \
-                 signal: {signal}",
-                rdzv_agent::launcher_pid()
-            ));
-        }
-        Outcome::Error(error) => {
-            let first = verdict.first();
-            let more_than_this = first.is_some_and(|first| first.cause.kind() == NODE_LOST);
-            if more_than_this || !verdict.here {
-                print_verdict(ended);
-            }
-            complain(&format!("{}: {error}", error.class()));
-        }
+    match report.face {
+        Face::Rdzv => say_the_end(ended, report),
+        Face::Torchrun => report_as_torchrun(ended, report),
+    }
+    if let Outcome::Signalled {
+        signal,
+        workers_started: false,
+    } = outcome
+    {
+        finish_lines(Some(FINAL_FLUSH));
+        rdzv_agent::end_like(ExitStatus::from_raw(*signal))
     }
     // Somebody who stops the run, or kills the keeper, wants all of this to end, reader or not.
     let keeper_lost = matches!(outcome, Outcome::Error(AgentError::KeeperLost));
@@ -167,21 +176,97 @@ pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment
     code.into()
 }
 
-/// Reports the refusal of a launch.
-pub(super) fn refuse(refusal: &Refusal, launcher: Launcher, environment: &Environment) -> ExitCode {
-    let program = launcher.program();
-    match refusal {
-        Refusal::Raised(raised) => {
-            let message = raised.to_string();
-            write_error_file(environment, &message);
-            complain(&message);
-            Exit::Failure.into()
+/// The end in our own form: one sentence, or the first failure with its cause and what to do.
+fn say_the_end(ended: &Ended, report: &Report) {
+    let form = Form::of_stderr();
+    let story = &ended.story;
+    let lines = match &ended.outcome {
+        Outcome::Succeeded => story.success().lines(form.width),
+        Outcome::Signalled {
+            workers_started: false,
+            ..
+        } => Vec::new(),
+        Outcome::Signalled { signal, .. } => story.stopped(*signal, form.width),
+        Outcome::Error(error) if is_of_the_agent(ended) => {
+            failure::error(&error.to_string(), form.width)
         }
-        Refusal::Usage(text) => {
-            complain(&format!("{}\n{program}: error: {text}", usage(program)));
-            Exit::Usage.into()
+        Outcome::Failed { .. } | Outcome::Error(_) => {
+            failure::summary(&ended.failed(report), form.width)
+        }
+    };
+    say(&lines, form);
+}
+
+/// Whether the run failed by an error of this agent, and not by a failure of a worker or node.
+fn is_of_the_agent(ended: &Ended) -> bool {
+    let first = ended.report.verdict.first();
+    first.is_none_or(|first| first.cause.kind() == AGENT_ERROR)
+}
+
+/// The end as torchrun reports it, below the lines of the verdict.
+fn report_as_torchrun(ended: &Ended, report: &Report) {
+    let verdict = &ended.report.verdict;
+    let print_verdict = || say(&failure::verdict(&ended.failed(report), None), PLAIN);
+    match &ended.outcome {
+        Outcome::Succeeded
+        | Outcome::Signalled {
+            workers_started: false,
+            ..
+        } => {}
+        Outcome::Failed {
+            failures,
+            root_cause,
+            ..
+        } => {
+            print_verdict();
+            let zone = TimeZone::system();
+            let block = crate::report::render(&ended.title, failures, *root_cause, &zone);
+            complain(&block);
+        }
+        Outcome::Signalled { signal, .. } => {
+            complain(&format!(
+                "torch.distributed.elastic.multiprocessing.api.SignalException: Process {} got \
+                 signal: {signal}",
+                rdzv_agent::launcher_pid()
+            ));
+        }
+        Outcome::Error(error) => {
+            let first = verdict.first();
+            let more_than_this = first.is_some_and(|first| first.cause.kind() == NODE_LOST);
+            if more_than_this || !verdict.here {
+                print_verdict();
+            }
+            complain(&format!("{}: {error}", error.class()));
         }
     }
+}
+
+/// Reports the refusal of a launch.
+pub(super) fn refuse(
+    refusal: &Refusal,
+    launcher: Launcher,
+    face: Face,
+    environment: &Environment,
+) -> ExitCode {
+    let program = launcher.program();
+    if let Refusal::Raised(raised) = refusal {
+        write_error_file(environment, &raised.to_string());
+    }
+    match (face, refusal) {
+        (Face::Rdzv, _) => {
+            let form = Form::of_stderr();
+            let head = format!("{program}: ");
+            say(
+                &headed(Role::Error, &head, refusal.plain(), form.width),
+                form,
+            );
+        }
+        (Face::Torchrun, Refusal::Raised(raised)) => complain(&raised.to_string()),
+        (Face::Torchrun, text) => {
+            complain(&format!("{}\n{program}: error: {text}", usage(program)));
+        }
+    }
+    refusal.exit(face).into()
 }
 
 /// Writes an error of the launcher to the error file, if there is one.
@@ -235,7 +320,8 @@ pub(super) fn conclude_lost_agent(called: &OsStr, end: &AgentEnd) {
         if let Some(pid) = end.pid {
             leave_for(&arguments, &environment, pid);
         }
-        let Ok(report) = Report::open(&arguments, &ThisHost) else {
+        let face = args::face(launcher, &words, &environment.0);
+        let Ok(report) = Report::open(&arguments, face, &ThisHost) else {
             return;
         };
         let title = arguments.training_script.first().map(OsString::as_os_str);

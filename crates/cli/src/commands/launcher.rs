@@ -15,17 +15,21 @@ use tracing::{info, warn};
 
 use super::completions;
 use super::conclude::{Ended, Report, conclude, conclude_lost_agent, refuse};
-use crate::args::{Launcher, Parsed, command, link_directory, parse, unknown_variables};
+use crate::args::{
+    self, Launcher, Parsed, Program, command, link_directory, parse, unknown_variables,
+};
 use crate::exit::{Exit, Refusal};
+use crate::face::Face;
 use crate::launch::{Called, Environment, Launch, Note, ThisHost, explain, resolve};
+use crate::observe::story::Story;
 use crate::observe::{event_sinks, log};
-use crate::terminal::{complain, finish_lines, show, start_lines};
+use crate::terminal::{Form, complain, finish_lines, say, show, start_lines};
 use crate::trust;
 
 /// Starts this program again as the agent, and ends as it does.
 pub(crate) fn keep(called: &OsStr) -> ExitCode {
     if let Ok(level) = log::level(std::env::var(env::LOGLEVEL).ok().as_deref()) {
-        log::install(level);
+        log::install(level, face_of(called));
     }
     let program = match std::env::current_exe() {
         Ok(path) if path.exists() => path,
@@ -51,6 +55,17 @@ pub(crate) fn keep(called: &OsStr) -> ExitCode {
     }
 }
 
+/// The form in which the keeper speaks: that of its agent.
+fn face_of(called: &OsStr) -> Face {
+    let words = std::env::args_os().skip(1).collect();
+    match Program::of(called, words) {
+        Program::Launch(launcher, words) => {
+            args::face(launcher, &words, &std::env::vars_os().collect())
+        }
+        Program::Own(_) => Face::Rdzv,
+    }
+}
+
 /// Reads the line, runs the launch and reports.
 pub(crate) fn agent(launcher: Launcher, called: &OsStr, words: &[OsString]) -> ExitCode {
     start_lines();
@@ -61,21 +76,23 @@ pub(crate) fn agent(launcher: Launcher, called: &OsStr, words: &[OsString]) -> E
         local_rank_argument: false,
         is_strict: launcher == Launcher::Run,
     };
-    let result = launch(launcher, called, words, &environment);
-    let code = result.unwrap_or_else(|refusal| refuse(&refusal, launcher, &environment));
+    let face = args::face(launcher, words, &environment.0);
+    let result = launch(launcher, face, called, words, &environment);
+    let code = result.unwrap_or_else(|refusal| refuse(&refusal, launcher, face, &environment));
     finish_lines(None);
     code
 }
 
 fn launch(
     launcher: Launcher,
+    face: Face,
     called: Called,
     words: &[OsString],
     environment: &Environment,
 ) -> Result<ExitCode, Refusal> {
     let level_text = environment.text(env::LOGLEVEL);
     let level = log::level(level_text.as_deref())?;
-    log::install(level);
+    log::install(level, face);
     if launcher == Launcher::LaunchCompat {
         complain(DEPRECATED);
     }
@@ -95,17 +112,20 @@ fn launch(
         ..called
     };
     let arguments = arguments.run;
-    let report = Report::open(&arguments, &ThisHost)?;
+    let report = Report::open(&arguments, face, &ThisHost)?;
     let launch = || {
-        let launch = resolve(&arguments, &called, environment, &ThisHost)?;
+        let launch = resolve(&arguments, &called, environment, &ThisHost);
+        let launch = launch.map_err(|refusal| refusal.with_origin(&settings))?;
         for note in &launch.notes {
             match note {
                 Note::Warning(text) => warn!("{text}"),
                 Note::Info(text) => info!("{text}"),
+                Note::Either { torchrun, .. } if face == Face::Torchrun => warn!("{torchrun}"),
+                Note::Either { plain, .. } => warn!("{plain}"),
             }
         }
         if let Some(format) = &arguments.explain {
-            let explanation = explain(settings, &launch, environment, &ThisHost)?;
+            let explanation = explain(settings.clone(), &launch, environment, &ThisHost)?;
             return Ok(show(&match format.as_str() {
                 "json" => explanation.json(),
                 _ => explanation.table(),
@@ -113,14 +133,14 @@ fn launch(
         }
         // The events' own logger is at INFO unless the user set a level.
         let events_shown = level_text.is_none() || level >= LevelFilter::INFO;
-        let ended = run(launch, events_shown)?;
+        let ended = run(launch, face, events_shown)?;
         Ok(conclude(&ended, &report, environment))
     };
     launch().inspect_err(|refusal| report.refused(refusal))
 }
 
 /// Runs the launch to its end.
-fn run(launch: Launch, events_shown: bool) -> Result<Ended, Refusal> {
+fn run(launch: Launch, face: Face, events_shown: bool) -> Result<Ended, Refusal> {
     let Launch {
         mut plan,
         observers,
@@ -130,12 +150,19 @@ fn run(launch: Launch, events_shown: bool) -> Result<Ended, Refusal> {
     let (signals, mut signalled) = (plan.signals.clone(), false);
     plan.open_files = rdzv_agent::host::raise_open_files_limit();
     let mut sinks = event_sinks::open(&mut plan, &observers, events_shown)?;
+    let mut story = Story::new(plan.shutdown_timeout);
     let outcome = rdzv_agent::run(plan, &mut |event: &AgentEvent| {
+        let form = Form::of_stderr();
+        let lines = story.record(event, form.width);
+        if face == Face::Rdzv {
+            say(&lines, form);
+        }
         signalled |= matches!(event, AgentEvent::SignalReceived { .. });
         sinks.record(event);
     });
     Ok(Ended {
         report: sinks.finish(),
+        story,
         title,
         logs,
         signals,

@@ -13,6 +13,7 @@ use super::{completions, launcher};
 use crate::args::{self, Launcher, variable};
 use crate::demo::{self, DemoArgs, DemoWorkerArgs};
 use crate::exit::Exit;
+use crate::face::Face;
 use crate::launch::{LaunchArgs, RunArgs};
 use crate::observe::log;
 use crate::terminal::{complain, show};
@@ -75,7 +76,7 @@ pub(crate) fn run(words: &[OsString]) -> ExitCode {
     match log::level(level.as_deref()) {
         // The demo tells a story of its own; the agent's log is for those who ask for it.
         Ok(_) if level.is_none() && matches!(command, OwnCommand::Demo(_)) => {}
-        Ok(level) => log::install(level),
+        Ok(level) => log::install(level, Face::Rdzv),
         Err(raised) => {
             complain(&format!("rdzv: {raised}"));
             return Exit::Usage.into();

@@ -47,6 +47,13 @@ pub(crate) enum Note {
     Warning(String),
     /// Shown with `LOGLEVEL=INFO`.
     Info(String),
+    /// A warning that is put in another way in torchrun's face.
+    Either {
+        /// In the words of torchrun.
+        torchrun: String,
+        /// In ours.
+        plain: String,
+    },
 }
 
 /// The surroundings in which flags are resolved.

@@ -87,6 +87,9 @@ impl CommandArgs {
                 return Err(Raised::value_error(
                     "Don't use both the '--no-python' flag and the '--module' flag at the same \
                      time.",
+                )
+                .plainly(
+                    "--no-python and --module exclude each other: a module is run by Python",
                 ));
             }
             script.clone()
@@ -148,6 +151,10 @@ fn interpreter(called: &Called, context: &Context<'_>) -> Result<Interpreter, Ra
             "FileNotFoundError",
             "no Python interpreter: none in VIRTUAL_ENV and no python3 or python in PATH; activate \
              an environment, set PYTHON_EXEC, or use --no-python",
+        )
+        .plainly(
+            "there is no Python interpreter: none in VIRTUAL_ENV and no python3 or python in PATH; activate an \
+             environment, set PYTHON_EXEC, or use --no-python",
         )
     })
 }

@@ -157,6 +157,13 @@ pub(crate) struct RunArgs {
     #[command(flatten, next_help_heading = "What is left of a run")]
     pub(crate) report: ReportArgs,
 
+    /// Say everything as torchrun does: its log lines, error texts, exit codes and failure report
+    ///
+    /// For programs that look for them. Without it, `rdzv run` says in plain sentences what happens, and ends with the
+    /// first failure and its cause. The link named torchrun always speaks so. [env: RDZV_COMPAT_OUTPUT=1]
+    #[arg(long, help_heading = "What is left of a run")]
+    pub(crate) compat_output: bool,
+
     #[command(flatten, next_help_heading = "The secret of the job")]
     pub(super) trust: TrustArgs,
 }

@@ -13,6 +13,7 @@ use super::context::Context;
 use crate::exit::{Raised, Refusal};
 use crate::explanation::{Draft, Provenance};
 use crate::number::parse_int;
+use crate::suggestion::did_you_mean;
 
 /// The host of an address without one: the status is for users of this node.
 const LOOPBACK: &str = "127.0.0.1";
@@ -78,7 +79,14 @@ impl ObserveArgs {
     ) -> Result<Observers, Refusal> {
         let registry = EventRegistry::with_defaults();
         if !registry.names().any(|name| name == handler) {
-            return Err(Raised::new("KeyError", format!("'{handler}'")).into());
+            let names: Vec<&str> = registry.names().collect();
+            let sentence = format!(
+                "--event-log-handler is '{handler}' and has to be one of {}{}",
+                names.join(", "),
+                did_you_mean(handler, names.iter().copied())
+            );
+            let raised = Raised::new("KeyError", format!("'{handler}'"));
+            return Err(raised.plainly(sentence).into());
         }
         let metrics_shown = match self.metrics_handler.as_str() {
             "console" => true,
@@ -176,9 +184,7 @@ mod tests {
         assert_eq!(address("0.0.0.0:0"), Ok(endpoint("0.0.0.0", 0)));
         assert_eq!(address("[::1]:9"), Ok(endpoint("::1", 9)));
         for bad in ["", "node", "node:", ":80", "70000", "node:x"] {
-            let Err(Refusal::Usage(text)) = address(bad) else {
-                panic!("'{bad}' is accepted");
-            };
+            let text = address(bad).unwrap_err().to_string();
             assert!(text.contains(&format!("'{bad}'")), "{text}");
         }
     }

@@ -23,6 +23,9 @@ const MASTER_PORT: i64 = 29500;
 /// Port of a c10d endpoint that names none.
 pub(super) const C10D_PORT: u16 = 29400;
 
+/// The backends that there are, as far as they are built in.
+const BACKENDS: [&str; 4] = ["static", "c10d", "etcd", "etcd-v2"];
+
 /// The time that static rendezvous waits for the other nodes, in seconds.
 const STATIC_TIMEOUT: i64 = 900;
 
@@ -96,13 +99,13 @@ pub(crate) struct StaticArgs {
 impl RendezvousArgs {
     /// Reads `--rdzv-conf`.
     pub(super) fn settings(&self) -> Result<RendezvousConfig, Raised> {
-        RendezvousConfig::parse(&self.rdzv_conf).map_err(|error| value_error(&error))
+        RendezvousConfig::parse(&self.rdzv_conf).map_err(|error| value_error("--rdzv-conf", &error))
     }
 
     /// The bounds of the stores that the agent hosts.
     pub(super) fn store_limits(&self) -> Result<Limits, Raised> {
         let limits = self.settings()?.store_limits();
-        limits.map_err(|error| value_error(&error))
+        limits.map_err(|error| value_error("--rdzv-conf", &error))
     }
 }
 
@@ -243,7 +246,8 @@ impl RendezvousChoice<'_> {
         let plan = match &**backend {
             "" => {
                 let text = "The rendezvous backend name must be a non-empty string.";
-                return Err(Raised::value_error(text).into());
+                let raised = Raised::value_error(text);
+                return Err(raised.plainly(unknown_backend("", backends)).into());
             }
             "static" => self.fixed(settings)?,
             name if !backends.contains(name) => {
@@ -251,6 +255,7 @@ impl RendezvousChoice<'_> {
                     "The rendezvous backend '{name}' is not registered. Did you forget to call \
                      `register`?"
                 ))
+                .plainly(unknown_backend(name, backends))
                 .into());
             }
             name => self.dynamic(name, &run_id, settings, backends)?,
@@ -347,7 +352,7 @@ impl RendezvousChoice<'_> {
             // There is nothing to do for the backend, except to check its options.
             backends
                 .create(&parameters)
-                .map_err(|error| value_error(&error))?;
+                .map_err(|error| value_error("--rdzv-endpoint, --rdzv-conf", &error))?;
             return Ok(RendezvousPlan::Local);
         }
         Ok(RendezvousPlan::Dynamic { parameters })
@@ -363,36 +368,46 @@ impl RendezvousChoice<'_> {
         let (least, most) = (self.nodes.least, self.nodes.most);
         let mut parameters =
             RendezvousParameters::new(backend, endpoint, run_id, least, most, settings.clone())
-                .map_err(|error| value_error(&error))?;
+                .map_err(|error| value_error("--rdzv-endpoint, --rdzv-conf", &error))?;
         parameters.local_addr = self.fixed.local_addr();
         Ok(parameters)
     }
 
     fn fixed(&self, settings: &RendezvousConfig) -> Result<RendezvousPlan, Raised> {
-        let text = if self.arguments.rdzv_endpoint.is_empty() {
+        let (flag, text) = if self.arguments.rdzv_endpoint.is_empty() {
             let port = self.fixed.master_port.unwrap_or(MASTER_PORT);
-            format!("{}:{port}", self.fixed.master_addr)
+            let text = format!("{}:{port}", self.fixed.master_addr);
+            ("--master-addr and --master-port", text)
         } else {
-            self.arguments.rdzv_endpoint.trim().to_owned()
+            let endpoint = self.arguments.rdzv_endpoint.trim();
+            ("--rdzv-endpoint", endpoint.to_owned())
         };
         if text.is_empty() {
             return Err(Raised::value_error(
                 "Endpoint is missing in endpoint. Try to add --master-addr and --master-port",
-            ));
+            )
+            .plainly("--rdzv-endpoint is blank and has to be HOST:PORT with static rendezvous"));
         }
         let parsed = |default_port| {
             Endpoint::parse(&text, default_port)
-                .map_err(|error| Raised::value_error(error.to_string()))
+                .map_err(|error| Raised::value_error(error.to_string()).about(flag))
         };
         let endpoint = parsed(0)?;
         // Only a port that is missing follows the default.
         if endpoint.port != parsed(1)?.port {
             return Err(Raised::value_error(format!(
                 "port is missing in endpoint: {text}. Try to specify --master-port"
+            ))
+            .plainly(format!(
+                "--rdzv-endpoint is '{text}' and has to be HOST:PORT with static rendezvous, such as {text}:{MASTER_PORT}"
             )));
         }
         let timeout = match settings.get("timeout") {
-            Some(text) => number::int_or_raise(text)?,
+            Some(text) => number::int_or_raise(text).map_err(|raised| {
+                raised.plainly(format!(
+                    "--rdzv-conf: timeout is '{text}' and has to be a whole number of seconds"
+                ))
+            })?,
             None => STATIC_TIMEOUT,
         };
         let (rank, nodes) = (self.fixed.node_rank, self.nodes);
@@ -401,6 +416,11 @@ impl RendezvousChoice<'_> {
             Raised::value_error(format!(
                 "--node-rank {rank} is not in 0..{} (--nnodes {}): nodes are numbered from 0",
                 nodes.most, nodes.text
+            ))
+            .plainly(format!(
+                "--node-rank is {rank} and has to be from 0 to {} with --nnodes {}",
+                nodes.most - 1,
+                nodes.text
             ))
         })?;
         Ok(RendezvousPlan::Static {
@@ -412,8 +432,16 @@ impl RendezvousChoice<'_> {
     }
 }
 
-fn value_error(error: &RendezvousError) -> Raised {
-    Raised::value_error(error.to_string())
+fn value_error(flag: &str, error: &RendezvousError) -> Raised {
+    Raised::value_error(error.to_string()).about(flag)
+}
+
+fn unknown_backend(name: &str, backends: &BackendRegistry) -> String {
+    let known = |name: &&str| *name == "static" || backends.contains(name);
+    let names: Vec<&str> = BACKENDS.into_iter().filter(known).collect();
+    let meant = did_you_mean(name, names.iter().copied());
+    let names = names.join(", ");
+    format!("--rdzv-backend is '{name}' and has to be one of {names}{meant}")
 }
 
 /// True for a c10d endpoint at which only this agent itself can be.

@@ -54,7 +54,13 @@ pub(crate) fn resolve(
     };
     let nodes = arguments.count.nodes()?;
     if arguments.max_restarts < 0 {
-        return Err(assertion("max_restarts must be >= 0".to_owned()));
+        let raised = assertion("max_restarts must be >= 0".to_owned());
+        return Err(raised
+            .plainly(format!(
+                "--max-restarts is {} and has to be 0 or more",
+                arguments.max_restarts
+            ))
+            .into());
     }
     let choice = RendezvousChoice {
         arguments: &arguments.rendezvous,
@@ -89,12 +95,18 @@ pub(crate) fn resolve(
     let local_world_size = u32::try_from(count.workers)
         .ok()
         .filter(|size| *size > 0)
-        .ok_or_else(|| assertion(format!("nproc_per_node must be > 0, got {}", count.workers)))?;
+        .ok_or_else(|| {
+            let workers = count.workers;
+            let raised = assertion(format!("nproc_per_node must be > 0, got {workers}"));
+            raised.plainly(format!(
+                "--nproc-per-node is {workers} and has to be 1 or more"
+            ))
+        })?;
     if arguments.monitor_interval.is_nan() || arguments.monitor_interval <= 0.0 {
         let interval = arguments.monitor_interval;
-        return Err(assertion(format!(
-            "monitor_interval must be > 0, got {interval}"
-        )));
+        let raised = assertion(format!("monitor_interval must be > 0, got {interval}"));
+        let sentence = format!("--monitor-interval is {interval} and has to be more than 0");
+        return Err(raised.plainly(sentence).into());
     }
     let bindings = numa_binding(
         arguments.numa_binding.as_deref(),
@@ -175,8 +187,8 @@ pub(crate) fn resolve(
     })
 }
 
-fn assertion(text: String) -> Refusal {
-    Raised::new("AssertionError", text).into()
+fn assertion(text: String) -> Raised {
+    Raised::new("AssertionError", text)
 }
 
 /// The launch as text, for `LOGLEVEL=INFO`: the fields that `torchrun` lists, with the values in

@@ -13,6 +13,7 @@ use super::context::{Context, Environment};
 use crate::exit::{Raised, Refusal};
 use crate::explanation::{Draft, Provenance};
 use crate::number::{self, int_or_raise, parse_int};
+use crate::suggestion::did_you_mean;
 
 /// Seconds between the closing signal and SIGKILL if no others are given.
 const SHUTDOWN_TIMEOUT: i64 = 30;
@@ -104,15 +105,22 @@ impl StopArgs {
                         .map(Signal::as_raw)
                         .contains(&number) =>
                 {
-                    return Err(Raised::new("OSError", "[Errno 22] Invalid argument").into());
+                    let raised = Raised::new("OSError", "[Errno 22] Invalid argument");
+                    return Err(raised
+                        .plainly(format!(
+                            "--signals-to-handle names {}, which no process can handle: leave it out",
+                            name.trim()
+                        ))
+                        .into());
                 }
                 Some(number) if numbers.contains(&number) => {}
                 Some(number) => numbers.push(number),
                 None if is_strict => {
+                    let name = name.trim();
+                    let meant = did_you_mean(name, signal::names());
                     return Err(Refusal::Usage(format!(
-                        "--signals-to-handle: there is no signal '{}'; names are those of `kill -l`, \
-                         with SIG in front",
-                        name.trim()
+                        "--signals-to-handle: there is no signal '{name}'{meant}; names are those of \
+                         `kill -l`, with SIG in front"
                     )));
                 }
                 None => context.warn(format!(
@@ -127,13 +135,20 @@ impl StopArgs {
     pub(super) fn shutdown_timeout(&self, environment: &Environment) -> Result<Duration, Raised> {
         let seconds = match self.shutdown_timeout {
             Some(seconds) if seconds < 0 => {
-                return Err(Raised::value_error(format!(
+                let raised = Raised::value_error(format!(
                     "shutdown_timeout must be non-negative, got {seconds}"
+                ));
+                return Err(raised.plainly(format!(
+                    "--shutdown-timeout is {seconds} and has to be a number of seconds from 0"
                 )));
             }
             Some(seconds) => seconds,
             None => match environment.text(TORCH_ELASTIC_SHUTDOWN_TIMEOUT) {
-                Some(text) => int_or_raise(&text)?,
+                Some(text) => int_or_raise(&text).map_err(|raised| {
+                    raised.plainly(format!(
+                        "{TORCH_ELASTIC_SHUTDOWN_TIMEOUT} is '{text}' and has to be a whole number of seconds"
+                    ))
+                })?,
                 None => SHUTDOWN_TIMEOUT,
             },
         };

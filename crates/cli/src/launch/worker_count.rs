@@ -9,10 +9,11 @@ use rdzv_agent_proto::topology::{Binding, BindingMode, CpuLimit, Vendor, Visible
 use rdzv_core::env::{CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, OMP_NUM_THREADS};
 use rdzv_core::rank::LocalRank;
 
-use super::context::{Context, Environment};
+use super::context::{Context, Environment, Note};
 use crate::exit::Raised;
 use crate::explanation::Draft;
 use crate::number::{int_or_raise, parse_int};
+use crate::suggestion::did_you_mean;
 
 /// How many nodes and workers.
 #[derive(Debug, Clone, Args, PartialEq)]
@@ -58,6 +59,14 @@ pub(super) struct WorkerCount {
 impl CountArgs {
     /// Reads `--nnodes`: `N` or `MIN:MAX`.
     pub(super) fn nodes(&self) -> Result<Nodes, Raised> {
+        let sentence = format!(
+            "--nnodes is '{}' and has to be N or MIN:MAX, with numbers from 1 and MIN at most MAX, such as 2 or 1:4",
+            self.nnodes
+        );
+        self.range().map_err(|raised| raised.plainly(sentence))
+    }
+
+    fn range(&self) -> Result<Nodes, Raised> {
         let text = &self.nnodes;
         let parts: Vec<&str> = text.split(':').collect();
         let (least, most) = match parts[..] {
@@ -112,16 +121,30 @@ impl CountArgs {
         let xpus = counted(Vendor::Intel, all, all);
         match &*self.nproc_per_node {
             "cpu" => Ok(processors(context)),
-            "gpu" => gpus.ok_or_else(|| Raised::value_error("Cuda is not available.")),
-            "xpu" => xpus.ok_or_else(|| Raised::value_error("Xpu is not available.")),
+            "gpu" => gpus.ok_or_else(|| {
+                let raised = Raised::value_error("Cuda is not available.");
+                raised.plainly(
+                    "--nproc-per-node is 'gpu', and no NVIDIA or AMD device is visible here; give a number, cpu or auto",
+                )
+            }),
+            "xpu" => xpus.ok_or_else(|| {
+                let raised = Raised::value_error("Xpu is not available.");
+                raised.plainly(
+                    "--nproc-per-node is 'xpu', and no Intel device is visible here; give a number, cpu or auto",
+                )
+            }),
             "auto" => Ok(gpus.or(xpus).unwrap_or_else(|| {
                 let mut count = processors(context);
                 count.reason = format!("no accelerator, {}", count.reason);
                 count
             })),
-            text => Err(Raised::value_error(format!(
-                "Unsupported nproc_per_node value: {text}"
-            ))),
+            text => {
+                let raised = Raised::value_error(format!("Unsupported nproc_per_node value: {text}"));
+                let meant = did_you_mean(text, ["cpu", "gpu", "xpu", "auto"]);
+                Err(raised.plainly(format!(
+                    "--nproc-per-node is '{text}' and has to be a number from 1, cpu, gpu, xpu or auto{meant}"
+                )))
+            }
         }
     }
 }
@@ -166,11 +189,14 @@ impl WorkerCount {
         }
         environment.insert(OMP_NUM_THREADS.into(), "1".into());
         let line = "*".repeat(41);
-        context.warn(format!(
-            "\n{line}\nSetting OMP_NUM_THREADS environment variable for each process to be 1 in \
-             default, so that the workers of this node do not overload it; set it yourself for the \
-             best performance of your application.\n{line}"
-        ));
+        context.notes.push(Note::Either {
+            torchrun: format!(
+                "\n{line}\nSetting OMP_NUM_THREADS environment variable for each process to be 1 in \
+                 default, so that the workers of this node do not overload it; set it yourself for the \
+                 best performance of your application.\n{line}"
+            ),
+            plain: "OMP_NUM_THREADS is not set: each worker gets 1 thread".to_owned(),
+        });
     }
 }
 
@@ -182,7 +208,8 @@ pub(super) fn check_virtual_local_rank(
     let lists = visible_lists(environment);
     (0..local_world_size).try_for_each(|local_rank| {
         let device = device_of(&lists, LocalRank(local_rank));
-        device.map(|_| ()).map_err(Raised::value_error)
+        let refused = |text| Raised::value_error(text).about("--virtual-local-rank");
+        device.map(|_| ()).map_err(refused)
     })
 }
 
@@ -197,7 +224,7 @@ pub(super) fn numa_binding(
     };
     let lists = visible_lists(context.environment);
     let bindings = context.machine.bind(mode, &lists, local_world_size);
-    bindings.map_err(|error| Raised::new("RuntimeError", error.to_string()))
+    bindings.map_err(|error| Raised::new("RuntimeError", error.to_string()).about("--numa-binding"))
 }
 
 fn visible_lists(environment: &Environment) -> VisibleLists {

@@ -82,25 +82,34 @@ impl OutputArgs {
             .unwrap_or_else(|| PREFIX.to_owned());
         let console_ranks = console_ranks(&self.local_ranks_filter)?;
         if let Some(name) = logs_specs.filter(|name| *name != "default") {
-            return Err(Raised::value_error(format!(
+            let raised = Raised::value_error(format!(
                 "Could not find entrypoint under 'torchrun.logs_specs[{name}]' key"
+            ));
+            return Err(raised.plainly(format!(
+                "--logs-specs is '{name}', and rdzv has no plug-ins for logs: leave it out"
             )));
         }
-        let redirects = selection(&self.redirects)?;
-        let tee = selection(match &*self.tee {
-            "0" if collapse => "3",
-            tee => tee,
-        })?;
+        let redirects = selection("--redirects", &self.redirects)?;
+        let tee = selection(
+            "--tee",
+            match &*self.tee {
+                "0" if collapse => "3",
+                tee => tee,
+            },
+        )?;
         let stdout_filters = needles(self.duplicate_stdout_filters.as_deref());
         let stderr_filters = needles(self.duplicate_stderr_filters.as_deref());
         let base = self.base(context)?;
         if base == LogBase::Discard {
             let copies = [(&stdout_filters, "stdout"), (&stderr_filters, "stderr")];
             if let Some((_, stream)) = copies.iter().find(|(needles, _)| !needles.is_empty()) {
-                return Err(Raised::new(
+                let raised = Raised::new(
                     "NotADirectoryError",
                     format!("[Errno 20] Not a directory: '{NOWHERE}/filtered_{stream}.log'"),
-                ));
+                );
+                return Err(raised.plainly(format!(
+                    "--duplicate-{stream}-filters needs a --log-dir for the copies, and it is {NOWHERE}"
+                )));
             }
         }
         Ok(LogPlan {
@@ -126,10 +135,11 @@ impl OutputArgs {
         }
         let path = context.absolute(given);
         if context.machine.is_file(&path) {
-            return Err(Raised::new(
-                "NotADirectoryError",
-                format!("log_dir: {} is a file", given.to_string_lossy()),
-            ));
+            let given = given.to_string_lossy();
+            let raised = Raised::new("NotADirectoryError", format!("log_dir: {given} is a file"));
+            return Err(raised.plainly(format!(
+                "--log-dir is '{given}', which is a file, and has to be a directory"
+            )));
         }
         Ok(LogBase::Directory(path))
     }
@@ -137,10 +147,14 @@ impl OutputArgs {
 
 /// Reads `-r` and `-t`: one digit for all ranks, or `rank:digit` pairs. Unlike in `torchrun`,
 /// ranks may have several digits.
-fn selection(text: &str) -> Result<RankSelection, Raised> {
+fn selection(flag: &str, text: &str) -> Result<RankSelection, Raised> {
     let bad = || {
         Raised::value_error(format!(
             r"{text} does not match: <^[0123]$> or <^(\d:[0123],)*(\d:[0123])$>"
+        ))
+        .plainly(format!(
+            "{flag} is '{text}' and has to be 0 (none), 1 (stdout), 2 (stderr) or 3 (both), for all workers or by local \
+             rank as in 0:3,1:2"
         ))
     };
     if let Some(all) = streams(text) {
@@ -181,6 +195,9 @@ fn console_ranks(text: &str) -> Result<Option<BTreeSet<u32>>, Raised> {
                 "--local_ranks_filter must be a comma-separated list of integers e.g. \
                  --local_ranks_filter=0,1,2",
             )
+            .plainly(format!(
+                "--local-ranks-filter is '{text}' and has to be local ranks with commas between them, such as 0,2,3"
+            ))
         })?;
         ranks.extend(u32::try_from(number));
     }

@@ -1,4 +1,4 @@
-//! Log lines on stderr in the form of torchelastic:
+//! Log lines on stderr: as plain sentences, or in the form of torchelastic:
 //!
 //! ```text
 //! W1121 00:25:04.393117 21914 agent/stop.rs:88] Sending process 21920 closing signal SIGTERM
@@ -9,6 +9,9 @@
 use std::fmt::{self, Write};
 
 use jiff::Zoned;
+use rdzv_agent::TORCHELASTIC;
+use rdzv_console::line::{headed, said};
+use rdzv_console::{Line, Role};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Subscriber};
@@ -16,8 +19,11 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
+use rdzv_core::env::LOGLEVEL;
+
 use crate::exit::Raised;
-use crate::terminal::LineWriter;
+use crate::face::Face;
+use crate::terminal::{Form, LineWriter};
 
 /// Reads `LOGLEVEL`; not set, it is WARNING.
 ///
@@ -31,13 +37,28 @@ pub(crate) fn level(text: Option<&str>) -> Result<LevelFilter, Raised> {
         Some("INFO") => LevelFilter::INFO,
         Some("DEBUG") => LevelFilter::DEBUG,
         Some(other) => {
-            return Err(Raised::value_error(format!("Unknown level: '{other}'")));
+            let raised = Raised::value_error(format!("Unknown level: '{other}'"));
+            return Err(raised.plainly(format!(
+                "{LOGLEVEL} is '{other}' and has to be CRITICAL, ERROR, WARNING, INFO or DEBUG"
+            )));
         }
     })
 }
 
 /// Sends log lines of this level and above to stderr. To be called once, by the program.
-pub(crate) fn install(level: LevelFilter) {
+///
+/// In our own face warnings and errors are sentences, without those that are torchelastic's: events say the same.
+/// INFO and DEBUG give the form with time and place.
+pub(crate) fn install(level: LevelFilter, face: Face) {
+    if face == Face::Rdzv && level <= LevelFilter::WARN {
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(level)
+            .with_writer(|| LineWriter)
+            .event_format(PlainForm)
+            .finish();
+        let _ = tracing::subscriber::set_global_default(subscriber);
+        return;
+    }
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(|| LineWriter)
@@ -46,6 +67,64 @@ pub(crate) fn install(level: LevelFilter) {
     // Fails only if there is one already, and then lines go there.
     let _ = tracing::subscriber::set_global_default(subscriber);
 }
+
+/// `rdzv: waiting for nodes: 2 of 4 ...`
+struct PlainForm;
+
+impl<S, N> FormatEvent<S, N> for PlainForm
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let metadata = event.metadata();
+        if metadata.target() == TORCHELASTIC {
+            return Ok(());
+        }
+        let role = match *metadata.level() {
+            Level::ERROR => Role::Error,
+            _ => Role::Warning,
+        };
+        let mut text = Text::default();
+        event.record(&mut text);
+        let form = Form::of_stderr();
+        for line in plain_lines(role, &text.0, form.width) {
+            writeln!(writer, "{}", line.painted(form.is_coloured))?;
+        }
+        Ok(())
+    }
+}
+
+/// The lines of a message: without the name of the role or run in front, which every message of a run has, and without
+/// rows of stars.
+fn plain_lines(role: Role, text: &str, width: Option<usize>) -> Vec<Line> {
+    let text = match text
+        .strip_prefix('[')
+        .and_then(|text| text.split_once("] "))
+    {
+        Some((_, text)) => text,
+        None => text,
+    };
+    let lines = text
+        .lines()
+        .filter(|line| !line.trim_matches('*').is_empty());
+    let mut shown = Vec::new();
+    for line in lines {
+        shown.extend(match shown.is_empty() {
+            true => said(role, line, width),
+            false => headed(Role::Plain, INDENT, line, width),
+        });
+    }
+    shown
+}
+
+/// Further lines of a message stand below its first one.
+const INDENT: &str = "      ";
 
 struct TorchelasticForm;
 
@@ -128,6 +207,17 @@ mod tests {
                 format!("ValueError: Unknown level: '{bad}'")
             );
         }
+    }
+
+    #[test]
+    fn a_message_of_a_run_is_a_sentence() {
+        let text = |message: &str| {
+            let lines = plain_lines(Role::Warning, message, None);
+            lines.iter().map(Line::text).collect::<Vec<_>>()
+        };
+        assert_eq!(text("[job] waiting: 1 of 2"), ["rdzv: waiting: 1 of 2"]);
+        assert_eq!(text("\n***\nSetting x.\n***"), ["rdzv: Setting x."]);
+        assert_eq!(text("hang:\n  rank 0"), ["rdzv: hang:", "        rank 0"]);
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `log` | log lines in the form of `torchrun`, at `LOGLEVEL` |
+//! | `log` | log lines at `LOGLEVEL`, in the form of `torchrun` or as plain sentences |
+//! | `story` | the events as sentences, for `rdzv run` |
 //! | `event_sinks` | the receivers of events |
 //! | `status_server` | health, metrics and status over HTTP |
 //! | `prometheus` | the metrics |
@@ -12,3 +13,4 @@ pub(crate) mod event_sinks;
 pub(crate) mod log;
 mod prometheus;
 mod status_server;
+pub(crate) mod story;

@@ -5,7 +5,8 @@ use rdzv_agent::{AgentError, Cause, Evidence, Failure, Finality, Outcome, Verdic
 use rdzv_core::time::Wall;
 use serde::Serialize;
 
-use crate::exit::{Exit, Refusal};
+use crate::exit::Refusal;
+use crate::face::Face;
 
 /// Stays the same when keys are added.
 const VERSION: u32 = 1;
@@ -93,13 +94,13 @@ impl Document {
     }
 
     /// Of a launch that was refused before it began.
-    pub(crate) fn of_refusal(run_id: Option<&str>, refusal: &Refusal) -> Self {
-        let exit = match refusal {
-            Refusal::Raised(_) => Exit::Failure,
-            Refusal::Usage(_) => Exit::Usage,
+    pub(crate) fn of_refusal(run_id: Option<&str>, refusal: &Refusal, face: Face) -> Self {
+        let exit = refusal.exit(face).code();
+        let error = match face {
+            Face::Rdzv => refusal.plain().to_owned(),
+            Face::Torchrun => refusal.to_string(),
         };
-        let error = Some(refusal.to_string());
-        Self::new((run_id, None), "error", exit.code(), error, &[])
+        Self::new((run_id, None), "error", exit, Some(error), &[])
     }
 
     /// Of a launch whose agent was killed; `text` says how.

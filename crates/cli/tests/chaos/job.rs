@@ -191,6 +191,8 @@ impl Job<'_> {
             .env("TMPDIR", &directory)
             .env("PET_LOCAL_ADDR", "127.0.0.1")
             .env("OMP_NUM_THREADS", "1")
+            // The order of failures is read from torchrun's report.
+            .env("RDZV_COMPAT_OUTPUT", "1")
             .env("RUST_BACKTRACE", "0")
             .current_dir(&directory)
             .stdin(Stdio::null())

@@ -32,7 +32,7 @@ fn one_worker_gets_the_arguments_and_the_launcher_says_nothing() {
 #[test]
 fn every_variable_of_the_contract_is_set() {
     let job = run_shell(&["--max-restarts", "3", "--role", "trn"], "env");
-    let ended = job.env("PET_LOG_DIR", "logs").run().expect(0);
+    let ended = job.env("PET_LOG_DIR", "logs").own_face().run().expect(0);
     let value = |name: &str| {
         let prefix = format!("{name}=");
         let line = ended

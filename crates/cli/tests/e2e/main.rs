@@ -14,6 +14,7 @@ mod early_signals;
 mod elastic;
 mod environment;
 mod explain;
+mod face;
 mod failures;
 mod first_process;
 mod hangs;

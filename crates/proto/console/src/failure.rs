@@ -13,7 +13,7 @@
 //!
 //! [`verdict`] is the part of it that stands above torchrun's report, too.
 
-use rdzv_agent_proto::group::{Exit, Failure, Finality};
+use rdzv_agent_proto::group::{Cause, Exit, Failure, Finality};
 use rdzv_core::signal;
 
 use crate::event::{cause, subject};
@@ -104,11 +104,15 @@ pub fn error(text: &str, width: Option<usize>) -> Vec<Line> {
 
 fn headline(run: &Failed<'_>, first: &Failure, width: Option<usize>) -> Vec<Line> {
     let of = if run.here { "" } else { " of the job" };
-    let text = format!(
-        "first failure{of}: {first} at {}: {}",
-        first.time(),
-        first.cause
-    );
+    let mut cause = first.cause.to_string();
+    if matches!(first.cause, Cause::NotStarted { .. }) {
+        // Python's form of an error of the system, which is the agent's own here.
+        cause = cause.replace(
+            "[Errno 2] No such file or directory",
+            "there is no such program",
+        );
+    }
+    let text = format!("first failure{of}: {first} at {}: {cause}", first.time());
     within(said(Role::Error, &text, width), width, ROWS.0)
 }
 

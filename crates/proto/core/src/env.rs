@@ -67,6 +67,10 @@ variables! {
     VIRTUAL_ENV;
     /// Launcher: log level.
     LOGLEVEL;
+    /// Launcher: kind of the terminal; on a `dumb` one nothing is redrawn.
+    TERM;
+    /// Launcher: not empty, nothing of its own is coloured on a terminal.
+    NO_COLOR;
     /// Launcher: default of `--log-line-prefix-template`.
     TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE;
     /// Launcher: default of `--shutdown-timeout`, in seconds.
@@ -93,6 +97,8 @@ variables! {
     RDZV_HEARTBEAT;
     /// Launcher: `auto`, `slurm` or `none`, if `--scheduler` is not given. Ours.
     RDZV_SCHEDULER;
+    /// Launcher: `1` makes `rdzv run` speak as `torchrun` does (`--compat-output`). Ours.
+    RDZV_COMPAT_OUTPUT;
     /// Worker: path of the file with the job token, if the job has one. Launcher and `rdzv store`: that path,
     /// if `--token-file` is not given. Ours.
     RDZV_JOB_TOKEN_FILE;

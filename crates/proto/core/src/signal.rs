@@ -48,6 +48,11 @@ pub fn number(name: &str) -> Option<i32> {
     Some(*number)
 }
 
+/// The names of all signals that have one.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    SIGNALS.iter().map(|(name, _)| *name)
+}
+
 /// The name of a signal; none for most real-time signals, as in Python.
 pub fn name(number: i32) -> Option<&'static str> {
     let (name, _) = SIGNALS.iter().find(|(_, known)| *known == number)?;

@@ -175,7 +175,7 @@ impl Case {
 fn warnings(launch: &Launch) -> Vec<&str> {
     fn warning(note: &Note) -> Option<&str> {
         match note {
-            Note::Warning(text) => Some(text),
+            Note::Warning(text) | Note::Either { torchrun: text, .. } => Some(text),
             Note::Info(_) => None,
         }
     }

@@ -78,6 +78,8 @@ fn prepared(program: &Path, directory: &TempDir, marker: &Marker) -> Command {
         .env("HOME", std::env::var_os("HOME").unwrap_or_default())
         .env("TMPDIR", directory.path())
         .env("TZ", "UTC")
+        // These tests look at torchrun's texts, also those of `rdzv run`; `face` is about our own.
+        .env("RDZV_COMPAT_OUTPUT", "1")
         .current_dir(directory.path())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -104,6 +106,12 @@ impl Job {
 
     pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
         self.command.env(name, value);
+        self
+    }
+
+    /// Lets `rdzv run` speak in its own form.
+    pub(crate) fn own_face(mut self) -> Self {
+        self.command.env_remove("RDZV_COMPAT_OUTPUT");
         self
     }
 
