@@ -11,6 +11,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use rdzv_core::env::{RDZV_COMPAT_OUTPUT, RDZV_SCHEDULER};
 
 use super::conventions::{Normalised, display, normalise, variable};
+use super::help;
 use super::program::Launcher;
 use crate::exit::Refusal;
 use crate::explanation::{Given, Setting};
@@ -55,7 +56,10 @@ pub(crate) fn parse(
     let (mut matches, mut arguments) = match read(&normalised) {
         Ok(read) => read,
         Err(error) if error.kind() == ErrorKind::DisplayHelp => {
-            return Ok(Parsed::Help(error.to_string()));
+            return Ok(Parsed::Help(match launcher {
+                Launcher::Run => help::text(command, line.iter().any(|word| word == "-h")),
+                _ => error.to_string(),
+            }));
         }
         Err(error) => return Err(usage_error(&command, &error)),
     };

@@ -2,10 +2,63 @@
 
 use std::process::ExitCode;
 
-use clap::Command;
+use clap::{Command, ValueHint};
 use clap_complete::{Shell, generate};
 
 use crate::terminal::show;
+
+/// Values of flags that take any text, as far as they have names.
+const VALUES: [(&str, &[&str]); 8] = [
+    ("nproc_per_node", &["cpu", "gpu", "xpu", "auto"]),
+    ("rdzv_backend", &["static", "c10d", "etcd", "etcd-v2"]),
+    ("hang_action", &["report", "restart", "fail"]),
+    ("exit_code", &["launcher", "worker"]),
+    (
+        "event_log_handler",
+        &["null", "console", "dynamic_rendezvous"],
+    ),
+    ("metrics_handler", &["null", "console"]),
+    ("redirects", &["0", "1", "2", "3"]),
+    ("tee", &["0", "1", "2", "3"]),
+];
+
+/// Flags whose values are paths of files, of directories, and names of hosts.
+const HINTS: [(ValueHint, &[&str]); 3] = [
+    (
+        ValueHint::FilePath,
+        &[
+            "report",
+            "events_file",
+            "token_file",
+            "tls_cert",
+            "tls_key",
+            "tls_ca",
+            "training_script",
+        ],
+    ),
+    (ValueHint::DirPath, &["log_dir"]),
+    (
+        ValueHint::Hostname,
+        &["rdzv_endpoint", "master_addr", "local_addr"],
+    ),
+];
+
+/// The command with the values of its flags, for completions.
+pub(super) fn with_values(command: Command) -> Command {
+    command.mut_args(|option| {
+        let id = option.get_id().as_str();
+        let values = VALUES.iter().find(|(known, _)| *known == id);
+        let hint = HINTS.iter().find(|(_, ids)| ids.contains(&id));
+        let option = match values {
+            Some((_, values)) => option.value_parser(values.to_vec()),
+            None => option,
+        };
+        match hint {
+            Some((hint, _)) => option.value_hint(*hint),
+            None => option,
+        }
+    })
+}
 
 /// Prints the completion script of a program for a shell.
 pub(crate) fn print(mut command: Command, program: &str, shell: &str) -> ExitCode {
@@ -56,6 +109,31 @@ fn tcsh(command: &mut Command, program: &str) -> String {
 mod tests {
     use super::*;
     use crate::args::{self, Launcher};
+
+    #[test]
+    fn shells_complete_values() {
+        let mut command = with_values(args::command(Launcher::Run));
+        for (id, values) in VALUES {
+            let option = command.get_arguments().find(|option| option.get_id() == id);
+            let choices = option.unwrap().get_possible_values();
+            assert_eq!(choices.len(), values.len(), "{id}");
+        }
+        for (_, ids) in HINTS {
+            for id in ids {
+                assert!(
+                    command.get_arguments().any(|option| option.get_id() == *id),
+                    "{id}"
+                );
+            }
+        }
+        let mut script = Vec::new();
+        generate(Shell::Bash, &mut command, "rdzv", &mut script);
+        let script = String::from_utf8(script).unwrap();
+        assert!(
+            script.contains("compgen -W \"static c10d etcd etcd-v2\""),
+            "{script}"
+        );
+    }
 
     #[test]
     fn tcsh_completes_names_and_choices() {

@@ -100,7 +100,7 @@ fn launch(
         Parsed::Run(arguments, settings) => (arguments, settings),
         Parsed::Help(text) => return Ok(show(&text)),
         Parsed::Completion(shell) => {
-            let torchrun = command(Launcher::Torchrun);
+            let torchrun = completions::with_values(command(Launcher::Torchrun));
             return Ok(completions::print(torchrun, "torchrun", &shell));
         }
     };

@@ -7,12 +7,16 @@
 //! | `subcommands` | the flags of all others, `rdzv env`; [`crate::demo`] is `rdzv demo` |
 //! | `store_command` | `rdzv store` |
 //! | `verdict` | `rdzv verdict` |
+//! | `help` | `rdzv help TOPIC` |
+//! | `manual` | `rdzv man` |
 //! | `completions` | `rdzv completions`, `--print-completion` |
 
 mod completions;
 mod conclude;
+mod help;
 mod launcher;
 mod lost_agent;
+mod manual;
 mod store_command;
 mod subcommands;
 mod verdict;

@@ -1,16 +1,18 @@
 //! The commands of `rdzv` that are no launchers. A wrong line is answered with one sentence.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Command, CommandFactory, Parser, Subcommand};
 use rdzv_core::env;
 
+use super::manual::{self, ManArgs};
 use super::store_command::{self, StoreArgs};
 use super::verdict::{self, VerdictArgs};
-use super::{completions, launcher};
-use crate::args::{self, Launcher, variable};
+use super::{completions, help, launcher};
+use crate::args::{self, Launcher, Parsed, variable};
 use crate::demo::{self, DemoArgs, DemoWorkerArgs};
 use crate::exit::Exit;
 use crate::face::Face;
@@ -26,7 +28,8 @@ use crate::trust::{self, TokenArgs};
     version,
     about = "The control plane of distributed training",
     after_help = "A link to this program named `torchrun` behaves as `torchrun`, that is, as `rdzv run`.",
-    arg_required_else_help = true
+    arg_required_else_help = true,
+    disable_help_subcommand = true
 )]
 struct OwnArgs {
     #[command(subcommand)]
@@ -48,8 +51,14 @@ enum OwnCommand {
     Demo(DemoArgs),
     #[command(hide = true)]
     DemoWorker(DemoWorkerArgs),
+    /// Show a page about a topic, such as exit-codes, or the help of a command
+    Help {
+        /// The topic or command; without one, the topics are listed
+        topic: Option<String>,
+    },
     /// List the environment variables that are read or set
     Env,
+    Man(ManArgs),
     /// Print a completion script for a shell
     Completions {
         /// bash, zsh, fish, elvish, powershell or tcsh
@@ -92,9 +101,61 @@ pub(crate) fn run(words: &[OsString]) -> ExitCode {
         OwnCommand::Demo(arguments) if rdzv_agent::is_kept() => demo::run(&arguments),
         OwnCommand::Demo(_) => launcher::keep(OsStr::new("rdzv")),
         OwnCommand::DemoWorker(arguments) => demo::work(&arguments),
+        OwnCommand::Help { topic } => show_help(topic.as_deref()),
         OwnCommand::Env => show(&variables()),
-        OwnCommand::Completions { shell } => completions::print(OwnArgs::command(), "rdzv", &shell),
+        OwnCommand::Man(arguments) => manual::run(&arguments, table()),
+        OwnCommand::Completions { shell } => {
+            let mut table = table();
+            for name in LAUNCHERS {
+                table = table.mut_subcommand(name, completions::with_values);
+            }
+            let topics: Vec<&str> = help::topics().collect();
+            let table = table.mut_subcommand("help", |help| {
+                help.mut_arg("topic", |topic| topic.value_parser(topics.clone()))
+            });
+            completions::print(table, "rdzv", &shell)
+        }
     }
+}
+
+/// The commands that start workers.
+const LAUNCHERS: [&str; 2] = ["run", "launch-compat"];
+
+/// The table of all commands, with the flags of launchers as their own help has them.
+fn table() -> Command {
+    let launcher = |launcher, name: &'static str| {
+        let command = args::grouped(args::command(launcher));
+        command
+            .name(name)
+            .override_usage(format!("rdzv {name} [OPTIONS] <TRAINING_SCRIPT> [ARGS]..."))
+    };
+    OwnArgs::command()
+        .mut_subcommand("run", |_| launcher(Launcher::Run, "run"))
+        .mut_subcommand("launch-compat", |_| {
+            launcher(Launcher::LaunchCompat, "launch-compat")
+        })
+}
+
+/// `rdzv help`: the help of a command, or the page of a topic.
+fn show_help(topic: Option<&str>) -> ExitCode {
+    let mut table = OwnArgs::command();
+    if topic == Some("run")
+        && let Ok(Parsed::Help(text)) =
+            args::parse(Launcher::Run, &["--help".into()], &BTreeMap::new())
+    {
+        return show(&text);
+    }
+    table.build();
+    let commands: Vec<String> = table
+        .get_subcommands()
+        .filter(|command| !command.is_hide_set())
+        .map(|command| command.get_name().to_owned())
+        .collect();
+    if let Some(command) = topic.and_then(|topic| table.find_subcommand_mut(topic)) {
+        return show(&command.render_long_help().to_string());
+    }
+    let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
+    help::run(topic, &commands)
 }
 
 /// clap's paragraphs in one sentence; the help where nothing was asked for.

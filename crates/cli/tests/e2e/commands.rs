@@ -248,3 +248,54 @@ fn variables_are_listed() {
     let ended = rdzv(["env"]).run().expect(0);
     assert!(ended.stdout.contains("  MASTER_ADDR\n"), "{}", ended.stdout);
 }
+
+#[test]
+fn topics_commands_and_their_typos_have_help() {
+    let ended = rdzv(["help"]).run().expect(0);
+    assert!(ended.stdout.contains("\n  exit-codes "), "{}", ended.stdout);
+    let ended = rdzv(["help", "exit-codes"]).run().expect(0);
+    assert!(
+        ended.stdout.starts_with("# Exit codes\n"),
+        "{}",
+        ended.stdout
+    );
+    let ended = rdzv(["help", "run"]).run().expect(0);
+    assert!(
+        ended.stdout.contains("\nHow the nodes meet:\n"),
+        "{}",
+        ended.stdout
+    );
+    let ended = rdzv(["help", "store"]).run().expect(0);
+    assert!(ended.stdout.contains("--max-keys"), "{}", ended.stdout);
+    let ended = rdzv(["help", "exit-code"]).run().expect(2);
+    assert_eq!(
+        ended.stderr,
+        "rdzv help: there is no topic 'exit-code' (did you mean 'exit-codes'?); `rdzv help` lists them\n"
+    );
+}
+
+#[test]
+fn manual_pages_have_every_flag() {
+    let ended = rdzv(["man", "pages"]).run().expect(0);
+    let page = |name: &str| {
+        let path = ended.directory.path().join("pages").join(name);
+        std::fs::read_to_string(path).unwrap()
+    };
+    assert!(
+        ended.stdout.contains("pages/rdzv-run.1\n"),
+        "{}",
+        ended.stdout
+    );
+    assert!(page("rdzv.1").starts_with(".ie"), "{}", page("rdzv.1"));
+    let run = page("rdzv-run.1");
+    let help = rdzv(["run", "--help"]).run().expect(0).stdout;
+    for line in help.lines().filter(|line| line.starts_with("      --")) {
+        let name = line.trim().split([' ', '=', '[']).next().unwrap();
+        let escaped = name.replace('-', "\\-");
+        assert!(run.contains(&escaped), "{name}");
+    }
+    assert!(
+        run.contains(".SH \"HOW THE NODES MEET\"") || run.contains("How the nodes meet"),
+        "{run}"
+    );
+}
