@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use rustix::process::Signal;
+
 use crate::health::{Liveness, Watched};
 use crate::keeper::KeeperWatch;
 use crate::signals::{JobControl, JobRequest, Signals};
@@ -116,6 +118,10 @@ impl PassedOn {
     /// Whether this is not the same signal once more: some schedulers send it to every process of a
     /// job, and then keeper and guard pass it on besides.
     fn is_new(&mut self, signal: i32, now: Instant) -> bool {
+        // Of the sizes of a terminal, the last one counts.
+        if signal == Signal::WINCH.as_raw() {
+            return true;
+        }
         let before = self.0.insert(signal, now);
         before.is_none_or(|before| now.duration_since(before) > SAME_SIGNAL)
     }

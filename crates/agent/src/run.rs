@@ -8,6 +8,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use crate::agent_loop::AgentLoop;
 use crate::error::system;
 use crate::keeper::KeeperWatch;
+use crate::logs::LiveView;
 use crate::processes::ProcessSupervisor;
 use crate::requests::{Requests, StopHandle};
 use crate::signals::{FOR_WORKERS, JobControl, Signals, unblock};
@@ -23,12 +24,22 @@ use crate::{AgentConfig, AgentError, AgentEvent, Outcome, host};
 /// `observer` is called on this thread between two decisions, for each event as it happens. While
 /// it runs, nothing is supervised; it must not block (a write to a terminal or file is fine).
 pub fn run(config: AgentConfig, observer: &mut dyn FnMut(&AgentEvent)) -> Outcome {
-    run_processes(config, &StopHandle::default(), observer)
+    run_in_view(config, None, observer)
+}
+
+/// The same, with a view that shows the workers' output on a terminal. Without one they share the console.
+pub fn run_in_view(
+    config: AgentConfig,
+    view: Option<&LiveView>,
+    observer: &mut dyn FnMut(&AgentEvent),
+) -> Outcome {
+    run_processes(config, view, &StopHandle::default(), observer)
 }
 
 /// The same, but may be stopped by a handle too.
 pub(crate) fn run_processes(
     config: AgentConfig,
+    view: Option<&LiveView>,
     stop: &StopHandle,
     observer: &mut dyn FnMut(&AgentEvent),
 ) -> Outcome {
@@ -38,12 +49,13 @@ pub(crate) fn run_processes(
         let signals =
             Signals::new(config.signals.iter().copied()).map_err(system("handle signals"))?;
         let stops = |signal: &i32| config.signals.contains(signal);
-        let for_workers = FOR_WORKERS.map(Signal::as_raw).into_iter();
+        let resized = view.is_some().then_some(Signal::WINCH);
+        let for_workers = FOR_WORKERS.into_iter().chain(resized).map(Signal::as_raw);
         let for_workers = Signals::new(for_workers.filter(|signal| !stops(signal)))
             .map_err(system("handle signals"))?;
         let job_control = JobControl::new().map_err(system("handle SIGTSTP and SIGCONT"))?;
         unblock().map_err(system("unblock signals"))?;
-        let supervisor = ProcessSupervisor::new(Arc::clone(&config))?;
+        let supervisor = ProcessSupervisor::new(Arc::clone(&config), view)?;
         let keeper =
             KeeperWatch::new(supervisor.leftovers()).map_err(system("watch the keeper"))?;
         let requests = Requests::new(signals, keeper, job_control, stop, &config.liveness)

@@ -2,6 +2,7 @@
 //!
 //! - [`program`], [`example`]: paths of programs, built if cargo runs the test
 //! - [`Process`]: a program that runs, its output with bounded waits; killed and reaped on drop
+//! - [`Terminal`]: a program on a terminal of its own, and what that shows
 //! - [`Marker`]: all processes that descend from a program, found by an environment variable
 //! - [`free_port`]: a port that stays reserved until the test program ends
 //! - [`Authority`]: certificates in files
@@ -19,6 +20,7 @@ mod port;
 mod process;
 mod programs;
 mod stream;
+mod terminal;
 
 use std::time::Duration;
 
@@ -28,6 +30,7 @@ pub use port::free_port;
 pub use process::Process;
 pub use programs::{example, program};
 pub use stream::{NoLine, Stream};
+pub use terminal::Terminal;
 
 /// No step of a test takes longer on a busy machine; reaching it is a failure.
 pub const DEADLINE: Duration = Duration::from_secs(60);

@@ -12,19 +12,22 @@ use crate::command::{Dependency, Metadata, Package};
 
 /// All that the kernel and the protocol crates may link: formats and data, nothing that touches the
 /// world. Base64 and civil dates (jiff without its clock and time zone files) are how the state of a
-/// rendezvous is written; postcard is how Rust workers write what they tell each other; anstyle and textwrap are colours
-/// and lines as text.
-const PURE_MAY_LINK: [&str; 10] = [
+/// rendezvous is written; postcard is how Rust workers write what they tell each other; anstyle, textwrap, unicode-width
+/// and vte are colours, lines, columns and terminal sequences as text.
+const PURE_MAY_LINK: [&str; 13] = [
     "anstyle",
     "base64",
     "bytes",
     "fastrand",
     "jiff",
+    "memchr",
     "postcard",
     "serde",
     "serde_json",
     "textwrap",
     "thiserror",
+    "unicode-width",
+    "vte",
 ];
 
 /// Packages that are there for tests: never a normal dependency.

@@ -70,7 +70,7 @@ impl LocalElasticAgent {
         if let Some(call) = &call {
             config.environment.extend([call.variable()]);
         }
-        let outcome = run_processes(config, &self.stop, &mut |event| {
+        let outcome = run_processes(config, None, &self.stop, &mut |event| {
             self.view.record(&self.spec, event);
         });
         finish_handlers(&self.spec);

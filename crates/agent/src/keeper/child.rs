@@ -17,9 +17,10 @@ use crate::logs::stderr_takes_lines;
 use crate::reap::Leftovers;
 use crate::signals::{JobControl, JobRequest, Signals, signal_set, stop_this_process, unblock};
 
-/// The signals that are passed on: all that end a process by default and can be caught. If the run
+/// The signals that are passed on: all that end a process by default and can be caught, and that a terminal has
+/// another size. If the run
 /// does not handle one, the agent dies of it, and so does the keeper.
-const PASSED_ON: [Signal; 11] = [
+const PASSED_ON: [Signal; 12] = [
     Signal::HUP,
     Signal::INT,
     Signal::QUIT,
@@ -31,6 +32,7 @@ const PASSED_ON: [Signal; 11] = [
     Signal::PROF,
     Signal::IO,
     Signal::POWER,
+    Signal::WINCH,
 ];
 
 /// Time for leftovers to end after SIGKILL before they are given up.

@@ -20,7 +20,7 @@ use std::io::{self, IsTerminal};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{TryRecvError, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -44,7 +44,39 @@ const BUFFER: usize = 64 << 10;
 /// Time that the agent waits for the output of a failed worker before it logs the failure.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(50);
 
-type Tails = Arc<Mutex<BTreeMap<LocalRank, VecDeque<u8>>>>;
+/// The end of each worker's stderr.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Tails(Arc<Mutex<BTreeMap<LocalRank, VecDeque<u8>>>>);
+
+impl Tails {
+    /// Forgets what an earlier worker with this local rank has written.
+    pub(super) fn begin(&self, local_rank: LocalRank) {
+        self.lock().insert(local_rank, VecDeque::new());
+    }
+
+    /// Adds what a worker has written.
+    pub(super) fn retain(&self, local_rank: LocalRank, bytes: &[u8]) {
+        let mut tails = self.lock();
+        let tail = tails.entry(local_rank).or_default();
+        tail.extend(&bytes[bytes.len().saturating_sub(RETAINED)..]);
+        let surplus = tail.len().saturating_sub(RETAINED);
+        tail.drain(..surplus);
+    }
+
+    /// The end of what a worker has written, and whether there was more before it.
+    pub(super) fn of(&self, local_rank: LocalRank) -> (Vec<u8>, bool) {
+        let bytes: Vec<u8> = match self.lock().get(&local_rank) {
+            Some(tail) => tail.iter().copied().collect(),
+            None => Vec::new(),
+        };
+        let cut = bytes.len() >= RETAINED;
+        (bytes, cut)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<LocalRank, VecDeque<u8>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// A command of the agent to the thread.
 enum Command {
@@ -81,7 +113,7 @@ impl StderrCapture {
         fcntl_setfl(&reader, fcntl_getfl(&reader)? | OFlags::NONBLOCK)?;
         let thread = match &mut self.thread {
             Some(thread) => thread,
-            none => none.insert(start(Arc::clone(&self.tails), Arc::clone(&self.unshown))?),
+            none => none.insert(start(self.tails.clone(), Arc::clone(&self.unshown))?),
         };
         thread.send(Command::Add(local_rank, reader));
         Ok(writer)
@@ -121,14 +153,8 @@ impl StderrCapture {
 
     /// The last lines of a worker's stderr, `most` at most, oldest first.
     pub(crate) fn tail(&self, local_rank: LocalRank, most: usize) -> Vec<String> {
-        let tails = self.tails.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(tail) = tails.get(&local_rank) else {
-            return Vec::new();
-        };
-        let bytes: Vec<u8> = tail.iter().copied().collect();
-        drop(tails);
-        // There was more before it if the buffer is full.
-        last_lines(&bytes, bytes.len() >= RETAINED, most)
+        let (bytes, cut) = self.tails.of(local_rank);
+        last_lines(&bytes, cut, most)
     }
 }
 
@@ -177,8 +203,7 @@ impl Copier {
             loop {
                 match self.commands.try_recv() {
                     Ok(Command::Add(local_rank, pipe)) => {
-                        let mut tails = self.tails.lock().unwrap_or_else(PoisonError::into_inner);
-                        tails.insert(local_rank, VecDeque::new());
+                        self.tails.begin(local_rank);
                         self.pipes.push((local_rank, pipe));
                     }
                     Ok(Command::Drain(answer)) => {
@@ -208,7 +233,7 @@ impl Copier {
                 Ok(0) => false,
                 Ok(read) => {
                     copied = true;
-                    retain(tails, *local_rank, &buffer[..read]);
+                    tails.retain(*local_rank, &buffer[..read]);
                     unshown.fetch_add(read as u64, Ordering::Relaxed);
                     // Of any other error (a full disk, say) the worker had better not notice.
                     let written = write_all(rustix::stdio::stderr(), &buffer[..read]);
@@ -228,14 +253,6 @@ impl Copier {
     }
 }
 
-fn retain(tails: &Tails, local_rank: LocalRank, bytes: &[u8]) {
-    let mut tails = tails.lock().unwrap_or_else(PoisonError::into_inner);
-    let tail = tails.entry(local_rank).or_default();
-    tail.extend(&bytes[bytes.len().saturating_sub(RETAINED)..]);
-    let surplus = tail.len().saturating_sub(RETAINED);
-    tail.drain(..surplus);
-}
-
 #[cfg(test)]
 mod tests {
     use tokio::runtime::Builder;
@@ -247,7 +264,7 @@ mod tests {
         let mut capture = StderrCapture::default();
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         fcntl_setfl(&reader, OFlags::NONBLOCK).unwrap();
-        let line = start(Arc::clone(&capture.tails), Arc::default()).unwrap();
+        let line = start(capture.tails.clone(), Arc::default()).unwrap();
         line.send(Command::Add(LocalRank(0), reader));
         capture.thread = Some(line);
         let mut rest = text;

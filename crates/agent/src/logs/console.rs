@@ -5,11 +5,12 @@
 //! same pipe (workers whose streams are not redirected, other commands of a shell's pipeline); they
 //! cannot split a write that the kernel takes in one piece.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use memchr::{memchr, memrchr};
+use rdzv_console::live::Region;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, fstat};
 use rustix::io::{Errno, write};
@@ -117,6 +118,8 @@ struct Cursor {
     piece: usize,
     /// The pipe was asked to hold more.
     widened: bool,
+    /// The rows of the live view below all lines.
+    region: Region,
 }
 
 impl Cursor {
@@ -166,6 +169,10 @@ impl Console {
                 }
                 let from = cursor.enter(stream, batch);
                 cursor.write(fd, &batch.bytes[from..]);
+                if !cursor.region.is_empty() {
+                    // The rows are in the place where its line would go on.
+                    cursor.inside = None;
+                }
             });
         }
         batch.clear();
@@ -178,6 +185,33 @@ impl Console {
                 cursor.write(fd, &[b"\n", lines].concat());
             } else {
                 cursor.write(fd, lines);
+            }
+        });
+    }
+
+    /// Writes lines of workers, each with its end, above these rows. The rows stay below whatever is written
+    /// from here on.
+    pub(super) fn draw(&self, lines: &[u8], rows: Vec<String>, width: usize) {
+        self.with(Target::Stdout, |fd, cursor| {
+            if cursor.inside.take().is_some() {
+                cursor.write(fd, b"\n");
+            }
+            cursor.region.resize(width);
+            if rows.is_empty() && cursor.region.is_empty() {
+                cursor.write(fd, lines);
+            } else if !lines.is_empty() || !cursor.region.shows(&rows) {
+                let bytes = cursor.region.draw(lines, rows);
+                cursor.write_bytes(fd, &bytes);
+            }
+        });
+    }
+
+    /// Leaves the rows where they are; somebody else writes to the terminal now.
+    pub(super) fn abandon_rows(&self) {
+        self.with(Target::Stdout, |fd, cursor| {
+            if !cursor.region.is_empty() {
+                cursor.region.abandon();
+                cursor.write_bytes(fd, b"\r\n");
             }
         });
     }
@@ -213,8 +247,21 @@ impl Cursor {
         from
     }
 
+    /// Writes all of it, above the rows if there are any.
+    fn write(&mut self, fd: BorrowedFd<'_>, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        if self.region.is_empty() {
+            self.write_bytes(fd, bytes);
+        } else {
+            let bytes = self.region.write(bytes);
+            self.write_bytes(fd, &bytes);
+        }
+    }
+
     /// Writes all of it, in pieces that end with lines.
-    fn write(&mut self, fd: BorrowedFd<'_>, mut bytes: &[u8]) {
+    fn write_bytes(&mut self, fd: BorrowedFd<'_>, mut bytes: &[u8]) {
         while !bytes.is_empty() && !self.broken {
             let (piece, rest) = bytes.split_at(piece_length(bytes, self.piece));
             // A reader that has gone away is no reason to stop the workers.
@@ -264,6 +311,11 @@ pub fn write_own_lines(lines: &[u8]) {
 pub fn write_own_output(lines: &[u8]) {
     let _ = io::stdout().flush();
     Console::get().write_own(Target::Stdout, lines);
+}
+
+/// Whether stdout and stderr are one terminal.
+pub(crate) fn is_on_terminal() -> bool {
+    Console::get().stderr.is_none() && io::stdout().is_terminal()
 }
 
 /// Whether stderr would take a short line at once.

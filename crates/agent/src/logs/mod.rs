@@ -18,6 +18,9 @@
 //! | `line_assembler` | bytes into whole lines |
 //! | `filter` | copies of certain lines |
 //! | `collapse` | decides which lines of several workers become one (`--collapse`) |
+//! | `pty` | pseudo-terminals for workers |
+//! | `relay` | the process that reads them |
+//! | `view` | the live view: what it reads becomes lines and rows on the terminal |
 //! | `output` | lines with prefixes, folded or not |
 //! | `console` | stdout and stderr, shared by all writers of this process |
 
@@ -30,11 +33,16 @@ mod layout;
 mod line_assembler;
 mod log_reader;
 mod output;
+mod pty;
+mod relay;
 mod retained;
 mod streams;
 mod tail;
+mod view;
 
 pub(crate) use capture::StderrCapture;
-pub(crate) use console::{Target, stderr_takes_lines};
+pub(crate) use console::{Target, is_on_terminal, stderr_takes_lines};
 pub use console::{write_own_lines, write_own_output};
+pub(crate) use relay::Relay;
 pub(crate) use streams::{Logs, WorkerStreams};
+pub use view::{LiveView, ViewOptions};

@@ -24,7 +24,7 @@ use crate::error::system;
 use crate::exits::Exits;
 use crate::hang::{HangMonitor, HangOutput, WatchdogAction};
 use crate::keeper::launcher;
-use crate::logs::{Logs, StderrCapture, Target};
+use crate::logs::{LiveView, Logs, StderrCapture, Target};
 use crate::memory::{OutOfMemoryCounters, OutOfMemoryKills};
 use crate::reap::Leftovers;
 use crate::supervisor::{StartRequest, Supervisor, Watch, WorkerEvent};
@@ -64,6 +64,7 @@ pub(crate) struct ProcessSupervisor {
     clearing: bool,
     logs: Logs,
     stderr: StderrCapture,
+    view: Option<LiveView>,
     hang: HangMonitor,
     kernel_holds: KernelHolds,
     /// The group of the workers, made with the first one.
@@ -81,7 +82,12 @@ enum Wakeup<H> {
 
 impl ProcessSupervisor {
     /// Orphans of workers come to this process from here on. To be called inside the runtime.
-    pub(crate) fn new(config: Arc<AgentConfig>) -> Result<Self, AgentError> {
+    ///
+    /// With a view, that shows the output of workers which goes to no file; else they share the console.
+    pub(crate) fn new(
+        config: Arc<AgentConfig>,
+        view: Option<&LiveView>,
+    ) -> Result<Self, AgentError> {
         spawn::keep_descriptors_private().map_err(system("look at inherited descriptors"))?;
         let children = unix::signal(SignalKind::child())
             .map_err(system("wait for ended processes (SIGCHLD)"))?;
@@ -103,6 +109,7 @@ impl ProcessSupervisor {
             clearing: false,
             logs: Logs::new(&config),
             stderr: StderrCapture::default(),
+            view: view.cloned(),
             hang: HangMonitor::new(&config.hang, &config.role, config.local_world_size)?,
             kernel_holds: KernelHolds::new(held_limit.as_deref()),
             control_group: OnceCell::new(),
@@ -139,7 +146,9 @@ impl ProcessSupervisor {
             self.logs.begin_attempt(restart_count)?;
         }
         let mut streams = self.logs.streams(&place)?;
-        if streams.stderr.is_none() && self.config.capture_stderr {
+        if let Some(view) = &self.view {
+            view.attach(&place, &mut streams);
+        } else if streams.stderr.is_none() && self.config.capture_stderr {
             streams.stderr = self.stderr.stderr(local_rank);
         }
         let error_file = streams.error_file.clone();
@@ -485,10 +494,18 @@ impl Supervisor for ProcessSupervisor {
     }
 
     fn suspend(&mut self) {
+        if let Some(view) = &self.view {
+            view.suspend(true);
+        }
         self.signal_all(Signal::STOP);
     }
 
     fn resume(&mut self) {
+        if let Some(view) = &self.view {
+            view.suspend(false);
+            // It may have another size than before.
+            view.resized();
+        }
         self.signal_all(Signal::CONT);
     }
 
@@ -497,6 +514,11 @@ impl Supervisor for ProcessSupervisor {
         let Some(signal) = Signal::from_named_raw(signal) else {
             return;
         };
+        if let Some(view) = &self.view
+            && signal == Signal::WINCH
+        {
+            view.resized();
+        }
         for worker in running(&self.workers, &self.exits) {
             let _ = kill_process(worker.pid, signal);
         }
@@ -504,6 +526,9 @@ impl Supervisor for ProcessSupervisor {
 
     fn report_failure(&mut self, exit: &WorkerExit) {
         self.stderr.flush();
+        if let Some(view) = &self.view {
+            view.flush();
+        }
         let number = exit.exit.as_number();
         let (local_rank, pid) = (exit.local_rank, exit.pid);
         let program = self.config.entrypoint.program.to_string_lossy();
@@ -532,7 +557,10 @@ impl Supervisor for ProcessSupervisor {
             error_file: worker.error_file.as_deref().and_then(error_file::read),
             stderr_tail: match self.logs.file(local_rank, Target::Stderr) {
                 Some(_) => self.logs.tail(local_rank, Target::Stderr, MOST_LINES),
-                None => self.stderr.tail(local_rank, MOST_LINES),
+                None => match &self.view {
+                    Some(view) => view.tail(local_rank, MOST_LINES),
+                    None => self.stderr.tail(local_rank, MOST_LINES),
+                },
             },
             ..Evidence::default()
         })
@@ -547,12 +575,15 @@ impl Supervisor for ProcessSupervisor {
     fn shutdown(&mut self, _signal: i32) {}
 
     async fn captured(&mut self) {
+        if let Some(view) = &self.view {
+            view.drained().await;
+        }
         self.stderr.drained().await;
     }
 
     async fn drained(&mut self) {
         self.logs.drained().await;
-        self.stderr.drained().await;
+        self.captured().await;
     }
 
     fn unshown(&self) -> u64 {

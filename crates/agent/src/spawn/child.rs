@@ -7,7 +7,7 @@
 //! system calls only: it does not allocate, take locks, log or panic. `rustix` makes these calls
 //! directly, and an error number becomes an `io::Error` without allocation.
 //!
-//! [`fork`] is for the guard, which goes on without a new program.
+//! [`fork`] is for the guard and for the relay of the workers' output, which go on without a new program.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -105,18 +105,28 @@ pub(crate) fn detach_worker(command: &mut Command) {
 fn detach(command: &mut Command, death_signal: Signal, blocked: SigSet) {
     let parent = getpid();
     let prepare = move || -> io::Result<()> {
-        setsid()?;
         blocked.thread_set_mask()?;
-        set_parent_process_death_signal(Some(death_signal))?;
-        // The parent may have died before the line above; then no signal will ever come.
-        if getppid() != Some(parent) {
-            return Err(io::Error::from_raw_os_error(
-                rustix::io::Errno::SRCH.raw_os_error(),
-            ));
-        }
-        Ok(())
+        follow(parent, death_signal)
     };
     before_exec(command, prepare);
+}
+
+/// Gives this process a session and process group of its own, and has it killed when the thread that
+/// forked it ends. To be called first by a process that was made by [`fork`].
+pub(crate) fn follow_parent(parent: Pid) -> io::Result<()> {
+    follow(parent, Signal::KILL)
+}
+
+fn follow(parent: Pid, death_signal: Signal) -> io::Result<()> {
+    setsid()?;
+    set_parent_process_death_signal(Some(death_signal))?;
+    // The parent may have died before the line above; then no signal will ever come.
+    if getppid() != Some(parent) {
+        return Err(io::Error::from_raw_os_error(
+            rustix::io::Errno::SRCH.raw_os_error(),
+        ));
+    }
+    Ok(())
 }
 
 /// Lets this process, and what it starts, trace the command's process, where Yama allows that to

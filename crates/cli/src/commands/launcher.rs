@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use rdzv_agent::AgentEvent;
+use rdzv_agent::{AgentEvent, LiveView, OutputRelay};
 use rdzv_core::env;
 use tracing::level_filters::LevelFilter;
 use tracing::{info, warn};
@@ -68,6 +68,8 @@ fn face_of(called: &OsStr) -> Face {
 
 /// Reads the line, runs the launch and reports.
 pub(crate) fn agent(launcher: Launcher, called: &OsStr, words: &[OsString]) -> ExitCode {
+    // Before there is a second thread.
+    let relay = OutputRelay::start();
     start_lines();
     let environment = Environment(std::env::vars_os().collect());
     let path = environment.0.get(OsStr::new("PATH"));
@@ -77,7 +79,7 @@ pub(crate) fn agent(launcher: Launcher, called: &OsStr, words: &[OsString]) -> E
         is_strict: launcher == Launcher::Run,
     };
     let face = args::face(launcher, words, &environment.0);
-    let result = launch(launcher, face, called, words, &environment);
+    let result = launch(launcher, face, called, words, &environment, relay);
     let code = result.unwrap_or_else(|refusal| refuse(&refusal, launcher, face, &environment));
     finish_lines(None);
     code
@@ -89,6 +91,7 @@ fn launch(
     called: Called,
     words: &[OsString],
     environment: &Environment,
+    relay: Option<OutputRelay>,
 ) -> Result<ExitCode, Refusal> {
     let level_text = environment.text(env::LOGLEVEL);
     let level = log::level(level_text.as_deref())?;
@@ -133,14 +136,21 @@ fn launch(
         }
         // The events' own logger is at INFO unless the user set a level.
         let events_shown = level_text.is_none() || level >= LevelFilter::INFO;
-        let ended = run(launch, face, events_shown)?;
+        let (terminal, is_ours) = (&arguments.terminal, face == Face::Rdzv);
+        let view = terminal.view(is_ours, &launch.plan, environment, relay)?;
+        let ended = run(launch, face, view, events_shown)?;
         Ok(conclude(&ended, &report, environment))
     };
     launch().inspect_err(|refusal| report.refused(refusal))
 }
 
 /// Runs the launch to its end.
-fn run(launch: Launch, face: Face, events_shown: bool) -> Result<Ended, Refusal> {
+fn run(
+    launch: Launch,
+    face: Face,
+    view: Option<LiveView>,
+    events_shown: bool,
+) -> Result<Ended, Refusal> {
     let Launch {
         mut plan,
         observers,
@@ -149,9 +159,9 @@ fn run(launch: Launch, face: Face, events_shown: bool) -> Result<Ended, Refusal>
     let (title, logs) = (plan.entrypoint.name.clone(), plan.logs.clone());
     let (signals, mut signalled) = (plan.signals.clone(), false);
     plan.open_files = rdzv_agent::host::raise_open_files_limit();
-    let mut sinks = event_sinks::open(&mut plan, &observers, events_shown)?;
+    let mut sinks = event_sinks::open(&mut plan, &observers, view.as_ref(), events_shown)?;
     let mut story = Story::new(plan.shutdown_timeout);
-    let outcome = rdzv_agent::run(plan, &mut |event: &AgentEvent| {
+    let outcome = rdzv_agent::run_in_view(plan, view.as_ref(), &mut |event: &AgentEvent| {
         let form = Form::of_stderr();
         let lines = story.record(event, form.width);
         if face == Face::Rdzv {
@@ -160,6 +170,9 @@ fn run(launch: Launch, face: Face, events_shown: bool) -> Result<Ended, Refusal>
         signalled |= matches!(event, AgentEvent::SignalReceived { .. });
         sinks.record(event);
     });
+    if let Some(view) = view {
+        view.end();
+    }
     Ok(Ended {
         report: sinks.finish(),
         story,

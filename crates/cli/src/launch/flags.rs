@@ -14,6 +14,7 @@ use super::observers::ObserveArgs;
 use super::rendezvous_choice::{RendezvousArgs, StaticArgs};
 use super::restarts::{RestartArgs, StopArgs};
 use super::results::ReportArgs;
+use super::terminal_view::TerminalArgs;
 use super::worker_count::CountArgs;
 use super::worker_output::OutputArgs;
 use crate::exit::Raised;
@@ -112,6 +113,9 @@ pub(crate) struct RunArgs {
     pub(crate) training_script: Vec<OsString>,
 
     // The flags of ours: a heading holds for all that follows it.
+    #[command(flatten, next_help_heading = "On a terminal")]
+    pub(crate) terminal: TerminalArgs,
+
     #[command(flatten, next_help_heading = "Watching a run")]
     pub(super) observe: ObserveArgs,
 

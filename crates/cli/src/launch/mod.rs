@@ -17,6 +17,7 @@
 //! | `hang_detection` | workers that hang |
 //! | `observers` | events, status, health |
 //! | `results` | report file and exit code |
+//! | `terminal_view` | the view on a terminal |
 //! | `resolve` | the whole plan, in the order of checks of `torchrun` |
 //! | `explain` | the whole explanation |
 //! | `rendezvous_explanation`, `worker_variables` | its longer sections |
@@ -32,6 +33,7 @@ mod rendezvous_explanation;
 mod resolve;
 mod restarts;
 mod results;
+mod terminal_view;
 mod worker_count;
 mod worker_output;
 mod worker_variables;

@@ -253,6 +253,8 @@ pub(super) fn explain(draft: &mut Draft, logs: &LogPlan, environment: &Environme
     draft.flag("stdout lines copied", "duplicate_stdout_filters");
     draft.flag("stderr lines copied", "duplicate_stderr_filters");
     draft.flag("equal lines collapsed", "collapse");
+    draft.flag("on a terminal", "ui");
+    draft.flag("no pseudo-terminals", "no_pty");
 }
 
 fn in_words(selection: &RankSelection) -> String {

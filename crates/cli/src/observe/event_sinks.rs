@@ -11,12 +11,13 @@ use rdzv_agent::observe::{
     AgentMetrics, EventFile, EventRegistry, EventSink, EventSinks, InfoLines, MetricPoint,
     MetricsRegistry, MetricsSink, NodeReport, RunFacts, SharedReport, TorchelasticEvents,
 };
-use rdzv_agent::{AgentConfig, AgentEvent};
+use rdzv_agent::{AgentConfig, AgentEvent, LiveView};
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::env;
 use tempfile::{Builder, TempDir};
 
 use super::prometheus;
+use super::status_row::StatusRow;
 use super::status_server::{self, Listener, Sources};
 use crate::exit::Raised;
 use crate::launch::Observers;
@@ -52,6 +53,7 @@ impl Watchers {
 pub(crate) fn open(
     plan: &mut AgentConfig,
     observers: &Observers,
+    view: Option<&LiveView>,
     shown: bool,
 ) -> Result<Watchers, Raised> {
     let sockets = observers.worker_sockets_in.as_deref();
@@ -76,6 +78,9 @@ pub(crate) fn open(
         sinks.add(
             file.map_err(|error| refused(&format!("--events-file {}", path.display()), &error))?,
         );
+    }
+    if let Some(view) = view {
+        sinks.add(StatusRow::new(view.clone(), plan));
     }
     let report = Arc::new(Mutex::new(NodeReport::new(&facts)));
     sinks.add(SharedReport(Arc::clone(&report)));

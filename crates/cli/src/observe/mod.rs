@@ -7,10 +7,12 @@
 //! | `story` | the events as sentences, for `rdzv run` |
 //! | `event_sinks` | the receivers of events |
 //! | `status_server` | health, metrics and status over HTTP |
+//! | `status_row` | the state of the run on a terminal |
 //! | `prometheus` | the metrics |
 
 pub(crate) mod event_sinks;
 pub(crate) mod log;
 mod prometheus;
+mod status_row;
 mod status_server;
 pub(crate) mod story;

@@ -9,6 +9,7 @@
 //! | [`failure`] | the end of a run that failed: verdict, traceback, attempts, files, remedy |
 //! | [`success`] | the end of a run that succeeded |
 //! | [`stop`] | Ctrl-C and other signals: the workers that are awaited, and for how long |
+//! | [`live`] | the lines and rows of workers while they run, and the status row |
 //! | [`remedy`] | the advice for causes that are known |
 //! | [`traceback`] | the few lines of a traceback that matter |
 //! | [`quantity`] | counts and times in words |
@@ -20,6 +21,7 @@ pub mod chart;
 pub mod event;
 pub mod failure;
 pub mod line;
+pub mod live;
 pub mod quantity;
 pub mod remedy;
 pub mod stop;

@@ -1,0 +1,95 @@
+//! Pseudo-terminals for the output of workers.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::{OptionalActions, Winsize, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize};
+
+/// The size of a terminal without a size.
+const USUAL: (u16, u16) = (80, 24);
+
+/// The two ends of a worker's stream: what the agent reads, what the worker writes to.
+pub(super) struct Ends {
+    pub(super) reader: OwnedFd,
+    pub(super) writer: OwnedFd,
+}
+
+/// Opens a pseudo-terminal of this size, in raw mode: bytes pass unchanged, and nothing that is written is
+/// taken for a key.
+///
+/// It is nobody's controlling terminal, so its end is no SIGHUP.
+pub(super) fn open_terminal(columns: u16, rows: u16) -> io::Result<Ends> {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let reader = openpt(flags)?;
+    grantpt(&reader)?;
+    unlockpt(&reader)?;
+    let writer = ioctl_tiocgptpeer(&reader, flags)?;
+    let mut modes = tcgetattr(&writer)?;
+    modes.make_raw();
+    tcsetattr(&writer, OptionalActions::Now, &modes)?;
+    resize(&reader, columns, rows)?;
+    do_not_block(&reader)?;
+    Ok(Ends { reader, writer })
+}
+
+/// Opens a pipe.
+pub(super) fn open_pipe() -> io::Result<Ends> {
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+    do_not_block(&reader)?;
+    Ok(Ends { reader, writer })
+}
+
+/// Tells the workers of a terminal that it has this size now. They notice when they ask, or by SIGWINCH.
+pub(super) fn resize(reader: impl AsFd, columns: u16, rows: u16) -> io::Result<()> {
+    let size = Winsize {
+        ws_col: columns,
+        ws_row: rows,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    Ok(tcsetwinsize(reader, size)?)
+}
+
+/// Columns and rows of our own terminal.
+pub(super) fn size() -> (u16, u16) {
+    let size = tcgetwinsize(io::stdout()).map(|size| (size.ws_col, size.ws_row));
+    let known = size
+        .ok()
+        .filter(|(columns, rows)| *columns > 0 && *rows > 0);
+    known.unwrap_or(USUAL)
+}
+
+fn do_not_block(reader: &OwnedFd) -> io::Result<()> {
+    Ok(fcntl_setfl(
+        reader,
+        fcntl_getfl(reader)? | OFlags::NONBLOCK,
+    )?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IsTerminal;
+
+    use rustix::io::{Errno, read, write};
+
+    use super::*;
+
+    #[test]
+    fn bytes_pass_unchanged_and_the_end_is_known() {
+        let Ends { reader, writer } = open_terminal(70, 20).unwrap();
+        assert!(writer.is_terminal());
+        let size = tcgetwinsize(&writer).unwrap();
+        assert_eq!((size.ws_col, size.ws_row), (70, 20));
+        let text = b"a\nb\r\x1b[A\x03\t";
+        assert_eq!(write(&writer, text), Ok(text.len()));
+        let mut buffer = [0; 64];
+        let length = read(&reader, &mut buffer).unwrap();
+        assert_eq!(&buffer[..length], text);
+        assert_eq!(read(&reader, &mut buffer), Err(Errno::AGAIN));
+        drop(writer);
+        assert_eq!(read(&reader, &mut buffer), Err(Errno::IO));
+    }
+}

@@ -1,0 +1,454 @@
+//! The thread that takes the packets of the relay and draws.
+//!
+//! It draws at most every [`FRAME`], unless much waits. Equal lines of several workers become one, as with
+//! `--collapse`. An idle view wakes once a second for the clock of its status row, and not at all without one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::TryRecvError;
+use std::time::{Duration, Instant};
+
+use anstyle::{Effects, Style};
+use rdzv_agent_proto::group::WorkerRanks;
+use rdzv_console::live::{Blocks, RankRow, Row, Screen, Status, fold_rows, labelled};
+use rdzv_core::time::Mono;
+use rdzv_event::{Mailbox, poll};
+use rustix::event::{PollFd, PollFlags};
+
+use super::labels::Labels;
+use super::{Command, Readers, ViewOptions};
+use crate::logs::capture::Tails;
+use crate::logs::collapse::{Fold, Folded};
+use crate::logs::console::{Console, Target};
+use crate::logs::pty;
+use crate::logs::relay::{Packet, Relay, StreamId};
+
+/// Time between two drawings.
+const FRAME: Duration = Duration::from_millis(33);
+
+/// Bytes of lines that are drawn at once even if that is sooner.
+const MUCH: usize = 256 << 10;
+
+/// Bytes that are taken before the thread looks at anything else.
+const TURN: usize = 256 << 10;
+
+/// Time after which a row that is not redrawn (a prompt, say) is shown although it has no end.
+const UNFINISHED: Duration = Duration::from_millis(150);
+
+/// Time after which the rows of a bar that has ended become lines.
+const ENDED_BAR: Duration = Duration::from_millis(500);
+
+/// The same where there are no rows: it then becomes a line.
+const UNFINISHED_LINE: Duration = Duration::from_secs(1);
+
+/// Time between two ticks of the clock in the status row.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Most rows of workers; they take a third of the terminal at most.
+const MOST_ROWS: usize = 8;
+
+/// The thread's own state.
+pub(super) struct View {
+    options: ViewOptions,
+    commands: Mailbox<Command>,
+    readers: Arc<Readers>,
+    relay: Arc<Relay>,
+    tails: Tails,
+    labels: Labels,
+    streams: BTreeMap<StreamId, Stream>,
+    /// Lines of stdout and of stderr that wait for equal ones.
+    folds: [Fold; 2],
+    /// Workers of streams, until nothing of them waits any more.
+    ranks: BTreeMap<StreamId, WorkerRanks>,
+    /// The label of the last line and its streams: most lines come from the same workers as the one before.
+    label: (Vec<StreamId>, String),
+    /// Lines that are not drawn yet.
+    lines: Vec<u8>,
+    status: Option<Box<Status>>,
+    /// Columns and rows of the terminal.
+    size: (u16, u16),
+    is_suspended: bool,
+    /// By number: what is to be called when the relay has answered.
+    drains: BTreeMap<u64, Box<dyn FnOnce() + Send>>,
+    next_drain: u64,
+    /// Of the times in the status.
+    origin: Instant,
+    /// Time of the last drawing.
+    drawn: Instant,
+    /// Rows may have changed since.
+    is_dirty: bool,
+    is_over: bool,
+}
+
+/// One stream of one worker.
+struct Stream {
+    ranks: WorkerRanks,
+    target: Target,
+    screen: Screen,
+    blocks: Blocks,
+    /// Time at which something came last.
+    changed: Instant,
+}
+
+impl Stream {
+    /// Time at which something of it is due although nothing more comes; `rows`: whether there are rows.
+    fn due(&self, rows: bool) -> Option<Instant> {
+        let is_prompt = self.screen.row().is_some_and(|(_, is_redrawn)| !is_redrawn);
+        let prompt = is_prompt.then_some(if rows { UNFINISHED } else { UNFINISHED_LINE });
+        let ended = self.screen.has_left_rows().then_some(ENDED_BAR);
+        let first = [prompt, ended].into_iter().flatten().min()?;
+        Some(self.changed + first)
+    }
+}
+
+impl View {
+    pub(super) fn new(
+        options: ViewOptions,
+        commands: Mailbox<Command>,
+        readers: Arc<Readers>,
+        tails: Tails,
+        labels: Labels,
+        origin: Instant,
+    ) -> Self {
+        Self {
+            origin,
+            options,
+            commands,
+            relay: readers.relay(),
+            readers,
+            tails,
+            labels,
+            streams: BTreeMap::new(),
+            folds: [Fold::default(), Fold::default()],
+            ranks: BTreeMap::new(),
+            label: Default::default(),
+            lines: Vec::new(),
+            status: None,
+            size: pty::size(),
+            is_suspended: false,
+            drains: BTreeMap::new(),
+            next_drain: 0,
+            drawn: Instant::now(),
+            is_dirty: false,
+            is_over: false,
+        }
+    }
+
+    pub(super) fn run(mut self) {
+        let mut buffer = Vec::new();
+        while self.obey() {
+            self.take(&mut buffer);
+            let now = Instant::now();
+            self.pass(now);
+            if self.frame_at().is_some_and(|at| at <= now) {
+                self.draw(now);
+            }
+            self.sleep();
+        }
+    }
+
+    /// Takes the commands of the agent; false if there will be no more.
+    fn obey(&mut self) -> bool {
+        loop {
+            match self.commands.try_recv() {
+                Ok(Command::Add(id, ranks, target)) => self.add(id, ranks, target),
+                Ok(Command::Status(status)) => {
+                    self.status = status;
+                    self.is_dirty = true;
+                }
+                Ok(Command::Drain(done)) => {
+                    let number = self.next_drain;
+                    self.next_drain += 1;
+                    self.drains.insert(number, done);
+                    self.relay.drain(number);
+                }
+                Ok(Command::Resized) => {
+                    self.size = pty::size();
+                    self.is_dirty = true;
+                }
+                Ok(Command::Suspend(is_suspended)) => {
+                    self.is_suspended = is_suspended;
+                    self.is_dirty = true;
+                    if is_suspended {
+                        Console::get().abandon_rows();
+                    }
+                }
+                Ok(Command::End(done)) => {
+                    self.status = None;
+                    self.is_over = true;
+                    self.draw(Instant::now());
+                    done();
+                }
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => return false,
+            }
+        }
+    }
+
+    fn add(&mut self, id: StreamId, ranks: WorkerRanks, target: Target) {
+        let stream = Stream {
+            ranks,
+            target,
+            screen: Screen::default(),
+            blocks: Blocks::default(),
+            changed: Instant::now(),
+        };
+        self.streams.insert(id, stream);
+        self.ranks.insert(id, ranks);
+        self.folds[fold_of(target)].add(id);
+    }
+
+    /// Takes packets, as many as one turn has.
+    fn take(&mut self, buffer: &mut Vec<u8>) {
+        let (mut taken, now) = (0, Instant::now());
+        while taken < TURN && self.lines.len() < MUCH {
+            let relay = Arc::clone(&self.relay);
+            match relay.receive(buffer) {
+                Ok(Some(Packet::Output(id, bytes))) => {
+                    taken += bytes.len();
+                    self.output(id, bytes, now);
+                }
+                Ok(Some(Packet::Dropped(id, bytes))) => self.dropped(id, bytes, now),
+                Ok(Some(Packet::Ended(id))) => self.ended(id, now),
+                Ok(Some(Packet::Drained(number))) => self.drained(number, now),
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::debug!(
+                        "the relay of the workers' output is gone ({error}); a thread goes on"
+                    );
+                    if let Err(error) = self.readers.replace_relay() {
+                        tracing::error!(
+                            "the output of the workers cannot be read any more: {error}"
+                        );
+                    }
+                    self.relay = self.readers.relay();
+                    for number in self.drains.keys() {
+                        self.relay.drain(*number);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn output(&mut self, id: StreamId, bytes: &[u8], now: Instant) {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        if stream.target == Target::Stderr {
+            self.tails.retain(stream.ranks.local_rank, bytes);
+        }
+        stream.changed = now;
+        self.is_dirty = true;
+        let at = mono(self.origin, now);
+        let fold = &mut self.folds[fold_of(stream.target)];
+        let blocks = &mut stream.blocks;
+        stream.screen.take(bytes, &mut |line| {
+            blocks.push(line, at, &mut |block| fold.push(id, block, now));
+        });
+    }
+
+    fn dropped(&mut self, id: StreamId, bytes: u64, now: Instant) {
+        let note = format!("({bytes} bytes were dropped here, because nobody read them)\n");
+        self.output(id, note.as_bytes(), now);
+    }
+
+    /// Nobody writes to a stream any more.
+    fn ended(&mut self, id: StreamId, now: Instant) {
+        self.readers.streams().remove(&id);
+        let Some(mut stream) = self.streams.remove(&id) else {
+            return;
+        };
+        self.is_dirty = true;
+        let at = mono(self.origin, now);
+        let fold = &mut self.folds[fold_of(stream.target)];
+        let blocks = &mut stream.blocks;
+        stream.screen.finish(&mut |line| {
+            blocks.push(line, at, &mut |block| fold.push(id, block, now));
+        });
+        blocks.finish(&mut |block| fold.push(id, block, now));
+        fold.end(id);
+    }
+
+    /// Everything that had been written when the agent asked is here.
+    fn drained(&mut self, number: u64, now: Instant) {
+        for (id, stream) in &mut self.streams {
+            let fold = &mut self.folds[fold_of(stream.target)];
+            stream
+                .blocks
+                .finish_whole(&mut |block| fold.push(*id, block, now));
+        }
+        let streams: Vec<StreamId> = self.ranks.keys().copied().collect();
+        for fold in 0..self.folds.len() {
+            for id in &streams {
+                self.write_while(fold, |fold| fold.release(*id));
+            }
+        }
+        self.draw(now);
+        if let Some(done) = self.drains.remove(&number) {
+            done();
+        }
+    }
+
+    /// Passes on what has waited long enough.
+    fn pass(&mut self, now: Instant) {
+        let at = mono(self.origin, now);
+        for (id, stream) in &mut self.streams {
+            let fold = &mut self.folds[fold_of(stream.target)];
+            let (blocks, quiet) = (
+                &mut stream.blocks,
+                now.saturating_duration_since(stream.changed),
+            );
+            let mut line = |line: &[u8]| {
+                blocks.push(line, at, &mut |block| fold.push(*id, block, now));
+            };
+            if quiet >= ENDED_BAR {
+                stream.screen.finish_left_rows(&mut line);
+            }
+            let is_prompt = stream
+                .screen
+                .row()
+                .is_some_and(|(_, is_redrawn)| !is_redrawn);
+            if !self.options.rows && is_prompt && quiet >= UNFINISHED_LINE {
+                stream.screen.finish(&mut line);
+            }
+            blocks.pass(at, &mut |block| fold.push(*id, block, now));
+        }
+        for fold in 0..self.folds.len() {
+            self.write_while(fold, |fold| fold.pop(now));
+        }
+        let (streams, folds) = (&self.streams, &self.folds);
+        if self.ranks.len() > streams.len() {
+            self.ranks.retain(|id, _| {
+                streams.contains_key(id) || folds.iter().any(|fold| fold.knows(*id))
+            });
+        }
+    }
+
+    fn write_while(&mut self, fold: usize, mut next: impl FnMut(&mut Fold) -> Option<Folded>) {
+        while let Some(Folded { streams, text }) = next(&mut self.folds[fold]) {
+            if self.label.0 != streams {
+                let workers: Vec<WorkerRanks> = streams
+                    .iter()
+                    .filter_map(|id| self.ranks.get(id).copied())
+                    .collect();
+                self.label = (streams, self.labels.of(&workers).render());
+            }
+            labelled(&self.label.1, &text, &mut self.lines);
+        }
+    }
+
+    /// Time of the next drawing, if there is anything new.
+    fn frame_at(&self) -> Option<Instant> {
+        if self.lines.len() >= MUCH {
+            return Some(self.drawn);
+        }
+        (self.is_dirty || !self.lines.is_empty()).then(|| self.drawn + FRAME)
+    }
+
+    fn draw(&mut self, now: Instant) {
+        let width = usize::from(self.size.0);
+        let rows = match self.options.rows && !self.is_suspended && !self.is_over {
+            true => self.rows(now),
+            false => Vec::new(),
+        };
+        Console::get().draw(&self.lines, rows, width);
+        self.lines.clear();
+        self.lines.shrink_to(2 * MUCH);
+        self.is_dirty = false;
+        // After a write that took long, workers have had no turn yet.
+        self.drawn = Instant::now();
+    }
+
+    fn rows(&self, now: Instant) -> Vec<String> {
+        // The last column stays free, so that no terminal wraps a row.
+        let width = usize::from(self.size.0).saturating_sub(1);
+        let mut by_rank: BTreeMap<u32, (Instant, WorkerRanks, &Row)> = BTreeMap::new();
+        for stream in self.streams.values() {
+            let Some((row, is_redrawn)) = stream.screen.row() else {
+                continue;
+            };
+            if !is_redrawn && now < stream.changed + UNFINISHED {
+                continue;
+            }
+            let shown =
+                by_rank
+                    .entry(stream.ranks.rank.0)
+                    .or_insert((stream.changed, stream.ranks, row));
+            if shown.0 < stream.changed {
+                *shown = (stream.changed, stream.ranks, row);
+            }
+        }
+        let workers: Vec<WorkerRanks> = by_rank.values().map(|(_, ranks, _)| *ranks).collect();
+        let rows: Vec<RankRow<'_>> = by_rank
+            .values()
+            .enumerate()
+            .map(|(worker, (_, _, row))| RankRow { worker, row })
+            .collect();
+        let most = MOST_ROWS.min(usize::from(self.size.1) / 3);
+        let mut label = |indices: &[usize]| {
+            let workers: Vec<WorkerRanks> = indices.iter().map(|index| workers[*index]).collect();
+            self.labels.of(&workers)
+        };
+        let mut rows = fold_rows(&rows, most, width, &mut label);
+        if let Some(status) = &self.status {
+            let text = Row::plain(&status.row(mono(self.origin, now))).text(width);
+            let style = match self.options.colours {
+                true => Style::new().effects(Effects::DIMMED),
+                false => Style::new(),
+            };
+            rows.push(format!("{style}{text}{}", style.render_reset()));
+        }
+        rows
+    }
+
+    /// Sleeps until packets or commands come, or something is due.
+    fn sleep(&mut self) {
+        let now = Instant::now();
+        let has_rows = self.options.rows;
+        let streams = self.streams.values();
+        // Those of before have been acted on.
+        let rows = streams.filter_map(|stream| stream.due(has_rows).filter(|at| *at > now));
+        let blocks = self
+            .streams
+            .values()
+            .filter_map(|stream| stream.blocks.deadline());
+        let blocks = blocks.map(|at| self.origin + at.since(Mono::ZERO));
+        let folds = self.folds.iter().filter_map(Fold::deadline);
+        let clock = self.status.is_some() && self.options.rows && !self.is_suspended;
+        let tick = clock.then(|| self.drawn + TICK);
+        let due = rows
+            .chain(blocks)
+            .chain(folds)
+            .chain(self.frame_at())
+            .chain(tick)
+            .min();
+        let timeout = due.map(|at| at.saturating_duration_since(now));
+        let full = self.lines.len() >= MUCH;
+        let mut waited = vec![PollFd::new(&self.commands, PollFlags::IN)];
+        if !full {
+            waited.push(PollFd::new(&*self.relay, PollFlags::IN));
+        }
+        let _ = poll(&mut waited, timeout);
+        drop(waited);
+        self.commands.drain();
+        let now = Instant::now();
+        let is_due = |stream: &Stream| {
+            let due = stream.due(has_rows);
+            due.is_some_and(|at| at > self.drawn && at <= now)
+        };
+        self.is_dirty |= self.streams.values().any(is_due);
+        self.is_dirty |= tick.is_some_and(|tick| tick <= now);
+    }
+}
+
+fn mono(origin: Instant, at: Instant) -> Mono {
+    Mono::from_origin(at.saturating_duration_since(origin))
+}
+
+fn fold_of(target: Target) -> usize {
+    match target {
+        Target::Stdout => 0,
+        Target::Stderr => 1,
+    }
+}

@@ -1,0 +1,124 @@
+//! The state of the run for the status row of the view.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rdzv_agent::observe::EventSink;
+use rdzv_agent::{AgentConfig, AgentEvent, LiveView};
+use rdzv_agent_proto::group::GroupState;
+use rdzv_console::live::{Phase, Status};
+use rdzv_core::time::Mono;
+
+/// Follows the events of a run.
+#[derive(Debug)]
+pub(crate) struct StatusRow {
+    view: LiveView,
+    status: Status,
+    /// Time between the first signal and SIGKILL.
+    grace: Duration,
+    /// Ranks of the workers that run, by process id.
+    running: BTreeMap<u32, u32>,
+    /// The last signal, and when it came: the same at once is no other request.
+    signalled: Option<(i32, Mono)>,
+}
+
+/// As for the agent.
+const SAME_REQUEST: Duration = Duration::from_millis(200);
+
+impl StatusRow {
+    pub(crate) fn new(view: LiveView, plan: &AgentConfig) -> Self {
+        let status = Status {
+            phase: Phase::Starting,
+            began: view.now(),
+            workers: 0,
+            nodes: 0,
+            restarts: 0,
+            most_restarts: plan.max_restarts,
+        };
+        Self {
+            view,
+            status,
+            grace: plan.shutdown_timeout,
+            running: BTreeMap::new(),
+            signalled: None,
+        }
+    }
+
+    fn left(&self) -> Vec<u32> {
+        let mut ranks: Vec<u32> = self.running.values().copied().collect();
+        ranks.sort_unstable();
+        ranks
+    }
+
+    fn stopping(&mut self, number: i32) {
+        let now = self.view.now();
+        let last = self.signalled.replace((number, now));
+        if last.is_some_and(|(last, at)| last == number && now.since(at) < SAME_REQUEST) {
+            return;
+        }
+        let (requests, until) = match &self.status.phase {
+            Phase::Stopping {
+                requests, until, ..
+            } => match requests {
+                1 => (2, (*until).min(now + self.grace / 4)),
+                _ => (requests + 1, now),
+            },
+            _ => (1, now + self.grace),
+        };
+        self.status.phase = Phase::Stopping {
+            signal: number,
+            requests,
+            left: self.left(),
+            until,
+        };
+    }
+}
+
+impl EventSink for StatusRow {
+    fn record(&mut self, event: &AgentEvent) {
+        let before = self.status.clone();
+        match event {
+            AgentEvent::RendezvousBegan { restart_count, .. } => {
+                self.running.clear();
+                self.status.restarts = *restart_count;
+                self.status.phase = Phase::Starting;
+            }
+            AgentEvent::RanksAssigned {
+                group_world_size,
+                workers,
+                restart_count,
+                ..
+            } => {
+                self.status.nodes = *group_world_size;
+                self.status.workers = workers.first().map_or(0, |worker| worker.world_size);
+                self.status.restarts = *restart_count;
+            }
+            AgentEvent::WorkerStarted { worker, .. } => {
+                self.running.insert(worker.pid, worker.rank.0);
+            }
+            AgentEvent::WorkerExited { worker, .. } => {
+                self.running.remove(&worker.pid);
+                let ranks = self.left();
+                if let Phase::Stopping { left, .. } = &mut self.status.phase {
+                    *left = ranks;
+                }
+            }
+            AgentEvent::StateChanged {
+                state: GroupState::Healthy,
+                ..
+            } => self.status.phase = Phase::Running,
+            AgentEvent::Restarting { .. } => self.status.phase = Phase::Restarting,
+            AgentEvent::Regrouping { .. } => self.status.phase = Phase::Restarting,
+            AgentEvent::SignalReceived { signal, .. } => self.stopping(*signal),
+            AgentEvent::WorkerFinal { .. } => self.status.phase = Phase::Finishing,
+            _ => {}
+        }
+        if self.status != before {
+            self.view.set_status(Some(self.status.clone()));
+        }
+    }
+
+    fn finish(&mut self) {
+        self.view.set_status(None);
+    }
+}

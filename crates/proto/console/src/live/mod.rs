@@ -1,0 +1,40 @@
+//! The live view of a run: the lines of all workers whole and labelled, and below them one row for each
+//! progress bar and one for the state of the run.
+//!
+//! ```text
+//! [0] epoch 1: loss 0.71                                        lines: they scroll away
+//! [2] Traceback (most recent call last):
+//! [2]   ...
+//! [0]  45%|████████▌          | 45/100 [00:02<00:03]            rows: redrawn in place
+//! [1]  44%|████████▎          | 44/100 [00:02<00:03]
+//! running · 4 workers · 0:42                                    the status row
+//! ```
+//!
+//! | file | is |
+//! |---|---|
+//! | `row` | one row of cells with their colours |
+//! | `screen` | one stream of a worker: bytes into finished lines and the row that it redraws |
+//! | `block` | lines that stay together: tracebacks |
+//! | `label` | the label of a worker's lines, and its colour |
+//! | `rows` | the rows of all workers, as many as there is room for |
+//! | `status` | the status row |
+//! | `strip` | text without terminal sequences |
+//! | `region` | the bytes that put all this on a terminal |
+
+mod block;
+mod label;
+mod region;
+mod row;
+mod rows;
+mod screen;
+mod status;
+mod strip;
+
+pub use block::Blocks;
+pub use label::{Label, labelled};
+pub use region::Region;
+pub use row::Row;
+pub use rows::{RankRow, fold_rows};
+pub use screen::Screen;
+pub use status::{Phase, Status};
+pub use strip::strip;

@@ -1,0 +1,174 @@
+//! The status row: what is going on.
+
+use rdzv_core::time::Mono;
+
+use crate::quantity::{clock, count};
+use crate::stop::Stop;
+
+/// The state of a run, as its status row shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// The phase that it is in.
+    pub phase: Phase,
+    /// Beginning of the run.
+    pub began: Mono,
+    /// Number of workers of the job; 0 before that is known.
+    pub workers: u32,
+    /// Number of nodes of the job; 0 before that is known.
+    pub nodes: u32,
+    /// Restarts that have been used.
+    pub restarts: u32,
+    /// Largest number of restarts.
+    pub most_restarts: u32,
+}
+
+/// The phases of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Phase {
+    /// Nodes, or the store, are waited for.
+    Waiting {
+        /// The things that are awaited, as far as they are known.
+        cause: Option<String>,
+        /// End of the waiting.
+        until: Option<Mono>,
+    },
+    /// Workers are being started.
+    Starting,
+    /// Workers run.
+    Running,
+    /// A signal has told the run to stop.
+    Stopping {
+        /// Its number.
+        signal: i32,
+        /// Number of requests so far.
+        requests: u32,
+        /// The ranks that have not ended.
+        left: Vec<u32>,
+        /// Time at which they are killed.
+        until: Mono,
+    },
+    /// Workers that are still there are ended before the next attempt.
+    Restarting,
+    /// The workers have ended.
+    Finishing,
+}
+
+impl Status {
+    /// The row, as long as it may be. Parts that matter less come last, so that it can be cut.
+    pub fn row(&self, now: Mono) -> String {
+        let mut parts = Vec::new();
+        let left = |until: Mono| until.since(now);
+        match &self.phase {
+            Phase::Waiting { cause, until } => {
+                let cause = cause.as_deref().unwrap_or("waiting for the other nodes");
+                let mut causes = cause.split("; ").map(str::to_owned);
+                parts.extend(causes.next());
+                parts.extend(until.map(|until| format!("{} left", clock(left(until)))));
+                parts.extend(causes);
+            }
+            Phase::Starting => parts.push("starting".to_owned()),
+            Phase::Running => parts.push("running".to_owned()),
+            Phase::Restarting => parts.push("restarting".to_owned()),
+            Phase::Finishing => parts.push("finishing".to_owned()),
+            Phase::Stopping {
+                signal,
+                requests,
+                left: ranks,
+                until,
+            } => {
+                let stop = Stop {
+                    signal: *signal,
+                    request: *requests,
+                    ranks,
+                    left: left(*until),
+                };
+                parts.extend(stop.sentence().split("; ").map(str::to_owned));
+            }
+        }
+        if !matches!(self.phase, Phase::Waiting { .. } | Phase::Stopping { .. }) && self.workers > 0
+        {
+            let workers = count(self.workers, "worker");
+            parts.push(match self.nodes {
+                0 | 1 => workers,
+                nodes => format!("{workers} on {}", count(nodes, "node")),
+            });
+        }
+        if self.restarts > 0 || matches!(self.phase, Phase::Restarting) {
+            parts.push(format!(
+                "restart {} of {}",
+                self.restarts, self.most_restarts
+            ));
+        }
+        parts.push(clock(now.since(self.began)));
+        parts.join(" \u{b7} ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn row(phase: Phase, began: Mono, seconds: u64) -> String {
+        let status = Status {
+            phase,
+            began,
+            workers: 4,
+            nodes: 2,
+            restarts: 0,
+            most_restarts: 3,
+        };
+        status.row(began + Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn a_row_says_what_goes_on() {
+        let began = Mono::ZERO;
+        let after = |seconds| began + Duration::from_secs(seconds);
+        let waiting = Phase::Waiting {
+            cause: Some(
+                "waiting for nodes: 2 of 4 (node-a, node-c); start the same line on the others"
+                    .to_owned(),
+            ),
+            until: Some(after(600)),
+        };
+        assert_eq!(
+            row(waiting, began, 100),
+            "waiting for nodes: 2 of 4 (node-a, node-c) \u{b7} 8:20 left \u{b7} start the same line on the \
+             others \u{b7} 1:40"
+        );
+        assert_eq!(
+            row(Phase::Running, began, 4100),
+            "running \u{b7} 4 workers on 2 nodes \u{b7} 1:08:20"
+        );
+        let stopping = Phase::Stopping {
+            signal: 2,
+            requests: 1,
+            left: vec![1, 3],
+            until: after(30),
+        };
+        assert_eq!(
+            row(stopping, began, 2),
+            "Ctrl-C: ranks 1, 3 have 28 s to end \u{b7} a second Ctrl-C leaves 7.0 s, a third kills at once \
+             \u{b7} 0:02"
+        );
+    }
+
+    #[test]
+    fn restarts_are_counted_from_the_first_on() {
+        let began = Mono::ZERO;
+        let status = Status {
+            phase: Phase::Running,
+            began,
+            workers: 1,
+            nodes: 1,
+            restarts: 1,
+            most_restarts: 3,
+        };
+        assert_eq!(
+            status.row(began),
+            "running \u{b7} 1 worker \u{b7} restart 1 of 3 \u{b7} 0:00"
+        );
+    }
+}
