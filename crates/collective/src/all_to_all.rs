@@ -40,6 +40,78 @@ impl ProcessGroup {
         self.run_schedule(call, &schedule, buffers, None)
     }
 
+    /// Sends the `n`-th part of `source` to rank `n`, and receives what rank `n` has for this one into the `n`-th part
+    /// of `target`. The parts are of `source_lengths` and `target_lengths` elements, one after another.
+    ///
+    /// # Errors
+    ///
+    /// [`CollectiveError::Argument`] if the lengths do not fit the buffers or the world size;
+    /// [`CollectiveError::Part`] if a rank has another number of elements for this one than it has room for.
+    pub fn all_to_all_split<T: Element>(
+        &mut self,
+        source: &[T],
+        source_lengths: &[usize],
+        target: &mut [T],
+        target_lengths: &[usize],
+    ) -> Result<(), CollectiveError> {
+        let (rank, world_size) = (self.rank(), self.world_size());
+        for (what, lengths, all) in [
+            ("source", source_lengths, source.len()),
+            ("target", target_lengths, target.len()),
+        ] {
+            let of = format!("all_to_all_split: lengths of `{what}`");
+            self.check_length(&of, lengths.len(), world_size as usize)?;
+            let of = format!("all_to_all_split: `{what}`");
+            self.check_length(&of, all, lengths.iter().sum())?;
+        }
+        if source_lengths[rank as usize] != target_lengths[rank as usize] {
+            return Err(CollectiveError::Argument(format!(
+                "all_to_all_split: this rank has {} elements for itself, and room for {}",
+                source_lengths[rank as usize], target_lengths[rank as usize]
+            )));
+        }
+        let lengths: Vec<u64> = source_lengths.iter().map(|length| *length as u64).collect();
+        let incoming = self.exchange_lengths(&lengths)?;
+        for ((peer, length), room) in (0..).zip(&incoming).zip(target_lengths) {
+            if *length != *room as u64 {
+                let error = CollectiveError::Part {
+                    rank: peer,
+                    length: *length,
+                    room: *room as u64,
+                    element: T::TYPE,
+                };
+                self.set_broken(&error);
+                return Err(error);
+            }
+        }
+        let (source_parts, target_parts) = (Parts::of(source_lengths), Parts::of(target_lengths));
+        target[target_parts.range(rank)].copy_from_slice(&source[source_parts.range(rank)]);
+        let call = self.next_call::<T>(Operation::AllToAllUnequal, 0);
+        let buffers = Buffers::Between {
+            source,
+            source_parts: &source_parts,
+            target,
+            target_parts: &target_parts,
+        };
+        self.run_schedule(call, &schedule::pairwise(rank, world_size), buffers, None)
+    }
+
+    /// Tells each rank how many elements this one has for it; returns how many each has for this one.
+    fn exchange_lengths(&mut self, outgoing: &[u64]) -> Result<Vec<u64>, CollectiveError> {
+        let (rank, world_size) = (self.rank(), self.world_size());
+        let mut incoming = outgoing.to_vec();
+        let each = Parts::even(world_size, outgoing.len());
+        let call = self.next_call::<u64>(Operation::AllToAllUnequal, 0);
+        let buffers = Buffers::Between {
+            source: outgoing,
+            source_parts: &each,
+            target: &mut incoming,
+            target_parts: &each,
+        };
+        self.run_schedule(call, &schedule::pairwise(rank, world_size), buffers, None)?;
+        Ok(incoming)
+    }
+
     /// Sends the `n`-th list to rank `n`, and returns what each rank had for this one. Lists may be of
     /// any length.
     ///
@@ -57,16 +129,7 @@ impl ProcessGroup {
         let operation = Operation::AllToAllUnequal;
         let schedule = schedule::pairwise(rank, world_size);
         let outgoing: Vec<u64> = lists.iter().map(|list| list.len() as u64).collect();
-        let mut incoming = outgoing.clone();
-        let each = Parts::even(world_size, outgoing.len());
-        let call = self.next_call::<u64>(operation, 0);
-        let buffers = Buffers::Between {
-            source: &outgoing,
-            source_parts: &each,
-            target: &mut incoming,
-            target_parts: &each,
-        };
-        self.run_schedule(call, &schedule, buffers, None)?;
+        let incoming = self.exchange_lengths(&outgoing)?;
         let (mut target, target_parts) = self.reserve::<T>("all_to_all_unequal", &incoming)?;
         let source = lists.concat();
         let lengths: Vec<usize> = lists.iter().map(Vec::len).collect();

@@ -244,6 +244,21 @@ pub enum CollectiveError {
         /// The limit.
         largest: u64,
     },
+    /// A rank has another number of elements for this one than this one has room for.
+    #[error(
+        "all_to_all_split: rank {rank} has {length} x {element} for this rank, which has room for {room}; the lengths \
+         must be the same at both ends"
+    )]
+    Part {
+        /// The other rank.
+        rank: u32,
+        /// Number of its elements.
+        length: u64,
+        /// Number of elements that there is room for.
+        room: u64,
+        /// Their type.
+        element: ElementType,
+    },
     /// The bytes of a rank are no object of the expected type. The group is still good.
     #[error(
         "{what}: the {bytes} bytes of rank {rank} are no object of this type ({reason}); build all \
@@ -282,12 +297,14 @@ pub enum CollectiveError {
 }
 
 impl CollectiveError {
-    /// The rank at fault, and what it did, for the other ranks.
-    pub(crate) fn blame(&self, own_rank: u32) -> (u32, Cause) {
+    /// The rank at fault, as far as this one knows, and what it did. For a failure of this rank itself that is
+    /// `own_rank`.
+    pub fn blame(&self, own_rank: u32) -> (u32, Cause) {
         match *self {
             Self::Timeout { peer, .. } => (peer, Cause::TimedOut),
             Self::Lost { peer, .. } => (peer, Cause::Lost),
             Self::Mismatch { peer, .. } | Self::MessageSize { peer, .. } => (peer, Cause::Mismatch),
+            Self::Part { rank, .. } => (rank, Cause::Mismatch),
             Self::Refused { peer, .. } => (peer, Cause::Refused),
             Self::Aborted { suspect, cause, .. } => (suspect, cause),
             Self::NotARank { peer, .. } => (peer, Cause::Other),
@@ -298,6 +315,19 @@ impl CollectiveError {
                 (first, Cause::TimedOut)
             }
             _ => (own_rank, Cause::Other),
+        }
+    }
+
+    /// Time since the operation began, where the error tells it.
+    pub fn elapsed(&self) -> Option<Duration> {
+        match self {
+            Self::Missing { elapsed, .. }
+            | Self::Timeout { elapsed, .. }
+            | Self::Interrupted { elapsed, .. }
+            | Self::Lost { elapsed, .. }
+            | Self::NoSender { elapsed, .. }
+            | Self::NotReached { elapsed, .. } => Some(*elapsed),
+            _ => None,
         }
     }
 }

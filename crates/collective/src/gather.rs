@@ -54,6 +54,18 @@ impl ProcessGroup {
         self.check_length("all_gather: `all`", all.len(), self.of_all(own.len()))?;
         let parts = Parts::even(self.world_size(), all.len());
         all[parts.range(self.rank())].copy_from_slice(own);
+        self.all_gather_in_place(all)
+    }
+
+    /// [`all_gather`](Self::all_gather) in place: the own values are in their part of `all` already, the `rank`-th
+    /// of as many equal parts as there are ranks.
+    pub fn all_gather_in_place<T: Element>(
+        &mut self,
+        all: &mut [T],
+    ) -> Result<(), CollectiveError> {
+        let each = all.len() / self.world_size() as usize;
+        self.check_length("all_gather: `all`", all.len(), self.of_all(each))?;
+        let parts = Parts::even(self.world_size(), all.len());
         let schedule = self.gathering(size_of_val(all));
         self.perform(Operation::AllGather, &schedule, all, &parts, None)
     }

@@ -11,6 +11,7 @@ use crate::call::{Call, Operation};
 use crate::element::Element;
 use crate::error::CollectiveError;
 use crate::exchange::{self, Buffers, Scratch};
+use crate::interrupt::Watch;
 use crate::mesh::{Mesh, Running};
 use crate::messages::{Membership, PointToPoint};
 use crate::reduce_op::ReduceOp;
@@ -133,6 +134,13 @@ impl ProcessGroup {
     pub fn breaker(&self) -> Breaker {
         let interrupt = Arc::clone(self.mesh.interrupt());
         Arc::new(move || interrupt.raise())
+    }
+
+    /// Has a function called at least every 100 ms while a collective operation waits, by the thread that called the
+    /// operation. If it says true, the operation ends as by [`breaker`](Self::breaker). For a caller that
+    /// learns of a reason to stop only if it looks, such as an interpreter with signals.
+    pub fn watch(&mut self, ends: impl FnMut() -> bool + Send + 'static) {
+        self.mesh.watch = Some(Watch::new(ends));
     }
 
     /// Messages to and from other ranks, for any thread and with the time limit of the group; see [`PointToPoint`].

@@ -1,8 +1,10 @@
 //! The end of all operations of a group, ordered by another thread.
 
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use rdzv_event::Waker;
 
@@ -35,5 +37,43 @@ impl Interrupt {
 impl AsFd for Interrupt {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.waker.as_fd()
+    }
+}
+
+/// Longest time between two calls of the function of a [`Watch`].
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// A function of the thread that waits, which may end the operation.
+pub(crate) struct Watch {
+    ends: Box<dyn FnMut() -> bool + Send>,
+    called: Instant,
+}
+
+impl Watch {
+    pub(crate) fn new(ends: impl FnMut() -> bool + Send + 'static) -> Self {
+        Self {
+            ends: Box::new(ends),
+            called: Instant::now(),
+        }
+    }
+
+    /// The time until the next call is due, at most `left`.
+    pub(crate) fn slice(&self, left: Duration) -> Duration {
+        left.min(INTERVAL.saturating_sub(self.called.elapsed()))
+    }
+
+    /// Calls the function if that is due; says whether the operation is to end.
+    pub(crate) fn ends(&mut self) -> bool {
+        if self.called.elapsed() < INTERVAL {
+            return false;
+        }
+        self.called = Instant::now();
+        (self.ends)()
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Watch")
     }
 }

@@ -51,6 +51,19 @@ impl ProcessGroup {
     }
 }
 
+impl ProcessGroup {
+    /// Room for so many bytes of a rank, which other ranks say that it has.
+    ///
+    /// # Errors
+    ///
+    /// [`CollectiveError::TooLarge`] if that is more than [`GroupOptions::largest`](crate::GroupOptions::largest).
+    pub fn room(&mut self, length: u64, rank: u32) -> Result<Vec<u8>, CollectiveError> {
+        let mut lengths = vec![0; self.world_size() as usize];
+        lengths[rank as usize] = length;
+        Ok(self.reserve("broadcast_object", &lengths)?.0)
+    }
+}
+
 fn encode<S: Serialize>(what: &str, object: &S) -> Result<Vec<u8>, CollectiveError> {
     postcard::to_stdvec(object)
         .map_err(|error| CollectiveError::Argument(format!("{what}: write the object: {error}")))

@@ -4,7 +4,9 @@
 //! the caller's thread, once the queue is empty.
 
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use rdzv_store::Breaker;
 
@@ -46,8 +48,42 @@ pub struct GroupQueue {
     /// The group, while no operation is queued.
     idle: Option<Box<ProcessGroup>>,
     thread: Option<QueueThread>,
+    queued: Arc<Queued>,
     breaker: Breaker,
     point_to_point: PointToPoint,
+}
+
+/// Number of operations that have been queued and have not ended.
+#[derive(Default)]
+struct Queued {
+    count: Mutex<usize>,
+    empty: Condvar,
+}
+
+impl Queued {
+    fn lock(&self) -> MutexGuard<'_, usize> {
+        self.count.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An operation in the queue, until it has ended or is dropped.
+struct Place(Arc<Queued>);
+
+impl Place {
+    fn new(queued: &Arc<Queued>) -> Self {
+        *queued.lock() += 1;
+        Self(Arc::clone(queued))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut count = self.0.lock();
+        *count -= 1;
+        if *count == 0 {
+            self.0.empty.notify_all();
+        }
+    }
 }
 
 struct QueueThread {
@@ -64,7 +100,24 @@ impl GroupQueue {
             point_to_point: group.point_to_point(),
             idle: Some(Box::new(group)),
             thread: None,
+            queued: Arc::default(),
         }
+    }
+
+    /// Whether the queue is empty: [`group`](Self::group) returns at once.
+    pub fn is_empty(&self) -> bool {
+        self.idle.is_some() || *self.queued.lock() == 0
+    }
+
+    /// Waits for up to `timeout` until the queue is empty; says whether it is.
+    pub fn wait_empty(&self, timeout: Duration) -> bool {
+        if self.idle.is_some() {
+            return true;
+        }
+        let count = self.queued.lock();
+        let empty = &self.queued.empty;
+        let waited = empty.wait_timeout_while(count, timeout, |count| *count > 0);
+        *waited.unwrap_or_else(PoisonError::into_inner).0 == 0
     }
 
     /// Queues an operation, or several that belong together, and returns at once. It fails with
@@ -90,8 +143,12 @@ impl GroupQueue {
             thread.send(Message::Take(group))?;
         }
         let (completer, work) = work();
+        let place = Place::new(&self.queued);
         thread.send(Message::Run(Box::new(move |group| {
-            completer.complete(operation(group));
+            let outcome = operation(group);
+            // Who learns of the end may find the queue empty.
+            drop(place);
+            completer.complete(outcome);
         })))?;
         Ok(work)
     }

@@ -55,6 +55,11 @@ impl ReduceOp {
         Self::BitXor,
     ];
 
+    /// Whether only floats have it.
+    pub fn is_for_floats(self) -> bool {
+        matches!(self, Self::PremulSum(_))
+    }
+
     /// Whether it combines bits, which floats do not have.
     pub(crate) fn is_bitwise(self) -> bool {
         matches!(self, Self::BitAnd | Self::BitOr | Self::BitXor)

@@ -36,6 +36,8 @@ struct Shared<R> {
 }
 
 struct State<R> {
+    ended: bool,
+    /// Until it is taken.
     outcome: Option<Result<R, CollectiveError>>,
     on_done: Vec<OnDone>,
 }
@@ -44,6 +46,7 @@ struct State<R> {
 pub(crate) fn work<R>() -> (Completer<R>, Work<R>) {
     let shared = Arc::new(Shared {
         state: Mutex::new(State {
+            ended: false,
             outcome: None,
             on_done: Vec::new(),
         }),
@@ -57,12 +60,13 @@ impl<R> Work<R> {
     ///
     /// # Errors
     ///
-    /// Those of the operation.
+    /// Those of the operation. [`CollectiveError::Argument`] if the result was [taken](Self::take) before.
     pub fn wait(self) -> Result<R, CollectiveError> {
         let mut state = self.0.lock();
         loop {
-            if let Some(outcome) = state.outcome.take() {
-                return outcome;
+            if state.ended {
+                let taken = || CollectiveError::Argument("the result was taken before".to_owned());
+                return state.outcome.take().ok_or_else(taken)?;
             }
             let woken = self.0.ended.wait(state);
             state = woken.unwrap_or_else(PoisonError::into_inner);
@@ -74,7 +78,7 @@ impl<R> Work<R> {
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         let started = Instant::now();
         let mut state = self.0.lock();
-        while state.outcome.is_none() {
+        while !state.ended {
             let left = timeout.saturating_sub(started.elapsed());
             if left.is_zero() {
                 return false;
@@ -87,7 +91,12 @@ impl<R> Work<R> {
 
     /// Whether the operation has ended, with success or without.
     pub fn is_done(&self) -> bool {
-        self.0.lock().outcome.is_some()
+        self.0.lock().ended
+    }
+
+    /// The result of an operation that has ended. Nothing before its end, and nothing the second time.
+    pub fn take(&self) -> Option<Result<R, CollectiveError>> {
+        self.0.lock().outcome.take()
     }
 
     /// Has a function called once the operation has ended, with success or without: exactly once, and without a
@@ -96,7 +105,7 @@ impl<R> Work<R> {
     /// of these calls.
     pub fn on_done(&self, call: impl FnOnce() + Send + 'static) {
         let mut state = self.0.lock();
-        if state.outcome.is_none() {
+        if !state.ended {
             state.on_done.push(Box::new(call));
             return;
         }
@@ -121,6 +130,7 @@ impl<R> Completer<R> {
         let Some(shared) = self.0.take() else { return };
         let on_done = {
             let mut state = shared.lock();
+            state.ended = true;
             state.outcome = Some(outcome);
             std::mem::take(&mut state.on_done)
         };
@@ -182,7 +192,10 @@ mod tests {
             work.on_done(count());
             assert_eq!(calls.load(Ordering::Relaxed), 3);
             assert!(work.is_done());
-            assert_eq!(work.wait().is_ok(), succeeds);
+            let taken = work.take().expect("it has ended");
+            assert_eq!(taken.is_ok(), succeeds);
+            assert!(work.is_done() && work.take().is_none());
+            assert!(matches!(work.wait(), Err(CollectiveError::Argument(_))));
         }
     }
 

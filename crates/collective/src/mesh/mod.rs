@@ -21,7 +21,7 @@ use crate::acceptor::{Acceptor, Member};
 use crate::call::Call;
 use crate::error::CollectiveError;
 use crate::inbound::{Inbound, Incoming};
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Interrupt, Watch};
 use crate::outbound::Outbound;
 use crate::shared;
 use crate::socket::{Endpoint, Listener};
@@ -62,6 +62,7 @@ pub(crate) struct Mesh {
     longest: usize,
     spin: Spin,
     interrupt: Arc<Interrupt>,
+    pub(crate) watch: Option<Watch>,
 }
 
 impl Mesh {
@@ -97,6 +98,7 @@ impl Mesh {
             longest,
             spin: Spin::new(awake),
             interrupt,
+            watch: None,
             member,
             endpoints,
             outbound: BTreeMap::new(),

@@ -55,8 +55,15 @@ impl Mesh {
         if left.is_zero() {
             return Err(self.timed_out(running, awaited, state));
         }
+        let slice = self.watch.as_ref().map_or(left, |watch| watch.slice(left));
         let mut arrivals = false;
-        for source in self.poll(from, left)? {
+        let happened = self.poll(from, slice)?;
+        if let Some(watch) = &mut self.watch
+            && watch.ends()
+        {
+            return Err(self.interrupted(running));
+        }
+        for source in happened {
             match source {
                 Source::Interrupt => return Err(self.interrupted(running)),
                 Source::Acceptor => arrivals = true,
