@@ -3,7 +3,15 @@
 Importing this package loads no torch, numpy, asyncio or typing. Modules below it are loaded on first use.
 """
 
-from rdzv._errors import Error, QueueEmpty, StoreError, StoreTimeout
+from rdzv._errors import (
+    CollectiveError,
+    CollectiveTimeout,
+    Error,
+    QueueEmpty,
+    RankLost,
+    StoreError,
+    StoreTimeout,
+)
 from rdzv._rdzv import (
     FileStore,
     HashStore,
@@ -15,23 +23,33 @@ from rdzv._rdzv import (
 )
 
 __all__ = [
+    "CollectiveError",
+    "CollectiveTimeout",
     "Error",
     "FileStore",
+    "Group",
     "HashStore",
     "PrefixStore",
     "QueueEmpty",
+    "RankLost",
     "Store",
     "StoreError",
     "StoreServer",
     "StoreTimeout",
     "TCPStore",
+    "Work",
     "__version__",
     "find_rdzv_bin",
+    "premul_sum",
 ]
 
 # Attribute -> module that has it; a module of its own has the attribute's name.
 _LAZY = {
+    "Group": "rdzv._group",
+    "Work": "rdzv._group",
     "find_rdzv_bin": "rdzv._program",
+    "premul_sum": "rdzv._group",
+    "torch": "rdzv.torch",
 }
 
 

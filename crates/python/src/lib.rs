@@ -13,8 +13,10 @@
 
 mod argument;
 mod errors;
+mod group;
 mod handle;
 mod interrupt;
+mod memory;
 mod store;
 mod timeout;
 
@@ -25,5 +27,6 @@ use pyo3::prelude::*;
 fn _rdzv(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     store::add_classes(module)?;
+    group::add_classes(module)?;
     handle::register(module)
 }

@@ -89,6 +89,12 @@ impl StoreObject {
         }
     }
 
+    /// The store that an argument is, or a store of torch.
+    pub(crate) fn of_argument(object: &Bound<'_, PyAny>) -> PyResult<Arc<dyn Store>> {
+        let store = foreign::of(object)?;
+        store.bind(object.py()).cast::<Self>()?.get().open()
+    }
+
     /// The store, unless it, or the one that it stands on, is closed or of another process.
     pub(crate) fn open(&self) -> PyResult<Arc<dyn Store>> {
         if let Some(under) = &self.under {

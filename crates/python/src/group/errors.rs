@@ -1,0 +1,79 @@
+//! Errors of groups as exceptions of `rdzv._errors`.
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use rdzv_collective::{Cause, CollectiveError};
+
+use crate::errors::{exception, of_store};
+
+/// The exception for a failure of a group: `ValueError` for a wrong argument, else a `CollectiveError` or one of its
+/// children.
+pub(super) fn of_group(
+    py: Python<'_>,
+    error: &CollectiveError,
+    operation: &str,
+    rank: u32,
+) -> PyErr {
+    if let CollectiveError::Argument(text) = error {
+        return PyValueError::new_err(text.clone());
+    }
+    let (suspect, blamed) = error.blame(rank);
+    let (class, cause) = match (error, blamed) {
+        (CollectiveError::Broken { .. }, _) => ("CollectiveError", "broken"),
+        (CollectiveError::Store { source, .. }, _) => {
+            let from = of_store(py, source);
+            let raised = made(py, error, "CollectiveError", "store", operation, rank, &[]);
+            raised.set_cause(py, Some(from));
+            return raised;
+        }
+        (CollectiveError::AlreadyJoined { .. } | CollectiveError::WorldSize { .. }, _) => {
+            ("CollectiveError", "mismatch")
+        }
+        (CollectiveError::Missing { .. } | CollectiveError::NoSender { .. }, _) => {
+            ("CollectiveTimeout", "timeout")
+        }
+        (CollectiveError::System { .. }, _) => ("CollectiveError", "system"),
+        (CollectiveError::Object { .. }, _) => ("CollectiveError", "object"),
+        (_, Cause::TimedOut) => ("CollectiveTimeout", "timeout"),
+        (_, Cause::Lost) => ("RankLost", "lost"),
+        (_, Cause::Mismatch) => ("CollectiveError", "mismatch"),
+        (_, Cause::Refused) => ("CollectiveError", "refused"),
+        (_, Cause::Interrupted) => ("CollectiveError", "interrupted"),
+        (_, Cause::Other) => ("CollectiveError", "other"),
+    };
+    let peers: Vec<u32> = match error {
+        CollectiveError::Missing { missing, .. } => missing.clone(),
+        CollectiveError::NotReached { missing, .. } => {
+            missing.iter().map(|(rank, _)| *rank).collect()
+        }
+        // This rank is blamed itself: then it is about the one that says so.
+        CollectiveError::Aborted { peer, suspect, .. } if *suspect == rank => vec![*peer],
+        _ => (suspect != rank).then_some(suspect).into_iter().collect(),
+    };
+    made(py, error, class, cause, operation, rank, &peers)
+}
+
+fn made(
+    py: Python<'_>,
+    error: &CollectiveError,
+    class: &str,
+    cause: &str,
+    operation: &str,
+    rank: u32,
+    peers: &[u32],
+) -> PyErr {
+    let attributes = PyDict::new(py);
+    let elapsed = error.elapsed().map(|elapsed| elapsed.as_secs_f64());
+    let set = attributes
+        .set_item("rank", rank)
+        .and_then(|()| attributes.set_item("peer", peers.first()))
+        .and_then(|()| attributes.set_item("peers", PyTuple::new(py, peers)?))
+        .and_then(|()| attributes.set_item("operation", operation))
+        .and_then(|()| attributes.set_item("cause", cause))
+        .and_then(|()| attributes.set_item("elapsed", elapsed));
+    match set {
+        Ok(()) => exception(py, class, error.to_string(), Some(&attributes)),
+        Err(error) => error,
+    }
+}

@@ -1,0 +1,58 @@
+//! The end of the interpreter, for groups that are open.
+
+use std::sync::{Arc, Weak};
+
+use pyo3::exceptions::PyRuntimeWarning;
+use pyo3::prelude::*;
+
+use super::Shared;
+use crate::handle::{end_with_interpreter, ended};
+
+/// Ends a group with the interpreter, until this is dropped.
+pub(super) struct Registered(u64);
+
+impl Registered {
+    pub(super) fn new(group: &Weak<Shared>) -> Self {
+        let group = Weak::clone(group);
+        Self(end_with_interpreter(move || {
+            if let Some(group) = group.upgrade() {
+                end(&group);
+            }
+        }))
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        ended(self.0);
+    }
+}
+
+/// Closes the group. One warning says that an operation was in progress.
+fn end(group: &Arc<Shared>) {
+    let was_busy = match group.queue.try_lock() {
+        Some(queue) => queue.as_ref().is_some_and(|queue| !queue.is_empty()),
+        None => true,
+    };
+    group
+        .closed
+        .lock()
+        .get_or_insert_with(|| "the end of the interpreter".to_owned());
+    group.close();
+    if !was_busy {
+        return;
+    }
+    let text = format!(
+        "the interpreter ends while rank {} of process group {} is in an operation, which has failed; call close() \
+         before",
+        group.rank, group.name
+    );
+    Python::try_attach(|py| {
+        let warn = py.import("warnings").and_then(|warnings| {
+            warnings.call_method1("warn", (text, py.get_type::<PyRuntimeWarning>()))
+        });
+        if let Err(error) = warn {
+            error.write_unraisable(py, None);
+        }
+    });
+}

@@ -1,0 +1,274 @@
+//! Process groups: `rdzv.Group` and the backend of torch are written in Python on top of this.
+//!
+//! | file | is |
+//! |---|---|
+//! | `operations.rs` | one method for each operation: checks its arguments, then moves memory |
+//! | `arguments.rs` | their arguments |
+//! | `work.rs` | the handle of an asynchronous operation |
+//! | `turn.rs` | threads that call one group come one after another |
+//! | `signals.rs`, `callbacks.rs`, `life.rs` | Ctrl-C; functions that are called at the end of an operation; forks and the end of the interpreter |
+//! | `errors.rs` | errors as exceptions |
+//!
+//! A synchronous operation runs on the thread that calls it, detached from the interpreter, once the
+//! asynchronous ones before it have ended.
+
+mod arguments;
+mod callbacks;
+mod errors;
+mod life;
+mod operations;
+mod signals;
+mod turn;
+mod work;
+
+use std::mem::ManuallyDrop;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use rdzv_collective::{CollectiveError, GroupOptions, GroupQueue, PointToPoint, ProcessGroup};
+use rdzv_store::{Breaker, Store};
+
+use self::errors::of_group;
+use self::life::Registered;
+use self::turn::Turn;
+pub(crate) use self::work::NativeWork;
+use self::work::Outcome;
+use crate::handle::Origin;
+use crate::interrupt::SLICE;
+use crate::store::StoreObject;
+use crate::timeout::timeout;
+
+/// The classes of this folder.
+pub(crate) fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<NativeGroup>()?;
+    module.add_class::<NativeWork>()
+}
+
+/// One rank's membership in a group.
+#[pyclass(frozen, module = "rdzv._rdzv", name = "Group")]
+pub(crate) struct NativeGroup(Arc<Shared>);
+
+struct Shared {
+    origin: Origin,
+    /// Tells the group apart from others.
+    number: u64,
+    _registered: Registered,
+    rank: u32,
+    world_size: u32,
+    epoch: u64,
+    name: String,
+    address: Option<IpAddr>,
+    timeout: Mutex<Duration>,
+    turn: Turn,
+    /// Nothing once the group is closed. Never dropped by a fork, which would tell the peers that this rank leaves.
+    queue: Mutex<Option<ManuallyDrop<GroupQueue>>>,
+    messages: Mutex<Option<PointToPoint>>,
+    breaker: Breaker,
+    /// Number of collective operations that were called.
+    calls: AtomicU64,
+    /// Where the group was closed.
+    closed: Mutex<Option<String>>,
+}
+
+/// Reads a rank, which a mistaken caller may give as any integer.
+fn rank_argument(name: &str, value: i64, world_size: u32) -> PyResult<u32> {
+    let rank = u32::try_from(value).ok().filter(|rank| *rank < world_size);
+    rank.ok_or_else(|| {
+        PyValueError::new_err(format!(
+            "{name} is {value}: the group has ranks 0 to {}",
+            world_size - 1
+        ))
+    })
+}
+
+impl NativeGroup {
+    fn check(&self, operation: &str) -> PyResult<()> {
+        self.0.origin.check("Group")?;
+        callbacks::refuse(self.0.number, operation)
+    }
+
+    fn closed(&self) -> PyErr {
+        let place = self.0.closed.lock();
+        let place = place.as_deref().unwrap_or("an unknown place");
+        PyRuntimeError::new_err(format!("this Group was closed at {place}"))
+    }
+
+    fn failed(&self, py: Python<'_>, error: &CollectiveError, operation: &str) -> PyErr {
+        of_group(py, error, operation, self.0.rank)
+    }
+
+    /// Runs an operation: on this thread, or by the queue with the work as the result.
+    fn run(
+        &self,
+        py: Python<'_>,
+        operation: &'static str,
+        limit: Option<&Bound<'_, PyAny>>,
+        is_async: bool,
+        act: impl FnOnce(&mut ProcessGroup) -> Result<Outcome, CollectiveError> + Send + 'static,
+    ) -> PyResult<Result<Outcome, NativeWork>> {
+        let limit = timeout("timeout", limit)?.unwrap_or(*self.0.timeout.lock());
+        self.0.calls.fetch_add(1, Ordering::Relaxed);
+        let act = move |group: &mut ProcessGroup| {
+            group.set_timeout(limit);
+            act(group)
+        };
+        if is_async {
+            self.0.origin.check("Group")?;
+            return self.submit(py, operation, act).map(Err);
+        }
+        self.check(operation)?;
+        let _turn = self.0.turn.enter(py, operation)?;
+        let outcome = signals::run(py, || {
+            let mut queue = self.0.queue.lock();
+            let queue = queue.as_mut()?;
+            while !queue.wait_empty(SLICE) {
+                if signals::is_raised() {
+                    (self.0.breaker)();
+                }
+            }
+            Some(queue.group().and_then(act))
+        })?;
+        match outcome {
+            Some(Ok(outcome)) => Ok(Ok(outcome)),
+            Some(Err(error)) => Err(self.failed(py, &error, operation)),
+            None => Err(self.closed()),
+        }
+    }
+
+    fn submit(
+        &self,
+        py: Python<'_>,
+        operation: &'static str,
+        act: impl FnOnce(&mut ProcessGroup) -> Result<Outcome, CollectiveError> + Send + 'static,
+    ) -> PyResult<NativeWork> {
+        let _turn = self.0.turn.enter(py, operation)?;
+        let mut queue = self.0.queue.lock();
+        let Some(queue) = queue.as_mut() else {
+            return Err(self.closed());
+        };
+        let work = queue.submit(act);
+        let work = work.map_err(|error| self.failed(py, &error, operation))?;
+        let Shared { rank, number, .. } = &*self.0;
+        Ok(NativeWork::new(work, operation, *rank, *number))
+    }
+
+    /// The handle for messages.
+    fn messages(&self, limit: Option<&Bound<'_, PyAny>>) -> PyResult<PointToPoint> {
+        self.0.origin.check("Group")?;
+        let limit = timeout("timeout", limit)?.unwrap_or(*self.0.timeout.lock());
+        let messages = self.0.messages.lock().clone();
+        Ok(messages.ok_or_else(|| self.closed())?.with_timeout(limit))
+    }
+}
+
+impl NativeGroup {
+    /// Joins a group; returns when all ranks have.
+    #[expect(clippy::too_many_arguments, reason = "those of the call in Python")]
+    fn join(
+        py: Python<'_>,
+        store: &Bound<'_, PyAny>,
+        rank: i64,
+        world_size: i64,
+        name: String,
+        timeout: &Bound<'_, PyAny>,
+        epoch: i64,
+        address: Option<&str>,
+    ) -> PyResult<Self> {
+        let world_size = u32::try_from(world_size).ok().filter(|size| *size > 0);
+        let world_size = world_size
+            .ok_or_else(|| PyValueError::new_err("world_size is no positive number of ranks"))?;
+        let rank = rank_argument("rank", rank, world_size)?;
+        let epoch = u64::try_from(epoch)
+            .map_err(|_| PyValueError::new_err(format!("epoch is {epoch}: it counts from 0")))?;
+        let address = address
+            .map(|address| {
+                address.parse().map_err(|_| {
+                    PyValueError::new_err(format!("address {address:?} is no IP address"))
+                })
+            })
+            .transpose()?;
+        let limit = self::timeout("timeout", Some(timeout))?;
+        let timeout = limit.ok_or_else(|| PyValueError::new_err("timeout is None"))?;
+        let options = GroupOptions {
+            name: name.clone(),
+            epoch,
+            timeout,
+            address,
+            ..GroupOptions::default()
+        };
+        let store = StoreObject::of_argument(store)?;
+        let joined = join(py, &*store, rank, world_size, &options)?;
+        let mut group = joined.map_err(|error| of_group(py, &error, "join", rank))?;
+        group.watch(signals::is_raised);
+        let queue = GroupQueue::new(group);
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let shared = Arc::new_cyclic(|shared| Shared {
+            origin: Origin::here(),
+            // 0 stands for none.
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            _registered: Registered::new(shared),
+            rank,
+            world_size,
+            epoch,
+            name,
+            address,
+            timeout: Mutex::new(timeout),
+            turn: Turn::default(),
+            messages: Mutex::new(Some(queue.point_to_point())),
+            breaker: queue.breaker(),
+            queue: Mutex::new(Some(ManuallyDrop::new(queue))),
+            calls: AtomicU64::new(0),
+            closed: Mutex::new(None),
+        });
+        Ok(Self(shared))
+    }
+}
+
+impl Shared {
+    fn close(&self) {
+        let queue = match self.queue.try_lock() {
+            Some(mut queue) => queue.take(),
+            // Another thread is in an operation.
+            None => {
+                (self.breaker)();
+                self.queue.lock().take()
+            }
+        };
+        drop(self.messages.lock().take());
+        if let Some(queue) = queue {
+            drop(ManuallyDrop::into_inner(queue));
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if self.origin.is_foreign() {
+            return;
+        }
+        // The threads of the group may need the interpreter before they end.
+        if Python::try_attach(|py| py.detach(|| self.close())).is_none() {
+            self.close();
+        }
+    }
+}
+
+/// Joins a group. Ctrl-C ends the wait for the other ranks.
+fn join(
+    py: Python<'_>,
+    store: &dyn Store,
+    rank: u32,
+    world_size: u32,
+    options: &GroupOptions,
+) -> PyResult<Result<ProcessGroup, CollectiveError>> {
+    signals::run(py, || {
+        rdzv_store::interruptible(crate::interrupt::is_to_end, || {
+            ProcessGroup::with_options(store, rank, world_size, options)
+        })
+    })
+}

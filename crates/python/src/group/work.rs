@@ -1,0 +1,204 @@
+//! The handle of an asynchronous operation.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use pyo3::types::PyByteArray;
+use rdzv_collective::{CollectiveError, Received, Work};
+use rdzv_store::Breaker;
+
+use super::callbacks;
+use super::errors::of_group;
+use super::signals;
+use crate::interrupt::{SLICE, wait_in_slices};
+use crate::memory::Memory;
+use crate::timeout::{FOREVER, timeout};
+
+/// The result of an operation. It keeps the memory of the arguments until somebody who is attached to the interpreter drops it.
+#[derive(Default)]
+pub(super) struct Outcome {
+    #[expect(dead_code, reason = "keeps the memory")]
+    pub(super) memory: Vec<Memory>,
+    /// The sender of a message.
+    pub(super) from: Option<u32>,
+    /// The bytes of objects.
+    pub(super) objects: Vec<Vec<u8>>,
+}
+
+impl From<Vec<Memory>> for Outcome {
+    fn from(memory: Vec<Memory>) -> Self {
+        Self {
+            memory,
+            ..Self::default()
+        }
+    }
+}
+
+/// Work of any kind.
+pub(super) trait AnyWork: Send + Sync {
+    fn is_done(&self) -> bool;
+    fn wait(&self, timeout: Duration) -> bool;
+    fn on_done(&self, call: Box<dyn FnOnce() + Send>);
+    fn take(&self) -> Option<Result<Outcome, CollectiveError>>;
+}
+
+/// The result of the work of an operation, as an outcome.
+pub(super) trait IntoOutcome: Send + 'static {
+    fn into_outcome(self) -> Outcome;
+}
+
+impl IntoOutcome for Outcome {
+    fn into_outcome(self) -> Outcome {
+        self
+    }
+}
+
+impl IntoOutcome for Memory {
+    fn into_outcome(self) -> Outcome {
+        vec![self].into()
+    }
+}
+
+impl IntoOutcome for Received<Memory> {
+    fn into_outcome(self) -> Outcome {
+        Outcome {
+            memory: vec![self.buffer],
+            from: Some(self.from),
+            ..Outcome::default()
+        }
+    }
+}
+
+impl<R: IntoOutcome> AnyWork for Work<R> {
+    fn is_done(&self) -> bool {
+        Self::is_done(self)
+    }
+
+    fn wait(&self, timeout: Duration) -> bool {
+        self.wait_timeout(timeout)
+    }
+
+    fn on_done(&self, call: Box<dyn FnOnce() + Send>) {
+        Self::on_done(self, call);
+    }
+
+    fn take(&self) -> Option<Result<Outcome, CollectiveError>> {
+        Self::take(self).map(|result| result.map(R::into_outcome))
+    }
+}
+
+/// Waits for work on the thread that calls it. Ctrl-C breaks the group.
+pub(super) fn finish(
+    py: Python<'_>,
+    work: &dyn AnyWork,
+    breaker: &Breaker,
+) -> PyResult<Result<Outcome, CollectiveError>> {
+    let waited = signals::run(py, || {
+        while !work.wait(SLICE) {
+            if signals::is_raised() {
+                breaker();
+                // It ends the operation, which still has the memory.
+                work.wait(FOREVER);
+            }
+        }
+    });
+    let outcome = work.take();
+    waited?;
+    Ok(outcome.unwrap_or_else(|| Ok(Outcome::default())))
+}
+
+/// An operation that goes on by itself.
+#[pyclass(frozen, module = "rdzv._rdzv", name = "Work")]
+pub(crate) struct NativeWork {
+    work: Box<dyn AnyWork>,
+    ended: OnceLock<Result<Outcome, CollectiveError>>,
+    operation: &'static str,
+    rank: u32,
+    /// Tells the group apart from others.
+    group: u64,
+}
+
+impl NativeWork {
+    pub(super) fn new(
+        work: impl AnyWork + 'static,
+        operation: &'static str,
+        rank: u32,
+        group: u64,
+    ) -> Self {
+        Self {
+            work: Box::new(work),
+            ended: OnceLock::new(),
+            operation,
+            rank,
+            group,
+        }
+    }
+
+    fn outcome(&self, py: Python<'_>) -> PyResult<Option<&Outcome>> {
+        if !self.work.is_done() {
+            return Ok(None);
+        }
+        let taken = || self.work.take().unwrap_or_else(|| Ok(Outcome::default()));
+        match self.ended.get_or_init(taken) {
+            Ok(outcome) => Ok(Some(outcome)),
+            Err(error) => Err(of_group(py, error, self.operation, self.rank)),
+        }
+    }
+}
+
+#[pymethods]
+impl NativeWork {
+    /// Waits for up to `timeout` seconds. True: the operation has ended with success; false: it goes on.
+    #[pyo3(signature = (timeout=None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
+        if !self.work.is_done() {
+            callbacks::refuse(self.group, "wait")?;
+            let limit = self::timeout("timeout", timeout)?.unwrap_or(FOREVER);
+            let step = |left| self.work.wait(left).then_some(());
+            if wait_in_slices(py, limit, step)?.is_none() {
+                return Ok(false);
+            }
+        }
+        self.outcome(py).map(|_| true)
+    }
+
+    /// Whether the operation has ended, with success or without.
+    fn done(&self) -> bool {
+        self.work.is_done()
+    }
+
+    /// The rank that sent a message, once it has come.
+    fn source(&self, py: Python<'_>) -> PyResult<Option<u32>> {
+        Ok(self.outcome(py)?.and_then(|outcome| outcome.from))
+    }
+
+    /// The bytes of objects, one for each rank.
+    fn objects<'py>(&self, py: Python<'py>) -> PyResult<Option<Vec<Bound<'py, PyByteArray>>>> {
+        let outcome = self.outcome(py)?;
+        Ok(outcome.map(|outcome| as_bytes(py, &outcome.objects)))
+    }
+
+    /// Calls `call()` once the operation has ended, with success or without.
+    fn on_done(&self, call: Py<PyAny>) {
+        let group = self.group;
+        self.work.on_done(Box::new(move || {
+            // Nothing is called once the interpreter has ended.
+            let _ = Python::try_attach(|py| {
+                callbacks::run(group, || {
+                    if let Err(error) = call.call0(py) {
+                        error.write_unraisable(py, Some(call.bind(py)));
+                    }
+                });
+                drop(call);
+            });
+        }));
+    }
+}
+
+pub(super) fn as_bytes<'py>(py: Python<'py>, objects: &[Vec<u8>]) -> Vec<Bound<'py, PyByteArray>> {
+    objects
+        .iter()
+        .map(|bytes| PyByteArray::new(py, bytes))
+        .collect()
+}

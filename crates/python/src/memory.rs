@@ -1,0 +1,597 @@
+//! Memory of Python objects: numpy arrays, JAX host arrays, torch tensors, `bytearray` and the like.
+//!
+//! The one place of this crate with `unsafe`: an address that an object vouches for becomes a slice. An object is
+//! asked in one of three ways:
+//!
+//! | way | objects |
+//! |---|---|
+//! | `data_ptr()`, `numel()` and the like | `torch.Tensor` |
+//! | buffer protocol | numpy arrays, `bytearray`, `memoryview`, `array.array`, arrow buffers |
+//! | DLPack: its C exchange interface, else `__dlpack__` | whatever else has it: JAX, CuPy, bfloat16 arrays |
+//!
+//! Invariants of every [`Memory`]:
+//!
+//! - M1: `start` is the address of `bytes` bytes that stay where they are while `owner` lives: the object has
+//!   promised that (an exported buffer cannot be resized, a managed tensor lives until its deleter is called, a tensor that is referenced
+//!   keeps its storage). Without bytes, the address is never used.
+//! - M2: `start` is aligned for the elements, and `bytes` is a multiple of their size; both are checked here.
+//! - M3: every bit pattern is a value of every [`Element`], so that bytes of anybody can be read as elements.
+//! - M4: only memory that the object gives for writing is written. While an operation has it, the program must not
+//!   touch it, as with every library that works on arrays without the interpreter's lock.
+
+#![allow(unsafe_code)]
+
+use std::ffi::CStr;
+use std::fmt;
+use std::ptr::NonNull;
+
+use dlpark::DlpackFlags;
+use dlpark::ffi::{DLDataType, DLDataTypeCode, DLDeviceType};
+use dlpark::python::{ImportRequest, ImportedDlpack};
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use rdzv_collective::{Element, ElementType, ReceiveBuffer, ReduceOp, SendBuffer};
+
+/// The use that an operation makes of the memory of an argument.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+}
+
+/// An argument of a call, for errors.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Argument {
+    pub(crate) operation: &'static str,
+    pub(crate) name: &'static str,
+}
+
+impl fmt::Display for Argument {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: {}", self.operation, self.name)
+    }
+}
+
+/// The element type of an array, and what a group can do with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kind {
+    pub(crate) element: ElementType,
+    /// Number of `element`s of one value of the array.
+    lanes: usize,
+    meaning: Meaning,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Meaning {
+    Number,
+    /// A pair of floats.
+    Complex,
+    /// Bytes that are moved, and not combined.
+    Opaque,
+}
+
+const NUMBERS: &str = "bool, uint8 to uint64, int8 to int64, float16, bfloat16, float32, float64";
+
+impl Kind {
+    const fn number(element: ElementType) -> Self {
+        Self {
+            element,
+            lanes: 1,
+            meaning: Meaning::Number,
+        }
+    }
+
+    const fn complex(element: ElementType) -> Self {
+        Self {
+            element,
+            lanes: 2,
+            meaning: Meaning::Complex,
+        }
+    }
+
+    const OPAQUE: Self = Self {
+        element: ElementType::U8,
+        lanes: 1,
+        meaning: Meaning::Opaque,
+    };
+
+    /// Refuses an operator that values of this type do not have.
+    pub(crate) fn check(self, argument: Argument, op: ReduceOp) -> PyResult<()> {
+        let accepted = match self.meaning {
+            Meaning::Number if self.element.allows(op) => return Ok(()),
+            Meaning::Complex if matches!(op, ReduceOp::Sum | ReduceOp::Average) => return Ok(()),
+            Meaning::Number if op.is_for_floats() => "float16, bfloat16, float32, float64",
+            Meaning::Number if self.element == ElementType::Bool => "all types but bool",
+            Meaning::Number => "bool and the integers",
+            Meaning::Complex | Meaning::Opaque => NUMBERS,
+        };
+        Err(PyTypeError::new_err(format!(
+            "{argument} has dtype {self}, which cannot be reduced by {op}; accepted are {accepted}"
+        )))
+    }
+
+    /// From the format of a buffer, as the module `struct` has it.
+    fn of_format(format: &CStr, size: usize) -> Result<Self, FormatError> {
+        let text = format.to_str().unwrap_or_default();
+        let (order, code) = match text.as_bytes() {
+            [order @ (b'<' | b'>' | b'=' | b'@' | b'!'), rest @ ..] => (*order, rest),
+            rest => (b'@', rest),
+        };
+        let foreign = if cfg!(target_endian = "little") {
+            matches!(order, b'>' | b'!')
+        } else {
+            order == b'<'
+        };
+        use ElementType as E;
+        let kind = match (code, size) {
+            (b"?", 1) => Self::number(E::Bool),
+            (b"B" | b"c", 1) => Self::number(E::U8),
+            (b"b", 1) => Self::number(E::I8),
+            (b"H", 2) => Self::number(E::U16),
+            (b"h", 2) => Self::number(E::I16),
+            (b"I" | b"L" | b"N", 4) => Self::number(E::U32),
+            (b"i" | b"l" | b"n", 4) => Self::number(E::I32),
+            (b"L" | b"Q" | b"N", 8) => Self::number(E::U64),
+            (b"l" | b"q" | b"n", 8) => Self::number(E::I64),
+            (b"e", 2) => Self::number(E::F16),
+            (b"f", 4) => Self::number(E::F32),
+            (b"d", 8) => Self::number(E::F64),
+            (b"Zf" | b"F", 8) => Self::complex(E::F32),
+            (b"Zd" | b"D", 16) => Self::complex(E::F64),
+            _ => return Err(FormatError::Unknown(text.to_owned())),
+        };
+        if foreign && size > 1 {
+            return Err(FormatError::ByteOrder);
+        }
+        Ok(kind)
+    }
+
+    fn of_dlpack(data_type: DLDataType) -> Option<Self> {
+        use ElementType as E;
+        let DLDataType { code, bits, lanes } = data_type;
+        if lanes != 1 {
+            return None;
+        }
+        Some(match (code, bits) {
+            (DLDataTypeCode::BOOL, 8) => Self::number(E::Bool),
+            (DLDataTypeCode::UINT, 8) => Self::number(E::U8),
+            (DLDataTypeCode::INT, 8) => Self::number(E::I8),
+            (DLDataTypeCode::UINT, 16) => Self::number(E::U16),
+            (DLDataTypeCode::INT, 16) => Self::number(E::I16),
+            (DLDataTypeCode::UINT, 32) => Self::number(E::U32),
+            (DLDataTypeCode::INT, 32) => Self::number(E::I32),
+            (DLDataTypeCode::UINT, 64) => Self::number(E::U64),
+            (DLDataTypeCode::INT, 64) => Self::number(E::I64),
+            (DLDataTypeCode::FLOAT, 16) => Self::number(E::F16),
+            (DLDataTypeCode::BFLOAT, 16) => Self::number(E::Bf16),
+            (DLDataTypeCode::FLOAT, 32) => Self::number(E::F32),
+            (DLDataTypeCode::FLOAT, 64) => Self::number(E::F64),
+            (DLDataTypeCode::COMPLEX, 64) => Self::complex(E::F32),
+            (DLDataTypeCode::COMPLEX, 128) => Self::complex(E::F64),
+            // The types with 8 bits have codes of their own.
+            (code, 8) if code.0 >= DLDataTypeCode::FLOAT8_E3M4.0 => Self::OPAQUE,
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use ElementType as E;
+        formatter.write_str(match (self.meaning, self.element) {
+            (Meaning::Opaque, _) => "float8",
+            (Meaning::Complex, E::F32) => "complex64",
+            (Meaning::Complex, _) => "complex128",
+            (_, E::U8) => "uint8",
+            (_, E::I8) => "int8",
+            (_, E::U16) => "uint16",
+            (_, E::I16) => "int16",
+            (_, E::U32) => "uint32",
+            (_, E::I32) => "int32",
+            (_, E::U64) => "uint64",
+            (_, E::I64) => "int64",
+            (_, E::F16) => "float16",
+            (_, E::Bf16) => "bfloat16",
+            (_, E::F32) => "float32",
+            (_, E::F64) => "float64",
+            (_, E::Bool) => "bool",
+        })
+    }
+}
+
+enum FormatError {
+    ByteOrder,
+    Unknown(String),
+}
+
+/// The object that keeps memory where it is.
+enum Owner {
+    #[expect(dead_code, reason = "keeps the tensor")]
+    Tensor(Py<PyAny>),
+    #[expect(dead_code, reason = "keeps the buffer exported")]
+    Buffer(PyUntypedBuffer),
+    #[expect(dead_code, reason = "keeps the managed tensor")]
+    Dlpack(ImportedDlpack),
+}
+
+/// The memory of an array that an operation has.
+pub(crate) struct Memory {
+    start: NonNull<u8>,
+    bytes: usize,
+    kind: Kind,
+    _owner: Owner,
+}
+
+// SAFETY: M1 says that the memory stays for any thread. The owners give their reference back from any thread:
+// pyo3 defers that until somebody is attached, and the deleters of DLPack may be called by every thread.
+unsafe impl Send for Memory {}
+// SAFETY: a shared `Memory` only gives shared slices of values without interior mutability.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// The memory of `object`, which is an argument of a call.
+    ///
+    /// # Errors
+    ///
+    /// `TypeError` if it is no array, or of a type that a group does not carry; `ValueError` if it is not contiguous,
+    /// not aligned, read-only though it is to be written, or not in the memory of this host.
+    pub(crate) fn of(
+        object: &Bound<'_, PyAny>,
+        argument: Argument,
+        access: Access,
+    ) -> PyResult<Self> {
+        if let Some(memory) = Self::of_tensor(object, argument)? {
+            return Ok(memory);
+        }
+        let memory = match PyUntypedBuffer::get(object) {
+            Ok(buffer) => Self::of_buffer(object, buffer, argument, access),
+            Err(error) => {
+                if !object.hasattr(intern!(object.py(), "__dlpack__"))? {
+                    return Err(PyTypeError::new_err(format!(
+                        "{argument} is {}, which is no array: pass a numpy array, a torch tensor, a bytearray, or what \
+                         has __dlpack__ or a buffer ({error})",
+                        object.get_type()
+                    )));
+                }
+                Self::of_dlpack(object, argument, access)
+            }
+        }?;
+        let align = memory.kind.element.size();
+        if memory.bytes > 0 && !memory.start.as_ptr().addr().is_multiple_of(align) {
+            return Err(PyValueError::new_err(format!(
+                "{argument} is not aligned for its elements; pass numpy.require(x, requirements=\"A\")"
+            )));
+        }
+        Ok(memory)
+    }
+
+    /// The memory of a `torch.Tensor`; `None` if `object` is none.
+    fn of_tensor(object: &Bound<'_, PyAny>, argument: Argument) -> PyResult<Option<Self>> {
+        let py = object.py();
+        let Some(torch) = Torch::get(py)? else {
+            return Ok(None);
+        };
+        if !object.is_instance(torch.tensor.bind(py))? {
+            return Ok(None);
+        }
+        if !object.getattr(intern!(py, "is_cpu"))?.is_truthy()? {
+            let device = object.getattr(intern!(py, "device"))?;
+            return Err(not_here(argument, &device.to_string()));
+        }
+        let data_type = object.getattr(intern!(py, "dtype"))?;
+        let kind = torch.kind(&data_type).ok_or_else(|| {
+            PyTypeError::new_err(format!(
+                "{argument} has dtype {data_type}; accepted are {NUMBERS}, complex64, complex128 and float8"
+            ))
+        })?;
+        let contiguous = object.call_method0(intern!(py, "is_contiguous"))?;
+        if !contiguous.is_truthy()? {
+            let strides = object.call_method0(intern!(py, "stride"))?;
+            return Err(PyValueError::new_err(format!(
+                "{argument} is not contiguous (strides {strides}); pass x.contiguous()"
+            )));
+        }
+        let elements: usize = object.call_method0(intern!(py, "numel"))?.extract()?;
+        let address: usize = object.call_method0(intern!(py, "data_ptr"))?.extract()?;
+        let bytes = elements * kind.lanes * kind.element.size();
+        let start = NonNull::new(std::ptr::with_exposed_provenance_mut(address));
+        if start.is_none() && bytes > 0 {
+            return Err(PyValueError::new_err(format!(
+                "{argument} has no memory of its own: it is a tensor without storage"
+            )));
+        }
+        Ok(Some(Self {
+            start: start.unwrap_or(NonNull::dangling()),
+            bytes,
+            kind,
+            _owner: Owner::Tensor(object.clone().unbind()),
+        }))
+    }
+
+    fn of_buffer(
+        object: &Bound<'_, PyAny>,
+        buffer: PyUntypedBuffer,
+        argument: Argument,
+        access: Access,
+    ) -> PyResult<Self> {
+        let kind = match Kind::of_format(buffer.format(), buffer.item_size()) {
+            Ok(kind) => kind,
+            Err(FormatError::ByteOrder) => {
+                return Err(PyTypeError::new_err(format!(
+                    "{argument} has a byte order other than this machine's; pass x.astype(x.dtype.newbyteorder(\"=\"))"
+                )));
+            }
+            Err(FormatError::Unknown(format)) => {
+                let data_type = object.getattr(intern!(object.py(), "dtype"));
+                let data_type = data_type.map_or(format, |data_type| data_type.to_string());
+                return Err(PyTypeError::new_err(format!(
+                    "{argument} has dtype {data_type}; accepted are {NUMBERS}, complex64 and complex128"
+                )));
+            }
+        };
+        if !buffer.is_c_contiguous() {
+            return Err(PyValueError::new_err(format!(
+                "{argument} is not contiguous (strides {:?}); pass numpy.ascontiguousarray(x)",
+                buffer.strides()
+            )));
+        }
+        if access == Access::Write && buffer.readonly() {
+            return Err(read_only(argument));
+        }
+        let bytes = buffer.len_bytes();
+        Ok(Self {
+            start: NonNull::new(buffer.buf_ptr().cast()).unwrap_or(NonNull::dangling()),
+            bytes,
+            kind,
+            _owner: Owner::Buffer(buffer),
+        })
+    }
+
+    fn of_dlpack(object: &Bound<'_, PyAny>, argument: Argument, access: Access) -> PyResult<Self> {
+        let request = ImportRequest::new(object.as_borrowed())?;
+        let here =
+            |device: DLDeviceType| matches!(device, DLDeviceType::CPU | DLDeviceType::CUDAHOST);
+        if let Ok(device) = request.device()
+            && !here(device.device_type)
+        {
+            let name = match device.device_type {
+                DLDeviceType::CUDA => format!("cuda:{}", device.device_id),
+                other => format!("DLPack device {}:{}", other.0, device.device_id),
+            };
+            return Err(not_here(argument, &name));
+        }
+        let imported = request.import(None, None).map_err(|error| {
+            let data_type = object.getattr(intern!(object.py(), "dtype"));
+            let data_type = data_type.map_or_else(|_| "a dtype".to_owned(), |one| one.to_string());
+            PyTypeError::new_err(format!(
+                "{argument} has {data_type}, which it does not hand over ({error}); accepted are {NUMBERS}, complex64 \
+                 and complex128"
+            ))
+        })?;
+        let bad = |error: dlpark::tensor::Error| {
+            PyValueError::new_err(format!(
+                "{argument} has a DLPack form that is not valid: {error}"
+            ))
+        };
+        let tensor = imported.validate().map_err(bad)?;
+        if !here(tensor.device().device_type) {
+            return Err(not_here(argument, "another device"));
+        }
+        let kind = Kind::of_dlpack(tensor.dtype()).ok_or_else(|| {
+            PyTypeError::new_err(format!(
+                "{argument} has the DLPack type {:?}; accepted are {NUMBERS}, complex64, complex128 and float8",
+                tensor.dtype()
+            ))
+        })?;
+        if !tensor.is_compact().map_err(bad)? {
+            return Err(PyValueError::new_err(format!(
+                "{argument} is not contiguous (strides {:?}); pass a contiguous copy",
+                tensor.strides().unwrap_or_default()
+            )));
+        }
+        if access == Access::Write && imported.flags().contains(DlpackFlags::READ_ONLY) {
+            return Err(read_only(argument));
+        }
+        let bytes = tensor.num_bytes();
+        let start = tensor.data_ptr().cast_mut().cast::<u8>();
+        // The producer says that its values begin there, inside of one allocation.
+        let start = start.wrapping_add(usize::try_from(tensor.byte_offset()).unwrap_or(usize::MAX));
+        Ok(Self {
+            start: NonNull::new(start).unwrap_or(NonNull::dangling()),
+            bytes,
+            kind,
+            _owner: Owner::Dlpack(imported),
+        })
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Number of values of the array.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes / self.kind.element.size() / self.kind.lanes
+    }
+
+    /// Number of elements in one value of the array.
+    pub(crate) fn lanes(&self) -> usize {
+        self.kind.lanes
+    }
+
+    /// Whether the two share a byte.
+    pub(crate) fn overlaps(&self, other: &Self) -> bool {
+        let (own, theirs) = (self.start.as_ptr().addr(), other.start.as_ptr().addr());
+        own < theirs + other.bytes && theirs < own + self.bytes && self.bytes > 0 && other.bytes > 0
+    }
+
+    /// Whether `other` is the `index`-th of `count` equal parts of this memory.
+    pub(crate) fn has_part(&self, other: &Self, index: usize, count: usize) -> bool {
+        let each = self.bytes / count;
+        other.bytes == each
+            && other.start.as_ptr().addr() == self.start.as_ptr().addr() + index * each
+    }
+
+    /// The elements; `T` is the type that the memory has.
+    pub(crate) fn values<T: Element>(&self) -> &[T] {
+        assert_eq!(T::TYPE, self.kind.element, "elements of another type");
+        if self.bytes == 0 {
+            return &[];
+        }
+        // SAFETY: M1 to M3. M4: nobody writes it as long as an operation has it for reading.
+        unsafe {
+            std::slice::from_raw_parts(self.start.as_ptr().cast(), self.bytes / size_of::<T>())
+        }
+    }
+
+    /// The elements, for writing; `T` is the type that the memory has.
+    pub(crate) fn values_mut<T: Element>(&mut self) -> &mut [T] {
+        assert_eq!(T::TYPE, self.kind.element, "elements of another type");
+        if self.bytes == 0 {
+            return &mut [];
+        }
+        // SAFETY: M1 to M3. M4: it was given for writing, and nobody else touches it.
+        unsafe {
+            std::slice::from_raw_parts_mut(self.start.as_ptr().cast(), self.bytes / size_of::<T>())
+        }
+    }
+}
+
+impl SendBuffer for Memory {
+    fn element(&self) -> ElementType {
+        self.kind.element
+    }
+
+    fn bytes(&self) -> &[u8] {
+        if self.bytes == 0 {
+            return &[];
+        }
+        // SAFETY: as for `values`; bytes have no alignment.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
+    }
+}
+
+impl ReceiveBuffer for Memory {
+    fn element(&self) -> ElementType {
+        self.kind.element
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        if self.bytes == 0 {
+            return &mut [];
+        }
+        // SAFETY: as for `values_mut`; bytes have no alignment.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
+    }
+}
+
+fn read_only(argument: Argument) -> PyErr {
+    PyValueError::new_err(format!(
+        "{argument} is read-only, and the operation writes it; pass a copy, e.g. numpy.array(x)"
+    ))
+}
+
+fn not_here(argument: Argument, device: &str) -> PyErr {
+    let Argument { operation, name } = argument;
+    PyValueError::new_err(format!(
+        "{operation}: {name} is on {device}; this build of rdzv carries CPU tensors. Send {name}.cpu(), or use \
+         cpu:rdzv,cuda:nccl for process groups"
+    ))
+}
+
+/// The types of torch, once it is there.
+struct Torch {
+    tensor: Py<PyAny>,
+    data_types: Vec<(Py<PyAny>, Kind)>,
+}
+
+/// Names of torch's types in the order of their use.
+const DATA_TYPES: [(&str, Kind); 20] = {
+    use ElementType as E;
+    [
+        ("float32", Kind::number(E::F32)),
+        ("bfloat16", Kind::number(E::Bf16)),
+        ("float16", Kind::number(E::F16)),
+        ("int64", Kind::number(E::I64)),
+        ("float64", Kind::number(E::F64)),
+        ("uint8", Kind::number(E::U8)),
+        ("int32", Kind::number(E::I32)),
+        ("bool", Kind::number(E::Bool)),
+        ("int8", Kind::number(E::I8)),
+        ("int16", Kind::number(E::I16)),
+        ("uint16", Kind::number(E::U16)),
+        ("uint32", Kind::number(E::U32)),
+        ("uint64", Kind::number(E::U64)),
+        ("complex64", Kind::complex(E::F32)),
+        ("complex128", Kind::complex(E::F64)),
+        ("float8_e4m3fn", Kind::OPAQUE),
+        ("float8_e5m2", Kind::OPAQUE),
+        ("float8_e4m3fnuz", Kind::OPAQUE),
+        ("float8_e5m2fnuz", Kind::OPAQUE),
+        ("float8_e8m0fnu", Kind::OPAQUE),
+    ]
+};
+
+impl Torch {
+    /// Torch, if this process has loaded it.
+    fn get(py: Python<'_>) -> PyResult<Option<&'static Self>> {
+        static TORCH: PyOnceLock<Torch> = PyOnceLock::new();
+        if let Some(torch) = TORCH.get(py) {
+            return Ok(Some(torch));
+        }
+        let modules = py.import("sys")?.getattr("modules")?;
+        let Ok(torch) = modules.get_item("torch") else {
+            return Ok(None);
+        };
+        // While torch is being imported it may lack them.
+        let Ok(tensor) = torch.getattr("Tensor") else {
+            return Ok(None);
+        };
+        let data_types = DATA_TYPES.iter().filter_map(|(name, kind)| {
+            let data_type = torch.getattr(*name).ok()?;
+            Some((data_type.unbind(), *kind))
+        });
+        let torch = Self {
+            tensor: tensor.unbind(),
+            data_types: data_types.collect(),
+        };
+        Ok(Some(TORCH.get_or_init(py, || torch)))
+    }
+
+    fn kind(&self, data_type: &Bound<'_, PyAny>) -> Option<Kind> {
+        let mut types = self.data_types.iter();
+        types
+            .find(|(known, _)| known.is(data_type))
+            .map(|(_, kind)| *kind)
+    }
+}
+
+/// Runs an expression with `$T` as the Rust type of an element type.
+macro_rules! typed {
+    ($element:expr, $T:ident => $body:expr) => {{
+        use rdzv_collective::{Bool, ElementType, bf16, f16};
+        match $element {
+            ElementType::U8 => typed!(@ u8, $T, $body),
+            ElementType::I8 => typed!(@ i8, $T, $body),
+            ElementType::U16 => typed!(@ u16, $T, $body),
+            ElementType::I16 => typed!(@ i16, $T, $body),
+            ElementType::U32 => typed!(@ u32, $T, $body),
+            ElementType::I32 => typed!(@ i32, $T, $body),
+            ElementType::U64 => typed!(@ u64, $T, $body),
+            ElementType::I64 => typed!(@ i64, $T, $body),
+            ElementType::F16 => typed!(@ f16, $T, $body),
+            ElementType::Bf16 => typed!(@ bf16, $T, $body),
+            ElementType::F32 => typed!(@ f32, $T, $body),
+            ElementType::F64 => typed!(@ f64, $T, $body),
+            ElementType::Bool => typed!(@ Bool, $T, $body),
+        }
+    }};
+    (@ $type:ty, $T:ident, $body:expr) => {{
+        type $T = $type;
+        $body
+    }};
+}
+
+pub(crate) use typed;

@@ -1,0 +1,522 @@
+"""The backend ``rdzv`` of ``torch.distributed``, for tensors on the CPU.
+
+torch finds it by the entry point ``torch.distributed.backends``: ``init_process_group("rdzv")``,
+``init_process_group("cpu:rdzv,cuda:nccl")`` and ``new_group(backend="rdzv")`` need no import.
+"""
+
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Backend as _Backend
+from torch._C._distributed_c10d import ErrorType
+from torch._C._distributed_c10d import ReduceOp as _ReduceOp
+from torch._C._distributed_c10d import Work as _Work
+
+from rdzv import _rdzv
+from rdzv._errors import CollectiveError, CollectiveTimeout, Error
+
+_OPERATORS = {
+    _ReduceOp.SUM: "sum",
+    _ReduceOp.AVG: "avg",
+    _ReduceOp.PRODUCT: "prod",
+    _ReduceOp.MIN: "min",
+    _ReduceOp.MAX: "max",
+    _ReduceOp.BAND: "band",
+    _ReduceOp.BOR: "bor",
+    _ReduceOp.BXOR: "bxor",
+    _ReduceOp.PREMUL_SUM: "premul_sum",
+}
+# torch holds a backend by its C++ half, and calls into a Python half that is gone fail. So none goes.
+_kept = []
+_SUM = _ReduceOp.SUM
+_PREMUL_SUM = _ReduceOp.PREMUL_SUM
+
+
+def _operator(op):
+    """The name of an operator, and its factor."""
+    kind = op.op
+    if kind == _SUM:
+        return "sum", None
+    if kind == _PREMUL_SUM:
+        factor = op.factor
+        return "premul_sum", factor.item() if isinstance(factor, torch.Tensor) else float(factor)
+    return _OPERATORS[kind], None
+
+
+def _limit(timeout):
+    """The time limit of one call; the one of the group where none was given."""
+    return timeout if timeout > timedelta(0) else None
+
+
+def _translated(error):
+    """An error of the group in the words that callers of torch look for, beside its own."""
+    if isinstance(error, CollectiveTimeout) and error.elapsed is not None:
+        text = f"rdzv: Timed out waiting {round(error.elapsed * 1000)}ms: {error}"
+        translated = type(error)(
+            text,
+            rank=error.rank,
+            peer=error.peer,
+            peers=error.peers,
+            operation=error.operation,
+            cause=error.cause,
+            elapsed=error.elapsed,
+        )
+        return translated.with_traceback(error.__traceback__)
+    return error
+
+
+class RdzvWork(_Work):
+    """An operation of the backend that goes on by itself."""
+
+    def __init__(self, native, outputs, after=None):
+        super().__init__()
+        self._works = native if isinstance(native, list) else [native]
+        self._outputs = outputs
+        self._after = after
+        self._future = None
+
+    def _finish(self):
+        after, self._after = self._after, None
+        if after is not None:
+            after()
+
+    def wait(self, timeout=None):
+        """Waits for the operation; true once it has ended, else the error of the operation is raised."""
+        limit = timeout if timeout is not None and timeout > timedelta(0) else None
+        try:
+            for native in self._works:
+                if not native.wait(limit):
+                    milliseconds = round(limit.total_seconds() * 1000)
+                    raise CollectiveTimeout(f"rdzv: Timed out waiting {milliseconds}ms for an operation, which goes on")
+        except CollectiveTimeout as error:
+            raise _translated(error) from None
+        self._finish()
+        return True
+
+    def get_future(self):
+        """A future with the outputs of the operation."""
+        if self._future is None:
+            self._future = torch.futures.Future()
+            waiting = [len(self._works)]
+
+            def ended():
+                waiting[0] -= 1
+                if waiting[0] > 0:
+                    return
+                try:
+                    for native in self._works:
+                        native.wait()
+                    self._finish()
+                except Exception as error:  # noqa: BLE001, the future carries it
+                    self._future.set_exception(_translated(error))
+                else:
+                    self._future.set_result(self._outputs)
+
+            for native in self._works:
+                native.on_done(ended)
+            if not self._works:
+                self._future.set_result(self._outputs)
+        return self._future
+
+    def is_completed(self):
+        """Whether the operation has ended."""
+        return all(native.done() for native in self._works)
+
+    def _source_rank(self):
+        return self._works[0].source()
+
+    source_rank = _source_rank
+
+
+class RdzvBackend(_Backend):
+    """One rank's part in a process group of torch, over :class:`rdzv.Group`'s native half."""
+
+    # All of them: where torch finds one of these in the base class only, it calls itself without end.
+    supports_splitting = True
+    supports_coalescing = True
+    supports_shrinking = False
+    supports_reconfigure = False
+    supports_window = False
+    _supports_time_estimate = False
+    options = None
+
+    def __init__(self, store, rank, size, options):
+        super().__init__(rank, size)
+        self.options = options
+        self._rank = rank
+        self._size = size
+        self._coalesced = None
+        self._error = ErrorType.SUCCESS
+        # A store may have seen a group of this name before. All ranks of one group come before any of the next.
+        epoch = (store.add("rdzv/arrivals", 1) - 1) // size
+        self._native = _rdzv.Group(store, rank, size, "torch", options._timeout, epoch, None)
+        _kept.append(self)
+
+    def getBackendName(self):
+        return "rdzv"
+
+    # Results of calls.
+
+    def _end(self, native, outputs, after=None):
+        """What a call returns: the work, or nothing if it has ended."""
+        if native is None:
+            if after is not None:
+                after()
+            return None
+        if self._coalesced is not None:
+            self._coalesced.append((native, after))
+        return RdzvWork(native, outputs, after)
+
+    def _failed(self, error):
+        if isinstance(error, CollectiveError):
+            timed_out = isinstance(error, CollectiveTimeout)
+            self._error = ErrorType.TIMEOUT if timed_out else ErrorType.COMM_ERROR
+        return _translated(error)
+
+    # Collective operations. Synchronous ones run on the thread that calls them.
+
+    def allreduce(self, tensors, opts):
+        (tensor,) = tensors
+        if tensor.is_sparse:
+            return self._sparse_all_reduce(tensor, opts)
+        op, factor = _operator(opts.reduceOp)
+        try:
+            native = self._native.all_reduce(tensor, op, factor, _limit(opts.timeout), opts.asyncOp)
+        except Error as error:
+            raise self._failed(error) from None
+        if native is None:
+            return None
+        return self._end(native, tensors)
+
+    def allreduce_coalesced(self, tensors, opts):
+        op, factor = _operator(opts.reduceOp)
+        works = []
+        for tensor in tensors:
+            native = self._call("all_reduce", tensor, op, factor, _limit(opts.timeout), opts.asyncOp)
+            if native is not None:
+                works.append(native)
+        return RdzvWork(works, tensors) if works else None
+
+    def _call(self, name, *args):
+        try:
+            return getattr(self._native, name)(*args)
+        except Error as error:
+            raise self._failed(error) from None
+
+    def _sparse_all_reduce(self, tensor, opts):
+        if opts.reduceOp.op != _SUM:
+            raise ValueError("all_reduce of a sparse tensor: only sum is supported")
+        tensor._coalesced_(False)
+        whole = tensor.coalesce()
+        indices, values = whole.indices(), whole.values()
+        limit = _limit(opts.timeout)
+        counts = [torch.zeros(1, dtype=torch.int64) for _ in range(self._size)]
+        self._call("all_gather", counts, torch.tensor([indices.shape[1]]), limit, False)
+        most = max(1, max(int(count) for count in counts))
+
+        def gathered(part, dim):
+            padding = list(part.shape)
+            padding[dim] = most - part.shape[dim]
+            part = torch.cat([part, part.new_zeros(padding)], dim).contiguous()
+            parts = [torch.empty_like(part) for _ in range(self._size)]
+            self._call("all_gather", parts, part, limit, False)
+            return [part.narrow(dim, 0, int(count)) for part, count in zip(parts, counts)]
+
+        all_indices = torch.cat(gathered(indices, 1), 1)
+        all_values = torch.cat(gathered(values, 0), 0)
+        summed = torch.sparse_coo_tensor(all_indices, all_values, tensor.shape).coalesce()
+        tensor.copy_(summed)
+        return _ended([tensor]) if opts.asyncOp else None
+
+    allreduce_sparse = allreduce
+
+    def broadcast(self, tensors, opts):
+        (tensor,) = tensors
+        native = self._call("broadcast", tensor, opts.rootRank, _limit(opts.timeout), opts.asyncOp)
+        return self._end(native, tensors)
+
+    def reduce(self, tensors, opts):
+        (tensor,) = tensors
+        op, factor = _operator(opts.reduceOp)
+        native = self._call("reduce", tensor, opts.rootRank, op, factor, _limit(opts.timeout), opts.asyncOp)
+        return self._end(native, tensors)
+
+    def allgather(self, output_lists, inputs, opts):
+        (outputs,), (input,) = output_lists, inputs
+        targets, after = _writable(outputs)
+        native = self._call("all_gather", targets, input.contiguous(), _limit(opts.timeout), opts.asyncOp)
+        return self._end(native, output_lists, after)
+
+    def all_gather_single(self, output, input, opts):
+        native = self._call("all_gather", output, input.contiguous(), _limit(opts.timeout), opts.asyncOp)
+        return self._end(native, output)
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs, inputs, opts):
+        return self._each(self.all_gather_single, outputs, inputs, opts)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def allgather_coalesced(self, output_lists, inputs, opts):
+        works, afters = [], []
+        for index, input in enumerate(inputs):
+            targets, after = _writable([outputs[index] for outputs in output_lists])
+            native = self._call("all_gather", targets, input.contiguous(), _limit(opts.timeout), opts.asyncOp)
+            _collect(native, after, works, afters)
+        return _joined(works, afters, output_lists)
+
+    def reduce_scatter(self, outputs, input_lists, opts):
+        (output,), (inputs,) = outputs, input_lists
+        op, factor = _operator(opts.reduceOp)
+        inputs = [input.contiguous() for input in inputs]
+        native = self._call("reduce_scatter", output, inputs, op, factor, _limit(opts.timeout), opts.asyncOp)
+        return self._end(native, outputs)
+
+    def reduce_scatter_single(self, output, input, opts):
+        op, factor = _operator(opts.reduceOp)
+        input = input.contiguous()
+        native = self._call("reduce_scatter", output, input, op, factor, _limit(opts.timeout), opts.asyncOp)
+        return self._end(native, output)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(self, outputs, inputs, opts):
+        return self._each(self.reduce_scatter_single, outputs, inputs, opts)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def _each(self, call, outputs, inputs, opts):
+        works = [call(output, input, opts) for output, input in zip(outputs, inputs)]
+        works = [native for work in works if work is not None for native in work._works]
+        return RdzvWork(works, outputs) if works else None
+
+    def all_to_all_single(self, output, input, output_splits, input_splits, opts):
+        native = self._call(
+            "all_to_all",
+            output,
+            input.contiguous(),
+            output_splits or None,
+            input_splits or None,
+            _limit(opts.timeout),
+            opts.asyncOp,
+        )
+        return self._end(native, output)
+
+    alltoall_base = all_to_all_single
+
+    def alltoall(self, outputs, inputs, opts):
+        targets, after = _writable(outputs)
+        inputs = [input.contiguous() for input in inputs]
+        native = self._call("all_to_all", targets, inputs, None, None, _limit(opts.timeout), opts.asyncOp)
+        return self._end(native, outputs, after)
+
+    def gather(self, output_lists, inputs, opts):
+        (input,) = inputs
+        targets = after = None
+        if opts.rootRank == self._rank:
+            targets, after = _writable(output_lists[0])
+        native = self._call(
+            "gather", targets, input.contiguous(), opts.rootRank, _limit(opts.timeout), opts.asyncOp
+        )
+        return self._end(native, output_lists, after)
+
+    def gather_single(self, output, input, opts):
+        target = output if opts.rootRank == self._rank else None
+        native = self._call("gather", target, input.contiguous(), opts.rootRank, _limit(opts.timeout), opts.asyncOp)
+        return self._end(native, output)
+
+    gather_into_tensor = gather_single
+
+    def scatter(self, outputs, input_lists, opts):
+        (output,) = outputs
+        inputs = None
+        if opts.rootRank == self._rank:
+            inputs = [input.contiguous() for input in input_lists[0]]
+        native = self._call("scatter", output, inputs, opts.rootRank, _limit(opts.timeout), opts.asyncOp)
+        return self._end(native, outputs)
+
+    def barrier(self, opts):
+        native = self._call("barrier", _limit(opts.timeout), opts.asyncOp)
+        return self._end(native, [])
+
+    def monitored_barrier(self, opts, wait_all_ranks=False):
+        # Unset is negative; without any time only those pass who have come.
+        given = opts.timeout
+        limit = None if given < timedelta(0) else max(given, timedelta(microseconds=1))
+        try:
+            self._native.monitored_barrier(limit)
+        except CollectiveError as error:
+            self._failed(error)
+            seconds = limit.total_seconds() if limit is not None else self._native.timeout
+            after = f"in {round(seconds * 1000)} ms; {error}"
+            if given == timedelta(0) or self._rank != 0:
+                if given == timedelta(0) or error.peer == 0:
+                    text = f"Rank {self._rank} timed out in monitoredBarrier {after}"
+                else:
+                    text = (
+                        f"Rank {self._rank} successfully reached monitoredBarrier, but received errors while waiting "
+                        f"for send/recv from rank 0. Please check rank 0 logs for faulty rank. {error}"
+                    )
+            elif wait_all_ranks and len(error.peers) > 1:
+                ranks = ", ".join(str(peer) for peer in error.peers)
+                text = f"Ranks {ranks} failed to pass monitoredBarrier {after}"
+            else:
+                text = f"Rank {error.peer} failed to pass monitoredBarrier {after}"
+            raise type(error)(text, rank=self._rank, peer=error.peer, peers=error.peers, cause=error.cause) from None
+
+    # Messages.
+
+    def send(self, tensors, dst, tag):
+        (tensor,) = tensors
+        native = self._call("send", tensor.contiguous(), dst, tag, None, True)
+        return self._end(native, tensors)
+
+    def recv(self, tensors, src, tag):
+        (tensor,) = tensors
+        native = self._call("recv", tensor, src, tag, None, True)
+        return self._end(native, tensors)
+
+    def recv_anysource(self, tensors, tag):
+        (tensor,) = tensors
+        native = self._call("recv", tensor, None, tag, None, True)
+        return self._end(native, tensors)
+
+    # Several operations as one.
+
+    def start_coalescing(self):
+        self._coalesced = []
+
+    def end_coalescing(self):
+        coalesced, self._coalesced = self._coalesced or [], None
+        works = [native for native, _ in coalesced]
+        afters = [after for _, after in coalesced if after is not None]
+        return RdzvWork(works, [], _all_of(afters))
+
+    # Life.
+
+    def set_timeout(self, timeout):
+        self.options._timeout = timeout
+        self._native.set_timeout(timeout)
+
+    _set_default_timeout = set_timeout
+
+    def shutdown(self):
+        self._native.close("destroy_process_group()")
+
+    def abort(self):
+        self._native.abort()
+
+    def split(self, store, ranks, opts):
+        if self._rank not in ranks:
+            return None
+        if opts is None:
+            opts = _options(self.options._timeout)
+        opts.global_ranks_in_group = list(ranks)
+        return type(self)(store, list(ranks).index(self._rank), len(ranks), opts)
+
+    def eager_connect_single_device(self, device):
+        # Nothing to do: connections are made when they are first used.
+        pass
+
+    def get_error(self):
+        return self._error
+
+    def _get_sequence_number_for_group(self):
+        return self._native.calls
+
+    def _set_sequence_number_for_group(self):
+        # Every rank counts from 0 by itself.
+        pass
+
+
+def _ended(outputs):
+    return RdzvWork([], outputs)
+
+
+def _writable(outputs):
+    """Contiguous tensors in place of `outputs`, and what copies them back, if that is needed."""
+    if all(output.is_contiguous() for output in outputs):
+        return outputs, None
+    targets = [torch.empty(output.shape, dtype=output.dtype) for output in outputs]
+
+    def after():
+        for output, target in zip(outputs, targets):
+            output.copy_(target)
+
+    return targets, after
+
+
+def _collect(native, after, works, afters):
+    if native is not None:
+        works.append(native)
+        if after is not None:
+            afters.append(after)
+    elif after is not None:
+        after()
+
+
+def _all_of(afters):
+    if not afters:
+        return None
+
+    def after():
+        for one in afters:
+            one()
+
+    return after
+
+
+def _joined(works, afters, outputs):
+    return RdzvWork(works, outputs, _all_of(afters)) if works else None
+
+
+def _options(timeout):
+    return _Backend.Options("rdzv", timeout=timeout)
+
+
+def create(opts, backend_options=None, backend=RdzvBackend):
+    """Makes the backend of one group; torch calls it.
+
+    Args:
+        opts (torch.distributed.distributed_c10d._DistributedBackendOptions): store, rank, size and timeout.
+        backend_options (torch.distributed.Backend.Options | None): options of the caller.
+        backend (type[RdzvBackend]): the class to make.
+
+    Returns:
+        RdzvBackend: the backend; all ranks have joined.
+
+    Raises:
+        rdzv.CollectiveError: ranks are missing, or do not fit.
+
+    Example:
+        >>> import torch.distributed as dist
+        >>> dist.init_process_group("rdzv", store=dist.HashStore(), rank=0, world_size=1)
+        >>> dist.get_backend()
+        'rdzv'
+        >>> dist.destroy_process_group()
+    """
+    options = backend_options if isinstance(backend_options, _Backend.Options) else _options(opts.timeout)
+    options._timeout = opts.timeout
+    options.global_ranks_in_group = opts.global_ranks_in_group
+    options.group_name = opts.group_id
+    return backend(opts.store, opts.group_rank, opts.group_size, options)
+
+
+def register():
+    """Registers the backend ``rdzv`` with torch; the entry point, which torch calls.
+
+    Returns:
+        None.
+
+    Raises:
+        RuntimeError: this torch takes no backends in Python.
+
+    Example:
+        >>> import rdzv.torch.backend
+        >>> rdzv.torch.backend.register()
+    """
+    if "RDZV" in dist.Backend._plugins:
+        return
+    dist.Backend.register_backend("rdzv", create, extended_api=True, devices=["cpu"])
