@@ -7,6 +7,7 @@
 //! ```
 
 use std::fmt::{self, Write};
+use std::time::Duration;
 
 use jiff::Zoned;
 use rdzv_agent::TORCHELASTIC;
@@ -20,7 +21,9 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 use rdzv_core::env::LOGLEVEL;
+use rdzv_core::reminder;
 
+use super::status_row;
 use crate::exit::Raised;
 use crate::face::Face;
 use crate::terminal::{Form, LineWriter};
@@ -92,6 +95,10 @@ where
         };
         let mut text = Text::default();
         event.record(&mut text);
+        // Its place is the status row, if there is one.
+        if metadata.target() == reminder::TARGET && status_row::awaited(&text.0, text.1) {
+            return Ok(());
+        }
         let form = Form::of_stderr();
         for line in plain_lines(role, &text.0, form.width) {
             writeln!(writer, "{}", line.painted(form.is_coloured))?;
@@ -172,9 +179,9 @@ fn source_path(file: &str) -> String {
     inside.replacen("/src/", "/", 1)
 }
 
-/// The message of an event, and its other fields behind it.
+/// The message of an event, its other fields behind it, and the time that is left of a wait.
 #[derive(Default)]
-struct Text(String);
+struct Text(String, Option<Duration>);
 
 impl Visit for Text {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
@@ -185,6 +192,13 @@ impl Visit for Text {
         } else {
             write!(self.0, " {}={value:?}", field.name())
         };
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        match field.name() {
+            "left" => self.1 = Some(Duration::from_secs(value)),
+            _ => self.record_debug(field, &value),
+        }
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {

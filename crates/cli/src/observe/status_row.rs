@@ -1,6 +1,7 @@
 //! The state of the run for the status row of the view.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rdzv_agent::observe::EventSink;
@@ -14,6 +15,8 @@ use rdzv_core::time::Mono;
 pub(crate) struct StatusRow {
     view: LiveView,
     status: Status,
+    /// The job has one node.
+    is_alone: bool,
     /// Time between the first signal and SIGKILL.
     grace: Duration,
     /// Ranks of the workers that run, by process id.
@@ -22,11 +25,30 @@ pub(crate) struct StatusRow {
     signalled: Option<(i32, Mono)>,
 }
 
+/// The view of this process, for what other threads wait for.
+static VIEW: OnceLock<LiveView> = OnceLock::new();
+
+/// Something is awaited, for so long at most: says so in the status row. False if it has to be said in a line,
+/// because there is no such row or because it tells more than that.
+pub(super) fn awaited(text: &str, left: Option<Duration>) -> bool {
+    let Some(view) = VIEW.get() else {
+        return false;
+    };
+    // In front stands the name of the run.
+    let name = text
+        .strip_prefix('[')
+        .and_then(|text| text.split_once("] "));
+    let text = name.map_or(text, |(_, text)| text);
+    view.set_awaited(text, left) && left.is_some()
+}
+
 /// As for the agent.
 const SAME_REQUEST: Duration = Duration::from_millis(200);
 
 impl StatusRow {
     pub(crate) fn new(view: LiveView, plan: &AgentConfig) -> Self {
+        // There is one launch in a process.
+        let _ = VIEW.set(view.clone());
         let status = Status {
             phase: Phase::Starting,
             began: view.now(),
@@ -38,6 +60,7 @@ impl StatusRow {
         Self {
             view,
             status,
+            is_alone: plan.rendezvous.nodes() == 1,
             grace: plan.shutdown_timeout,
             running: BTreeMap::new(),
             signalled: None,
@@ -81,7 +104,13 @@ impl EventSink for StatusRow {
             AgentEvent::RendezvousBegan { restart_count, .. } => {
                 self.running.clear();
                 self.status.restarts = *restart_count;
-                self.status.phase = Phase::Starting;
+                self.status.phase = match self.is_alone {
+                    true => Phase::Starting,
+                    false => Phase::Waiting {
+                        cause: None,
+                        until: None,
+                    },
+                };
             }
             AgentEvent::RanksAssigned {
                 group_world_size,
@@ -92,6 +121,7 @@ impl EventSink for StatusRow {
                 self.status.nodes = *group_world_size;
                 self.status.workers = workers.first().map_or(0, |worker| worker.world_size);
                 self.status.restarts = *restart_count;
+                self.status.phase = Phase::Starting;
             }
             AgentEvent::WorkerStarted { worker, .. } => {
                 self.running.insert(worker.pid, worker.rank.0);

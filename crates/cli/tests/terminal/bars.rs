@@ -101,3 +101,66 @@ fn the_rows_of_a_terminal_that_gets_another_size_follow_it() {
     go_on(&run, 2);
     run.lines_of_success();
 }
+
+#[test]
+fn the_status_row_says_which_nodes_are_awaited() {
+    let endpoint = format!("127.0.0.1:{}", rdzv_testing::free_port());
+    let flags = [
+        "--nnodes",
+        "2",
+        "--nproc-per-node",
+        "2",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        &endpoint,
+    ];
+    let run = run_shell(&flags, "echo hi $RANK").start_on(120, 40);
+    run.wait_for("the wait for the other node", |screen| {
+        screen
+            .last()
+            .is_some_and(|row| row.starts_with("waiting for the other nodes"))
+    });
+    let screen = run.wait_for("which nodes are there", |screen| {
+        screen
+            .last()
+            .is_some_and(|row| row.starts_with("waiting for nodes: 1 of 2 ("))
+    });
+    let row = screen.last().unwrap();
+    assert!(
+        row.contains(" left \u{b7} start the same command on the others"),
+        "{screen:?}"
+    );
+    let said = screen
+        .iter()
+        .filter(|row| row.contains("waiting for nodes"))
+        .count();
+    assert_eq!(said, 1, "{screen:?}");
+    run.press(b"\x03");
+    run.end();
+}
+
+#[test]
+fn the_status_row_says_that_nobody_is_at_the_endpoint() {
+    // An address of this host at which nothing listens, and where this node cannot host a store.
+    let flags = [
+        "--nnodes",
+        "2",
+        "--nproc-per-node",
+        "2",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        "127.0.0.1:1",
+        "--rdzv-conf",
+        "is_host=0",
+    ];
+    let run = run_shell(&flags, "echo hi $RANK").start_on(120, 40);
+    run.wait_for("the cause of the wait", |screen| {
+        screen
+            .last()
+            .is_some_and(|row| row.starts_with("no store has answered at 127.0.0.1:1 for "))
+    });
+    run.press(b"\x03");
+    run.end();
+}

@@ -10,6 +10,9 @@ const SECOND: Duration = Duration::from_secs(30);
 /// Time between two reminders from the third on.
 const EACH: Duration = Duration::from_secs(300);
 
+/// Target of the log events that say what is awaited. Those about nodes have a field `left`, in seconds.
+pub const TARGET: &str = "rdzv::waiting";
+
 /// When to say what is awaited: after 3 s, after 30 s, and then every 5 minutes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reminder {

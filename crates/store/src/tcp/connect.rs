@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rdzv_core::endpoint::Endpoint;
-use rdzv_core::reminder::Reminder;
+use rdzv_core::reminder::{self, Reminder};
 use rdzv_core::time::backoff;
 use rdzv_store_proto::wire::other_protocol::kind_of_server;
 use rdzv_store_proto::wire::request;
@@ -145,6 +145,7 @@ impl<'a> Silence<'a> {
             |left| format!("for {} s more", left.as_secs()),
         );
         tracing::warn!(
+            target: reminder::TARGET,
             "no store has answered at {peer} for {} s ({found}); waiting {left}. Check that the \
              address and port are those of the job's store",
             self.deadline.elapsed().as_secs()

@@ -87,6 +87,7 @@ struct Reader {
 enum Command {
     Add(StreamId, WorkerRanks, Target),
     Status(Option<Box<Status>>),
+    Awaited(String, Option<Mono>),
     /// Called when all output so far is on the console.
     Drain(Box<dyn FnOnce() + Send>),
     Resized,
@@ -137,6 +138,16 @@ impl LiveView {
     /// Shows this state below everything else; `None` shows none.
     pub fn set_status(&self, status: Option<Status>) {
         self.thread.send(Command::Status(status.map(Box::new)));
+    }
+
+    /// Says what is awaited, and for how long at most, while the state is [`Phase::Waiting`]. False if there are no
+    /// rows where it could be seen.
+    ///
+    /// [`Phase::Waiting`]: rdzv_console::live::Phase::Waiting
+    pub fn set_awaited(&self, text: &str, left: Option<Duration>) -> bool {
+        let until = left.map(|left| self.now() + left);
+        self.thread.send(Command::Awaited(text.to_owned(), until));
+        self.options.rows
     }
 
     /// Takes the rows away. Lines that are written from here on are the last.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anstyle::{Effects, Style};
 use rdzv_agent_proto::group::WorkerRanks;
-use rdzv_console::live::{Blocks, RankRow, Row, Screen, Status, fold_rows, labelled};
+use rdzv_console::live::{Blocks, Phase, RankRow, Row, Screen, Status, fold_rows, labelled};
 use rdzv_core::time::Mono;
 use rdzv_event::{Mailbox, poll};
 use rustix::event::{PollFd, PollFlags};
@@ -155,6 +155,14 @@ impl View {
                 Ok(Command::Status(status)) => {
                     self.status = status;
                     self.is_dirty = true;
+                }
+                Ok(Command::Awaited(text, at)) => {
+                    if let Some(status) = &mut self.status
+                        && let Phase::Waiting { cause, until } = &mut status.phase
+                    {
+                        (*cause, *until) = (Some(text), at);
+                        self.is_dirty = true;
+                    }
                 }
                 Ok(Command::Drain(done)) => {
                     let number = self.next_drain;

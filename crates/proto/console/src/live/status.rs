@@ -61,7 +61,12 @@ impl Status {
         match &self.phase {
             Phase::Waiting { cause, until } => {
                 let cause = cause.as_deref().unwrap_or("waiting for the other nodes");
-                let mut causes = cause.split("; ").map(str::to_owned);
+                // The time that was left when that was said is not what is left now.
+                let is_time = |part: &&str| until.is_some() && part.ends_with(" left");
+                let mut causes = cause
+                    .split("; ")
+                    .filter(|part| !is_time(part))
+                    .map(str::to_owned);
                 parts.extend(causes.next());
                 parts.extend(until.map(|until| format!("{} left", clock(left(until)))));
                 parts.extend(causes);
@@ -128,7 +133,8 @@ mod tests {
         let after = |seconds| began + Duration::from_secs(seconds);
         let waiting = Phase::Waiting {
             cause: Some(
-                "waiting for nodes: 2 of 4 (node-a, node-c); start the same line on the others"
+                "waiting for nodes: 2 of 4 (node-a, node-c); 9:59 left; start the same line on the \
+                 others"
                     .to_owned(),
             ),
             until: Some(after(600)),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdzv_core::endpoint::Endpoint;
-use rdzv_core::reminder::Reminder;
+use rdzv_core::reminder::{self, Reminder};
 use rdzv_rendezvous_proto::NodeDesc;
 use rdzv_store::{
     FileStore, ServerOptions, Store, StoreError, StorePolicy, TcpStore, TcpStoreOptions,
@@ -271,6 +271,7 @@ fn serve_or_call(
                 tried += attempts;
                 if reminder.is_due(started.elapsed()) {
                     tracing::warn!(
+                        target: reminder::TARGET,
                         "no store has answered at {peer} for {} s ({reason}); waiting for {} s more",
                         started.elapsed().as_secs(),
                         left.as_secs()

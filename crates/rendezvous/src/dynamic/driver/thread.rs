@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use rdzv_core::machine::Machine;
-use rdzv_core::reminder::Reminder;
+use rdzv_core::reminder::{self, Reminder};
 use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_rendezvous_proto::last_call::LastCall;
 use rdzv_rendezvous_proto::participant::{self, Input, Output};
@@ -167,7 +167,12 @@ impl Thread {
         let state = self.known.as_ref();
         let arrived = state.and_then(|state| Arrived::seen_by(&self.me, state));
         if let Some(waiting) = Waiting::new(arrived, &self.messages.settings, elapsed) {
-            warn!("[{}] {waiting}", self.messages.run_id);
+            warn!(
+                target: reminder::TARGET,
+                left = waiting.left.as_secs(),
+                "[{}] {waiting}",
+                self.messages.run_id
+            );
         }
     }
 

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use rdzv_core::escape::escape;
 use rdzv_core::machine::Machine as _;
+use rdzv_core::reminder;
 use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_event::{Mailbox, Sender, mailbox, poll};
 use rdzv_rendezvous_proto::native_client::{self, Failure, Input, Joined, NativeClient, Output};
@@ -305,7 +306,12 @@ impl ConnectionThread {
                 }
             }
             Output::Waiting(waiting) => {
-                tracing::warn!("[{}] {waiting}", escape(self.client.run()));
+                tracing::warn!(
+                    target: reminder::TARGET,
+                    left = waiting.left.as_secs(),
+                    "[{}] {waiting}",
+                    escape(self.client.run())
+                );
             }
             Output::Changed(change) => self.observe(change),
             Output::Closed => self.answer_close(Ok(())),
