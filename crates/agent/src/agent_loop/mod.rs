@@ -172,9 +172,9 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
     /// Suspends the workers until the job is continued, or has to end.
     async fn suspend(&mut self) -> Option<GroupInput> {
         let role = self.config.role.clone();
-        warn!("[{role}] stopped; the workers stand still until SIGCONT");
         let since = self.clock.now().mono;
         self.supervisor.suspend();
+        warn!("[{role}] stopped; the workers stand still until SIGCONT");
         if !self.requests.has_keeper() {
             stop_this_process();
         }

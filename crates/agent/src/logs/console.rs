@@ -7,6 +7,7 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use memchr::{memchr, memrchr};
@@ -106,6 +107,7 @@ pub(super) struct Console {
     stdout: Mutex<Cursor>,
     /// `None`: it is the same file as stdout.
     stderr: Option<Mutex<Cursor>>,
+    are_rows_suspended: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -152,6 +154,7 @@ impl Console {
             Self {
                 stdout: Mutex::new(Cursor::of(stdout.as_fd())),
                 stderr: (!same).then(|| Mutex::new(Cursor::of(stderr.as_fd()))),
+                are_rows_suspended: AtomicBool::new(false),
             }
         })
     }
@@ -191,8 +194,11 @@ impl Console {
 
     /// Writes lines of workers, each with its end, above these rows. The rows stay below whatever is written
     /// from here on.
-    pub(super) fn draw(&self, lines: &[u8], rows: Vec<String>, width: usize) {
+    pub(super) fn draw(&self, lines: &[u8], mut rows: Vec<String>, width: usize) {
         self.with(Target::Stdout, |fd, cursor| {
+            if self.are_rows_suspended.load(Ordering::Relaxed) {
+                rows.clear();
+            }
             if cursor.inside.take().is_some() {
                 cursor.write(fd, b"\n");
             }
@@ -206,14 +212,11 @@ impl Console {
         });
     }
 
-    /// Leaves the rows where they are; somebody else writes to the terminal now.
-    pub(super) fn abandon_rows(&self) {
-        self.with(Target::Stdout, |fd, cursor| {
-            if !cursor.region.is_empty() {
-                cursor.region.abandon();
-                cursor.write_bytes(fd, b"\r\n");
-            }
-        });
+    /// Leaves the rows where they are, and shows no others: somebody else writes to the terminal now. `false`
+    /// ends that.
+    pub(super) fn suspend_rows(&self, are_suspended: bool) {
+        self.are_rows_suspended
+            .store(are_suspended, Ordering::Relaxed);
     }
 
     fn with(&self, target: Target, act: impl FnOnce(BorrowedFd<'_>, &mut Cursor)) {
@@ -223,6 +226,9 @@ impl Console {
         };
         // Nothing that is done under the lock leaves it half done.
         let mut cursor = cursor.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.are_rows_suspended.load(Ordering::Relaxed) {
+            cursor.region.abandon();
+        }
         match target {
             Target::Stdout => act(io::stdout().as_fd(), &mut cursor),
             Target::Stderr => act(io::stderr().as_fd(), &mut cursor),

@@ -122,6 +122,19 @@ fn workers_go_on_while_the_agent_stands_still() {
 }
 
 #[test]
+fn workers_go_on_while_nobody_takes_what_they_write() {
+    let script = format!("[ $RANK = 1 ] || mkfifo fifo; {FLOOD}");
+    let run = run_shell(&["--nproc-per-node", "2"], &script).start();
+    // Ctrl-S, which stops the terminal, and Ctrl-Q.
+    run.press(b"\x13");
+    run.wait_for_file("written");
+    run.press(b"\x11");
+    run.wait_for_text("[0] 300000");
+    fs::write(run.path("fifo"), "go\n").unwrap();
+    run.lines_of_success();
+}
+
+#[test]
 fn workers_go_on_without_the_relay() {
     let script = "echo one $RANK; mkfifo fifo$RANK; read go < fifo$RANK; echo two $RANK";
     let run = run_shell(&["--nproc-per-node", "2"], script).start();

@@ -33,7 +33,7 @@ use tokio::sync::oneshot;
 use self::labels::Labels;
 use self::thread::View;
 use super::capture::Tails;
-use super::console::Target;
+use super::console::{Console, Target};
 use super::last_lines::last_lines;
 use super::pty::{self, Ends};
 use super::relay::{Relay, StreamId};
@@ -212,6 +212,8 @@ impl LiveView {
 
     /// The job is suspended, or goes on.
     pub(crate) fn suspend(&self, is_suspended: bool) {
+        // At once: a shell may be about to write its prompt.
+        Console::get().suspend_rows(is_suspended);
         self.thread.send(Command::Suspend(is_suspended));
     }
 

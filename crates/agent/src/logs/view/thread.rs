@@ -177,9 +177,6 @@ impl View {
                 Ok(Command::Suspend(is_suspended)) => {
                     self.is_suspended = is_suspended;
                     self.is_dirty = true;
-                    if is_suspended {
-                        Console::get().abandon_rows();
-                    }
                 }
                 Ok(Command::End(done)) => {
                     self.status = None;
