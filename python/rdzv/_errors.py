@@ -34,7 +34,17 @@ class CollectiveError(Error):
         elapsed (float | None): seconds since the operation began, where that is known.
     """
 
-    def __init__(self, text="", *, rank=None, peer=None, peers=(), operation=None, cause=None, elapsed=None):
+    def __init__(
+        self,
+        text: str = "",
+        *,
+        rank: int | None = None,
+        peer: int | None = None,
+        peers: tuple[int, ...] = (),
+        operation: str | None = None,
+        cause: str | None = None,
+        elapsed: float | None = None,
+    ) -> None:
         super().__init__(text)
         self.rank = rank
         self.peer = peer
@@ -52,5 +62,5 @@ class RankLost(CollectiveError, ConnectionError):
     """The process of a rank ended, or left the group, while an operation waited for it. The group is broken."""
 
 
-for _class in (CollectiveError, CollectiveTimeout, RankLost):
-    _class.__module__ = "rdzv"
+for _of_group in (CollectiveError, CollectiveTimeout, RankLost):
+    _of_group.__module__ = "rdzv"

@@ -22,7 +22,7 @@ _ADMITTED = {
 
 
 class _Restricted(pickle.Unpickler):
-    def find_class(self, module, name):
+    def find_class(self, module: str, name: str) -> object:
         if name in _ADMITTED.get(module, ()):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(
@@ -31,18 +31,18 @@ class _Restricted(pickle.Unpickler):
         )
 
 
-def dump(obj):
-    buffers = []
+def dump(obj: object) -> bytes:
+    buffers: list[pickle.PickleBuffer] = []
     body = pickle.dumps(obj, protocol=5, buffer_callback=buffers.append)
     parts = [memoryview(body), *(buffer.raw() for buffer in buffers)]
     header = struct.pack(f"<{len(parts) + 1}Q", len(buffers), *(part.nbytes for part in parts))
-    pieces = []
+    pieces: list[memoryview | bytes] = []
     for part in (memoryview(header), *parts):
         pieces += (part, bytes(-part.nbytes % _ALIGN))
     return b"".join(pieces)
 
 
-def load(data, trusted=True):
+def load(data: bytes | bytearray, trusted: bool = True) -> object:
     view = memoryview(data)
     (count,) = struct.unpack_from("<Q", view)
     lengths = struct.unpack_from(f"<{count + 1}Q", view, 8)

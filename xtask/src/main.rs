@@ -20,6 +20,7 @@ usage: cargo xtask <task>
 
   test [...]             build, then run every test: cargo test --workspace, the interop suite and those of
                          the Python package; arguments go to pytest
+  test --upstream        PyTorch's own suite for torch.distributed, with rdzv and with gloo
   etcd                   print the path of the etcd server that tests use (RDZV_ETCD)
   ci                     fmt, tidy, build with clippy, test, doc
   tidy                   the house rules that a compiler cannot check
@@ -27,6 +28,7 @@ usage: cargo xtask <task>
   lines [CHECKOUT]       size, modules and cycles of each crate
   bench agent [...]      recovery, idling and console output, against torchrun
   bench collective [...] operations of process groups, against gloo
+  bench group [...]      torch.distributed with the backend rdzv, against gloo
   bench hostile          an honest client of the store beside each attack
   bench launch [...]     starting, restarting and log throughput, against torchrun
   bench rendezvous [...] agents that find one another, against PyTorch's

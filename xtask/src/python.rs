@@ -29,6 +29,23 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     )
 }
 
+/// `cargo xtask test --upstream`: PyTorch's own suite for `torch.distributed`, all of it, with rdzv and with gloo.
+pub(crate) fn upstream() -> anyhow::Result<()> {
+    wheel::build_launcher()?;
+    let python = installed(&[])?;
+    let check = root()
+        .join("python")
+        .join("tests")
+        .join("upstream")
+        .join("check.py");
+    let mut command = Command::new(python);
+    command
+        .arg(check)
+        .env_remove("PYTHONPATH")
+        .env_remove("VIRTUAL_ENV");
+    step("PyTorch's own tests", &mut command)
+}
+
 /// pytest in the folder of the tests.
 fn pytest(python: &Path) -> Command {
     let mut command = Command::new(python);

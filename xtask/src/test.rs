@@ -39,7 +39,8 @@ pub(crate) type Variables = [(&'static str, String)];
 const WITH_PYTORCH: &str = " with PyTorch";
 
 /// The jobs that take longest, the longest first; they begin first.
-const LONGEST: [&str; 22] = [
+const LONGEST: [&str; 23] = [
+    "python/tests/upstream/test_distributed.py",
     "interop/test_mixed_fleet.py",
     "interop/test_ddp.py",
     "rdzv-rendezvous contract",
@@ -103,8 +104,11 @@ pub(crate) struct TestProgram {
     folder: PathBuf,
 }
 
-/// Extra arguments go to pytest, e.g. `-k queue`.
+/// Extra arguments go to pytest, e.g. `-k queue`. `--upstream` alone runs PyTorch's own suite.
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
+    if arguments == ["--upstream"] {
+        return python::upstream();
+    }
     let programs = build(&[])?;
     let mut jobs = rust(programs, &[])?;
     jobs.push(manifests()?);

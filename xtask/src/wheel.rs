@@ -89,6 +89,11 @@ pub(crate) fn dev(out: &Path, variables: &Variables) -> anyhow::Result<PathBuf> 
     build(out, "--profile dev", &variables)
 }
 
+/// A wheel of the release profile for this machine.
+pub(crate) fn release() -> anyhow::Result<PathBuf> {
+    build(&target_folder()?.join("wheel"), "", &[])
+}
+
 /// A release that runs wherever glibc is [`GLIBC`] or newer.
 fn portable(out: &Path, target: Option<&str>) -> anyhow::Result<PathBuf> {
     let host = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
